@@ -55,7 +55,7 @@ pub fn text(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<String>
             line(&count.map_or_else(|| "unknown".to_owned(), |count| count.to_string()))
         }
         // The tree does not contain the text of these files.
-        Text::NsPerBlock | Text::Error | Text::Others => None,
+        Text::NsPerBlock | Text::Error | Text::Others | Text::Read | Text::Written => None,
     }
 }
 
@@ -150,6 +150,9 @@ Then what? Start a request, and look again:
 
   streamline start web 'rx eth0 | ip | dport |80 tcp | http |get count'
   cat web/rx:eth0/ip/dport/80/tcp/http/get/all | gzip > log.gz
+
+What a program writes to all leaves the filter as if the filter had made it; each open is one
+session. Frames are written to all.pcap. A value in config is written where `set` can change it.
 
 A file is read only from the moment at which it is opened, and costs nothing before. A reader that
 is too slow loses blocks, and never delays the path. all of raw streams mixes connections: `files`

@@ -64,6 +64,10 @@ pub enum Text {
     NsPerBlock,
     /// The number of blocks lost for a reason, by the name of the reason.
     Lost(String),
+    /// Bytes that programs have read from the streams of a place.
+    Read,
+    /// Bytes that programs have written to the streams of a place.
+    Written,
 }
 
 impl Text {
@@ -180,6 +184,21 @@ impl Tree {
         }
     }
 
+    /// Returns true if a file can be opened to write.
+    #[must_use]
+    pub fn is_written(&self, key: &Key) -> bool {
+        match &key.part {
+            Part::Stream(stream) => stream.from.is_none() && stream.form != StreamForm::Json,
+            Part::Text(Text::Argument(name)) => self
+                .directory(&key.place)
+                .and_then(|place| self.first_node(place))
+                .is_some_and(|(_, node)| {
+                    node.arguments.iter().any(|known| known.name == *name && known.writable)
+                }),
+            _ => false,
+        }
+    }
+
     /// Returns the listed entries of a directory, or `None` if the directory does not exist.
     /// `names` contains the entries that are unknown to the tree: reasons for losses, and
     /// interfaces of the machine.
@@ -215,6 +234,8 @@ impl Tree {
                 key.text("blocks", Text::Blocks),
                 key.text("bytes", Text::Bytes),
                 key.text("ns_per_block", Text::NsPerBlock),
+                key.text("taken_by_readers", Text::Read),
+                key.text("written", Text::Written),
                 key.entry("dropped", Part::Dropped),
             ]),
             (Part::Dropped, _) => {

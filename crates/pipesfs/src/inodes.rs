@@ -1,6 +1,6 @@
 //! Inode numbers. Each object that the kernel knows has one, until the kernel forgets the object.
 
-use crate::entries::Key;
+use crate::entries::{Key, Part};
 use crate::tree::DirectoryId;
 use std::collections::HashMap;
 
@@ -40,7 +40,11 @@ impl Inodes {
 
     /// Returns the inode number of an object, and adds a reference.
     pub fn reference(&mut self, key: &Key) -> u64 {
-        let number = *self.numbers.entry(key.clone()).or_insert(self.next);
+        let number = match key.part {
+            // Each open of a stream has an object of its own.
+            Part::Stream(_) => self.next,
+            _ => *self.numbers.entry(key.clone()).or_insert(self.next),
+        };
         if number == self.next {
             self.next += 1;
         }

@@ -10,7 +10,8 @@
 //! - [`snapshot`]: the paths and counters of the machine, queried only while a program uses the
 //!   file system;
 //! - [`edits`]: changes of the tree, which are edits of paths;
-//! - [`streams`]: open streams, each a tap of its own; [`events`]: the events of the daemon;
+//! - [`streams`]: open streams, each a tap of its own; [`writers`]: open files that are written;
+//!   [`totals`]: bytes of both; [`events`]: the events of the daemon;
 //! - [`protocol`]: messages of the kernel; [`inodes`]: their numbers for objects; [`server`]: the
 //!   operations; [`failures`]: reasons of failures; [`mount`]: mounting.
 //!
@@ -32,4 +33,6 @@ pub mod protocol;
 pub mod server;
 pub mod snapshot;
 pub mod streams;
+pub mod totals;
 pub mod tree;
+pub mod writers;

@@ -10,6 +10,7 @@
 use crate::events::Follower;
 use crate::failures::Failures;
 use crate::protocol::{REPLY_HEAD, Reply, errno};
+use crate::totals::Totals;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{ErrorKind, Read as _};
@@ -52,6 +53,8 @@ struct OpenStream {
     failed: Option<bool>,
     /// The user who opened the stream.
     uid: u32,
+    /// Bytes of the place; `None` for the events of the daemon.
+    totals: Option<Arc<Totals>>,
     /// Reads that wait for data, oldest first.
     waiting: Vec<WaitingRead>,
     /// The number under which callers of poll(2) wait, if any do.
@@ -89,10 +92,15 @@ impl Streams {
     }
 
     /// Adds a stream that arrives through a pipe. Reads from the pipe must not block.
-    pub fn add(&self, handle: u64, pipe: File, (of, uid): (Tapped, u32)) {
+    pub fn add(
+        &self,
+        handle: u64,
+        pipe: File,
+        (of, uid, totals): (Tapped, u32, Option<Arc<Totals>>),
+    ) {
         let (of, failed, waiting) = (Some(of), None, Vec::new());
         let (wake, watched) = (None, false);
-        let stream = OpenStream { pipe, of, failed, uid, waiting, wake, watched };
+        let stream = OpenStream { pipe, of, failed, uid, totals, waiting, wake, watched };
         self.lock().insert(handle, stream);
     }
 
@@ -279,6 +287,7 @@ impl OpenStream {
             return match pipe.read(message.get_mut(REPLY_HEAD..)?) {
                 Ok(0) if size > 0 && self.failed.is_none() => Some(Read::End),
                 Ok(length) => {
+                    self.totals.iter().for_each(|totals| totals.add_read(length));
                     message.truncate(REPLY_HEAD + length);
                     Some(Read::Bytes(message))
                 }

@@ -123,6 +123,11 @@ impl<'d> Reply<'d> {
         self.data(&message);
     }
 
+    /// Sends the number of bytes that were written.
+    pub fn written(self, bytes: usize) {
+        self.data(&(bytes as u64).to_le_bytes());
+    }
+
     /// Sends the events that poll(2) reports.
     pub fn polled(self, events: u32) {
         self.data(&u64::from(events).to_le_bytes());

@@ -10,6 +10,7 @@ mod attributes;
 mod edits;
 mod objects;
 mod open;
+mod written;
 
 use crate::edits::threads::{self, EditThreads};
 use crate::entries::Key;
@@ -19,6 +20,8 @@ use crate::mount::{MountOptions, Others};
 use crate::protocol::{Operation, Reply, Request, errno, init_reply, statfs_reply};
 use crate::snapshot::{CURRENT, Snapshots};
 use crate::streams::Streams;
+use crate::totals::TotalsByPlace;
+use crate::writers::Writers;
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::Read as _;
@@ -42,6 +45,8 @@ pub struct Server {
     snapshots: Snapshots,
     inodes: Mutex<Inodes>,
     streams: Arc<Streams>,
+    writers: Arc<Writers>,
+    totals: TotalsByPlace,
     handles: Mutex<HashMap<u64, Handle>>,
     next_handle: AtomicU64,
     /// Numbers of the requests in threads that query paths.
@@ -63,6 +68,15 @@ enum Handle {
     Text(Arc<Vec<u8>>),
     /// The entries of a directory at the time it was opened.
     Directory(Arc<Vec<(String, Key)>>),
+    /// An argument of a filter, to be written.
+    Argument {
+        /// Number of the path.
+        path: u32,
+        /// Name of the node.
+        node: String,
+        /// Name of the argument.
+        name: String,
+    },
 }
 
 impl Server {
@@ -72,10 +86,13 @@ impl Server {
         let failures = Arc::new(Failures::default());
         let (streams, endings) = Streams::new(Arc::clone(&device), Arc::clone(&failures))?;
         let streams = Arc::new(streams);
+        let writers = Arc::new(Writers::new(Arc::clone(&device), Arc::clone(&failures))?);
         let server = Arc::new(Self {
             snapshots: Snapshots::new(options.daemon),
             inodes: Mutex::default(),
             streams: Arc::clone(&streams),
+            writers: Arc::clone(&writers),
+            totals: TotalsByPlace::default(),
             handles: Mutex::default(),
             next_handle: AtomicU64::new(1),
             asking: Mutex::default(),
@@ -100,6 +117,7 @@ impl Server {
         let examining = Arc::clone(&streams);
         spawn("pipesfs ends", move || examining.examine_ends(&endings))?;
         spawn("pipesfs reads", move || streams.serve())?;
+        spawn("pipesfs writes", move || writers.serve())?;
         let (serving, editing) = (Arc::clone(&server), Arc::clone(&server));
         let edits = EditThreads::new(move |request| editing.execute(request));
         spawn("pipesfs", move || serving.receive(&asked, edits))?;
@@ -143,7 +161,7 @@ impl Server {
             if request.operation == Operation::Destroy {
                 break;
             }
-            if matches!(request.operation, Operation::Edit(_)) {
+            if matches!(request.operation, Operation::Edit(_)) || self.changes_argument(&request) {
                 let unique = request.header.unique;
                 lock(&self.editing).insert(unique);
                 if edits.pass(request).is_err() {
@@ -221,6 +239,14 @@ impl Server {
             Operation::Poll { handle, wake, notify } if self.streams.contains(*handle) => {
                 return self.streams.poll(*handle, header.unique, notify.then_some(*wake));
             }
+            Operation::Write(write) if self.writers.contains(write.handle) => {
+                let waits = write.flags & crate::protocol::O_NONBLOCK == 0;
+                let bytes = write.bytes.clone();
+                return self.writers.write(write.handle, (header.unique, bytes), waits);
+            }
+            Operation::Poll { handle, wake, notify } if self.writers.contains(*handle) => {
+                return self.writers.poll(*handle, header.unique, notify.then_some(*wake));
+            }
             _ => {}
         }
         let outcome = self.outcome(request);
@@ -228,10 +254,13 @@ impl Server {
         match outcome {
             Ok(Outcome::Done) => reply.data(&[]),
             Ok(Outcome::Data(data)) => reply.data(&data),
-            Ok(Outcome::Entry(attributes)) => reply.entry(attributes, objects::TIMES),
+            Ok(Outcome::Entry(attributes)) => {
+                reply.entry(attributes, self.entry_times(&attributes));
+            }
             Ok(Outcome::Attributes(attributes)) => reply.attributes(attributes, objects::TIMES),
             Ok(Outcome::Opened(handle, flags)) => reply.opened(handle, flags),
             Ok(Outcome::Polled(events)) => reply.polled(events),
+            Ok(Outcome::Written(bytes)) => reply.written(bytes),
             Err(errno) => reply.error(errno),
         }
     }
@@ -255,16 +284,14 @@ impl Server {
                 self.read_directory(header, *handle, *offset, (*size, *plus))
             }
             Operation::Release(handle) => {
-                if !self.streams.close(*handle) {
-                    lock(&self.handles).remove(handle);
-                }
+                self.close(*handle);
                 Ok(Outcome::Done)
             }
             Operation::StatFs => Ok(Outcome::Data(statfs_reply())),
             Operation::Poll { .. } => Ok(Outcome::Polled(0x145)),
             Operation::Edit(edit) => self.edit(header, edit),
             Operation::Flush | Operation::Sync => Ok(Outcome::Done),
-            Operation::Write(_) => Err(errno::EROFS),
+            Operation::Write(write) => self.write_argument(header, write),
             Operation::SetAttributes(change) => self.set_attributes(header, *change),
             Operation::Create(name) => Err(self.fail(
                 header.uid,
@@ -281,12 +308,16 @@ impl Server {
         }
     }
 
+    fn close(&self, handle: u64) {
+        if !self.streams.close(handle) && !self.writers.close(handle) {
+            lock(&self.handles).remove(&handle);
+        }
+    }
+
     /// Undoes an outcome whose caller is gone.
     fn withdraw(&self, outcome: &Result<Outcome, i32>) {
         match outcome {
-            Ok(Outcome::Opened(handle, _)) if !self.streams.close(*handle) => {
-                lock(&self.handles).remove(handle);
-            }
+            Ok(Outcome::Opened(handle, _)) => self.close(*handle),
             Ok(Outcome::Entry(attributes)) => lock(&self.inodes).forget(attributes.inode, 1),
             _ => {}
         }
@@ -295,7 +326,7 @@ impl Server {
     /// Ends a request whose caller received a signal. If the request is unknown, the kernel must
     /// ask again, unless the request has been answered in the meantime.
     fn interrupt(&self, unique: u64, own: u64) {
-        if self.streams.interrupt(unique) {
+        if self.streams.interrupt(unique) || self.writers.interrupt(unique) {
             return;
         }
         if lock(&self.asking).remove(&unique) {
@@ -333,6 +364,7 @@ enum Outcome {
     Attributes(crate::protocol::Attributes),
     Opened(u64, u32),
     Polled(u32),
+    Written(usize),
 }
 
 /// Error number of a read from a device that is no longer mounted.

@@ -50,6 +50,7 @@ impl Server {
         let (uid, started) = shown.map_or((self.owner.0, 0), |shown| (shown.uid, shown.started));
         let (kind, read) = match key.kind() {
             ObjectKind::Directory => (DIRECTORY, 0o500),
+            ObjectKind::File if tree.is_written(key) => (FILE, 0o600),
             ObjectKind::File => (FILE, 0o400),
             ObjectKind::Link => (LINK, 0o777),
         };
@@ -65,6 +66,16 @@ impl Server {
         let (times, mode, links) = ([started; 3], kind | read, 1);
         let gid = self.owner.1;
         Ok(Attributes { inode, size, times, mode, links, uid, gid, ..Attributes::default() })
+    }
+
+    /// Returns the time for which the kernel keeps the name of an object. Each open of a stream
+    /// looks its name up, and finds an object of its own, because the kernel lets only one program
+    /// at a time write to one object.
+    pub(super) fn entry_times(&self, attributes: &Attributes) -> EntryTimes {
+        match self.key(attributes.inode) {
+            Ok(Key { part: Part::Stream(_), .. }) => EntryTimes(0, 0),
+            _ => TIMES,
+        }
     }
 
     pub(super) fn read_link(&self, header: &Header) -> Result<Outcome, i32> {

@@ -5,6 +5,7 @@ use crate::content::{self, CountersByPath};
 use crate::entries::{Key, Part, Stream, Text};
 use crate::protocol::{Header, O_ACCMODE, Operation, Request, errno};
 use crate::streams::Tapped;
+use crate::totals::Totals;
 use crate::tree::{DirectoryId, Member, Tree};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use streamline::paths::{self, ClientError, PathClient, Tap};
 /// Makes the kernel forward every read instead of caching (`FOPEN_DIRECT_IO`). A file position may
 /// be set but has no meaning. It is accepted because tools such as head(1) fail if a regular file
 /// cannot be positioned.
-const DIRECT: u32 = 1;
+pub(super) const DIRECT: u32 = 1;
 /// Time without a read after which a tap ends, in ms.
 const PATIENCE_MS: u64 = 24 * 3600 * 1000;
 
@@ -36,10 +37,10 @@ impl Server {
     }
 
     pub(super) fn open(&self, header: &Header, flags: u32) -> Result<Outcome, i32> {
-        if flags & O_ACCMODE != 0 {
-            return Err(errno::EROFS);
-        }
         let key = self.key(header.inode)?;
+        if flags & O_ACCMODE != 0 {
+            return self.open_to_write(header, &key, flags & O_ACCMODE);
+        }
         match &key.part {
             Part::Text(text) => {
                 let text = self.text(&key, text, header.uid)?;
@@ -49,7 +50,7 @@ impl Server {
             Part::Events => {
                 let (pipe, events) = crate::events::follow(&self.snapshots)
                     .map_err(|error| self.fail(header.uid, errno::EIO, error.to_string()))?;
-                self.add_stream(pipe, (Tapped::Events(events), header.uid))
+                self.add_stream(pipe, (Tapped::Events(events), header.uid, None))
             }
             Part::Stream(stream) => self.open_stream(&key, stream, header.uid),
             _ => Err(errno::EOPNOTSUPP),
@@ -71,7 +72,10 @@ impl Server {
         let mut refused = None;
         for member in &directory.members {
             match self.tap(tree, *member, &classes, stream) {
-                Ok((to, pipe)) => return self.add_stream(pipe, (Tapped::Path(to), uid)),
+                Ok((to, pipe)) => {
+                    let totals = Some(self.totals.at(&key.place, tree));
+                    return self.add_stream(pipe, (Tapped::Path(to), uid, totals));
+                }
                 Err(error) => refused = refused.or(Some(error)),
             }
         }
@@ -79,7 +83,11 @@ impl Server {
         Err(self.fail(uid, errno, why))
     }
 
-    fn add_stream(&self, pipe: OwnedFd, of: (Tapped, u32)) -> Result<Outcome, i32> {
+    fn add_stream(
+        &self,
+        pipe: OwnedFd,
+        of: (Tapped, u32, Option<Arc<Totals>>),
+    ) -> Result<Outcome, i32> {
         sys::fuse::set_nonblocking(&pipe).map_err(|error| error.errno)?;
         let handle = self.next_handle();
         self.streams.add(handle, pipe.into(), of);
@@ -126,6 +134,8 @@ impl Server {
         let counted = || content::counted_paths(tree, &key.place);
         match text {
             Text::Error => Ok(self.failures.line(uid)),
+            Text::Read => Ok(format!("{}\n", self.totals.read_and_written(&key.place).0)),
+            Text::Written => Ok(format!("{}\n", self.totals.read_and_written(&key.place).1)),
             Text::Others => {
                 let DirectoryId::Interface(name) = &key.place else { return Err(errno::ENOENT) };
                 Ok(paths::others_at(name))
@@ -161,6 +171,7 @@ impl Server {
         let text = match lock(&self.handles).get(&handle) {
             Some(Handle::Text(text)) => Arc::clone(text),
             Some(Handle::Directory(_)) => return Err(errno::EISDIR),
+            Some(Handle::Argument { .. }) => return Err(errno::EINVAL),
             None => return Err(errno::ESTALE),
         };
         let start = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
@@ -170,7 +181,7 @@ impl Server {
 }
 
 /// Converts a failed call to an error number and a text.
-fn failure(error: &ClientError) -> (i32, String) {
+pub(super) fn failure(error: &ClientError) -> (i32, String) {
     let number = match error {
         ClientError::Timeout => errno::ETIMEDOUT,
         ClientError::PathEnded(_) | ClientError::Disconnected => errno::ENOENT,

@@ -1,0 +1,302 @@
+//! Tests of PipesFS with programs that write: to streams and to arguments of filters. Each compares
+//! the bytes that programs wrote with those that the paths counted.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+
+mod common;
+
+use common::Folder;
+use common::mounted::{Mounted, Reader, run_in};
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use testkit::{need, wait_until};
+
+/// A flag of open(2): writes do not block.
+const O_NONBLOCK: i32 = 0o4000;
+/// A path whose source emits what programs write to it, as a stream per writer.
+const HTTP: &str = "buffer clean link=stream | http | (|get count + |post count)";
+
+fn writer(path: &Path) -> File {
+    OpenOptions::new().write(true).open(path).unwrap_or_else(|why| panic!("{path:?}: {why}"))
+}
+
+/// Waits until the source of a path has emitted all bytes that programs wrote to it.
+fn wait_balanced(mounted: &Mounted, source: &str) {
+    wait_until("all that was written is emitted", || {
+        let written = mounted.number(&format!("{source}/stats/written"));
+        written > 0 && written == mounted.number(&format!("{source}/stats/bytes"))
+    });
+}
+
+fn assert_refused(mounted: &Mounted, name: &str, why: &str) {
+    let opened = OpenOptions::new().write(true).open(mounted.path(name));
+    assert!(opened.is_err(), "{name}");
+    assert!(mounted.text(".error").contains(why), "{name}: {}", mounted.text(".error"));
+}
+
+#[test]
+fn b7_each_open_to_write_is_a_stream_of_its_own() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
+    let _path = folder.spawn_named("clean", HTTP);
+    wait_until("it is shown", || mounted.path("clean/buffer:clean/http/get").is_dir());
+    let all = mounted.path("clean/buffer:clean/all");
+    // Two requests, each split in its line and mixed with the other's.
+    let (mut one, mut other) = (writer(&all), writer(&all));
+    one.write_all(b"GET /on").unwrap();
+    other.write_all(b"POST /ot").unwrap();
+    one.write_all(b"e HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    other.write_all(b"her HTTP/1.1\r\nContent-Length: 0\r\n\r\n").unwrap();
+    drop((one, other));
+    // Truncation, appending and a position mean nothing.
+    let (_, status) = run_in(
+        &mounted,
+        "printf 'GET /a HTTP/1.1\\r\\n\\r\\n' > clean/buffer:clean/all && \
+         printf 'GET /b HTTP/1.1\\r\\n\\r\\n' >> clean/buffer:clean/all && \
+         printf 'GET /c HTTP/1.1\\r\\n\\r\\n' | \
+         dd of=clean/buffer:clean/all bs=5 seek=3 conv=notrunc status=none",
+    );
+    assert_eq!(status, 0);
+    let http = "clean/buffer:clean/http";
+    // A request is a description and its bytes.
+    wait_until("4 of get", || mounted.number(&format!("{http}/get/count/stats/blocks")) >= 8);
+    wait_until("1 of post", || mounted.number(&format!("{http}/post/count/stats/blocks")) >= 2);
+    wait_balanced(&mounted, "clean/buffer:clean");
+    assert!(fs::read_dir(mounted.path(&format!("{http}/stats/dropped"))).unwrap().next().is_none());
+}
+
+#[test]
+fn b7_killed_writer_ends_its_session_within_a_message() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
+    let path = spawn_reported(&folder, "cut", "buffer cut link=stream | http | count");
+    wait_until("it is shown", || mounted.path("cut/buffer:cut/http").is_dir());
+    let mut cat = Command::new("cat");
+    cat.stdin(Stdio::piped()).stdout(writer(&mounted.path("cut/buffer:cut/all")));
+    let mut killed = Reader(cat.spawn().unwrap());
+    // The command has a copy of the open file.
+    drop(cat);
+    let head = b"POST /cut HTTP/1.1\r\nContent-Length: 1000\r\n\r\nonly the beginning";
+    let mut input = killed.0.stdin.take().unwrap();
+    input.write_all(head).unwrap();
+    let written = || mounted.number("cut/buffer:cut/stats/bytes");
+    wait_until("it is emitted", || written() == head.len() as u64);
+    killed.0.kill().unwrap();
+    // The ends of both directions follow the bytes.
+    let blocks = || mounted.number("cut/buffer:cut/stats/blocks");
+    wait_until("the session ends", || blocks() >= 3);
+    wait_balanced(&mounted, "cut/buffer:cut");
+    let report = report_of(&folder, "cut", path);
+    assert!(report.contains("incomplete messages"), "{report}");
+}
+
+/// Starts a path whose report is kept.
+fn spawn_reported(folder: &Folder, name: &str, line: &str) -> Child {
+    let mut command = folder.streamline(&["run", "-s", "--as", name, line]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let path = command.spawn().unwrap();
+    folder.wait_listed(name);
+    path
+}
+
+/// Stops a path, whose ledger must balance. Returns its report.
+fn report_of(folder: &Folder, name: &str, path: Child) -> String {
+    assert_eq!(folder.run(&["stop", name]).status, Some(0));
+    let output = path.wait_with_output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    let report = text(output.stdout) + &text(output.stderr);
+    assert!(output.status.success(), "{report}");
+    report
+}
+
+#[test]
+fn b7_slow_path_makes_writers_wait_and_a_signal_ends_the_wait() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
+    let path = folder.spawn_named("slow", "buffer slow link=none | count");
+    wait_until("it is shown", || mounted.path("slow/buffer:slow").is_dir());
+    let number = path.0.id().to_string();
+    let all = mounted.path("slow/buffer:slow/all");
+    let mut open = OpenOptions::new();
+    let mut nonblocking = open.write(true).custom_flags(O_NONBLOCK).open(&all).unwrap();
+    let mut blocking = Command::new("sh");
+    blocking.args(["-c", "exec head -c 100000000 /dev/zero > slow/buffer:slow/all"]);
+    blocking.current_dir(&mounted.directory).stderr(Stdio::null());
+    // The process of the path is stopped, so it takes nothing.
+    let signal = |name: &str, process: &str| {
+        assert!(Command::new("kill").args([name, process]).status().unwrap().success());
+    };
+    let _quiet = writer(&all);
+    signal("-STOP", &number);
+    let piece = [0u8; 100_000];
+    let mut written = 0;
+    let full = loop {
+        match nonblocking.write(&piece) {
+            Ok(length) => written += length as u64,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(full.kind(), ErrorKind::WouldBlock);
+    assert!(written > 0);
+    if need::require_command("python3").is_some() {
+        let poll = "import os, select, sys
+fd = os.open('slow/buffer:slow/all', os.O_WRONLY | os.O_NONBLOCK) if len(sys.argv) > 2 else 1
+poll = select.poll()
+poll.register(fd, select.POLLOUT)
+print(len(poll.poll(0)), len(poll.poll(30000)), file=sys.stderr)";
+        let mut waiting = Command::new("python3");
+        waiting.args(["-c", poll]).stdout(nonblocking.try_clone().unwrap());
+        let mut waiting = Reader(waiting.stderr(Stdio::piped()).spawn().unwrap());
+        let waits = || in_file_system(waiting.0.id(), "poll");
+        wait_until("it polls", waits);
+        signal("-CONT", &number);
+        let mut told = String::new();
+        waiting.0.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+        assert_eq!(told.trim(), "0 1");
+    } else {
+        signal("-CONT", &number);
+    }
+    wait_until("it is emitted", || mounted.number("slow/buffer:slow/stats/bytes") == written);
+    // A blocked write ends with a signal.
+    let mut blocked = Reader(blocking.spawn().unwrap());
+    wait_until("it writes", || mounted.number("slow/buffer:slow/stats/bytes") > written);
+    signal("-STOP", &number);
+    wait_until("it waits", || in_file_system(blocked.0.id(), "fuse"));
+    signal("-TERM", &blocked.0.id().to_string());
+    wait_until("the signal ends it", || blocked.0.try_wait().unwrap().is_some());
+    signal("-CONT", &number);
+    wait_balanced(&mounted, "slow/buffer:slow");
+}
+
+/// Returns true if a process waits in a function of the kernel whose name contains `name`.
+fn in_file_system(process: u32, name: &str) -> bool {
+    ["stack", "wchan"].iter().any(|file| {
+        fs::read_to_string(format!("/proc/{process}/{file}")).is_ok_and(|text| {
+            text.contains(name) || (name == "fuse" && text.contains("request_wait"))
+        })
+    })
+}
+
+#[test]
+fn b7_end_of_the_path_ends_its_writers_with_a_reason() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
+    let path = spawn_reported(&folder, "over", "buffer over link=none | count");
+    wait_until("it is shown", || mounted.path("over/buffer:over").is_dir());
+    let mut open = writer(&mounted.path("over/buffer:over/all"));
+    open.write_all(b"accepted").unwrap();
+    // What was accepted is delivered, although the path is stopped at once.
+    let report = report_of(&folder, "over", path);
+    assert!(report.contains("1 block"), "{report}");
+    let why = open.write_all(b"refused").unwrap_err();
+    assert_eq!(why.kind(), ErrorKind::BrokenPipe);
+    assert!(mounted.text(".error").contains("the path has ended"), "{}", mounted.text(".error"));
+}
+
+#[test]
+fn b7_killed_server_ends_sessions_and_not_the_path() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    if need::require_root().is_none() || need::require_file("/dev/fuse").is_none() {
+        return;
+    }
+    let directory = folder.path().join("pipes");
+    fs::create_dir(&directory).unwrap();
+    let mounted = Mounted { directory };
+    let _path = folder.spawn_named("served", "buffer served link=stream | http | count");
+    for round in 1..4 {
+        let mut server = folder.streamline(&["mount", "--foreground", "pipes"]);
+        let mut server = Reader(server.stderr(Stdio::null()).spawn().unwrap());
+        wait_until("it is mounted", || mounted.path("served/buffer:served/http").is_dir());
+        let blocks = || mounted.number("served/buffer:served/stats/blocks");
+        let before = blocks();
+        let mut open = writer(&mounted.path("served/buffer:served/all"));
+        open.write_all(b"GET / HTTP/1.1\r\nHost: ").unwrap();
+        wait_until("it is emitted", || blocks() == before + 1);
+        server.0.kill().unwrap();
+        server.0.wait().unwrap();
+        assert!(open.write_all(b"x").is_err(), "round {round}");
+        drop(open);
+        assert!(Command::new("umount").arg(&mounted.directory).status().unwrap().success());
+    }
+    assert!(folder.run(&["ps"]).out.contains(" served "));
+}
+
+#[test]
+fn b7_capture_that_is_written_gives_frames_and_damage_a_reason() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
+    let _path = folder.spawn_named("web", "buffer web | tcp | http |get count");
+    wait_until("it is shown", || mounted.path("web/buffer:web/tcp/http").is_dir());
+    let capture = folder.path().join("examples/web.pcap");
+    let (_, status) =
+        run_in(&mounted, &format!("cat {} > web/buffer:web/all.pcap", capture.display()));
+    assert_eq!(status, 0);
+    wait_until("requests come", || {
+        mounted.number("web/buffer:web/tcp/http/get/count/stats/blocks") > 0
+    });
+    let mut damaged = writer(&mounted.path("web/buffer:web/all.pcap"));
+    damaged.write_all(b"this is no capture").unwrap();
+    wait_until("it is refused", || damaged.write_all(b"more").is_err());
+    assert!(mounted.text(".error").contains("capture"), "{}", mounted.text(".error"));
+    assert_refused(&mounted, "web/buffer:web/all", "write a capture to all.pcap");
+    assert_refused(&mounted, "web/buffer:web/tcp/http/all", "no description");
+    assert_refused(&mounted, "web/buffer:web/all.jsonl", "");
+    assert_refused(&mounted, "web/request", "written are");
+}
+
+#[test]
+fn b7_writes_leave_any_filter_as_if_it_had_made_them() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
+    let _path =
+        folder.spawn_named("web", "generate rate=1000 | tcp | http | (|get count + |post count)");
+    wait_until("it is shown", || mounted.path("web/generate/tcp/http").is_dir());
+    let (_, status) =
+        run_in(&mounted, "printf 'GET / HTTP/1.1\\r\\n\\r\\n' > web/generate/tcp/all");
+    assert_eq!(status, 0, "{}", mounted.text(".error"));
+    wait_until("a request", || mounted.number("web/generate/tcp/http/get/count/stats/blocks") >= 2);
+    assert_eq!(mounted.number("web/generate/tcp/stats/written"), 18);
+}
+
+#[test]
+fn b7_argument_is_changed_when_the_write_returns() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
+    let _path = folder.spawn_named("web", "generate rate=1000 | ratelimit 500 | udp | count");
+    let at = |name: &str| format!("web/generate/{name}");
+    wait_until("it is shown", || mounted.path(&at("ratelimit:500")).is_dir());
+    assert_eq!(mounted.text(&at("ratelimit:500/config/burst")), "1\n");
+    let write = |name: &str, value: &str| fs::write(mounted.path(&at(name)), value);
+    write("ratelimit:500/config/burst", "7\n").unwrap();
+    assert_eq!(mounted.text(&at("ratelimit:500/config/burst")), "7\n");
+    // The rate is a part of the directory's name.
+    let (_, status) = run_in(&mounted, "printf 100 > web/generate/ratelimit:500/config/rate");
+    assert_eq!(status, 0, "{}", mounted.text(".error"));
+    assert_eq!(mounted.text(&at("ratelimit:100/config/rate")), "100\n");
+    assert!(
+        mounted.text("web/request").contains("ratelimit 100"),
+        "{}",
+        mounted.text("web/request")
+    );
+    for (value, why) in [("many", "many"), ("1\n2\n", "one value"), ("", "")] {
+        let refused = write("ratelimit:100/config/rate", value);
+        assert!(refused.is_err() || value.is_empty(), "{value}");
+        let told = mounted.text(".error");
+        assert!(told.contains(why), "{told}");
+    }
+    let fixed = write("config/rate", "5").unwrap_err();
+    assert_eq!(fixed.kind(), ErrorKind::PermissionDenied);
+    assert!(mounted.text(".error").contains("is fixed while the filter runs"));
+    assert_eq!(mounted.text(&at("ratelimit:100/config/rate")), "100\n");
+}

@@ -1,0 +1,176 @@
+//! Opening of files to write, and what is written: to streams, and to arguments of filters.
+
+use super::open::{DIRECT, failure};
+use super::{Handle, Outcome, Server, lock};
+use crate::entries::{Key, Part, Stream, StreamForm, Text};
+use crate::protocol::{Header, Operation, Request, Write, errno};
+use crate::tree::{DirectoryId, Member, Tree};
+use std::time::Duration;
+use streamline::paths::{self, ClientError, WriteTo, WriterSocket};
+
+/// Writes through different open files do not exclude each other
+/// (`FOPEN_PARALLEL_DIRECT_WRITES`).
+const PARALLEL: u32 = 1 << 6;
+/// Access to write, and not to read.
+const O_WRONLY: u32 = 1;
+
+impl Server {
+    /// Opens a file to write. `access` is the access mode of the open file.
+    pub(super) fn open_to_write(
+        &self,
+        header: &Header,
+        key: &Key,
+        access: u32,
+    ) -> Result<Outcome, i32> {
+        let refused = |errno, why: &str| Err(self.fail(header.uid, errno, why.to_owned()));
+        match &key.part {
+            Part::Stream(_) if access != O_WRONLY => refused(
+                errno::EINVAL,
+                "a stream is opened to read or to write: what is written is not what is read",
+            ),
+            Part::Stream(stream) => self.open_writer(key, stream, header.uid),
+            Part::Text(Text::Argument(name)) => {
+                let (path, node) = self
+                    .argument(key, name)
+                    .map_err(|(errno, why)| self.fail(header.uid, errno, why))?;
+                let handle = Handle::Argument { path, node, name: name.clone() };
+                Ok(Outcome::Opened(self.add_handle(handle), DIRECT))
+            }
+            Part::Text(_) | Part::Events => refused(
+                errno::EACCES,
+                "this file tells something about a path; written are all, all.pcap and config",
+            ),
+            _ => Err(errno::EISDIR),
+        }
+    }
+
+    /// Attaches a writer to the node of a stream. Blocks until the path has replied.
+    fn open_writer(&self, key: &Key, stream: &Stream, uid: u32) -> Result<Outcome, i32> {
+        let refused = |errno, why: String| Err(self.fail(uid, errno, why));
+        let snapshot = self.snapshots.latest();
+        let tree = &snapshot.tree;
+        if stream.from.is_some() {
+            return refused(errno::EINVAL, "the past cannot be written".to_owned());
+        }
+        let form = match stream.form {
+            StreamForm::Bytes => "bytes",
+            StreamForm::Capture => "capture",
+            StreamForm::Json => {
+                let why = "objects cannot be written: all takes bytes, and all.pcap a capture";
+                return refused(errno::EOPNOTSUPP, why.to_owned());
+            }
+        };
+        let (node, class) = match &key.place {
+            DirectoryId::Class(path, node, class) => {
+                (DirectoryId::Node(*path, node.clone()), class.clone())
+            }
+            place => (place.clone(), String::new()),
+        };
+        let member = self.only_member(tree, &node, uid)?;
+        let attached = self.attach_writer(tree, member, (class, form));
+        let socket = attached.map_err(|error| {
+            let (errno, why) = failure(&error);
+            self.fail(uid, errno, why)
+        })?;
+        let handle = self.next_handle();
+        self.writers.add(handle, socket, (uid, self.totals.at(&key.place, tree)));
+        Ok(Outcome::Opened(handle, DIRECT | PARALLEL))
+    }
+
+    /// Returns the only node of a place. Fails if several paths begin alike there.
+    fn only_member(&self, tree: &Tree, place: &DirectoryId, uid: u32) -> Result<Member, i32> {
+        let directory = tree.directory(place).ok_or(errno::ENOENT)?;
+        if let [member] = directory.members.as_slice() {
+            return Ok(*member);
+        }
+        let views = directory.members.iter().filter_map(|member| tree.paths.get(member.path));
+        let names = views
+            .map(|view| view.path.name.clone().unwrap_or_else(|| view.path.number.to_string()));
+        let names = names.collect::<Vec<_>>().join(", ");
+        let why = format!("several paths begin alike here ({names}): give them different names");
+        Err(self.fail(uid, errno::EBUSY, why))
+    }
+
+    fn attach_writer(
+        &self,
+        tree: &Tree,
+        member: Member,
+        (class, form): (String, &str),
+    ) -> Result<WriterSocket, ClientError> {
+        let (Some(view), Some(node)) = (tree.paths.get(member.path), tree.node(member)) else {
+            return Err(ClientError::Disconnected);
+        };
+        let daemon = self.snapshots.connect()?;
+        let to = paths::connect(&daemon, &view.path.number.to_string())?;
+        let wanted = WriteTo {
+            node: node.id.is_none().then(|| node.name.clone()),
+            id: node.id,
+            class: (!class.is_empty()).then_some(class),
+            form: Some(form.to_owned()),
+        };
+        Ok(WriterSocket::new(to.attach_writer(&wanted)?))
+    }
+
+    /// Returns the path and the node whose argument a file is, if it can be changed.
+    fn argument(&self, key: &Key, name: &str) -> Result<(u32, String), (i32, String)> {
+        let snapshot = self.snapshots.latest();
+        let tree = &snapshot.tree;
+        let gone = || (errno::ENOENT, "the filter has gone".to_owned());
+        let directory = tree.directory(&key.place).ok_or_else(gone)?;
+        let [member] = directory.members.as_slice() else {
+            let why = "several paths begin alike here: change each with `streamline set`";
+            return Err((errno::EBUSY, why.to_owned()));
+        };
+        let view = tree.paths.get(member.path).ok_or_else(gone)?;
+        let node = tree.node(*member).ok_or_else(gone)?;
+        let mut arguments = node.arguments.iter().filter(|argument| argument.name == *name);
+        match arguments.next() {
+            Some(argument) if argument.writable => Ok((view.path.number, node.name.clone())),
+            Some(_) => Err((
+                errno::EACCES,
+                format!(
+                    "`{name}` of `{}` is fixed while the filter runs: `streamline set {} replace` \
+                     exchanges the filter",
+                    node.name,
+                    view.path.name.clone().unwrap_or_else(|| view.path.number.to_string())
+                ),
+            )),
+            None => Err(gone()),
+        }
+    }
+
+    /// Returns true if a request writes an argument, which changes a path.
+    pub(super) fn changes_argument(&self, request: &Request) -> bool {
+        let Operation::Write(write) = &request.operation else { return false };
+        matches!(lock(&self.handles).get(&write.handle), Some(Handle::Argument { .. }))
+    }
+
+    /// Sets an argument to the value that is written. Blocks until the path has applied it.
+    pub(super) fn write_argument(&self, header: &Header, write: &Write) -> Result<Outcome, i32> {
+        let (path, node, name) = match lock(&self.handles).get(&write.handle) {
+            Some(Handle::Argument { path, node, name }) => (*path, node.clone(), name.clone()),
+            _ => return Err(errno::EINVAL),
+        };
+        let refused = |errno, why: String| Err(self.fail(header.uid, errno, why));
+        let value = std::str::from_utf8(&write.bytes).ok().map(str::trim_end);
+        let Some(value) = value.filter(|value| !value.contains(['\n', '\0'])) else {
+            return refused(errno::EINVAL, format!("`{name}` takes one value in one line"));
+        };
+        let words = ["arg".to_owned(), node, format!("{name}={value}")];
+        let changed = self
+            .snapshots
+            .connect()
+            .and_then(|daemon| paths::connect(&daemon, &path.to_string())?.change(&words));
+        match changed {
+            Ok(_) => {
+                self.snapshots.refresh(Duration::ZERO);
+                Ok(Outcome::Written(write.bytes.len()))
+            }
+            Err(error) => {
+                let (number, why) = failure(&error);
+                let number = if number == errno::EOPNOTSUPP { errno::EINVAL } else { number };
+                refused(number, why)
+            }
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Bytes that programs have read from and written to each place, since the mount.
+//!
+//! They are counted where the programs are served. The paths count the same bytes on their side, so
+//! the ledger spans a program that reads from one place and writes to another.
+
+use crate::tree::{DirectoryId, Tree};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Bytes of one place.
+#[derive(Debug, Default)]
+pub struct Totals {
+    read: AtomicU64,
+    written: AtomicU64,
+}
+
+impl Totals {
+    /// Counts bytes that a program has read.
+    pub fn add_read(&self, bytes: usize) {
+        self.read.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Counts bytes that a program has written.
+    pub fn add_written(&self, bytes: usize) {
+        self.written.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Returns the bytes read and written so far.
+    #[must_use]
+    pub fn read_and_written(&self) -> (u64, u64) {
+        (self.read.load(Ordering::Relaxed), self.written.load(Ordering::Relaxed))
+    }
+}
+
+/// Number of places from which on those that have gone are forgotten.
+const PLACES_MAX: usize = 1024;
+
+/// Bytes by place.
+#[derive(Debug, Default)]
+pub struct TotalsByPlace(Mutex<HashMap<DirectoryId, Arc<Totals>>>);
+
+impl TotalsByPlace {
+    /// Returns the bytes of a place in `tree`, to be counted.
+    pub fn at(&self, place: &DirectoryId, tree: &Tree) -> Arc<Totals> {
+        let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if places.len() >= PLACES_MAX {
+            places.retain(|place, _| tree.has(&crate::entries::Key::directory(place.clone())));
+        }
+        Arc::clone(places.entry(place.clone()).or_default())
+    }
+
+    /// Returns the bytes that programs have read from and written to a place.
+    #[must_use]
+    pub fn read_and_written(&self, place: &DirectoryId) -> (u64, u64) {
+        let places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        places.get(place).map_or((0, 0), |totals| totals.read_and_written())
+    }
+}

@@ -1,0 +1,241 @@
+//! Open files that are written: each is one writer at the output of a node, from open to close.
+//!
+//! A write goes to the socket of the writer, in packets, as far as there is room. Without room it
+//! waits here, without a thread, until the path has taken something, a signal interrupts the
+//! caller, or the path ends. At the close, the end follows what still waits in the socket.
+
+use crate::failures::Failures;
+use crate::protocol::{Reply, errno};
+use crate::totals::Totals;
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use streamline::paths::{WriterEnded, WriterSocket};
+use sys::watcher::{Interest, Watcher};
+
+/// The open writers.
+#[derive(Debug)]
+pub struct Writers {
+    device: Arc<File>,
+    watcher: Watcher,
+    open: Mutex<HashMap<u64, OpenWriter>>,
+    failures: Arc<Failures>,
+}
+
+/// An open file that is written.
+#[derive(Debug)]
+struct OpenWriter {
+    socket: WriterSocket,
+    /// User who opened the file.
+    uid: u32,
+    totals: Arc<Totals>,
+    /// Writes that wait for room, oldest first.
+    waiting: VecDeque<WaitingWrite>,
+    /// Number under which callers of poll(2) wait, if any do.
+    wake: Option<u64>,
+    watched: bool,
+    /// True if the file is closed, and its end waits for room.
+    closed: bool,
+}
+
+#[derive(Debug)]
+struct WaitingWrite {
+    unique: u64,
+    bytes: Vec<u8>,
+    /// Number of bytes that are in the socket.
+    written: usize,
+}
+
+/// Events of poll(2): data can be written.
+const WRITABLE: u32 = 0x004 | 0x100;
+
+impl Writers {
+    /// Creates the set of open writers of a mount.
+    pub fn new(device: Arc<File>, failures: Arc<Failures>) -> sys::Result<Self> {
+        Ok(Self { device, watcher: Watcher::new()?, open: Mutex::default(), failures })
+    }
+
+    /// Adds a writer.
+    pub fn add(&self, handle: u64, socket: WriterSocket, (uid, totals): (u32, Arc<Totals>)) {
+        let (waiting, wake, watched, closed) = (VecDeque::new(), None, false, false);
+        let writer = OpenWriter { socket, uid, totals, waiting, wake, watched, closed };
+        self.lock().insert(handle, writer);
+    }
+
+    /// Returns true if the handle is that of a writer.
+    #[must_use]
+    pub fn contains(&self, handle: u64) -> bool {
+        self.lock().contains_key(&handle)
+    }
+
+    /// Replies to a write at once if there is room for all bytes, or if `waits` is false. Otherwise
+    /// the reply follows later.
+    pub fn write(&self, handle: u64, (unique, bytes): (u64, Vec<u8>), waits: bool) {
+        let mut open = self.lock();
+        let reply = Reply::new(&self.device, unique);
+        let Some(writer) = open.get_mut(&handle) else { return reply.error(errno::ESTALE) };
+        let mut write = WaitingWrite { unique, bytes, written: 0 };
+        // Writes through one open file keep their order.
+        let done =
+            writer.waiting.is_empty().then(|| write.proceed((&mut writer.socket, &writer.totals)));
+        match done.unwrap_or(Ok(false)) {
+            Ok(false) if waits => {
+                writer.waiting.push_back(write);
+                self.watch(handle, writer);
+            }
+            Ok(false) if write.written == 0 => reply.error(errno::EAGAIN),
+            Ok(_) => reply.written(write.written),
+            Err(ended) => self.refuse(reply, &write, (writer.uid, &ended)),
+        }
+    }
+
+    /// Replies to a write whose path has ended. Bytes that it has taken count as written.
+    fn refuse(&self, reply: Reply<'_>, write: &WaitingWrite, (uid, ended): (u32, &WriterEnded)) {
+        self.failures.set(uid, ended.to_string());
+        match write.written {
+            0 => reply.error(errno::EPIPE),
+            written => reply.written(written),
+        }
+    }
+
+    /// Replies to a poll, and remembers to wake its callers if they want it.
+    pub fn poll(&self, handle: u64, unique: u64, wake: Option<u64>) {
+        let mut open = self.lock();
+        let reply = Reply::new(&self.device, unique);
+        let Some(writer) = open.get_mut(&handle) else { return reply.error(errno::ESTALE) };
+        let events = writer.events();
+        if events == 0 && wake.is_some() {
+            writer.wake = wake;
+            self.watch(handle, writer);
+        }
+        reply.polled(events);
+    }
+
+    /// Ends a waiting write whose caller got a signal. Returns false if no such write waits.
+    pub fn interrupt(&self, unique: u64) -> bool {
+        let mut open = self.lock();
+        for writer in open.values_mut() {
+            let Some(at) = writer.waiting.iter().position(|write| write.unique == unique) else {
+                continue;
+            };
+            let written = writer.waiting.remove(at).map_or(0, |write| write.written);
+            let reply = Reply::new(&self.device, unique);
+            match written {
+                0 => reply.error(errno::EINTR),
+                written => reply.written(written),
+            }
+            return true;
+        }
+        false
+    }
+
+    /// Closes a writer, as soon as there is room for its end. Returns false if the handle is not
+    /// that of a writer.
+    pub fn close(&self, handle: u64) -> bool {
+        let mut open = self.lock();
+        let Some(writer) = open.get_mut(&handle) else { return false };
+        writer.closed = true;
+        if writer.end() {
+            self.remove(&mut open, handle);
+        } else {
+            self.watch(handle, writer);
+        }
+        true
+    }
+
+    /// Serves waiting writes and polls, for good.
+    pub fn serve(&self) {
+        loop {
+            for event in self.watcher.wait(Some(Duration::from_secs(3600))) {
+                self.serve_writer(event.number);
+            }
+        }
+    }
+
+    fn serve_writer(&self, handle: u64) {
+        let mut open = self.lock();
+        let Some(writer) = open.get_mut(&handle) else { return };
+        while let Some(write) = writer.waiting.front_mut() {
+            let done = write.proceed((&mut writer.socket, &writer.totals));
+            if done == Ok(false) {
+                break;
+            }
+            let Some(write) = writer.waiting.pop_front() else { break };
+            let reply = Reply::new(&self.device, write.unique);
+            match done {
+                Ok(_) => reply.written(write.written),
+                Err(ended) => self.refuse(reply, &write, (writer.uid, &ended)),
+            }
+        }
+        if let Some(wake) = writer.wake.filter(|_| writer.events() != 0) {
+            writer.wake = None;
+            Reply::wake(&self.device, wake);
+        }
+        if writer.closed && writer.waiting.is_empty() && writer.end() {
+            return self.remove(&mut open, handle);
+        }
+        if writer.waiting.is_empty() && writer.wake.is_none() && !writer.closed {
+            writer.watched = false;
+            let _ = self.watcher.forget(&writer.socket);
+        }
+    }
+
+    fn remove(&self, open: &mut HashMap<u64, OpenWriter>, handle: u64) {
+        if let Some(writer) = open.remove(&handle) {
+            if writer.watched {
+                let _ = self.watcher.forget(&writer.socket);
+            }
+            for write in &writer.waiting {
+                Reply::new(&self.device, write.unique).error(errno::EINTR);
+            }
+        }
+    }
+
+    fn watch(&self, handle: u64, writer: &mut OpenWriter) {
+        if !writer.watched
+            && self.watcher.watch(&writer.socket, handle, Interest::ReadWrite).is_ok()
+        {
+            writer.watched = true;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, OpenWriter>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl WaitingWrite {
+    /// Writes what there is room for. Returns true if all bytes are in the socket.
+    fn proceed(
+        &mut self,
+        (socket, totals): (&mut WriterSocket, &Totals),
+    ) -> Result<bool, WriterEnded> {
+        while let Some(rest) = self.bytes.get(self.written..).filter(|rest| !rest.is_empty()) {
+            match socket.write(rest)? {
+                Some(length) => {
+                    self.written += length;
+                    totals.add_written(length);
+                }
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl OpenWriter {
+    /// Sends the end. Returns false if there is no room for it now.
+    fn end(&mut self) -> bool {
+        // A path that has ended needs no end.
+        self.socket.end().unwrap_or(true)
+    }
+
+    /// Returns the events of poll(2) now. A write to a path that has ended fails at once.
+    fn events(&self) -> u32 {
+        match sys::poll::writable(&self.socket, Duration::ZERO) {
+            true => WRITABLE,
+            false => 0,
+        }
+    }
+}
