@@ -130,7 +130,7 @@ fn g3_each_queue_has_its_own_ring() {
     let mut written = capture_length(&[]);
     let payload = [7; 64];
     for _ in 0..40 {
-        // Each has its own port, and thereby a queue.
+        // Each socket has its own port, so the frames are spread over the queues.
         let socket = || UdpSocket::bind("0.0.0.0:0").expect("a port");
         pair.client.run_inside(|| {
             for _ in 0..50 {

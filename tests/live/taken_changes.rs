@@ -23,7 +23,7 @@ const CHANGES: [&str; 7] = [
     "remove dport",
 ];
 
-/// A frame that came to the host between two programs would be in no count.
+/// A frame that reached the host while no program was attached would be missing from all counts.
 #[test]
 fn v3_g7_request_that_takes_a_flow_changes_and_no_frame_escapes_it() {
     let Some(pair) = quiet_pair() else { return };

@@ -164,7 +164,7 @@ fn differences_from_log(test: &ZeekTest, told: &[ZeekConnection]) -> Vec<String>
     let frames: Vec<Flow> = run("collect").iter().filter_map(|block| block.flow).collect();
     let mut wrong: Vec<String> =
         told.iter().flat_map(|line| line.differences_from(&mut streams)).collect();
-    // Zeek may start a connection anew: packets are counted by their endpoints.
+    // Zeek may split a connection into several, so packets are counted by endpoints.
     let mut packets: BTreeMap<[&str; 2], u64> = BTreeMap::new();
     for line in told {
         for side in [0, 1] {

@@ -193,7 +193,7 @@ impl LiveProgram {
     fn count_expected(mut self, capture: &Path) -> Result<Self, String> {
         if let (None, Some(count)) = (self.lost, self.requests) {
             let mut command = Command::new(&self.path);
-            // Its files lie in the capture's directory, which is removed later.
+            // The program writes its files to the capture's directory, which is removed later.
             let folder = capture.parent().unwrap_or_else(|| Path::new("."));
             let output = command.args(["-c", "-r"]).arg(capture).current_dir(folder).output();
             let output = output.map_err(|why| format!("{}: {why}", self.name))?;

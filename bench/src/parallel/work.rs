@@ -71,7 +71,7 @@ impl Sink for Digest {
             for word in bytes.chunks(8).take(SUMMED_BYTES / 8) {
                 let mut whole = [0; 8];
                 whole[..word.len()].copy_from_slice(word);
-                // The sum depends on the order: earlier blocks are multiplied once more.
+                // The sum depends on the order, because earlier blocks are multiplied more often.
                 let word = u64::from_le_bytes(whole);
                 self.sum = self.sum.wrapping_mul(0x0100_0000_01b3).wrapping_add(word);
             }

@@ -49,8 +49,8 @@ const SIZE_DIVISOR: u64 = 5;
 /// Ring size of the source in MB.
 const RING_MB: u32 = 16;
 
-/// Time after the last frame, in which `tcp` gives up waiting for the segments that the capture
-/// lacks: a request that leaves a prefix does not get what still waits there.
+/// Time after the last frame within which `tcp` stops waiting for segments that are missing from
+/// the capture. A request that leaves a prefix does not receive blocks that are still held there.
 const GAP: Duration = Duration::from_millis(1_300);
 
 const ONCE: &str = "prefix and tails once";

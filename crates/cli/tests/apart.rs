@@ -65,7 +65,7 @@ fn v18_connections_survive_a_move_of_their_filter() {
     for (name, first) in [("begin.pcap", true), ("rest.pcap", false)] {
         std::fs::write(folder.path().join(name), connection_halves(first).to_pcap()).unwrap();
     }
-    // Returns the number of blocks that the filters of this name have received.
+    // Returns the number of blocks that the filters with this name have received.
     let taken = |name: &str| -> u64 {
         let told = ran(&["top", "--once", "--json", "web"]).out;
         let told: Value = serde_json::from_str(&told).unwrap_or_default();

@@ -35,7 +35,7 @@ fn wait_output(child: Child) -> CommandResult {
     CommandResult { out, err, status: output.status.code() }
 }
 
-/// Waits until a process has created an endpoint of this name.
+/// Waits until a process has created an endpoint with this name.
 fn wait_for_endpoint(name: &str) {
     wait_until("the name is there", || {
         let names = std::fs::read_to_string("/proc/net/unix").unwrap();

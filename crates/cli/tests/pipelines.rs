@@ -450,7 +450,7 @@ fn f6_ring_with_a_prompt_reader_shrinks() {
 struct CompiledWriter(PathBuf);
 
 impl CompiledWriter {
-    /// Compiles the program to an executable of this name. Returns `None` if the machine has no
+    /// Compiles the program to an executable with this name. Returns `None` if the machine has no
     /// compiler.
     fn new(name: &str) -> Option<Self> {
         let compiler = need::require_command("cc")?;

@@ -326,8 +326,8 @@ fn o6_killed_process_of_a_prefix_is_replaced() {
         now.len() == 1 && now != servers
     });
     let has_joined = |reader: &Reader| {
-        // Each sharer joins at its own pace. A connection that neither has to receive shows when
-        // both have joined.
+        // Each sharer joins at its own pace. A connection that neither sharer needs shows when both
+        // have joined.
         site.request_each([7]);
         site.printed_messages(reader).len() > 5
     };

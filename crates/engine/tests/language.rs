@@ -145,7 +145,7 @@ fn o5_spaces_are_activated_from_the_sinks_to_the_sources() {
     let text = "generate@thread0 count=100 | count@thread1 | inspect@thread2 | discard@thread3";
     let (graph, _) = pipeline::read_request(text, &MachineRegistry::Local);
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
-    // The log records steps only if a fault is to be injected; this one never occurs.
+    // The log records steps only if a fault is configured; this one never occurs.
     let steps = Steps::with_fault(InjectedFault::Fail(u32::MAX));
     let extras = PathOptions { steps: steps.clone(), ..PathOptions::default() };
     let host = engine::kernel::point::Points::default();

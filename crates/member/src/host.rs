@@ -186,7 +186,7 @@ impl Host for DaemonHost {
 /// request attached.
 type AttachedRings = (DelegatedProgram, u64, Caller);
 
-/// The mapped rings, and the handle of the request.
+/// The mapped rings, and the handle to the request.
 type MappedRings = (KernelAttachment, Arc<RemoteRequest>);
 
 /// A request that the daemon runs in the kernel.

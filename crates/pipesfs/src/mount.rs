@@ -79,8 +79,8 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         if !self.server.has_ended() {
-            // If unmounting fails, the file system ends with this process, and operations on it
-            // fail from then on.
+            // If unmounting fails, the file system ends with this process, and later operations on
+            // it fail.
             let _ = sys::fuse::unmount(&self.directory);
         }
     }

@@ -1,6 +1,6 @@
 //! Names of directories: filters with their arguments, classes, and names chosen by users. A name
 //! contains no character that could be misread: `/` becomes `%2F`, `%` becomes `%25`, and a leading
-//! dot, `#`, control characters and invisible characters are escaped likewise. A name therefore
+//! dot, `#`, control characters and invisible characters are escaped the same way. A name therefore
 //! cannot leave its directory, be hidden, or look like the suffix `#NUMBER`, which distinguishes
 //! equal names and marks truncated names.
 //!

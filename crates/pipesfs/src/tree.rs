@@ -254,7 +254,7 @@ impl Tree {
         added
     }
 
-    /// Adds the directory of equal nodes. Further directories may be added below it.
+    /// Adds a directory for equal nodes. More directories may be added below it.
     fn add_node(&mut self, parent: usize, members: Vec<Member>, open: &mut VecDeque<usize>) {
         let Some(first) = members.first().copied() else { return };
         let Some(node) = self.node(first) else { return };

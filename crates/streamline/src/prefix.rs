@@ -85,7 +85,7 @@ fn join_running(
     Ok((cut.rest, graph))
 }
 
-/// Returns the cut after the longest prefix that runs, or the cut for which a process is to be
+/// Returns the cut after the longest prefix that runs, or the cut for which a process should be
 /// started, if that cut is longer.
 fn choose_cut(mut found: SharedPrefixes) -> Cut {
     let longer = found.cuts.iter().take(found.start);

@@ -57,8 +57,8 @@ pub fn copy_program(from: &Path, to: &Path) {
     assert!(done.success(), "cp {} {} ended with {done}", from.display(), to.display());
 }
 
-/// Runs the test of this name once in a separate process. Returns true in the separate process. In
-/// the calling process, returns false after the test has passed, so that the caller can return: `if
+/// Runs the named test once in a separate process. Returns true in the separate process. In the
+/// calling process, returns false after the test has passed, so that the caller can return: `if
 /// !testkit::runs_alone("module::name") { return }`. For tests of resources of the whole process:
 /// descriptors, mappings, threads, signals, the environment.
 ///

@@ -114,7 +114,7 @@ impl Folder {
         path
     }
 
-    /// Waits until the daemon lists a path of this name.
+    /// Waits until the daemon lists a path with this name.
     pub(crate) fn wait_listed(&self, name: &str) {
         let name = format!(" {name} ");
         testkit::wait_until("it is listed", || self.run(&["ps"]).out.contains(&name));

@@ -1,4 +1,4 @@
-//! The handle of a child process, shared by the input half, the output half and the path.
+//! The handle to a child process, shared by the input half, the output half and the path.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -75,12 +75,12 @@ impl fmt::Display for ProcessFailure {
 impl std::error::Error for ProcessFailure {}
 
 impl Process {
-    /// Creates the handle of a running program.
+    /// Creates the handle to a running program.
     pub(super) fn new_started(command: &str, group: ProcessGroup, role: ProcessRole) -> Self {
         Self { group: Some(Mutex::new(group)), ..Self::new_recorded(command, role) }
     }
 
-    /// Creates the handle of a program that is not started, for the replay of a recorded run.
+    /// Creates the handle to a program that is not started, for the replay of a recorded run.
     #[must_use]
     pub fn new_recorded(command: &str, role: ProcessRole) -> Self {
         let (input_closed, released) = (AtomicBool::new(false), AtomicBool::new(false));

@@ -354,7 +354,7 @@ impl Drop for Out {
 }
 
 /// Writes `bytes` to a new file, which then takes the name of the old file. Returns the new file,
-/// locked, or `None` if the old file has to be overwritten in place.
+/// locked, or `None` if the old file must be overwritten in place.
 fn replace_contents(path: &Path, old: &File, bytes: &[u8]) -> io::Result<Option<File>> {
     let Some(mut new) = Replacement::create(path, old)? else { return Ok(None) };
     // Cannot fail: no other process has opened the new file.

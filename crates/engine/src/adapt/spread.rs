@@ -31,8 +31,8 @@ pub(super) struct MadeStages {
 }
 
 impl PathObserver {
-    /// Returns true if the work of the path has been distributed over several threads, so that the
-    /// distribution may have to be undone.
+    /// Returns true if the work of the path is distributed over several threads. The distribution
+    /// may have to be undone later.
     pub(super) fn is_spread(&mut self, plan: &Plan) -> bool {
         let changes = self.lives.first().map(Live::changes);
         self.staged = self.staged.take().filter(|made| Some(made.changes) == changes);

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-/// A space whose content is to be replaced.
+/// A space whose content will be replaced.
 pub(super) struct SpaceSwitch {
     commands: Arc<CommandQueue>,
     bell: Arc<Doorbell>,

@@ -415,9 +415,9 @@ fn rings_layout(
 ) -> Result<RingsLayout, BuildError> {
     let ring = &planned.ring;
     let processors = sys::machine::possible_processors().map_err(BuildError::Machine)?;
-    let (seats, part) =
+    let (regions_per_cpu, part) =
         if planned.attach.own_sockets { (user_sockets::REGIONS_PER_CPU, 2) } else { (1, 1) };
-    let cpus = u32::try_from(processors).unwrap_or(u32::MAX).saturating_mul(seats);
+    let cpus = u32::try_from(processors).unwrap_or(u32::MAX).saturating_mul(regions_per_cpu);
     let least = 2 * ring.record_max.next_power_of_two();
     let bytes = match asked {
         Some(all) => {

@@ -91,7 +91,7 @@ pub enum RecordError {
         /// The version of the format.
         version: u32,
     },
-    /// The head of the recording lacks an item.
+    /// An item is missing from the head of the recording.
     #[error("{target} is a record without its head: `{missing}` is missing")]
     Headless {
         /// The name of the file.

@@ -97,7 +97,7 @@ impl Exit {
     }
 
     /// Blocks until further messages may be available. Waits only briefly if `asked` is false,
-    /// because the request had no room, or if memory for a message is lacking: no notification
+    /// because the request had no room, or if there is no memory for a message: no notification
     /// announces room or memory.
     pub(crate) fn wait_for_messages(&self, asked: bool) {
         match &self.input {

@@ -93,7 +93,7 @@ fn n1_v13_request_with_replicas_is_edited() {
     );
 }
 
-/// Returns the lists of processors on which the threads of this name may run.
+/// Returns the lists of processors on which the threads with this name may run.
 fn allowed_processors(name: &str) -> Vec<Vec<usize>> {
     let place = |task: std::fs::DirEntry| {
         let comm = std::fs::read_to_string(task.path().join("comm")).ok()?;

@@ -46,10 +46,10 @@ pub trait Edit: Send {
 pub trait EditBackend {
     /// Returns the current bytes of the frame.
     fn frame(&mut self) -> &[u8];
-    /// Returns this range of the frame for writing. Returns `None` if memory for a copy is lacking.
+    /// Returns this range of the frame for writing, or `None` if there is no memory for a copy.
     fn write(&mut self, range: Range<usize>, keep: OldBytes) -> Option<&mut [u8]>;
     /// Returns memory for a new block of at most `room` bytes that replaces the current block.
-    /// Returns `None` if memory is lacking.
+    /// Returns `None` if memory runs out.
     fn replace(&mut self, room: usize) -> Option<&mut [u8]>;
 }
 
@@ -104,8 +104,8 @@ impl<'e> Editable<'e> {
         self.backend.frame().get(view).unwrap_or_default()
     }
 
-    /// Returns the bytes in view for writing, or `None` after [`Editable::replace`]. If memory for
-    /// a copy is lacking, also returns `None`, and the block is counted as lost.
+    /// Returns the bytes in view for writing, or `None` after [`Editable::replace`]. If there is no
+    /// memory for a copy, also returns `None`, and the block is counted as lost.
     pub fn write(&mut self, keep: OldBytes) -> Option<&mut [u8]> {
         self.write_part(0, self.length(), keep)
     }
@@ -141,7 +141,7 @@ impl<'e> Editable<'e> {
     }
 
     /// Replaces the block by a new block of at most `room` bytes, without a frame. Nothing is
-    /// copied. `fill` writes the bytes and returns their number. If memory is lacking, the block is
+    /// copied. `fill` writes the bytes and returns their number. If memory runs out, the block is
     /// counted as lost, and the result is false.
     pub fn replace(&mut self, room: usize, fill: impl FnOnce(&mut [u8]) -> usize) -> bool {
         let made = self.backend.replace(room.min(abi::BLOCK_MAX));
@@ -165,7 +165,7 @@ impl<'e> Editable<'e> {
         self.new_length
     }
 
-    /// Returns true if the block was lost because memory for a change was lacking.
+    /// Returns true if the block was lost because there was no memory for a change.
     #[must_use]
     pub const fn is_lost(&self) -> bool {
         self.lost

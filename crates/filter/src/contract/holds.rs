@@ -38,7 +38,7 @@ impl HeldList {
 /// reveal. Tickets identify the blocks ([`abi::Marks::ticket`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// The block was held once more.
+    /// The block was held one more time.
     Held(u32),
     /// The block left a hold.
     Left(u32),

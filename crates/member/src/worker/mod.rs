@@ -32,7 +32,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use sys::eventfd::EventFd;
 use sys::steps::{Resource, Steps};
 
-/// A handle of the thread that serves a path. Dropping the handle stops and joins the thread.
+/// A handle to the thread that serves a path. Dropping the handle stops and joins the thread.
 #[derive(Debug)]
 pub struct Worker {
     shared: Arc<Shared>,

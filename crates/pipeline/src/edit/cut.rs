@@ -222,8 +222,8 @@ pub(super) fn cut(request: &mut Request, at: Span) -> Result<Branch, InvalidEdit
     Ok(Branch { label, term: from_stages(stages), span: NEW_SPAN })
 }
 
-/// Removes a term with the stages after it, and all groups that thereby become empty. Returns the
-/// label of the term's incoming arc.
+/// Removes a term with the stages after it, and all groups that become empty as a result. Returns
+/// the label of the term's incoming arc.
 fn remove_term(request: &mut Request, path: &[usize]) -> Option<Label> {
     let (last, parent) = path.split_last()?;
     if parent.is_empty() {

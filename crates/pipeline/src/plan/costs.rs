@@ -240,7 +240,7 @@ impl Costs {
         match graph.node(id).kind() {
             Some(FilterKind::Source) if is_taken_from_host(graph, id) => self.take,
             Some(FilterKind::Source) => self.tap,
-            // A frame that is to be dropped stays in place, so nothing is handed over.
+            // A dropped frame stays in place, so nothing is handed over.
             Some(FilterKind::Sink) if graph.node(id).name() == "drop" => 0.0,
             _ => self.measured_cost(graph, id, true).unwrap_or(self.twin),
         }

@@ -245,7 +245,7 @@ fn remove_stale_namespaces(has_gone: impl Fn(u32) -> bool) {
     }
 }
 
-/// Returns the ID of the process that created the namespace of this name, or `None` if it was not
+/// Returns the ID of the process that created the namespace with this name, or `None` if it was not
 /// created by this module.
 fn owner_process(name: &str) -> Option<u32> {
     let (process, number) = name.strip_prefix("sl-")?.split_once('-')?;

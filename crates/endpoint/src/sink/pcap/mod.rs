@@ -119,7 +119,7 @@ impl Sink for Pcap {
     }
 
     fn accepts_in_place(&mut self, frames: &Arc<FramesInPlace>) -> bool {
-        // A frame that several blocks view would have to be found again.
+        // If several blocks view a frame, each block after the first would have to find it again.
         !self.frames.has_shared_frames() && self.in_place.add_source(frames)
     }
 

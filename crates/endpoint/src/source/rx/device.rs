@@ -144,7 +144,7 @@ impl RxDevice {
 }
 
 /// Returns an unbound socket with its filter and ring, and true if the entire filter is attached.
-/// If the kernel lacks memory, the ring is made smaller.
+/// If the kernel has too little memory, the ring is smaller.
 fn open_socket(
     parameters: &RxParameters<'_>,
     interface: Option<&Interface>,

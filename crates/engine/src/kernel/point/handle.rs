@@ -8,7 +8,7 @@ use crate::kernel::final_counters::FinalCounters;
 use crate::kernel::host::{AttachmentHandle, KernelRequest, PreparedSuccessor};
 use std::sync::{Arc, OnceLock};
 
-/// A handle of a request at an attach point. Dropping the handle removes the request.
+/// A handle to a request at an attach point. Dropping the handle removes the request.
 #[derive(Debug)]
 pub(crate) struct RequestHandle {
     pub(super) point: Arc<Point>,

@@ -57,7 +57,7 @@ pub(super) struct AttachedRequest {
     /// Number of packets at the user's sockets that had found all regions of their processor in use
     /// by the time the request was attached.
     pub(super) busy_before: u64,
-    /// True if the request is to be removed as soon as a smaller program can be installed.
+    /// True if the request will be removed as soon as a smaller program can be installed.
     pub(super) leaving: bool,
     /// The requester's note; see [`NewRequest::about`].
     pub(super) about: String,

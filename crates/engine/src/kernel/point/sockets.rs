@@ -36,12 +36,12 @@ impl Sockets {
         let bytes = u32::try_from(processors).unwrap_or(u32::MAX).saturating_mul(CLAIMS_STRIDE);
         let claims = match claims {
             Some(kept) => Map::from_received(kept).map_err(told)?,
-            None => Map::array("seats", bytes, 1, false).map_err(told)?,
+            None => Map::array("claims", bytes, 1, false).map_err(told)?,
         };
         let info = claims.info().map_err(told)?;
         if (info.value_size, info.entries) != (bytes, 1) {
             return Err(AttachError::Unsupported(
-                "the persisted seats have another layout".to_owned(),
+                "the persisted claims have another layout".to_owned(),
             ));
         }
         Ok(Self { uid, netns, claims })

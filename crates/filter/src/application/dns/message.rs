@@ -21,7 +21,7 @@ pub(super) struct ReceivedMessage<'a, 'm> {
     pub(super) length: usize,
 }
 
-/// Returns the class of a message, and a description of it unless memory is lacking. Fails with the
+/// Returns the class of a message, and a description of it unless memory runs out. Fails with the
 /// reason if the message has no class.
 pub(super) fn describe<'a>(
     message: ReceivedMessage<'a, '_>,

@@ -233,7 +233,7 @@ fn message_length(block: &Block<'_>) -> usize {
     here.max(stated.saturating_sub(udp::HEADER_LENGTH))
 }
 
-/// Emits the description of a message unless memory for it was lacking. Returns the flags for the
+/// Emits the description of a message unless there was no memory for it. Returns the flags for the
 /// first fragment of the message.
 fn emit_description<'a>(description: Option<Block<'a>>, cx: &mut StreamContext<'_, 'a>) -> Flags {
     match description {

@@ -138,7 +138,7 @@ impl<'a> BlockPass<'_, '_, 'a> {
     }
 
     /// Creates a record with the size of an observed request body. The record is held until the
-    /// exchange is emitted. Returns `None` if memory is lacking.
+    /// exchange is emitted. Returns `None` if memory runs out.
     pub(super) fn create_body_record(&mut self, observed: ObservedBody) -> Option<Block<'a>> {
         let context = self.block.context;
         self.cx.describe(BASE_SIZE, Class::YES, context, |room| {

@@ -268,7 +268,7 @@ impl<'w, 'c, 'a> BlockPass<'w, 'c, 'a> {
         }
     }
 
-    /// Ends the direction.
+    /// Ends the current direction, and with it any message that is still incomplete.
     fn end_direction(&mut self) {
         match self.direction().phase() {
             Phase::InBody => {

@@ -370,8 +370,8 @@ impl TlsConnection {
     }
 }
 
-/// Creates the description of a hello that begins in block `first`. Returns `None` if memory is
-/// lacking.
+/// Creates the description of a hello that begins in block `first`. Returns `None` if memory
+/// runs out.
 fn describe<'a>(
     version: u16,
     first: Block<'a>,

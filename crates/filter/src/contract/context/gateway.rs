@@ -12,15 +12,15 @@ pub trait Gateway<'a> {
     /// overwritten.
     fn complete_block(&mut self, block: Block<'a>) -> Option<Block<'a>>;
     /// Keeps a block beyond the current pass, either pinned in place or copied. Returns `None` if
-    /// memory for the copy is lacking.
+    /// there is no memory for the copy.
     fn pin(&mut self, block: &Block<'a>) -> Option<(Entry, PinId)>;
     /// Releases a pinned block. Its bytes stay valid until the end of the pass.
     fn unpin(&mut self, pin: PinId);
     /// Creates a block of at most `room` bytes, and at most [`abi::BLOCK_MAX`], which `fill`
-    /// writes. Returns `None` if memory is lacking.
+    /// writes. Returns `None` if memory runs out.
     fn append(&mut self, room: usize, fill: &mut Fill<'_>) -> Option<(RichPointer, &'a [u8])>;
     /// Calls `write` to change the frame of `block`: in place if the frame has no other reader,
-    /// otherwise in a copy. Returns the changed frame, or `None` if memory for a copy is lacking.
+    /// otherwise in a copy. Returns the changed frame, or `None` if there is no memory for a copy.
     fn edit(
         &mut self,
         block: &Block<'a>,

@@ -94,8 +94,8 @@ impl<'c, 'a> LaneContext<'c, 'a> {
     }
 
     /// Calls `write` to change the bytes in view of a lane. The space passes the block itself or a
-    /// copy of it, so that sibling branches never observe the change. If memory for a copy is
-    /// lacking or the block was overwritten, ends the lane, counts the loss and returns false.
+    /// copy of it, so that sibling branches never observe the change. If there is no memory for
+    /// a copy or the block was overwritten, ends the lane, counts the loss and returns false.
     pub fn edit(
         &mut self,
         batch: &mut Batch<'a>,
@@ -196,7 +196,7 @@ impl<'c, 'a> LaneContext<'c, 'a> {
 }
 
 /// Creates a block with the headers, class and metadata of `block`. Its view is the concatenation
-/// of `parts`. Returns `None` if memory is lacking.
+/// of `parts`. Returns `None` if memory runs out.
 pub(super) fn append_after_headers<'a>(
     gateway: &mut (dyn Gateway<'a> + '_),
     block: &Block<'a>,

@@ -209,7 +209,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     }
 
     /// Creates a block of at most `room` bytes and emits it. `fill` writes the bytes and returns
-    /// the number of bytes written. Returns false if memory is lacking.
+    /// the number of bytes written. Returns false if memory runs out.
     pub fn append(
         &mut self,
         room: usize,
@@ -223,7 +223,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
 
     /// Creates a block as [`StreamContext::append`] does, without emitting it. The caller may
     /// [emit](Self::emit_created) or [hold](Self::hold_created) the block; otherwise the block
-    /// disappears and is not counted. If memory is lacking, counts the missing block and returns
+    /// disappears and is not counted. If memory runs out, counts the missing block and returns
     /// `None`.
     pub fn append_block(
         &mut self,
@@ -247,7 +247,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
 
     /// Creates and emits a block that replaces `block`. The new block has the class of `block` and
     /// a copy of the headers that identify the flow ([`Block::headers`]). Its view is the
-    /// concatenation of `parts`. If memory is lacking, counts the loss and returns false.
+    /// concatenation of `parts`. If memory runs out, counts the loss and returns false.
     pub fn append_replacement(
         &mut self,
         block: &Block<'a>,
@@ -270,7 +270,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     /// Creates the description of a message: a block with an empty view whose frame is a
     /// `wire::record` of at most `room` bytes, written by `fill`. The caller must
     /// [emit](Self::emit_created) it before the blocks of the message, and may
-    /// [hold](Self::hold_created) it too. Returns `None` if memory is lacking.
+    /// [hold](Self::hold_created) it too. Returns `None` if memory runs out.
     pub fn describe(
         &mut self,
         room: usize,
@@ -339,7 +339,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     }
 
     /// Holds the block beyond the pass, in `list`, sorted by `key`. Keys are 32-bit sequence
-    /// numbers that wrap around. If a limit is reached or memory is lacking, counts the block as
+    /// numbers that wrap around. If a limit is reached or memory runs out, counts the block as
     /// evicted and returns false.
     pub fn hold(&mut self, list: &mut HeldList, block: &Block<'a>, key: u32) -> bool {
         let bytes = block.length();

@@ -288,7 +288,7 @@ pub(super) enum FragmentResult<'a> {
 
 /// Builds the datagram as a new frame: the headers of its first fragment, followed by the data.
 /// Returns `None` if the datagram would be too long for these headers. Returns `Some(None)`, and
-/// counts the loss, if memory is lacking.
+/// counts the loss, if memory runs out.
 fn build_datagram<'a>(
     parts: &[(u32, Block<'a>)],
     end: u32,

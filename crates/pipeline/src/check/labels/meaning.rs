@@ -60,7 +60,7 @@ impl<'c> ArcClassifiers<'c> {
         Self { classifiers, unknown: false, registry }
     }
 
-    /// Returns the name of the classifier that has a class or group of this name.
+    /// Returns the name of the classifier that has a class or group with this name.
     pub(super) fn classifier_with(&self, name: &str) -> Option<&'static str> {
         let has = |known: &&Classifier| {
             known.find_class(name).or_else(|| known.find_group(name)).is_some()
@@ -274,7 +274,7 @@ impl Classifier {
         groups.chain(self.names.iter().map(|(name, _)| *name))
     }
 
-    /// Returns the class of this name, as a range of one class, or `None` if the name is unknown.
+    /// Returns the class with this name, as a range of one class, or `None` if the name is unknown.
     fn find_class(&self, name: &str) -> Option<(u32, u32)> {
         let named = self
             .names
@@ -286,7 +286,7 @@ impl Classifier {
         Some((class, class))
     }
 
-    /// Returns the range of the group of this name, or `None` if the name is unknown.
+    /// Returns the range of the group with this name, or `None` if the name is unknown.
     fn find_group(&self, name: &str) -> Option<(u32, u32)> {
         let group = self.groups.iter().find(|(known, _)| *known == name);
         group.map(|(_, range)| (range.low, range.high))

@@ -343,7 +343,7 @@ impl TakeSource {
     fn status_without_frames(&mut self, intake: &Intake<'_>) -> Result<SourceStatus, Failure> {
         let soon = Some(intake.now + HELD_CHECK_NS);
         if self.reassembly.is_complete {
-            // The queues may have more frames, which have to wait for this packet.
+            // The queues may contain more frames, which must wait for this packet.
             return Ok(SourceStatus::Wait { until: soon, readable: false });
         }
         if self.stopped {

@@ -145,7 +145,7 @@ fn http2_preface_is_no_request() {
         ];
         let (seen, _) = run_connection(&[], true, &frames);
         assert_eq!(seen.classes(), [0; 0], "{one:?}");
-        // The response that agreed to it lies in a hole.
+        // The response that accepted the upgrade is in a hole.
         let mut parts = vec![forward_block(&upgrade), hole_block(true, 70)];
         parts.extend(frames);
         let (seen, node) = run_connection(&[], false, &parts);
