@@ -146,7 +146,7 @@ impl Flood {
     /// Sends `count` frames; returns the processor time in ns. The calling thread stays pinned to
     /// the first processor.
     pub(crate) fn send(&mut self, count: usize) -> Result<u64, String> {
-        // On a machine with one processor it is shared.
+        // On a machine with one processor, the sender shares it with the observers.
         let _ = sys::process::pin_to(0);
         if let Some(rate) = self.rate {
             return self.send_at_rate(rate, count);

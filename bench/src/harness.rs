@@ -10,7 +10,7 @@ static SELECTED_WORDS: OnceLock<Vec<String>> = OnceLock::new();
 
 /// Restricts the run to rows whose name contains one of the words; an empty list selects all rows.
 pub(crate) fn select_rows(words: Vec<String>) {
-    // Set once, at the start of the program.
+    // The words are set only once, at the start of the program.
     let _ = SELECTED_WORDS.set(words);
 }
 

@@ -281,7 +281,7 @@ fn run_in_thread<T: Send>(
     name: &str,
     run: impl FnOnce() -> Result<T, String> + Send,
 ) -> Result<T, String> {
-    // As much as the main thread has.
+    // The stack is as large as that of the main thread.
     const STACK_SIZE: usize = 8 << 20;
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_SIZE);

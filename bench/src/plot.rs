@@ -140,7 +140,7 @@ fn panels(rows: &[Row]) -> Vec<Panel<'_>> {
             panels.push(Panel::Lines { unit, lines });
         }
     }
-    // A bench with a variable has no bars.
+    // A benchmark with a variable has no bars.
     if panels.is_empty() {
         for unit in &units {
             let of = rows.iter().filter(|row| row.unit == *unit);
@@ -302,7 +302,7 @@ fn draw_lines(area: &DrawingSurface<'_>, bench: &str, unit: &str, lines: &[Curve
     for value in places {
         let at = column(value);
         area.draw(&PathElement::new([(at, top as i32), (at, bottom as i32)], grid))?;
-        // Of two close ones the first has a label.
+        // If two ticks are close together, only the first has a label.
         if at >= free {
             let style = text.pos(Pos::new(HPos::Center, VPos::Top));
             area.draw_text(&format_value(value), &style, (at, bottom as i32 + 8))?;

@@ -56,7 +56,7 @@ impl Children {
 impl Drop for Children {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // Only after another failure.
+            // The process is still running only if something else has failed.
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -49,7 +49,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let one = allowed.get(..1).unwrap_or_default();
     let mut all = Vec::new();
     for (place, processors) in [("two processors", allowed.as_slice()), ("one processor", one)] {
-        // Threads of the run inherit this.
+        // The threads of the run inherit the processors.
         sys::process::pin_among(processors).map_err(|why| why.to_string())?;
         for size in [64, 1400] {
             let blocks = BLOCKS_PER_RUN * 64 / (64 + size / 4);

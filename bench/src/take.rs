@@ -164,7 +164,7 @@ fn result_rows(length: &str, taken: &[Vec<TakeSample>], sentinel_ns: f64) -> Vec
         add("ns CPU/frame", &of(&cost), &GOALS);
         add("ns in the process/frame", &of(&|sample| sample.process), &[]);
         for one in of(&|sample| sample.lost * 100.0) {
-            // Each alone: 0 divided by 0 is no ratio.
+            // Each observer has its own group of rows, because 0 divided by 0 is not a ratio.
             add("% lost", &[one], &[]);
         }
     }

@@ -73,7 +73,7 @@ pub(crate) fn example_node(d: &Description) -> FilterTerm {
     for argument in &mut node.arguments {
         let name = argument.key.as_ref().map_or("", |key| &key.text);
         let is_file = d.parameter(name).is_some_and(|known| known.kind == Type::Path);
-        // A file that a filter reads is a key.
+        // The file that a filter reads contains a key.
         if d.user.is_some() && is_file {
             (argument.value.bytes, argument.value.quoted) = (key_file().into(), true);
         }

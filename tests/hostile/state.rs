@@ -209,7 +209,7 @@ fn forge_session(moved: &mut MovedSession, space: &mut Space<'_>, random: &mut R
         }
         for (key, entry, _) in list {
             if random.one_in(3) && !entry.pointer.is_hole() {
-                // The same frame with other bytes.
+                // The copy differs from the frame in a few bits.
                 let mut bytes = space.frame(entry).to_vec();
                 let flips = random.within(1..9);
                 random.flip_bits(&mut bytes, flips);

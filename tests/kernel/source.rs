@@ -42,7 +42,7 @@ fn verifier_log_names_the_refused_filter() {
     let plain = chains.filter(|chain| chain.iter().all(|twin| twin.description.name != "bpf"));
     let mut tried = 0;
     for chain in plain.filter(|chain| chain.len() == 2).step_by(7) {
-        // Not every filter may follow every other.
+        // Some filters cannot follow some others.
         let Ok(program) = emit_program(&chain, Hook::Xdp) else { continue };
         let array = |map: &MapSpec| Map::array(&map.name, map.value_size, 1, map.mappable).unwrap();
         let maps: Vec<Map> = program.maps.iter().map(array).collect();

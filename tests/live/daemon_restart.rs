@@ -172,7 +172,7 @@ fn p7_own_traffic_request_survives_a_restarted_daemon() {
         assert_eq!(programs(&fixture), before, "{signal}: the same programs");
         send_datagrams(CAROL_UID, 50);
         sent += 100;
-        // What the next daemon does with it.
+        // The next daemon changes the restored request.
         let words = if sent == 200 { "remove ip" } else { "insert ip before udp" };
         fixture.assert_change_succeeds(CAROL_UID, path, words);
     }
@@ -203,7 +203,7 @@ fn send_to_self(fixture: &DaemonFixture, sent_count: &AtomicU64, stop: &AtomicBo
             from.send_to(&number.to_be_bytes(), "127.0.0.1:9").expect("it is sent");
             to.recv_from(&mut reply).expect("it has come");
             sent_count.store(number + 1, Ordering::Relaxed);
-            // A delay: nothing becomes readable.
+            // Only delays, because nothing becomes readable.
             sys::poll::readable(&[], Some(Duration::from_millis(1)));
         }
     });
@@ -273,7 +273,7 @@ fn v3_p7_daemon_killed_between_two_links_finishes_the_change() {
     });
     let ran = carol.stop();
     ran.assert_lossless();
-    // Each once as sent, and once as received.
+    // Each frame is observed once as sent and once as received.
     let mut seen = vec![0; usize::try_from(sent_count.into_inner()).expect("few")];
     for packet in ran.frames("all.pcap") {
         let number = packet.get(28..36).and_then(|bytes| bytes.try_into().ok());

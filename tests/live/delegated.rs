@@ -355,7 +355,7 @@ fn child_runs_request() {
     let Ok(text) = std::env::var(REQUEST_VARIABLE) else { return };
     assert_eq!(process::identity(), (ALICE_UID, ALICE_UID));
     let (graph, _) = pipeline::read_request(&text, &MachineRegistry::Local);
-    // The kernel is the serving process's.
+    // The plan is for the kernel of the serving process.
     let kernel = Kernel::Open { release: "6.18".to_owned(), hardened: true };
     let machine = Machine { kernel, ..engine::machine::inspect() };
     let plan = plan(graph, &MachineRegistry::Local, &machine).expect("a plan");

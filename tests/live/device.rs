@@ -128,7 +128,8 @@ fn namespace_is_found_by_name_path_and_process() {
 #[test]
 fn loopback_packets_arrive_once() {
     let Some(space) = Namespace::new() else { return };
-    // The emitting source comes first: it is attached when one is.
+    // An observer is ready as soon as its first source is attached, so the source that delivers the
+    // packets comes first.
     let unions = ["rx ++ tx", "rx lo ++ tx lo", "rx lo ++ rx lo", "rx ++ tx lo"];
     let alone = ["rx lo", "tx lo", "rx lo both=yes", "rx", "rx both=yes"];
     for source in alone.into_iter().chain(unions) {

@@ -99,7 +99,7 @@ fn b11_first_job_compresses_each_get_request_once() {
     let mut client = pair.client.command("curl");
     client.args(["-sS", "--no-progress-meter", "--parallel", "--parallel-max", "8"]).args(&urls);
     assert!(client.stdout(Stdio::null()).status().expect("curl").success());
-    // A POST is no GET.
+    // A POST request does not match the filter for GET.
     let mut post = pair.client.command("curl");
     post.args(["-s", "-d", "x", &format!("http://{SERVER}/page0")]);
     assert!(post.stdout(Stdio::null()).status().expect("curl").success());

@@ -27,7 +27,7 @@ impl ForeignPrograms {
             let code = [ebpf::insn::Insn::mov(ebpf::insn::R0, verdict), ebpf::insn::Insn::exit()];
             Program::load(kind, name, &ebpf::insn::encode(&code)).expect("two instructions")
         };
-        // TCX_NEXT and XDP_PASS.
+        // The verdicts are TCX_NEXT and XDP_PASS.
         let chained = program(ProgramKind::Tc, "foreign_tcx", -1);
         let express = program(ProgramKind::Xdp, "foreign_xdp", 2);
         let (links, socket) = pair.server.run_inside(|| {

@@ -217,7 +217,7 @@ fn v5_fragments_are_reassembled_after_the_kernel() {
     assert_eq!(report_counters(&inside, "count"), report_counters(&outside, "count"));
     let edges = inside.ledger["edges"].as_array().expect("edges");
     let unsure_frames = edges.iter().find(|edge| edge["kind"] == "ring" && edge["to"] == "ip");
-    // Three and two fragments.
+    // The two datagrams have three and two fragments.
     assert_eq!(unsure_frames.expect("an edge")["taken"]["blocks"], 5, "{}", inside.ledger);
 }
 

@@ -175,7 +175,7 @@ fn k1_editing_twins_match_their_filters() {
         let seen = inside.file("seen.pcap");
         assert!(inside.frames("seen.pcap") == outside.frames("seen.pcap"), "{line}");
         assert!(!inside.frames("seen.pcap").is_empty(), "{line}");
-        // The type of the link, too.
+        // The link types are also equal.
         assert_eq!(seen[20..24], outside.file("seen.pcap")[20..24], "{line}");
         let changes = line.split([' ', '|']).find(|word| ["rewrite", "strip"].contains(word));
         let space = &filter_entry(&inside, changes.expect("one of them"))["space"];

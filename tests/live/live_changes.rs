@@ -81,7 +81,7 @@ fn change_under_traffic(pair: &Pair, many: usize, connections: u32, apart_us: u6
             let before = line.blocks_received();
             wait_until("frames come", || line.live.is_ended() || line.blocks_received() > before);
             if line.live.is_ended() {
-                // Its exit status has the reason.
+                // The exit status contains the reason.
                 break;
             }
             let switched = change_request(&line.live, words);

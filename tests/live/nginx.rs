@@ -46,7 +46,7 @@ impl Nginx {
 
 impl Drop for Nginx {
     fn drop(&mut self) {
-        // Ended already, if the test went well.
+        // If the test has succeeded, the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -88,7 +88,7 @@ fn v2_every_frame_of_a_flood_is_accounted_for() {
     let (ran, numbers) = flood_request(&pair, "");
     assert_accounted_for(&ran, &numbers);
     let source = ran.source();
-    // Reader and ring hold some; the rest did not fit.
+    // The reader and the ring can hold fewer than half of the frames, so the rest is lost.
     assert!(source.total_lost() * 2 > FRAMES_SENT, "there was no overload: {source:?}");
     assert!(source.lost_at("ring").is_some_and(|ring| ring * 2 > FRAMES_SENT), "{source:?}");
 }

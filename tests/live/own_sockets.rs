@@ -238,7 +238,7 @@ fn p7_user_observes_all_its_sockets_and_no_other() {
                 scope.spawn(move || exchange_data(listener, client, user, mark));
             }
         });
-        // After these both ends have been closed.
+        // This datagram is sent after both ends of the others were closed.
         send_datagram(&pair.client, 0, to_address(SERVER, 9), b"the last");
     });
     let Some(written) = written else { return };
@@ -263,7 +263,7 @@ fn p7_user_observes_all_its_sockets_and_no_other() {
         assert!(tap.contains_mark(MARKS[at]) && !tap.contains_mark(MARKS[1 - at]), "user {at}");
         assert!(!tap.contains_mark(b"the last"), "root's");
     }
-    // Memory that was reused.
+    // Some memory of the small rings has been reused.
     let written = |cpu| small.rings.region(cpu).expect("a region").committed();
     let most = (0..small.rings.shape().cpus).map(written).max().expect("a processor");
     assert!(most > 2 * u64::from(small.rings.shape().bytes), "{most}");
@@ -314,7 +314,7 @@ fn p7_v7_user_memory_contains_no_foreign_bytes() {
         .args(["--user", "--net", &format!("--map-user={CAROL_UID}"), "--keep-caps", "bash", "-c"])
         .arg("ip link set lo up && echo -n a stranger > /dev/udp/127.0.0.1/9 && id -u")
         .output();
-    // Her packet, after all others.
+    // Her packet is sent after all others.
     send_datagram(here, CAROL_UID, to_address(SERVER, 9), b"the last of hers");
     wait_until("hers has come", || carol.contains_mark(b"the last of hers"));
     let said = |mark: &[u8]| carol.contains_mark(mark);

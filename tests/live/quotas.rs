@@ -55,7 +55,7 @@ fn t12_daemon_does_not_lend_its_right_to_send() {
         assert!(said.contains(part), "{part}: {said}");
     }
     assert_eq!((fixture.running_requests(ALICE_UID), program_ids(&fixture.pair)), (0, vec![]));
-    // Nor may the rest of the request as long as it ends so; observing requests may.
+    // The rejected request may not attach any of its parts. Requests that only observe may run.
     let line = format!("rx {SERVER_DEVICE} ring=1MB | udp | dport |9 pcap /dev/null");
     let watches = fixture.run(ALICE_UID, &line);
     fixture.pair.client.run_inside(|| {

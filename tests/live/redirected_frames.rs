@@ -90,7 +90,7 @@ fn g1_frames_have_their_receive_time() {
     let packets = wire::capture::packets(&file).map(|packet| packet.expect("a record").0);
     let times: Vec<u64> = packets.map(|packet| packet.time_ns).collect();
     assert!(times.is_sorted() && times.len() == 50, "{times:?}");
-    // A capture has microseconds.
+    // The timestamps of a capture have microseconds.
     let all = before - 1_000..=after;
     assert!(times.iter().all(|time| all.contains(time)), "{times:?} in {all:?}");
 }
@@ -232,7 +232,7 @@ fn g2_tags_are_inline_wherever_the_driver_puts_them() {
             Program::load(ProgramKind::Tc, "push", &PUSH_TAG_CODE.concat()).expect("it is right");
         Link::tcx(&program, index, Side::Egress, Anchor::Head, None).expect("it is there")
     });
-    // One of them is longer than a buffer.
+    // One of the frames is longer than a buffer.
     let plain = [
         numbered_frames(0..5, FRAME_SIZE),
         numbered_frames(5..7, 8_000),
@@ -277,7 +277,7 @@ fn v17_existing_program_stays_and_is_named() {
         assert!(told.contains(word), "{word} is not said: {told}");
     }
     assert_eq!(link.info().unwrap().target, LinkTarget::Xdp(index), "it is where it was");
-    // Observation continues beside it.
+    // Another path can still observe the frames.
     let watch = Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | count"));
     send_frames(&pair.client, CLIENT_DEVICE, &numbered_frames(0..3, FRAME_SIZE));
     wait_until("they have come", || frames_received(&pair) == 3);

@@ -121,7 +121,7 @@ fn v3_users_change_requests_in_a_shared_program_under_traffic() {
             assert_eq!((after.lines.len(), after.rings.len()), (3, 3), "{words}");
             assert_eq!(program_ids(&fixture.pair), [after.program], "{words}");
         }
-        // Both at once: in some order.
+        // Both users change their requests at once; the order does not matter.
         let before = fixture.shared_program();
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -173,14 +173,14 @@ fn p5_change_cannot_exceed_the_policy() {
     for part in ["may not run `dport` in the kernel", "policy.toml"] {
         assert!(!done && single_line.contains(part), "{part}: {said}");
     }
-    // Nor can it change another user's request.
+    // A user cannot change another user's request.
     let (done, said) = fixture.change_path(BOB_UID, path, "move udp process");
     assert!(!done, "{said}");
     let after = fixture.shared_program();
     assert_eq!((after.program, after.replaced), (before.program, before.replaced));
     fixture.assert_change_succeeds(ALICE_UID, path, "insert ip before udp");
     fixture.assert_change_succeeds(ALICE_UID, path, "move udp process");
-    // Root ends the machine's kernel program, and she is informed, whatever was changed before.
+    // The end of the daemon ends the kernel program and is reported to Alice, even after changes.
     fixture.kill();
     let ran = alice.wait();
     assert_eq!(ran.status, Some(1), "{}", ran.err);

@@ -252,7 +252,7 @@ pub(crate) fn send_until(pair: &Pair, apart_us: u64, stop: &AtomicBool) -> u64 {
                 rest.is_empty()
             });
             sent += FRAMES_PER_BATCH;
-            // A delay: nothing becomes readable.
+            // Only delays, because nothing becomes readable.
             let due = Duration::from_micros(apart_us * sent);
             sys::poll::readable(&[], Some(due.saturating_sub(begin.elapsed())));
         }
@@ -311,7 +311,7 @@ fn join_and_leave_once(pair: &Pair, points: &Points, scratch: &Scratch, round: u
     ];
     let text = format!("rx {SERVER_DEVICE} | {}", behind[round % behind.len()]);
     let line = RunningRequest::start(pair, points, &text);
-    // Counted by the current program.
+    // The current program counts the frames.
     wait_until("it sees frames", || program_status(points).steps[0].2 > 20);
     let lost = line.stop().ledger.lost();
     let numbers = captured_numbers(&path);

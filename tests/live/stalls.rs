@@ -42,7 +42,7 @@ fn run_into_pipe(pair: &Pair, option: &str, then: impl FnOnce(&Live)) -> (Outcom
     let reader = std::thread::spawn(move || {
         let mut pipe = File::open(pipe).expect("a pipe");
         let mut all = Vec::new();
-        // It also begins when the test fails.
+        // The receiver also returns if the test fails.
         let _ = waits.recv();
         pipe.read_to_end(&mut all).map(|_| all).expect("a capture")
     });
@@ -59,7 +59,7 @@ fn run_into_pipe(pair: &Pair, option: &str, then: impl FnOnce(&Live)) -> (Outcom
     let runs = std::thread::spawn(|| run(paths, StopConditions::default()).expect("a run"));
     send_all(pair, &numbered_frames(0..FRAMES, FRAME_LENGTH));
     let sent = sys::clock::monotonic();
-    // A write is long by the clock alone.
+    // The length of a write depends on the clock only.
     wait_until("the write has taken long", || sys::clock::monotonic() - sent > 60_000_000);
     read.send(()).expect("a reader");
     then(&live);

@@ -159,13 +159,13 @@ fn g7_fragments_stay_with_the_host_and_are_counted() {
     let observer = start_taking(&pair, &line);
     sockets.send(b"short");
     sockets.send(&long);
-    // Three fragments, which the host joins.
+    // The host reassembles the three fragments.
     sockets.assert_receives(&long);
     let ran = observer.stop();
     ran.assert_lossless();
     assert_eq!(ran.source().given, 1, "{}", ran.ledger);
     assert_eq!(source_note(&ran, 0), "3 fragments stayed with the host");
-    // An address decides fragments, too.
+    // A condition on an address also decides fragments.
     let line = format!("rx {SERVER_DEVICE} take \"udp and src host {CLIENT}\" | ip | udp | count");
     let observer = start_taking(&pair, &line);
     sockets.send(&long);

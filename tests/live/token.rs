@@ -163,7 +163,7 @@ fn m1_filter_leaving_the_kernel_keeps_spent_tokens() {
     let (first, rest) = good.split_at(good.len() / 3);
     let (second, third) = rest.split_at(rest.len() / 2);
     send_all(&pair, first);
-    // It is the same filter in another program.
+    // The filter is the same, in another program.
     change_request(&line.live, "insert ip before token");
     assert_eq!(line.kernel_filters(), ["ip", "token"]);
     send_all(&pair, first);

@@ -19,11 +19,11 @@ use testkit::{need, wait_until};
 
 /// Changes of a path, each with the change that undoes it.
 const CHANGES_AND_UNDO: [(&[&str], &[&str]); 3] = [
-    // In the kernel.
+    // A change within the kernel.
     (&["insert", "ip", "before", "udp"], &["remove", "ip"]),
-    // Out of the kernel, and into it.
+    // Moves out of the kernel, and into it.
     (&["move", "udp", "process"], &["move", "udp", "kernel"]),
-    // A file, in its own space.
+    // A sink that writes a file in its own space.
     (&["insert", "pcap more.pcap", "at", "udp"], &["remove", "pcap"]),
 ];
 
@@ -60,7 +60,7 @@ fn fail_each_step() {
     let mut trial = Trial { pair, folder, live, sent: 0 };
     let (mut failed, mut survived) = (0, 0);
     for (there, back) in CHANGES_AND_UNDO {
-        // Creates what is created once per process.
+        // The first change creates everything that is created once per process.
         trial.change(there, &Steps::default()).expect("it changes");
         trial.change(back, &Steps::default()).expect("and back");
         for (edit, undo) in [(there, back), (back, there)] {
@@ -100,7 +100,7 @@ impl Trial {
         if let Ok(SwitchReport { lost, duplicated, reordered, .. }) = &switched {
             assert_eq!((*lost, *duplicated, *reordered), (0, 0, 0), "{words:?}");
         }
-        // Written files stay, and are not compared.
+        // Written files remain and are not compared.
         if switched.is_ok() {
             let _ = fs::remove_file(self.folder.path("more.pcap"));
         }

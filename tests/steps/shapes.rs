@@ -35,7 +35,7 @@ const fn also_recorded(text: &'static str) -> RequestShape {
 
 /// All requests.
 pub(crate) const REQUEST_SHAPES: &[RequestShape] = &[
-    // From files and from generators.
+    // Requests that read files or generate blocks.
     tested_in_every_run("generate count=9 | count"),
     shape("generate count=9 flows=3 seq=yes | dport | (|9 count + |80 discard)"),
     shape("replay CAPTURE | hist length"),
@@ -46,7 +46,7 @@ pub(crate) const REQUEST_SHAPES: &[RequestShape] = &[
     shape("replay CAPTURE | udp | dns | json"),
     shape("read CAPTURE | count"),
     shape("replay CAPTURE | drop"),
-    // Files.
+    // Requests that write files.
     tested_in_every_run("replay CAPTURE | pcap {}/out.pcap"),
     tested_in_every_run("replay CAPTURE | tcp | files {}/files"),
     shape("replay CAPTURE | tcp | http | files {}/messages"),
@@ -54,29 +54,29 @@ pub(crate) const REQUEST_SHAPES: &[RequestShape] = &[
     shape("replay CAPTURE | pcap {}/one.pcap ; replay CAPTURE | pcap {}/two.pcap"),
     shape("replay CAPTURE | (bpf \"tcp\" | pcap {}/tcp.pcap) + (!bpf \"tcp\" | pcap {}/rest.pcap)"),
     shape("replay CAPTURE | freeze {}/frozen when=\"port 53\""),
-    // Several threads.
+    // Requests in several threads.
     tested_in_every_run("replay CAPTURE | ip @thread1 | count @thread2 | discard"),
     shape("replay CAPTURE | ip | udp @thread1 | count @thread2 | pcap {}/out.pcap @thread3"),
     shape("generate count=9 | count @thread1 ; generate count=9 | count @thread2"),
     shape(
         "replay CAPTURE | dport | (|dns count @thread1 + |http count @thread2) | discard @thread3",
     ),
-    // Copies.
+    // Requests with replicas of filters.
     tested_in_every_run(
         "--parallel=2 replay CAPTURE | bpf \"tcp port 80\" | regex \"a.b\" | pcap {}/out.pcap",
     ),
     shape("--parallel=2 replay CAPTURE | tcp | http | count"),
     shape("--parallel=3 generate count=99 flows=9 | regex \"a+b\" | discard"),
-    // Programs.
+    // Requests that start programs.
     tested_in_every_run("generate count=9 | exec \"cat\" | count"),
     shape("generate count=9 | exec \"cat > /dev/null\""),
     shape("exec \"echo hello\" | count"),
     shape("generate count=9 | exec \"cat\" | exec \"cat\" | files {}/bytes"),
     shape("generate count=9 | exec \"cat\" | count ; generate count=9 | exec \"cat\" | discard"),
     shape("generate count=9 | (exec \"cat\" | count) + (exec \"cat\" | files {}/bytes)"),
-    // Cycles.
+    // Requests with cycles.
     shape("replay CAPTURE | dport --name=X |53,80 (inspect | dport --name=X) + |all discard"),
-    // An interface, read by threads.
+    // Requests that read an interface in threads.
     tested_in_every_run("rx@thread0 server0 | count"),
     shape("rx@thread0 server0 promisc=yes | bpf \"tcp\" | pcap {}/out.pcap"),
     shape("rx@thread0 server0 both=yes | tcp | files {}/files"),
@@ -87,7 +87,7 @@ pub(crate) const REQUEST_SHAPES: &[RequestShape] = &[
     shape("generate count=9 | tx server0"),
     shape("generate count=9 | tx server0 by=packet"),
     shape("rx@thread0 | count"),
-    // An interface, in the kernel.
+    // Requests that observe an interface in the kernel.
     tested_in_every_run("rx server0 | ip | udp | dport |53 count"),
     shape("rx server0 | count"),
     shape("rx server0 both=yes | ip | count"),
@@ -102,14 +102,14 @@ pub(crate) const REQUEST_SHAPES: &[RequestShape] = &[
     shape("rx server0 | ip | udp | dport |53 exec \"cat\" | count"),
     shape("rx server0 | sample every=3 | count ; tx server0 | sample every=3 | count"),
     shape("rx server0 | count ; rx@thread0 server0 | count"),
-    // Redirected from the host.
+    // Requests that take frames from the host.
     tested_in_every_run("rx server0 take | count"),
     shape("rx server0 take | ip | udp | dport |53 count"),
     shape("rx server0 take promisc=yes | pcap {}/out.pcap"),
     shape("rx server0 take ring=1MB | tx server0"),
     shape("rx@thread0 server0 take | count"),
     shape("rx server0 take | ip | udp | dport | (|53 drop + |80 count)"),
-    // Recorded.
+    // Requests that are also recorded.
     also_recorded("replay CAPTURE | tcp | http | count"),
     also_recorded("rx@thread0 server0 | count"),
     also_recorded("replay CAPTURE | ip @thread1 | pcap {}/out.pcap"),

@@ -114,7 +114,7 @@ fn compressed_bombs_pass_unexpanded() {
         let message = only_response(&path);
         assert!(message.bytes == bomb, "{megabytes} MB: {}", message.bytes.len());
     }
-    // What is within the bounds is decoded.
+    // Contents within the limits are decoded.
     let text = "to be or not to be, that is the question\n".repeat(1_000);
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
     encoder.write_all(text.as_bytes()).expect("memory");

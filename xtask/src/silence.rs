@@ -30,7 +30,7 @@ impl Watchdog {
 
     /// Restarts the timeout after a line of output.
     pub(crate) fn reset(&self) {
-        // Who watches ends with us.
+        // The watcher ends with this process.
         let _ = self.0.send(());
     }
 }

@@ -11,7 +11,7 @@ const SKIPS_FILE: &str = "skips.txt";
 
 /// Deletes the list of skipped tests of the last run.
 pub(crate) fn clear(target: &Path) {
-    // Not there: nothing to forget.
+    // The file may not exist.
     let _ = fs::remove_file(target.join(SKIPS_FILE));
 }
 

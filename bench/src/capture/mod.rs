@@ -182,7 +182,7 @@ impl CaptureBench<'_> {
 
     fn measure_unread(&mut self) -> Result<ObserverSample, String> {
         let tap = self.attach_tap(RING_SIZE)?;
-        // Until it stops copying, and one ring more.
+        // Floods the tap until it stops copying, and then with one more ring of frames.
         self.floods
             .observed
             .send(self.frames_filling(RING_SIZE << UNREAD_LAPS) + self.frames_filling(RING_SIZE))?;
@@ -283,7 +283,7 @@ impl CaptureSamples {
             let rate =
                 |taken: &ObserverSamples<_>, who| taken.values(who, |sample| 1e6 / sample.sending);
             all.extend(self.comparison_rows(name, f64::NAN, "kframes/s", &three, rate));
-            // Each alone: 0 divided by 0 is no ratio.
+            // Each observer has its own group of rows, because 0 divided by 0 is not a ratio.
             for one in both {
                 let lost = |taken: &ObserverSamples<_>, who| {
                     taken.values(who, |sample| sample.lost * 100.0)
@@ -418,7 +418,7 @@ impl CaptureSamples {
         let samples: Vec<_> = samples.filter(|samples| !samples.values.is_empty()).collect();
         let better = if unit == "kframes/s" { Better::More } else { Better::Less };
         let row = format!("{}, {row}", self.setting.name);
-        // One picture: the short frames.
+        // Only the rows for short frames are plotted.
         let x = if self.setting.length < 100 { x } else { f64::NAN };
         rows_of_samples(("capture", &row, x), (unit, better), self.taken.sentinel_ns, &samples, &[])
     }

@@ -99,7 +99,7 @@ impl ProgramPair {
             let (Ok(ours), Ok(theirs)) =
                 (self.ours.program.test_run(&frame, 1), by_hand.program.test_run(&frame, 1))
             else {
-                // A frame that a test run rejects.
+                // Test runs reject this frame.
                 continue;
             };
             let totals = [self.ours.counters()?, by_hand.bss_words::<8>().to_vec()];
@@ -180,7 +180,7 @@ fn comparison_frames() -> Vec<Vec<u8>> {
         Frame::ethernet().ethertype(0x88b5, b"something else"),
         Frame::ethernet().ethertype(0x0100, b"a length"),
     ];
-    // One header byte changed at a time.
+    // Each frame differs from `good` in one header byte.
     let good = four().udp(4000, WANTED_PORT, b"counted");
     for at in 12..42.min(good.len()) {
         for value in [0, 1, 0x45, 0x46, 0x65, 0xff] {
@@ -269,7 +269,7 @@ fn comparison_rows(sending: &[(&'static str, Vec<SendTimes>)], sentinel_ns: f64)
     };
     let rates = each(|took| FRAMES_PER_SAMPLE as f64 * 1e6 / took.observed as f64, 0);
     let mut all = rows_of_samples(subject, ("kframes/s", Better::More), sentinel_ns, &rates, &[]);
-    // Noise may make it less than nothing.
+    // Noise may make the difference negative.
     let added = |took: &SendTimes| {
         ((took.observed as f64 - took.unobserved as f64) / FRAMES_PER_SAMPLE as f64).max(1.0)
     };
@@ -310,7 +310,7 @@ mod tests {
             let ours = Generated::load(kind).unwrap();
             let pair = ProgramPair { ours, by_hand, empty: load_empty(kind).unwrap(), kind };
             pair.compare_results().unwrap();
-            // The program does count.
+            // The program has counted frames.
             assert!(pair.ours.counters().unwrap().iter().all(|total| *total > 0));
         }
     }

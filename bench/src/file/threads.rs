@@ -60,7 +60,7 @@ fn copy_file(path: &Path, mut output: Output) -> Result<(), String> {
 fn copy_matches(offer: Offer, mut output: Output) -> Result<(), String> {
     let mut input = offer.open().map_err(error_text)?;
     let mut buffer = vec![0; 2 * BLOCK_SIZE];
-    // Bytes of an unfinished line.
+    // Number of bytes of an unfinished line.
     let mut kept = 0;
     loop {
         let room = buffer.get_mut(kept..).unwrap_or_default();

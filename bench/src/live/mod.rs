@@ -47,7 +47,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let mut rows: Vec<Row> = rates.iter().map(|(_, row)| row.clone()).collect();
     let rates: Vec<Cell<Rate>> = rates.into_iter().map(|(rate, _)| Cell::new(rate)).collect();
     rows.extend(bench.measure_cost(&format!("{row}, each at its rate"), options.rounds, &rates)?);
-    // The same rate for all: the lowest.
+    // All programs receive the lowest rate.
     let lowest = rates.iter().map(Cell::get).min_by(|one, other| one.total_cmp(*other));
     let same: Vec<_> = rates.iter().map(|_| Cell::new(lowest.unwrap_or(Rate::FlatOut))).collect();
     rows.extend(bench.measure_cost(

@@ -251,7 +251,7 @@ impl ModeratedStream {
         let mut config = Config::new(id).capacity(ring);
         config.every = match mode {
             NotificationMode::Flag | NotificationMode::Timed => every,
-            // Published by flushes.
+            // Flushes publish the blocks.
             NotificationMode::Strict | NotificationMode::Unconditional => usize::MAX,
         };
         let (mut output, offers) = stream(&config).map_err(|why| why.to_string())?;

@@ -67,7 +67,7 @@ fn measure_block_size(
     let name = format!("{block} B, {consumers} consumers, each");
     let x = to_f64(block as u64);
     let mut rows = interleave(("mpipe", &name, x), "GB/s", rounds, per_second, &[])?;
-    // Larger is better, as everywhere: blocks per second of processor time.
+    // The unit is blocks per second of processor time, so that larger is better, as in all rows.
     let cost = vec![
         Candidate { name: "n pipes", measure: Box::new(|| written.blocks_per_cpu_second()) },
         Candidate { name: "tee(2)", measure: Box::new(|| teed.blocks_per_cpu_second()) },

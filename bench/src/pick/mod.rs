@@ -169,7 +169,7 @@ fn result_rows(names: &[&'static str], taken: &[Vec<PickSample>], sentinel_ns: f
     let added = each(&added, 1);
     all.extend(rows_of_samples(subject, ("ns CPU/frame", Better::Less), sentinel_ns, &added, &[]));
     for samples in each(&lost, 1) {
-        // Each alone: 0 divided by 0 is no ratio.
+        // Each filter has its own group of rows, because 0 divided by 0 is not a ratio.
         let subject = ("filter", ROW_NAME, f64::NAN);
         all.extend(rows_of_samples(
             subject,

@@ -21,7 +21,7 @@ pub(super) const REQUESTS: [&str; 29] = [
     "rx | sample 100 | ip | udp | regex \"Z+Y\" | count",
     "rx | ip | udp | dport |9 regex \"Z+Y\" | count",
     "rx | bpf \"tcp\" | ip | regex \"Z+Y\" | count",
-    // Much or all of it continues there.
+    // Most or all frames continue there.
     "rx | ip | udp | match \"absent\" | count",
     "rx | ip | udp | regex \"Z+Y\" | count",
     "rx | udp | dport |53 dns | count",

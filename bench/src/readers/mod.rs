@@ -190,7 +190,7 @@ fn result_rows(setting: Setting, taken: &ObserverSamples<Observers>) -> Vec<Row>
             Some(row)
         }));
     }
-    // Each alone: 0 divided by 0 is no ratio.
+    // Each observer has its own group of rows, because 0 divided by 0 is not a ratio.
     for one in values(&ObserverSample::kernel_cost) {
         all.extend(made("ns kernel/frame", Better::Less, &[one], &[]));
     }

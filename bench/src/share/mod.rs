@@ -191,7 +191,7 @@ fn result_rows(taken: &ObserverSamples<ShareObservers>) -> Vec<Row> {
         all.extend(made(name, x, ("ns CPU/frame", Better::Less), costs));
         let kernel: Vec<Samples> = each(&|who| taken.values(who, ObserverSample::kernel_cost));
         let lost: Vec<Samples> = each(&|who| taken.values(who, |sample| sample.lost * 100.0));
-        // Each alone: 0 divided by 0 is no ratio.
+        // Each observer has its own group of rows, because 0 divided by 0 is not a ratio.
         for (unit, samples) in [("ns kernel/frame", kernel), ("% lost", lost)] {
             for one in samples {
                 all.extend(made(name, f64::NAN, (unit, Better::Less), vec![one]));

@@ -162,7 +162,7 @@ impl StreamEnds {
         let pool = AllocationPool::new(dbuf_id(number), shape, AccessList::private(identity()))
             .map_err(error_text)?;
         grants.owner(|owner| owner.share(&pool)).map_err(error_text)?;
-        // Small enough for the first-level cache.
+        // The ring is small enough for the first-level cache.
         let config = Config { entries: 1024, ..Config::new(dbuf_id(number + 1)) };
         let (output, mut offers) = indirect(&config, Backing::new(pool)).map_err(error_text)?;
         let space = Space::new();

@@ -55,7 +55,7 @@ fn hostile_process() {
         "mute" => {
             let kept: Vec<_> = (0..32).map(|_| register_path(None)).collect();
             println!("\nready");
-            // Wait to be killed.
+            // Waits until it is killed.
             let _ = std::io::stdin().read(&mut [0]);
             drop(kept);
         }

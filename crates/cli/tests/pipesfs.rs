@@ -391,7 +391,7 @@ fn b10_daemon_mounts_for_as_long_as_it_runs() {
         wait_until("the daemon ends", || daemon.0.try_wait().unwrap().is_some());
         assert!(!mounted.path("README").exists(), "the mount ends with it");
     }
-    // Killed, it takes its mount along, too.
+    // If the daemon is killed, its mount also disappears.
     let daemon = folder.begin(&words);
     wait_until("it is mounted", || mounted.path("README").exists());
     drop(daemon);

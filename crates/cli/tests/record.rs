@@ -159,7 +159,7 @@ fn v10_version_1_record_replays_and_newer_is_refused() {
     let made = folder.run(&["run", "--record=r.pcapng", "replay examples/web.pcap | count"]);
     assert_eq!(made.status, Some(0), "{made:?}");
     let mut later = fs::read(folder.path().join("r.pcapng")).unwrap();
-    // The type, length and identifier of the head are followed by its version.
+    // The version follows the type, length and identifier of the head.
     let section = u32::from_le_bytes(later[4..8].try_into().unwrap()) as usize;
     assert_eq!(later[section + 12..section + 16], 3_u32.to_le_bytes());
     later[section + 12] = 4;

@@ -344,7 +344,7 @@ fn greedy_client() {
         all.push(socket);
     }
     println!("\n{refused} refused");
-    // Wait to be killed.
+    // Waits until it is killed.
     let _ = std::io::stdin().read(&mut [0]);
 }
 

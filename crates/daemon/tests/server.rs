@@ -107,7 +107,7 @@ fn j3_stream_socket_serves_common_varlink_tools() {
     send_bytes(&stream, b"{\"method\":\"org.varlink.service.GetInfo\"}\0");
     let info = receive_reply(&stream).unwrap().0;
     assert_eq!(info.parameters["interfaces"], json!(["org.varlink.service", "io.streamline"]));
-    // Two calls, sent in three fragments.
+    // Two calls are sent in three fragments.
     send_bytes(&stream, b"{\"method\":\"io.strea");
     send_bytes(&stream, b"mline.List\"}\0{\"method\":\"io.streamline.About\"");
     send_bytes(&stream, b"}\0");

@@ -207,7 +207,7 @@ fn is_same_answer(
     tag: bool,
 ) -> bool {
     let bytes = match form {
-        // The tag is among them.
+        // The view of a frame contains the added tag, so its bytes differ.
         Form::Frame if tag => true,
         Form::Frame | Form::Packet => changed.1.starts_with(bytes),
         _ => changed.1 == *bytes,
@@ -385,7 +385,7 @@ fn split_segment(frame: &Frame) -> Option<Vec<Frame>> {
     let mut first = frame.clone();
     first.bytes.truncate(cut);
     first.overwrite(at + 2, &((cut - at) as u16).to_be_bytes());
-    // Neither FIN nor PSH.
+    // The first half has neither FIN nor PSH.
     let flags = frame.bytes[tcp + 13];
     first.overwrite(tcp + 13, &[flags & !9]);
     let mut second = frame.clone();

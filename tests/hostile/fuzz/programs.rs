@@ -141,7 +141,7 @@ fn random_insn(input: &mut InputReader<'_>) -> Insn {
     let code = KNOWN_OPCODES[usize::from(choice) % KNOWN_OPCODES.len()];
     let (dst, src) = (dst % 10, if code & 7 == 1 && low & 1 == 0 { 10 } else { src % 11 });
     let off = match (code & 7, low % 4) {
-        // Loads and stores: mostly on the stack.
+        // Most loads and stores access the stack.
         (1 | 3, 0..3) => -8 * (1 + i16::from(low >> 6)),
         (1 | 3, _) => i16::from(low),
         (5 | 6, _) => i16::from(low % 8),

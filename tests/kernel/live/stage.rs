@@ -120,7 +120,7 @@ impl<'p> RecordedProgram<'p> {
             assert!(self.seen.copy(at + record::COUNTERS, &mut bytes));
             let tag = Tag {
                 tci: half(record::TCI) as u16,
-                // In network order, as in the kernel.
+                // The value is in network byte order, as in the kernel.
                 protocol: u16::from_be(half(record::PROTOCOL) as u16),
             };
             at += (record::COUNTERS + bytes.len()).next_multiple_of(8);

@@ -118,7 +118,7 @@ fn v8_pcap_omits_and_counts_overwritten_frames() {
     assert_eq!(dropped.iter().map(|(_, amount)| amount.blocks).collect::<Vec<_>>(), [lost]);
     assert_eq!(sink.amount_written().unwrap().blocks, expected.len() as u64);
 
-    // It goes on behind that.
+    // The walk continues after the lost frames.
     let (blocks, all) = next_batch(&mut walk, &frames, LANES);
     sink.consume(&blocks, 0).unwrap();
     let begin = first + LANES as u32;

@@ -146,7 +146,7 @@ fn send_and_check_counts(
         assert_eq!(one.torn, 0, "{one:?}");
         assert!(one.got > 0, "{one:?}");
     }
-    // By time, by bytes, and once more per CPU.
+    // Doorbells ring by time, by bytes, and once more per CPU.
     let committed = tap.sum_rings(|cpu| tap.rings.region(cpu).unwrap().committed());
     let limit =
         took.as_millis() as u64 + committed / u64::from(WAKE_POLICY.bytes) + u64::from(shape.cpus);

@@ -46,7 +46,7 @@ pub(super) fn write_atomically(path: &Path, bytes: &[u8], mode: u32) -> io::Resu
         .and_then(|()| fs::set_permissions(&beside, fs::Permissions::from_mode(mode)))
         .and_then(|()| fs::rename(&beside, path));
     done.map_err(|error| {
-        // It may not have come to be.
+        // The file may not have been created.
         let _ = fs::remove_file(&beside);
         in_context(error, "write", path)
     })

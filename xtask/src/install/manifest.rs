@@ -67,7 +67,7 @@ impl InstallManifest {
         remove_file(&paths.manifest_path())?;
         // In reverse order, so that subdirectories come before their parents.
         for folder in self.folders.iter().rev() {
-            // A directory with other files stays.
+            // A directory that contains other files remains.
             let _ = fs::remove_dir(paths.staged_path(folder));
         }
         Ok(removed)

@@ -43,7 +43,7 @@ fn removal_deletes_all_installed_files_and_no_others() {
         fs::read(staged_path("share/man/man1/streamline.1")).unwrap(),
         b"share/man/man1/streamline.1"
     );
-    // Another revision has other files.
+    // Another revision installs other files.
     write_all(&paths, &installed_files(&["bin/streamline", "lib/libstreamline.so"])).unwrap();
     assert!(!staged_path("share/man/man1/streamline.1").exists(), "the new one does not have it");
     let text = fs::read_to_string(paths.manifest_path()).unwrap();

@@ -79,7 +79,7 @@ mod tests {
         archive.add_file("/bin/it", b"five!");
         let bytes = archive.finish();
         assert_eq!(bytes.len() % 4, 0);
-        // A folder, the file, the trailer.
+        // The entries are the folder, the file and the trailer.
         let text = String::from_utf8_lossy(&bytes);
         assert_eq!(text.matches("070701").count(), 3);
         let file = text.find("bin/it").unwrap();

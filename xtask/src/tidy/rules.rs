@@ -152,13 +152,13 @@ pub(super) const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "engine",
         &[
-            // All that a request may name, and what all parts of control build with.
+            // Everything that a request may name, and the basis of all other layers.
             &["catalogue", "compiler", "names", "keys", "seen", "testing", "signal"],
             &["error", "described", "pools", "numbering"],
-            // Spaces besides the threads of this process, and what is written of a run.
+            // Spaces other than the threads of this process, and records of a run.
             &["kernel", "record", "sandbox"],
             &["why", "lateness", "suspect"],
-            // A path: what it was built with, what runs of it, how it is reached.
+            // The state of a path: its construction, its running parts, and access to them.
             &["path", "live", "tap", "spaces"],
             &["build"],
             &["change"],

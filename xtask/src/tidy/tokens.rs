@@ -129,7 +129,7 @@ fn evaluate_cfg(tokens: &[Token<'_>], at: &mut usize) -> bool {
     let mut inner = Vec::new();
     while *at + 1 < end {
         inner.push(evaluate_cfg(tokens, at));
-        // The comma, or the closing bracket.
+        // Skips the comma or the closing bracket.
         *at += 1;
     }
     *at = end;

@@ -33,7 +33,7 @@ fn output_with_edits(line: &str, edits: &[&str]) -> Vec<Vec<u8>> {
 fn v3_a12_change_while_operands_hold_blocks_loses_none() {
     let line = "generate | (tcp |80 http) ++ !tcp | pcap@thread0 x";
     let undisturbed = output_with_edits(line, &[]);
-    // Of five frames of a connection four have data, and the first has none: it is TCP.
+    // Four of the five frames of a connection carry data. The first is a TCP frame without data.
     assert_eq!(undisturbed.len(), 4 * CONNECTIONS as usize);
     let edits = [
         "insert inspect before pcap",

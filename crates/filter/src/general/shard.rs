@@ -109,7 +109,7 @@ fn emit_twin<'s>(
     let unsure = s.unsure();
     let zero = s.wide(0);
     let found = s.wide_var(zero);
-    // Without a flow the number is 0.
+    // The number is 0 for a frame without a flow.
     s.arm(|t, none| {
         let exits = TwinExits { not_ip: none, malformed: none, cut: none, unsure };
         by.emit_hash(t, on, exits).map(|number| t.set_wide(found, number))

@@ -137,7 +137,7 @@ impl<R: FlowRecord> FlowTable<R> {
     pub(crate) fn new(most: usize, seed: u64, numbers: SessionNumbers) -> Self {
         let mut table = Sessions::<R>::default();
         table.get_or_create(PRIVATE_KEY).identity_mut().word = seed;
-        // Guarantees a free number.
+        // With at most this many flows, a number is always free.
         let most = most.clamp(1, usize::try_from(numbers.count()).unwrap_or(usize::MAX));
         Self { table, most, numbers, used_numbers: None }
     }

@@ -34,7 +34,7 @@ pub(crate) fn boundary_frames() -> Vec<Vec<u8>> {
     change(38, &[1]);
     let datagram = &udp.bytes[34..];
     frames.extend(extension_packets(datagram));
-    // TCP ports and nothing more.
+    // The segment consists of the TCP ports only.
     let mut ports = [&udp.bytes[..34], &[0, 2, 0, 80]].concat();
     (ports[17], ports[23]) = (24, 6);
     frames.push(ports);

@@ -76,7 +76,7 @@ pub(super) fn run_json(report: &Report<'_>) -> Object {
         ("version", &VERSION),
         // True if every edge, filter and source balances.
         ("balanced", &report.imbalances.is_empty()),
-        // Number of blocks lost anywhere.
+        // Number of blocks lost at all locations.
         ("lost", &report.lost_blocks()),
         // True if a signal or `--for` ended the run.
         ("stopped", &outcome.stopped),

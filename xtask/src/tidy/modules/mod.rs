@@ -126,7 +126,8 @@ impl Reader<'_> {
         for Reference { path, line, is_use } in &self.modules[at].references {
             let to = match resolver.resolve(at, path) {
                 Some(Target::Item(file)) => file,
-                // A name that a macro makes: its module has it. A module by itself is no item.
+                // A name that a macro defines belongs to its module. A module itself is not an
+                // item.
                 Some(Target::Unknown(module)) if !is_use => self.modules[module].file,
                 _ => continue,
             };

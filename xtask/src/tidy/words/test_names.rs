@@ -20,7 +20,7 @@ pub(super) fn check(file: &File, name: &str, tokens: &[Token<'_>], found: &mut F
         if (here(0), here(1), here(2), here(3)) != ("#", "[", "test", "]") {
             continue;
         }
-        // Other attributes may stand between.
+        // Other attributes may follow.
         let mut next = at + 4;
         while tokens.get(next).is_some_and(|token| token.text == "#") {
             next = closing_index(tokens, next + 1);

@@ -410,7 +410,7 @@ fn random_fragments(random: &mut Random, id: u8) -> (Vec<u8>, Vec<Frame>) {
         let make = if is_six { ipv6_fragment } else { ipv4_fragment };
         let mut frame = make(at as u16, to < length, &data[at..to]);
         frame.bytes[if is_six { 60 } else { 18 }] = id;
-        // An unassigned protocol: no transport header is validated.
+        // The protocol number is unassigned, so no transport header is validated.
         frame.bytes[if is_six { 54 } else { 23 }] = 253;
         fragments.push(frame);
         at = to;
