@@ -121,7 +121,7 @@ pub struct Marks {
     /// of its shutdown ([`Marks::with_end_step`]).
     last: u32,
     /// Number of the block in a Boolean section while operands evaluate a copy of the block
-    /// ([`Marks::with_ticket`]); 0 outside of sections. The field also extends the marks to two
+    /// ([`Marks::with_ticket`]); 0 outside sections. The field also extends the marks to two
     /// 16-byte words, so that a copy takes two moves.
     ticket: u32,
 }
@@ -208,7 +208,7 @@ impl Marks {
         Self { ticket, ..self }
     }
 
-    /// Returns the number of the block in a section; 0 if the block is outside of all sections.
+    /// Returns the number of the block in a section; 0 if the block is outside all sections.
     #[inline]
     #[must_use]
     pub const fn ticket(&self) -> u32 {

@@ -300,7 +300,7 @@ pub mod atomic {
 }
 
 /// Kernel helper functions that a program may call. A helper that may move the packet invalidates
-/// all packet pointers, as its entry says.
+/// all packet pointers, which its comment states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i32)]
 pub enum Helper {

@@ -29,7 +29,7 @@ use programs::{EXPRESSIONS, insert_tags, programs, random_program};
 
 /// Number of frames generated for each program of libpcap's test suite.
 const FRAMES: usize = 150;
-/// Number of random programs, and number of frames generated for each of these.
+/// Number of random programs, and number of frames generated for each.
 const RANDOM_PROGRAMS: (usize, usize) = (1500, 60);
 /// Maximum number of captured frames per program.
 const CAPTURED_MAX: usize = 60;

@@ -23,11 +23,11 @@ impl NameResolver for MachineNames {
 
 fn look_up(question: NameQuery, name: &str) -> Result<NameAnswer, String> {
     let found = match question {
-        NameQuery::Host => return name_service::host(name).map(NameAnswer::Addresses),
-        NameQuery::Network => name_service::network(name).map(NameAnswer::Network),
-        NameQuery::Ethernet => name_service::ethernet(name).map(NameAnswer::Ethernet),
+        NameQuery::Host => return name_service::find_host(name).map(NameAnswer::Addresses),
+        NameQuery::Network => name_service::find_network(name).map(NameAnswer::Network),
+        NameQuery::Ethernet => name_service::find_ethernet(name).map(NameAnswer::Ethernet),
         NameQuery::Port => look_up_port(name).map(|(port, by)| NameAnswer::Port(port, by)),
-        NameQuery::Protocol => name_service::protocol(name).map(NameAnswer::Protocol),
+        NameQuery::Protocol => name_service::find_protocol(name).map(NameAnswer::Protocol),
     };
     found.ok_or_else(|| "this machine does not know it".to_owned())
 }
@@ -35,7 +35,7 @@ fn look_up(question: NameQuery, name: &str) -> Result<NameAnswer, String> {
 /// Looks up a port name with libpcap's semantics: the TCP port, for both transports if UDP has the
 /// same number; else the UDP port.
 fn look_up_port(name: &str) -> Option<(u16, Transports)> {
-    match (name_service::port(name, c"tcp"), name_service::port(name, c"udp")) {
+    match (name_service::find_port(name, c"tcp"), name_service::find_port(name, c"udp")) {
         (Some(tcp), Some(udp)) if tcp == udp => Some((tcp, Transports::Both)),
         (Some(tcp), _) => Some((tcp, Transports::Tcp)),
         (None, Some(udp)) => Some((udp, Transports::Udp)),

@@ -98,7 +98,7 @@ where
 }
 
 /// Waits until the source has input, or until readers of the destination have released lent blocks,
-/// since the source's writer may be waiting for these. Flushes the destination first. Only callers
+/// since the source's writer may be waiting for them. Flushes the destination first. Only callers
 /// that forward by peeking and writing need this; [`splice`] itself waits.
 pub fn wait<F, T>(from: &mut F, to: &mut T) -> Result<(), Fault>
 where

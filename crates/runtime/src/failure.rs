@@ -153,7 +153,7 @@ impl PathFailure {
         Self { node: node.into(), cause: Cause::Panic { message, block } }
     }
 
-    /// Creates the failure of a space that panicked outside of any filter. `path` is the index of
+    /// Creates the failure of a space that panicked outside any filter. `path` is the index of
     /// the path from 0, which the message prints from 1.
     #[must_use]
     pub fn from_panicked_space(path: usize) -> Self {

@@ -26,7 +26,7 @@ static LOOKUP_LOCK: Mutex<()> = Mutex::new(());
 
 /// Resolves a host name to its addresses, without duplicates. Blocks while name servers are
 /// queried.
-pub fn host(name: &str) -> Result<Vec<IpAddr>, String> {
+pub fn find_host(name: &str) -> Result<Vec<IpAddr>, String> {
     let found = (name, 0).to_socket_addrs().map_err(|error| error.to_string())?;
     let mut addresses = Vec::new();
     for address in found.map(|address| address.ip()) {
@@ -39,7 +39,7 @@ pub fn host(name: &str) -> Result<Vec<IpAddr>, String> {
 
 /// Returns the number of a network (networks(5)), of up to four bytes, right-aligned; `None` if the
 /// name is unknown.
-pub fn network(name: &str) -> Option<u32> {
+pub fn find_network(name: &str) -> Option<u32> {
     let name = CString::new(name).ok()?;
     let _one_at_a_time = LOOKUP_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     // SAFETY: the name is a C string; the result is null or valid until the next lookup (lock
@@ -52,7 +52,7 @@ pub fn network(name: &str) -> Option<u32> {
 }
 
 /// Returns the Ethernet address of a host (ethers(5)); `None` if the name is unknown.
-pub fn ethernet(name: &str) -> Option<[u8; 6]> {
+pub fn find_ethernet(name: &str) -> Option<[u8; 6]> {
     let name = CString::new(name).ok()?;
     let mut address = [0; 6];
     let _one_at_a_time = LOOKUP_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
@@ -63,7 +63,7 @@ pub fn ethernet(name: &str) -> Option<[u8; 6]> {
 
 /// Returns the port of a service over `transport`, either `tcp` or `udp`; `None` if the name is
 /// unknown.
-pub fn port(name: &str, transport: &CStr) -> Option<u16> {
+pub fn find_port(name: &str, transport: &CStr) -> Option<u16> {
     let name = CString::new(name).ok()?;
     let _one_at_a_time = LOOKUP_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     // SAFETY: both are C strings; the result is null or valid until the next lookup (lock held).
@@ -76,7 +76,7 @@ pub fn port(name: &str, transport: &CStr) -> Option<u16> {
 }
 
 /// Returns the number of an IP protocol (protocols(5)); `None` if the name is unknown.
-pub fn protocol(name: &str) -> Option<u8> {
+pub fn find_protocol(name: &str) -> Option<u8> {
     let name = CString::new(name).ok()?;
     let _one_at_a_time = LOOKUP_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     // SAFETY: the name is a C string; the result is null or valid until the next lookup (lock
@@ -95,13 +95,16 @@ mod tests {
 
     #[test]
     fn name_service_resolves_known_names_only() {
-        assert!(host("127.0.0.1").unwrap().contains(&IpAddr::V4(Ipv4Addr::LOCALHOST)));
-        assert!(host("no such name").is_err());
+        assert!(find_host("127.0.0.1").unwrap().contains(&IpAddr::V4(Ipv4Addr::LOCALHOST)));
+        assert!(find_host("no such name").is_err());
         let no = "no-such-name-anywhere";
-        assert_eq!((network(no), ethernet(no), port(no, c"tcp"), protocol(no)), Default::default());
+        assert_eq!(
+            (find_network(no), find_ethernet(no), find_port(no, c"tcp"), find_protocol(no)),
+            Default::default()
+        );
         // Machines without /etc/services or /etc/protocols return `None`.
-        assert!(matches!(port("ssh", c"tcp"), Some(22) | None));
-        assert!(matches!(protocol("icmp"), Some(1) | None));
-        assert_eq!(network("a\0b"), None);
+        assert!(matches!(find_port("ssh", c"tcp"), Some(22) | None));
+        assert!(matches!(find_protocol("icmp"), Some(1) | None));
+        assert_eq!(find_network("a\0b"), None);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The values come from `/proc/self/status` and `/proc/sys`. The remedy for a refusal depends on
 //! its cause: a capability can be granted, a seccomp filter cannot be removed, and root of a user
-//! namespace has no privileges outside of it.
+//! namespace has no privileges outside it.
 
 use crate::machine::Capabilities;
 use std::fs;
@@ -26,7 +26,7 @@ pub struct Privilege {
     pub seccomp: Option<Seccomp>,
     /// The `no_new_privs` flag, under which exec grants no privileges.
     pub no_new_privileges: Option<bool>,
-    /// True in a user namespace other than the initial one, whose root has no privileges outside of
+    /// True in a user namespace other than the initial one, whose root has no privileges outside
     /// that namespace. `None` if the kernel does not report user namespaces.
     pub inner_user_namespace: Option<bool>,
 }

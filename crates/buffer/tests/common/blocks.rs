@@ -25,7 +25,7 @@ pub(crate) fn digest(bytes: &[u8]) -> u64 {
 
 /// Writes the blocks with these numbers and publishes them.
 #[track_caller]
-pub(crate) fn write(output: &mut impl Writes, numbers: Range<u64>) -> Result<(), Fault> {
+pub(crate) fn write(output: &mut impl WriteBlocks, numbers: Range<u64>) -> Result<(), Fault> {
     with_watchdog("room for a block", || {
         let mut room = Vec::new();
         for number in numbers {
@@ -38,12 +38,12 @@ pub(crate) fn write(output: &mut impl Writes, numbers: Range<u64>) -> Result<(),
 }
 
 /// The writing end of a ring or stream of blocks.
-pub(crate) trait Writes {
+pub(crate) trait WriteBlocks {
     fn write_block(&mut self, block: &[u8]) -> Result<bool, Fault>;
     fn publish(&mut self);
 }
 
-impl Writes for stream::Output {
+impl WriteBlocks for stream::Output {
     fn write_block(&mut self, block: &[u8]) -> Result<bool, Fault> {
         self.write(block)
     }
@@ -54,11 +54,11 @@ impl Writes for stream::Output {
 }
 
 /// The reading end of a stream of bytes.
-pub(crate) trait Reads {
+pub(crate) trait ReadBlocks {
     fn read_some(&mut self, out: &mut [u8]) -> Result<usize, Fault>;
 }
 
-impl Reads for stream::Input {
+impl ReadBlocks for stream::Input {
     fn read_some(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
         self.read(out)
     }
@@ -67,7 +67,7 @@ impl Reads for stream::Input {
 /// Reads blocks until the end or a fault, and checks each block. Returns the number of complete
 /// blocks, and the fault if there was one.
 #[track_caller]
-pub(crate) fn read(input: &mut impl Reads) -> (u64, Option<Fault>) {
+pub(crate) fn read(input: &mut impl ReadBlocks) -> (u64, Option<Fault>) {
     with_watchdog("a block", || {
         let (mut number, mut expected, mut at) = (0, Vec::new(), 0);
         block(number, &mut expected);
@@ -92,7 +92,7 @@ pub(crate) fn read(input: &mut impl Reads) -> (u64, Option<Fault>) {
 
 /// Reads from a writer that never ends its stream, until a read fails. Returns the fault.
 #[track_caller]
-pub(crate) fn read_to_fault(input: &mut impl Reads) -> Fault {
+pub(crate) fn read_to_fault(input: &mut impl ReadBlocks) -> Fault {
     with_watchdog("the end of who was killed", || {
         loop {
             match input.read_some(&mut [0; 8192]) {

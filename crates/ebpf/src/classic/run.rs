@@ -14,7 +14,7 @@ use crate::insn::{Alu, Cond};
 /// Maximum number of backward jumps in a run: twice the number of 8-byte headers in a 64 KiB frame.
 pub const BACKWARD_JUMPS_MAX: u32 = 16_384;
 
-/// Metadata of a frame that the kernel stores outside of the frame's bytes.
+/// Metadata of a frame that the kernel stores outside the frame's bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
     /// VLAN tag that the kernel or the device removed from the frame; `None` if there was none.
@@ -29,7 +29,7 @@ pub struct Metadata {
     pub hardware_type: u16,
 }
 
-/// A VLAN tag that is stored outside of its frame.
+/// A VLAN tag that is stored outside its frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VlanTag {
     /// Tag control information: priority, drop eligibility and VLAN id.

@@ -23,13 +23,13 @@ use crate::insn::{
 };
 use crate::program::Hook;
 
-/// EtherTypes of the tags that the kernel stores outside of frames: 802.1Q and 802.1ad.
+/// EtherTypes of the tags that the kernel stores outside frames: 802.1Q and 802.1ad.
 const TAG_TYPES: [u32; 2] = [0x8100, 0x88a8];
 const WORDS: usize = MEMORY_WORDS as usize;
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Continues only if the program accepts the frame. The program expects Ethernet frames with
-    /// inline tags. At hooks where the kernel may store the tag outside of the frame, a second copy
+    /// inline tags. At hooks where the kernel may store the tag outside the frame, a second copy
     /// of the code handles such frames.
     pub fn only_classic(&mut self, program: &ClassicProgram, miss: Exit<'s>) -> Result<(), Unfit> {
         let copy =
@@ -211,7 +211,7 @@ impl<'b> Translation<'b> {
         u32::MAX
     }
 
-    /// Loads the tag that is stored outside of the frame, the only ancillary data that a copied
+    /// Loads the tag that is stored outside the frame, the only ancillary data that a copied
     /// program can load.
     fn load_tag(&mut self, field: u32) -> u32 {
         let (offset, bound) = match field {

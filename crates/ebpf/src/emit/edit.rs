@@ -390,7 +390,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             let total = if wide { s.add(total, 0xffff) } else { total };
             let folded = s.fold_carries(total);
             let sum = s.ones_complement(folded, 0xffff);
-            let sum = if may_be_absent { s.zero_to(sum, Insn::mov(R0, 0xffff)) } else { sum };
+            let sum = if may_be_absent { s.replace_zero(sum, Insn::mov(R0, 0xffff)) } else { sum };
             s.set(updated, sum);
         });
         let value = self.get(updated);

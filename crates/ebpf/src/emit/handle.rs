@@ -2,7 +2,7 @@
 //! A handle does not name a register.
 //!
 //! Each handle is branded with the scope in which it is valid. The brand is a lifetime unique to
-//! that scope (closures and twins are generic over it), so the compiler rejects a handle outside of
+//! that scope (closures and twins are generic over it), so the compiler rejects a handle outside
 //! its arm. Handles are covariant, so that a handle of a scope is also valid in the arms inside.
 
 use std::marker::PhantomData;
@@ -151,7 +151,7 @@ pub struct Layers<'s> {
     pub l3: Option<FramePos<'s>>,
     /// Layer 4; `None` until the `ip` twin has found it.
     pub l4: Option<Transport<'s>>,
-    /// Number of VLAN tags parsed, including one that is stored outside of the frame.
+    /// Number of VLAN tags parsed, including one that is stored outside the frame.
     pub tags: u8,
     /// True until a twin has removed the link header.
     pub linked: bool,

@@ -11,10 +11,10 @@ pub(super) const ROW_BITS: i32 = 7;
 /// A map of a program, except the map of its counters.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ProgramMap {
-    /// The state of a filter: the filter's index in the program (`None` for code outside of any
+    /// The state of a filter: the filter's index in the program (`None` for code outside any
     /// filter), and the size of the state in bytes.
     State(Option<usize>, u16),
-    /// Rows, one per processor, for values passed between parts.
+    /// Per-processor rows for values passed between parts.
     Rows,
     /// The program array of the parts.
     Links,

@@ -52,7 +52,7 @@ pub mod record {
     pub const KEPT: i16 = 12;
     /// Monotonic time in ns (eight bytes).
     pub const TIME: i16 = 16;
-    /// VLAN tag that is stored outside of the frame (two bytes).
+    /// VLAN tag that is stored outside the frame (two bytes).
     pub const TAG: i16 = 24;
     /// Protocol of this tag, in network order (two bytes).
     pub const TAG_PROTOCOL: i16 = 26;
@@ -60,7 +60,7 @@ pub mod record {
     pub const SEGMENT: i16 = 28;
     /// Marks of the frame, [`TAGGED`] and [`SENT`] (two bytes).
     pub const MARKS: i16 = 30;
-    /// Mark of a frame whose tag is stored outside of the frame.
+    /// Mark of a frame whose tag is stored outside the frame.
     pub const TAGGED: u16 = 1;
     /// Mark of a frame that this host sends.
     pub const SENT: u16 = 2;

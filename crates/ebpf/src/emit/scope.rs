@@ -84,12 +84,12 @@ impl Cmp {
 pub enum Meta {
     /// Length of the frame in bytes, including fragments.
     Length,
-    /// 1 if a VLAN tag is stored outside of the frame, else 0.
+    /// 1 if a VLAN tag is stored outside the frame, else 0.
     TagPresent,
-    /// Control information of the tag stored outside of the frame: priority, drop eligibility and
+    /// Control information of the tag stored outside the frame: priority, drop eligibility and
     /// VLAN id.
     TagTci,
-    /// Protocol of the tag stored outside of the frame: 0x8100 or 0x88a8.
+    /// Protocol of the tag stored outside the frame: 0x8100 or 0x88a8.
     TagProtocol,
 }
 
@@ -110,7 +110,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.builder.target.hook
     }
 
-    /// Returns true if, at this hook, the outer VLAN tag may be stored outside of the frame (see
+    /// Returns true if, at this hook, the outer VLAN tag may be stored outside the frame (see
     /// [`Meta`]).
     pub fn may_have_stored_tag(&self) -> bool {
         !matches!(self.builder.target.hook, Hook::Xdp | Hook::Cgroup)
@@ -308,11 +308,11 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Returns the class of a natural value: the value itself, or [`ZERO`] for 0, because class 0
     /// means no answer.
     pub fn natural_class(&mut self, num: Num<'s>) -> Num<'s> {
-        self.zero_to(num, Insn::alu32(Alu::Mov, R0, ZERO.cast_signed()))
+        self.replace_zero(num, Insn::alu32(Alu::Mov, R0, ZERO.cast_signed()))
     }
 
     /// Returns the number or, if it is 0, the number that `insn` loads into r0.
-    pub(super) fn zero_to(&mut self, num: Num<'s>, insn: Insn) -> Num<'s> {
+    pub(super) fn replace_zero(&mut self, num: Num<'s>, insn: Insn) -> Num<'s> {
         let b = &mut self.builder;
         let done = b.asm.label();
         b.fetch(num.into(), R0);

@@ -143,7 +143,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// Returns the length of the view in bytes. A tag stored outside of the frame counts until it
+    /// Returns the length of the view in bytes. A tag stored outside the frame counts until it
     /// has been parsed.
     pub fn view_length(&mut self, on: Layers<'s>) -> Num<'s> {
         let rest = self.rest(on.at);
@@ -176,7 +176,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 }
 
-/// Returns true if the view begins after a tag that may be stored outside of the frame. If that tag
+/// Returns true if the view begins after a tag that may be stored outside the frame. If that tag
 /// is inline, the view begins four bytes later.
 #[must_use]
 pub const fn is_after_stored_tag(on: &Layers<'_>) -> bool {

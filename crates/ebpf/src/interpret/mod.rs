@@ -159,7 +159,7 @@ pub enum FaultKind {
     UninitializedRegister(u8),
     /// Uninitialized stack bytes were read, at this address.
     UninitializedStack(u64),
-    /// An access was outside of all regions.
+    /// An access was outside all regions.
     OutsideRegions {
         /// Address of the access.
         address: u64,

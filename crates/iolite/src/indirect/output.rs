@@ -13,7 +13,7 @@
 //! - S3 Before the pointer is published, this output takes a hold of its own on the same segment or
 //!   entry (F1). The slice may then end, the pool may begin a new pass, and the input may advance.
 //! - S4 Bytes of an unfinished draft are unpublished and outside the filled range, so they never
-//!   match, and are copied like bytes outside of all dbufs.
+//!   match, and are copied like bytes outside all dbufs.
 
 use super::backing::{Backing, BackingHandle, WriteRefusal};
 use super::flight::{self, Flights};

@@ -12,13 +12,13 @@ use buffer::Fault;
 use streamline_iolite::indirect;
 use streamline_iolite::interface::{StreamReader as _, StreamWriter as _};
 
-impl Reads for indirect::Input {
+impl ReadBlocks for indirect::Input {
     fn read_some(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
         self.read(out)
     }
 }
 
-impl Writes for indirect::Output {
+impl WriteBlocks for indirect::Output {
     fn write_block(&mut self, block: &[u8]) -> Result<bool, Fault> {
         self.write(block)
     }

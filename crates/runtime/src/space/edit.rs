@@ -82,7 +82,7 @@ impl LocalGraph {
         }
         let Operator::Filter(Filter::Edit(filter)) = &mut node.operator else { return };
         node.flow.calls += 1;
-        let begin = if self.pass.observers.measure_time() { sys::clock::monotonic() } else { 0 };
+        let begin = if self.pass.observers.measures_time() { sys::clock::monotonic() } else { 0 };
         let mut editor = BlockEditor {
             intakes: &mut self.intakes,
             work: &mut self.work,
@@ -112,7 +112,7 @@ impl LocalGraph {
         edits.copied += out.edits.copied;
         edits.appended += out.edits.appended;
         edits.fragmented += out.edits.fragmented;
-        if self.pass.observers.measure_time() {
+        if self.pass.observers.measures_time() {
             node.flow.busy_ns += sys::clock::monotonic().saturating_sub(begin);
         }
         if let Err(panic) = ran {
@@ -136,7 +136,7 @@ struct EditOutput {
     rooms: Vec<BatchMemory>,
     /// Memory of batches, for reuse.
     spare: Vec<BatchMemory>,
-    /// Number of additional blocks that resulted from splitting blocks into fragments.
+    /// Number of blocks added by splitting blocks into fragments.
     made: u64,
     /// Lengths in bytes of the blocks lost because memory was lacking.
     lost: Vec<u32>,

@@ -186,7 +186,7 @@ impl EventPort {
         matches!(self, Self::Journal(_))
     }
 
-    /// Takes the reader of recorded events out of the port. Returns `None` outside of a replay.
+    /// Takes the reader of recorded events out of the port. Returns `None` outside a replay.
     pub(super) fn take_reader(&mut self) -> Option<Box<dyn EventReader>> {
         match self {
             Self::Replay(reader) => reader.take(),
@@ -194,7 +194,7 @@ impl EventPort {
         }
     }
 
-    /// Returns the state shared by the spaces of the replay, or `None` outside of a replay.
+    /// Returns the state shared by the spaces of the replay, or `None` outside a replay.
     pub(super) fn replay_state(&self) -> Option<ReplayState> {
         match self {
             Self::Replay(reader) => reader.as_ref().map(|reader| reader.replay_state()),

@@ -53,7 +53,7 @@ impl Observers {
     }
 
     /// Returns true if the time spent in filters is measured.
-    pub(super) const fn measure_time(&self) -> bool {
+    pub(super) const fn measures_time(&self) -> bool {
         self.timing.is_some()
     }
 

@@ -17,11 +17,11 @@ pub(crate) struct DeferredEdit {
 pub(crate) struct PausedWalk {
     /// Batches that wait at editing filters.
     pub(crate) deferred: Vec<DeferredEdit>,
-    /// Output batches of editing filters: node, blocks, hops.
+    /// Output batches of editing filters, as (node, blocks, hops).
     pub(crate) edited: Vec<(NodeId, BatchMemory, u8)>,
-    /// Batches that wait at joins: start node, arc, blocks.
+    /// Batches that wait at joins, as (start node, arc, blocks).
     waiting: Vec<(NodeId, usize, BatchMemory)>,
-    /// Batches on back edges: start node, arc, blocks, hops.
+    /// Batches on back edges, as (start node, arc, blocks, hops).
     around: Vec<(NodeId, usize, BatchMemory, u8)>,
     next: u32,
 }

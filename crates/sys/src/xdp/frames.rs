@@ -101,7 +101,7 @@ impl Frames {
     }
 
     /// Returns the frame number and the offset in that frame of an address; `None` if the address
-    /// is outside of the memory.
+    /// is outside the memory.
     #[must_use]
     pub fn locate_address(&self, address: u64) -> Option<(usize, usize)> {
         let frame = self.umem.frame_of(address)?;

@@ -55,7 +55,7 @@ pub enum TxPacket<'a> {
     /// A part of a received frame ([`Frames::find`]), which the sender retains until it has been
     /// sent.
     InPlace(Descriptor),
-    /// Bytes outside of the frames, which the sender copies.
+    /// Bytes outside the frames, which the sender copies.
     Copied(&'a [u8]),
 }
 

@@ -137,8 +137,7 @@ fn pcap_data_are_limited_to_the_snap_length() {
     }
 }
 
-/// Reads files that libpcap's tests reject, and expects an error with the same facts in the same
-/// words.
+/// The errors for files that libpcap's tests reject state the same facts in the same words.
 #[test]
 fn captures_that_libpcap_rejects_fail_in_the_same_words() {
     for order in BUILDERS {

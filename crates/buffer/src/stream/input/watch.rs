@@ -1,4 +1,4 @@
-//! Support for waiting on an input's descriptor outside of this crate, in an event loop or in a C
+//! Support for waiting on an input's descriptor outside this crate, in an event loop or in a C
 //! program with poll(2).
 
 use super::Input;

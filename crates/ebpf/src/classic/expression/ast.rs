@@ -205,7 +205,7 @@ impl Protocol {
 }
 
 impl DirQualifier {
-    /// Returns true if only 802.11 frames have the addresses that this qualifier selects.
+    /// Returns true if the addresses that this qualifier selects exist only in 802.11 frames.
     pub(crate) const fn is_wlan(self) -> bool {
         !matches!(self, Self::Source | Self::Target | Self::Either | Self::Both)
     }

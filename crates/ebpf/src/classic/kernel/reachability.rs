@@ -14,7 +14,7 @@ pub(super) const TAG_START: u32 = 12;
 /// The fate of an instruction in the copy for tagged frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InsnFate {
-    /// Unreachable for tagged frames.
+    /// Never executed for tagged frames.
     Unreachable,
     /// Copied without change.
     Unchanged,

@@ -47,7 +47,7 @@ fn pass_on(
     peers: &[PeerId],
 ) -> Result<(), Fault> {
     if let Some(space) = space {
-        let grant = space.request(dbuf)?;
+        let grant = space.request_grant(dbuf)?;
         let access = AccessList::private(identity());
         match grants.owner(|owner| owner.share_granted(grant, access)) {
             // A dbuf of this process that comes back, or one that was forwarded before.

@@ -55,7 +55,7 @@ impl Space {
         }
     }
 
-    /// Drains the removed rings as recorded. Does nothing outside of a replay.
+    /// Drains the removed rings as recorded. Does nothing outside a replay.
     pub fn take_as_recorded(&mut self) {
         let Some(mut player) = self.ports.events.take_reader() else { return };
         loop {
