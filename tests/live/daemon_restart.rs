@@ -158,7 +158,7 @@ fn p7_own_traffic_request_survives_a_restarted_daemon() {
         let stored =
             |what: &str| manager.stored_names().iter().filter(|name| name.contains(what)).count();
         wait_until("both connections are kept", || stored("line-") == 2);
-        assert_eq!((stored("-link"), stored("-claims")), (4, 2), "{:?}", manager.stored_names());
+        assert_eq!((stored("-link"), stored("-seats")), (4, 2), "{:?}", manager.stored_names());
         send_datagrams(CAROL_UID, 20);
         let before = programs(&fixture);
         fixture.kill_and_wait(signal);

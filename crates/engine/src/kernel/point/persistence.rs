@@ -89,7 +89,8 @@ impl Point {
                 put(format!("{head}-link{nth}"), link.as_fd());
             }
             if let Some(sockets) = &self.site.sockets {
-                put(format!("{head}-claims"), sockets.claims.as_fd());
+                // Earlier versions store the claims under this name, too.
+                put(format!("{head}-seats"), sockets.claims.as_fd());
             }
             let versions = state.retired.iter().chain([&running.version]);
             for version in versions.chain(next.map(|next| next.version)) {
@@ -213,7 +214,7 @@ impl Points {
                 Some(_) => return Err("its requests have several attachment points".to_owned()),
                 // Several points may exist at the same place, so this point is a new one.
                 None => self
-                    .restore_point((&planned.attach, hardened), owner, given.remove("claims"))
+                    .restore_point((&planned.attach, hardened), owner, given.remove("seats"))
                     .map_err(|closed| format!("its place is not there any more: {closed:?}"))?,
             };
             let bytes = |shape: sys::bpf::RingsLayout| shape.size().map_or(0, u64::from);
