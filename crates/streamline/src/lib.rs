@@ -31,6 +31,7 @@
 
 pub mod analysis;
 mod build;
+pub mod capture;
 mod crash;
 mod error;
 mod hosts;

@@ -111,6 +111,12 @@ pub fn has_access_list(file: impl AsFd) -> bool {
     rustix::fs::fgetxattr(file, name, &mut [0_u8; 0]).is_ok_and(|length| length > 0)
 }
 
+/// Returns true if the file gives capabilities to a process that executes it (capabilities(7)).
+pub fn has_capabilities(file: impl AsFd) -> bool {
+    let name = c"security.capability";
+    rustix::fs::fgetxattr(file, name, &mut [0_u8; 0]).is_ok_and(|length| length > 0)
+}
+
 /// A read-only file mapping, accessible to system calls alone.
 #[derive(Debug)]
 pub struct FileMapping(ReadMapping);

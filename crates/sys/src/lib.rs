@@ -44,6 +44,7 @@ pub mod service;
 pub mod signal;
 pub mod steps;
 pub mod task;
+pub mod timer;
 pub mod usage;
 pub mod watcher;
 pub mod xdp;

@@ -7,6 +7,7 @@
 //! - [`redirecting`]: a program that redirects frames from the host, for a single request;
 //! - [`point`]: an attach point, whose requests change while its program runs;
 //! - [`delegation`]: requests of other processes, which may not load programs;
+//! - [`direct`]: a request whose rings the caller reads itself, without a path;
 //! - [`report`]: counters of the kernel, as nodes and edges of the ledger.
 //!
 //! The user implementation of each filter also runs, in the first thread of its part, for blocks of
@@ -16,6 +17,7 @@
 
 mod assemble;
 pub mod delegation;
+pub mod direct;
 mod final_counters;
 mod fused;
 mod host;

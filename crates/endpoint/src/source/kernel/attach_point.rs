@@ -209,7 +209,10 @@ impl AttachPoint {
         }
     }
 
-    pub(super) fn removed_failure(&self, frames: Option<u64>) -> Failure {
+    /// Creates the failure of a source whose interface has been removed, after this number of
+    /// received frames.
+    #[must_use]
+    pub fn removed_failure(&self, frames: Option<u64>) -> Failure {
         interface_removed(
             CALL_WATCH,
             &self.attach.interface,

@@ -8,19 +8,21 @@ const DRIFT_MIN_NS: u64 = 20_000;
 
 /// Offset of the time of day from the monotonic clock.
 #[derive(Debug)]
-pub(super) struct ClockOffset {
+pub struct ClockOffset {
     lacks: u64,
     compared: u64,
 }
 
 impl ClockOffset {
-    pub(super) fn new() -> Self {
+    /// Measures the offset.
+    #[must_use]
+    pub fn measure() -> Self {
         let (lacks, compared) = measure_offset();
         Self { lacks, compared }
     }
 
     /// Updates the offset if the time of day has been stepped or has drifted.
-    pub(super) fn update(&mut self) {
+    pub fn update(&mut self) {
         if sys::clock::monotonic().saturating_sub(self.compared) < COMPARE_INTERVAL_NS {
             return;
         }
@@ -32,7 +34,8 @@ impl ClockOffset {
     }
 
     /// Returns the time of day for a monotonic time, in nanoseconds.
-    pub(super) const fn time_of_day(&self, monotonic: u64) -> u64 {
+    #[must_use]
+    pub const fn time_of_day(&self, monotonic: u64) -> u64 {
         monotonic.wrapping_add(self.lacks)
     }
 }
@@ -56,7 +59,7 @@ mod tests {
 
     #[test]
     fn current_monotonic_time_converts_to_now() {
-        let time = ClockOffset::new();
+        let time = ClockOffset::measure();
         let before = sys::clock::real();
         let converted = time.time_of_day(sys::clock::monotonic());
         let after = sys::clock::real();

@@ -160,8 +160,28 @@ impl<'f> BatchInPlace<'f> {
     }
 }
 
+/// Copies the first `length` bytes of a frame, with its VLAN tag reinserted, to the beginning of
+/// `to`, which must have room for them and for a tagged Ethernet header. Returns the number of
+/// bytes of the frame in `to`. The caller must check afterwards that the frame has not been
+/// overwritten.
+#[must_use]
+pub fn copy_frame_start(
+    rings: &Rings,
+    frame: &ExportedFrame,
+    length: usize,
+    to: &mut [u8],
+) -> usize {
+    let captured = captured_length(&frame.header);
+    let length = captured.min(length).min(to.len());
+    // A tag and the addresses before it are copied as a whole.
+    let copied = if is_tagged(&frame.header) { length.max(TAG_OFFSET + TAG_SIZE) } else { length };
+    let is_copied = to.get_mut(..copied).is_some_and(|place| copy_frame(rings, frame, place));
+    if is_copied { length } else { 0 }
+}
+
 /// Returns the number of captured bytes of a frame, including its VLAN tag.
-pub(super) const fn captured_length(header: &RecordHeader) -> usize {
+#[must_use]
+pub const fn captured_length(header: &RecordHeader) -> usize {
     header.captured as usize + if is_tagged(header) { TAG_SIZE } else { 0 }
 }
 

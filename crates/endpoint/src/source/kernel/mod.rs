@@ -18,7 +18,7 @@
 
 pub mod attach_point;
 mod checksum;
-mod clock_offset;
+pub mod clock_offset;
 pub mod in_place;
 pub mod reader;
 
@@ -151,7 +151,7 @@ impl KernelSource {
         let arrived = vec![ArcCounts::default(); parts.edges.len()];
         let sinks = parts.edges.iter().map(|edge| edge.sink).collect();
         let reader = Reader::new(Arc::clone(&parts.rings), sinks);
-        let time = ClockOffset::new();
+        let time = ClockOffset::measure();
         let in_place = FramesInPlace::new(Arc::clone(&parts.rings)).map(Arc::new);
         Self {
             parts,
@@ -369,7 +369,8 @@ impl KernelSource {
 }
 
 /// Returns the length of a frame on the wire in bytes, including its VLAN tag.
-fn wire_length(header: &RecordHeader) -> u32 {
+#[must_use]
+pub fn wire_length(header: &RecordHeader) -> u32 {
     header.length.saturating_add(if header.tag.is_some() { TAG_SIZE as u32 } else { 0 })
 }
 

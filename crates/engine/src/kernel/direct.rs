@@ -1,0 +1,81 @@
+//! A request whose frames the caller reads from the kernel's rings itself, in its own thread and
+//! without a path.
+//!
+//! The caller plans a request of one live source whose filters all run in the kernel. Nothing else
+//! of the plan is built: no thread, no pool, no sink. Frames of which a twin is unsure leave over
+//! exits of their own, and the caller decides them (CONTRACT 18).
+
+use super::host::{Host, InjectedRefusal, KernelAttachment, KernelRefusal, attach_build_error};
+use super::tree::ExitBlocks;
+use super::{AttachmentHandle, KernelRequest, is_trusted};
+use crate::error::BuildError;
+use endpoint::source::kernel::attach_point::AttachPoint;
+use pipeline::graph::NodeId;
+use pipeline::plan::Plan;
+use std::sync::Arc;
+use sys::bpf::{RingBuffer, Rings};
+use sys::steps::Steps;
+
+/// An attached request, whose rings the caller reads.
+#[derive(Debug)]
+pub struct DirectAttachment {
+    /// The rings that hold the exported frames.
+    pub rings: Arc<Rings>,
+    /// The doorbell that the program notifies.
+    pub doorbell: RingBuffer,
+    /// The exits, indexed by exit number.
+    pub exits: Vec<DirectExit>,
+    /// The interface at which the program runs.
+    pub place: AttachPoint,
+    /// The handle that keeps the request attached.
+    pub handle: Arc<dyn AttachmentHandle>,
+}
+
+/// An exit of a directly attached request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DirectExit {
+    /// Index of the exit's sink within each ring.
+    pub sink: u32,
+    /// True if the exit exports frames of which a filter in the kernel was unsure.
+    pub is_unsure: bool,
+}
+
+/// Attaches the kernel part of a plan, which must be one program.
+///
+/// # Errors
+///
+/// Fails with [`BuildError::Refused`] if the plan runs nothing in the kernel, runs several programs
+/// there, or if the kernel or the daemon refuses the program.
+pub fn attach_directly(
+    plan: &Plan,
+    host: &dyn Host,
+    steps: &Steps,
+) -> Result<DirectAttachment, BuildError> {
+    let refused =
+        |why: &str| BuildError::Refused(KernelRefusal { node: NodeId(0), why: why.to_owned() });
+    let [planned] = plan.programs.as_slice() else {
+        return Err(refused("the request does not run as one program in the kernel"));
+    };
+    let filters = planned.steps.iter().flat_map(|step| &step.nodes);
+    let mut nodes: Vec<NodeId> = planned.sources.iter().chain(filters).copied().collect();
+    nodes.sort_unstable_by_key(|id| id.0);
+    let source = planned.sources.first().copied().unwrap_or(NodeId(0));
+    let place =
+        AttachPoint::find(&planned.attach).map_err(|why| attach_build_error(why, source))?;
+    let asked = KernelRequest {
+        graph: &plan.graph,
+        planned,
+        nodes: &nodes,
+        source,
+        hardened: !is_trusted(),
+        refuses: InjectedRefusal::Nothing,
+        steps,
+    };
+    let KernelAttachment { rings, bell, held, .. } = host.attach(&asked)?;
+    let exits = asked.tree().exits;
+    let exits = exits.iter().map(|exit| DirectExit {
+        sink: exit.sink,
+        is_unsure: matches!(exit.which, ExitBlocks::Unsure),
+    });
+    Ok(DirectAttachment { rings, doorbell: bell, exits: exits.collect(), place, handle: held })
+}

@@ -1,0 +1,319 @@
+//! A live capture, whose frames the calling thread reads itself.
+//!
+//! A [`Capture`] is for a program that has its own thread and its own loop, such as a program that
+//! calls libpcap. It plans `rx IF` and `tx IF` like any request, so the kernel programs and their
+//! rings are those of all requests at the interface: with a daemon, every capture of a user shares
+//! one program per direction and one ring of frames. It builds no path: nothing runs but the kernel
+//! program, and a frame is read with one copy and without a system call.
+//!
+//! Frames of all processors and both directions are merged in order of time. A frame is only
+//! returned if its time is not later than the last [`Capture::load`], because a frame with an
+//! earlier time may still be on its way on another processor.
+//!
+//! The rings may lap: a frame that is not read in time is overwritten, and counted as lost.
+
+use crate::error::OpenError;
+use crate::hosts::Hosts;
+use crate::options::Options;
+use crate::prepared::Prepared;
+use endpoint::Failure;
+use endpoint::source::kernel::clock_offset::ClockOffset;
+use endpoint::source::kernel::in_place::{captured_length, copy_frame_start};
+use endpoint::source::kernel::reader::{ExportedFrame, Reader};
+use endpoint::source::kernel::wire_length;
+use engine::kernel::direct::{DirectAttachment, attach_directly};
+use std::fmt::Write as _;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Maximum number of bytes of a captured frame, with its VLAN tag.
+pub const FRAME_MAX: usize = (64 << 10) + 64 + 4;
+
+/// The settings of a capture.
+#[derive(Clone, Debug, Default)]
+pub struct CaptureSettings {
+    /// Name of the interface.
+    pub interface: String,
+    /// A pcap-filter(7) expression that the kernel program evaluates; `None` for all frames.
+    pub filter: Option<String>,
+    /// Memory for unread frames over all processors, in bytes; `None` for the default.
+    pub ring: Option<u64>,
+    /// Maximum time in nanoseconds by which the notification of a frame may be delayed; `None` for
+    /// the default. At 0 each frame notifies.
+    pub delay_ns: Option<u64>,
+    /// True to leave out the frames that the host sends.
+    pub received_only: bool,
+}
+
+/// A live capture of an interface.
+#[derive(Debug)]
+pub struct Capture {
+    directions: Vec<Direction>,
+    clock: ClockOffset,
+    /// Time of the last load, in nanoseconds of the monotonic clock.
+    loaded_at: u64,
+    /// Maximum interval between notifications while frames arrive, in nanoseconds.
+    wait_ns: u64,
+    read: u64,
+    skipped: u64,
+}
+
+/// The frames of an interface that are received, or those that are sent.
+#[derive(Debug)]
+struct Direction {
+    reader: Reader,
+    attached: DirectAttachment,
+    /// The host that runs the program. It outlives the attachment.
+    _host: Hosts,
+}
+
+/// A frame in a ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CapturedFrame {
+    /// Time of day of the frame in nanoseconds since 1970.
+    pub time_ns: u64,
+    /// Length of the frame on the wire in bytes, including its VLAN tag.
+    pub wire_length: u32,
+    /// Number of captured bytes in the ring, including the VLAN tag.
+    pub captured: usize,
+    /// True if the host sends the frame.
+    pub is_sent: bool,
+    /// True if the kernel program was unsure if the frame matches the filter of the settings. The
+    /// caller must decide it.
+    pub is_undecided: bool,
+}
+
+/// Numbers of frames of a capture since its start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CaptureCounts {
+    /// Frames that [`Capture::next_frame`] has returned.
+    pub read: u64,
+    /// Frames that the caller of [`Capture::next_frame`] did not want.
+    pub skipped: u64,
+    /// Frames that were overwritten before they were read.
+    pub lost: u64,
+    /// Frames that wait in the rings.
+    pub unread: u64,
+}
+
+impl Capture {
+    /// Attaches the programs of the capture. Each frame from then on is captured.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the interface does not exist or has no Ethernet frames, or if neither the daemon
+    /// nor this process may observe it in the kernel. Nothing remains attached.
+    pub fn open(settings: &CaptureSettings, options: &Options) -> Result<Self, OpenError> {
+        let is_loopback = sys::net::interface(&settings.interface)
+            .is_ok_and(|interface| interface.flags.loopback());
+        // Each packet on loopback is both sent and received.
+        let sources: &[&str] =
+            if is_loopback || settings.received_only { &["rx"] } else { &["rx", "tx"] };
+        let mut directions = Vec::new();
+        let mut wait_ns = 0;
+        for source in sources {
+            let (direction, wait) = Direction::open(source, settings, options)?;
+            wait_ns = wait_ns.max(wait);
+            directions.push(direction);
+        }
+        let clock = ClockOffset::measure();
+        Ok(Self { directions, clock, loaded_at: 0, wait_ns, read: 0, skipped: 0 })
+    }
+
+    /// Makes frames that have arrived since the last call visible to [`Self::next_frame`].
+    pub fn load(&mut self) {
+        self.clock.update();
+        for direction in &mut self.directions {
+            direction.attached.doorbell.drain(|_| {});
+        }
+        self.loaded_at = sys::clock::monotonic();
+        for direction in &mut self.directions {
+            direction.reader.load_positions();
+        }
+    }
+
+    /// Copies the oldest visible frame that `decide` wants to the beginning of `to`, and moves past
+    /// it. Returns the frame and the number of copied bytes, or `None` if no frame is visible. `to`
+    /// must be [`FRAME_MAX`] bytes long.
+    ///
+    /// `decide` sees the first `look` bytes of a frame, which may be damaged if the frame was
+    /// overwritten; its answer then has no effect. It returns the number of bytes to copy, or
+    /// `None` to skip the frame.
+    pub fn next_frame(
+        &mut self,
+        to: &mut [u8],
+        look: usize,
+        mut decide: impl FnMut(&CapturedFrame, &[u8]) -> Option<usize>,
+    ) -> Option<(CapturedFrame, usize)> {
+        loop {
+            let (number, exported) = self.oldest_frame()?;
+            let Direction { reader, attached, .. } = self.directions.get_mut(number)?;
+            let exit = attached.exits.get(exported.edge as usize);
+            let frame = CapturedFrame {
+                time_ns: self.clock.time_of_day(exported.header.time),
+                wire_length: wire_length(&exported.header),
+                captured: captured_length(&exported.header),
+                is_sent: exported.header.sent,
+                is_undecided: exit.is_none_or(|exit| exit.is_unsure),
+            };
+            let seen = copy_frame_start(&attached.rings, &exported, look, to);
+            let wanted = decide(&frame, to.get(..seen).unwrap_or_default());
+            let copied = match wanted {
+                Some(wanted) if wanted > seen => {
+                    copy_frame_start(&attached.rings, &exported, wanted, to)
+                }
+                Some(wanted) => wanted,
+                None => 0,
+            };
+            let reserved = reader.reserved_position(exported.cpu);
+            reader.pass_frame(&exported);
+            if !reader.is_intact(&exported, reserved) {
+                reader.count_passed_as_lost(&exported);
+            } else if wanted.is_some() {
+                self.read += 1;
+                return Some((frame, copied));
+            } else {
+                self.skipped += 1;
+            }
+        }
+    }
+
+    fn oldest_frame(&mut self) -> Option<(usize, ExportedFrame)> {
+        let mut oldest: Option<(usize, ExportedFrame)> = None;
+        for (number, direction) in self.directions.iter_mut().enumerate() {
+            let Some(front) = direction.reader.front_frame() else { continue };
+            let is_older =
+                |(_, other): (usize, ExportedFrame)| front.header.time < other.header.time;
+            if front.header.time <= self.loaded_at && oldest.is_none_or(is_older) {
+                oldest = Some((number, front));
+            }
+        }
+        oldest
+    }
+
+    /// Returns true if a frame was in the rings at the last [`Self::load`] and has not been read.
+    pub fn has_frames(&mut self) -> bool {
+        self.directions.iter_mut().any(|direction| direction.reader.front_frame().is_some())
+    }
+
+    /// Returns the time for which a frame may arrive without a notification, counted from now.
+    /// After it the next frame notifies a doorbell.
+    #[must_use]
+    pub fn silence_left(&self) -> Duration {
+        let notified = self.directions.iter().map(|direction| direction.reader.notified_at()).max();
+        let due = notified.unwrap_or(0).saturating_add(self.wait_ns);
+        Duration::from_nanos(due.saturating_sub(sys::clock::monotonic()))
+    }
+
+    /// Returns the doorbells. Each is readable after a notification until the next [`Self::load`].
+    pub fn doorbells(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.directions.iter().map(|direction| direction.attached.doorbell.as_fd())
+    }
+
+    /// Returns the numbers of frames so far.
+    #[must_use]
+    pub fn counts(&self) -> CaptureCounts {
+        let Self { read, skipped, .. } = *self;
+        let mut counts = CaptureCounts { read, skipped, ..CaptureCounts::default() };
+        for exit in self.directions.iter().flat_map(|direction| direction.reader.exit_losses()) {
+            counts.lost += exit.lost;
+            counts.unread += exit.unread;
+        }
+        counts
+    }
+
+    /// Checks that the programs are still attached.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the interface has been removed, or if the daemon has ended the capture. Frames that
+    /// were captured before can still be read.
+    pub fn check(&self) -> Result<(), Failure> {
+        for Direction { attached, .. } in &self.directions {
+            if attached.place.is_gone() {
+                return Err(attached.place.removed_failure(None));
+            }
+            if let Some(failure) = attached.handle.export_failure() {
+                return Err(failure);
+            }
+        }
+        Ok(())
+    }
+
+    /// Detaches the programs. Frames that were captured before can still be read. Blocks until the
+    /// programs have ended.
+    pub fn detach(&self) {
+        for direction in &self.directions {
+            direction.attached.handle.detach();
+        }
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        self.detach();
+    }
+}
+
+impl Direction {
+    /// Plans and attaches the frames of one source. Returns them with the maximum interval between
+    /// notifications, in nanoseconds.
+    fn open(
+        source: &str,
+        settings: &CaptureSettings,
+        options: &Options,
+    ) -> Result<(Self, u64), OpenError> {
+        let request = request_text(source, settings);
+        let Prepared { text, mut plan, hosts, .. } = Prepared::read(&request, options)?;
+        for program in &mut plan.programs {
+            if let Some(delay) = settings.delay_ns {
+                program.ring.signal_ns = delay.clamp(DELAY_MIN_NS, program.ring.signal_ns);
+                program.ring.apart_ns = program.ring.signal_ns / 2;
+                if delay == 0 {
+                    (program.ring.signal_blocks, program.ring.apart_ns) = (1, 0);
+                }
+            }
+        }
+        let wait_ns = plan.programs.first().map_or(0, |program| program.ring.signal_ns);
+        let attached = attach_directly(&plan, &hosts, &options.steps).map_err(|error| {
+            options.steps.roll_back();
+            OpenError::Build { text, plan: Box::new(plan), error: Box::new(error) }
+        })?;
+        let sinks = attached.exits.iter().map(|exit| exit.sink).collect();
+        let reader = Reader::new(Arc::clone(&attached.rings), sinks);
+        Ok((Self { reader, attached, _host: hosts }, wait_ns))
+    }
+}
+
+/// Minimum of the maximum interval between notifications, in nanoseconds.
+const DELAY_MIN_NS: u64 = 1_000_000;
+
+/// Returns the request for one direction. Its sink stands for the calling program.
+fn request_text(source: &str, settings: &CaptureSettings) -> String {
+    let CaptureSettings { interface, filter, ring, .. } = settings;
+    let mut text = format!("{source} {}", quote(interface));
+    if let Some(bytes) = ring {
+        let _ = write!(text, " ring={bytes}");
+    }
+    text.push_str(" @kernel");
+    if let Some(expression) = filter {
+        let _ = write!(text, " | bpf {}", quote(expression));
+    }
+    text.push_str(" | pcap /dev/null");
+    text
+}
+
+/// Quotes a word of a request.
+fn quote(word: &str) -> String {
+    let mut quoted = String::with_capacity(word.len() + 2);
+    quoted.push('"');
+    for letter in word.chars() {
+        if matches!(letter, '"' | '\\') {
+            quoted.push('\\');
+        }
+        quoted.push(letter);
+    }
+    quoted.push('"');
+    quoted
+}

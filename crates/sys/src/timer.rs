@@ -1,0 +1,56 @@
+//! Timers that can be polled together with descriptors (timerfd_create(2)).
+
+use crate::error::{ErrorContext as _, Result};
+use crate::poll::timespec;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+/// A timer whose descriptor is readable after its time has passed.
+#[derive(Debug)]
+pub struct Timer(OwnedFd);
+
+impl Timer {
+    /// Creates a timer that is not set, closed on exec.
+    pub fn new() -> Result<Self> {
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        timerfd_create(TimerfdClockId::Monotonic, flags).map(Self).context("timerfd_create", "")
+    }
+
+    /// Sets the timer to a time from now, or stops it. The descriptor is not readable before that
+    /// time.
+    pub fn set(&self, after: Option<Duration>) {
+        // At 0 the kernel stops a timer.
+        let value = timespec(after.map_or(Duration::ZERO, |after| after.max(SHORTEST)));
+        let times = Itimerspec { it_interval: timespec(Duration::ZERO), it_value: value };
+        let _ = timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &times);
+    }
+}
+
+/// The shortest time of a timer.
+const SHORTEST: Duration = Duration::from_nanos(1);
+
+impl AsFd for Timer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timer_is_readable_from_its_time_until_it_is_set_again() {
+        let timer = Timer::new().unwrap();
+        let now = Some(Duration::ZERO);
+        assert_eq!(crate::poll::readable(&[timer.as_fd()], now), [false]);
+        timer.set(Some(Duration::ZERO));
+        assert_eq!(crate::poll::readable(&[timer.as_fd()], None), [true]);
+        assert_eq!(crate::poll::readable(&[timer.as_fd()], now), [true], "until it is set");
+        timer.set(Some(Duration::from_secs(3600)));
+        assert_eq!(crate::poll::readable(&[timer.as_fd()], now), [false]);
+    }
+}
