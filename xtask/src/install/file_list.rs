@@ -64,13 +64,13 @@ pub(super) fn all(root: &Path, paths: &InstallPaths, bench: bool) -> io::Result<
         let bench = read(built.join("streamline-bench"))?;
         files.push(InstallFile::new("bin/streamline-bench", "`streamline bench`", bench));
     }
-    let sockets = "libstreamline_sockets.so";
-    let library = read(built.join(sockets))?;
-    files.push(InstallFile::new(
-        Path::new("lib/streamline").join(sockets),
-        "for `streamline sh`",
-        library,
-    ));
+    for (name, purpose) in [
+        ("libstreamline_sockets.so", "for `streamline sh`"),
+        ("libstreamline_pcap.so", "for `streamline exec`"),
+    ] {
+        let library = read(built.join(name))?;
+        files.push(InstallFile::new(Path::new("lib/streamline").join(name), purpose, library));
+    }
     for suffix in ["so", "a"] {
         let library = read(built.join(format!("libstreamline_c.{suffix}")))?;
         let to = format!("lib/libstreamline.{suffix}");

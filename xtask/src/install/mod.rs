@@ -3,7 +3,8 @@
 //! ```text
 //! PREFIX/bin            streamline; streamline-bench with --bench
 //! PREFIX/lib            libstreamline.so, libstreamline.a, pkgconfig/streamline.pc
-//! PREFIX/lib/streamline libstreamline_sockets.so, which `streamline sh` loads before programs
+//! PREFIX/lib/streamline libstreamline_sockets.so and libstreamline_pcap.so, which `streamline sh`
+//!                       and `streamline exec` load before programs
 //! PREFIX/include        streamline.h
 //! PREFIX/share          man pages, completions of bash, zsh and fish
 //! PREFIX/share/streamline   the examples, and the manifest of the installed files
@@ -101,7 +102,7 @@ pub(crate) fn install(root: &Path, arguments: &[String]) -> Outcome {
     let bench = !rest.is_empty();
     let mut build = cargo::cargo(root);
     build.args(["build", "--release"]);
-    let packages = ["streamline-cli", "streamline-sockets", "streamline-capi"];
+    let packages = ["streamline-cli", "streamline-sockets", "streamline-pcap", "streamline-capi"];
     build.args(packages.iter().flat_map(|package| ["--package", package]));
     if bench {
         build.args(["--package", "streamline-bench"]);

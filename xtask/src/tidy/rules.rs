@@ -98,9 +98,10 @@ pub(super) const CRATES: &[WorkspaceCrate] = &[
         unsafe_code: UnsafePolicy::Files(&["export.rs", "export/"]),
         ..product_crate("sockets", ENTRY_POINTS, &["iolite", "buffer", "sys", "abi"])
     },
+    // A library inside other programs that reads live captures itself.
     WorkspaceCrate {
-        unsafe_code: UnsafePolicy::Files(&["export.rs"]),
-        ..product_crate("pcap", ENTRY_POINTS, &["engine", "wire"])
+        unsafe_code: UnsafePolicy::Files(&["export.rs", "export/"]),
+        ..product_crate("pcap", ENTRY_POINTS, &["streamline", "ebpf", "sys"])
     },
     WorkspaceCrate {
         unsafe_code: UnsafePolicy::Files(&["export.rs"]),

@@ -135,7 +135,12 @@ pub(crate) enum Command {
     ///
     /// A command that is not a plain pipeline is run unchanged by /bin/sh.
     Sh(ShellArguments),
-    /// Run a program with the sockets library preloaded, so that it uses shared buffers
+    /// Run an ordinary program with its pipes and live captures on shared buffers
+    ///
+    /// Libraries are preloaded into the program, which is not changed. A program that is linked
+    /// against libpcap, such as tcpdump, reads its live captures from the ring that all captures of
+    /// an interface share; the environment variable STREAMLINE_PCAP is a list of `report` (print
+    /// what came through the ring), `quiet` and `off`.
     Exec(ExecArguments),
     /// Run the benchmarks of the project (streamline-bench)
     #[command(disable_help_flag = true)]

@@ -1,6 +1,6 @@
 //! Arguments of `sh` and `exec`, which run other programs over rings.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -31,9 +31,22 @@ pub(crate) struct ShellArguments {
     pub(crate) words: Vec<OsString>,
 }
 
+/// A part of a program's I/O that a preloaded library takes over.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PreloadPart {
+    /// Live captures, if the program is linked against libpcap: they are read from the rings that
+    /// all captures of an interface share
+    Pcap,
+    /// Pipes to other programs
+    Pipes,
+}
+
 /// Arguments of `exec`.
 #[derive(Args, Debug)]
 pub(crate) struct ExecArguments {
+    /// Parts to take over; by default pipes, and the captures of a program that uses libpcap
+    #[arg(long, value_delimiter = ',', value_name = "PARTS")]
+    pub(crate) with: Vec<PreloadPart>,
     /// Let the program copy lazily: it writes the contents that the file has when the write happens
     #[arg(long)]
     pub(crate) lazy: bool,

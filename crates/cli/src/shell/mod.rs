@@ -10,18 +10,19 @@ mod counts;
 mod parse;
 mod probe;
 
-use crate::arguments::shell::{ExecArguments, ShellArguments};
+use crate::arguments::shell::{ExecArguments, PreloadPart, ShellArguments};
 use crate::terminal;
 use abi::edge::{COUNTS_VARIABLE, DESCRIPTOR_MIN, EDGES_VARIABLE, Edge, LAZY_VARIABLE, PipeEnd};
 use counts::EdgeCounts;
 use parse::Stage;
-use std::ffi::OsString;
+use probe::Library;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 
 /// Exit status of a shell if a program is missing.
@@ -76,15 +77,34 @@ pub(crate) fn run_preloaded(given: &ExecArguments) -> ExitCode {
             }
         };
     }
-    let library = match probe::find_library() {
-        Ok(library) => library,
+    let libraries = match find_libraries(given, &name) {
+        Ok(libraries) => libraries,
         Err(why) => return print_error(&why, NOT_EXECUTABLE),
     };
     let mut command = Command::new(program);
     command.args(arguments);
-    let _kept = set_preload(&mut command, &library, given.lazy);
+    let _kept = set_preload(&mut command, &libraries, given.lazy);
     let error = command.exec();
     print_error(&format!("{name}: {}", terminal::reason(&error)), NOT_EXECUTABLE)
+}
+
+/// Finds the libraries for a program: those of `--with`, or by default the pipes library, and the
+/// pcap library for a program that uses libpcap. Fails with the reason if one is missing.
+fn find_libraries(given: &ExecArguments, name: &str) -> Result<Vec<PathBuf>, String> {
+    let wants_pcap = given.with.contains(&PreloadPart::Pcap);
+    let is_default = given.with.is_empty();
+    let mut found = Vec::new();
+    if is_default || given.with.contains(&PreloadPart::Pipes) {
+        found.push(probe::find_library(Library::Pipes)?);
+    }
+    if wants_pcap || is_default && probe::uses_libpcap(name) {
+        match probe::find_library(Library::Pcap) {
+            Ok(library) => found.push(library),
+            Err(why) if wants_pcap => return Err(why),
+            Err(why) => terminal::print_note(&format!("libpcap reads the captures: {why}")),
+        }
+    }
+    Ok(found)
 }
 
 fn print_error(what: &str, status: u8) -> ExitCode {
@@ -131,8 +151,11 @@ struct StageEdge {
 }
 
 fn run_pipeline(given: &ShellArguments, stages: &[Stage]) -> Result<u8, String> {
-    let library =
-        if stages.len() > 1 && !given.isolate { Some(probe::find_library()?) } else { None };
+    let library = if stages.len() > 1 && !given.isolate {
+        Some(probe::find_library(Library::Pipes)?)
+    } else {
+        None
+    };
     let refusals: Vec<Option<String>> = stages.iter().map(kernel_pipe_reason).collect();
     sys::children::forward_signals().map_err(|error| error.to_string())?;
     let mut children: Vec<Result<Child, u8>> = Vec::new();
@@ -297,7 +320,7 @@ fn start_program(
             command.env(COUNTS_VARIABLE, variable);
             kept.push(copy);
         }
-        kept.extend(set_preload(&mut command, library, given.lazy));
+        kept.extend(set_preload(&mut command, &[library.to_owned()], given.lazy));
     }
     match command.spawn() {
         Ok(child) => {
@@ -328,16 +351,13 @@ fn edge_variable(
     Ok(edge_variable.to_string())
 }
 
-/// Adds the library to the front of LD_PRELOAD. Returns a descriptor that must stay open until the
-/// program has started.
-fn set_preload(command: &mut Command, library: &Path, lazy: bool) -> Option<OwnedFd> {
+/// Adds the libraries to the front of LD_PRELOAD. Returns a descriptor that must stay open until
+/// the program has started.
+fn set_preload(command: &mut Command, libraries: &[PathBuf], lazy: bool) -> Option<OwnedFd> {
     const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
-    let mut list = OsString::from(library);
-    if let Some(others) = std::env::var_os(PRELOAD_VARIABLE).filter(|others| !others.is_empty()) {
-        list.push(":");
-        list.push(others);
-    }
-    command.env(PRELOAD_VARIABLE, list);
+    let mut list = libraries.iter().map(|path| path.clone().into_os_string()).collect::<Vec<_>>();
+    list.extend(std::env::var_os(PRELOAD_VARIABLE).filter(|others| !others.is_empty()));
+    command.env(PRELOAD_VARIABLE, list.join(OsStr::new(":")));
     if lazy {
         command.env(LAZY_VARIABLE, "1");
     }

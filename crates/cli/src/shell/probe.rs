@@ -1,4 +1,4 @@
-//! Search for the sockets library, and checks that it can be preloaded into a program.
+//! Search for the libraries to preload, and checks that they can be preloaded into a program.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -7,17 +7,50 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-/// File name of the library.
-const LIBRARY_FILE: &str = "libstreamline_sockets.so";
-/// Environment variable that contains the path of the library or of its directory.
+/// A library that is preloaded into programs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Library {
+    /// The library that turns pipes into streams.
+    Pipes,
+    /// The library that reads live captures of libpcap from shared rings.
+    Pcap,
+}
+
+/// Environment variable that contains the path of the pipes library or the directory of both.
 const LIBRARY_VARIABLE: &str = "STREAMLINE_LIB";
 
-/// Finds the library by the environment variable, in the directory of this program, or in the
-/// library directories. Fails with the reason.
-pub(super) fn find_library() -> Result<PathBuf, String> {
+impl Library {
+    const fn file_name(self) -> &'static str {
+        match self {
+            Self::Pipes => "libstreamline_sockets.so",
+            Self::Pcap => "libstreamline_pcap.so",
+        }
+    }
+
+    const fn purpose(self) -> &'static str {
+        match self {
+            Self::Pipes => "turns pipes into streams",
+            Self::Pcap => "reads captures from shared rings",
+        }
+    }
+
+    const fn package(self) -> &'static str {
+        match self {
+            Self::Pipes => "streamline-sockets",
+            Self::Pcap => "streamline-pcap",
+        }
+    }
+}
+
+/// Finds a library by the environment variable, in the directory of this program, or in the library
+/// directories. Fails with the reason.
+pub(super) fn find_library(library: Library) -> Result<PathBuf, String> {
+    let name = library.file_name();
     if let Some(named) = std::env::var_os(LIBRARY_VARIABLE) {
         let named = PathBuf::from(named);
-        let path = if named.is_dir() { named.join(LIBRARY_FILE) } else { named };
+        let folder = if named.is_dir() { &*named } else { named.parent().unwrap_or(&named) };
+        let is_file = library == Library::Pipes && !named.is_dir();
+        let path = if is_file { named.clone() } else { folder.join(name) };
         return preloadable_path(&path)
             .ok_or_else(|| format!("{LIBRARY_VARIABLE}: {} is no library", path.display()));
     }
@@ -25,18 +58,21 @@ pub(super) fn find_library() -> Result<PathBuf, String> {
     let here = own.parent().unwrap_or_else(|| Path::new("/"));
     let places = [".", "deps", "../lib", "../lib/streamline"].map(|place| here.join(place));
     let found = places.into_iter().chain(["/usr/local/lib".into(), "/usr/lib".into()]);
-    found
-        .map(|folder| folder.join(LIBRARY_FILE))
-        .find_map(|path| preloadable_path(&path))
-        .ok_or_else(|| {
+    found.map(|folder| folder.join(name)).find_map(|path| preloadable_path(&path)).ok_or_else(
+        || {
+            let (purpose, package) = (library.purpose(), library.package());
+            let without = match library {
+                Library::Pipes => "`streamline sh --isolate` runs without it",
+                Library::Pcap => "`--with=pipes` runs without it",
+            };
             format!(
-                "{LIBRARY_FILE}, which turns pipes into streams, is neither beside this program \
-                 nor in a library directory: in the source tree `cargo xtask install` puts it in \
-                 place, or `cargo build --release -p streamline-sockets` builds it and \
-                 {LIBRARY_VARIABLE}=target/release names its directory; `streamline sh --isolate` \
-                 runs without it"
+                "{name}, which {purpose}, is neither beside this program nor in a library \
+                 directory: in the source tree `cargo xtask install` puts it in place, or `cargo \
+                 build --release -p {package}` builds it and {LIBRARY_VARIABLE}=target/release \
+                 names its directory; {without}"
             )
-        })
+        },
+    )
 }
 
 /// Returns the canonical form of a path if LD_PRELOAD can contain it, which means that it names a
@@ -72,6 +108,10 @@ pub(super) fn preload_refusal(name: &str) -> Option<String> {
         if file.metadata().map_or(true, |meta| meta.mode() & 0o6000 != 0) {
             return Some(format!("{} changes its user", path.display()));
         }
+        // They change nothing for root, who has all, and the loader then preloads libraries.
+        if sys::process::identity().0 != 0 && sys::file::has_capabilities(&file) {
+            return Some(format!("{} has capabilities of its own", path.display()));
+        }
         let mut head = [0; 256];
         let count = (&file).read(&mut head).unwrap_or(0);
         let head = head.get(..count).unwrap_or_default();
@@ -86,6 +126,14 @@ pub(super) fn preload_refusal(name: &str) -> Option<String> {
         }
     }
     Some(format!("{} leads nowhere", path.display()))
+}
+
+/// Returns true if a program names libpcap, as programs that are linked against it do, or runs a
+/// program that is (`tshark`).
+pub(super) fn uses_libpcap(name: &str) -> bool {
+    const NAME: &[u8] = b"libpcap.so";
+    let bytes = find_executable(name).and_then(|path| std::fs::read(path).ok());
+    bytes.is_some_and(|bytes| bytes.windows(NAME.len()).any(|part| part == NAME))
 }
 
 fn script_interpreter(line: &[u8]) -> Option<PathBuf> {

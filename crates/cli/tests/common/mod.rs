@@ -78,7 +78,7 @@ impl Folder {
         command
     }
 
-    fn set_environment(&self, command: &mut Command) {
+    pub(crate) fn set_environment(&self, command: &mut Command) {
         let binary = Path::new(env!("CARGO_BIN_EXE_streamline")).parent().unwrap();
         let others = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{}:{others}", binary.display()));
@@ -138,21 +138,30 @@ impl Drop for Folder {
     }
 }
 
-/// Builds the library that `sh` and `exec` preload, in the directory of the command. Only the
-/// library is built, so that the command keeps its features.
+/// Builds the library that `sh` and `exec` preload for pipes, in the directory of the command.
 pub(crate) fn build_library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "--package", "streamline-sockets", "--target-dir"]);
-        let own = Path::new(env!("CARGO_BIN_EXE_streamline"));
-        build.arg(own.ancestors().nth(2).unwrap());
-        if own.parent().unwrap().ends_with("release") {
-            build.arg("--release");
-        }
-        assert!(build.status().unwrap().success(), "the library was not built");
-        own.with_file_name("libstreamline_sockets.so")
-    })
+    LIBRARY.get_or_init(|| build_preloaded("sockets"))
+}
+
+/// Builds the library that `exec` preloads for live captures, in the directory of the command.
+pub(crate) fn build_pcap_library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| build_preloaded("pcap"))
+}
+
+/// Builds a library. Only the library is built, so that the command keeps its features.
+fn build_preloaded(name: &str) -> PathBuf {
+    let mut build = Command::new(env!("CARGO"));
+    let package = format!("streamline-{name}");
+    build.args(["build", "--quiet", "--package", &package, "--target-dir"]);
+    let own = Path::new(env!("CARGO_BIN_EXE_streamline"));
+    build.arg(own.ancestors().nth(2).unwrap());
+    if own.parent().unwrap().ends_with("release") {
+        build.arg("--release");
+    }
+    assert!(build.status().unwrap().success(), "the library was not built");
+    own.with_file_name(format!("libstreamline_{name}.so"))
 }
 
 /// Returns the directory of the examples.

@@ -1,0 +1,278 @@
+//! Facts about a handle, its errors, and calls that need a handle only for its link type.
+
+use super::reading::FilterProgram;
+use super::{End, Get, Pcap, Set, find_live};
+use crate::handle::{Handle, status};
+use crate::live::Live;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr;
+
+type OpenDead = unsafe extern "C" fn(c_int, c_int, u32) -> Pcap;
+type GetError = unsafe extern "C" fn(Pcap) -> *mut c_char;
+type PrintError = unsafe extern "C" fn(Pcap, *const c_char);
+type Compile = unsafe extern "C" fn(Pcap, *mut FilterProgram, *const c_char, c_int, u32) -> c_int;
+type ListLinks = unsafe extern "C" fn(Pcap, *mut *mut c_int) -> c_int;
+type File = unsafe extern "C" fn(Pcap) -> *mut c_void;
+type SelectTimeout = unsafe extern "C" fn(Pcap) -> *const c_void;
+type Dump = unsafe extern "C" fn(Pcap, *const c_char) -> *mut c_void;
+type DumpTo = unsafe extern "C" fn(Pcap, *mut c_void) -> *mut c_void;
+
+/// Calls `body` with a handle of libpcap that has the link type, the snapshot length and the
+/// precision of a live handle. If `body` returns [`None`], takes over the error text. Returns
+/// `None` after an error.
+fn with_dead_handle<T>(
+    (handle, live): (&Handle, &Live),
+    body: impl FnOnce(Pcap) -> Option<T>,
+) -> Option<T> {
+    let open = libpcap!(c"pcap_open_dead_with_tstamp_precision" as OpenDead)?;
+    let close = libpcap!(c"pcap_close" as End)?;
+    let get_error = libpcap!(c"pcap_geterr" as GetError)?;
+    let snapshot = c_int::try_from(live.snapshot).unwrap_or(c_int::MAX);
+    // SAFETY: L1.
+    let dead = unsafe { open(live.datalink(), snapshot, u32::from(live.has_nanoseconds)) };
+    if dead.is_null() {
+        handle.set_error("out of memory");
+        return None;
+    }
+    let result = body(dead);
+    if result.is_none() {
+        // SAFETY: L1; the handle is open.
+        let text = unsafe { get_error(dead) };
+        // SAFETY: the error text is a C string as long as the handle is open.
+        let text = unsafe { CStr::from_ptr(text) };
+        handle.set_error(&text.to_string_lossy());
+    }
+    // SAFETY: L1; nobody else knows the handle.
+    unsafe { close(dead) };
+    result
+}
+
+/// Defines a function that returns an integer of a handle.
+macro_rules! getter {
+    ($text:literal, $name:ident, $c_name:literal, $get:expr) => {
+        #[doc = $text]
+        ///
+        /// # Safety
+        /// The arguments must be as the manual page requires (L2).
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(p: Pcap) -> c_int {
+            if let Some((_, live)) = find_live(p) {
+                let get: fn(&Live) -> c_int = $get;
+                return get(&live);
+            }
+            match libpcap!($c_name as Get) {
+                // SAFETY: L1, L2.
+                Some(get) => unsafe { get(p) },
+                None => status::ERROR,
+            }
+        }
+    };
+}
+
+getter!("`pcap_datalink(3)`.", pcap_datalink, c"pcap_datalink", Live::datalink);
+getter!("`pcap_datalink_ext(3)`.", pcap_datalink_ext, c"pcap_datalink_ext", Live::datalink);
+getter!("`pcap_snapshot(3)`.", pcap_snapshot, c"pcap_snapshot", |live| {
+    c_int::try_from(live.snapshot).unwrap_or(c_int::MAX)
+});
+getter!("`pcap_is_swapped(3)`.", pcap_is_swapped, c"pcap_is_swapped", |_| 0);
+getter!("`pcap_major_version(3)`.", pcap_major_version, c"pcap_major_version", |_| 0);
+getter!("`pcap_minor_version(3)`.", pcap_minor_version, c"pcap_minor_version", |_| 0);
+getter!("`pcap_bufsize(3)`.", pcap_bufsize, c"pcap_bufsize", |live| {
+    c_int::try_from(live.snapshot).unwrap_or(c_int::MAX)
+});
+getter!(
+    "`pcap_get_tstamp_precision(3)`.",
+    pcap_get_tstamp_precision,
+    c"pcap_get_tstamp_precision",
+    |live| c_int::from(live.has_nanoseconds)
+);
+getter!(
+    "`pcap_fileno(3)`: the descriptor of `pcap_get_selectable_fd`.",
+    pcap_fileno,
+    c"pcap_fileno",
+    |live| live.selectable_number().unwrap_or(-1)
+);
+getter!(
+    "`pcap_get_selectable_fd(3)`.",
+    pcap_get_selectable_fd,
+    c"pcap_get_selectable_fd",
+    |live| live.selectable_number().unwrap_or(-1)
+);
+getter!(
+    "`pcap_can_set_rfmon(3)`: an active handle cannot enter monitor mode.",
+    pcap_can_set_rfmon,
+    c"pcap_can_set_rfmon",
+    |_| status::ACTIVATED
+);
+
+/// `pcap_get_required_select_timeout(3)`: none, because the selectable descriptor suffices.
+///
+/// # Safety
+/// The arguments must be as the manual page requires (L2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pcap_get_required_select_timeout(p: Pcap) -> *const c_void {
+    if find_live(p).is_some() {
+        return ptr::null();
+    }
+    match libpcap!(c"pcap_get_required_select_timeout" as SelectTimeout) {
+        // SAFETY: L1, L2.
+        Some(get) => unsafe { get(p) },
+        None => ptr::null(),
+    }
+}
+
+/// `pcap_file(3)`: a live handle has no file.
+///
+/// # Safety
+/// The arguments must be as the manual page requires (L2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pcap_file(p: Pcap) -> *mut c_void {
+    if find_live(p).is_some() {
+        return ptr::null_mut();
+    }
+    match libpcap!(c"pcap_file" as File) {
+        // SAFETY: L1, L2.
+        Some(get) => unsafe { get(p) },
+        None => ptr::null_mut(),
+    }
+}
+
+/// `pcap_list_datalinks(3)`.
+///
+/// # Safety
+/// The arguments must be as the manual page requires (L2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pcap_list_datalinks(p: Pcap, list: *mut *mut c_int) -> c_int {
+    if let Some((handle, live)) = find_live(p) {
+        let links = live.datalinks();
+        let copy = sys::preload::copy_for_program(links);
+        if copy.is_null() {
+            return handle.set_error("malloc: Cannot allocate memory");
+        }
+        // SAFETY: L2: the program's pointer may be written.
+        unsafe { list.write(copy) };
+        return c_int::try_from(links.len()).unwrap_or(c_int::MAX);
+    }
+    match libpcap!(c"pcap_list_datalinks" as ListLinks) {
+        // SAFETY: L1, L2.
+        Some(get) => unsafe { get(p, list) },
+        None => status::ERROR,
+    }
+}
+
+/// `pcap_set_datalink(3)`.
+///
+/// # Safety
+/// The arguments must be as the manual page requires (L2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pcap_set_datalink(p: Pcap, link: c_int) -> c_int {
+    if let Some((handle, live)) = find_live(p) {
+        if live.set_datalink(link) {
+            return 0;
+        }
+        let what = format!("DLT {link} is not one of the DLTs supported by this device");
+        return handle.set_error(&what);
+    }
+    match libpcap!(c"pcap_set_datalink" as Set) {
+        // SAFETY: L1, L2.
+        Some(set) => unsafe { set(p, link) },
+        None => status::ERROR,
+    }
+}
+
+/// `pcap_geterr(3)`.
+///
+/// # Safety
+/// The arguments must be as the manual page requires (L2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pcap_geterr(p: Pcap) -> *mut c_char {
+    if let Some((handle, _)) = find_live(p) {
+        return handle.error_address().cast();
+    }
+    match libpcap!(c"pcap_geterr" as GetError) {
+        // SAFETY: L1, L2.
+        Some(get) => unsafe { get(p) },
+        None => c"libpcap is not loaded".as_ptr().cast_mut(),
+    }
+}
+
+/// `pcap_perror(3)`.
+///
+/// # Safety
+/// The arguments must be as the manual page requires (L2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pcap_perror(p: Pcap, prefix: *const c_char) {
+    if find_live(p).is_some() {
+        // SAFETY: the handle is the program's.
+        let text = unsafe { pcap_geterr(p) };
+        // SAFETY: the error text is a C string that stays valid.
+        let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
+        // SAFETY: L2: the prefix is a C string.
+        let prefix = unsafe { CStr::from_ptr(prefix) }.to_string_lossy();
+        eprintln!("{prefix}: {text}");
+        return;
+    }
+    if let Some(print) = libpcap!(c"pcap_perror" as PrintError) {
+        // SAFETY: L1, L2.
+        unsafe { print(p, prefix) };
+    }
+}
+
+/// `pcap_compile(3)`: libpcap compiles for the link type of the handle.
+///
+/// # Safety
+/// The arguments must be as the manual page requires (L2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pcap_compile(
+    p: Pcap,
+    program: *mut FilterProgram,
+    expression: *const c_char,
+    optimize: c_int,
+    netmask: u32,
+) -> c_int {
+    let Some(compile) = libpcap!(c"pcap_compile" as Compile) else { return status::ERROR };
+    let Some((handle, live)) = find_live(p) else {
+        // SAFETY: L1, L2.
+        return unsafe { compile(p, program, expression, optimize, netmask) };
+    };
+    let compiled = with_dead_handle((handle, &live), |dead| {
+        // SAFETY: L1, L2; the handle is open.
+        let result = unsafe { compile(dead, program, expression, optimize, netmask) };
+        (result == 0).then_some(result)
+    });
+    compiled.unwrap_or(status::ERROR)
+}
+
+/// Defines a function that begins a capture file for the packets of a handle.
+macro_rules! dump {
+    ($text:literal, $name:ident, $c_name:literal, $type:ty, $argument:ty) => {
+        #[doc = $text]
+        ///
+        /// # Safety
+        /// The arguments must be as the manual page requires (L2).
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(p: Pcap, to: $argument) -> *mut c_void {
+            let Some(open) = libpcap!($c_name as $type) else { return ptr::null_mut() };
+            let Some((handle, live)) = find_live(p) else {
+                // SAFETY: L1, L2.
+                return unsafe { open(p, to) };
+            };
+            let opened = with_dead_handle((handle, &live), |dead| {
+                // SAFETY: L1, L2; the handle is open. A capture file does not refer to it later.
+                let file = unsafe { open(dead, to) };
+                (!file.is_null()).then_some(file)
+            });
+            opened.unwrap_or(ptr::null_mut())
+        }
+    };
+}
+
+dump!("`pcap_dump_open(3)`.", pcap_dump_open, c"pcap_dump_open", Dump, *const c_char);
+dump!(
+    "`pcap_dump_open_append(3)`.",
+    pcap_dump_open_append,
+    c"pcap_dump_open_append",
+    Dump,
+    *const c_char
+);
+dump!("`pcap_dump_fopen(3)`.", pcap_dump_fopen, c"pcap_dump_fopen", DumpTo, *mut c_void);

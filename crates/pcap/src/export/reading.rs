@@ -1,0 +1,347 @@
+//! Reading and sending of packets, and filters.
+
+use super::{End, GetStats, Pcap, Set, Stat, catch_panic, find_live};
+use crate::handle::{self, Handle, status};
+use crate::live::Live;
+use crate::live::reading::PacketHeader;
+use ebpf::classic::Instruction;
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr;
+
+/// The function that the program passes: `pcap_handler`.
+type Callback = Option<unsafe extern "C" fn(*mut u8, *const PacketHeader, *const u8)>;
+
+type Loop = unsafe extern "C" fn(Pcap, c_int, Callback, *mut u8) -> c_int;
+type Next = unsafe extern "C" fn(Pcap, *mut PacketHeader) -> *const u8;
+type NextEx = unsafe extern "C" fn(Pcap, *mut *const PacketHeader, *mut *const u8) -> c_int;
+type SetFilter = unsafe extern "C" fn(Pcap, *const FilterProgram) -> c_int;
+type Inject = unsafe extern "C" fn(Pcap, *const c_void, usize) -> c_int;
+type SendPacket = unsafe extern "C" fn(Pcap, *const u8, c_int) -> c_int;
+type GetNonblock = unsafe extern "C" fn(Pcap, *mut c_char) -> c_int;
+type SetNonblock = unsafe extern "C" fn(Pcap, c_int, *mut c_char) -> c_int;
+
+/// A compiled filter: `struct bpf_program`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct FilterProgram {
+    length: u32,
+    instructions: *const RawInstruction,
+}
+
+/// An instruction of a filter: `struct bpf_insn`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct RawInstruction {
+    code: u16,
+    jt: u8,
+    jf: u8,
+    k: u32,
+}
+
+/// Reads packets and passes them to the program's function.
+fn dispatch(
+    (handle, live): (&Handle, &Live),
+    count: c_int,
+    callback: Callback,
+    user: *mut u8,
+) -> c_int {
+    let Some(callback) = callback else { return handle.set_error("no function was given") };
+    let failed = || handle.set_error("streamline has failed");
+    catch_panic(failed, || {
+        live.dispatch(handle, count, &mut |header, bytes| {
+            // SAFETY: L2: the function takes these arguments; the header and its `captured` bytes
+            // stay valid during the call.
+            unsafe { callback(user, header, bytes) };
+        })
+    })
+}
+
+/// `pcap_dispatch(3)`.
+///
+/// # Safety
+/// The arguments must be as the manual page requires (L2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pcap_dispatch(
+    p: Pcap,
+    count: c_int,
+    callback: Callback,
+    user: *mut u8,
+) -> c_int {
+    if let Some((handle, live)) = find_live(p) {
+        return dispatch((handle, &live), count, callback, user);
+    }
+    match libpcap!(c"pcap_dispatch" as Loop) {
+        // SAFETY: L1, L2.
+        Some(dispatch) => unsafe { dispatch(p, count, callback, user) },
+        None => status::ERROR,
+    }
+}
+
+/// `pcap_loop(3)`.
+///
+/// # Safety
+/// The arguments must be as the manual page requires (L2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pcap_loop(
+    p: Pcap,
+    count: c_int,
+    callback: Callback,
+    user: *mut u8,
+) -> c_int {
+    if let Some((handle, live)) = find_live(p) {
+        let mut left = count;
+        loop {
+            let done = dispatch((handle, &live), left, callback, user);
+            if done < 0 {
+                return done;
+            }
+            left -= done;
+            if count > 0 && left <= 0 {
+                return 0;
+            }
+            left = if count > 0 { left } else { count };
+        }
+    }
+    match libpcap!(c"pcap_loop" as Loop) {
+        // SAFETY: L1, L2.
+        Some(read) => unsafe { read(p, count, callback, user) },
+        None => status::ERROR,
+    }
+}
+
+/// `pcap_next(3)`.
+///
+/// # Safety
+/// The arguments must be as the manual page requires (L2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pcap_next(p: Pcap, header: *mut PacketHeader) -> *const u8 {
+    if let Some((handle, live)) = find_live(p) {
+        let mut found = ptr::null();
+        catch_panic(
+            || status::ERROR,
+            || {
+                live.dispatch(handle, 1, &mut |read, bytes| {
+                    // SAFETY: L2: the program's header may be written.
+                    unsafe { header.write(*read) };
+                    found = bytes;
+                })
+            },
+        );
+        return found;
+    }
+    match libpcap!(c"pcap_next" as Next) {
+        // SAFETY: L1, L2.
+        Some(next) => unsafe { next(p, header) },
+        None => ptr::null(),
+    }
+}
+
+/// `pcap_next_ex(3)`.
+///
+/// # Safety
+/// The arguments must be as the manual page requires (L2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pcap_next_ex(
+    p: Pcap,
+    header: *mut *const PacketHeader,
+    data: *mut *const u8,
+) -> c_int {
+    if let Some((handle, live)) = find_live(p) {
+        let (mut found, mut at) = (ptr::null(), ptr::null());
+        let result = catch_panic(
+            || status::ERROR,
+            || {
+                live.dispatch(handle, 1, &mut |read, bytes| {
+                    (found, at) = (bytes, ptr::from_ref(read));
+                })
+            },
+        );
+        // SAFETY: L2: the program's pointer may be written.
+        unsafe { header.write(at) };
+        // SAFETY: L2: the program's pointer may be written.
+        unsafe { data.write(found) };
+        return result;
+    }
+    match libpcap!(c"pcap_next_ex" as NextEx) {
+        // SAFETY: L1, L2.
+        Some(next) => unsafe { next(p, header, data) },
+        None => status::ERROR,
+    }
+}
+
+/// `pcap_breakloop(3)`.
+///
+/// # Safety
+/// The arguments must be as the manual page requires (L2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pcap_breakloop(p: Pcap) {
+    // A flag of a handle that libpcap reads is never looked at.
+    if let Some(handle) = handle::find(p.addr()) {
+        handle.break_loop();
+    }
+    if let Some(end) = libpcap!(c"pcap_breakloop" as End) {
+        // SAFETY: L1, L2.
+        unsafe { end(p) };
+    }
+}
+
+/// `pcap_setfilter(3)`.
+///
+/// # Safety
+/// The arguments must be as the manual page requires (L2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pcap_setfilter(p: Pcap, program: *const FilterProgram) -> c_int {
+    if let Some((handle, live)) = find_live(p) {
+        if program.is_null() {
+            return handle.set_error("setfilter: No filter specified");
+        }
+        // SAFETY: L2: the program is one that `pcap_compile` has filled.
+        let FilterProgram { length, instructions } = unsafe { *program };
+        let raw = match length {
+            0 => &[],
+            // SAFETY: L2: the program has this number of instructions.
+            length => unsafe { std::slice::from_raw_parts(instructions, length as usize) },
+        };
+        let list = raw.iter().map(|raw| {
+            let RawInstruction { code, jt, jf, k } = *raw;
+            Instruction { code, jt, jf, k }
+        });
+        return match live.set_filter(list.collect()) {
+            true => 0,
+            false => handle.set_error("BPF program is not valid"),
+        };
+    }
+    match libpcap!(c"pcap_setfilter" as SetFilter) {
+        // SAFETY: L1, L2.
+        Some(set) => unsafe { set(p, program) },
+        None => status::ERROR,
+    }
+}
+
+/// `pcap_setdirection(3)`.
+///
+/// # Safety
+/// The arguments must be as the manual page requires (L2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pcap_setdirection(p: Pcap, direction: c_int) -> c_int {
+    if let Some((handle, live)) = find_live(p) {
+        return match live.set_direction(direction) {
+            true => 0,
+            false => handle.set_error("Invalid direction"),
+        };
+    }
+    match libpcap!(c"pcap_setdirection" as Set) {
+        // SAFETY: L1, L2.
+        Some(set) => unsafe { set(p, direction) },
+        None => status::ERROR,
+    }
+}
+
+/// `pcap_stats(3)`. Programs call it in signal handlers, too.
+///
+/// # Safety
+/// The arguments must be as the manual page requires (L2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pcap_stats(p: Pcap, stat: *mut Stat) -> c_int {
+    let handle = handle::find(p.addr());
+    if let Some(live) = handle.and_then(Handle::live_in_signal_handler) {
+        let counts = live.statistics();
+        let read = Stat {
+            received: counts.received,
+            dropped: counts.dropped,
+            dropped_by_interface: counts.dropped_by_interface,
+        };
+        // SAFETY: L2: the program's structure may be written.
+        unsafe { stat.write(read) };
+        return 0;
+    }
+    match libpcap!(c"pcap_stats" as GetStats) {
+        // SAFETY: L1, L2.
+        Some(stats) => unsafe { stats(p, stat) },
+        None => status::ERROR,
+    }
+}
+
+/// Sends a packet. Returns -1 with an error text if it was not sent.
+fn send((handle, live): (&Handle, &Live), frame: &[u8]) -> c_int {
+    match live.send(frame) {
+        Ok(()) => c_int::try_from(frame.len()).unwrap_or(c_int::MAX),
+        Err(errno) => {
+            let text = std::io::Error::from_raw_os_error(errno).to_string();
+            let text = text.split(" (os error").next().unwrap_or_default();
+            handle.set_error(&format!("send: {text}"))
+        }
+    }
+}
+
+/// `pcap_inject(3)`.
+///
+/// # Safety
+/// The arguments must be as the manual page requires (L2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pcap_inject(p: Pcap, from: *const c_void, size: usize) -> c_int {
+    if let Some((handle, live)) = find_live(p) {
+        // SAFETY: L2: the program passes a packet of this size.
+        let frame = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), size) };
+        return send((handle, &live), frame);
+    }
+    match libpcap!(c"pcap_inject" as Inject) {
+        // SAFETY: L1, L2.
+        Some(inject) => unsafe { inject(p, from, size) },
+        None => status::ERROR,
+    }
+}
+
+/// `pcap_sendpacket(3)`.
+///
+/// # Safety
+/// The arguments must be as the manual page requires (L2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pcap_sendpacket(p: Pcap, from: *const u8, size: c_int) -> c_int {
+    if let Some((handle, live)) = find_live(p) {
+        let size = usize::try_from(size).unwrap_or(0);
+        // SAFETY: L2: the program passes a packet of this size.
+        let frame = unsafe { std::slice::from_raw_parts(from, size) };
+        return send((handle, &live), frame).min(0);
+    }
+    match libpcap!(c"pcap_sendpacket" as SendPacket) {
+        // SAFETY: L1, L2.
+        Some(send) => unsafe { send(p, from, size) },
+        None => status::ERROR,
+    }
+}
+
+/// `pcap_getnonblock(3)`.
+///
+/// # Safety
+/// The arguments must be as the manual page requires (L2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pcap_getnonblock(p: Pcap, errors: *mut c_char) -> c_int {
+    if let Some((_, live)) = find_live(p) {
+        return c_int::from(live.is_nonblocking());
+    }
+    match libpcap!(c"pcap_getnonblock" as GetNonblock) {
+        // SAFETY: L1, L2.
+        Some(get) => unsafe { get(p, errors) },
+        None => status::ERROR,
+    }
+}
+
+/// `pcap_setnonblock(3)`.
+///
+/// # Safety
+/// The arguments must be as the manual page requires (L2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pcap_setnonblock(p: Pcap, value: c_int, errors: *mut c_char) -> c_int {
+    if let Some((_, live)) = find_live(p) {
+        live.set_nonblocking(value != 0);
+        return 0;
+    }
+    let Some(set) = libpcap!(c"pcap_setnonblock" as SetNonblock) else { return status::ERROR };
+    // SAFETY: L1, L2.
+    let result = unsafe { set(p, value, errors) };
+    if let (0, Some(handle)) = (result, handle::find(p.addr())) {
+        handle.settings().is_nonblocking = value != 0;
+    }
+    result
+}

@@ -1,0 +1,194 @@
+//! The handles of the program that this library knows, by address.
+//!
+//! The table is static and is searched without a lock, so that `pcap_breakloop` can use it in a
+//! signal handler. A handle for which there is no room is left to libpcap.
+
+use crate::live::Live;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The maximum number of handles that are known at a time.
+const HANDLES_MAX: usize = 64;
+/// `PCAP_ERRBUF_SIZE`: the size of an error text in bytes.
+pub(crate) const ERROR_SIZE: usize = 256;
+/// No descriptor.
+const NO_DESCRIPTOR: i32 = -1;
+
+/// The result of a call, as libpcap defines it.
+pub(crate) mod status {
+    /// `PCAP_ERROR`: the error text says why.
+    pub(crate) const ERROR: i32 = -1;
+    /// `PCAP_ERROR_BREAK`: `pcap_breakloop` was called.
+    pub(crate) const BREAK: i32 = -2;
+    /// `PCAP_ERROR_ACTIVATED`.
+    pub(crate) const ACTIVATED: i32 = -4;
+}
+
+static TABLE: [Handle; HANDLES_MAX] = [const { Handle::new() }; HANDLES_MAX];
+/// The number of places in the table that were ever used.
+static USED: AtomicUsize = AtomicUsize::new(0);
+
+/// A handle that libpcap has created for the program.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    /// Address of libpcap's handle, or 0 if the place is free.
+    address: AtomicUsize,
+    /// True if the program has asked for the end of the current read.
+    is_broken: AtomicBool,
+    /// Descriptor that wakes a blocked read.
+    waker: AtomicI32,
+    settings: Mutex<Settings>,
+    /// The capture; `None` before activation, and if libpcap reads the handle.
+    live: Mutex<Option<Arc<Live>>>,
+    /// Error text of the last failed call, which ends with a 0.
+    error: Mutex<[u8; ERROR_SIZE]>,
+}
+
+/// The settings of a handle before activation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Settings {
+    pub(crate) device: String,
+    /// Snapshot length in bytes, as set; libpcap interprets 0 and less as its maximum.
+    pub(crate) snapshot: i32,
+    pub(crate) is_promiscuous: bool,
+    /// Read timeout in milliseconds; 0 or less for none.
+    pub(crate) timeout_ms: i32,
+    pub(crate) is_immediate: bool,
+    pub(crate) is_nonblocking: bool,
+    /// Buffer size in bytes; 0 for the default.
+    pub(crate) buffer: i32,
+    /// True if times have nanoseconds.
+    pub(crate) has_nanoseconds: bool,
+    /// The setting that only libpcap supports, if one was made.
+    pub(crate) foreign: Option<&'static str>,
+    /// True if libpcap has activated the handle.
+    pub(crate) is_activated_by_libpcap: bool,
+}
+
+impl Settings {
+    const fn new() -> Self {
+        Self {
+            device: String::new(),
+            snapshot: 0,
+            is_promiscuous: false,
+            timeout_ms: 0,
+            is_immediate: false,
+            is_nonblocking: false,
+            buffer: 0,
+            has_nanoseconds: false,
+            foreign: None,
+            is_activated_by_libpcap: false,
+        }
+    }
+
+    /// Records a setting that only libpcap supports, if it was made.
+    pub(crate) fn leave_to_libpcap(&mut self, is_set: bool, why: &'static str) {
+        if is_set && self.foreign.is_none() {
+            self.foreign = Some(why);
+        }
+    }
+}
+
+/// Finds a handle by the address that the program passes; `None` if libpcap alone knows it.
+pub(crate) fn find(address: usize) -> Option<&'static Handle> {
+    let used = USED.load(Ordering::Acquire).min(HANDLES_MAX);
+    let known = |handle: &&Handle| handle.address.load(Ordering::Acquire) == address;
+    TABLE.iter().take(used).find(known).filter(|_| address != 0)
+}
+
+/// Adds a handle that libpcap has created for this device. Returns `None` if the table is full.
+pub(crate) fn add(address: usize, device: &str) -> Option<&'static Handle> {
+    let takes = |handle: &&Handle| {
+        let new = handle.address.compare_exchange(0, address, Ordering::AcqRel, Ordering::Relaxed);
+        new.is_ok()
+    };
+    let place = TABLE.iter().position(|handle| takes(&handle))?;
+    let handle = TABLE.get(place)?;
+    handle.reset();
+    handle.settings().device = device.to_owned();
+    USED.fetch_max(place + 1, Ordering::AcqRel);
+    Some(handle)
+}
+
+impl Handle {
+    const fn new() -> Self {
+        Self {
+            address: AtomicUsize::new(0),
+            is_broken: AtomicBool::new(false),
+            waker: AtomicI32::new(NO_DESCRIPTOR),
+            settings: Mutex::new(Settings::new()),
+            live: Mutex::new(None),
+            error: Mutex::new([0; ERROR_SIZE]),
+        }
+    }
+
+    fn reset(&self) {
+        self.is_broken.store(false, Ordering::Relaxed);
+        self.waker.store(NO_DESCRIPTOR, Ordering::Release);
+        *self.settings() = Settings::new();
+        *lock(&self.live) = None;
+        self.set_error("");
+    }
+
+    /// Removes the handle from the table, and returns its capture.
+    pub(crate) fn remove(&self) -> Option<Arc<Live>> {
+        self.waker.store(NO_DESCRIPTOR, Ordering::Release);
+        let live = lock(&self.live).take();
+        self.address.store(0, Ordering::Release);
+        live
+    }
+
+    /// Locks the settings.
+    pub(crate) fn settings(&self) -> MutexGuard<'_, Settings> {
+        lock(&self.settings)
+    }
+
+    /// Returns the capture of an activated handle; `None` if libpcap is responsible for the handle.
+    pub(crate) fn live(&self) -> Option<Arc<Live>> {
+        lock(&self.live).clone()
+    }
+
+    /// Returns the capture like [`Self::live`]; also `None` if the code that a signal handler has
+    /// interrupted is using it.
+    pub(crate) fn live_in_signal_handler(&self) -> Option<Arc<Live>> {
+        self.live.try_lock().ok()?.clone()
+    }
+
+    /// Begins to read the handle from a ring.
+    pub(crate) fn set_live(&self, live: Live) {
+        self.waker.store(live.waker_number(), Ordering::Release);
+        *lock(&self.live) = Some(Arc::new(live));
+    }
+
+    /// Ends the current or the next read. Safe to call in a signal handler.
+    pub(crate) fn break_loop(&self) {
+        self.is_broken.store(true, Ordering::Release);
+        if let Some(waker) = sys::preload::borrow(self.waker.load(Ordering::Acquire)) {
+            sys::preload::write_all(waker, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Returns true if the program has asked for the end of the read, and forgets that.
+    pub(crate) fn take_break(&self) -> bool {
+        self.is_broken.load(Ordering::Relaxed) && self.is_broken.swap(false, Ordering::AcqRel)
+    }
+
+    /// Sets the error text. Returns [`status::ERROR`].
+    pub(crate) fn set_error(&self, text: &str) -> i32 {
+        let mut place = lock(&self.error);
+        place.fill(0);
+        for (to, from) in place.iter_mut().take(ERROR_SIZE - 1).zip(text.bytes()) {
+            *to = from;
+        }
+        status::ERROR
+    }
+
+    /// Returns the address of the error text, which stays valid.
+    pub(crate) fn error_address(&self) -> *mut u8 {
+        lock(&self.error).as_mut_ptr()
+    }
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,31 @@
+//! `libstreamline_pcap.so`, preloaded into a program (`LD_PRELOAD`): live captures of the program
+//! read the rings of Streamline's kernel programs instead of a packet socket of their own.
+//! [SL §4.3, §9.2.3; FEATURES C5]
+//!
+//! The program is linked against libpcap, which stays loaded and does everything else: it compiles
+//! filters, reads and writes capture files, lists devices. This library exports those functions of
+//! libpcap that concern a live handle, and the loader finds them first.
+//!
+//! ```text
+//!   tcpdump ──► pcap_create, pcap_loop, … ──► this library ──┬─► ring of the kernel program
+//!           └─► pcap_compile, pcap_dump, … ──► libpcap ◄─────┘   everything that is not ours
+//! ```
+//!
+//! A handle is always a handle of libpcap (`pcap_create`), which this library knows by its address
+//! ([`handle`]). On activation it is decided who reads it. If it is this library ([`live`]),
+//! libpcap's handle is never activated; if not, libpcap activates it, and every call on it is
+//! passed through. So a handle works with functions that this library does not know, and the way
+//! back to libpcap exists until activation (docs/book/decisions/0103).
+//!
+//! Invariants. A program that is not linked against libpcap but loads it at run time is not
+//! affected: it calls libpcap by address. `pcap_breakloop` may be called in a signal handler. The
+//! frame that a callback receives is a copy of at most the snapshot length, because the ring may
+//! lap (CONTRACT 14).
+#![deny(unsafe_code)]
+
+#[expect(unsafe_code, reason = "functions that C programs call")]
+pub mod export;
+mod filter;
+mod handle;
+mod live;
+mod report;

@@ -1,0 +1,316 @@
+//! A handle that is read from the rings of kernel programs.
+//!
+//! The thread that calls `pcap_loop`, `pcap_dispatch` or `pcap_next` reads the rings itself. While
+//! it does, it owns the [`Reading`], so callbacks may call any function but these.
+
+pub(crate) mod reading;
+
+use crate::filter::Filter;
+use crate::handle::{Handle, Settings, lock};
+use crate::report::{self, Totals};
+use reading::{CHECK_INTERVAL, Reading, TakeFrame, direction};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+use streamline::Options;
+use streamline::capture::{Capture, CaptureSettings};
+use sys::eventfd::EventFd;
+use sys::packet::{PacketSender, PacketSocket, Qdisc, SendStop};
+use sys::poll::PollSet;
+use sys::timer::Timer;
+
+/// `MAXIMUM_SNAPLEN` of libpcap, in bytes.
+const SNAPSHOT_MAX: usize = 262_144;
+/// Device types of interfaces with Ethernet frames (`ARPHRD_ETHER`, `ARPHRD_LOOPBACK`).
+const ETHERNET_TYPES: [u16; 2] = [1, 772];
+/// `DLT_EN10MB`.
+const ETHERNET: i32 = 1;
+/// `DLT_DOCSIS`, which libpcap offers for interfaces with Ethernet frames.
+const DOCSIS: i32 = 143;
+
+/// The numbers of `pcap_stats`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Statistics {
+    pub(crate) received: u32,
+    pub(crate) dropped: u32,
+    pub(crate) dropped_by_interface: u32,
+}
+
+/// A handle that is read from rings.
+#[derive(Debug)]
+pub(crate) struct Live {
+    device: String,
+    interface_index: u32,
+    is_loopback: bool,
+    /// Snapshot length in bytes.
+    pub(crate) snapshot: usize,
+    pub(crate) has_nanoseconds: bool,
+    /// Time after which a read returns without a frame; `None` for no limit.
+    timeout: Option<Duration>,
+    is_nonblocking: AtomicBool,
+    datalink: AtomicI32,
+    direction: AtomicI32,
+    filter: Mutex<Option<Arc<Filter>>>,
+    /// The capture; `None` while a thread reads it.
+    reading: Mutex<Option<Box<Reading>>>,
+    wake: EventFd,
+    selectable: OnceLock<Selectable>,
+    sender: Mutex<PacketSender>,
+    /// A socket that keeps the interface promiscuous.
+    _promiscuous: Option<PacketSocket>,
+    /// Drops of the interface before activation.
+    interface_drops: u64,
+    counts: Counts,
+}
+
+/// The numbers of frames at the last look, for a reader that interrupts the capture's thread.
+#[derive(Debug, Default)]
+struct Counts {
+    given: AtomicU64,
+    lost: AtomicU64,
+    unread: AtomicU64,
+}
+
+/// A descriptor that is readable when frames may be available.
+#[derive(Debug)]
+struct Selectable {
+    set: PollSet,
+    timer: Timer,
+}
+
+impl Live {
+    /// Opens the device. Returns the reason if libpcap must read it; an empty reason if libpcap
+    /// reports the error.
+    pub(crate) fn open(settings: &Settings) -> Result<Self, String> {
+        if let Some(why) = settings.foreign {
+            return Err(why.to_owned());
+        }
+        let device = &settings.device;
+        let interface = sys::net::interface(device).map_err(|_| String::new())?;
+        if !interface.flags.up() {
+            return Err(String::new());
+        }
+        if !ETHERNET_TYPES.contains(&interface.hatype) {
+            return Err("its frames are not Ethernet frames".to_owned());
+        }
+        let text = |error: sys::Error| error.to_string();
+        let sender = PacketSender::open(interface.index, Qdisc::Through).map_err(text)?;
+        let promiscuous = if settings.is_promiscuous {
+            let socket = PacketSocket::open().map_err(text)?;
+            socket.promiscuous(interface.index).map_err(text)?;
+            Some(socket)
+        } else {
+            None
+        };
+        let capture = open_capture(settings)?;
+        let timeout_ms = u64::try_from(settings.timeout_ms).unwrap_or(0);
+        let snapshot = usize::try_from(settings.snapshot).unwrap_or(0);
+        Ok(Self {
+            device: device.clone(),
+            interface_index: interface.index,
+            is_loopback: interface.flags.loopback(),
+            snapshot: if snapshot == 0 { SNAPSHOT_MAX } else { snapshot.min(SNAPSHOT_MAX) },
+            has_nanoseconds: settings.has_nanoseconds,
+            // As with libpcap on Linux: otherwise the timeout delays frames, but ends no read.
+            timeout: (settings.is_immediate && timeout_ms > 0)
+                .then(|| Duration::from_millis(timeout_ms)),
+            is_nonblocking: AtomicBool::new(settings.is_nonblocking),
+            datalink: AtomicI32::new(ETHERNET),
+            direction: AtomicI32::new(direction::BOTH),
+            filter: Mutex::new(None),
+            reading: Mutex::new(Some(Box::new(Reading::new(capture)))),
+            wake: EventFd::new().map_err(text)?,
+            selectable: OnceLock::new(),
+            sender: Mutex::new(sender),
+            _promiscuous: promiscuous,
+            interface_drops: interface_drops(device),
+            counts: Counts::default(),
+        })
+    }
+
+    /// Returns the number of the descriptor that wakes a blocked read.
+    pub(crate) fn waker_number(&self) -> i32 {
+        self.wake.as_fd().as_raw_fd()
+    }
+
+    /// Returns the link types of the device, the current default first.
+    pub(crate) fn datalinks(&self) -> &'static [i32] {
+        if self.is_loopback { &[ETHERNET] } else { &[ETHERNET, DOCSIS] }
+    }
+
+    /// Returns the link type of frames, a `DLT_` number.
+    pub(crate) fn datalink(&self) -> i32 {
+        self.datalink.load(Ordering::Relaxed)
+    }
+
+    /// Changes the link type. Returns false if the device does not have it.
+    pub(crate) fn set_datalink(&self, link: i32) -> bool {
+        let is_known = self.datalinks().contains(&link);
+        if is_known {
+            self.datalink.store(link, Ordering::Relaxed);
+        }
+        is_known
+    }
+
+    /// Returns true if reads do not wait.
+    pub(crate) fn is_nonblocking(&self) -> bool {
+        self.is_nonblocking.load(Ordering::Relaxed)
+    }
+
+    /// Makes reads wait, or not.
+    pub(crate) fn set_nonblocking(&self, value: bool) {
+        self.is_nonblocking.store(value, Ordering::Relaxed);
+    }
+
+    /// Replaces the filter. Returns false if the instructions are no valid program.
+    pub(crate) fn set_filter(&self, instructions: Vec<ebpf::classic::Instruction>) -> bool {
+        match Filter::new(instructions, self.interface_index) {
+            Some(filter) => {
+                *lock(&self.filter) = Some(Arc::new(filter));
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Restricts the directions of frames. Returns false for an unknown direction.
+    pub(crate) fn set_direction(&self, wanted: i32) -> bool {
+        let is_known = matches!(wanted, direction::BOTH | direction::IN | direction::OUT);
+        if is_known {
+            self.direction.store(wanted, Ordering::Relaxed);
+        }
+        is_known
+    }
+
+    /// Reads frames that are available, at most `count` (all if `count` is 0 or less), and waits
+    /// for the first as long as the settings of the handle permit. Returns the number of frames, 0
+    /// after a timeout, or a negative [`status`].
+    pub(crate) fn dispatch(&self, handle: &Handle, count: i32, take: TakeFrame<'_>) -> i32 {
+        let Some(mut reading) = lock(&self.reading).take() else {
+            return handle
+                .set_error("the handle is being read already, by its callback or a thread");
+        };
+        let result = self.read(handle, &mut reading, count, take);
+        self.store_counts(&reading.capture);
+        self.set_timer(&mut reading.capture);
+        *lock(&self.reading) = Some(reading);
+        result
+    }
+
+    /// Returns a descriptor that is readable when frames may be available; `None` if there is none.
+    pub(crate) fn selectable_number(&self) -> Option<i32> {
+        if self.selectable.get().is_none() {
+            let reading = lock(&self.reading);
+            let capture = &reading.as_ref()?.capture;
+            let timer = Timer::new().ok()?;
+            let all: Vec<BorrowedFd<'_>> = capture.doorbells().chain([timer.as_fd()]).collect();
+            let set = PollSet::new(&all).ok()?;
+            drop(all);
+            drop(reading);
+            // The program looks once, which sets the timer again.
+            timer.set(Some(Duration::ZERO));
+            let _ = self.selectable.set(Selectable { set, timer });
+        }
+        Some(self.selectable.get()?.set.as_fd().as_raw_fd())
+    }
+
+    /// Sets the time after which the program must look again although no doorbell was rung.
+    fn set_timer(&self, capture: &mut Capture) {
+        let Some(Selectable { timer, .. }) = self.selectable.get() else { return };
+        let silence = capture.silence_left();
+        let after = match capture.has_frames() {
+            true => Some(Duration::ZERO),
+            false => Some(silence).filter(|silence| !silence.is_zero()),
+        };
+        timer.set(after);
+    }
+
+    /// Sends a frame. Fails with the error number.
+    pub(crate) fn send(&self, frame: &[u8]) -> Result<(), i32> {
+        let mut sender = lock(&self.sender);
+        loop {
+            match sender.send(&[frame]).stopped {
+                None => return Ok(()),
+                Some(SendStop::Full(errno)) if self.is_nonblocking() => {
+                    return Err(errno);
+                }
+                Some(SendStop::Full(_)) => {
+                    sys::poll::writable(sender.as_fd(), CHECK_INTERVAL);
+                }
+                Some(SendStop::Refused(errno)) => return Err(errno),
+            }
+        }
+    }
+
+    fn store_counts(&self, capture: &Capture) {
+        let counts = capture.counts();
+        self.counts.lost.store(counts.lost, Ordering::Relaxed);
+        self.counts.unread.store(counts.unread, Ordering::Relaxed);
+    }
+
+    /// Returns the numbers so far. Safe to call in a signal handler: if the interrupted code reads
+    /// the rings, the numbers are those of its last look.
+    pub(crate) fn totals(&self) -> Totals {
+        if let Ok(reading) = self.reading.try_lock()
+            && let Some(reading) = reading.as_ref()
+        {
+            self.store_counts(&reading.capture);
+        }
+        Totals {
+            given: self.counts.given.load(Ordering::Relaxed),
+            lost: self.counts.lost.load(Ordering::Relaxed),
+            unread: self.counts.unread.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Returns the numbers of `pcap_stats`: as with libpcap on Linux, packets that were dropped are
+    /// among the received ones.
+    pub(crate) fn statistics(&self) -> Statistics {
+        let Totals { given, lost, unread } = self.totals();
+        let drops = interface_drops(&self.device).saturating_sub(self.interface_drops);
+        let word = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+        Statistics {
+            received: word(given + lost + unread),
+            dropped: word(lost),
+            dropped_by_interface: word(drops),
+        }
+    }
+
+    /// Ends the capture and prints its totals, if that was asked for.
+    pub(crate) fn close(&self) {
+        let totals = self.totals();
+        *lock(&self.reading) = None;
+        report::print_totals(&self.device, &totals);
+    }
+}
+
+/// Opens the rings. Fails with a reason.
+fn open_capture(settings: &Settings) -> Result<Capture, String> {
+    let timeout_ms = u64::try_from(settings.timeout_ms).unwrap_or(0);
+    let delay_ns = match settings.is_immediate {
+        true => Some(0),
+        false => (timeout_ms > 0).then(|| timeout_ms.saturating_mul(1_000_000)),
+    };
+    let wanted = CaptureSettings {
+        interface: settings.device.clone(),
+        ring: u64::try_from(settings.buffer).ok().filter(|bytes| *bytes > 0).map(ring_size),
+        delay_ns,
+        ..CaptureSettings::default()
+    };
+    Capture::open(&wanted, &Options::default()).map_err(|error| error.to_string())
+}
+
+/// Returns the size of the rings for a buffer size of the program, in bytes.
+fn ring_size(buffer: u64) -> u64 {
+    buffer.clamp(512 << 10, 4 << 30)
+}
+
+/// Returns the number of frames that the interface has dropped, as libpcap counts them.
+fn interface_drops(device: &str) -> u64 {
+    let count = |name| {
+        let text = std::fs::read_to_string(format!("/sys/class/net/{device}/statistics/{name}"));
+        text.ok().and_then(|text| text.trim().parse::<u64>().ok()).unwrap_or(0)
+    };
+    count("rx_missed_errors") + count("rx_fifo_errors")
+}

@@ -1,0 +1,58 @@
+//! Messages to people: who reads a handle, and at its end how many packets came from a ring.
+//!
+//! The environment variable [`VARIABLE`] has words, separated by commas: `off` leaves all handles
+//! to libpcap, `quiet` says nothing about handles that libpcap reads, and `report` prints a line
+//! when a handle is closed.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Name of the environment variable.
+const VARIABLE: &str = "STREAMLINE_PCAP";
+
+/// The packets of a handle at its end.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Totals {
+    /// Packets that the program received from the ring.
+    pub(crate) given: u64,
+    /// Packets that were overwritten in the ring.
+    pub(crate) lost: u64,
+    /// Packets in the ring that the program has not read.
+    pub(crate) unread: u64,
+}
+
+/// Returns true if all handles are libpcap's.
+pub(crate) fn is_off() -> bool {
+    has_word("off")
+}
+
+fn has_word(word: &str) -> bool {
+    let value = std::env::var(VARIABLE).unwrap_or_default();
+    value.split(',').any(|one| one.trim() == word)
+}
+
+/// Says once that libpcap reads a handle, and why.
+pub(crate) fn tell_fallback(device: &str, why: &str) {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if !has_word("quiet") && !TOLD.swap(true, Ordering::Relaxed) {
+        eprintln!("streamline: {device}: read by libpcap, not from a shared ring: {why}");
+    }
+}
+
+/// Prints the line about a handle that was read from a ring.
+pub(crate) fn print_totals(device: &str, totals: &Totals) {
+    if !has_word("report") {
+        return;
+    }
+    let Totals { given, lost, unread } = *totals;
+    eprintln!(
+        "streamline: {device}: {given} of {given} packets came from the ring; {lost} lost, \
+         {unread} unread"
+    );
+}
+
+/// Prints the line about a handle that libpcap has read, which received this number of packets.
+pub(crate) fn print_fallback(device: &str, received: u32) {
+    if has_word("report") {
+        eprintln!("streamline: {device}: 0 of {received} packets came from the ring");
+    }
+}
