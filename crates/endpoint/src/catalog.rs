@@ -4,7 +4,7 @@ use crate::named::{intake, output};
 use crate::process;
 use crate::shared::{reader, share};
 use crate::sink::{discard, drop, files, freeze, json, pcap, print, redirect, tx, weblog};
-use crate::source::{generate, inject, read, replay, rx};
+use crate::source::{generate, inject, read, replay, rx, stream};
 use crate::{ProcessEntry, SinkEntry, SourceEntry};
 
 /// All sources.
@@ -16,6 +16,7 @@ pub const SOURCES: &[SourceEntry] = &[
     generate::ENTRY,
     inject::ENTRY,
     intake::ENTRY,
+    stream::ENTRY,
     reader::ENTRY,
 ];
 

@@ -72,6 +72,15 @@ pub fn unchanged(why: &str) -> Fault {
     Fault::new("io.streamline.path.Unchanged", &json!({ "why": why }))
 }
 
+/// Name of the error made by [`outdated`].
+pub const OUTDATED: &str = "io.streamline.path.Outdated";
+
+/// Creates `Outdated`: the change was made for another request than the one that runs.
+#[must_use]
+pub fn outdated() -> Fault {
+    Fault::new(OUTDATED, &json!({}))
+}
+
 /// Creates `Untapped`: the node cannot be tapped.
 #[must_use]
 pub fn untapped(why: &str) -> Fault {
@@ -124,6 +133,7 @@ pub fn format_fault(fault: &Fault) -> String {
             let between = if why.trim_end().contains('\n') { '\n' } else { ' ' };
             format!("the path runs as before:{between}{why}")
         }
+        OUTDATED => "another edit came first: look at the path, and edit it again".to_owned(),
         "io.streamline.path.Untapped" => format!("it cannot be looked at: {}", text("why")),
         "org.varlink.service.InvalidParameter" => {
             format!(

@@ -139,7 +139,8 @@ pub(crate) struct SetArguments {
     /// PROCESSOR|any; for the graph: add 'FILTER' below NODE[/CLASS], add 'SOURCE |
     /// FILTER', remove NODE leaf|all, move NODE [from NODE[/CLASS]] below NODE[/CLASS],
     /// move NODE into PATH below NODE[/CLASS], join NODE below NODE[/CLASS], sever NODE
-    /// from NODE[/CLASS]; changes of a recorded path are recorded, too
+    /// from NODE[/CLASS]; with `,` as a word between them, several are one change: all or none;
+    /// changes of a recorded path are recorded, too
     #[arg(value_name = "CHANGE", required = true, trailing_var_arg = true)]
     pub(crate) words: Vec<String>,
 }

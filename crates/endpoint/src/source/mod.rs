@@ -9,6 +9,7 @@ pub mod kernel;
 pub mod read;
 pub mod replay;
 pub mod rx;
+pub mod stream;
 
 mod feed;
 pub(crate) mod input;

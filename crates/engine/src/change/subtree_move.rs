@@ -23,8 +23,9 @@ use sys::steps::Steps;
 
 /// The role of a path in a move of filters between two paths.
 pub(super) enum SubtreeMove<'a> {
-    /// The path loses the filters at these spans of its text.
-    Give { filters: &'a [Span], agree: GiveAgreement<'a> },
+    /// The path loses the filters at these spans of its text. The other path also gets those
+    /// without a span.
+    Give { filters: &'a [Option<Span>], agree: GiveAgreement<'a> },
     /// The path gets filters from the other path.
     Take { agree: TakeAgreement<'a> },
 }
@@ -32,7 +33,8 @@ pub(super) enum SubtreeMove<'a> {
 /// Fails with the reason if a filter of a subtree cannot move to another path.
 pub fn check_leaving(live: &Live, subtree: &Subtree) -> Result<(), ChangeError> {
     let state = running_path(live)?.state();
-    subtree.filters.iter().try_for_each(|span| given_filter(&state, *span).map(drop))
+    let mut given = subtree.filters.iter().flatten();
+    given.try_for_each(|span| given_filter(&state, *span).map(drop))
 }
 
 /// Removes a subtree from a path. While the spaces of the path are paused, `agree` is given the
@@ -108,7 +110,11 @@ impl<'a> SubtreeMove<'a> {
                                with the node above it first";
                     return Err(ChangeError::Refused(why.to_owned()));
                 }
-                let filters = filters.iter().map(|span| given_filter(state, *span));
+                let given = |span: &Option<Span>| match span {
+                    Some(span) => given_filter(state, *span),
+                    None => Ok((None, "")),
+                };
+                let filters = filters.iter().map(given);
                 let filters = filters.collect::<Result<_, _>>()?;
                 Ok(Handover::Give { filters, agree })
             }

@@ -82,9 +82,21 @@ impl PathClient {
     /// Edits the running request. `words` are the arguments of `streamline set`. Blocks for at most
     /// [`LONG_TIMEOUT`].
     pub fn change(&self, words: &[String]) -> Result<ChangeReply, ClientError> {
-        let change = Change { words: words.to_vec() };
+        let change = Change { words: words.to_vec(), ..Change::default() };
         let changed = self.caller.call_long("io.streamline.path.Change", &change);
         changed.map_err(|error| self.hangup_as_end(error))
+    }
+
+    /// Edits the running request like [`change`](Self::change), if it is still the one that the
+    /// change names. Blocks for at most `limit`; a process that has not begun by then does not
+    /// make the change once this client is dropped.
+    pub fn change_within(
+        &self,
+        change: &Change,
+        limit: Duration,
+    ) -> Result<ChangeReply, ClientError> {
+        self.caller.set_timeout(limit)?;
+        self.call("io.streamline.path.Change", change)
     }
 
     /// Asks the path to prepare for a subtree and to pause until

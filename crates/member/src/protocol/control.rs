@@ -51,11 +51,17 @@ pub struct Link {
 }
 
 /// Parameters of `Change`, which edits the running request.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Change {
     /// The edit, as the arguments of `streamline set`.
     pub words: Vec<String>,
+    /// Request that the path must run; `None` for any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub running: Option<String>,
+    /// Request that the other path of a move must run; `None` for any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other: Option<String>,
 }
 
 /// Reply to `Change`.
@@ -77,6 +83,9 @@ pub struct TakeSubtree {
     pub filter: String,
     /// Output to which the subtree is attached: `NODE` or `NODE/CLASS`.
     pub below: String,
+    /// Request that the path must run; `None` for any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub running: Option<String>,
 }
 
 /// Parameters of `Commit`.

@@ -28,7 +28,13 @@ const COMMIT: &str = "io.streamline.path.Commit";
 impl Service {
     /// Moves a subtree of this path to another path of the same user. Blocks until both paths have
     /// changed or the move has failed.
-    pub(super) fn move_to_other(&mut self, asked: &PathMove) -> Result<ChangeReply, Fault> {
+    ///
+    /// If `running` is given, the other path must run this request.
+    pub(super) fn move_to_other(
+        &mut self,
+        asked: &PathMove,
+        running: Option<&str>,
+    ) -> Result<ChangeReply, Fault> {
         let refused = |why: &dyn Display| faults::unchanged(&why.to_string());
         let live = self.only_live()?.clone();
         let subtree = subtree(&self.path.line, &asked.node).map_err(|why| refused(&why))?;
@@ -47,8 +53,12 @@ impl Service {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             filter: subtree.text.clone(),
             below: asked.below.to_string(),
+            running: running.map(str::to_owned),
         };
-        other.prepare_take(&take).map_err(|why| refused(&reason(&why)))?;
+        other.prepare_take(&take).map_err(|why| match why {
+            ClientError::Refused(fault) if fault.name == faults::OUTDATED => fault,
+            why => refused(&reason(&why)),
+        })?;
         let mut said = None;
         let mut agree = |states: &[HandedState]| {
             let states = states.iter().map(encode_state).collect();
@@ -76,6 +86,7 @@ impl Service {
         if take.version != env!("CARGO_PKG_VERSION") {
             return Err(refused(&"the paths run different versions of streamline"));
         }
+        self.check_request(take.running.as_deref())?;
         let live = self.only_live()?.clone();
         let machine = self.machine();
         let below = NodeOutput::parse(&take.below);

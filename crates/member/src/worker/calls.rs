@@ -49,8 +49,9 @@ impl Service {
                 single_reply(&CountReply { counters: self.current_counters() })
             }
             "Change" => {
-                let Change { words } = call.deserialize_parameters()?;
-                single_reply(&self.change_request(&words)?)
+                let change: Change = call.deserialize_parameters()?;
+                self.check_caller_waits(id)?;
+                single_reply(&self.change_request(&change)?)
             }
             "Take" => single_reply(&self.take_from_other(id, call)?),
             // A prepared path receives this call while it waits for the decision.
@@ -104,14 +105,16 @@ impl Service {
 
     /// Edits the request. Fails if the request has several connected components, because only a
     /// single component can be edited.
-    fn change_request(&mut self, words: &[String]) -> Result<ChangeReply, Fault> {
+    fn change_request(&mut self, change: &Change) -> Result<ChangeReply, Fault> {
+        let words = change.words.as_slice();
         let refused = |why: &dyn std::fmt::Display| faults::unchanged(&why.to_string());
+        self.check_request(change.running.as_deref())?;
         if let Some(keep) = SpaceBinding::parse(words).map_err(|why| refused(&why))? {
             let said = self.pin_space(&keep).map_err(|why| refused(&why))?;
             return Ok(ChangeReply { said, line: self.path.line.clone() });
         }
         if let Some(across) = PathMove::parse(words) {
-            return self.move_to_other(&across);
+            return self.move_to_other(&across, change.other.as_deref());
         }
         if let Some(group) = self.path.group.clone() {
             let edit = Edit::parse(words).map_err(|why| refused(&why))?;
@@ -132,6 +135,24 @@ impl Service {
         self.refresh_plan();
         let said = switched.to_string();
         Ok(self.record_change(said, switched.text))
+    }
+
+    /// Fails if the path runs another request than the one for which a change was made.
+    pub(super) fn check_request(&self, running: Option<&str>) -> Result<(), Fault> {
+        match running.is_none_or(|running| running == self.path.line) {
+            true => Ok(()),
+            false => Err(faults::outdated()),
+        }
+    }
+
+    /// Fails if a caller has hung up, because it no longer waited for this process.
+    fn check_caller_waits(&self, id: u64) -> Result<(), Fault> {
+        let caller = self.clients.get(&id);
+        let gone = caller.is_none_or(|caller| sys::local_socket::is_gone(&caller.connection));
+        match gone {
+            false => Ok(()),
+            true => Err(faults::unchanged("its caller no longer waits")),
+        }
     }
 
     /// Returns the machine for which changes are planned.

@@ -7,6 +7,7 @@
 //! print what was read before. The next subtree that is attached replaces it.
 
 use super::attach::{PLACEHOLDER, attach, parse_label, placeholder};
+use super::classes::{cut_class, move_class, remove_class};
 use super::cut::{cut, incoming_label, isolate, parents, path_to, remove_single_branches};
 use super::cut::{term_at, term_at_mut};
 use super::find::find_filter;
@@ -39,12 +40,21 @@ pub(super) fn apply(
             let at = find_filter(&request, &below.node)?;
             attach(&mut request, at, branch)?;
         }
-        Edit::RemoveBelow { node, all } => {
-            let at = find_filter(&request, node)?;
-            if !all {
-                refuse_content(node, at, &before)?;
+        Edit::RemoveBelow { node, all } => match NodeOutput::parse(node) {
+            output @ NodeOutput { class: Some(_), .. } => {
+                remove_class(&mut request, &output, *all, (&before, &origins))?;
             }
-            remove(&mut request, at, (&before, &origins))?;
+            _ => {
+                let at = find_filter(&request, node)?;
+                if !all {
+                    refuse_content(node, at, &before)?;
+                }
+                remove(&mut request, at, (&before, &origins))?;
+            }
+        },
+        Edit::Reattach { node, from: None, below } if node.contains('/') => {
+            let output = NodeOutput::parse(node);
+            move_class(&mut request, (node, &output), below, &before)?;
         }
         Edit::Reattach { node, from, below } => {
             reattach(&mut request, (node, from.as_ref(), below), &before)?;
@@ -214,7 +224,7 @@ fn isolate_arc(
 }
 
 /// Refuses to attach a node to itself or to a node below it.
-fn refuse_cycle(
+pub(super) fn refuse_cycle(
     (node, at): (&str, Span),
     (parent, parent_at): (&str, Span),
     graph: &Graph,
@@ -232,7 +242,7 @@ fn refuse_cycle(
 
 /// Returns the use of a node that receives an arc from a use of a parent, with this label if one is
 /// given.
-fn use_below(
+pub(super) fn use_below(
     request: &Request,
     at: Span,
     (parent_at, label): (Span, Option<&str>),
@@ -313,17 +323,24 @@ fn end_open_outputs(
 /// Fails if the node is a source, or if a node in the subtree has another parent.
 pub fn subtree(text: &str, node: &str) -> Result<Subtree, InvalidEdit> {
     let mut request = parse_tree(text, "the running request")?;
-    let at = find_filter(&request, node)?;
-    if uses_with_parents(&request, at).is_empty() {
-        return Err(InvalidEdit(format!("`{node}` is a source: it is below nothing")));
-    }
-    let term = cut(&mut request, at)?.term;
+    let output = NodeOutput::parse(node);
+    let term = match output.class {
+        Some(_) => cut_class(&mut request, &output)?,
+        None => {
+            let at = find_filter(&request, node)?;
+            if uses_with_parents(&request, at).is_empty() {
+                return Err(InvalidEdit(format!("`{node}` is a source: it is below nothing")));
+            }
+            cut(&mut request, at)?.term
+        }
+    };
     let whole = Request { pipelines: vec![term], ..Request::default() };
     if let Some(marked) = filters(&whole).find(|node| node.mark.is_some()) {
         let name = &marked.name.text;
         let why = "it may have another parent in its path";
         return Err(InvalidEdit(format!("`{name}` has a mark: {why}")));
     }
-    let spans = filters(&whole).map(|node| node.span).collect();
+    let old = |span: Span| (span != NEW_SPAN).then_some(span);
+    let spans = filters(&whole).map(|node| old(node.span)).collect();
     Ok(Subtree { text: parse_tree(&whole.to_string(), "the subtree")?.to_string(), filters: spans })
 }

@@ -57,7 +57,7 @@ pub enum Edit {
     },
     /// Removes a node, and all nodes below it that have no other parent.
     RemoveBelow {
-        /// The node to remove.
+        /// The node to remove; with a class, as in `http/get`, only what is below that class.
         node: String,
         /// True if nodes below the node are removed too; if false, the edit is refused if there are
         /// any.
@@ -66,7 +66,8 @@ pub enum Edit {
     /// Severs a node from one parent and attaches it, with everything below it, to another node.
     /// Other parents stay, and so do filters with their state and open taps.
     Reattach {
-        /// The node to move.
+        /// The node to move. With a class, as in `http/get`, what is below that class moves, behind
+        /// a new filter like the node.
         node: String,
         /// The parent. Selects the first arc from this parent, or the arc whose label has these
         /// classes. `None` for the parent in front of the first use of the node in the text.
@@ -89,6 +90,8 @@ pub enum Edit {
         /// classes.
         from: NodeOutput,
     },
+    /// Makes several edits, all or none, as one change.
+    Sequence(Vec<Edit>),
     /// Replaces the entire text. The longest common subsequence of filters keeps its state.
     Whole(String),
 }
@@ -156,14 +159,15 @@ pub struct EditResult {
 pub struct Subtree {
     /// The text.
     pub text: String,
-    /// The spans of its filters in the text of the request, in order.
-    pub filters: Vec<Span>,
+    /// The spans of its filters in the text of the request, in order; `None` for a filter that is
+    /// new.
+    pub filters: Vec<Option<Span>>,
 }
 
 /// A move of a subtree to another path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PathMove {
-    /// The node to move.
+    /// The node to move; with a class as in [`Edit::Reattach`].
     pub node: String,
     /// Name or number of the other path.
     pub path: String,

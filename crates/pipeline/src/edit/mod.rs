@@ -11,12 +11,14 @@
 //! - `place`: edits of one filter;
 //! - `argument`: assignments to arguments;
 //! - `replacement`: replacement of the entire text;
+//! - `sequence`: several edits as one change;
 //! - `arcs`: edits of arcs, which attach, sever, join and remove subtrees; `cut`, `attach`,
-//!   `remove` and `marks` are their operations on the tree.
+//!   `classes`, `remove` and `marks` are their operations on the tree.
 
 mod arcs;
 mod argument;
 mod attach;
+mod classes;
 mod cut;
 mod find;
 mod kinds;
@@ -25,6 +27,7 @@ mod origins;
 mod place;
 mod remove;
 mod replacement;
+mod sequence;
 mod tree;
 mod words;
 
@@ -54,6 +57,9 @@ impl Edit {
             Self::Replace { node, filter } => Self::Replace { node, filter: resolve(&filter) },
             Self::Add { filter, below } => Self::Add { filter: resolve(&filter), below },
             Self::Whole(text) => Self::Whole(resolve(&text)),
+            Self::Sequence(edits) => {
+                Self::Sequence(edits.iter().map(|edit| edit.resolve_unset(registry)).collect())
+            }
             other => other,
         }
     }
@@ -76,9 +82,13 @@ impl Edit {
     /// not writable, or if the result would not be a valid graph (for example, a node below itself
     /// or without a parent).
     pub fn apply(&self, text: &str, registry: &dyn Registry) -> Result<EditResult, InvalidEdit> {
+        if let Self::Sequence(edits) = self {
+            return sequence::apply(edits, text, registry);
+        }
         let request = parse_tree(text, "the running request")?;
         self.check_unshared(&request)?;
         match self {
+            Self::Sequence(_) => Err(InvalidEdit("it is several edits".to_owned())),
             Self::Whole(new) => replace_text(&request, new),
             Self::Add { .. }
             | Self::RemoveBelow { .. }

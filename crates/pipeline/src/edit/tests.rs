@@ -158,3 +158,49 @@ fn o6_edit_of_a_shared_filter_is_refused_with_the_remedy() {
         assert!(why.ends_with("start the request to be changed with `--prefix=private`"), "{why}");
     }
 }
+
+#[test]
+fn v3_edits_of_one_change_apply_in_turn_or_not_at_all() {
+    let line = "rx | dport | (|22 (ssh | count) + |80 (http |1 print))";
+    let both = "move count below http/1 , remove ssh leaf";
+    assert_eq!(apply_words(line, both), "rx | dport |80 http | (|1 print + |1 count)");
+    let words: Vec<&str> = both.split(' ').collect();
+    let read = Edit::parse(&words).expect("edits");
+    assert_eq!(Edit::parse(&read.to_words()), Ok(read.clone()), "what is told is read");
+    let edited = read.apply(line, &CATALOG).expect("edits");
+    for (new, old) in &edited.filters {
+        let old = old.expect("no filter is new");
+        assert_eq!(edited.text[new.start..new.end], line[old.start..old.end]);
+    }
+    let wrong = apply_words(line, "remove count leaf , remove http leaf");
+    assert!(wrong.starts_with("`remove http leaf`: `http` is not empty"), "{wrong}");
+    for words in [", remove count", "remove count ,", "remove count , , remove ssh"] {
+        assert_eq!(apply_words(line, words), USAGE, "{words}");
+    }
+}
+
+#[test]
+fn v3_what_is_below_a_class_moves_behind_a_new_filter() {
+    let line = "rx | tcp | http | (|get (count + inspect) + |post print) ; tap | udp | discard";
+    assert_eq!(
+        apply_words(line, "move http/get below udp"),
+        "rx | tcp | http |post print ; tap | udp | http |get count + inspect"
+    );
+    assert_eq!(
+        apply_words(line, "remove http/get all"),
+        "rx | tcp | http |post print ; tap | udp | discard"
+    );
+    let refused = [
+        ("move http/head below udp", "nothing is below `http/head`"),
+        ("move http/get below count", "`count` cannot be below itself"),
+        ("move http/get below http/get", "`http/get` is there already"),
+        ("remove http/get leaf", "`http/get` is not empty: `count` is below it"),
+    ];
+    for (words, why) in refused {
+        let said = apply_words(line, words);
+        assert!(said.starts_with(why), "{words}: {said}");
+    }
+    let given = subtree("rx | tcp | http held=1M |get count", "http/get").expect("a subtree");
+    assert_eq!(given.text, "http held=1M |get count");
+    assert_eq!(given.filters.iter().map(Option::is_some).collect::<Vec<_>>(), [false, true]);
+}

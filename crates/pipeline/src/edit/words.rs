@@ -10,7 +10,8 @@ pub(super) const USAGE: &str = "write `insert FILTER before|after|at NODE`, `rem
      `arg NODE NAME=VALUE` or `pin SPACE PROCESSOR|any`; for the arcs of the graph \
      `add FILTER below NODE[/CLASS]`, `add SOURCE`, `remove NODE leaf|all`, \
      `move NODE [from NODE[/CLASS]|into PATH] below NODE[/CLASS]`, \
-     `join NODE below NODE[/CLASS]` or `sever NODE from NODE[/CLASS]`";
+     `join NODE below NODE[/CLASS]` or `sever NODE from NODE[/CLASS]`; with ` , ` between them \
+     several edits are one change";
 
 /// The keyword that precedes the new parent of a node.
 const BELOW: &str = "below";
@@ -19,12 +20,27 @@ const LEAF: &str = "leaf";
 /// The keyword of `remove` that also removes everything below the node.
 const ALL: &str = "all";
 
+/// The word between the edits of one change.
+const AND: &str = ",";
+
 impl Edit {
-    /// Parses an edit from the words of a command line. A filter may be several words.
+    /// Parses an edit from the words of a command line, or several with the word `,` between them.
+    /// A filter may be several words.
     pub fn parse<W: AsRef<str>>(words: &[W]) -> Result<Self, InvalidEdit> {
         let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
+        match words.split(|word| *word == AND).collect::<Vec<_>>().as_slice() {
+            [_] => Self::parse_one(&words),
+            all => all
+                .iter()
+                .map(|edit| Self::parse_one(edit))
+                .collect::<Result<_, _>>()
+                .map(Self::Sequence),
+        }
+    }
+
+    fn parse_one(words: &[&str]) -> Result<Self, InvalidEdit> {
         let owned = |node: &str| node.to_owned();
-        Ok(match words.as_slice() {
+        Ok(match words {
             ["insert", filter @ .., place, node] if !filter.is_empty() => {
                 let known = Position::ALL.into_iter().find(|known| known.name() == *place);
                 let place = known.ok_or_else(|| InvalidEdit(USAGE.to_owned()))?;
@@ -103,6 +119,10 @@ impl Edit {
                 &["sever", node, "from", &output]
             }
             Self::Whole(text) => &[text],
+            Self::Sequence(edits) => {
+                let words: Vec<Vec<String>> = edits.iter().map(Self::to_words).collect();
+                return words.join(&AND.to_owned());
+            }
         };
         words.iter().map(|word| (*word).to_owned()).collect()
     }

@@ -1,0 +1,109 @@
+//! Edits of what is below one class of a node, as a directory between the node and its readers.
+
+use super::arcs::{refuse_cycle, use_below};
+use super::attach::{PLACEHOLDER, attach, parse_label};
+use super::cut::{cut, from_stages};
+use super::find::find_filter;
+use super::kinds::{InvalidEdit, NodeOutput};
+use super::marks::uses;
+use super::origins::Origins;
+use super::remove::remove;
+use super::tree::{NEW_SPAN, filters, plain_pipe};
+use crate::graph::Graph;
+use crate::language::tree::{Branch, FilterTerm, Group, Label, Name, Operator, Pipe, Term};
+use crate::language::{Request, Span};
+
+/// Returns the label of an output with a class.
+fn label_of(output: &NodeOutput) -> Result<Label, InvalidEdit> {
+    parse_label(output.class.as_deref().unwrap_or_default())
+}
+
+/// Returns the spans of the filters to which arcs with the label of an output lead.
+fn readers(request: &Request, output: &NodeOutput) -> Result<Vec<Span>, InvalidEdit> {
+    let label = label_of(output)?.to_string();
+    let parents = uses(request, find_filter(request, &output.node)?);
+    let reads = |span: &Span| {
+        let below = |parent: &Span| use_below(request, *span, (*parent, Some(&label)));
+        parents.iter().any(|parent| below(parent) == Some(*span))
+    };
+    Ok(filters(request).map(|node| node.span).filter(reads).collect())
+}
+
+fn name_at(request: &Request, at: Span) -> String {
+    let found = filters(request).find(|node| node.span == at);
+    found.map_or_else(String::new, |node| node.name.text.clone())
+}
+
+/// Cuts off all that is below a class. Returns it behind a new filter like the node. Fails if
+/// nothing is there.
+pub(super) fn cut_class(request: &mut Request, output: &NodeOutput) -> Result<Term, InvalidEdit> {
+    let label = label_of(output)?;
+    let at = find_filter(request, &output.node)?;
+    let node = filters(request).find(|node| node.span == at).cloned();
+    let Some(FilterTerm { name, arguments, .. }) = node else {
+        return Err(InvalidEdit(format!("the request has no `{}`", output.node)));
+    };
+    let mut branches = Vec::new();
+    while let Some(reader) = readers(request, output)?.first().copied() {
+        let Branch { term, .. } = cut(request, reader)?;
+        branches.push(Branch { label: None, term, span: NEW_SPAN });
+    }
+    if branches.is_empty() {
+        let add = format!("`add '{} |{}' below NODE`", output.node, label_text(output));
+        return Err(InvalidEdit(format!("nothing is below `{output}`: {add} reads it elsewhere")));
+    }
+    let name = Name { span: NEW_SPAN, ..name };
+    let copy = FilterTerm { name, arguments, mark: None, pin: None, span: NEW_SPAN };
+    let below = match branches.len() {
+        1 => branches.remove(0).term,
+        _ => Term::Group(Group { operator: Operator::Parallel, branches, span: NEW_SPAN }),
+    };
+    let arc = Pipe { label: Some(label), span: NEW_SPAN };
+    Ok(from_stages(vec![(plain_pipe(), Term::Filter(copy)), (arc, below)]))
+}
+
+fn label_text(output: &NodeOutput) -> &str {
+    output.class.as_deref().unwrap_or_default()
+}
+
+/// Moves what is below a class to another node, behind a new filter like the one that made the
+/// classes, so that they are made anew from what arrives there.
+pub(super) fn move_class(
+    request: &mut Request,
+    (node, output): (&str, &NodeOutput),
+    below: &NodeOutput,
+    graph: &Graph,
+) -> Result<(), InvalidEdit> {
+    let parent = find_filter(request, &below.node)?;
+    let label = below.class.as_deref().map(parse_label).transpose()?;
+    for reader in readers(request, output)? {
+        let name = name_at(request, reader);
+        refuse_cycle((&name, reader), (&below.node, parent), graph)?;
+    }
+    if find_filter(request, &output.node)? == parent && below.class == output.class {
+        return Err(InvalidEdit(format!("`{node}` is there already")));
+    }
+    let term = cut_class(request, output)?;
+    attach(request, parent, Branch { label, term, span: NEW_SPAN })
+}
+
+/// Removes what is below a class, as far as nothing else leads there. Without `all` it fails if
+/// there is more than a placeholder.
+pub(super) fn remove_class(
+    request: &mut Request,
+    output: &NodeOutput,
+    all: bool,
+    (graph, origins): (&Graph, &Origins),
+) -> Result<(), InvalidEdit> {
+    let below = readers(request, output)?;
+    match below.iter().map(|at| name_at(request, *at)).find(|name| *name != PLACEHOLDER) {
+        None => return Err(InvalidEdit(format!("nothing is below `{output}`"))),
+        Some(name) if !all => {
+            return Err(InvalidEdit(format!(
+                "`{output}` is not empty: `{name}` is below it (`remove {output} all` removes it)"
+            )));
+        }
+        Some(_) => {}
+    }
+    below.into_iter().try_for_each(|at| remove(request, at, (graph, origins)))
+}
