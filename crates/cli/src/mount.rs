@@ -34,7 +34,9 @@ pub(crate) fn mount(given: &MountArguments) -> ExitCode {
         "all" => Others::All,
         _ => Others::Names,
     };
-    let options = MountOptions { daemon: given.socket.clone(), for_all: given.all_users, others };
+    let exec = given.options.iter().any(|option| option == "exec");
+    let daemon = given.socket.clone();
+    let options = MountOptions { daemon, for_all: given.all_users, others, exec };
     if let Some((program, words)) = given.command.split_first() {
         return run_command(&directory, options, (program, words));
     }
@@ -141,6 +143,9 @@ fn spawn(given: &MountArguments, directory: &Path, socket: Stdio) -> std::io::Re
     }
     if let Some(socket) = &given.socket {
         command.arg("--socket").arg(socket);
+    }
+    for option in &given.options {
+        command.args(["-o", option]);
     }
     // The path is absolute, so it cannot be mistaken for an option.
     command.arg(directory).current_dir("/");

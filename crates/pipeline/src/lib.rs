@@ -27,6 +27,7 @@ pub use check::{check, classes_leaving};
 pub use classes::ClassSet;
 pub use graph::Graph;
 pub use language::{Diagnostic, Request, parse, render};
+pub use names::quoted_word;
 pub use read::read_request;
 pub use registry::Registry;
 pub use share::Share;

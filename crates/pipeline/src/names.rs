@@ -104,6 +104,12 @@ fn factor_text(millionths: u64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
+/// Returns a text as one word of a request, quoted if need be.
+#[must_use]
+pub fn quoted_word(text: &str) -> String {
+    quoted_unless_word(text.as_bytes())
+}
+
 /// Returns the text unchanged if it is one word, otherwise quoted for a request.
 pub(crate) fn quoted_unless_word(bytes: &[u8]) -> String {
     let bare = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-:,%@^~*".contains(byte);

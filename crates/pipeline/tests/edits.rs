@@ -115,7 +115,10 @@ fn v3_subtree_is_the_text_that_another_path_would_get() {
     let subtree = |text: &str, node: &str| {
         let found = pipeline::edit::subtree(text, node).map_err(|why| why.0)?;
         let of = |span: &pipeline::language::Span| text[span.start..span.end].to_owned();
-        Ok::<_, String>((found.text.clone(), found.filters.iter().map(of).collect::<Vec<_>>()))
+        Ok::<_, String>((
+            found.text.clone(),
+            found.filters.iter().flatten().map(of).collect::<Vec<_>>(),
+        ))
     };
     let expected = ("http |get pcap get.pcap".to_owned(), vec!["http", "pcap get.pcap"]);
     let found = subtree(WEB, "http").expect("a subtree");

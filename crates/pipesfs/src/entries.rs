@@ -1,6 +1,8 @@
 //! The entries of each directory: files, links and directories by name. This module is pure, like
 //! the tree.
 
+mod numbered;
+
 use crate::names::unescape;
 use crate::tree::{Child, Directory, DirectoryId, Tree};
 use streamline::paths;
@@ -256,22 +258,31 @@ impl Tree {
     #[must_use]
     pub fn lookup(&self, key: &Key, name: &str, names: &[String]) -> Option<Key> {
         let listed = self.entries(key, names)?.into_iter().find(|entry| entry.name == name);
-        listed.map(|entry| entry.key).or_else(|| self.lookup_unlisted(key, name))
+        listed
+            .map(|entry| entry.key)
+            .or_else(|| self.lookup_numbered(key, name))
+            .or_else(|| self.lookup_unlisted(key, name))
     }
 
     fn lookup_unlisted(&self, key: &Key, name: &str) -> Option<Key> {
         match (&key.part, &key.place) {
-            (Part::Whole, DirectoryId::Node(..) | DirectoryId::Class(..)) if name == STREAMS => {
+            (
+                Part::Whole,
+                DirectoryId::Node(..) | DirectoryId::Class(..) | DirectoryId::Path(_),
+            ) if name == STREAMS && !self.forms(&key.place).is_empty() => {
                 Some(key.sibling(Part::Streams))
             }
-            (Part::Whole, DirectoryId::Node(..) | DirectoryId::Class(..))
-                if self.past(key, name).is_some() =>
-            {
-                Some(key.sibling(Part::Link(name.to_owned())))
-            }
+            (
+                Part::Whole,
+                DirectoryId::Node(..) | DirectoryId::Class(..) | DirectoryId::Path(_),
+            ) if self.past(key, name).is_some() => Some(key.sibling(Part::Link(name.to_owned()))),
             (Part::Streams, _) => self.past(key, name).map(|stream| key.sibling(stream)),
             (Part::Whole, DirectoryId::Node(path, node)) => {
                 let class = unescape(name)?;
+                if paths::manual_names().contains(&class.as_str()) {
+                    // `mkdir tcp/http` makes the filter: the class of this name is `tcp/80`.
+                    return None;
+                }
                 let directory = self.directory(&key.place)?;
                 let (view, details) = self.first_node(directory)?;
                 let valid = !details.form.is_empty()
@@ -312,8 +323,10 @@ impl Tree {
         for (_, name) in self.forms(&key.place) {
             entries.push(key.entry(name, Part::Link(name.to_owned())));
         }
-        if let (DirectoryId::Node(..), Some(directory)) = (&key.place, directory) {
-            let (_, node) = self.first_node(directory)?;
+        if let (DirectoryId::Node(..) | DirectoryId::Path(_), Some(directory)) =
+            (&key.place, directory)
+            && let Some((_, node)) = self.first_node(directory)
+        {
             if !node.arguments.is_empty() {
                 entries.push(key.entry("config", Part::Config));
             }

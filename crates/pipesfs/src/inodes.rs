@@ -66,8 +66,28 @@ impl Inodes {
         known.references = known.references.saturating_sub(references);
         if known.references == 0
             && let Some(known) = self.objects.remove(&inode)
+            && self.numbers.get(&known.key) == Some(&inode)
         {
             self.numbers.remove(&known.key);
+        }
+    }
+
+    /// Lets an object, if it is looked up again, have another number: the kernel has removed the
+    /// one that it knows.
+    pub fn retire(&mut self, key: &Key) {
+        self.numbers.remove(key);
+    }
+
+    /// Gives the objects of these places the places to which they have moved. They keep their
+    /// numbers.
+    pub fn rebind(&mut self, places: &HashMap<DirectoryId, DirectoryId>) {
+        for (number, known) in &mut self.objects {
+            let Some(place) = places.get(&known.key.place) else { continue };
+            if self.numbers.get(&known.key) == Some(number) {
+                self.numbers.remove(&known.key);
+            }
+            known.key.place = place.clone();
+            self.numbers.insert(known.key.clone(), *number);
         }
     }
 }
@@ -91,5 +111,25 @@ mod tests {
         assert_ne!(inodes.reference(&one), first, "a number is not used twice");
         inodes.forget(ROOT, 5);
         assert!(inodes.key(ROOT).is_some());
+    }
+
+    #[test]
+    fn b1_moved_object_keeps_its_number_and_removed_one_loses_it() {
+        let mut inodes = Inodes::default();
+        let (one, other) =
+            (Key::directory(DirectoryId::Filters), Key::directory(DirectoryId::Machine));
+        let number = inodes.reference(&one);
+        inodes.rebind(&HashMap::from([(one.place.clone(), other.place.clone())]));
+        assert_eq!(inodes.key(number), Some(other.clone()));
+        assert_eq!(inodes.reference(&other), number);
+        inodes.retire(&other);
+        let again = inodes.reference(&other);
+        assert_ne!(again, number);
+        inodes.forget(number, 2);
+        assert_eq!(
+            inodes.reference(&other),
+            again,
+            "the old number does not take the new one along"
+        );
     }
 }

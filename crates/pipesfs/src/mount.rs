@@ -13,6 +13,8 @@ pub struct MountOptions {
     pub for_all: bool,
     /// The paths of other users that a listing of the root contains.
     pub others: Others,
+    /// True if mkdir(2) may make filters that open files or run programs.
+    pub exec: bool,
 }
 
 /// The paths of other users that a user sees in the root directory. The directories of these paths
@@ -60,7 +62,7 @@ impl Mount {
         device: std::os::fd::OwnedFd,
         options: MountOptions,
     ) -> sys::Result<Self> {
-        let server = Server::start(device.into(), options)?;
+        let server = Server::start(device.into(), (directory, options))?;
         Ok(Self { directory: directory.to_owned(), server })
     }
 

@@ -91,9 +91,14 @@ impl Snapshots {
                 view.line.clone_from(&known.line);
             }
         }
-        let tree = Tree::new(views);
+        let tree = Tree::after(views, &before.tree);
         let same = tree.paths == before.tree.paths && before.taken.is_some();
         let generation = before.generation + u64::from(!same);
+        if !same {
+            // Counters belong to the nodes of the requests that ran.
+            lock(&self.counters).clear();
+            lock(&self.samples).clear();
+        }
         let snapshot = Arc::new(Snapshot { generation, tree, failure, taken });
         *self.latest.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&snapshot);
         snapshot
@@ -152,6 +157,12 @@ impl Snapshots {
         let first = found().map(|(number, (_, first, _))| (number, Arc::clone(first)));
         let second = found().map(|(number, (_, _, second))| (number, Arc::clone(second)));
         (first.collect(), second.collect())
+    }
+
+    /// Returns the directory of the daemon, if it is not in a standard directory.
+    #[must_use]
+    pub fn directory(&self) -> Option<&std::path::Path> {
+        self.directory.as_deref()
     }
 
     /// Opens a new connection to the daemon.

@@ -7,8 +7,10 @@
 //! upstream is not shown.
 
 mod links;
+mod parents;
 
 use crate::names::{TakenNames, escape, filter_name};
+use parents::{Homes, Parents, first_parents, homes};
 use std::collections::{HashMap, VecDeque};
 use streamline::paths::{NodeDetails, PathView};
 
@@ -97,6 +99,8 @@ pub struct Tree {
     /// The directories; the first is the root.
     pub directories: Vec<Directory>,
     places: HashMap<DirectoryId, usize>,
+    /// The parent of each node.
+    homes: Homes,
     /// The directory of each node that is shown.
     shown: HashMap<Member, usize>,
 }
@@ -108,6 +112,22 @@ const NODE_ENTRIES: &[&str] =
 const ROOT_ENTRIES: &[&str] = &["README"];
 /// Reserved entry names in the directory of a path.
 const PATH_ENTRIES: &[&str] = &["request"];
+/// The source of a path that begins empty.
+pub const EMPTY_STREAM: &str = "stream";
+
+/// Names of entries of a path with one stream that are no nodes.
+const STREAM_ENTRIES: &[&str] = &[
+    "all",
+    "all.pcap",
+    "all.jsonl",
+    "config",
+    "stats",
+    "place",
+    "why",
+    "program",
+    "state",
+    "request",
+];
 
 /// A group of equal nodes of several paths, which may share a directory below another directory.
 struct Group {
@@ -121,11 +141,20 @@ impl Tree {
     /// Creates the tree of these paths. On name conflicts, root's paths come first, then paths in
     /// ascending order of their numbers.
     #[must_use]
-    pub fn new(mut paths: Vec<PathView>) -> Self {
+    pub fn new(paths: Vec<PathView>) -> Self {
+        Self::after(paths, &Self::default())
+    }
+
+    /// Creates the tree of these paths after an earlier tree. A node with several parents stays
+    /// below the one below which it stood, as long as there is an arc from there.
+    #[must_use]
+    pub fn after(mut paths: Vec<PathView>, before: &Self) -> Self {
         paths.sort_by_key(|view| (view.path.uid != 0, view.path.number));
         let mut tree = Self { paths, ..Self::default() };
         tree.add((DirectoryId::Root, String::new()), 0, Vec::new(), ROOT_ENTRIES);
-        let parents: Vec<_> = tree.paths.iter().map(|view| first_parents(&view.nodes)).collect();
+        let parents = |view: &PathView| first_parents(view, &before.homes);
+        let parents: Vec<Parents> = tree.paths.iter().map(parents).collect();
+        tree.homes = homes(&tree.paths, &parents);
         let mut open = VecDeque::new();
         tree.add_named_paths(&parents, &mut open);
         tree.add_sources(&parents, &mut open);
@@ -162,7 +191,19 @@ impl Tree {
             let name = self.take_name(0, &escape(&name), self.paths[path].path.number.into());
             let at = self.add((place, name), 0, Vec::new(), PATH_ENTRIES);
             self.describe(at, path);
-            for node in top_nodes(&self.paths[path].nodes, parents) {
+            let top = top_nodes(&self.paths[path].nodes, parents);
+            if let [node] = top.as_slice()
+                && self.paths[path].nodes[*node].filter == EMPTY_STREAM
+            {
+                // The directory of a path that began empty is that of its stream.
+                let member = Member { path, node: *node };
+                self.directories[at].members = vec![member];
+                self.directories[at].taken = TakenNames::reserved(STREAM_ENTRIES);
+                self.shown.insert(member, at);
+                open.push_back(at);
+                continue;
+            }
+            for node in top {
                 self.add_node(at, vec![Member { path, node }], open);
             }
         }
@@ -311,22 +352,6 @@ impl Tree {
         let directory = &mut self.directories[at];
         (directory.uid, directory.started) = (uid, started);
     }
-}
-
-/// The first parent of each node of a path, with the index of the arc from that parent.
-type Parents = Vec<Option<(usize, usize)>>;
-
-fn first_parents(nodes: &[NodeDetails]) -> Parents {
-    let mut parents: Parents = vec![None; nodes.len()];
-    for (from, node) in nodes.iter().enumerate() {
-        for (number, arc) in node.arcs.iter().enumerate().filter(|(_, arc)| !arc.back) {
-            let shown = nodes.get(arc.to).is_some_and(|node| !node.implied);
-            if let Some(parent) = parents.get_mut(arc.to).filter(|_| shown) {
-                parent.get_or_insert((from, number));
-            }
-        }
-    }
-    parents
 }
 
 /// Returns the nodes that have no parent.

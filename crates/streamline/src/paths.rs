@@ -5,10 +5,14 @@
 
 pub use endpoint::written::{WriterEnded, WriterSocket};
 pub use member::client::{Client, ClientError, PathClient, QUERY_TIMEOUT, escape_hidden};
+pub use member::faults::OUTDATED;
 pub use member::protocol::{
-    Amount, Argument, Counters, Event, Filter, Loss, NodeArc, NodeDetails, Path, Tap, TapReport,
-    TapStart, WriteTo,
+    Amount, Argument, Change, Counters, Event, Filter, Loss, NodeArc, NodeDetails, Path, Tap,
+    TapReport, TapStart, WriteTo,
 };
+pub use new_filter::{NewFilter, new_filter, with_arguments};
+
+mod new_filter;
 
 use crate::neighbors::NeighborFindings;
 use engine::doctor::neighbors::Neighbors;

@@ -40,6 +40,41 @@ pub fn identity() -> (u32, u32) {
     (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
 }
 
+/// Runs `body` with the effective user and group of another user, and without supplementary groups,
+/// in this thread alone. The real and the saved user stay root, so that the other user can neither
+/// signal nor trace this process. Needs root.
+///
+/// # Errors
+///
+/// Fails before `body` runs. If the rights of this thread cannot be restored afterwards, the
+/// process aborts.
+pub fn act_as<T>((uid, gid): (u32, u32), body: impl FnOnce() -> T) -> Result<T> {
+    use rustix::fs::{Gid, Uid};
+    let who = || format!("user {uid}");
+    let own = (rustix::process::getuid(), rustix::process::geteuid());
+    let own_group = (rustix::process::getgid(), rustix::process::getegid());
+    let groups = rustix::process::getgroups().context("getgroups", "")?;
+    let (other, other_group) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    let begin = || {
+        rustix::thread::set_thread_groups(&[]).context("setgroups", who())?;
+        rustix::thread::set_thread_res_gid(own_group.0, other_group, own_group.1)
+            .context("setresgid", who())?;
+        rustix::thread::set_thread_res_uid(own.0, other, own.1).context("setresuid", who())
+    };
+    let end = || {
+        rustix::thread::set_thread_res_uid(own.0, own.1, own.1)?;
+        rustix::thread::set_thread_res_gid(own_group.0, own_group.1, own_group.1)?;
+        rustix::thread::set_thread_groups(&groups)
+    };
+    let begun = begin();
+    let done = begun.map(|()| body());
+    if end().is_err() {
+        // The next request of this thread would run as this user.
+        std::process::abort();
+    }
+    done
+}
+
 /// Starts a new session, which detaches this process from its terminal and process group for good.
 pub fn leave_terminal() -> Result<()> {
     rustix::process::setsid().context("setsid", "")?;

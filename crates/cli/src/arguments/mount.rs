@@ -20,6 +20,11 @@ pub(crate) struct MountArguments {
     /// Show the paths of the daemon in this folder
     #[arg(long, value_name = "FOLDER")]
     pub(crate) socket: Option<PathBuf>,
+    /// exec: mkdir and mv may make filters that open files or run programs (exec, files, pcap,
+    /// read, replay and the like). Other changes of the tree need no option: mkdir DIR/…/FILTER
+    /// makes a filter, mv moves it, ln -s gives it a further parent, rmdir and rm -r remove it
+    #[arg(short = 'o', value_name = "OPTION", value_parser = ["exec"])]
+    pub(crate) options: Vec<String>,
     /// Serve in the background, and report the mount on standard input
     #[arg(long, hide = true)]
     pub(crate) background: bool,

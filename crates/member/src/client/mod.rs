@@ -154,6 +154,12 @@ impl Client {
         }
     }
 
+    /// Connects like [`connect`](Self::connect), and waits for the daemon for at most `limit`.
+    pub fn connect_within(&self, path: &str, limit: Duration) -> Result<PathClient, ClientError> {
+        self.caller.set_timeout(limit)?;
+        self.connect(path)
+    }
+
     /// Calls the same methods on many paths in parallel, and passes each connection with its
     /// replies to `take`. The methods must have no parameters.
     ///

@@ -49,9 +49,8 @@ impl Service {
                 single_reply(&CountReply { counters: self.current_counters() })
             }
             "Change" => {
-                let change: Change = call.deserialize_parameters()?;
                 self.check_caller_waits(id)?;
-                single_reply(&self.change_request(&change)?)
+                single_reply(&self.change_request(&call.deserialize_parameters()?)?)
             }
             "Take" => single_reply(&self.take_from_other(id, call)?),
             // A prepared path receives this call while it waits for the decision.

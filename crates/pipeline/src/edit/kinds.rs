@@ -91,7 +91,7 @@ pub enum Edit {
         from: NodeOutput,
     },
     /// Makes several edits, all or none, as one change.
-    Sequence(Vec<Edit>),
+    Sequence(Vec<Self>),
     /// Replaces the entire text. The longest common subsequence of filters keeps its state.
     Whole(String),
 }

@@ -41,7 +41,7 @@ use tree::filters;
 pub use arcs::subtree;
 pub use find::filter_span;
 pub use kinds::{Edit, EditResult, InvalidEdit, NodeOutput, PathMove, Position, Subtree};
-pub use tree::differ_only_in_arguments;
+pub use tree::{differ_only_in_arguments, single_filter};
 pub(crate) use tree::{for_each_filter, join_with_pipe, parse_filter, parse_tree, replace_at};
 
 impl Edit {

@@ -180,7 +180,7 @@ fn v3_edits_of_one_change_apply_in_turn_or_not_at_all() {
 }
 
 #[test]
-fn v3_what_is_below_a_class_moves_behind_a_new_filter() {
+fn v3_readers_of_a_class_move_behind_a_new_filter() {
     let line = "rx | tcp | http | (|get (count + inspect) + |post print) ; tap | udp | discard";
     assert_eq!(
         apply_words(line, "move http/get below udp"),

@@ -54,6 +54,14 @@ pub(crate) fn parse_filter(text: &str) -> Result<Term, InvalidEdit> {
     Ok(term)
 }
 
+/// Returns the name of the filter that a text consists of. Fails if it is not exactly one.
+pub fn single_filter(text: &str) -> Result<String, InvalidEdit> {
+    match parse_filter(text)? {
+        Term::Filter(node) => Ok(node.name.text),
+        _ => Err(InvalidEdit(format!("`{text}` is not one filter"))),
+    }
+}
+
 /// Returns all filters in the order of the text.
 pub(super) fn filters(request: &Request) -> impl Iterator<Item = &FilterTerm> {
     fn add_filters<'t>(term: &'t Term, to: &mut Vec<&'t FilterTerm>) {

@@ -1,10 +1,114 @@
-//! Changes of the tree. Each change is an edit of a path, which the path's own process applies.
+//! Changes of the tree: each is an edit of a path, which the path's own process applies.
 //!
-//! - [`threads`]: the threads in which they run.
+//! - [`plan`]: the edit for a change of the tree, a pure function of the tree; [`places`]: outputs
+//!   and parents in the words of edits;
+//! - [`carry_out`]: the edit, made by the path's process in the name of the caller;
+//! - [`start`]: paths that begin; [`threads`]: the threads in which edits run.
 
+pub(crate) mod carry_out;
+mod places;
+pub(crate) mod plan;
+mod rename;
+mod start;
 pub(crate) mod threads;
 
+#[cfg(test)]
+mod tests;
+
+use crate::entries::Key;
+use crate::protocol::errno;
+use crate::tree::{Child, DirectoryId, Tree};
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-/// Maximum time of an edit. The kernel locks the directory meanwhile.
+pub(crate) use rename::rename as plan_rename;
+
+/// Maximum time of an edit. The kernel holds the directory meanwhile.
 pub const EDIT_LIMIT: Duration = Duration::from_secs(2);
+
+/// A refusal of a change, with its reason.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Refusal {
+    /// Error number for the caller.
+    pub(crate) errno: i32,
+    /// Reason for `.error`.
+    pub(crate) why: String,
+}
+
+impl Refusal {
+    pub(crate) fn new(errno: i32, why: impl Into<String>) -> Self {
+        Self { errno, why: why.into() }
+    }
+
+    /// Creates the refusal for an object that no longer exists.
+    pub(crate) fn gone() -> Self {
+        Self::new(errno::ENOENT, "it no longer exists")
+    }
+}
+
+/// The permissions of a mount.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Permitted {
+    /// True if filters that open files or run programs may be made.
+    pub(crate) exec: bool,
+    /// Directory of the mount, with which absolute targets of links begin.
+    pub(crate) mount: std::path::PathBuf,
+}
+
+/// Returns the directory that an edit has added to a directory: the one with this name, or else the
+/// first.
+pub(crate) fn new_child((old, new): (&Tree, &Tree), (parent, name): (&Key, &str)) -> Option<Key> {
+    let directory = new.directory(&parent.place)?;
+    let is_new = |key: &Key| old.directory(&key.place).is_none();
+    let children = directory.children.iter().filter_map(|(known, child)| {
+        let Child::Directory(at) = child else { return None };
+        Some((known, Key::directory(new.directories.get(*at)?.place.clone())))
+    });
+    let added: Vec<_> = children.filter(|(_, key)| is_new(key)).collect();
+    let named = added.iter().find(|(known, _)| *known == name);
+    named.or_else(|| added.first()).map(|(_, key)| key.clone())
+}
+
+/// Returns the new place of each place that a move has renumbered: those of nodes that stand in
+/// another path now.
+pub(crate) fn moved_places(
+    (old, (parent, name)): (&Tree, (&Key, &str)),
+    (new, (into, to)): (&Tree, (&Key, &str)),
+) -> HashMap<DirectoryId, DirectoryId> {
+    let mut places = HashMap::new();
+    let from = old.lookup(parent, name, &[]);
+    if let (Some(from), Some(to)) = (from, new_child((old, new), (into, to))) {
+        let mut seen = HashSet::new();
+        match (&from.place, &to.place) {
+            (DirectoryId::Class(_, _, class), DirectoryId::Node(path, node)) => {
+                let class = DirectoryId::Class(*path, node.clone(), class.clone());
+                pair_up((old, &from.place), (new, &class), &mut places, &mut seen);
+            }
+            _ => pair_up((old, &from.place), (new, &to.place), &mut places, &mut seen),
+        }
+    }
+    places
+}
+
+/// Adds the pairs of places of two subtrees that have the same names.
+fn pair_up(
+    (old, from): (&Tree, &DirectoryId),
+    (new, to): (&Tree, &DirectoryId),
+    places: &mut HashMap<DirectoryId, DirectoryId>,
+    seen: &mut HashSet<DirectoryId>,
+) {
+    if !seen.insert(from.clone()) {
+        return;
+    }
+    places.insert(from.clone(), to.clone());
+    let (Some(before), Some(after)) = (old.directory(from), new.directory(to)) else { return };
+    for (name, child) in &before.children {
+        let same = after.children.iter().find(|(known, _)| known == name);
+        if let (Child::Directory(one), Some((_, Child::Directory(other)))) = (child, same)
+            && let (Some(one), Some(other)) =
+                (old.directories.get(*one), new.directories.get(*other))
+        {
+            pair_up((old, &one.place), (new, &other.place), places, seen);
+        }
+    }
+}

@@ -1,20 +1,169 @@
 //! Operations that change the tree, in threads that may block.
 
-use super::{Outcome, Server};
+use super::{Outcome, Server, lock};
+use crate::edits::carry_out::{Caller, Done, carry_out};
+use crate::edits::plan::{Planned, link, make_directory, remove_directory, unlink};
+use crate::edits::{EDIT_LIMIT, Refusal, moved_places, new_child, plan_rename};
+use crate::entries::{Key, Part};
 use crate::protocol::{Header, TreeEdit, errno};
+use crate::snapshot::{CURRENT, Snapshot};
+use crate::tree::{DirectoryId, Tree, key_of};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Maximum number of times that an edit is planned anew, because another edit came first.
+const ATTEMPTS_MAX: usize = 4;
 
 impl Server {
-    /// Makes a change of the tree. Blocks for at most [`EDIT_LIMIT`](crate::edits::EDIT_LIMIT).
+    /// Makes a change of the tree. Blocks for at most [`EDIT_LIMIT`].
     pub(super) fn edit(&self, header: &Header, edit: &TreeEdit) -> Result<Outcome, i32> {
-        let what = match edit {
-            TreeEdit::MakeDirectory(name) => format!("mkdir {name}"),
-            TreeEdit::RemoveDirectory(name) | TreeEdit::Unlink(name) => format!("rm {name}"),
-            TreeEdit::Rename { from, to, .. } => format!("mv {from} {to}"),
-            TreeEdit::MakeLink { name, .. } | TreeEdit::HardLink { name, .. } => {
-                format!("ln {name}")
-            }
+        let caller = Caller {
+            user: (header.uid, header.gid),
+            is_other: header.uid != self.owner.0,
+            deadline: Instant::now() + EDIT_LIMIT,
         };
-        let why = format!("{what}: the tree cannot be changed: `streamline set` edits a path");
-        Err(self.fail(header.uid, errno::EROFS, why))
+        let parent = self.key(header.inode)?;
+        let into = match edit {
+            TreeEdit::Rename { directory, .. } => self.key(*directory)?,
+            _ => parent.clone(),
+        };
+        self.try_edit(&caller, edit, &parent, &into).map_err(|Refusal { errno, why }| {
+            let tree = &self.snapshots.latest().tree;
+            let path = |key: &Key, name: &str| {
+                let directory = tree.path_to(key);
+                let slash = if directory.is_empty() { "" } else { "/" };
+                format!("{directory}{slash}{name}")
+            };
+            let what = match edit {
+                TreeEdit::MakeDirectory(name) => format!("mkdir {}", path(&parent, name)),
+                TreeEdit::RemoveDirectory(name) => format!("rmdir {}", path(&parent, name)),
+                TreeEdit::Unlink(name) => format!("rm {}", path(&parent, name)),
+                TreeEdit::Rename { from, to, .. } => {
+                    format!("mv {} {}", path(&parent, from), path(&into, to))
+                }
+                TreeEdit::MakeLink { name, target } => {
+                    format!("ln -s {target} {}", path(&parent, name))
+                }
+                TreeEdit::HardLink { name, .. } => format!("ln {}", path(&parent, name)),
+            };
+            self.fail(header.uid, errno, format!("{what}: {why}"))
+        })
     }
+
+    fn try_edit(
+        &self,
+        caller: &Caller,
+        edit: &TreeEdit,
+        parent: &Key,
+        into: &Key,
+    ) -> Result<Outcome, Refusal> {
+        let mut age = CURRENT;
+        for _ in 0..ATTEMPTS_MAX {
+            let before = self.snapshots.refresh(age);
+            let planned = match self.plan(&before.tree, edit, parent, into) {
+                Ok(planned) => planned,
+                // The tree may have changed since.
+                Err(_) if age > Duration::ZERO => {
+                    age = Duration::ZERO;
+                    continue;
+                }
+                Err(refusal) => return Err(refusal),
+            };
+            let done = carry_out(&before.tree, &planned, caller, &self.snapshots)?;
+            age = Duration::ZERO;
+            if matches!(done, Done::Outdated) {
+                continue;
+            }
+            let after = match planned {
+                Planned::Nothing => Arc::clone(&before),
+                _ => self.snapshots.refresh(age),
+            };
+            return self.show(edit, (parent, into), (&before, &after), &done);
+        }
+        let why = "other edits of the path came first, each time: try again";
+        Err(Refusal::new(errno::EBUSY, why))
+    }
+
+    fn plan(
+        &self,
+        tree: &Tree,
+        edit: &TreeEdit,
+        parent: &Key,
+        into: &Key,
+    ) -> Result<Planned, Refusal> {
+        match edit {
+            TreeEdit::MakeDirectory(name) => make_directory(tree, (parent, name), &self.permitted),
+            TreeEdit::RemoveDirectory(name) => remove_directory(tree, (parent, name)),
+            TreeEdit::Unlink(name) => unlink(tree, (parent, name)),
+            TreeEdit::Rename { from, to, flags, .. } => {
+                let may = (*flags, &self.permitted);
+                plan_rename(tree, (parent, from), (into, to), may)
+            }
+            TreeEdit::MakeLink { name, target } => {
+                link(tree, (parent, name), target, &self.permitted)
+            }
+            TreeEdit::HardLink { .. } => {
+                let why = "a filter has one directory: `ln -s` gives it a further parent";
+                Err(Refusal::new(errno::EPERM, why))
+            }
+        }
+    }
+
+    /// Returns the reply to a change that has been made, and gives objects that the kernel knows
+    /// their new identities.
+    fn show(
+        &self,
+        edit: &TreeEdit,
+        (parent, into): (&Key, &Key),
+        (before, after): (&Snapshot, &Snapshot),
+        done: &Done,
+    ) -> Result<Outcome, Refusal> {
+        let (old, new) = (&before.tree, &after.tree);
+        match edit {
+            TreeEdit::RemoveDirectory(name) | TreeEdit::Unlink(name) => {
+                if let Some(key) = old.lookup(parent, name, &[]) {
+                    // The kernel takes the object for dead, also if its name exists again.
+                    lock(&self.inodes).retire(&key);
+                }
+                Ok(Outcome::Done)
+            }
+            TreeEdit::Rename { from, to, .. } => {
+                let places = moved_places((old, (parent, from)), (new, (into, to)));
+                lock(&self.inodes).rebind(&places);
+                Ok(Outcome::Done)
+            }
+            TreeEdit::MakeLink { name, .. } => {
+                self.entry(&parent.sibling(Part::Link(name.clone())))
+            }
+            TreeEdit::MakeDirectory(name) => {
+                let key = match done {
+                    Done::Started(number) => started(new, *number),
+                    _ => new_child((old, new), (parent, name)),
+                };
+                self.entry(&key.ok_or_else(Refusal::gone)?)
+            }
+            TreeEdit::HardLink { .. } => Ok(Outcome::Done),
+        }
+    }
+
+    fn entry(&self, key: &Key) -> Result<Outcome, Refusal> {
+        let inode = lock(&self.inodes).reference(key);
+        self.attributes(key, inode).map(Outcome::Entry).map_err(|_| {
+            lock(&self.inodes).forget(inode, 1);
+            Refusal::gone()
+        })
+    }
+}
+
+/// Returns the directory of a path that has just started: its own, or that of its source.
+fn started(tree: &Tree, number: u32) -> Option<Key> {
+    let at = tree.paths.iter().position(|view| view.path.number == number)?;
+    let own = DirectoryId::Path(key_of(tree.paths.get(at)?));
+    if tree.directory(&own).is_some() {
+        return Some(Key::directory(own));
+    }
+    let shown = |directory: &&crate::tree::Directory| {
+        directory.members.iter().any(|member| member.path == at)
+    };
+    tree.directories.iter().find(shown).map(|found| Key::directory(found.place.clone()))
 }

@@ -12,6 +12,7 @@ mod objects;
 mod open;
 mod written;
 
+use crate::edits::Permitted;
 use crate::edits::threads::{self, EditThreads};
 use crate::entries::Key;
 use crate::failures::Failures;
@@ -26,6 +27,7 @@ use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::{AsFd as _, BorrowedFd};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
@@ -57,6 +59,9 @@ pub struct Server {
     /// User id and group id of this process.
     owner: (u32, u32),
     others: Others,
+    /// True if all users of the machine have access.
+    for_all: bool,
+    permitted: Permitted,
     over: AtomicBool,
     ended: EventFd,
 }
@@ -81,7 +86,10 @@ enum Handle {
 
 impl Server {
     /// Starts a server for a mount whose requests arrive at `device`.
-    pub fn start(device: File, options: MountOptions) -> sys::Result<Arc<Self>> {
+    pub fn start(
+        device: File,
+        (directory, options): (&Path, MountOptions),
+    ) -> sys::Result<Arc<Self>> {
         let device = Arc::new(device);
         let failures = Arc::new(Failures::default());
         let (streams, endings) = Streams::new(Arc::clone(&device), Arc::clone(&failures))?;
@@ -100,6 +108,8 @@ impl Server {
             failures,
             owner: sys::process::identity(),
             others: options.others,
+            for_all: options.for_all,
+            permitted: Permitted { exec: options.exec, mount: directory.to_owned() },
             over: AtomicBool::new(false),
             ended: EventFd::new()?,
             device,

@@ -49,13 +49,20 @@ impl Server {
         let shown = tree.directory(&node).filter(|_| !public);
         let (uid, started) = shown.map_or((self.owner.0, 0), |shown| (shown.uid, shown.started));
         let (kind, read) = match key.kind() {
-            ObjectKind::Directory => (DIRECTORY, 0o500),
+            ObjectKind::Directory => (DIRECTORY, if public { 0o500 } else { 0o700 }),
             ObjectKind::File if tree.is_written(key) => (FILE, 0o600),
             ObjectKind::File => (FILE, 0o400),
             ObjectKind::Link => (LINK, 0o777),
         };
         // Every user may read the manual and see which paths exist.
         let read = if public { read | read >> 3 | read >> 6 } else { read };
+        let root = *key == Key::directory(DirectoryId::Root);
+        let read = match (root, self.for_all) {
+            // Users make paths, and remove their own alone.
+            (true, true) => 0o1777,
+            (true, false) => 0o755,
+            (false, _) => read,
+        };
         let size = match &key.part {
             Part::Text(Text::Readme | Text::Manual(_)) => {
                 content::text(tree, key, &CountersByPath::new()).map_or(0, |text| text.len() as u64)

@@ -1,0 +1,448 @@
+//! Tests of changes of the tree of PipesFS: each is an edit of a running path.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+
+mod common;
+
+use common::mounted::{Mounted, Reader, run_in};
+use common::{Folder, Guard};
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{ErrorKind, Read as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, symlink};
+use std::process::{Command, Stdio};
+use testkit::{need, wait_until};
+
+const ETIMEDOUT: i32 = 110;
+const EBUSY: i32 = 16;
+const EPERM: i32 = 1;
+const EINVAL: i32 = 22;
+const ENOTEMPTY: i32 = 39;
+const EEXIST: i32 = 17;
+const EXDEV: i32 = 18;
+
+/// A path with the name `web`, a daemon and a mount.
+struct Edited {
+    mounted: Mounted,
+    _path: Guard,
+    _daemon: Guard,
+    folder: Folder,
+}
+
+impl Edited {
+    fn new(line: &str) -> Option<Self> {
+        Self::with_options(line, &[])
+    }
+
+    fn with_options(line: &str, options: &[&str]) -> Option<Self> {
+        let folder = Folder::new();
+        let daemon = folder.daemon();
+        let mounted = Mounted::new(&folder, options)?;
+        let path = folder.spawn_named("web", line);
+        wait_until("it is shown", || mounted.path("web").is_dir());
+        Some(Self { mounted, _path: path, _daemon: daemon, folder })
+    }
+
+    fn request(&self) -> String {
+        self.mounted.text("web/request").trim_end().to_owned()
+    }
+
+    fn make(&self, name: &str) -> Result<(), i32> {
+        number(fs::create_dir(self.mounted.path(name)))
+    }
+
+    fn remove(&self, name: &str) -> Result<(), i32> {
+        number(fs::remove_dir(self.mounted.path(name)))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), i32> {
+        number(fs::rename(self.mounted.path(from), self.mounted.path(to)))
+    }
+
+    fn link(&self, target: &str, name: &str) -> Result<(), i32> {
+        number(symlink(target, self.mounted.path(name)))
+    }
+
+    fn error(&self) -> String {
+        self.mounted.text(".error")
+    }
+}
+
+fn signal(name: &str, process: u32) {
+    let process = process.to_string();
+    assert!(Command::new("kill").args([name, &process]).status().unwrap().success());
+}
+
+/// Stops a process, and waits until each of its threads is stopped.
+fn stop(process: u32) {
+    signal("-STOP", process);
+    let is_stopped = |thread: fs::DirEntry| {
+        let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        stat.rsplit(") ").next().is_some_and(|state| state.starts_with('T'))
+    };
+    wait_until("all threads are stopped", || {
+        let threads = fs::read_dir(format!("/proc/{process}/task")).unwrap();
+        threads.flatten().all(is_stopped)
+    });
+}
+
+/// Returns the error number of an operation.
+fn number(done: std::io::Result<()>) -> Result<(), i32> {
+    done.map_err(|error| error.raw_os_error().unwrap())
+}
+
+#[test]
+fn b3_directory_is_made_as_a_filter_below_another_or_below_a_class() {
+    let Some(web) = Edited::new("generate rate=1000 | udp | dport |9 count") else { return };
+    web.make("web/generate/udp/dport/9/inspect").unwrap();
+    assert!(web.mounted.path("web/generate/udp/dport/9/inspect/stats").is_dir());
+    // A class exists for as long as its node.
+    assert_eq!(web.make("web/generate/udp/dport/53"), Err(EEXIST));
+    web.make("web/generate/udp/dport/53/count").unwrap();
+    web.make("web/generate/udp/sample:3").unwrap();
+    web.make("web/generate/udp/bpf:udp port 9").unwrap();
+    assert_eq!(
+        web.request(),
+        "generate rate=1000 | udp | (dport | (|9 count + |9 inspect + |53 count)) + sample 3 + bpf \
+         \"udp port 9\""
+    );
+    assert_eq!(web.mounted.text("web/generate/udp/sample:3/config/every"), "3\n");
+    for (name, errno, why) in [
+        ("web/generate/udp/nonsense", EINVAL, "no filter is called `nonsense`"),
+        ("web/generate/udp/rx:lo", EINVAL, "`rx` is a source"),
+        ("web/generate/udp/sample:x", EINVAL, "sample"),
+        ("web/generate/udp/sample:3 | exec sh", EINVAL, "`sample \"3 | exec sh\"`"),
+        ("web/generate/udp/count#7", EINVAL, "`#` precedes the number"),
+        ("web/generate/udp/stats/count", EPERM, "it is a view"),
+        ("web/generate/udp/exec:sh", EPERM, "`exec` opens files or runs a program"),
+        ("web/generate/udp/pcap:x", EPERM, "mount with `streamline mount -o exec DIR`"),
+        (".filters/nonsense", EPERM, "no filter stands here"),
+        ("count", EINVAL, "`count` is no source"),
+        ("no:filter", EINVAL, "neither a filter nor a name"),
+    ] {
+        let before = web.request();
+        assert_eq!(web.make(name), Err(errno), "{name}");
+        let error = web.error();
+        assert!(error.starts_with(&format!("mkdir {name}: ")), "{name}: {error}");
+        if name != "web/generate/udp/sample:3 | exec sh" {
+            assert!(error.contains(why), "{name}: {error}");
+        }
+        assert_eq!(web.request(), before, "{name}");
+    }
+}
+
+#[test]
+fn b3_option_exec_permits_filters_that_open_files() {
+    let line = "generate rate=1000 | udp | count";
+    let Some(web) = Edited::with_options(line, &["-o", "exec"]) else { return };
+    let file = web.folder.path().join("frames.pcap");
+    let name = file.display().to_string().replace('/', "%2F");
+    web.make(&format!("web/generate/pcap:{name}")).unwrap();
+    wait_until("it is written", || fs::metadata(&file).is_ok_and(|about| about.len() > 0));
+}
+
+#[test]
+fn b6_filter_moves_with_its_state_and_what_is_below_it() {
+    let line = "generate rate=2000 seq=yes | (udp | dport |9 count) + sample 2";
+    let Some(web) = Edited::new(line) else { return };
+    let blocks = "generate/udp/dport/9/count/stats/blocks";
+    wait_until("blocks come", || web.mounted.number(&format!("web/{blocks}")) > 100);
+    let inode = |name: &str| fs::metadata(web.mounted.path(name)).unwrap().ino();
+    let before = inode("web/generate/udp/dport");
+    let counted = web.mounted.number(&format!("web/{blocks}"));
+    web.rename("web/generate/udp", "web/generate/sample:2/udp").unwrap();
+    assert_eq!(web.request(), "generate rate=2000 seq=yes | sample 2 | udp | dport |9 count");
+    assert_eq!(inode("web/generate/sample:2/udp/dport"), before);
+    assert!(!web.mounted.path("web/generate/udp").exists());
+    let now = web.mounted.number("web/generate/sample:2/udp/dport/9/count/stats/blocks");
+    assert!(now >= counted, "{now} after {counted}");
+    // Another name is other arguments.
+    web.rename("web/generate/sample:2", "web/generate/sample:5").unwrap();
+    assert_eq!(web.mounted.text("web/generate/sample:5/config/every"), "5\n");
+    for (from, to, errno, why) in [
+        ("web/generate/sample:5", "web/generate/count", EINVAL, "stays this filter"),
+        ("web/generate/sample:5", "web/generate/sample:5/udp/sample:5", EINVAL, ""),
+        ("web/generate/sample:5/udp", "udp", EINVAL, "only a source begins a path"),
+        ("web/generate", "web/generate/sample:5/generate", EINVAL, ""),
+        ("web", "net", 95, "a path keeps its name"),
+        ("web/generate/stats", "web/generate/x", EPERM, "it is a view"),
+    ] {
+        let before = web.request();
+        let refused = web.rename(from, to).unwrap_err();
+        assert_eq!(refused, errno, "mv {from} {to}: {}", web.error());
+        assert_ne!(refused, EXDEV, "mv would copy and delete");
+        assert!(why.is_empty() || web.error().contains(why), "{}", web.error());
+        assert_eq!(web.request(), before);
+    }
+}
+
+#[test]
+fn b6_open_reader_stays_while_its_filter_moves() {
+    let line = "generate rate=2000 seq=yes | (udp | dport |9 count) + sample 2";
+    let Some(web) = Edited::new(line) else { return };
+    const O_NONBLOCK: i32 = 0o4000;
+    let mut options = fs::OpenOptions::new();
+    options.read(true).custom_flags(O_NONBLOCK);
+    let open = |name: &str| options.open(web.mounted.path(name)).unwrap();
+    let mut streams = [open("web/generate/udp/all"), open("web/generate/udp/dport/9/count/all")];
+    let mut read = |at: usize| {
+        let mut bytes = vec![0; 1 << 16];
+        match streams[at].read(&mut bytes) {
+            Ok(length) => {
+                assert!(length > 0, "the stream goes on");
+                length
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
+            Err(error) => panic!("{error}"),
+        }
+    };
+    for at in 0..2 {
+        wait_until("it is read", || read(at) > 0);
+    }
+    for (from, to) in [
+        ("web/generate/udp", "web/generate/sample:2/udp"),
+        ("web/generate/sample:2/udp", "web/generate/udp"),
+    ] {
+        web.rename(from, to).unwrap();
+        let counted = || web.mounted.number("web/generate/stats/blocks");
+        for at in 0..2 {
+            // What was on its way has come before as many blocks as any pipe holds.
+            let since = counted();
+            let mut bytes = 0;
+            wait_until("it is read on", || {
+                bytes += read(at);
+                counted() > since + 1000 && bytes > 10_000
+            });
+        }
+    }
+}
+
+#[test]
+fn b4_trees_are_removed_leaf_by_leaf_each_filter_once() {
+    let line =
+        "generate rate=1000 | (udp | dport | (|9 count + |10:20 (sample 2 | count))) + inspect";
+    let Some(web) = Edited::new(line) else { return };
+    assert_eq!(web.remove("web/generate/udp"), Err(ENOTEMPTY));
+    assert!(web.error().contains("it is not empty"), "{}", web.error());
+    let mut events = Command::new("cat");
+    events.arg(".events").current_dir(&web.mounted.directory).stdout(Stdio::piped());
+    let mut events = Reader(events.spawn().unwrap());
+    let mut lines = events.0.stdout.take().unwrap();
+    let mut first = [0; 1];
+    lines.read_exact(&mut first).unwrap();
+    let (_, status) = run_in(&web.mounted, "rm -r web/generate/udp/dport/10:20 2>&1");
+    assert_eq!(status, 0, "{}", web.error());
+    assert_eq!(web.request(), "generate rate=1000 | (udp | dport |9 count) + inspect");
+    assert_eq!(run_in(&web.mounted, "rm -r web/generate/udp").1, 0, "{}", web.error());
+    assert_eq!(web.request(), "generate rate=1000 | inspect");
+    // What remains of a path with a name is a stream to which programs write.
+    assert_eq!(run_in(&web.mounted, "rm -r web/generate").1, 0, "{}", web.error());
+    assert_eq!(web.request(), "stream | discard");
+    assert!(web.mounted.names("web").contains("all"));
+    assert_eq!(run_in(&web.mounted, "rm -r web").1, 0, "{}", web.error());
+    assert!(!web.mounted.path("web").exists());
+    let mut text = String::new();
+    let ended = || !web.folder.run(&["ps"]).out.contains(" web ");
+    wait_until("it has ended", ended);
+    let _ = events.0.kill();
+    lines.read_to_string(&mut text).unwrap();
+    let changed = text.lines().filter(|line| line.starts_with("changed")).count();
+    // Two filters of the class, three of the rest, two of `generate` with what is below it.
+    assert_eq!(changed, 2 + 3 + 2, "{text}");
+}
+
+#[test]
+fn b5_symbolic_link_is_a_further_parent() {
+    let line = "generate rate=1000 | (udp | dport |9 count) + (sample 2 | inspect)";
+    let Some(web) = Edited::new(line) else { return };
+    web.link("../udp/dport/9/count", "web/generate/sample:2/count").unwrap();
+    let target = fs::read_link(web.mounted.path("web/generate/sample:2/count")).unwrap();
+    assert_eq!(target.to_str(), Some("../udp/dport/9/count"));
+    assert!(web.mounted.path("web/generate/sample:2/count/stats").is_dir());
+    assert!(web.request().contains("--name=count"), "{}", web.request());
+    let absolute = web.mounted.path("web/generate/sample:2/inspect").display().to_string();
+    web.link(&absolute, "web/generate/udp/inspect").unwrap();
+    // A link moves as a parent does.
+    web.rename("web/generate/sample:2/count", "web/generate/count").unwrap();
+    fs::remove_file(web.mounted.path("web/generate/count")).unwrap();
+    assert_eq!(run_in(&web.mounted, "rm web/generate/udp/inspect").1, 0, "{}", web.error());
+    assert_eq!(web.request(), line);
+    for (target, name, errno, why) in [
+        ("../udp", "web/generate/sample:2/count", EINVAL, "has the filter's name: `udp`"),
+        ("/etc/passwd", "web/generate/udp/passwd", EINVAL, "is no filter of this tree"),
+        ("..", "web/generate/udp/generate", EINVAL, ""),
+        ("../../../../../..", "web/generate/udp/x", EINVAL, "is no filter of this tree"),
+    ] {
+        let linked = web.link(target, name);
+        if target == ".." {
+            // A back edge: allowed or refused by the path's own rules.
+            continue;
+        }
+        assert_eq!(linked, Err(errno), "{target} {name}: {}", web.error());
+        assert!(web.error().contains(why), "{}", web.error());
+    }
+}
+
+#[test]
+fn b6_paths_that_begin_alike_are_not_edited_together() {
+    let line = "generate rate=1000 | udp | count";
+    let Some(web) = Edited::new(line) else { return };
+    let _both: Vec<_> = (0..2).map(|_| web.folder.begin(&["run", "-q", line])).collect();
+    let two = || web.folder.run(&["ps"]).out.lines().count() == 4;
+    wait_until("both are listed", two);
+    wait_until("both are shown", || web.make("generate/udp/inspect") == Err(EBUSY));
+    let error = web.error();
+    assert!(error.contains("begin alike") && error.contains("paths 2, 3"), "{error}");
+    assert_eq!(web.remove("generate/udp/count"), Err(EBUSY));
+    assert_eq!(web.rename("generate/udp/count", "generate/count"), Err(EBUSY));
+}
+
+#[test]
+fn b6_filter_and_class_move_to_another_path() {
+    let line = "generate rate=2000 | (udp | count) + (tcp | http | \
+                (|get (count + inspect) + |post inspect))";
+    let Some(web) = Edited::new(line) else { return };
+    web.make("clean").unwrap();
+    assert_eq!(web.mounted.text("clean/request"), "stream | discard\n");
+    assert!(web.mounted.names("clean").contains("all"));
+    let blocks = || web.mounted.number("web/generate/udp/count/stats/blocks");
+    wait_until("blocks come", || blocks() > 100);
+    web.rename("web/generate/udp/count", "clean/count").unwrap();
+    assert_eq!(web.mounted.text("clean/request"), "stream | count\n");
+    assert!(web.mounted.path("clean/count/stats").is_dir());
+    let (out, status) = run_in(&web.mounted, "mv web/generate/tcp/http/get clean/ 2>&1");
+    assert_eq!((out.as_str(), status), ("", 0), "{}", web.error());
+    assert_eq!(web.mounted.text("clean/request"), "stream | count + (http |get count + inspect)\n");
+    assert_eq!(web.request(), "generate rate=2000 | (udp | discard) + (tcp | http |post inspect)");
+    assert!(web.mounted.path("clean/http/get/inspect").is_dir());
+    // A class that nothing reads can be read elsewhere.
+    web.rename("web/generate/tcp/http/head", "clean/head").unwrap();
+    let request = web.mounted.text("clean/request");
+    assert!(request.contains("(http |head discard)"), "{request}");
+    assert_eq!(run_in(&web.mounted, "rm -r clean").1, 0, "{}", web.error());
+    assert!(!web.mounted.path("clean").exists());
+}
+
+#[test]
+fn b3_source_begins_a_path_and_its_removal_ends_it() {
+    let Some(web) = Edited::new("generate rate=1000 | count") else { return };
+    web.make("generate:rate=5").unwrap();
+    wait_until("it is shown", || web.mounted.path("generate/discard").is_dir());
+    web.make("generate/sample:7").unwrap();
+    assert_eq!(web.remove("generate"), Err(ENOTEMPTY));
+    web.remove("generate/sample:7").unwrap();
+    web.remove("generate").unwrap();
+    assert!(!web.mounted.path("generate").exists());
+    // A further source of a path.
+    web.make("web/generate:rate=7").unwrap();
+    assert_eq!(web.request(), "generate rate=1000 | count ; generate rate=7 | discard");
+}
+
+#[test]
+fn b6_of_two_edits_at_once_each_is_made_or_says_so() {
+    let Some(web) = Edited::new("generate rate=1000 | udp | count") else { return };
+    let set = |words: &[&str]| web.folder.run(&[&["set", "web"], words].concat());
+    let rounds = 8;
+    let (made, set_made) = std::thread::scope(|scope| {
+        let made = scope.spawn(|| {
+            let make =
+                |round: &usize| web.make(&format!("web/generate/udp/sample:{}", 100 + round));
+            (0..rounds).filter(|round| make(round).is_ok()).count()
+        });
+        let by_set = (0..rounds).filter(|round| {
+            let filter = format!("sample {}", 200 + round);
+            set(&["add", &filter, "below", "udp"]).status == Some(0)
+        });
+        let by_set = by_set.count();
+        (made.join().unwrap(), by_set)
+    });
+    let count = |prefix: &str| web.request().matches(&format!("sample {prefix}")).count();
+    wait_until("all that were made are shown", || (count("1"), count("2")) == (made, set_made));
+    assert!(made > 0 && set_made == rounds, "{}", web.request());
+    // The filter that one removes does not move for the other.
+    assert_eq!(set(&["remove", "count", "leaf"]).status, Some(0));
+    let moved = web.rename("web/generate/udp/count", "web/generate/count");
+    assert_eq!(moved, Err(2), "{}", web.error());
+}
+
+#[test]
+fn b6_edit_of_a_stopped_path_fails_in_time_and_is_not_made_later() {
+    let Some(web) = Edited::new("generate rate=1000 | udp | count") else { return };
+    assert!(web.mounted.path("web/generate/udp").is_dir());
+    let process = web._path.0.id();
+    stop(process);
+    assert_eq!(web.make("web/generate/udp/inspect"), Err(ETIMEDOUT));
+    signal("-CONT", process);
+    assert!(web.error().contains("did not reply within 2 s"), "{}", web.error());
+    // A later edit comes behind the withdrawn one.
+    let later = || web.make("web/generate/udp/sample:2").is_ok();
+    wait_until("it goes on", later);
+    assert_eq!(web.request(), "generate rate=1000 | udp | count + sample 2");
+}
+
+#[test]
+fn b10_edits_of_a_recorded_path_are_replayed() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
+    let line = "generate rate=2000 seq=yes | udp | count";
+    let mut recording = folder.begin(&["run", "-q", "--as", "web", "--record=r.pcapng", line]);
+    folder.wait_listed("web");
+    wait_until("it is shown", || mounted.path("web/generate/udp/count").is_dir());
+    fs::create_dir(mounted.path("web/generate/udp/sample:3")).unwrap();
+    fs::rename(
+        mounted.path("web/generate/udp/count"),
+        mounted.path("web/generate/udp/sample:3/count"),
+    )
+    .unwrap();
+    let blocks = || mounted.number("web/generate/udp/sample:3/count/stats/blocks");
+    let before = blocks();
+    wait_until("blocks come", || blocks() > before + 50);
+    assert_eq!(folder.run(&["stop", "web"]).status, Some(0));
+    assert!(recording.0.wait().unwrap().success());
+    let again = folder.run(&["run", "--replay", "r.pcapng"]);
+    assert_eq!(again.status, Some(0), "{}", again.err);
+    for said in ["matches the recorded run", "add sample 3 below udp", "move count from udp below"]
+    {
+        assert!(again.err.contains(said), "{said}: {}", again.err);
+    }
+}
+
+#[test]
+fn b13_users_edit_their_own_paths_alone() {
+    const ALICE: u32 = 41_023;
+    const BOB: u32 = 41_024;
+    if need::require_root().is_none() {
+        return;
+    }
+    let folder = Folder::accessible_to_all();
+    let _daemon = folder.daemon();
+    let Some(mounted) = Mounted::new(&folder, &["--all-users"]) else { return };
+    let as_user = |uid: u32, script: &str| {
+        let mut command = folder.command_as_user((uid, uid), Some("timeout"));
+        command.args(["-s", "KILL", "60", "sh", "-c", script]).current_dir(&mounted.directory);
+        let output = command.output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        (String::from_utf8(output.stdout).unwrap() + &error, output.status.code().unwrap_or(-1))
+    };
+    let (said, status) = as_user(ALICE, "mkdir hers generate:rate=9 && mkdir hers/http");
+    let error = as_user(ALICE, "cat .error").0;
+    assert_eq!(status, 0, "{said} {error}");
+    assert_eq!(fs::metadata(mounted.path("hers")).unwrap().uid(), ALICE);
+    assert_eq!(fs::metadata(mounted.path("generate")).unwrap().uid(), ALICE);
+    for script in
+        ["mkdir hers/count", "rmdir hers", "rm -r hers", "mv hers/http .", "rmdir generate"]
+    {
+        let (said, status) = as_user(BOB, &format!("{script} 2>&1"));
+        assert_ne!(status, 0, "{script}: {said}");
+    }
+    assert_eq!(mounted.text("hers/request"), "stream | http\n");
+    assert_eq!(as_user(ALICE, "mkdir hers/http/get/count && rm -r hers generate").1, 0);
+    let names: BTreeSet<String> = mounted.names("");
+    assert!(!names.contains("hers") && !names.contains("generate"), "{names:?}");
+    // Root edits the paths of all.
+    assert_eq!(as_user(ALICE, "mkdir hers").1, 0);
+    fs::create_dir(mounted.path("hers/http")).unwrap();
+    assert_eq!(mounted.text("hers/request"), "stream | http\n");
+    assert_eq!(run_in(&mounted, "rm -r hers").1, 0);
+}

@@ -1,0 +1,130 @@
+//! An edit, made by the process of its path in the name of the caller.
+
+use super::plan::{PathEdit, Planned};
+use super::{Refusal, start};
+use crate::protocol::errno;
+use crate::snapshot::Snapshots;
+use crate::tree::{PathKey, Tree, key_of};
+use std::time::{Duration, Instant};
+use streamline::paths::{Change, Client, ClientError, OUTDATED, PathClient, PathView};
+
+/// The result of a change of the tree.
+#[derive(Debug)]
+pub(crate) enum Done {
+    /// The change is made.
+    Made,
+    /// A path has started, with this number.
+    Started(u32),
+    /// Another request runs than the one for which the edit was planned: it has to be planned anew.
+    Outdated,
+}
+
+/// The caller of an operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caller {
+    /// User and group.
+    pub(crate) user: (u32, u32),
+    /// True if the caller is not the user of this process, which must act as the caller.
+    pub(crate) is_other: bool,
+    /// Time at which the operation fails.
+    pub(crate) deadline: Instant,
+}
+
+impl Caller {
+    /// Returns the time that is left.
+    pub(crate) fn left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    /// Runs `body` with the rights of the caller.
+    fn act<T>(&self, body: impl FnOnce() -> Result<T, Refusal>) -> Result<T, Refusal> {
+        if !self.is_other {
+            return body();
+        }
+        // The daemon and the paths learn the user from the connection, and decide.
+        let acted = sys::process::act_as(self.user, body);
+        acted.unwrap_or_else(|error| Err(Refusal::new(errno::EIO, error.to_string())))
+    }
+}
+
+/// Makes a planned change. Blocks until the deadline of the caller at most.
+pub(crate) fn carry_out(
+    tree: &Tree,
+    planned: &Planned,
+    caller: &Caller,
+    snapshots: &Snapshots,
+) -> Result<Done, Refusal> {
+    match planned {
+        Planned::Nothing => Ok(Done::Made),
+        Planned::Edit(edit) => caller.act(|| change(tree, edit, caller, snapshots)),
+        Planned::Start { name, request } => {
+            let daemon = snapshots.directory();
+            start::start(daemon, (name.as_deref(), request), caller).map(Done::Started)
+        }
+        Planned::Stop(path) => caller.act(|| stop(*path, caller, snapshots)),
+    }
+}
+
+fn change(
+    tree: &Tree,
+    edit: &PathEdit,
+    caller: &Caller,
+    snapshots: &Snapshots,
+) -> Result<Done, Refusal> {
+    let view = |path: PathKey| {
+        let found = tree.paths.iter().find(|view| key_of(view) == path);
+        found.ok_or_else(Refusal::gone)
+    };
+    let line = |view: &PathView| Some(view.line.clone()).filter(|line| !line.is_empty());
+    let asked = Change {
+        words: edit.words.clone(),
+        running: line(view(edit.path)?),
+        other: edit.into.map(&view).transpose()?.and_then(line),
+    };
+    let to = connect(edit.path, caller, snapshots)?;
+    match to.change_within(&asked, caller.left()) {
+        Ok(_) => Ok(Done::Made),
+        Err(ClientError::Refused(fault)) if fault.name == OUTDATED => Ok(Done::Outdated),
+        Err(error) => Err(refusal(&error)),
+    }
+}
+
+/// Ends a path, and waits until its process has ended.
+fn stop(path: PathKey, caller: &Caller, snapshots: &Snapshots) -> Result<Done, Refusal> {
+    let to = connect(path, caller, snapshots)?;
+    match to.stop() {
+        // It has ended meanwhile.
+        Ok(()) | Err(ClientError::PathEnded(_)) => {}
+        Err(error) => return Err(refusal(&error)),
+    }
+    match sys::poll::readable_within(&[to.process()], Some(caller.left())) == [true] {
+        true => Ok(Done::Made),
+        false => Err(refusal(&ClientError::Timeout)),
+    }
+}
+
+fn connect(path: PathKey, caller: &Caller, snapshots: &Snapshots) -> Result<PathClient, Refusal> {
+    let client: Client = snapshots.connect().map_err(|error| refusal(&error))?;
+    let to = client.connect_within(&path.number.to_string(), caller.left());
+    to.map_err(|error| refusal(&error))
+}
+
+/// Returns the error number and the reason of a failed call.
+fn refusal(error: &ClientError) -> Refusal {
+    let number = match error {
+        ClientError::Timeout => {
+            let why = "the path's process did not reply within 2 s, because it is stopped or \
+                       overloaded: unless it had begun, the edit is not made";
+            return Refusal::new(errno::ETIMEDOUT, why);
+        }
+        ClientError::PathEnded(_) | ClientError::Disconnected => errno::ENOENT,
+        ClientError::Refused(fault) => match fault.name.as_str() {
+            "io.streamline.NotYours" => errno::EPERM,
+            "io.streamline.NoSuchPath" => errno::ENOENT,
+            "io.streamline.Busy" => errno::EBUSY,
+            _ => errno::EINVAL,
+        },
+        _ => errno::EIO,
+    };
+    Refusal::new(number, error.to_string())
+}

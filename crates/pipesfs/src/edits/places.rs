@@ -1,0 +1,211 @@
+//! Places of the tree in the words of edits: nodes, their outputs, and their parents.
+
+use super::Refusal;
+use crate::entries::{Key, Part};
+use crate::names::escape;
+use crate::protocol::errno;
+use crate::tree::{Child, Directory, DirectoryId, Member, Tree};
+use streamline::paths::{NodeDetails, PathView};
+
+/// The sink that ends an output which nothing reads.
+const PLACEHOLDER: &str = "discard";
+
+/// The output of a node to which filters are connected.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Output {
+    /// The node.
+    pub(super) node: Member,
+    /// The output in the words of an edit: `NODE` or `NODE/CLASS`.
+    pub(super) words: String,
+}
+
+impl Tree {
+    /// Returns the names from the root to an object, for messages.
+    #[must_use]
+    pub fn path_to(&self, key: &Key) -> String {
+        let mut names = Vec::new();
+        let (mut place, mut last) = (key.place.clone(), None);
+        if let DirectoryId::Class(path, node, class) = &key.place
+            && self.directory(&key.place).is_none()
+        {
+            last = Some(escape(class));
+            place = DirectoryId::Node(*path, node.clone());
+        }
+        let mut at = self.directory(&place);
+        while let Some(directory) = at.filter(|directory| directory.place != DirectoryId::Root) {
+            names.push(directory.name.clone());
+            at = self.directories.get(directory.parent);
+        }
+        names.reverse();
+        names.extend(last);
+        names.extend(match &key.part {
+            Part::Config => Some("config".to_owned()),
+            Part::Stats => Some("stats".to_owned()),
+            Part::Dropped => Some("stats/dropped".to_owned()),
+            Part::Streams => Some(".streams".to_owned()),
+            _ => None,
+        });
+        names.extend(match &key.place {
+            DirectoryId::Filters => Some(".filters".to_owned()),
+            DirectoryId::Machine | DirectoryId::Interface(_) => Some(".machine".to_owned()),
+            _ => None,
+        });
+        names.join("/")
+    }
+
+    /// Returns the path of a member.
+    pub(super) fn view(&self, member: Member) -> Result<&PathView, Refusal> {
+        self.paths.get(member.path).ok_or_else(Refusal::gone)
+    }
+
+    /// Returns the node of a member.
+    pub(super) fn details(&self, member: Member) -> Result<&NodeDetails, Refusal> {
+        self.node(member).ok_or_else(Refusal::gone)
+    }
+
+    /// Returns the only node that a directory shows. Fails with EBUSY if it shows those of several
+    /// paths.
+    pub(super) fn only_member(&self, directory: &Directory) -> Result<Member, Refusal> {
+        match directory.members.as_slice() {
+            [] => Err(Refusal::gone()),
+            [one] => Ok(*one),
+            all => {
+                let path = |member: &Member| {
+                    let path = &self.paths.get(member.path)?.path;
+                    let name = path.name.as_ref();
+                    let number = path.number;
+                    Some(name.map_or_else(|| number.to_string(), |name| format!("{number} {name}")))
+                };
+                let paths: Vec<String> = all.iter().filter_map(path).collect();
+                let why = format!(
+                    "paths {} begin alike and are shown as one: `streamline set PATH …` edits one \
+                     of them",
+                    paths.join(", ")
+                );
+                Err(Refusal::new(errno::EBUSY, why))
+            }
+        }
+    }
+
+    /// Returns the output that a directory denotes. Fails if it is the directory of no output.
+    pub(super) fn output(&self, key: &Key) -> Result<Output, Refusal> {
+        if key.part != Part::Whole {
+            let why = "it is a view of a filter, and holds no filters";
+            return Err(Refusal::new(errno::EPERM, why));
+        }
+        let (node, class) = match &key.place {
+            DirectoryId::Node(..) => (key.place.clone(), None),
+            DirectoryId::Class(path, node, class) => {
+                (DirectoryId::Node(*path, node.clone()), Some(class))
+            }
+            DirectoryId::Path(_) => {
+                let shown = self.directory(&key.place).ok_or_else(Refusal::gone)?;
+                if shown.members.is_empty() {
+                    let why = "it is a path, in which sources stand, and no filter: name a \
+                               directory below it";
+                    return Err(Refusal::new(errno::EINVAL, why));
+                }
+                (key.place.clone(), None)
+            }
+            _ => return Err(Refusal::new(errno::EPERM, "no filter stands here")),
+        };
+        let directory = self.directory(&node).ok_or_else(Refusal::gone)?;
+        let node = self.only_member(directory)?;
+        let name = &self.details(node)?.name;
+        let words = class.map_or_else(|| name.clone(), |class| format!("{name}/{class}"));
+        Ok(Output { node, words })
+    }
+
+    /// Returns the directories from the root down to a directory, which may be a class that no arc
+    /// carries.
+    fn way_to(&self, key: &Key) -> Vec<Key> {
+        let mut way = Vec::new();
+        let mut place = key.place.clone();
+        if let DirectoryId::Class(path, node, _) = &key.place
+            && self.directory(&key.place).is_none()
+        {
+            way.push(key.clone());
+            place = DirectoryId::Node(*path, node.clone());
+        }
+        let mut at = self.directory(&place);
+        while let Some(directory) = at {
+            way.push(Key::directory(directory.place.clone()));
+            let is_root = directory.place == DirectoryId::Root;
+            at = self.directories.get(directory.parent).filter(|_| !is_root);
+        }
+        way.reverse();
+        way
+    }
+
+    /// Returns the object to which a symbolic link in a directory leads; `None` if there is none.
+    pub(super) fn resolve(&self, from: &Key, target: &str) -> Option<Key> {
+        let mut way = self.way_to(from);
+        for name in target.split('/').filter(|name| !name.is_empty() && *name != ".") {
+            if name == ".." {
+                if way.len() > 1 {
+                    way.pop();
+                }
+                continue;
+            }
+            let here = way.last()?.clone();
+            let next = self.lookup(&here, name, &[])?;
+            match &next.part {
+                // A link to a node leads on from there.
+                Part::Link(_) => {
+                    let target = self.target(&next)?;
+                    let there = self.resolve(&here, &target)?;
+                    way = self.way_to(&there);
+                    if there.part != Part::Whole {
+                        way.push(there);
+                    }
+                }
+                _ => way.push(next),
+            }
+        }
+        way.pop()
+    }
+
+    /// Returns true if a directory of the tree contains only the placeholder of an empty output.
+    pub(super) fn is_empty(&self, place: &DirectoryId) -> bool {
+        let Some(directory) = self.directory(place) else { return true };
+        directory.children.iter().all(|(_, child)| match child {
+            Child::Directory(at) => self.directories.get(*at).is_some_and(|below| {
+                let class = matches!(below.place, DirectoryId::Class(..));
+                self.is_placeholder(below) || class && self.is_empty(&below.place)
+            }),
+            Child::Link(_) => false,
+        })
+    }
+
+    /// Returns true if a directory is that of a sink that only marks an empty output.
+    pub(super) fn is_placeholder(&self, directory: &Directory) -> bool {
+        matches!(directory.place, DirectoryId::Node(..))
+            && self.first_node(directory).is_some_and(|(_, node)| {
+                node.filter == PLACEHOLDER && node.arguments.iter().all(|one| !one.given)
+            })
+    }
+
+    /// Returns the number of arcs that lead to a node.
+    pub(super) fn count_parents(&self, member: Member) -> usize {
+        let nodes = self.paths.get(member.path).map_or(&[][..], |view| &view.nodes);
+        let arcs = nodes.iter().flat_map(|node| &node.arcs);
+        arcs.filter(|arc| arc.to == member.node && !arc.back).count()
+    }
+
+    /// Returns the number of nodes of a path to which no arc leads.
+    pub(super) fn count_sources(&self, path: usize) -> usize {
+        let nodes = self.paths.get(path).map_or(&[][..], |view| &view.nodes);
+        let is_head = |node: &usize| {
+            let member = Member { path, node: *node };
+            let details = nodes.get(*node);
+            let shown = details.is_some_and(|one| one.inside.is_none() && !one.implied);
+            shown && self.count_parents(member) == 0
+        };
+        (0..nodes.len()).filter(is_head).count()
+    }
+
+    /// Returns the directory in which a directory stands.
+    pub(super) fn parent(&self, directory: &Directory) -> Result<&Directory, Refusal> {
+        self.directories.get(directory.parent).ok_or_else(Refusal::gone)
+    }
+}

@@ -1,0 +1,287 @@
+//! The edit of a path for each change of the tree: a pure function of the tree.
+
+use super::places::Output;
+use super::{Permitted, Refusal};
+use crate::entries::{Key, ObjectKind, Part};
+use crate::names::unescape;
+use crate::protocol::errno;
+use crate::tree::{Child, DirectoryId, EMPTY_STREAM, Member, PathKey, Tree, key_of};
+use streamline::paths::{NewFilter, new_filter};
+
+/// The work that a change of the tree requires.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Planned {
+    /// Nothing: the entry is a view, which exists as long as what it shows.
+    Nothing,
+    /// An edit of a path.
+    Edit(PathEdit),
+    /// The start of a path.
+    Start {
+        /// Name of the path, if it has one.
+        name: Option<String>,
+        /// Its request.
+        request: String,
+    },
+    /// The end of a path.
+    Stop(PathKey),
+}
+
+/// An edit of a path, in the words of `streamline set`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct PathEdit {
+    /// The path.
+    pub(crate) path: PathKey,
+    /// The path to which a node moves.
+    pub(crate) into: Option<PathKey>,
+    /// The words.
+    pub(crate) words: Vec<String>,
+}
+
+impl PathEdit {
+    pub(super) fn plan(tree: &Tree, node: Member, words: &[&str]) -> Result<Planned, Refusal> {
+        let path = key_of(tree.view(node)?);
+        let words = words.iter().map(|word| (*word).to_owned()).collect();
+        Ok(Planned::Edit(Self { path, into: None, words }))
+    }
+}
+
+/// Reads the name of a directory as a filter; `None` if no filter has this name. Fails with EPERM
+/// if the mount does not permit the filter.
+pub(super) fn read_filter(name: &str, may: &Permitted) -> Result<Option<NewFilter>, Refusal> {
+    let invalid = |why: String| Refusal::new(errno::EINVAL, why);
+    let text = unescape(name).ok_or_else(|| invalid("`%` begins a number: write `%25`".into()))?;
+    if name.contains('#') {
+        let why = "`#` precedes the number of a filter that exists: write `%23`";
+        return Err(invalid(why.to_owned()));
+    }
+    let (filter, arguments) = match text.split_once(':') {
+        Some((filter, arguments)) => (filter, Some(arguments)),
+        None => (text.as_str(), None),
+    };
+    let read = new_filter(filter, arguments).map_err(invalid)?;
+    match read {
+        Some(filter) if filter.opens_files && !may.exec => {
+            let why = format!(
+                "`{}` opens files or runs a program: mount with `streamline mount -o exec DIR`, or \
+                 use `streamline set`",
+                filter.name
+            );
+            Err(Refusal::new(errno::EPERM, why))
+        }
+        read => Ok(read),
+    }
+}
+
+/// Plans mkdir(2).
+pub(crate) fn make_directory(
+    tree: &Tree,
+    (parent, name): (&Key, &str),
+    may: &Permitted,
+) -> Result<Planned, Refusal> {
+    if tree.lookup(parent, name, &[]).is_some() {
+        return Err(Refusal::new(errno::EEXIST, "it exists"));
+    }
+    if parent.part == Part::Whole && parent.place == DirectoryId::Root {
+        return begin_path(name, may);
+    }
+    let is_path = matches!(parent.place, DirectoryId::Path(_));
+    let directory = tree.directory(&parent.place);
+    let has_sources = is_path && directory.is_some_and(|path| path.members.is_empty());
+    if !has_sources {
+        // A view, or no place for filters, says so before the name is read.
+        tree.output(parent)?;
+    }
+    let Some(filter) = read_filter(name, may)? else {
+        let name = name.split(':').next().unwrap_or_default();
+        let why = format!("no filter is called `{name}`: `ls .filters` lists all");
+        return Err(Refusal::new(errno::EINVAL, why));
+    };
+    if has_sources && filter.is_source && parent.part == Part::Whole {
+        let DirectoryId::Path(path) = parent.place else { return Err(Refusal::gone()) };
+        let words = vec!["add".to_owned(), filter.text];
+        return Ok(Planned::Edit(PathEdit { path, into: None, words }));
+    }
+    let below = tree.output(parent)?;
+    if !filter.has_input {
+        let why = format!(
+            "`{}` is a source, and nothing leads to it: make it in the root, or in the directory \
+             of a path",
+            filter.name
+        );
+        return Err(Refusal::new(errno::EINVAL, why));
+    }
+    PathEdit::plan(tree, below.node, &["add", &filter.text, "below", &below.words])
+}
+
+/// Plans mkdir(2) in the root: a source begins a path, another name an empty stream.
+fn begin_path(name: &str, may: &Permitted) -> Result<Planned, Refusal> {
+    match read_filter(name, may)? {
+        Some(filter) if filter.is_source => {
+            let request = format!("{} | discard", filter.text);
+            Ok(Planned::Start { name: None, request })
+        }
+        Some(filter) => {
+            let why = format!(
+                "`{}` is no source, and only a source begins a path: make it below a filter",
+                filter.name
+            );
+            Err(Refusal::new(errno::EINVAL, why))
+        }
+        None => {
+            let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+            let numeric = name.chars().all(|letter| letter.is_ascii_digit());
+            if numeric || name.starts_with(['-', '.']) || !name.chars().all(plain) {
+                let why = format!(
+                    "`{name}` is neither a filter nor a name for a path: letters, digits, `-`, `_` \
+                     and `.`, and not digits alone"
+                );
+                return Err(Refusal::new(errno::EINVAL, why));
+            }
+            let request = format!("{EMPTY_STREAM} | discard");
+            Ok(Planned::Start { name: Some(name.to_owned()), request })
+        }
+    }
+}
+
+/// Plans unlink(2).
+pub(crate) fn unlink(tree: &Tree, (parent, name): (&Key, &str)) -> Result<Planned, Refusal> {
+    let key = tree.lookup(parent, name, &[]).ok_or_else(Refusal::gone)?;
+    refuse_fixed(&key, parent)?;
+    if key.kind() == ObjectKind::Directory {
+        // It was a link to a further parent, until that parent became the only one, or the first.
+        let why = "it is a directory now, and no link: `rmdir` removes it";
+        return Err(Refusal::new(errno::EISDIR, why));
+    }
+    match linked_node(tree, parent, name)? {
+        Some(node) => sever(tree, node, parent),
+        None => Ok(Planned::Nothing),
+    }
+}
+
+/// Plans rmdir(2).
+pub(crate) fn remove_directory(
+    tree: &Tree,
+    (parent, name): (&Key, &str),
+) -> Result<Planned, Refusal> {
+    let names = [];
+    let key = tree.lookup(parent, name, &names).ok_or_else(Refusal::gone)?;
+    if key.part != Part::Whole {
+        return Ok(Planned::Nothing);
+    }
+    refuse_fixed(&key, parent)?;
+    if !tree.is_empty(&key.place) {
+        let why = "it is not empty: remove what is below it first, as `rm -r` does";
+        return Err(Refusal::new(errno::ENOTEMPTY, why));
+    }
+    match &key.place {
+        DirectoryId::Class(..) => Ok(Planned::Nothing),
+        DirectoryId::Path(path) => Ok(Planned::Stop(*path)),
+        DirectoryId::Node(..) => remove_node(tree, parent, &key),
+        _ => Err(Refusal::new(errno::EPERM, "it stays for as long as the mount")),
+    }
+}
+
+/// Fails if an entry stays as long as the mount.
+fn refuse_fixed(key: &Key, parent: &Key) -> Result<(), Refusal> {
+    let fixed = |key: &Key| {
+        matches!(key.place, DirectoryId::Filters | DirectoryId::Machine | DirectoryId::Interface(_))
+    };
+    let of_root = key.place == DirectoryId::Root;
+    match fixed(key) || fixed(parent) || of_root {
+        true => Err(Refusal::new(errno::EPERM, "it stays for as long as the mount")),
+        false => Ok(()),
+    }
+}
+
+fn remove_node(tree: &Tree, parent: &Key, key: &Key) -> Result<Planned, Refusal> {
+    let directory = tree.directory(&key.place).ok_or_else(Refusal::gone)?;
+    let member = tree.only_member(directory)?;
+    let name = &tree.details(member)?.name;
+    let above = tree.parent(directory)?;
+    let of_path = matches!(above.place, DirectoryId::Path(_)) && above.members.is_empty();
+    if of_path || above.place == DirectoryId::Root {
+        let path = key_of(tree.view(member)?);
+        if tree.count_sources(member.path) > 1 {
+            return PathEdit::plan(tree, member, &["remove", name, "leaf"]);
+        }
+        // A path without its last source is stopped, or an empty stream if it has a name.
+        return match of_path {
+            true => {
+                let words = ["add", EMPTY_STREAM, ",", "remove", name, "leaf"];
+                PathEdit::plan(tree, member, &words)
+            }
+            false => Ok(Planned::Stop(path)),
+        };
+    }
+    if tree.count_parents(member) > 1 {
+        return sever(tree, member, parent);
+    }
+    if tree.is_placeholder(directory) && above.children.len() == 1 {
+        return Ok(Planned::Nothing);
+    }
+    PathEdit::plan(tree, member, &["remove", name, "leaf"])
+}
+
+fn sever(tree: &Tree, member: Member, parent: &Key) -> Result<Planned, Refusal> {
+    let from = tree.output(parent)?;
+    let name = &tree.details(member)?.name;
+    PathEdit::plan(tree, member, &["sever", name, "from", &from.words])
+}
+
+/// Returns the node to which a link in a directory leads; `None` if the entry is no such link.
+pub(super) fn linked_node(
+    tree: &Tree,
+    parent: &Key,
+    name: &str,
+) -> Result<Option<Member>, Refusal> {
+    let children = tree.directory(&parent.place).map(|directory| &directory.children);
+    let is_arc =
+        |(known, child): &&(String, Child)| known == name && matches!(child, Child::Link(_));
+    let child = children.and_then(|children| children.iter().find(is_arc));
+    let Some((_, Child::Link(target))) = child.filter(|_| parent.part == Part::Whole) else {
+        return Ok(None);
+    };
+    let target = tree.resolve(parent, target).ok_or_else(Refusal::gone)?;
+    let directory = tree.directory(&target.place).ok_or_else(Refusal::gone)?;
+    tree.only_member(directory).map(Some)
+}
+
+/// Plans symlink(2): the target gets a further parent.
+pub(crate) fn link(
+    tree: &Tree,
+    (parent, name): (&Key, &str),
+    target: &str,
+    may: &Permitted,
+) -> Result<Planned, Refusal> {
+    if tree.lookup(parent, name, &[]).is_some() {
+        return Err(Refusal::new(errno::EEXIST, "it exists"));
+    }
+    let Output { node: above, words: below } = tree.output(parent)?;
+    let found = match target.starts_with('/') {
+        true => {
+            let inside = std::path::Path::new(target).strip_prefix(&may.mount).ok();
+            let inside = inside.and_then(std::path::Path::to_str);
+            inside.and_then(|inside| tree.resolve(&Key::directory(DirectoryId::Root), inside))
+        }
+        false => tree.resolve(parent, target),
+    };
+    let is_node = |key: &Key| key.part == Part::Whole && matches!(key.place, DirectoryId::Node(..));
+    let Some(found) = found.filter(is_node) else {
+        let why = format!("`{target}` is no filter of this tree: a link leads to one");
+        return Err(Refusal::new(errno::EINVAL, why));
+    };
+    let directory = tree.directory(&found.place).ok_or_else(Refusal::gone)?;
+    let member = tree.only_member(directory)?;
+    if member.path != above.path {
+        let why = "the filter belongs to another path, and an arc joins filters of one path: `mv` \
+                   moves it";
+        return Err(Refusal::new(errno::EINVAL, why));
+    }
+    let own = directory.name.split('#').next().unwrap_or_default();
+    if name.split('#').next() != Some(own) {
+        let why = format!("the link to a filter has the filter's name: `{}`", directory.name);
+        return Err(Refusal::new(errno::EINVAL, why));
+    }
+    let node = &tree.details(member)?.name;
+    PathEdit::plan(tree, member, &["join", node, "below", &below])
+}

@@ -1,0 +1,185 @@
+//! The edit of a path for rename(2).
+
+use super::places::Output;
+use super::plan::{PathEdit, Planned, linked_node, read_filter};
+use super::{Permitted, Refusal};
+use crate::entries::{Key, Part};
+use crate::protocol::errno;
+use crate::tree::{DirectoryId, Member, Tree, key_of};
+use streamline::paths::with_arguments;
+
+/// Flags of renameat2(2) that are supported: RENAME_NOREPLACE, which is always so.
+const KNOWN_FLAGS: u32 = 1;
+
+fn invalid(why: impl Into<String>) -> Refusal {
+    Refusal::new(errno::EINVAL, why)
+}
+
+/// Plans rename(2): a filter is severed from one parent and attached to another, with other
+/// arguments if its new name has some.
+pub(crate) fn rename(
+    tree: &Tree,
+    (parent, name): (&Key, &str),
+    (into, to): (&Key, &str),
+    (flags, may): (u32, &Permitted),
+) -> Result<Planned, Refusal> {
+    if flags & !KNOWN_FLAGS != 0 {
+        return Err(invalid("filters are not exchanged: move one after the other"));
+    }
+    let key = tree.lookup(parent, name, &[]).ok_or_else(Refusal::gone)?;
+    if tree.lookup(into, to, &[]).is_some_and(|there| there != key) {
+        let why = format!("`{to}` exists there, and nothing is replaced by a move");
+        return Err(Refusal::new(errno::EEXIST, why));
+    }
+    if let Some(node) = linked_node(tree, parent, name)? {
+        let from = tree.output(parent)?;
+        refuse_other_name(name, to)?;
+        return reattach(tree, (node, &from), into);
+    }
+    match (&key.part, &key.place) {
+        (Part::Whole, DirectoryId::Node(..)) => rename_node(tree, (parent, &key), (into, to), may),
+        (Part::Whole, DirectoryId::Class(path, node, class)) => {
+            refuse_other_name(name, to)?;
+            let node = DirectoryId::Node(*path, node.clone());
+            move_class(tree, (&key, &node, class), into)
+        }
+        (Part::Whole, DirectoryId::Path(_)) => {
+            let why =
+                "a path keeps its name: stop it, and start it by another (`streamline start`)";
+            Err(Refusal::new(errno::EOPNOTSUPP, why))
+        }
+        _ => Err(Refusal::new(errno::EPERM, "it is a view, and stays with what it shows")),
+    }
+}
+
+fn refuse_other_name(name: &str, to: &str) -> Result<(), Refusal> {
+    match name.split('#').next() == to.split('#').next() {
+        true => Ok(()),
+        false => Err(invalid(format!("it keeps its name: `{name}`"))),
+    }
+}
+
+/// Returns the words of `move NODE from PARENT below OUTPUT` within a path.
+fn reattach(tree: &Tree, (node, from): (Member, &Output), into: &Key) -> Result<Planned, Refusal> {
+    let below = tree.output(into)?;
+    let name = &tree.details(node)?.name;
+    if below.node.path != node.path {
+        return Err(invalid("a further parent is of the same path: move the filter itself"));
+    }
+    PathEdit::plan(tree, node, &["move", name, "from", &from.words, "below", &below.words])
+}
+
+fn rename_node(
+    tree: &Tree,
+    (parent, key): (&Key, &Key),
+    (into, to): (&Key, &str),
+    may: &Permitted,
+) -> Result<Planned, Refusal> {
+    let directory = tree.directory(&key.place).ok_or_else(Refusal::gone)?;
+    let node = tree.only_member(directory)?;
+    let name = &tree.details(node)?.name;
+    let changed = match directory.name.split('#').next() == to.split('#').next() {
+        true => None,
+        false => Some(replacement(tree, node, to, may)?),
+    };
+    if parent.place == into.place {
+        let words = changed.ok_or_else(|| invalid("it is there already"))?;
+        return PathEdit::plan(tree, node, &words.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+    if tree.count_parents(node) == 0 {
+        return Err(invalid(
+            "it is a source, and nothing leads to it: make it in the directory of the other path",
+        ));
+    }
+    if into.part == Part::Whole && into.place == DirectoryId::Root {
+        return Err(invalid("only a source begins a path: make one, and move the filter below it"));
+    }
+    let (from, below) = (tree.output(parent)?, tree.output(into)?);
+    if below.node.path == node.path {
+        let mut words = vec!["move", name, "from", &from.words, "below", &below.words];
+        if let Some(changed) = &changed {
+            // The names of nodes may differ after the move.
+            let before = changed.iter().map(String::as_str).chain([","]);
+            words = before.chain(words).collect();
+        }
+        return PathEdit::plan(tree, node, &words);
+    }
+    if changed.is_some() {
+        return Err(invalid(
+            "a move to another path keeps the arguments: rename it before or after",
+        ));
+    }
+    move_across(tree, (node, name), &below)
+}
+
+/// Returns the edit that moves a node, or what is below a class of it, to another path.
+fn move_across(
+    tree: &Tree,
+    (node, words): (Member, &str),
+    below: &Output,
+) -> Result<Planned, Refusal> {
+    let (path, into) = (key_of(tree.view(node)?), key_of(tree.view(below.node)?));
+    let number = into.number.to_string();
+    let words = ["move", words, "into", &number, "below", &below.words];
+    let words = words.map(str::to_owned).to_vec();
+    Ok(Planned::Edit(PathEdit { path, into: Some(into), words }))
+}
+
+/// Plans a move of what is below a class. Behind the new parent the classes are made anew, by a
+/// filter like the one that made them.
+fn move_class(
+    tree: &Tree,
+    (key, node, class): (&Key, &DirectoryId, &str),
+    into: &Key,
+) -> Result<Planned, Refusal> {
+    let directory = tree.directory(node).ok_or_else(Refusal::gone)?;
+    let member = tree.only_member(directory)?;
+    let details = tree.details(member)?;
+    let below = tree.output(into)?;
+    let shown = tree.directory(&key.place).is_some_and(|class| !class.children.is_empty());
+    let words = format!("{}/{class}", details.name);
+    if !shown {
+        // Nothing moves: the stream is read there as it would be here.
+        let given = details.arguments.iter().filter(|argument| argument.given);
+        let given = Vec::from_iter(given.map(|argument| argument.value.as_str()));
+        let name = crate::names::filter_name(&details.filter, &given);
+        let filter = read_filter(&name, &Permitted { exec: true, ..Permitted::default() })?;
+        let filter = filter.ok_or_else(|| invalid(format!("`{name}` is no filter of its own")))?;
+        let text = format!("{} |{class} discard", with_arguments(details, &filter));
+        return PathEdit::plan(tree, below.node, &["add", &text, "below", &below.words]);
+    }
+    if below.node.path == member.path {
+        return PathEdit::plan(tree, member, &["move", &words, "below", &below.words]);
+    }
+    move_across(tree, (member, &words), &below)
+}
+
+/// Returns the words of the edit that gives a node the arguments in its new name.
+fn replacement(
+    tree: &Tree,
+    member: Member,
+    to: &str,
+    may: &Permitted,
+) -> Result<Vec<String>, Refusal> {
+    let node = tree.details(member)?;
+    let filter = read_filter(to, may)?.filter(|filter| filter.name == node.filter);
+    let Some(filter) = filter else {
+        return Err(invalid(format!(
+            "`{}` stays this filter: a new name differs in arguments alone (`streamline set PATH \
+             replace {} with …`)",
+            node.filter, node.name
+        )));
+    };
+    let given: Vec<_> = node.arguments.iter().filter(|argument| argument.given).collect();
+    let values = filter.text.split_once(' ').map(|(_, values)| values.split(' ').collect());
+    let values: Vec<&str> = values.unwrap_or_default();
+    let simple = !filter.text.contains(['"', '=']) && values.len() == given.len();
+    if simple && given.iter().all(|argument| argument.writable) {
+        let assign = given.iter().zip(&values);
+        let assign = assign.map(|(argument, value)| format!("{}={value}", argument.name));
+        let head = ["arg".to_owned(), node.name.clone()];
+        return Ok(head.into_iter().chain(assign).collect());
+    }
+    let text = with_arguments(node, &filter);
+    Ok(["replace", &node.name, "with", &text].map(str::to_owned).to_vec())
+}

@@ -1,0 +1,84 @@
+//! Paths that begin with a directory in the root: each is a process of the caller, started by the
+//! command `streamline start`.
+
+use super::Refusal;
+use super::carry_out::Caller;
+use crate::protocol::errno;
+use std::io::{ErrorKind, Read};
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// Maximum length of the output of the command that is kept, in bytes.
+const OUTPUT_MAX: u64 = 16 << 10;
+
+/// Environment variable with the directory of the daemon.
+const DAEMON_VARIABLE: &str = "STREAMLINE_DAEMON";
+
+/// Starts a path in the background, as a process of the caller. Returns its number. Blocks until it
+/// runs.
+pub(super) fn start(
+    daemon: Option<&Path>,
+    (name, request): (Option<&str>, &str),
+    caller: &Caller,
+) -> Result<u32, Refusal> {
+    let failed = |why: String| Refusal::new(errno::EIO, why);
+    let program = std::env::current_exe().map_err(|error| failed(error.to_string()))?;
+    let mut command = Command::new(program);
+    command.arg("start");
+    if caller.is_other {
+        // Nothing of the environment of this process is the caller's.
+        let (uid, gid) = caller.user;
+        command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").uid(uid).gid(gid);
+        command.args(["--log", "/dev/null"]);
+    }
+    let own = std::env::var_os(DAEMON_VARIABLE);
+    if let Some(daemon) = daemon.map(|daemon| daemon.as_os_str().to_owned()).or(own) {
+        command.env(DAEMON_VARIABLE, daemon);
+    }
+    command.args(name).arg(request).current_dir("/").process_group(0);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| failed(format!("cannot start it: {error}")))?;
+    let (out, errors) = match read_output(&mut child, caller) {
+        Some(read) => read,
+        None => {
+            let _ = child.kill();
+            let _ = child.wait();
+            let why = "the path did not start within 2 s: look for it with `streamline ps`";
+            return Err(Refusal::new(errno::ETIMEDOUT, why));
+        }
+    };
+    let status = child.wait().map_err(|error| failed(error.to_string()))?;
+    match out.trim().parse() {
+        Ok(number) if status.success() => Ok(number),
+        _ => Err(Refusal::new(errno::EINVAL, errors.trim_end().to_owned())),
+    }
+}
+
+/// Reads the output of a command until both of its streams end; `None` if they do not within the
+/// caller's time.
+fn read_output(child: &mut Child, caller: &Caller) -> Option<(String, String)> {
+    let (mut out, mut errors) = (child.stdout.take()?, child.stderr.take()?);
+    let errors = read_text(&mut errors, caller)?;
+    Some((read_text(&mut out, caller)?, errors))
+}
+
+fn read_text(pipe: &mut (impl Read + AsFd), caller: &Caller) -> Option<String> {
+    let mut bytes = Vec::new();
+    let mut part = [0; 4096];
+    loop {
+        if sys::poll::readable_within(&[pipe.as_fd()], Some(caller.left())) != [true] {
+            return None;
+        }
+        match pipe.read(&mut part) {
+            Ok(0) => return Some(String::from_utf8_lossy(&bytes).into_owned()),
+            Ok(length) if (bytes.len() as u64) < OUTPUT_MAX => {
+                bytes.extend_from_slice(part.get(..length).unwrap_or_default());
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(_) => return None,
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! Names that contain the number of a node.
+
+use super::{Key, Part};
+use crate::tree::{Child, Tree};
+
+impl Tree {
+    /// Returns the node with the number in a name such as `count#7`, also if the name without the
+    /// number has become free: the directory may have been listed before.
+    pub(super) fn lookup_numbered(&self, key: &Key, name: &str) -> Option<Key> {
+        let (stem, number) = name.split_once('#')?;
+        let number: u64 = number.parse().ok()?;
+        let directory = self.directory(&key.place).filter(|_| key.part == Part::Whole)?;
+        directory.children.iter().find_map(|(known, child)| {
+            let Child::Directory(at) = child else { return None };
+            let below = self.directories.get(*at)?;
+            let same = known == stem && self.first_node(below)?.1.id == Some(number);
+            same.then(|| Key::directory(below.place.clone()))
+        })
+    }
+}

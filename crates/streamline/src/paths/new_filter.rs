@@ -1,0 +1,122 @@
+//! Filters given by the name of a directory, such as `sample:3` or `bpf:tcp port 80`.
+
+use engine::registry::MachineRegistry;
+use filter::{Description, FilterKind, Parameter, Type};
+use member::protocol::NodeDetails;
+use pipeline::Registry as _;
+use pipeline::edit::single_filter;
+use pipeline::quoted_word;
+
+/// A filter to construct.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NewFilter {
+    /// Name of the filter in the catalog.
+    pub name: String,
+    /// The filter in the syntax of a request.
+    pub text: String,
+    /// True if it can begin a path.
+    pub is_source: bool,
+    /// True if it can stand below another filter.
+    pub has_input: bool,
+    /// True if it opens files or runs a program.
+    pub opens_files: bool,
+}
+
+/// Reads a filter from its name and the text of its arguments. Returns `None` if the catalog has no
+/// filter of this name. Fails with the reason if the arguments are malformed, or if the text is not
+/// exactly one filter.
+pub fn new_filter(name: &str, arguments: Option<&str>) -> Result<Option<NewFilter>, String> {
+    let (bare, _) = name.split_once('@').unwrap_or((name, ""));
+    let all: Vec<&Description> =
+        MachineRegistry::descriptions().filter(|entry| entry.name == bare).collect();
+    let Some(first) = all.first() else { return Ok(None) };
+    let text = match arguments.filter(|arguments| !arguments.is_empty()) {
+        None => name.to_owned(),
+        Some(arguments) => format!("{name} {}", argument_words(first, arguments)),
+    };
+    let read = single_filter(&text).map_err(|error| error.0)?;
+    if read != bare {
+        return Err(format!("`{text}` is not the filter `{bare}`"));
+    }
+    let opens = |entry: &&Description| {
+        let files = entry.parameters.iter().any(|parameter| parameter.kind == Type::Path);
+        files || MachineRegistry::Local.endpoint(entry).writes_files
+    };
+    let program = endpoint::catalog::find_process(bare).is_some();
+    let is_source = all.iter().any(|entry| entry.kind == FilterKind::Source);
+    let has_input = program || all.iter().any(|entry| entry.kind != FilterKind::Source);
+    let opens_files = program || all.iter().any(opens);
+    Ok(Some(NewFilter { name: bare.to_owned(), text, is_source, has_input, opens_files }))
+}
+
+/// Returns a running filter with other arguments, in the syntax of a request. `arguments` are those
+/// that its name contains; the others stay as they are.
+#[must_use]
+pub fn with_arguments(node: &NodeDetails, filter: &NewFilter) -> String {
+    let known = MachineRegistry::descriptions().find(|entry| entry.name == node.filter);
+    let parameter = |name: &str| known.and_then(|entry| entry.parameter(name));
+    let mut text = filter.text.clone();
+    for argument in node.arguments.iter().filter(|argument| !argument.given) {
+        let is_default = |known: &Parameter| {
+            let default = known.default.and_then(|default| known.parse(default).ok());
+            default.is_some() && default == known.parse(&argument.value).ok()
+        };
+        if !parameter(&argument.name).is_some_and(is_default) {
+            text.push_str(&format!(" {}={}", argument.name, quoted_word(&argument.value)));
+        }
+    }
+    text
+}
+
+/// Returns the arguments in a name as words of a request. A filter with one positional argument
+/// takes all words as that argument, unless they are quoted or assign to parameters.
+fn argument_words(entry: &Description, arguments: &str) -> String {
+    let positional = entry.parameters.iter().filter(|parameter| parameter.positional);
+    let single = positional.clone().count() == 1 && positional.clone().all(|one| !one.repeatable);
+    let assigns =
+        |word: &str| word.split_once('=').is_some_and(|(name, _)| entry.parameter(name).is_some());
+    let is_one = !arguments.contains('"') && !arguments.split(' ').any(assigns);
+    let spaced = arguments.contains(' ');
+    match is_one && (single || !spaced) {
+        true => quoted_word(arguments),
+        false => arguments.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn b3_names_of_directories_are_filters_with_arguments() {
+        let text = |name, arguments| new_filter(name, arguments).map(|one| one.map(|one| one.text));
+        for (name, arguments, expected) in [
+            ("count", None, "count"),
+            ("sample", Some("3"), "sample 3"),
+            ("bpf", Some("tcp port 80"), "bpf \"tcp port 80\""),
+            ("generate", Some("rate=5 seq=yes"), "generate rate=5 seq=yes"),
+            ("rx", Some("eth0"), "rx eth0"),
+            ("regex", Some("\"a b\" c"), "regex \"a b\" c"),
+            ("count@thread1", None, "count@thread1"),
+            ("match", Some("a|b"), "match \"a|b\""),
+        ] {
+            assert_eq!(text(name, arguments), Ok(Some(expected.to_owned())), "{name}");
+        }
+        assert_eq!(text("httpclean", None), Ok(None));
+        for (name, arguments) in [
+            ("count", Some("x=1 | exec sh")),
+            ("tcp", Some("held=1M | exec sh")),
+            ("count@a | exec", None),
+            ("regex", Some("\"a\" ; exec sh")),
+        ] {
+            let read = new_filter(name, arguments);
+            assert!(read.is_err(), "{name} {arguments:?}: {read:?}");
+        }
+        for (name, opens) in
+            [("exec", true), ("files", true), ("pcap", true), ("replay", true), ("count", false)]
+        {
+            let read = new_filter(name, Some("x")).unwrap().unwrap();
+            assert_eq!(read.opens_files, opens, "{name}");
+        }
+    }
+}
