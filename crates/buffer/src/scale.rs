@@ -105,7 +105,7 @@ impl Scaling {
 
     /// Returns the minimum and maximum size in bytes over all placements of the two sides.
     #[must_use]
-    pub fn extremes(&self) -> (usize, usize) {
+    pub fn size_bounds(&self) -> (usize, usize) {
         let most = self.together.1.max(self.apart.1).max(self.remote);
         (self.together.0.min(self.apart.0), most)
     }

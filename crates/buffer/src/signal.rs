@@ -12,7 +12,7 @@
 //! prevents a notified sleeper from going back to sleep after another sleeper has set the flag
 //! again.
 //!
-//! Testing for sleepers does not write ([`Doorbell::is_awaited`]). SYNC POINT *falling asleep*: the
+//! Testing for sleepers does not write ([`Doorbell::has_unnotified_sleeper`]). SYNC POINT *falling asleep*: the
 //! sleeper sets the flag, issues a fence, and checks its condition once more; the other side
 //! publishes, issues a fence, and reads the flag. The fences are sequentially consistent: at least
 //! one of the two sees the other's store.
@@ -88,7 +88,7 @@ impl Doorbell {
     pub fn listen(&self) -> Ticket {
         // SYNC POINT: listen; pairs with the Release in `notify`.
         let ticket = Ticket(self.word.fetch_or(WAITING, Ordering::AcqRel) | WAITING);
-        // SYNC POINT: falling asleep; pairs with the fence in `is_awaited`.
+        // SYNC POINT: falling asleep; pairs with the fence in `has_unnotified_sleeper`.
         fence(Ordering::SeqCst);
         ticket
     }
@@ -97,7 +97,7 @@ impl Doorbell {
     /// result is false, a thread that falls asleep later sees the publication first.
     #[inline]
     #[must_use]
-    pub fn is_awaited(&self) -> bool {
+    pub fn has_unnotified_sleeper(&self) -> bool {
         // SYNC POINT: falling asleep; pairs with the fence in `listen`.
         fence(Ordering::SeqCst);
         self.word.load(Ordering::Relaxed) & WAITING != 0
@@ -240,8 +240,8 @@ mod tests {
             doorbell.notify_room()
         };
         assert!(wakes(true));
-        assert!(!wakes(false) && doorbell.is_awaited());
-        assert!(doorbell.notify() && !doorbell.is_awaited(), "for anything else");
+        assert!(!wakes(false) && doorbell.has_unnotified_sleeper());
+        assert!(doorbell.notify() && !doorbell.has_unnotified_sleeper(), "for anything else");
         assert!(!doorbell.notify_room());
         assert!(wakes(true), "waits for room again");
     }

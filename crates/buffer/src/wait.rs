@@ -118,7 +118,7 @@ pub struct Notifier {
 impl Notifier {
     /// Returns true if the other party sleeps and has not been notified. Call this after a
     /// publication.
-    pub(crate) fn is_awaited(&self, page: &Region, at: usize) -> bool {
+    pub(crate) fn has_unnotified_sleeper(&self, page: &Region, at: usize) -> bool {
         // SYNC POINT: falling asleep; pairs with the fence in `announce_sleep`.
         fence(Ordering::SeqCst);
         let count = acquire(page.word(at + SLEEP_COUNT));

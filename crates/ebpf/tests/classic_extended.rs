@@ -70,8 +70,8 @@ fn report_tally(test: &str, programs: usize, sums: &[Tally]) -> Tally {
 }
 
 #[test]
-fn corpus_libpcap_programs_decide_alike_as_ebpf() {
-    let test = "corpus_libpcaps_programs_answer_alike_as_ebpf";
+fn corpus_libpcap_programs_give_the_same_verdict_as_ebpf() {
+    let test = "corpus_libpcap_programs_give_the_same_verdict_as_ebpf";
     let Some(folder) = case_folder(test) else { return };
     let (seed, rounds) = (env_number("SEED", 20_261_121), env_number("ROUNDS", 1) as usize);
     println!("{test}: SEED={seed}");
@@ -98,8 +98,8 @@ fn asks_a_socket(program: &ClassicProgram) -> bool {
 }
 
 #[test]
-fn project_expressions_decide_alike_as_ebpf() {
-    let test = "the_houses_expressions_answer_alike_as_ebpf";
+fn project_expressions_give_the_same_verdict_as_ebpf() {
+    let test = "project_expressions_give_the_same_verdict_as_ebpf";
     let (seed, rounds) = (env_number("SEED", 20_261_121), env_number("ROUNDS", 1) as usize);
     println!("{test}: SEED={seed}");
     let mut sums = Vec::new();
@@ -115,8 +115,8 @@ fn project_expressions_decide_alike_as_ebpf() {
 }
 
 #[test]
-fn random_programs_decide_alike_as_ebpf() {
-    let test = "programs_of_dice_answer_alike_as_ebpf";
+fn random_programs_give_the_same_verdict_as_ebpf() {
+    let test = "random_programs_give_the_same_verdict_as_ebpf";
     let (seed, rounds) = (env_number("SEED", 20_261_121), env_number("ROUNDS", 1) as usize);
     println!("{test}: SEED={seed}");
     let mut random = Random(seed);

@@ -216,7 +216,8 @@ impl Export {
                 self.events.fit(self.entries);
             }
             rest -= pushed.put + pushed.dropped;
-            let (awaited, blocks) = (self.reader_doorbell.is_awaited(), pushed.put as u64);
+            let (awaited, blocks) =
+                (self.reader_doorbell.has_unnotified_sleeper(), pushed.put as u64);
             let due = match last && rest == 0 {
                 true => self.events.count_last_published(blocks, awaited),
                 false => self.events.count_published(blocks, awaited, sys::clock::monotonic),

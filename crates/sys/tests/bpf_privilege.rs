@@ -104,7 +104,7 @@ fn verifier_log_detail_follows_the_requested_level() {
 /// descriptors must not be given to untrusted peers. Expects the listing of a chain to need
 /// CAP_NET_ADMIN.
 #[test]
-fn program_descriptor_is_the_right_to_attach() {
+fn program_descriptor_suffices_to_attach_without_capabilities() {
     let Some(()) = need::require_bpf() else { return };
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let map = Map::array("seen", 8, 1, true).unwrap();

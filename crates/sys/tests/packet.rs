@@ -188,7 +188,7 @@ fn filter_and_close_keep_frames_out_of_the_ring() {
     let got = receive_frames(&ring, &mut slot, 2);
     let numbers: Vec<u32> = got.iter().map(|(_, bytes)| frame_number(bytes)).collect();
     assert_eq!(numbers, [1, 499], "nothing from before, nothing that was refused");
-    ring.close().unwrap();
+    ring.stop_reception().unwrap();
     sender.send(&[&numbered_frame(2, 60)]);
     let seen = || testkit::net::counters(&pair.server, SERVER_DEVICE).unwrap().received;
     wait_until("the device has seen all five", || seen() == 5);

@@ -94,13 +94,13 @@ fn writer_is_woken_for_room_only_if_it_waits_for_it() {
         let _ticket = doorbell[0].listen();
         assert_eq!(readers[0].peek(1).unwrap().len(), 1);
         readers[0].release(1).unwrap();
-        assert_eq!(doorbell[0].is_awaited(), !waits);
+        assert_eq!(doorbell[0].has_unnotified_sleeper(), !waits);
     }
     doorbell[0].set_waits_for_room(false);
     let _ticket = doorbell[0].listen();
     drop(readers);
     assert!(
-        !doorbell[0].is_awaited() && writer.is_abandoned(),
+        !doorbell[0].has_unnotified_sleeper() && writer.is_abandoned(),
         "the last reader's exit always notifies"
     );
 }

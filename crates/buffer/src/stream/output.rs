@@ -211,7 +211,7 @@ impl Output {
         if let Some(latency) = &mut self.latency {
             let asleep = |(at, end): (usize, &ReaderEnd)| {
                 let page = side.page(at).filter(|_| !end.gone);
-                page.is_some_and(|page| end.notifier.is_awaited(page, reader::WAIT))
+                page.is_some_and(|page| end.notifier.has_unnotified_sleeper(page, reader::WAIT))
             };
             if urgency == Urgency::Last {
                 latency.record_flush(side.put.blocks);
@@ -395,11 +395,12 @@ impl Output {
 
     /// Returns true if a reader sleeps and has not been notified.
     #[cfg(test)]
-    pub(super) fn is_awaited(&mut self) -> bool {
+    pub(super) fn has_unnotified_sleeper(&mut self) -> bool {
         let side = self.ring.side();
         let mut ends = self.ends.iter().enumerate();
         ends.any(|(at, end)| {
-            side.page(at).is_some_and(|page| end.notifier.is_awaited(page, reader::WAIT))
+            side.page(at)
+                .is_some_and(|page| end.notifier.has_unnotified_sleeper(page, reader::WAIT))
         })
     }
 

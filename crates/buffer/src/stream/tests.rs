@@ -187,7 +187,7 @@ fn wake_threshold(policy: Policy, spins: u32) -> u64 {
     input.spin(spins);
     std::thread::scope(|scope| {
         scope.spawn(move || assert_eq!(input.wait(None), Ok(WaitResult::Ready)));
-        while !output.is_awaited() {
+        while !output.has_unnotified_sleeper() {
             std::thread::yield_now();
         }
         let page = output.side().page(0).unwrap();

@@ -93,7 +93,7 @@ mod tests {
 
     /// Waits until the reader of a stream sleeps.
     fn wait_until_asleep(output: &mut Output) {
-        while !output.is_awaited() {
+        while !output.has_unnotified_sleeper() {
             thread::yield_now();
         }
     }

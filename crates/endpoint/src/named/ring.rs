@@ -39,5 +39,5 @@ pub(super) fn ring_config(id: DbufId, arguments: &Arguments) -> Config {
 pub fn ring_sizes(arguments: &Arguments) -> (usize, usize) {
     let config = ring_config(DbufId::HOLE, arguments);
     let fixed = config.ring.capacity;
-    config.scaling.map_or((fixed, fixed), |scaling| scaling.extremes())
+    config.scaling.map_or((fixed, fixed), |scaling| scaling.size_bounds())
 }

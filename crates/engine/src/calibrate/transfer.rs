@@ -52,7 +52,7 @@ fn measure_ring() -> Result<f64> {
 fn measure_wakeup() -> Result<f64> {
     const WAKES: u32 = 200;
     /// Minimum sleep before a wake-up in ns, long enough for the processor to halt.
-    const ASLEEP_NS: u64 = 100_000;
+    const SLEEP_NS_MIN: u64 = 100_000;
     let woken = Arc::new(AtomicU32::new(0));
     let seen = Arc::clone(&woken);
     let sleeper = std::thread::Builder::new().spawn(move || {
@@ -65,7 +65,7 @@ fn measure_wakeup() -> Result<f64> {
     let mut costs = Vec::new();
     while woken.load(Ordering::Acquire) < WAKES && !sleeper.is_finished() {
         let begin = sys::clock::monotonic();
-        while sys::clock::monotonic() - begin < ASLEEP_NS {
+        while sys::clock::monotonic() - begin < SLEEP_NS_MIN {
             std::hint::spin_loop();
         }
         let begin = sys::clock::monotonic();

@@ -115,7 +115,7 @@ impl ReplicaProgress {
     pub fn close(&self, clock: u64) {
         self.clock.store(clock);
         self.closed.store(1);
-        if self.join.is_awaited() {
+        if self.join.has_unnotified_sleeper() {
             self.join.notify();
         }
     }
@@ -187,8 +187,8 @@ impl ReplicaProgress {
             return;
         }
         done.store(below);
-        // A join that falls asleep later has read `done` before (`Doorbell::is_awaited`).
-        if self.join.is_awaited() && self.awaited.load() <= below {
+        // A join that falls asleep later has read `done` before (`Doorbell::has_unnotified_sleeper`).
+        if self.join.has_unnotified_sleeper() && self.awaited.load() <= below {
             self.join.notify();
         }
     }

@@ -7,18 +7,18 @@ mod addresses;
 mod backlog;
 mod device_rules;
 mod features;
-mod filters;
 mod links;
 mod namespace;
 mod packet_sockets;
+mod tc_filters;
 
 pub use backlog::Backlog;
 pub use device_rules::device_rules;
 pub use features::accepts_xdp_frames;
-pub use filters::TcFilter;
 pub use links::RouteSocket;
 pub use namespace::{Namespace, namespace_cookie, run_in, run_in_new};
 pub use packet_sockets::{PacketSocketInfo, packet_sockets};
+pub use tc_filters::TcFilter;
 
 use crate::bpf::XdpMode;
 use crate::error::Result;

@@ -181,7 +181,7 @@ impl PacketRing {
 
     /// Stops reception. The contents of the ring stay readable, and the kernel retires the segment
     /// being filled at its timeout.
-    pub fn close(&self) -> Result<()> {
+    pub fn stop_reception(&self) -> Result<()> {
         option::attach(self.socket.as_fd(), &[option::DROP_ALL])
     }
 

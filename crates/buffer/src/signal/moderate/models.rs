@@ -21,7 +21,7 @@ fn write_and_stay_busy(blocks: u64, every: u64) {
             thread::spawn(move || {
                 for block in 1..=blocks {
                     head.store(block, Ordering::Release);
-                    if moderator.count_published(1, doorbell.is_awaited(), || 1) {
+                    if moderator.count_published(1, doorbell.has_unnotified_sleeper(), || 1) {
                         doorbell.notify();
                     }
                 }

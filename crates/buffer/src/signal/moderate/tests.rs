@@ -164,12 +164,16 @@ fn k4_sleeper_is_woken_within_bound_by_timer() {
         // enough waits were long, and some were ended soon after T_t, however busy the machine is.
         let soon = |slept: &[u64]| slept.iter().filter(|wait| **wait < 2 * threshold.ns).count();
         for n in 1..=2000 {
-            while !doorbell.is_awaited() {
+            while !doorbell.has_unnotified_sleeper() {
                 std::thread::yield_now();
             }
             let put = sys::clock::monotonic();
             head.store(n, Ordering::Release);
-            assert!(!moderator.count_published(1, doorbell.is_awaited(), sys::clock::monotonic));
+            assert!(!moderator.count_published(
+                1,
+                doorbell.has_unnotified_sleeper(),
+                sys::clock::monotonic
+            ));
             // Busy elsewhere: nothing but the timer wakes the reader.
             while moderator.alarm.deadline.load(Ordering::Relaxed) != UNSET {
                 std::hint::spin_loop();

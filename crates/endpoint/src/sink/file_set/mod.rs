@@ -216,13 +216,13 @@ impl FileSet {
     /// Finishes the file with this key, if there is one.
     pub(crate) fn finish_by_key(&mut self, key: FileKey) -> Result<(), Failure> {
         match self.take_out(key) {
-            Some(file) => self.finish_file(&file),
+            Some(file) => self.index_file(&file),
             None => Ok(()),
         }
     }
 
     /// Adds a finished file to the index.
-    pub(crate) fn finish_file(&mut self, file: &OutputFile) -> Result<(), Failure> {
+    pub(crate) fn index_file(&mut self, file: &OutputFile) -> Result<(), Failure> {
         self.index.append(file, &self.names, &self.policy)
     }
 

@@ -189,7 +189,7 @@ impl Files {
         let mut file = OutputFile::new(block, true);
         self.write_block(&mut file, block)?;
         file.end_direction(block);
-        self.file_set.finish_file(&file)
+        self.file_set.index_file(&file)
     }
 
     /// Appends a block to the file of its session or message.
@@ -201,7 +201,7 @@ impl Files {
             let awaits = |file: &OutputFile| file.is_only_described();
             if block.marks.is_description() || !file_of.as_ref().is_some_and(awaits) {
                 let before = file_of.take();
-                before.map_or(Ok(()), |file| self.file_set.finish_file(&file))?;
+                before.map_or(Ok(()), |file| self.file_set.index_file(&file))?;
             }
         }
         let mut file = match file_of {

@@ -398,7 +398,7 @@ impl Source for PacketSource {
     fn stop(&mut self) -> bool {
         if self.end.is_none() {
             // A socket that cannot be closed stays open; its further frames are unwanted.
-            let closed = self.device.ring.close().is_ok();
+            let closed = self.device.ring.stop_reception().is_ok();
             self.end = closed.then_some(RxEndReason::Stopped);
         }
         self.end.is_some()
@@ -406,7 +406,7 @@ impl Source for PacketSource {
 
     fn close(&mut self) {
         // Frames still in the ring stay there and are counted as unread.
-        self.closed = self.device.ring.close().is_ok();
+        self.closed = self.device.ring.stop_reception().is_ok();
     }
 }
 
