@@ -1,10 +1,11 @@
 //! Commands: closures that a space of a running path executes between two passes. [Th §5.4]
 //!
-//! Input: a closure over the space. Output: the result of the closure, or the reason why it was not
+//! The caller passes a closure over the space, and gets its result or the reason why it was not
 //! executed. The thread of the space executes the closure at a block boundary, when every block of
 //! the space has been read by all readers, is held by a filter, or is in a ring. Commands therefore
 //! add no lock, shared data or atomic operation to the data path. While no command is queued, a
-//! space pays one load per pass, of a word that is not written. A command wakes a sleeping space.
+//! space pays for one load per pass, of a word that is not being written. A command wakes a sleeping
+//! space.
 //!
 //! A space that waits for room in a ring is in the middle of a walk. Such a space executes no
 //! command until the reader makes room, and [`CommandError::RingFull`] names the ring. A command
@@ -23,13 +24,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use sys::task::{self, Task};
 
-/// Reason why a command was not executed. No part of the command has run or will run.
+/// The reason why a command was not executed. No part of the command has run or will run.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CommandError {
     /// The path has not started.
     #[error("the path has not begun to run")]
     NotBegun,
-    /// The space has ended or rejects commands, or the path has no such space.
+    /// The space has ended, the space rejects commands, or the path has no such space.
     #[error("the path has ended")]
     Ended,
     /// The space waits for room in a ring.
@@ -51,7 +52,7 @@ pub enum CommandError {
 
 type Command = Box<dyn FnOnce(&mut Space) + Send>;
 
-/// A queue of commands to one space. Outlives the space.
+/// A queue of commands to one space, which outlives the space.
 pub struct CommandQueue {
     /// Status of the space: its name, and the ring that blocks it.
     pub status: Arc<SpaceStatus>,
@@ -65,17 +66,17 @@ pub struct CommandQueue {
     doorbell: Arc<Doorbell>,
 }
 
-/// Queued commands, and the data that the space reported last.
+/// The queued commands of a space, and the data that the space last reported.
 #[derive(Default)]
 pub struct Inbox {
     commands: VecDeque<(u64, Command)>,
     /// Id of the next command.
     next: u64,
-    /// Counters in the last report, or at the end of the space.
+    /// Counters in the space's last report, or its final counters after it has ended.
     pub last: Option<SpaceCounters>,
-    /// Latest known resources of the space, from the start of its thread or from a later query.
+    /// Resources of the space, as recorded when its thread started or by a later query.
     pub resources: Option<SpaceResources>,
-    /// True after the end of the space.
+    /// True once the space has ended.
     pub ended: bool,
     /// True if the space still runs but rejects commands.
     rejects: bool,
@@ -129,7 +130,7 @@ impl CommandQueue {
     }
 
     /// Executes a command in the space between two passes, and returns the result of the command.
-    /// Waits for at most `limit` until the execution begins, and then until it ends.
+    /// Waits for at most `limit` until the execution begins, and then without limit until it ends.
     pub fn ask<A: Send + 'static>(
         self: &Arc<Self>,
         limit: Duration,
@@ -139,7 +140,8 @@ impl CommandQueue {
     }
 
     /// Borrows the space from its thread, which blocks until the space is returned. Waits for at
-    /// most `limit` until the space accepts, then until the current pass ends.
+    /// most `limit` until the space accepts the request, and then without limit until its current
+    /// pass ends.
     pub fn borrow(self: &Arc<Self>, limit: Duration) -> Result<ExclusiveBorrow, CommandError> {
         let ((to, comes), (back, goes)) = (mpsc::channel(), mpsc::channel());
         let request = BorrowRequest { to, back: goes };
@@ -263,7 +265,7 @@ impl<A> PendingCommand<A> {
     }
 }
 
-/// A request for exclusive access to a space.
+/// A request for exclusive access to a space, which the space grants between two passes.
 #[derive(Debug)]
 pub struct BorrowRequest {
     to: mpsc::Sender<Space>,

@@ -1,9 +1,9 @@
 //! Stop requests and position requests: two words that every space of a path polls, and the
 //! doorbells that wake sleeping spaces.
 //!
-//! A position request increments a shared word, which each space loads once per pass. A space
-//! answers with the counts of its sources so far. A busy space answers in its next pass, so readers
-//! use the latest answer and never wait.
+//! A position request increments a shared word, which each space loads once per pass. The space
+//! then stores the counts of its sources so far. A busy space does so only in its next pass, so
+//! readers use the counts stored last and never wait.
 
 use buffer::signal::Doorbell;
 use endpoint::SourceCounters;
@@ -21,7 +21,7 @@ pub struct Control {
     answers: Mutex<Vec<SourceProgress>>,
     doorbells: Mutex<Vec<Arc<Doorbell>>>,
     wake: sys::eventfd::EventFd,
-    /// True until the first blocks have arrived from a source, if a listener is set.
+    /// True until blocks arrive from a source for the first time. False if no listener is set.
     awaits_blocks: AtomicBool,
     listener: Mutex<Listener>,
 }
@@ -31,7 +31,7 @@ pub struct Control {
 pub enum ControlEvent {
     /// The first blocks of a source have arrived.
     FirstBlocks,
-    /// A sink's write has held up the thread that reads the source.
+    /// A sink's write has held up the thread that also reads the source.
     Stalled(SinkStall),
 }
 
@@ -42,7 +42,7 @@ pub struct SinkStall {
     pub node: usize,
     /// Wall time of the write in nanoseconds.
     pub write_ns: u64,
-    /// Number of blocks that had arrived from the source when the stall was reported.
+    /// Number of blocks that had queued up at the source by the time the stall was reported.
     pub waited: u64,
 }
 
@@ -95,8 +95,8 @@ impl Control {
         self.awaits_blocks.store(true, Ordering::Relaxed);
     }
 
-    /// Reports [`ControlEvent::FirstBlocks`] if no blocks of a source have arrived before. After
-    /// that report, a call costs one load.
+    /// Reports [`ControlEvent::FirstBlocks`] on the first call, if a listener is set. Later calls
+    /// cost one load.
     #[inline]
     pub fn note_blocks_arrived(&self) {
         if self.awaits_blocks.load(Ordering::Relaxed) {

@@ -38,7 +38,7 @@ pub struct SpaceCounters {
     pub(crate) nodes: Vec<CountedNode>,
     /// Edges of removed nodes.
     pub(crate) edges: Vec<Edge>,
-    /// Continuations of kernel edges, including those of removed nodes.
+    /// Continuations of kernel edges in user space, including those of removed nodes.
     pub(crate) continuations: Vec<KernelContinuation>,
     pub(crate) imported: Vec<ImportCounters>,
     /// Reports, each with the index of its node; `usize::MAX` for removed nodes.
@@ -48,7 +48,7 @@ pub struct SpaceCounters {
     pub(crate) kernel_counts: Option<KernelCounts>,
 }
 
-/// Counts of a space that runs in the kernel, beyond those of its nodes.
+/// Additional counts of a space that runs in the kernel: those of its sources and edges.
 #[derive(Clone, Debug, Default)]
 pub struct KernelCounts {
     /// Counts of the sources.
@@ -59,7 +59,7 @@ pub struct KernelCounts {
     pub exits: Vec<ExitEdge>,
 }
 
-/// An edge from the kernel into user space, counted by the kernel program.
+/// An edge from a kernel program into user space, with the counts of the program.
 #[derive(Clone, Debug)]
 pub struct ExitEdge {
     /// Name of the edge: planned index of the source, number of earlier kernel programs at the
@@ -79,14 +79,14 @@ pub struct RetiredCounters {
     pub(crate) reports: Vec<NodeReport>,
 }
 
-/// Continuation of a kernel edge in user space: the name of the kernel edge ([`ExitEdge::name`]),
-/// and the edge from its source to the next node.
+/// The continuation of a kernel edge in user space, as a pair: the name of the kernel edge
+/// ([`ExitEdge::name`]), and the edge from its source to the next node.
 pub(crate) type KernelContinuation = ((usize, usize, usize), Edge);
 
 impl RetiredCounters {
-    /// Adds the counters of removed nodes and arcs, which `before` contains among all counters of
-    /// the space. `gone` returns true for the index of a removed node, and `gone_arc` for the node
-    /// and arc index of a removed arc.
+    /// Adds the counters of removed nodes and arcs, taken from `before`, the counters of the whole
+    /// space before the removal. `gone` returns true for the index of a removed node; `gone_arc`
+    /// returns true for the node index and arc index of a removed arc.
     pub fn add(
         &mut self,
         before: SpaceCounters,
@@ -200,8 +200,8 @@ impl SpaceCounters {
     }
 }
 
-/// Returns the edges of the node that receives kernel output, each with the name of the kernel edge
-/// that it continues. `before` contains the removed nodes, including the receivers of earlier
+/// Returns the edges that leave the node receiving kernel output, each with the name of the kernel
+/// edge that it continues. `before` contains the removed nodes, including the receivers of earlier
 /// programs.
 fn continuations(
     before: &[CountedNode],

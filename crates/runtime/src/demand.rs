@@ -1,9 +1,9 @@
 //! Demand for blocks in a path with external programs. (CONTRACT 27)
 //!
-//! A program may stop reading long before its input ends (`head -1`). Further input of this program
-//! is dropped, and the path continues while another sink still reads. When every route from a
-//! source to a sink leads through a program that has stopped reading, the sources are stopped, as
-//! SIGPIPE would do in a shell.
+//! A program may stop reading long before its input ends (`head -1`). Its further input is dropped,
+//! and the path continues while another sink still reads. Once every route from a source to a sink
+//! leads through a program that has stopped reading, the sources are stopped, much as SIGPIPE stops
+//! a shell pipeline.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 /// Edges and sources of a path, as planned node indices.
 #[derive(Debug, Default)]
 pub struct Links {
-    /// Pairs of start node and end node.
+    /// Edges, as pairs of start node and end node.
     pub edges: Vec<(usize, usize)>,
     /// Source nodes.
     pub heads: Vec<usize>,
@@ -48,8 +48,8 @@ impl Demand {
         known.closed.retain(|node| numbers.contains(node));
     }
 
-    /// Marks a node as closed. Returns true if its upstream sources can reach no sink any more,
-    /// because every route leads through a closed node.
+    /// Marks a node as closed. Returns true if the sources upstream of the node can no longer reach
+    /// any sink, because every route leads through a closed node.
     pub fn close(&self, node: usize) -> bool {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.closed.push(node);

@@ -16,7 +16,7 @@ pub enum RingFailure {
     /// The space on the other side has ended.
     #[error("the space on the other side has ended")]
     Abandoned,
-    /// An entry of the ring is inconsistent, which is a bug of this program.
+    /// An entry of the ring is inconsistent, which is a bug in this program.
     #[error("{0}")]
     Fault(Fault),
 }
@@ -58,7 +58,8 @@ pub enum Cause {
         what: String,
         /// Error number of the failed system call in that process, if one failed.
         errno: Option<i32>,
-        /// True if the failure is only that the reader of a standard stream has closed the stream.
+        /// True if the only cause is that the reader of a standard stream has closed it, as in
+        /// [`PathFailure::is_quiet`].
         quiet: bool,
     },
     /// A filter panicked.
@@ -73,18 +74,18 @@ pub enum Cause {
 /// A copy of the block on which a filter panicked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CrashCapture {
-    /// Link type of the frame; `Marks::NO_LINK` if the block is no frame.
+    /// Link type of the frame; `Marks::NO_LINK` if the block is not a frame.
     pub link: u16,
-    /// Time of the block, in nanoseconds.
+    /// Timestamp of the block, in nanoseconds.
     pub time: u64,
     /// Length on the wire, in bytes.
     pub wire_length: u32,
-    /// Bytes of the frame, or of the view if the block is no frame.
+    /// Bytes of the frame, or of the view if the block is not a frame.
     pub bytes: Vec<u8>,
 }
 
-/// A failure in the form in which it is sent to another process: its message and a few properties
-/// of its cause.
+/// The serialized form of a failure that is sent to another process: its message and a few
+/// properties of its cause.
 #[derive(Serialize, Deserialize)]
 struct RemoteFailure {
     node: String,
@@ -161,8 +162,8 @@ impl PathFailure {
         Self { node: format!("path {}", path + 1), cause: Cause::Panic { message, block: None } }
     }
 
-    /// Returns true if the failure only follows from the end of another space, whose ring was
-    /// abandoned.
+    /// Returns true if the failure is only a consequence of another space's end: the space at the
+    /// other side of a ring had abandoned it.
     #[must_use]
     pub const fn is_consequence(&self) -> bool {
         matches!(self.cause, Cause::Ring(RingFailure::Abandoned))

@@ -4,12 +4,13 @@
 //! reads a kernel ring, and at each sink. A ring gauge watches one block at a time: the writer
 //! stamps the block, the reader measures its age, and a third thread can read how long an untaken
 //! block has waited. A source gauge and a sink gauge measure every block, by comparing the block's
-//! time with a clock that is read once per batch. A path with block time (a replayed capture) has
-//! no clock for that comparison, so only its rings have gauges.
+//! time with a clock that is read once per batch. A path that runs on block time (a replayed
+//! capture) has no such clock, so only its rings have gauges.
 //!
-//! A **breach** is a block that exceeds the bound when a sink has taken it, or that waits at one
+//! A **breach** is a block that reaches a sink later than the bound permits, or that waits at one
 //! gauge for longer than the entire bound. A block that exceeds only the share of one gauge is
-//! counted there, but is no breach, because other gauges may have used less than their shares.
+//! counted there, but is not a breach, because it may have used less than the shares of other
+//! gauges.
 //!
 //! A request without a bound has no gauges and reads no clock for them.
 
@@ -36,8 +37,8 @@ pub struct Gauge {
     end_to_end: bool,
     /// Part of the bound that the gauge may use, in nanoseconds.
     share_ns: u64,
-    /// Number of the watched block, counted from 1. With 0 no block is watched, and the writer may
-    /// choose one. With [`CLOSED`] the reader takes no more blocks.
+    /// Number of the watched block, counted from 1. The value 0 means that no block is watched and
+    /// the writer may choose one; [`CLOSED`] means that the reader takes no more blocks.
     watched: AtomicU64,
     /// Monotonic time at which the writer stamped the watched block, in nanoseconds.
     since: AtomicU64,
@@ -254,8 +255,8 @@ impl Gauge {
         self.left.store(0, Ordering::Relaxed);
     }
 
-    /// Returns a lower bound, in nanoseconds, on the time that the watched block or a block left in
-    /// the ring has waited; 0 if no block waits.
+    /// Returns a lower bound on the time that the watched block, or a block left in the ring, has
+    /// waited so far. The unit is nanoseconds; 0 means that no block waits.
     fn waiting_ns(&self, now: u64) -> u64 {
         // SYNC POINT: block watched; pairs with the Release in `stamp`.
         let since = match self.watched.load(Ordering::Acquire) {
@@ -314,7 +315,7 @@ impl AgeGauge {
         self.measure(batch.columns(), mask, sys::clock::monotonic().wrapping_add(self.epoch));
     }
 
-    /// Measures the age, at time `now`, of the blocks that a source has given.
+    /// Measures the age of the blocks that a source has delivered, at time `now`.
     pub fn measure_given(&self, columns: &Columns, now: Time) {
         self.measure(columns, columns.live(), now);
     }

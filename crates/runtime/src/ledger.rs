@@ -1,9 +1,9 @@
 //! The ledger of a path: on every edge, in = out + dropped (by reason) + held, counted by both
 //! ends. (CONTRACT 19)
 //!
-//! The ledger contains the counters of nodes and edges, and finds imbalances: always in blocks, and
-//! also in bytes where no filter trims views (docs/book/decisions/0004-ledger-bytes.md). It
-//! contains no derived counts.
+//! The ledger collects the counters of nodes and edges, and finds imbalances in blocks. Where no
+//! filter trims views, it also finds imbalances in bytes
+//! (docs/book/decisions/0004-ledger-bytes.md). It stores no derived counts.
 
 use buffer::signal::moderate::Events;
 pub use endpoint::ReaderRing;
@@ -19,19 +19,19 @@ pub use filter::{Amount, DeliveredItems, Report};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EdgeKind {
-    /// Function call between nodes of one space.
+    /// A function call between nodes of one space.
     Call,
-    /// Ring to another space.
+    /// A ring to another space.
     Ring,
-    /// Back edge of a cycle: a bounded work list.
+    /// A back edge of a cycle, with a bounded work list.
     #[serde(rename = "back edge")]
     Back,
-    /// Standard input or output of a program.
+    /// The standard input or output of a program.
     Pipe,
-    /// Ring from a dispatcher to a replica.
+    /// A ring from a dispatcher to a replica.
     #[serde(rename = "deal")]
     Dispatch,
-    /// Ring from a replica to the join of its chain.
+    /// A ring from a replica to the join of its chain.
     Join,
 }
 
@@ -53,13 +53,13 @@ impl EdgeKind {
 /// The end of a ring that a node represents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RingEnd {
-    /// Writing end of a ring to another space.
+    /// The writing end of a ring to another space.
     Export,
-    /// Reading end of a ring from another space.
+    /// The reading end of a ring from another space.
     Import,
-    /// Writing end of a ring from a dispatcher to a replica.
+    /// The writing end of a ring from a dispatcher to a replica.
     Dispatch,
-    /// Reading end of a ring from a replica to the join.
+    /// The reading end of a ring from a replica to the join.
     Join,
 }
 
@@ -162,8 +162,8 @@ pub struct Edge {
     pub taken: Amount,
     /// Amount dropped on the edge, by reason.
     pub dropped: Vec<(DropReason, Amount)>,
-    /// Positions of the dropped blocks that are known, by reason. A position is the number of
-    /// blocks put on the edge before; on kernel edges each CPU counts its own blocks.
+    /// Known positions of dropped blocks, by reason. The position of a block is the number of
+    /// blocks put on the edge before it; on kernel edges each CPU counts its own blocks.
     #[serde(deserialize_with = "endpoint::interned_keys")]
     pub missing: Vec<(&'static str, LossRanges)>,
     /// Amount still in the ring.
@@ -203,7 +203,7 @@ pub struct NodeEntry {
     pub taken: Amount,
     /// Blocks that the node created.
     pub made: Amount,
-    /// Blocks that left over at least one arc or, in a sink, were delivered.
+    /// Blocks that left over at least one arc or, at a sink, were delivered.
     pub passed: Amount,
     /// Blocks that no arc accepted.
     pub unselected: Amount,
@@ -293,8 +293,8 @@ impl Edge {
 }
 
 impl NodeEntry {
-    /// Adds the counters of another part of the same node: the other half of a program, or the same
-    /// filter in another space.
+    /// Adds counters of the same node that were collected elsewhere: those of the other half of a
+    /// program, or of the same filter in another space.
     pub fn join(&mut self, other: Self) {
         let amounts = [
             (&mut self.taken, other.taken),
@@ -335,7 +335,7 @@ impl NodeEntry {
     }
 
     /// Returns the number of blocks that entered the node, and the number of blocks that left it or
-    /// are held by it. Both are equal if the node balances.
+    /// are held by it. The two are equal if the node balances.
     pub fn balance(&self) -> (u64, u64) {
         (self.input(BLOCKS), self.accounted(BLOCKS))
     }
@@ -361,7 +361,7 @@ fn add_by_name(to: &mut Vec<(String, u64)>, more: Vec<(String, u64)>) {
     }
 }
 
-/// Function that returns the number of blocks, or of bytes, of an amount.
+/// A function that extracts either the blocks or the bytes of an amount.
 type Projection = fn(&Amount) -> u64;
 const BLOCKS: Projection = |amount| amount.blocks;
 const BYTES: Projection = |amount| amount.bytes;
@@ -460,9 +460,9 @@ impl Ledger {
     }
 }
 
-/// Returns true if the writer must lose a block of this put. Fault-injection builds lose a block in
-/// the first nonempty put on an edge of the kind that `STREAMLINE_LOSE` names; other builds return
-/// false.
+/// Returns true if the writer must lose a block of this put without counting it as dropped.
+/// Fault-injection builds demand that once, in the first nonempty put on an edge of the kind that
+/// `STREAMLINE_LOSE` names. In other builds the result is always false.
 #[cfg(not(feature = "lose"))]
 #[inline]
 pub const fn must_lose_block(_: EdgeKind, _: Amount) -> bool {

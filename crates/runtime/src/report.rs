@@ -155,8 +155,9 @@ pub fn merge_ledger(spaces: Vec<SpaceCounters>, runs: bool) -> Ledger {
     ledger
 }
 
-/// Completes an edge that begins in the kernel. The ledger compares the amount put by the program
-/// with the amount taken by the nodes after the source, not with the source's own counts.
+/// Completes an edge that begins in the kernel with the counts of its continuations in user space.
+/// The ledger compares the amount put by the kernel program with the amount taken by the nodes
+/// after the source, not with the source's own counts.
 fn complete_kernel_edge(exit: ExitEdge, continuations: &[KernelContinuation]) -> Edge {
     let ExitEdge { name, mut edge } = exit;
     edge.taken = Amount::default();
@@ -202,5 +203,5 @@ fn complete_ring_edge(
     edge
 }
 
-/// Drop reason of blocks in a ring whose path failed.
+/// Reason for dropping the blocks that were in a ring when the path failed.
 const PATH_ENDED: &str = "path ended";

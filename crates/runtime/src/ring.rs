@@ -1,10 +1,10 @@
 //! Writing and reading ends of the rings between spaces.
 //!
 //! Only rich pointers cross a ring. The bytes stay in their pool until every reader has passed them
-//! (`buffer::crossing`). Within a space there is no ring and no event. Between spaces one event is
-//! sent per batch: after T_b blocks, before the writer sleeps, or, if the writer is busy with other
-//! work, by a timer after T_t (`buffer::signal::moderate`). Each put publishes at once, so only a
-//! sleeping reader needs events. [Th §5.2.2]
+//! (`buffer::crossing`). A space has no rings or events inside. Between spaces, one event is sent
+//! per batch: after T_b blocks, before the writer sleeps, or, if the writer is busy with other
+//! work, by a timer after T_t (`buffer::signal::moderate`). Each put publishes its blocks at once,
+//! so only a sleeping reader needs an event. [Th §5.2.2]
 
 use crate::failure::RingFailure;
 use crate::latency::Gauge;
@@ -30,25 +30,25 @@ pub struct Export {
     pub planned: usize,
     writer: Option<CrossingWriter>,
     doorbell: Arc<Doorbell>,
-    /// Doorbell of the reader's space.
+    /// Doorbell on which the reader's space sleeps.
     reader_doorbell: Arc<Doorbell>,
     spins: u32,
     /// Moderator of the events sent to the reader.
     events: Moderator,
-    /// Ring capacity, in entries, for which the events are moderated.
+    /// Ring capacity, in entries, to which the event moderator is tuned.
     entries: usize,
     /// Size of the ring when it was closed.
     size_at_end: RingSize,
     counted: WriterCounts,
     /// Amount that a fault-injection build has counted as put without putting it.
     lost: Amount,
-    /// Status of the writer's space, which records that the ring is full.
+    /// Status of the writer's space, in which a full ring is recorded.
     status: Option<Arc<SpaceStatus>>,
     /// Stall probe of the writer's space in a replay; otherwise `None`.
     stall_probe: Option<StallProbe>,
     /// Kind of the edge in the ledger.
     pub kind: EdgeKind,
-    /// Shutdown step of the replica that is stored in the marks of entries; 0 before the shutdown
+    /// Shutdown step of the replica, which is stored in the marks of entries; 0 before the shutdown
     /// (`crate::space::replica_end`).
     pub step: u32,
     /// Gauge of the time that blocks spend in the ring; `None` if it is not measured.
@@ -98,14 +98,14 @@ impl Export {
         (self.status, self.stall_probe) = (Some(status), probe);
     }
 
-    /// Limits the number of blocks that are put without an event. If the reader were not notified,
-    /// such blocks could exhaust the smallest dbuf that they occupy. [SL §6.2]
+    /// Limits the number of blocks that are put before the reader is notified. Without a limit,
+    /// they could exhaust the smallest dbuf that they occupy while the reader sleeps. [SL §6.2]
     pub fn limit_unnotified(&mut self, blocks: u64) {
         self.events.limit_blocks(blocks);
     }
 
-    /// Permits T_b to grow up to `most` blocks while blocks arrive fast and, if `scaling` is given,
-    /// the ring to grow and shrink with pressure within its limits.
+    /// Lets T_b grow to up to `most` blocks while blocks arrive fast. If `scaling` is given, the
+    /// ring may also grow and shrink with pressure, within the limits of `scaling`.
     pub fn adapt(&mut self, most: u64, scaling: Option<Scaling>) {
         self.events.adapt(most);
         if let Some(scaling) = scaling {
@@ -119,8 +119,8 @@ impl Export {
         self.writer.as_mut().map_or(0, CrossingWriter::unread)
     }
 
-    /// Returns the size of the ring and of its batches, either current or as of its closing, and
-    /// the reason for the last change.
+    /// Returns the size of the ring and of its batches, with the reason for the last change. After
+    /// the ring was closed, returns the size at that moment.
     #[must_use]
     pub fn size(&self) -> RingSize {
         let Some(writer) = &self.writer else { return self.size_at_end.clone() };
@@ -148,7 +148,7 @@ impl Export {
     }
 
     /// Puts the blocks in the live lanes of a batch into the ring, in order. Blocks while the ring
-    /// is full. `last` means that the space sleeps after this batch unless input arrives.
+    /// is full. `last` is true if the space will sleep after this batch unless input arrives.
     ///
     /// # Errors
     ///
@@ -263,7 +263,7 @@ impl Export {
         Ok(())
     }
 
-    /// Closes the ring. After draining it, the reader finds its end.
+    /// Closes the ring. The reader finds its end after draining it.
     pub fn close(&mut self) {
         self.size_at_end = self.size();
         self.writer = None;

@@ -1,4 +1,4 @@
-//! Status of a space, which other threads read without sending a command.
+//! The status of a space, which other threads read without sending a command.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub struct SpaceStatus {
     /// Name of the space.
     pub name: String,
-    /// One more than the planned index of the edge whose ring is full while the space waits for it;
-    /// 0 while the space does not wait.
+    /// While the space waits for room in a ring, one more than the planned index of the ring's
+    /// edge; otherwise 0.
     full_ring: AtomicUsize,
 }
 
 impl SpaceStatus {
-    /// Creates the status of a space that waits for no ring.
+    /// Creates the status of a space that is not waiting for a ring.
     #[must_use]
     pub const fn new(name: String) -> Self {
         Self { name, full_ring: AtomicUsize::new(0) }

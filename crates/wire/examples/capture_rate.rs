@@ -21,10 +21,10 @@ const CAPTURE_SIZE: usize = 100_000_000;
 /// Number of passes per candidate.
 const PASSES: usize = 11;
 
-/// Pass of a reader over a capture. Returns a sum of times and lengths.
+/// One pass of a reader over a capture, which returns a sum of times and lengths.
 type CapturePass = fn(&[u8]) -> u64;
 
-/// Candidates and their names in the output.
+/// The candidates and their names in the output.
 const CANDIDATES: [(&str, CapturePass); 4] = [
     ("wire, in place", read_in_place),
     ("wire, through a buffer", read_through_buffer),

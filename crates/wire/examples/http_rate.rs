@@ -17,7 +17,7 @@ const HEAD_COUNT: usize = 1_000;
 /// Number of passes per candidate.
 const PASSES: usize = 501;
 
-/// Heads to parse: the request of a browser, the request of a program, and a response.
+/// The heads to parse: a request by a browser, a request by a program, and a response.
 const TEXTS: [(&str, &[u8]); 3] = [
     (
         "request, 8 fields",
@@ -37,10 +37,10 @@ const TEXTS: [(&str, &[u8]); 3] = [
     ),
 ];
 
-/// Pass of a parser over adjacent heads. Returns a sum of the extracted values.
+/// One pass of a parser over adjacent heads, which returns a sum of the extracted values.
 type HeadPass = fn(&[u8]) -> u64;
 
-/// Candidates and their names in the output.
+/// The candidates and their names in the output.
 const CANDIDATES: [(&str, HeadPass); 4] = [
     ("wire, strict", |bytes| parse_with_wire(bytes, ParseMode::Strict)),
     ("wire, lenient", |bytes| parse_with_wire(bytes, ParseMode::Lenient)),

@@ -1,4 +1,4 @@
-//! Type of MAC addresses. For network addresses this crate uses `core::net`.
+//! The type of MAC addresses. IP addresses use the types of `core::net`.
 
 use core::fmt;
 

@@ -13,9 +13,9 @@ use crate::ethernet::ethertype;
 
 /// Length of the message in bytes.
 pub const MESSAGE_LENGTH: usize = 28;
-/// Operation of a request.
+/// Operation code of a request.
 pub const REQUEST: u16 = 1;
-/// Operation of a reply.
+/// Operation code of a reply.
 pub const REPLY: u16 = 2;
 
 /// A view of an ARP message.
@@ -59,7 +59,7 @@ impl Arp {
     }
 }
 
-/// Displays the message as tcpdump does: `ARP who has 10.0.0.2, tell 10.0.0.1`.
+/// Formats the message like tcpdump: `ARP who has 10.0.0.2, tell 10.0.0.1`.
 impl fmt::Display for Arp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ((hardware, sender), (_, target)) = (self.sender(), self.target());

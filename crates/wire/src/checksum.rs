@@ -21,8 +21,8 @@ impl Sum {
         Self { total: 0, odd: false }
     }
 
-    /// Returns the sum extended by bytes that follow the bytes already added, even if their number
-    /// is odd.
+    /// Returns the sum with `bytes` appended to the bytes already added. Either number of bytes may
+    /// be odd.
     #[must_use]
     pub fn with(self, bytes: &[u8]) -> Self {
         let part = sum_big_endian(bytes);
@@ -87,7 +87,7 @@ pub const fn update32(checksum: u16, old: u32, new: u32) -> u16 {
     !fold(0xffff + !checksum as u64 + !old as u64 + new as u64)
 }
 
-/// Updates the sum of a pseudo header after a change of a 32-bit word. The checksum field holds
+/// Updates the sum of a pseudo header after a change of a 32-bit word. The checksum field contains
 /// such a sum until a device completes the checksum.
 #[must_use]
 pub const fn update_pseudo32(sum: u16, old: u32, new: u32) -> u16 {

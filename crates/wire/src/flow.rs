@@ -87,8 +87,8 @@ impl Flow {
         }
     }
 
-    /// Returns the flow in the direction that both directions share as their normalized form, and
-    /// the direction of this flow.
+    /// Returns the normalized flow, which is the same for both directions of a connection, and the
+    /// direction of this flow relative to it.
     #[must_use]
     pub fn normalized(self) -> (Self, Direction) {
         if self.sender() <= self.receiver() {

@@ -31,7 +31,7 @@ pub const SRC: usize = 12;
 pub const DST: usize = 16;
 /// Length in bytes of a header without options.
 pub const LENGTH_MIN: usize = 20;
-/// Length in bytes of a header with the maximum of options.
+/// Maximum length of a header, in bytes, which includes 40 bytes of options.
 pub const LENGTH_MAX: usize = 60;
 /// Fragment offset bits in the word at [`FLAGS_FRAGMENT`].
 pub const OFFSET_MASK: u16 = 0x1fff;

@@ -198,8 +198,8 @@ fn follow_ethertype(frame: &[u8], ethertype: u16, at: u16) -> Option<LinkHeader>
     follow_tags(frame, ethertype, at)
 }
 
-/// Follows VLAN tags or an 802.3 length. This is a separate function so that the code for frames
-/// without tags is short.
+/// Follows VLAN tags or an 802.3 length. A separate function keeps the code for frames without tags
+/// short.
 #[inline(never)]
 fn follow_tags(frame: &[u8], ethertype: u16, at: u16) -> Option<LinkHeader> {
     let (tags, ethertype, at) = vlan::follow_tags_from(frame, ethertype, at)?;

@@ -1,5 +1,5 @@
-//! Reads of integers at an offset, shared by parsers without a fixed header. A read beyond the end
-//! returns `None`.
+//! Functions that read integers at an offset, for parsers without a fixed header. A read beyond the
+//! end returns `None`.
 
 /// Reads a big-endian u16 at offset `at`; `None` if it extends beyond the end.
 #[inline]

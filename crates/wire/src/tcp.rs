@@ -18,7 +18,7 @@ pub const WINDOW: usize = 14;
 pub const CHECKSUM: usize = 16;
 /// Length in bytes of a header without options.
 pub const LENGTH_MIN: usize = 20;
-/// Length in bytes of a header with the maximum of options.
+/// Maximum length of a header, in bytes, which includes 40 bytes of options.
 pub const LENGTH_MAX: usize = 60;
 
 /// Bits of the byte at [`FLAGS`].
@@ -40,7 +40,7 @@ pub mod flag {
     /// The congestion window was reduced (RFC 3168).
     pub const CWR: u8 = 0x80;
 
-    /// Flags with the letters by which tcpdump prints them, in the order in which it prints them.
+    /// Flags and the letters that tcpdump prints for them, in the order in which it prints them.
     pub const LETTERS: [(u8, char); 8] = [
         (SYN, 'S'),
         (FIN, 'F'),
@@ -135,7 +135,7 @@ impl Tcp {
     }
 }
 
-/// Displays flags, numbers and window as tcpdump does: `[P.] seq 1 ack 7 win 512`.
+/// Formats flags, numbers and window like tcpdump: `[P.] seq 1 ack 7 win 512`.
 impl fmt::Display for Tcp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("[")?;

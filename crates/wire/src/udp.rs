@@ -56,8 +56,9 @@ impl Udp {
         self.target.get()
     }
 
-    /// Returns the length of header and payload in bytes. 0 means up to the end of the packet, in a
-    /// jumbogram (RFC 2675) or in a frame that awaits segmentation by a device.
+    /// Returns the length of header and payload in bytes. The value 0 means that the datagram
+    /// extends to the end of the packet, as in a jumbogram (RFC 2675) or in a frame that awaits
+    /// segmentation by a device.
     #[inline]
     pub fn length(&self) -> u16 {
         self.length.get()

@@ -28,8 +28,8 @@ fn corpus_captures_read_as_by_pcap_parser() {
     assert!(refused < 40, "{refused} refused");
 }
 
-/// Compares both readers on all captures. Returns the number of captures, the number of captures
-/// that both readers read alike, and the number that this crate rejects.
+/// Compares both readers on all captures. Returns the number of captures, the number that both
+/// readers read identically, and the number that this crate rejects.
 fn compare_with_reference_reader(captures: &Captures) -> (usize, usize, usize) {
     let (mut agreed, mut packets, mut refused) = (0, 0, Vec::new());
     let captures = &captures.paths;
@@ -169,12 +169,12 @@ fn dissect_flipped_frames(captures: &Captures) {
     }
 }
 
-/// Maximum size in bytes of a capture in the destructive tests, so that these take seconds.
+/// Maximum size in bytes of a capture in the destructive tests, so that they take only seconds.
 const BYTES_MAX: usize = 64 * 1024;
 /// Maximum number of packets per capture that the destructive tests dissect.
 const PACKETS_MAX: usize = 12;
 
-/// Packet of a capture: time in ns, and data.
+/// A packet of a capture: time in ns, and data.
 type TimedPacket<'a> = (u64, &'a [u8]);
 
 /// Reads and dissects all packets of a capture. Returns the packets and the final fault.

@@ -41,7 +41,7 @@ struct HttpMessage {
     end: Option<usize>,
 }
 
-/// Events that llhttp reports for a case.
+/// The events that llhttp reports for a case.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct LlhttpEvents {
     messages: Vec<HttpMessage>,
@@ -291,8 +291,8 @@ fn corpus_messages_parse_as_by_llhttp() {
     assert!(run >= CASES_MIN, "only {run} cases");
 }
 
-/// Message of a case: the head as sent, the body as sent, the body as read, and true if the end of
-/// the body is reached.
+/// A message of a case: the head as sent, the body as sent, the body as read, and true if the end
+/// of the body is reached.
 type SentMessage<'s> = (&'s str, &'s str, &'s str, bool);
 
 /// Builds a case and its expected events.

@@ -1,7 +1,8 @@
 //! Dispatch of batches to replicas, by load or by session. [Th §5.4], [Par §IV-A]
 //!
 //! - By **load**: the whole batch goes to the least loaded replica. The replica in the dispatcher's
-//!   space gets a batch only if all others are busy for at least as long as the batch takes.
+//!   space gets a batch only if every other replica has enough queued work to stay busy in the
+//!   meantime.
 //! - By **session**: all blocks of a session, in both directions, go to one replica for the
 //!   session's lifetime. A table maps each class of sessions ([`filter::sharing`]) to its replica;
 //!   a new class goes to the replica that has received the fewest blocks so far, so that large
@@ -13,7 +14,7 @@ use filter::{Batch, LaneMask, lanes};
 use std::sync::Arc;
 
 /// Number of queued blocks at which a replica in another space counts as busy. It is four batches,
-/// so that the replica's queue does not run empty while the dispatching space itself processes a
+/// so that the replica does not run out of work while the dispatcher's space itself processes a
 /// batch.
 const BUSY_BLOCKS: usize = 4 * filter::LANES;
 /// Number of classes into which sessions are hashed.
@@ -58,8 +59,8 @@ impl Dispatcher {
     }
 
     /// Numbers the blocks of a batch, assigns its lanes to replicas, and announces the batch to the
-    /// join. Returns the batch id, and the lanes of each replica that gets at least one. `load`
-    /// returns the queue length of a replica in blocks.
+    /// join. Returns the batch id and, for each replica that gets at least one lane, its lanes.
+    /// `load` returns the queue length of a replica in blocks.
     pub fn dispatch(
         &mut self,
         batch: &mut Batch<'_>,

@@ -6,13 +6,13 @@
 //! sequence number is sent in the block's marks; within a space it is the block's order. A filter's
 //! output inherits the sequence number of the block that caused it. [`dispatch`] assigns a batch to
 //! one replica, or to each replica the sessions that it owns. The join
-//! ([`crate::space::join_state`]) takes one batch after the other from the replicas that share it,
-//! and sorts its blocks by sequence number: the output order equals the input order, whatever the
+//! ([`crate::space::join_state`]) collects one batch at a time from the replicas that share it, and
+//! sorts the blocks by sequence number. The output order thus equals the input order, whatever the
 //! number and speed of the replicas.
 //!
-//! Deviation from the source, whose joins give up the order ("implied by Fig 5.3"): CONTRACT 16
-//! demands order within T_t between sessions. The join waits without timeouts: rings are bounded,
-//! so a slow replica blocks the others before they are far ahead.
+//! This deviates from the source, whose joins give up the order ("implied by Fig 5.3"), because
+//! CONTRACT 16 demands order within T_t between sessions. The join waits without timeouts: rings
+//! are bounded, so a slow replica blocks the others before they are far ahead.
 //!
 //! After the last batch, each replica ends its filters one session at a time, and the join merges
 //! the sessions in the order of their first blocks (`crate::space::replica_end`).
@@ -26,7 +26,7 @@ use buffer::signal::Doorbell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Number of bits of a sequence number that hold the position in a batch.
+/// Number of bits in a sequence number that hold the block's position in its batch.
 const LANE_BITS: u32 = filter::LANES.trailing_zeros();
 /// Mask of the batch id bits that fit into a sequence number.
 const BATCH_ID_MASK: u64 = (1 << (u32::BITS - LANE_BITS)) - 1;
@@ -43,15 +43,15 @@ pub const fn last_seq(batch_id: u64) -> u32 {
     first_seq(batch_id) | (filter::LANES as u32 - 1)
 }
 
-/// Returns the batch id after `batch_id`. Skips the id whose last sequence number would equal
-/// [`RANK_LAST`].
+/// Returns the batch id that follows `batch_id`, skipping an id whose last sequence number would
+/// equal [`RANK_LAST`].
 pub const fn next_batch_id(batch_id: u64) -> u64 {
     let next = batch_id + 1;
     if next & BATCH_ID_MASK == BATCH_ID_MASK { next + 1 } else { next }
 }
 
-/// Returns the batch id of a sequence number. Since a sequence number contains only the low bits of
-/// the id, returns the possible id that is nearest to `near`.
+/// Returns the batch id of a sequence number. A sequence number contains only the low bits of the
+/// id, so several ids are possible; the result is the one nearest to `near`.
 pub const fn batch_id_of(seq: u32, near: u64) -> u64 {
     const SHIFT: u32 = u64::BITS - (u32::BITS - LANE_BITS);
     let low = (seq >> LANE_BITS) as u64;
@@ -62,7 +62,7 @@ pub const fn batch_id_of(seq: u32, near: u64) -> u64 {
 /// The progress of a replica chain. Dispatcher, replicas and join share it.
 #[derive(Debug)]
 pub struct ReplicaProgress {
-    /// Lowest batch id that has not been dispatched. Written by the dispatcher.
+    /// Lowest batch id that has not been dispatched yet. Written by the dispatcher.
     shared: Word,
     copies: Box<[ReplicaState]>,
     /// One more than the id of the batch for which the join waits. Written by the join.
@@ -176,8 +176,9 @@ impl ReplicaProgress {
         self.copies[copy].given.load()
     }
 
-    /// Reports that a replica has finished its parts of all batches with ids less than `below`, and
-    /// that their output is in its ring. Wakes the join if it waits for such a batch.
+    /// Reports that a replica has finished its lanes of all batches with ids less than `below`, and
+    /// that the output of these batches is in its ring. Wakes the join if it waits for such a
+    /// batch.
     ///
     /// SYNC POINT *batch finished*: the Release of `done` follows the Release that published the
     /// ring entries, and pairs with the Acquire in [`ReplicaProgress::has_part`].

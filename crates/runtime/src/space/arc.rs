@@ -4,10 +4,10 @@ use super::select::SelectedClasses;
 use crate::ledger::DropReason;
 use filter::Amount;
 
-/// Index of a node in its space.
+/// The index of a node in its space.
 pub type NodeId = usize;
 
-/// An arc from one node to another. The fields read for every batch come first.
+/// An outgoing arc of a node. The fields read for every batch come first.
 #[derive(Debug)]
 #[repr(C)]
 pub struct GraphArc {

@@ -1,4 +1,4 @@
-//! Builder for the graph of a space and its shape.
+//! The builder for the graph of a space and its shape.
 
 use super::arc::NodeId;
 use super::arc::{EdgeDrops, GraphArc};
@@ -134,8 +134,8 @@ impl Assembly {
         )
     }
 
-    /// Offers the frames of a source to the sinks that its arcs reach. Returns a bit mask of the
-    /// arcs, by index, that lead only to sinks that take the frames in place.
+    /// Offers the frames of a source to the sinks that its arcs reach, for use in place. Returns a
+    /// bit mask of the arcs all of whose sinks accept; bit `i` stands for arc `i`.
     fn lend_in_place(&mut self, source: NodeId) -> u64 {
         let Operator::Source(part) = &self.nodes[source].operator else { return 0 };
         let Some(frames) = part.properties.in_place.clone() else { return 0 };
@@ -144,7 +144,7 @@ impl Assembly {
         bits.map(|(bit, to)| u64::from(self.takes_in_place(to, &frames)) << bit).sum()
     }
 
-    /// Returns true if a node is a sink that takes these frames in place, or leads only to such
+    /// Returns true if a node is a sink that uses these frames in place, or leads only to such
     /// sinks.
     fn takes_in_place(&mut self, at: NodeId, frames: &Arc<FramesInPlace>) -> bool {
         match &mut self.nodes[at].operator {
@@ -158,8 +158,8 @@ impl Assembly {
         }
     }
 
-    /// Returns the section of each operand that may hold blocks, and enables the tracking of held
-    /// blocks in these operands.
+    /// Returns, by node, the section of each operand that may hold blocks. Also enables the
+    /// tracking of held blocks in these operands.
     fn operand_sections(&mut self) -> Vec<Option<NodeId>> {
         let mut section_of = vec![None; self.nodes.len()];
         let mut asked = vec![false; self.nodes.len()];
@@ -189,8 +189,8 @@ impl Assembly {
         with
     }
 
-    /// Returns, for each node, true if it is a fork that is not inside branches that join again.
-    /// Only such forks number blocks.
+    /// Returns, for each node, true if it is a fork outside all branches that join again. Only such
+    /// forks number blocks.
     fn numbering_forks(&self, joins: &[bool]) -> Vec<bool> {
         let forward = |n: NodeId| self.nodes[n].arcs.iter().filter(|arc| !arc.back);
         let forks: Vec<NodeId> =

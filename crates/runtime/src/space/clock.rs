@@ -1,4 +1,4 @@
-//! The clock of a path, which is either block time or monotonic time. (CONTRACT 11)
+//! The clock of a path, which is either block time or live time. (CONTRACT 11)
 
 use filter::{Columns, Time};
 

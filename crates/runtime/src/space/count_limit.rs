@@ -1,9 +1,9 @@
-//! Limit on the number of blocks that a path delivers (`-c`). The spaces of the path claim blocks
-//! from it.
+//! A limit on the number of blocks that a path delivers (`-c`), from which the spaces of the path
+//! claim blocks.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Number of blocks that the sinks of a path may still accept, shared by all of its spaces.
+/// The number of blocks that the sinks of a path may still accept, shared by all of its spaces.
 #[derive(Debug)]
 pub struct CountLimit(AtomicU64);
 
@@ -30,15 +30,15 @@ impl CountLimit {
 }
 
 /// The policy by which a space claims blocks from the limit. With several spaces the grants depend
-/// on timing, so that a recorded run records the grants.
+/// on timing, so a recorded run includes them.
 #[derive(Debug, Default)]
 pub(crate) enum ClaimPolicy {
-    /// Requests are granted in the order of arrival.
+    /// Claims are granted in the order of arrival.
     #[default]
     Free,
-    /// Requests are granted in the order of arrival, and the grants are noted for the record.
+    /// Claims are granted in the order of arrival, and the grants are stored for the record.
     Noted(Vec<u32>),
-    /// Requests are granted as in a recorded run. Holds the number of blocks that may still be
+    /// Claims are granted as in a recorded run. Holds the number of blocks that may still be
     /// claimed in this pass.
     Replayed(u32),
 }

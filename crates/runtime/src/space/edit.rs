@@ -22,8 +22,8 @@
 //!
 //! A filter that remembers a rich pointer without holding the block has no claim to its bytes (M5).
 //! Frames are compared, not views, because `pcap` writes the entire frame whatever the view. In all
-//! other cases the edit is made in a copy of the entire frame; or, if the frame is long and the
-//! nodes downstream accept fragments, in a copy of the written part ([`FRAGMENT_MIN`]).
+//! other cases a copy of the entire frame is edited. If the frame is long and the nodes downstream
+//! accept fragments, only the written range is copied ([`FRAGMENT_MIN`]).
 
 mod block_editor;
 
@@ -136,9 +136,9 @@ struct EditOutput {
     rooms: Vec<BatchMemory>,
     /// Memory of batches, for reuse.
     spare: Vec<BatchMemory>,
-    /// Number of blocks added by splitting blocks into fragments.
+    /// Number of additional blocks that resulted from splitting blocks into fragments.
     made: u64,
-    /// Lengths in bytes of the blocks lost because memory was lacking.
+    /// Lengths, in bytes, of the blocks that were lost for lack of memory.
     lost: Vec<u32>,
     edits: Edits,
 }

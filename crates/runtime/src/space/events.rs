@@ -1,9 +1,9 @@
 //! Events of a space, and the port for recording and replaying them.
 //!
-//! A filter's behaviour depends only on its blocks, their order, and the time passed to it, and a
-//! space is one thread. The sequence of its events therefore determines its run. A [`Journal`]
-//! records the events. A space with an [`EventReader`] reads neither sources nor clocks, but
-//! repeats recorded events. Both are traits, whose implementors decide how events are stored.
+//! A filter's behaviour depends only on its blocks, their order, and the time passed to it. Since a
+//! space is a single thread, the sequence of its events determines its run. A [`Journal`] records
+//! the events. A space with an [`EventReader`] reads neither sources nor clocks, but repeats
+//! recorded events. Both are traits; the implementors decide how events are stored.
 
 use super::arc::NodeId;
 use super::count_limit::ClaimPolicy;
@@ -18,7 +18,7 @@ use std::fmt;
 /// does.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SpaceEvent {
-    /// A source gave blocks, which follow in the record.
+    /// A source emitted blocks, which follow in the record.
     Pull {
         /// Index of the source's node in the space.
         node: usize,
@@ -57,8 +57,8 @@ pub enum SpaceEvent {
         /// Failure that ended the space, if it failed.
         failure: Option<String>,
     },
-    /// The space has stopped for a hot swap. The events up to [`SpaceEvent::Changed`] drain the old
-    /// graph.
+    /// The space has stopped for a hot swap. The events between this one and
+    /// [`SpaceEvent::Changed`] drain the old graph.
     Change {
         /// Number of the hot swap in the path.
         number: u64,
@@ -67,7 +67,7 @@ pub enum SpaceEvent {
     Retire {
         /// Time on the path's clock, in nanoseconds.
         now: Time,
-        /// Failure of the space, if it failed instead of taking part in the swap.
+        /// Failure of the space, if it failed and therefore did not take part in the swap.
         failure: Option<String>,
     },
     /// The new graph has been installed, and later node indices refer to it.
@@ -76,19 +76,20 @@ pub enum SpaceEvent {
     SourceCounts {
         /// Index of the source in the plan.
         planned: usize,
-        /// Number of blocks and of bytes observed before any loss, if known.
-        seen: Option<(u64, u64)>,
-        /// Losses before the path: the place of each loss, and its number of blocks, or `None` if
+        /// Numbers of blocks and bytes that the source observed, including later losses; `None` if
         /// unknown.
+        seen: Option<(u64, u64)>,
+        /// Losses before the path, each with its place and its number of blocks; `None` if the
+        /// number is unknown.
         dropped: Vec<(String, Option<u64>)>,
     },
     /// Final counts of a program's input.
     ProgramCounts {
         /// Index of the program in the plan.
         planned: usize,
-        /// Number of blocks and of bytes that the program accepted.
+        /// Numbers of blocks and bytes that the program accepted.
         written: (u64, u64),
-        /// Number of blocks and of bytes that the program did not accept, by reason.
+        /// Numbers of blocks and bytes that the program did not accept, by reason.
         dropped: Vec<(String, u64, u64)>,
     },
 }
@@ -111,11 +112,12 @@ pub trait EventReader: fmt::Debug + Send {
     /// is damaged.
     fn next_event(&mut self) -> Option<SpaceEvent>;
 
-    /// Returns the next event without removing it. Returns `None` as [`Self::next_event`] does.
+    /// Returns the next event without removing it. Returns `None` in the same cases as
+    /// [`Self::next_event`].
     fn peek(&mut self) -> Option<SpaceEvent>;
 
-    /// Removes and returns the next block of the last event, which has `follow` more blocks after
-    /// it. Returns `None` if the record is truncated or damaged.
+    /// Removes and returns the next block of the last event. `follow` is the number of further
+    /// blocks of the event after this one. Returns `None` if the record is truncated or damaged.
     fn next_block(&mut self, follow: usize) -> Option<(Entry, &[u8])>;
 
     /// Returns the number of blocks granted for `-c` in the current pass. `blocks` is the number of
@@ -123,8 +125,8 @@ pub trait EventReader: fmt::Debug + Send {
     fn grants(&self, blocks: usize) -> u32;
 
     /// Reads the closing entries of a run or swap, which are final counts and claims. Returns the
-    /// number of blocks granted for `-c` and, if the counts contradict the replay, a description of
-    /// the contradiction.
+    /// number of blocks granted for `-c` and, if the counts differ from those of the replay, a
+    /// description of the difference.
     fn closing_notes(&mut self) -> (u32, Option<&'static str>);
 
     /// Adds `amount` to the amount that the source with this planned index has given.
@@ -139,8 +141,8 @@ pub trait EventReader: fmt::Debug + Send {
     /// Reports that the record ended before the recorded run.
     fn note_truncated(&self);
 
-    /// Decides how a space that has reached a recorded hot swap proceeds. `requested` is true if
-    /// the thread that replays the swap has requested the space.
+    /// Decides how a space proceeds when it reaches a recorded hot swap. `requested` is true if the
+    /// thread that replays the swap has asked to borrow the space.
     fn decide_swap(&self, number: u64, requested: bool) -> SwapDecision;
 
     /// Returns the state shared by the spaces of this replay.
@@ -150,7 +152,7 @@ pub trait EventReader: fmt::Debug + Send {
 /// A decision about a space that has reached a recorded hot swap.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SwapDecision {
-    /// Wait until the thread that replays the swap requests the space.
+    /// Wait until the thread that replays the swap asks to borrow the space.
     Wait,
     /// Take part in the hot swap.
     TakePart,
@@ -167,7 +169,7 @@ pub enum EventPort {
     Off,
     /// Events are recorded.
     Journal(Box<dyn Journal>),
-    /// Events are replayed. `None` while the reader is taken out of the port.
+    /// Events are replayed. Contains `None` while the reader is taken out of the port.
     Replay(Option<Box<dyn EventReader>>),
 }
 
@@ -202,7 +204,7 @@ impl EventPort {
         }
     }
 
-    /// Records the result of `event`. Without a journal, does not call `event`.
+    /// Records the event that `event` returns. Without a journal, does not call `event`.
     pub(super) fn event(&mut self, event: impl FnOnce() -> SpaceEvent) {
         if let Self::Journal(journal) = self {
             journal.event(&event());

@@ -1,11 +1,10 @@
-//! Last phase of a join: merges the final output of the replicas in the order in which a single
-//! instance would emit it. [Th §5.4; CONTRACT 16]
+//! The last phase of a join, which merges the final output of the replicas into the order in which
+//! a single instance would emit it. [Th §5.4; CONTRACT 16]
 //!
 //! Input: from each replica in another space, blocks marked with step and rank in ascending order;
 //! from the replica in this space, its sessions, which are ended on demand
-//! ([`super::replica_end`]). Output: all blocks in ascending order. The merge waits for a replica
-//! that has neither ended nor delivered a block, because the next block of that replica may precede
-//! all others.
+//! ([`super::replica_end`]). Output: all blocks in ascending order. If a replica has neither ended
+//! nor delivered a block, the merge waits for it, because its next block may precede all others.
 
 use super::final_sessions::{END_POSITION_MAX, EndPosition, FinalSessions};
 use super::graph::LocalGraph;
@@ -54,8 +53,9 @@ impl LocalGraph {
         FinalSessions::new(&self.nodes, &self.shape.order, now)
     }
 
-    /// Returns the position of the next session of the replica in this space. If the current filter
-    /// has no session left, begins to end the next filter. Returns `None` if no session is left.
+    /// Returns the position of the next session of the replica in this space. Begins to end the
+    /// next filter if the current one has no session left. Returns `None` if no filter has a
+    /// session left.
     fn next_local_position(&mut self, final_sessions: &mut FinalSessions) -> Option<EndPosition> {
         loop {
             if let Some((_, leaving)) = &final_sessions.ends
@@ -81,9 +81,9 @@ impl LocalGraph {
     }
 }
 
-/// Returns the index and next position of the replica in another space whose next position is
-/// lowest, and the second lowest position. Returns `None` if a replica has neither ended nor
-/// delivered a block.
+/// Compares the next positions of the replicas in other spaces. Returns the index of the replica
+/// with the lowest position, that position, and the second lowest position. Returns `None` if a
+/// replica has neither ended nor delivered a block.
 fn lowest_remote(
     gather: &mut ReplicaJoin,
 ) -> Result<Option<(usize, EndPosition, EndPosition)>, Fault> {

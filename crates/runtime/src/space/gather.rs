@@ -96,8 +96,8 @@ impl Space {
         self.graph.pass.failure = Some(PathFailure::from_ring(name, fault));
     }
 
-    /// Reports the batches of the replica in the dispatcher's space as finished. `ends` is true if
-    /// this replica has ended.
+    /// Reports that the replica in the dispatcher's space has finished its batches. `ends` is true
+    /// if this replica has ended.
     pub(super) fn finish_local_replica(&mut self, ends: bool) {
         for at in &self.graph.shape.dispatchers {
             if let Operator::Dispatch(dispatcher) = &self.graph.nodes[*at].operator {

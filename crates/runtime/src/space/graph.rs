@@ -11,7 +11,7 @@ use buffer::crossing::Batch as RingBatch;
 use buffer::pool::Pool;
 use filter::{Columns, Time};
 
-/// Nodes of a space, with the memory, clock and pass state that a walk uses.
+/// The nodes of a space, with the memory, clock and pass state that a walk uses.
 #[derive(Debug)]
 pub(crate) struct LocalGraph {
     pub(super) nodes: Vec<Node>,
@@ -28,8 +28,9 @@ pub(crate) struct LocalGraph {
 }
 
 impl LocalGraph {
-    /// Runs a walk that begins with `act`. Then performs deferred edits and resumes the walk, until
-    /// no block is in flight. `imported` contains the ring batches that the walk reads.
+    /// Runs a walk that begins with `act`. Then alternates between deferred edits and the rest of
+    /// the walk, until no block is in flight. `imported` contains the ring batches that the walk
+    /// reads.
     pub(super) fn walk(
         &mut self,
         now: Time,

@@ -6,7 +6,7 @@ use super::join_state::{LocalReplica, ReplicaJoin};
 use crate::ring::Import;
 use filter::BatchMemory;
 
-/// Inputs of a space, with the memory for a batch of their blocks.
+/// The inputs of a space, with the memory for a batch of their blocks.
 #[derive(Debug)]
 pub(super) struct InputSet {
     pub(super) list: Vec<Input>,

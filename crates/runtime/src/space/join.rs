@@ -1,10 +1,10 @@
-//! Joins of branches in input order. (CONTRACT 16)
+//! Joins, which merge branches in input order. (CONTRACT 16)
 //!
 //! A fork numbers its blocks, and the output of a branch inherits the number of the block that
 //! caused it. A stable sort by number, then by branch, restores the input order at any batch size.
 //!
-//! Limitation: if a branch contains a filter that makes several blocks from one, and then forks
-//! again, the output leaves the join branch by branch instead of block by block.
+//! Limitation: if a branch forks again after a filter that makes several blocks from one, the
+//! output leaves the join branch by branch instead of block by block.
 
 use filter::{Batch, lanes};
 

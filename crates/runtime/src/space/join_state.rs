@@ -1,4 +1,4 @@
-//! State of a replica, and state of the join of a replica chain.
+//! The state of a replica, and the state of the join of a replica chain.
 
 use super::arc::NodeId;
 use super::final_sessions::FinalSessions;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// Counter names of a join. `late` counts blocks that arrived after their batch had been joined.
 pub const JOIN_COUNTERS: &[&str] = &["late"];
 
-/// State of a replica in the space that runs it.
+/// The state of a replica, kept by the space that runs it.
 #[derive(Debug)]
 pub struct LocalReplica {
     /// Progress of the chain, shared by dispatcher, replicas and join.
@@ -36,7 +36,7 @@ pub struct ReplicaJoin {
     pub(super) inputs: Vec<ReplicaInput>,
     /// Node at which the inputs join.
     pub(super) node: NodeId,
-    /// True if a batch may be split over several replicas.
+    /// True if a batch may be split between several replicas.
     pub(super) mixed: bool,
     /// Lowest batch id that has not been joined.
     pub(super) batch_id: u64,
@@ -48,8 +48,8 @@ pub struct ReplicaJoin {
     pub(super) ended: bool,
 }
 
-/// The ring from which the join receives the blocks of one replica. For the replica in the join's
-/// own space it is the ring from the dispatcher.
+/// The ring through which the join receives the blocks of one replica. For the replica in the
+/// join's own space, this is the ring from the dispatcher.
 #[derive(Debug)]
 pub struct ReplicaInput {
     /// Entry node of the ring.
@@ -62,20 +62,21 @@ pub struct ReplicaInput {
     pub own: Option<LocalReplica>,
 }
 
-/// The entries of a batch that are in one ring, including late entries of earlier batches.
+/// The entries in one ring that belong to a batch, including late entries of earlier batches.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BatchShare {
     pub(super) count: usize,
     /// True if the ring will receive no more entries of the batch.
     pub(super) whole: bool,
-    /// True if these entries fill the ring.
+    /// True if these entries fill the ring, so that the rest of the batch cannot arrive before they
+    /// are taken.
     pub(super) full: bool,
     /// Number of entries that belong to earlier batches.
     pub(super) late: u64,
 }
 
 impl ReplicaJoin {
-    /// Creates a join at `node`. `mixed` is true if a batch may be split over several replicas.
+    /// Creates a join at `node`. `mixed` is true if a batch may be split between several replicas.
     #[must_use]
     pub const fn new(
         progress: Arc<ReplicaProgress>,
@@ -110,8 +111,8 @@ impl ReplicaJoin {
         self.inputs.iter_mut().map(|way| &mut way.import)
     }
 
-    /// Returns each input's share of the current batch, for taking it off the ring. Returns an
-    /// empty list if the join must wait for the rest of the batch.
+    /// Returns each input's share of the current batch, which the caller then takes off the ring.
+    /// Returns an empty list if the join must wait for the rest of the batch.
     pub(super) fn shares(&mut self) -> Result<Vec<BatchShare>, Fault> {
         let (batch_id, progress) = (self.batch_id, &self.progress);
         let shares = self.inputs.iter_mut().enumerate().map(|(copy, way)| {
@@ -145,8 +146,8 @@ impl ReplicaJoin {
 }
 
 impl ReplicaInput {
-    /// Returns the entries of a batch that are in this ring. `may` is true if the replica may add
-    /// more entries of the batch.
+    /// Returns the entries of a batch that are in this ring. `may` is true if the replica may still
+    /// add entries of the batch.
     fn share(&mut self, batch_id: u64, may: bool) -> Result<BatchShare, Fault> {
         let closed = self.import.is_finished()?;
         let waits = self.import.peek_fresh()?;

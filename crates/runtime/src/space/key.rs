@@ -4,7 +4,7 @@ use super::arc::NodeId;
 use super::input::Input;
 use super::node::{Node, Operator};
 
-/// The identity of a node. It consists of planned indices, which unlike node indices do not change
+/// The identity of a node. It contains planned indices, which, unlike node indices, do not change
 /// during the lifetime of the path.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum NodeKey {

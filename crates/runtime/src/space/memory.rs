@@ -1,10 +1,11 @@
-//! Memory services of a space for its filters: access to bytes, and holding, making and editing of
+//! The memory services that a space offers its filters: they read bytes, and hold, make and edit
 //! blocks.
 //!
 //! A space has intake pools, filled by its sources: one shared by all sources without memory of
 //! their own, and one for each other source (for example the ring of a packet socket). The pool
-//! `work` receives the output of filters, edited copies, and held blocks that would prevent the
-//! reuse of an intake. Held blocks of lent intakes are copied there at once (CONTRACT 12).
+//! `work` receives the output of filters, edited copies, and copies of held blocks that would
+//! prevent the reuse of an intake. Held blocks of lent intakes are copied to `work` at once
+//! (CONTRACT 12).
 //!
 //! An edit in the middle of a walk always writes a copy, because views of the block exist. Filters
 //! that edit block by block run while no view exists, and change blocks in place (`space::edit`).
@@ -25,7 +26,7 @@ pub(crate) struct Memory<'a> {
 /// byte of a pin, which the pool's own pin does not use.
 const WORK_POOL: u64 = 0xff;
 const POOL_SHIFT: u32 = 56;
-/// Pin of a hole, which occupies no memory.
+/// The pin of a hole, which occupies no memory.
 const PIN_NONE: PinId = PinId(u64::MAX);
 
 impl<'a> Memory<'a> {
@@ -81,8 +82,8 @@ impl<'a> Memory<'a> {
     }
 }
 
-/// Returns true if held blocks pin at least half of the intake's segments. The intake's source
-/// would then soon run out of memory.
+/// Returns true if held blocks pin at least half of the intake's segments, so that the source would
+/// soon run out of memory.
 fn is_mostly_pinned(intake: &Pool) -> bool {
     let usage = intake.usage();
     usage.pinned * 2 >= usage.segments
@@ -166,8 +167,8 @@ impl<'a> Gateway<'a> for Memory<'a> {
 /// A resolver from rich pointers to frame bytes, which caches the segment of the last frame.
 pub(crate) struct Frames<'a, F> {
     near: Segment<'a>,
-    /// Function that returns the segment with a frame, from the index of its block and its rich
-    /// pointer.
+    /// A function that returns the segment containing a frame. Its arguments are the index of the
+    /// block and the frame's rich pointer.
     segment: F,
 }
 
@@ -203,7 +204,7 @@ impl<'a, F: Fn(usize, RichPointer) -> Option<Segment<'a>>> Frames<'a, F> {
     }
 }
 
-/// Copies the old frame's bytes before and after the view, so that the offsets in the marks stay
+/// Copies the bytes around the view from the old frame, so that the offsets in the marks stay
 /// valid.
 fn copy_around_view(block: &Block<'_>, room: &mut [u8], old: &[u8]) {
     let from = (block.marks.view as usize).min(old.len());

@@ -87,7 +87,7 @@ pub use sleep::TimeSpent;
 /// Index of the intake shared by the sources that have no memory of their own.
 pub const INTAKE_GENERAL: usize = 0;
 
-/// One thread's part of a path: graph, memory, inputs and ports.
+/// One thread's part of a path: its graph, memory, inputs and ports.
 #[derive(Debug)]
 pub struct Space {
     /// Name in `explain` and in pins, for example `thread0`.
@@ -102,8 +102,8 @@ pub struct Space {
     publishes: bool,
     /// True if writers outside the path add blocks to the output of a node.
     has_writers: bool,
-    /// Connections to other threads. As the last field, this one is dropped last: the drop reports
-    /// the end of the space, which must follow the release of all other parts.
+    /// Connections to other threads. Declared last and therefore dropped last, because the drop
+    /// reports the end of the space, by which time all other fields must be released.
     ports: Ports,
 }
 
@@ -117,9 +117,9 @@ struct Ports {
     /// Pending request to lend the space before its next pass.
     borrow: Option<BorrowRequest>,
     doorbell: Arc<Doorbell>,
-    /// Port for recording or replaying the run.
+    /// Port that records or replays the run.
     events: EventPort,
-    /// Registration among the spaces of a replay. Dropped last.
+    /// Registration with the stall detector of a replay. Dropped last.
     stall: Option<StallRegistration>,
 }
 
@@ -139,7 +139,7 @@ impl Ports {
     }
 }
 
-/// Counters of a space, apart from those of its current nodes.
+/// The counters of a space, apart from those of its current nodes.
 #[derive(Debug, Default)]
 struct Accounts {
     /// Counters of removed nodes and rings.
@@ -155,8 +155,8 @@ struct Accounts {
 struct Programs {
     /// Nodes of the path that still accept blocks.
     demand: Arc<Demand>,
-    /// Input halves of programs that have not exited. The flag of each is true once [`Demand`]
-    /// knows that the program has closed its input.
+    /// Input halves of programs that have not exited. The flag is true once [`Demand`] has been
+    /// told that the program has closed its input.
     inputs: Vec<(arc::NodeId, bool)>,
     /// Halves of programs that hot swaps have removed.
     gone: Vec<Node>,
@@ -169,7 +169,7 @@ pub struct SpaceParts {
     pub name: String,
     /// Nodes of the graph.
     pub nodes: Vec<Node>,
-    /// GraphShape of the graph, as returned by [`assemble::Assembly::finish`].
+    /// Shape of the graph, as returned by [`assemble::Assembly::finish`].
     pub shape: GraphShape,
     /// Pools for input. The first one serves all sources without memory of their own.
     pub intakes: Vec<Pool>,
@@ -181,7 +181,7 @@ pub struct SpaceParts {
     pub control: Arc<Control>,
     /// Doorbell on which the space sleeps.
     pub bell: Arc<Doorbell>,
-    /// Clock of the path.
+    /// Clock that the spaces of the path use.
     pub clock: Clock,
     /// Offset from the monotonic clock to the time of day when the path was built, in nanoseconds.
     pub epoch: Time,
@@ -189,10 +189,10 @@ pub struct SpaceParts {
     pub options: SpaceOptions,
 }
 
-/// Optional features of a space. By default nothing is limited, observed or recorded.
+/// The optional features of a space. By default nothing is limited, observed or recorded.
 #[derive(Debug)]
 pub struct SpaceOptions {
-    /// Limit of delivered blocks (`-c`), shared by the spaces of the path.
+    /// Limit on delivered blocks (`-c`), shared by the spaces of the path.
     pub left: Option<Arc<CountLimit>>,
     /// True if the time spent in each filter is measured.
     pub timed: bool,
@@ -202,7 +202,7 @@ pub struct SpaceOptions {
     pub batch_max: usize,
     /// Nodes of the path that still accept blocks, shared by its spaces.
     pub demand: Arc<Demand>,
-    /// Port for recording or replaying the run.
+    /// Port that records or replays the run.
     pub events: EventPort,
     /// Observer that traces blocks; `None` without tracing.
     pub tracer: Option<Box<dyn Observer>>,

@@ -11,8 +11,8 @@ use endpoint::process::Process;
 use endpoint::{Sink, Source, SourceCounters, SourceProperties};
 use filter::{Amount, Counts, Filter, Holds, Time};
 
-/// A node of a space's graph. The fields read for every batch come first, because between two
-/// batches the blocks evict all nodes from the first-level cache.
+/// A node of a space's graph. The fields read for every batch come first, because the blocks of one
+/// batch evict the nodes from the L1 cache before the next batch.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Node {
@@ -20,14 +20,15 @@ pub struct Node {
     pub operator: Operator,
     /// Outgoing arcs, in the order of the request.
     pub arcs: Vec<GraphArc>,
-    /// Input by incoming arc, which this node counts independently of the writers.
+    /// Input by incoming arc. This node counts it independently of the nodes that put it on the
+    /// arcs.
     pub taken: Vec<Amount>,
-    /// True if blocks count towards the limit of `-c` here.
+    /// True if the blocks of this node count towards the limit of `-c`.
     pub counted: bool,
     /// True if the operator has moved to another space. The node then only stores counters until
     /// the next hot swap.
     pub has_moved: bool,
-    /// True for one of several replicas of a filter.
+    /// True if the node is one of several replicas of a filter.
     pub copied: bool,
     /// True if every filter downstream accepts fragments.
     pub fragments: bool,
@@ -68,7 +69,7 @@ pub enum Operator {
     Sink(SinkOperator),
     /// A ring to another space.
     Export(Box<Export>),
-    /// No operation, in a node that only joins branches or receives the blocks of a ring.
+    /// No operation. The node only joins branches or receives the blocks of a ring.
     Pass,
     /// A source.
     Source(SourceOperator),
@@ -165,8 +166,8 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// Divides the input of an ended sink into delivered and lost blocks, according to the amounts
-    /// that the sink has written and dropped.
+    /// Splits the input of a sink that has ended into delivered and lost blocks, according to the
+    /// amounts that the sink has written and dropped.
     pub(super) fn split_sunk(&mut self, written: Amount, dropped: &[(DropReason, Amount)]) {
         let dropped = dropped.iter().map(|(_, amount)| amount);
         let (mut blocks, mut bytes) =
@@ -214,7 +215,7 @@ impl Node {
     }
 
     /// Returns the counters of the node's source, to which writers have added their blocks; `None`
-    /// if the node is no source.
+    /// if the node is not a source.
     pub fn source_counters(&self) -> Option<SourceCounters> {
         let Operator::Source(part) = &self.operator else { return None };
         let (mut counters, written) = (part.source.counters(), self.written());

@@ -1,8 +1,8 @@
 //! Observers of the walk: one interface for tracing, taps and timing.
 //!
 //! An observer is called when a batch enters a node, when the node has run, and when the node's
-//! output is routed. Without observers a walk costs a load and a branch at up to three sites per
-//! node.
+//! output is routed. Without observers, the interface costs a walk one load and one branch at up to
+//! three sites per node.
 
 use super::node::Node;
 use super::taps::Taps;
@@ -129,7 +129,7 @@ impl Observers {
     }
 }
 
-/// An observer that measures the time spent in each filter.
+/// The observer that measures the time spent in each filter.
 #[derive(Debug, Default)]
 struct Timing {
     /// Monotonic start times of the running nodes in nanoseconds, innermost node last.

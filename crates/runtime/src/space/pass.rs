@@ -1,4 +1,4 @@
-//! State and result of one pass over the inputs of a space.
+//! The state and the result of one pass over the inputs of a space.
 
 use super::count_limit::{ClaimPolicy, CountLimit};
 use super::observe::Observers;
@@ -8,10 +8,10 @@ use crate::failure::PathFailure;
 use filter::{BatchMemory, Time};
 use std::sync::Arc;
 
-/// State of a pass, some of which outlives the pass.
+/// The state of a pass. Some of it outlives the pass.
 #[derive(Debug, Default)]
 pub(crate) struct PassState {
-    /// Limit of delivered blocks (`-c`).
+    /// Limit on delivered blocks (`-c`).
     pub(crate) left: Option<Arc<CountLimit>>,
     /// Policy by which this space claims blocks from the limit.
     pub(crate) claims: ClaimPolicy,
@@ -19,32 +19,35 @@ pub(crate) struct PassState {
     pub(crate) observers: Observers,
     /// Failure that ended the path.
     pub(crate) failure: Option<PathFailure>,
-    /// A long write, retained until its source has been read to the end.
+    /// A long write of a sink, remembered until the blocks that queued up at the source have been
+    /// read.
     pub(crate) stall: Option<SinkStall>,
     /// True if every edit is made in a copy.
     pub(crate) copies: bool,
-    /// True if the blocks of the current walk have no bytes, and the sinks take them in place.
+    /// True if the blocks of the current walk carry no bytes, because the sinks use the frames in
+    /// place.
     pub(crate) in_place: bool,
     /// True if the space sleeps after this walk, provided that no input arrives.
     pub(crate) last: bool,
     /// Memory for deferred batches.
     pub(crate) rooms: Vec<BatchMemory>,
-    /// Sequence number for output of replicas that no input block has caused ([`crate::replicas`]).
+    /// Sequence number for output of replicas that was not caused by an input block
+    /// ([`crate::replicas`]).
     pub(crate) order: u32,
     /// Birth sequence numbers of the sessions of the replica in this space.
     pub(crate) births: SessionBirths,
     /// Current shutdown step of the replica; 0 before the shutdown.
     pub(crate) step: u32,
-    /// First sequence number after the last batch; valid once no more batches are dispatched.
+    /// First sequence number after the last batch. Valid once dispatch has ended.
     pub(crate) end: u32,
 }
 
 /// Maximum number of unused batch memories, which is the number that one editing filter needs.
 const SPARE_MEMORIES_MAX: usize = 4;
 
-/// Minimum wall time, in nanoseconds, of a write that counts as holding up the thread. In 20 ms, a
-/// source of 100,000 blocks per second fills half of a kernel ring of 4096 pointers. Shorter waits
-/// also occur in any write to the page cache, and in any thread that shares its processor.
+/// Minimum wall time, in nanoseconds, for a write to count as holding up the thread. In 20 ms, a
+/// source with 100,000 blocks per second fills half of a kernel ring of 4096 pointers. Shorter
+/// waits also occur in any write to the page cache, and in any thread that shares its processor.
 const STALL_NS_MIN: u64 = 20_000_000;
 /// Minimum number of blocks that must wait at the source after a long write for the write to count
 /// as a stall: half of a kernel ring.
@@ -59,9 +62,9 @@ impl PassState {
         }
     }
 
-    /// Counts the blocks that arrive from a source after a long write, and returns the stall if
-    /// they reach [`STALL_BLOCKS_MIN`]. If the source had been `drained` before the write, forgets
-    /// the write.
+    /// Counts the blocks that arrive from a source after a long write, and returns the stall if at
+    /// least [`STALL_BLOCKS_MIN`] have arrived. Forgets the write if `drained` is true, which means
+    /// that this read has emptied the source.
     #[cold]
     pub(crate) fn check_stall(&mut self, came: usize, drained: bool) -> Option<SinkStall> {
         let stall = self.stall.as_mut()?;

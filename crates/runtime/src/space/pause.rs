@@ -1,5 +1,5 @@
-//! Paused walks. Before a deferred edit a walk ends, and all of its views with it; after the edit a
-//! new walk resumes (`space::edit`).
+//! Paused walks. A walk ends before a deferred edit, and all of its views end with it. After the
+//! edit, a new walk resumes the work (`space::edit`).
 
 use super::arc::NodeId;
 use super::memory::{Frames, Memory};

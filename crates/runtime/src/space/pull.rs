@@ -1,4 +1,4 @@
-//! Input of a space: blocks taken from a source or from a ring.
+//! The input of a space: takes blocks from a source or from a ring.
 
 use super::arc::NodeId;
 use super::memory::Frames;
@@ -16,7 +16,7 @@ use filter::{Batch, BatchMemory, Time};
 pub(super) struct TakeLimits {
     /// Maximum number of blocks.
     pub(super) most: usize,
-    /// Recorded time on the path's clock in a replay; `None` to read the clock.
+    /// Time on the path's clock that the record of a replay gives; `None` to read the clock.
     pub(super) now: Option<Time>,
     /// True if the pass ends after these blocks.
     pub(super) last: bool,

@@ -1,4 +1,5 @@
-//! Results and counters that a space leaves at its end, and the wait for its programs to exit.
+//! The results and counters that a space leaves at its end, and the function that waits for its
+//! programs to exit.
 
 use super::node::Node;
 use crate::counters::{ImportCounters, KernelCounts, RetiredCounters};
@@ -33,7 +34,7 @@ pub struct SpaceResources {
 }
 
 /// Blocks until all programs of an ended path have exited. Returns a failure for each program that
-/// failed. Called after all spaces have ended, because their end closes the pipes.
+/// failed. Called after all spaces have ended, because only then are all pipes closed.
 pub fn finish_programs(remains: &[Remains]) -> Vec<PathFailure> {
     let mut finished: Vec<&Arc<Process>> = Vec::new();
     let mut failures = Vec::new();

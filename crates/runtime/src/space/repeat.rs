@@ -2,8 +2,9 @@
 //!
 //! A replaying space reads neither sources nor clocks. It waits until the input of its next
 //! recorded event is available, walks that input at the recorded time, and continues with the next
-//! event. The spaces upstream replay, too, and put the same blocks into the same rings. If the
-//! record ends before the run did, blocks in flight are drained at the last recorded time.
+//! event. The spaces upstream also replay, and put the same blocks into the same rings. If the
+//! record ends before the run did, the blocks still in flight are drained at the last recorded
+//! time.
 
 mod change;
 
@@ -19,7 +20,7 @@ use abi::{BLOCK_MAX, Entry, RichPointer};
 use endpoint::Failure;
 use filter::{Amount, Columns, Time};
 
-/// A recorded batch of a source.
+/// A recorded batch from a source.
 struct Pulled {
     node: NodeId,
     now: Time,
@@ -34,7 +35,7 @@ impl Space {
         self.ports.events.event(|| SpaceEvent::Tick { now });
     }
 
-    /// Records a batch of a source, unless the batch has no effect.
+    /// Records a batch from a source, unless it has no effect.
     pub(super) fn note_pull(
         &mut self,
         (node, from, edge): (NodeId, usize, Option<usize>),
@@ -160,8 +161,8 @@ impl Space {
         }
     }
 
-    /// Reads the closing entries of a run or swap. In the record they follow the closing event, but
-    /// their grants apply to that event.
+    /// Reads the closing entries of a run or swap. They follow the closing event in the record, but
+    /// their grants already apply to that event.
     fn take_closing_notes(&mut self, player: &mut dyn EventReader) {
         let (claimed, contradiction) = player.closing_notes();
         if let Some(what) = contradiction {
@@ -330,9 +331,9 @@ impl Space {
         }
     }
 
-    /// Blocks until a ring has `count` entries, or its writer has closed it. Once the path is
-    /// stopped, waits only if `ends` is true. Returns true if the ring has entries; false if it has
-    /// none, or if the path fails.
+    /// Blocks until a ring has `count` entries, or its writer has closed it. After the path has
+    /// been stopped, keeps waiting only if `ends` is true. Returns true if the ring has entries;
+    /// false if it has none, or if the path fails.
     fn wait_for_entries(&mut self, i: usize, count: usize, ends: bool) -> bool {
         let mut wait: Option<StallWait> = None;
         loop {

@@ -3,12 +3,12 @@
 //!
 //! A single instance ends filter after filter, and each filter emits its sessions in the order in
 //! which they began. Session numbers of replicas are independent of each other, so they do not
-//! determine that order. The sequence number of the first block of a session does, because sequence
-//! numbers are common to all replicas ([`crate::replicas`]). It is recorded when a session begins.
-//! At the end, every filter is ended one session at a time, and its output is marked with the
-//! **step** (index of the ending filter in the chain) and the **rank** of the session (sequence
-//! number of its first block, relative to the end). The join merges the output of all replicas by
-//! step and rank (`super::final_merge`).
+//! determine that order. The order instead comes from the sequence number of each session's first
+//! block, which is recorded when the session begins: sequence numbers are common to all replicas
+//! ([`crate::replicas`]). At the end, every filter is ended one session at a time, and its output
+//! is marked with the **step** (index of the ending filter in the chain) and the **rank** of the
+//! session (sequence number of its first block, relative to the end). The join merges the output of
+//! all replicas by step and rank (`super::final_merge`).
 //!
 //! Ranks are exact for sessions that began within the last 2²⁶ batches.
 
@@ -74,7 +74,8 @@ impl Space {
         }
     }
 
-    /// Returns the progress of the replica chain, or `None` if the space runs no part of one.
+    /// Returns the progress of the replica chain to which the space belongs, or `None` if there is
+    /// none.
     fn chain_progress(&self) -> Option<&ReplicaProgress> {
         let deal = self.graph.shape.dispatchers.first().and_then(|at| {
             match &self.graph.nodes[*at].operator {

@@ -80,8 +80,8 @@ impl Space {
         }
     }
 
-    /// Returns true if the rings that will be removed are empty. The writers of these rings must be
-    /// paused.
+    /// Returns true if the rings that will be removed are empty. The spaces that write to these
+    /// rings must be paused.
     pub fn has_drained(&mut self, is_removed: &dyn Fn(NodeKey) -> bool) -> bool {
         self.inputs.list.iter_mut().all(|input| match input {
             Input::Ring { import, ended: false, .. }
@@ -94,8 +94,8 @@ impl Space {
         })
     }
 
-    /// Returns one half of the program with this planned index: the source or sink that `of`
-    /// extracts from the program's node. Returns `None` if this half runs in another space.
+    /// Returns one half of the program with this planned index. `of` extracts that half, a source
+    /// or a sink, from the program's node. Returns `None` if this half runs in another space.
     pub fn program_half<H>(
         &mut self,
         number: usize,
@@ -129,8 +129,8 @@ impl Space {
         }
     }
 
-    /// Returns the counts of the kernel program that replaces the source with this planned index.
-    /// Returns `None` if the program's output enters the path in another space.
+    /// Returns the counts of the kernel program that runs in place of the source with this planned
+    /// index. Returns `None` if the program's output enters the path in another space.
     pub fn kernel_output_counts(&mut self, first: usize) -> Option<SourceCounters> {
         self.graph.nodes.iter().find_map(|node| match &node.operator {
             Operator::Source(part) if node.planned == first && part.properties.chooses_arc => {

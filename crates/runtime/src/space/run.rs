@@ -49,7 +49,7 @@ impl Space {
     }
 
     /// Returns true if a borrower waits for the space. Callers check this before calling
-    /// [`Space::lend`], because moving a space in and out costs as much as a walk.
+    /// [`Space::lend`], because moving the space into the call and back costs as much as a walk.
     pub const fn has_borrow_request(&self) -> bool {
         self.ports.borrow.is_some()
     }
@@ -63,7 +63,7 @@ impl Space {
         }
     }
 
-    /// Sets the request to lend the space before its next pass.
+    /// Stores a request, which the space serves by lending itself before its next pass.
     pub fn request_borrow(&mut self, request: BorrowRequest) {
         self.ports.borrow = Some(request);
     }
@@ -93,8 +93,8 @@ impl Space {
         self.graph.pass.left.as_ref().is_some_and(|left| left.is_used_up())
     }
 
-    /// Checks the programs of the space. Stops the path if all sinks are programs that have closed
-    /// their input. Fails the path if a program has failed.
+    /// Checks the programs of the space. Stops the path if every sink is a program that has closed
+    /// its input, and fails the path if a program has failed.
     fn poll_programs(&mut self) {
         let Programs { inputs, demand, .. } = &mut self.programs;
         let (nodes, control) = (&self.graph.nodes, &self.ports.control);
@@ -136,7 +136,7 @@ impl Space {
         self.into_remains()
     }
 
-    /// Executes the queued commands. A panic of a command fails the path.
+    /// Executes the queued commands. A panic in a command fails the path.
     #[cold]
     pub(super) fn execute_commands(&mut self) {
         while let Some(command) = self.ports.commands.0.next_command() {
@@ -255,7 +255,7 @@ impl Space {
 
 impl Space {
     /// Publishes changed filter state. If `moved` is true, only filters whose update is due
-    /// publish. If it is false, the space is idle, and all filters publish.
+    /// publish. Otherwise the space is idle, and all filters publish.
     #[cold]
     pub(super) fn publish_state(&mut self, moved: bool) {
         let now = sys::clock::monotonic();

@@ -1,9 +1,9 @@
 //! Serializable state of a filter: sessions as plain data, and held blocks with their frames.
 //! (CONTRACT 15)
 //!
-//! Saving does not change the filter, which continues until its successor has started elsewhere
-//! ([`Space::forget_state`]). State received from another process may come from an untrusted peer;
-//! it has been validated on receipt (`sandbox::state`).
+//! Saving does not change the filter, which keeps running until its successor has started elsewhere
+//! ([`Space::forget_state`]). State from another process may come from an untrusted peer, and is
+//! therefore validated on receipt (`sandbox::state`).
 
 use super::Space;
 use super::memory::Memory;
@@ -27,7 +27,7 @@ pub struct SavedSession {
     pub key: u64,
     /// Plain data of the session.
     pub bytes: Vec<u8>,
-    /// Held blocks of each of the session's lists, in order.
+    /// Held blocks of the session: one list of blocks, in order, for each of its lists.
     pub lists: Vec<Vec<SavedBlock>>,
 }
 
@@ -36,14 +36,15 @@ pub struct SavedSession {
 pub struct SavedBlock {
     /// Sort key of the block in its list.
     pub key: u32,
-    /// Pointer, metadata and marks. The pointer's location is not valid in another memory.
+    /// Pointer, metadata and marks of the block. The location in the pointer is valid only in the
+    /// memory that was saved.
     pub entry: Entry,
     /// Bytes of the frame.
     pub frame: Vec<u8>,
 }
 
 impl SavedState {
-    /// Returns the total of all held blocks.
+    /// Returns the total number and bytes of all held blocks.
     pub fn held_amount(&self) -> Amount {
         let mut held = Amount::default();
         let lists = self.sessions.iter().flat_map(|session| &session.lists);
@@ -65,7 +66,8 @@ impl Space {
     }
 
     /// Passes the filter's state to `put`, session by session. Returns the due time of the filter's
-    /// next timer. Returns `None` if the filter runs in another space, or if `put` returns `None`.
+    /// next timer, if one is set. The outer `Option` is `None` if the filter runs in another space,
+    /// or if `put` returns `None`.
     pub fn save_sessions(
         &mut self,
         number: usize,
@@ -124,7 +126,7 @@ impl Space {
         Ok(())
     }
 
-    /// Loads saved state into a filter of this space.
+    /// Loads saved state into the filter with this planned index, which runs in this space.
     pub fn load_state_of(&mut self, number: usize, saved: &SavedState) -> Result<(), String> {
         let at = self.filter_node(number).ok_or("there is no such filter")?;
         let place = Node::new("", usize::MAX, Operator::Pass, filter::Counts::default());
@@ -134,7 +136,7 @@ impl Space {
         learned
     }
 
-    /// Removes the state of a filter whose successor runs elsewhere.
+    /// Removes the state of the filter with this planned index, whose successor runs elsewhere.
     pub fn forget_state(&mut self, number: usize) {
         let Some(at) = self.filter_node(number) else { return };
         let place = Node::new("", usize::MAX, Operator::Pass, filter::Counts::default());

@@ -14,9 +14,9 @@ use super::select::SelectedClasses;
 pub enum Section<N = NodeId> {
     /// A single filter.
     Filter(N),
-    /// A chain of filters or expressions. Each step except the first runs on the blocks to which
-    /// the previous step gave a class in the step's set. The last step answers. The set of the
-    /// first step is not used.
+    /// A chain of filters or expressions. The first step runs on all blocks, and its set is not
+    /// used. Each later step runs on the blocks to which the previous step gave a class in the
+    /// later step's set. The last step gives the answer.
     Chain(Vec<(SelectedClasses, Self)>),
     /// Conjunction: each part runs on the blocks that all previous parts answered, if the block's
     /// class on entry is in the part's set.

@@ -1,10 +1,11 @@
-//! Sessions of the filters of a replica, ordered by their first blocks.
+//! The sessions of a replica's filters, ordered by their first blocks.
 
 use super::node::{Node, Operator};
 use filter::{Filter, MovedSession, PRIVATE_KEY};
 use std::collections::HashMap;
 
-/// Birth sequence numbers: for each session, the sequence number of its first block.
+/// The birth sequence numbers of sessions. A session's birth is the sequence number of its first
+/// block.
 #[derive(Debug, Default)]
 pub(crate) struct SessionBirths {
     /// Sequence number of the first block, by session number.
@@ -22,7 +23,8 @@ impl SessionBirths {
         self.first_seqs.extend(begun);
     }
 
-    /// Returns true if there are so many entries that those of ended sessions should be removed.
+    /// Returns true if the number of entries exceeds the limit, so that the entries of ended
+    /// sessions should be removed.
     pub(super) fn is_over_limit(&self) -> bool {
         self.first_seqs.len() > self.entries_max.max(BIRTHS_MIN)
     }

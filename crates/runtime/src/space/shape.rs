@@ -9,13 +9,13 @@ pub struct GraphShape {
     pub(crate) rank: Vec<usize>,
     /// Nodes in topological order.
     pub(crate) order: Vec<NodeId>,
-    /// For each node, true if it is a fork that numbers blocks, because it is not inside branches
+    /// For each node, true if it is a fork that numbers blocks, because it is outside all branches
     /// that join again.
     pub(crate) numbering_forks: Vec<bool>,
     /// True if the operator of at least one node reads bytes.
     pub(crate) reads_bytes: bool,
-    /// Bit mask of the arcs of each source after which only sinks read bytes, all of them in place;
-    /// 0 for other nodes.
+    /// For each source, a bit mask of its arcs after which only sinks read bytes, all of them in
+    /// place; 0 for other nodes.
     pub(crate) arcs_in_place: Vec<u64>,
     /// True if the operator of at least one node is a filter that edits block by block.
     pub(crate) edits: bool,

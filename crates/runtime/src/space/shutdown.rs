@@ -1,4 +1,4 @@
-//! End of a space, which releases held blocks, then ends sinks, sources and rings.
+//! The shutdown of a space, which releases held blocks, then ends sinks, sources and rings.
 
 use super::arc::NodeId;
 use super::node::Operator;

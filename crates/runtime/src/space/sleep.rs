@@ -1,4 +1,4 @@
-//! Sleep of an idle space: the events that wake it, and the maximum time.
+//! The sleep of an idle space, with the events that wake it and its maximum duration.
 
 use super::node::Operator;
 use super::pass::{PassResult, earlier_time};
@@ -7,10 +7,10 @@ use buffer::signal::Ticket;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// Maximum sleep of a space whose source waits for memory.
+/// Maximum sleep of a space whose source waits for memory to be released.
 const MEMORY_WAIT: Duration = Duration::from_millis(1);
 
-/// The CPU time and sleep time of a space.
+/// The CPU time of a space's thread, and the time that it slept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimeSpent {
     /// CPU time of the thread in nanoseconds.
@@ -72,9 +72,10 @@ impl Space {
         self.accounts.asleep += sys::clock::monotonic().saturating_sub(begin);
     }
 
-    /// Returns true if memory released by readers is new work for the space while all of its inputs
-    /// are empty. If every space woke for each release, it would let one block in, whose transfer
-    /// wakes the other space, so that two nearly idle threads would never sleep.
+    /// Returns true if a release of memory by readers is new work for the space while all of its
+    /// inputs are empty. Other spaces sleep on: if each release woke them, every release would
+    /// admit one block, whose transfer would wake the reader again, and two nearly idle threads
+    /// would never sleep.
     fn wakes_on_memory(&self) -> bool {
         self.inputs.list.iter().any(|input| match input {
             Input::Source { node, .. } => match &self.graph.nodes[*node].operator {
@@ -85,8 +86,8 @@ impl Space {
         })
     }
 
-    /// Returns the time until the next timer. Returns `None` if no timer is set, or if the path has
-    /// block time, which does not advance without blocks.
+    /// Returns the time until the next timer is due. Returns `None` if no timer is set, or if the
+    /// path runs on block time, which does not advance without blocks.
     pub fn time_to_timer(&self) -> Option<Duration> {
         let wake = self.graph.nodes.iter().filter_map(|node| node.wake).min()?;
         match self.graph.clock {

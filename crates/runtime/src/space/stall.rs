@@ -7,8 +7,9 @@
 //! receives, at its next poll, a verdict with the positions of all spaces.
 //!
 //! The detector reads no clock. A space inside a filter or sink counts as active, however long the
-//! call takes. A space reports progress for which another space may wait before it waits itself, so
-//! that no thread schedule ends a valid replay. docs/book/decisions/0042-changes-in-a-record.md
+//! call takes. A space reports its own progress before it registers a wait, because another space
+//! may wait for that progress; no thread schedule therefore ends a valid replay.
+//! docs/book/decisions/0042-changes-in-a-record.md
 
 use crate::status::SpaceStatus;
 use buffer::signal::Doorbell;
@@ -28,7 +29,8 @@ pub struct ReplayState {
 }
 
 /// Number of consecutive polls without result after which a space counts as waiting. One poll would
-/// suffice. After the second one, the space has also published its output and reclaimed memory.
+/// suffice for correctness; by the second, the space has also published its output and reclaimed
+/// memory.
 const POLLS_MIN: u32 = 2;
 
 /// Maximum sleep between two polls.
@@ -40,7 +42,7 @@ pub struct StallDetector(Mutex<StallState>);
 
 #[derive(Debug, Default)]
 struct StallState {
-    /// Progress counter: number of steps for which other spaces may wait.
+    /// Progress counter: the number of steps so far that may have been awaited by other spaces.
     moves: u64,
     spaces: Vec<SpaceActivity>,
     changer: ChangerActivity,
@@ -64,7 +66,7 @@ enum Activity {
         seen: u64,
         /// Number of polls since `seen` changed.
         polls: u32,
-        /// True if the event is a hot swap.
+        /// True if the space waits for a hot swap.
         change: bool,
         what: String,
     },
@@ -159,7 +161,7 @@ impl StallState {
         changer && self.spaces.iter().all(waits)
     }
 
-    /// Formats the verdict, which lists the waits of all spaces.
+    /// Formats the verdict, which lists what every space waits for.
     fn verdict_text(&self) -> String {
         let waits = self.spaces.iter().filter_map(|entry| match &entry.doing {
             Activity::Waits { what, .. } => Some(what.as_str()),
@@ -246,7 +248,7 @@ impl StallProbe {
     }
 
     /// Sleeps on this doorbell until `ready` returns true. Ignores a stall verdict, because the
-    /// verdict ends another space, which makes room.
+    /// verdict also ends the space that is awaited, which makes room.
     pub fn wait_until(
         &self,
         doorbell: &Doorbell,
@@ -268,8 +270,8 @@ impl StallProbe {
         }
     }
 
-    /// Begins a wait. All output so far counts as progress. `change` is true if the space waits for
-    /// a hot swap.
+    /// Begins a wait, which `what` describes. All output so far counts as progress. `change` is
+    /// true if the space waits for a hot swap.
     pub fn begin_wait(&self, what: impl FnOnce() -> String, change: bool) -> StallWait {
         self.note_progress();
         let what = format!("{} (byte {})", what(), self.byte());
@@ -277,8 +279,8 @@ impl StallProbe {
     }
 }
 
-/// The registration of a space with the detector. Dropped after all other parts of the space, it
-/// reports the end of the space.
+/// The registration of a space with the detector. It is dropped after all other fields of the
+/// space, and then reports the end of the space.
 #[derive(Debug)]
 pub struct StallRegistration(pub(crate) StallProbe);
 

@@ -19,14 +19,14 @@ use buffer::pool::Pool;
 use filter::{Amount, Arguments, Filter, Gateway, Mistake, MovedSession, PRIVATE_KEY};
 use std::collections::HashMap;
 
-/// The new graph of a space.
+/// The new graph of a space, with the filters, inputs and pools to install.
 #[derive(Debug, Default)]
 pub struct HotSwap {
     /// The new graph, with placeholders for kept nodes.
     pub assembly: Assembly,
     /// Placeholders, each with the identity of its kept node.
     pub kept: Vec<(NodeId, NodeKey)>,
-    /// New filters that take over the state of old filters, by node.
+    /// New filters that take over the state of old filters, each with the identity of its node.
     pub renewed: Vec<(NodeKey, Filter)>,
     /// New inputs, in addition to the inputs of kept nodes.
     pub inputs: Vec<Input>,
@@ -59,7 +59,7 @@ impl Space {
         all
     }
 
-    /// Loads the state that the kernel implementation of a filter has saved at its end.
+    /// Loads the state that the twin of a filter saved when it ended in the kernel.
     pub fn load_twin_state(&mut self, number: usize, bytes: &[u8]) {
         let mut nodes = self.graph.nodes.iter_mut();
         let node = nodes.find(|node| node.planned == number && !node.has_moved);
@@ -110,7 +110,7 @@ impl Space {
         Ok(())
     }
 
-    /// Records in the journal that the change with this number set arguments at this point of the
+    /// Records in the journal that the hot swap with this number set arguments at this point of the
     /// run.
     pub fn record_arguments_set(&mut self, number: u64) {
         self.note_change(number);
@@ -119,8 +119,7 @@ impl Space {
         self.accounts.swaps += 1;
     }
 
-    /// Installs the new graph. `arrived` contains the kept nodes that have moved here from other
-    /// spaces.
+    /// Installs the new graph. `arrived` contains the nodes that have moved here from other spaces.
     pub fn swap(&mut self, swap: HotSwap, arrived: &mut HashMap<NodeKey, Node>) {
         let HotSwap { mut assembly, kept, mut inputs, intakes, processor, .. } = swap;
         self.processor = processor;

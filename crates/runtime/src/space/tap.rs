@@ -1,4 +1,4 @@
-//! Handle of a tap, the thread that writes its records, and the state that both share with the
+//! The handle of a tap, the thread that writes its records, and the state that both share with the
 //! space. See [`super::taps`].
 
 use super::select::SelectedClasses;
@@ -15,11 +15,11 @@ use std::time::Duration;
 
 /// Maximum backlog of a tap in bytes.
 pub const BACKLOG_MAX: usize = 8 << 20;
-/// Number of bytes that can be written at once to a pipe with room, without blocking.
+/// Number of bytes that a writable pipe accepts at once without blocking.
 const PIPE_WRITE_MAX: usize = 4096;
 /// Interval at which a thread that waits for the tap's reader checks whether the tap has ended.
 const END_POLL: Duration = Duration::from_millis(100);
-/// Maximum time for completing a partly written record after the end of the tap.
+/// Maximum time for completing a partly written record after the tap has ended.
 const COMPLETION_MAX: Duration = Duration::from_secs(1);
 
 /// The policy for frames that arrive while the backlog of a tap is full.
@@ -32,7 +32,7 @@ pub enum OverrunPolicy {
     End,
 }
 
-/// The cause of the end of a tap.
+/// The reason why a tap ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TapEnd {
     /// The reader has closed the pipe or exited.
@@ -64,11 +64,11 @@ impl std::fmt::Display for TapEnd {
 /// The position at which a tap begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TapOrigin {
-    /// Oldest block in the history.
+    /// The oldest block in the history.
     Oldest,
     /// The oldest block that is at most this many nanoseconds old.
     Ago(u64),
-    /// The block with this number; blocks are counted over the output of the node.
+    /// The block with this number in the output of the node.
     Block(u64),
 }
 
@@ -77,9 +77,9 @@ pub enum TapOrigin {
 pub struct TapStats {
     /// Number of frames sent.
     pub frames: u64,
-    /// Number of frames skipped because of the backlog.
+    /// Number of frames skipped because the backlog was full.
     pub skipped: u64,
-    /// Numbers of the skipped blocks; blocks are counted over the output of the node.
+    /// Numbers of the skipped blocks in the output of the node.
     pub missing: LossRanges,
     /// Number of blocks without a frame, or with a link type other than that of the first frame.
     pub no_frame: u64,
@@ -90,12 +90,12 @@ pub struct TapStats {
     pub over: Option<TapEnd>,
 }
 
-/// The report of the position at which a tap began.
+/// The position at which a tap began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TapStart {
-    /// Number of the first block; blocks are counted over the output of the node.
+    /// Number of the first block in the output of the node.
     pub block: u64,
-    /// Number of blocks taken from the history.
+    /// Number of blocks that were taken from the history.
     pub past: u64,
     /// Age of the first block from the history, in nanoseconds.
     pub ago_ns: u64,
@@ -108,7 +108,7 @@ pub struct TapStart {
 pub struct Tap {
     pub(super) shared: Arc<TapState>,
     thread: Option<JoinHandle<()>>,
-    /// Disconnected when the thread has ended.
+    /// Receiver that is disconnected when the thread has ended.
     ended: mpsc::Receiver<()>,
 }
 
@@ -124,7 +124,7 @@ pub struct TapFeed {
     pub(super) first: Option<FrameHeader>,
     /// Form of the records.
     pub(super) records: RecordForm,
-    /// Classes of the blocks to send; `None` to send the blocks that at least one arc accepts.
+    /// Classes of the blocks to send, or `None` to send all blocks that at least one arc accepts.
     pub(super) classes: Option<SelectedClasses>,
 }
 
@@ -205,8 +205,8 @@ impl Tap {
         Ok((Self { shared, thread: Some(thread), ended }, feed))
     }
 
-    /// Waits until the tap has ended, for at most `limit`. The tap of a path that has ended ends
-    /// when its reader has read everything.
+    /// Waits until the tap has ended, for at most `limit`. After the path has ended, its taps end
+    /// when their readers have read everything.
     pub fn wait_for_end(&self, limit: Duration) {
         // No message is ever sent.
         let _ = self.ended.recv_timeout(limit);
@@ -242,7 +242,7 @@ struct TapWriter {
     /// True once the header of the capture has been sent.
     begun: bool,
     form: TapForm,
-    /// Sender whose drop reports the end of the thread.
+    /// Sender that reports the end of the thread when it is dropped.
     _ends: mpsc::Sender<()>,
 }
 

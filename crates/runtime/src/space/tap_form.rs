@@ -19,27 +19,27 @@ const OPEN_COUNT_MAX: usize = 16 << 10;
 /// The form in which a tap writes blocks.
 #[derive(Debug)]
 pub enum TapForm {
-    /// Frames as a pcap capture.
+    /// Frames, as a pcap capture.
     Capture,
-    /// Bytes in view. With a gatherer, whole messages in the order of their ends.
+    /// The bytes in view. With a gatherer, whole messages in the order in which they end.
     Bytes(Option<MessageGatherer>),
     /// A line of JSON for each block or described message.
     Json(Box<JsonLines>),
 }
 
-/// The records of a tap as they are written, with the positions at which they may be cut.
+/// The converted records of a tap, with the positions at which they may be cut.
 #[derive(Debug, Default)]
 pub(super) struct Written {
     pub(super) bytes: Vec<u8>,
     /// Ends of records; empty if the records may be cut anywhere.
     ends: Vec<usize>,
-    /// Length of the file header of a capture.
+    /// Length in bytes of the file header, in the records that begin a capture.
     header: Option<usize>,
 }
 
 impl TapForm {
-    /// Appends a copy of a block for the thread of the tap, without the frame around the view if
-    /// `bytes_only`. Not for captures.
+    /// Appends a copy of a block to the data for the thread of the tap. If `bytes_only` is true,
+    /// copies only the bytes in view instead of the frame. Not used for captures.
     pub(super) fn copy_block(bytes_only: bool, block: &Block<'_>, to: &mut Vec<u8>) {
         let view = block.bytes();
         let length = u32::try_from(view.len()).unwrap_or(u32::MAX);
@@ -109,7 +109,7 @@ fn each_block(mut records: &[u8], mut each: impl FnMut(&Block<'_>)) {
     }
 }
 
-/// Key of a message in progress: one for each session and direction.
+/// The key of a message in progress. Each session has one message in progress per direction.
 type MessageKey = (u32, u16, bool);
 
 /// A gatherer of messages that have begun but not ended. Fragments of different messages may arrive
@@ -127,8 +127,8 @@ pub struct MessageGatherer {
 #[derive(Debug, Default)]
 struct OpenMessage {
     bytes: Vec<u8>,
-    /// True if the last block added was a description. The fragment that follows may have the first
-    /// flag as well, and then begins no other message.
+    /// True if the last block added was a description. The fragment that follows may also have the
+    /// first flag, and does not begin another message then.
     described: bool,
 }
 
@@ -171,8 +171,8 @@ impl MessageGatherer {
         to.ends.push(to.bytes.len());
     }
 
-    /// Returns the bytes that still fit into a message of `before` bytes. Counts the message if
-    /// bytes are cut off.
+    /// Returns the prefix of `bytes` that still fits into a message of `before` bytes. If bytes are
+    /// cut off, counts the message as cut.
     fn limit<'b>(&mut self, before: usize, bytes: &'b [u8]) -> &'b [u8] {
         let room = MESSAGE_MAX.saturating_sub(before);
         if bytes.len() > room && room > 0 {

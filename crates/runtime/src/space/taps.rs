@@ -8,8 +8,8 @@
 //! time, or closes the pipe.
 //!
 //! A tap can begin in the past if the path keeps a history of its sources ([`Taps::history_of`]).
-//! Such a tap reports the number of its first block, so that a tap that begins late is not mistaken
-//! for a tap without traffic.
+//! Such a tap reports the number of its first block. A reader can thus distinguish a tap that began
+//! late from a node without traffic.
 
 use super::node::Node;
 use super::observe::Observer;
@@ -21,8 +21,8 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 impl TapFeed {
-    /// Sends the frames of the history from `from` on, even beyond the backlog limit. Returns the
-    /// number of frames sent.
+    /// Sends the frames of the history from `from` on, even if they exceed the backlog limit.
+    /// Returns the number of frames sent.
     fn send_history(&mut self, history: &History, from: HistoryStart) -> u64 {
         if self.records != RecordForm::Capture {
             return 0;

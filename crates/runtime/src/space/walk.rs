@@ -1,5 +1,5 @@
-//! The walk of a batch through the local graph, completed before the next batch is taken. [Th
-//! §5.2.1]
+//! The walk of a batch through the local graph, which is completed before the next batch is taken.
+//! [Th §5.2.1]
 //!
 //! The walk follows the arcs depth first. At a join, batches wait until every branch has been
 //! walked, and are merged in input order. A node is called once per batch. Nothing is allocated
@@ -90,10 +90,9 @@ impl<'w, 'a> Walk<'w, 'a> {
         self.walk_waiting();
     }
 
-    /// Walks a batch whose source has chosen the arc. Since no other batch is in flight, a join
-    /// need not wait for other branches. Most output of a kernel program is walked here: through
-    /// the filters that decide about frames that the kernel program could not decide about, and
-    /// through the joins after them.
+    /// Walks a batch along an arc that its source has chosen. Since no other batch is in flight, a
+    /// join need not wait for other branches. Most output of a kernel program is walked here: the
+    /// filters along the arc decide about the frames that the program was unsure about.
     pub(crate) fn walk_source_along(&mut self, from: NodeId, arc: usize, batch: &mut Batch<'a>) {
         debug_assert!(self.waiting.is_empty(), "nothing else is under way");
         let leads = arc < self.nodes[from].arcs.len() && !loses_kernel_arc();
@@ -123,7 +122,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
     }
 
-    /// Ends the filter of a node, and walks the blocks that the filter releases.
+    /// Ends the filter of a node, and walks the blocks that the filter then releases.
     pub(crate) fn finish(&mut self, at: NodeId) {
         match (&self.nodes[at].operator, self.nodes[at].copied) {
             (Operator::Filter(Filter::Stream(_)), true) => self.finish_replica(at),
@@ -156,9 +155,9 @@ impl<'w, 'a> Walk<'w, 'a> {
         self.walk_waiting();
     }
 
-    /// Calls a filter without input and walks its output. The reason for the call is a due timer
-    /// or, if `last` is true, the end of the filter. Output of a replica gets the sequence number
-    /// `order`.
+    /// Calls a filter without input and walks its output. The filter is called because a timer is
+    /// due or, if `last` is true, because the filter ends. Output of a replica gets the sequence
+    /// number `order`.
     pub(super) fn call_unprompted(&mut self, at: NodeId, last: bool, order: u32) {
         if let Operator::OperandSection(_) = self.nodes[at].operator {
             let ran = self.release_section(at);

@@ -1,8 +1,8 @@
 //! Writers outside the path, whose blocks leave a node as if the node had emitted them.
 //!
-//! A writer is a source that is no node of the graph. It belongs to the node at whose output it
-//! writes, moves with this node, and ends with it; the node counts the blocks as made. A node
-//! without writers costs nothing, a space without writers one load per pass.
+//! A writer is a source that is not a node of the graph. It belongs to the node to whose output it
+//! adds blocks, and moves and ends with that node, which counts the blocks as made. Writers cost a
+//! space nothing per node, and one load per pass while it has none.
 
 use super::arc::NodeId;
 use super::node::Node;
@@ -12,13 +12,13 @@ use crate::failure::PathFailure;
 use endpoint::{Intake, Source, SourceStatus};
 use std::os::fd::BorrowedFd;
 
-/// Reason why a space takes no writer.
+/// The reason why a space does not accept a writer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum WriterRefusal {
     /// The node is not in the space.
     #[error("it was changed at this moment: try again")]
     Elsewhere,
-    /// A record of the run could not be replayed.
+    /// The run is being recorded, and a record with blocks from a writer could not be replayed.
     #[error("the path is recorded, and a record contains no writers")]
     Recorded,
 }
@@ -55,7 +55,7 @@ impl Space {
         found.map(|(at, _)| at)
     }
 
-    /// Finds out whether a node of the space has writers.
+    /// Updates the flag that tells whether any node of the space has writers.
     pub(super) fn find_writers(&mut self) {
         let open = |node: &Node| node.writers.as_ref().is_some_and(|port| !port.writers.is_empty());
         self.has_writers = self.graph.nodes.iter().any(open);
@@ -67,8 +67,9 @@ impl Space {
         ports.flat_map(|port| port.writers.iter().filter_map(|writer| writer.descriptor()))
     }
 
-    /// Walks a batch of each writer. If all inputs have ended, or the path is stopped, the writers
-    /// get a last batch each time until what has been accepted is walked.
+    /// Walks one batch from each writer. If all inputs have ended, or the path has been stopped,
+    /// first stops the writers; later passes then walk the blocks that the writers had already
+    /// accepted.
     #[cold]
     pub(super) fn pull_writers(&mut self, pass: &mut PassResult) {
         let over = self.ports.control.is_stopped() || !pass.open;
@@ -81,7 +82,8 @@ impl Space {
         self.find_writers();
     }
 
-    /// Ends the writers of a node that will be removed, with all that they have written.
+    /// Stops the writers of a node that will be removed, and walks all blocks that they have
+    /// written.
     pub(super) fn end_writers(&mut self, at: NodeId) {
         self.stop_writers(at);
         loop {
@@ -112,8 +114,8 @@ impl Space {
         }
     }
 
-    /// Takes a batch from a writer and walks it. Returns true if the writer has ended, and `None`
-    /// if there is no such writer.
+    /// Takes a batch from a writer and walks it. Returns true if the writer has ended; `None` if
+    /// there is no writer with this index.
     fn pull_writer(&mut self, at: NodeId, writer: usize, pass: &mut PassResult) -> Option<bool> {
         let now = self.now();
         let source = self.graph.nodes[at].writers.as_mut()?.writers.get_mut(writer)?;

@@ -75,7 +75,7 @@ pub enum FaultKind {
     TooManyInterfaces,
     /// The data of a packet extend beyond the end of the pcapng block.
     Overrun {
-        /// Length that the packet states, in bytes.
+        /// Captured length that the packet states, in bytes.
         length: u32,
         /// Number of bytes available for data in the block.
         held: u32,

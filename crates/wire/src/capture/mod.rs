@@ -8,7 +8,7 @@
 //! old versions with swapped lengths; pcapng with several sections, interfaces of different link
 //! types, and enhanced, simple and obsolete packet blocks. Other blocks are skipped, however long.
 //! Captures that libpcap rejects (versions, reserved bits, lengths beyond the maximum of the link
-//! type) are rejected with the same facts. Deviations from libpcap:
+//! type) are rejected here too, and the errors state the same facts. Deviations from libpcap:
 //! - a record longer than [`DATA_MAX`] is rejected even for link types where libpcap accepts 128
 //!   MB, because a rich pointer has 20 bits of length (USB and D-Bus captures only);
 //! - interfaces of one pcapng file may differ in link type and snap length;
@@ -30,7 +30,8 @@ pub use fault::{CaptureFault, FaultKind};
 
 use crate::link::LinkType;
 
-/// Maximum length in bytes of an accepted record, which is the limit of a rich pointer.
+/// Maximum length in bytes of an accepted record, which is the longest data that a rich pointer can
+/// name.
 pub const DATA_MAX: u32 = (1 << 20) - 1;
 /// Maximum length in bytes of a pcapng block that must be complete in the buffer: the data plus 128
 /// KB of options, as in libpcap.
@@ -90,10 +91,10 @@ enum ReaderState {
     Failed(CaptureFault),
 }
 
-/// Result of the reader for one format: a packet, or the reason why the buffer yields no packet.
+/// The result of the reader for one format: a packet, or the reason why the buffer yields none.
 type ReadResult = Result<Packet, NoPacket>;
 
-/// Reason why the buffer yields no packet.
+/// The reason why the buffer yields no packet.
 enum NoPacket {
     /// The buffer contains no complete record, as in [`Step::NeedMore`].
     More { consumed: usize, wanted: usize },
@@ -118,7 +119,7 @@ impl Reader {
         self.next_uncommon(buffer)
     }
 
-    /// Checks that the capture may end `rest` bytes after the last consumed byte.
+    /// Checks that the capture is complete if it ends `rest` bytes after the last consumed byte.
     pub fn finish(&self, rest: usize) -> Result<(), CaptureFault> {
         let between = match &self.state {
             ReaderState::Start => false,

@@ -12,7 +12,7 @@ use crate::read::{array, decode16, decode32, decode64};
 /// Block type of a section header. Its bytes are the same in both byte orders.
 pub(super) const SECTION_MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
-/// State of the reader within the current section.
+/// The state of the reader within the current section.
 #[derive(Clone, Debug)]
 pub(super) struct Pcapng {
     big: bool,
@@ -20,7 +20,7 @@ pub(super) struct Pcapng {
     skipping: Option<Skip>,
 }
 
-/// The progress in skipping an unwanted block.
+/// The progress of skipping an unwanted block.
 #[derive(Clone, Copy, Debug)]
 struct Skip {
     /// Number of bytes left before the trailing length.
@@ -324,8 +324,8 @@ impl Interface {
 }
 
 impl Resolution {
-    /// Decodes the option if_tsresol, the negative exponent of a power of ten, or of two if the
-    /// high bit is set.
+    /// Decodes the option `if_tsresol`. Its value is the negative exponent of a power of ten, or of
+    /// a power of two if the high bit is set.
     fn from_option(value: u8) -> Self {
         let power = value & 0x7f;
         if value & 0x80 != 0 {

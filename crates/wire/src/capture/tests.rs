@@ -137,7 +137,7 @@ fn pcap_data_are_limited_to_the_snap_length() {
     }
 }
 
-/// The errors for files that libpcap's tests reject state the same facts in the same words.
+/// Checks that files rejected by libpcap's tests are rejected here in the same words.
 #[test]
 fn captures_that_libpcap_rejects_fail_in_the_same_words() {
     for order in BUILDERS {

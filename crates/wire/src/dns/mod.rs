@@ -5,9 +5,9 @@
 //! view: nothing is collected or allocated, and each access parses the bytes again.
 //!
 //! Hostile input: a name has at most 255 bytes and may follow at most 127 compression pointers,
-//! including forward ones as resolvers do, so the parser needs at most a few hundred steps per
-//! record. A truncated message ([`DnsFault::Truncated`]) is distinguished from an invalid one
-//! ([`DnsFault::Invalid`]), because the capture may have truncated the message.
+//! including forward ones, which resolvers also follow. The parser therefore needs at most a few
+//! hundred steps per record. A truncated message ([`DnsFault::Truncated`]) is distinguished from an
+//! invalid one ([`DnsFault::Invalid`]), because the capture may have truncated the message.
 
 mod data;
 mod name;
@@ -24,9 +24,9 @@ use core::fmt;
 
 /// Length of the header in bytes.
 pub const HEADER_LENGTH: usize = 12;
-/// Minimum length in bytes of a question, reached by a question about the root.
+/// Minimum length in bytes of a question, which is that of a question about the root.
 const QUESTION_MIN: usize = 5;
-/// Minimum length in bytes of a record, reached by a record of the root without data.
+/// Minimum length in bytes of a record, which is that of a record of the root without data.
 const RECORD_MIN: usize = 11;
 
 /// A fault that ended the parsing of a message, with its offset.

@@ -109,7 +109,7 @@ impl<'m> Iterator for Labels<'m> {
     }
 }
 
-/// State of a walk from label to label.
+/// The state of a walk from label to label.
 #[derive(Clone, Debug)]
 struct LabelWalk<'m> {
     message: &'m [u8],

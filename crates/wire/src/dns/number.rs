@@ -140,7 +140,7 @@ impl fmt::Display for RecordClass {
     }
 }
 
-/// Writes the name of a number in upper case, as in master files, or, if the number has no name,
+/// Writes the name of a number in upper case, as in master files. If the number has no name, writes
 /// `word` followed by the number (RFC 3597 §5).
 fn write_name(
     f: &mut fmt::Formatter<'_>,

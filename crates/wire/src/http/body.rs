@@ -14,8 +14,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Body {
-    /// Number of bytes left in the body or chunk. While the digits of a chunk size are read, their
-    /// value so far.
+    /// Number of bytes left in the body or chunk. While the digits of a chunk size are being read,
+    /// the value of the digits so far.
     left: u64,
     /// Parse state, one of the constants below.
     state: u8,
@@ -155,18 +155,18 @@ impl Body {
         Self { state: UNTIL_CLOSE, ..Self::default() }
     }
 
-    /// Returns a body of no bytes, after which another protocol follows.
+    /// Returns an empty body, after which another protocol follows.
     #[must_use]
     pub fn switched() -> Self {
         Self { state: SWITCHED, ..Self::default() }
     }
 
-    /// Returns a body in chunks.
+    /// Returns a chunked body.
     fn chunked(mode: ParseMode) -> Self {
         Self { state: SIZE, lenient: u8::from(mode == ParseMode::Lenient), ..Self::default() }
     }
 
-    /// Returns a body in chunks for the lenient mode. If the first chunk turns out to have no size,
+    /// Returns a chunked body for the lenient mode. If the first chunk turns out to have no size,
     /// the body instead has `stated` bytes or, if `stated` is 0, ends with its connection.
     fn chunked_or_unchunked(stated: u64) -> Self {
         // A length beyond 6 bytes exceeds any connection.

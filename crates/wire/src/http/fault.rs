@@ -1,4 +1,4 @@
-//! Errors for bytes that are rejected as HTTP.
+//! Errors for bytes that are rejected because they are not valid HTTP.
 
 use core::fmt;
 

@@ -63,7 +63,7 @@ pub struct Codings(u16);
 impl Codings {
     const CODINGS_MAX: u32 = 4;
 
-    /// Restores a list of codings from a result of [`Codings::number`].
+    /// Restores a list of codings from the number that [`Codings::number`] returned.
     #[must_use]
     pub const fn from_number(number: u16) -> Self {
         Self(number)

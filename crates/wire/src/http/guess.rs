@@ -1,4 +1,4 @@
-//! Guess of the protocol of a connection from its first bytes.
+//! Detection of a connection's protocol from its first bytes.
 
 use super::fields::is_token;
 use super::lines::is_blank;

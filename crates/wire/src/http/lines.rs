@@ -1,4 +1,4 @@
-//! Splitter of a head into lines, and incremental search for the end of a head.
+//! Functions that split a head into lines, and an incremental search for the end of a head.
 
 use super::fault::{HeadError, HttpFault};
 use super::mode::ParseMode;
@@ -75,7 +75,7 @@ const BLANK: u8 = 6;
 const BLANK_LINE: u8 = 7;
 
 impl HeadSearch {
-    /// Restores a search from a result of [`HeadSearch::number`].
+    /// Restores a search from the number that [`HeadSearch::number`] returned.
     #[must_use]
     pub const fn from_number(number: u8) -> Self {
         Self(number)

@@ -1,4 +1,4 @@
-//! Choice between the strict and the lenient parser.
+//! The choice between the strict and the lenient parser.
 
 /// The tolerance of the parser for violations of RFC 9112.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

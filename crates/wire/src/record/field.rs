@@ -9,11 +9,11 @@ pub enum FieldType {
     List,
     /// A number.
     Number,
-    /// A flag, whose value is always 1.
+    /// A flag, whose stored value is always 1.
     Flag,
     /// Nanoseconds since the epoch.
     Time,
-    /// IPv4 address in 4 bytes, or IPv6 address in 16.
+    /// An IPv4 address in 4 bytes, or an IPv6 address in 16 bytes.
     Address,
 }
 

@@ -54,8 +54,8 @@ impl Version {
     /// TLS 1.3.
     pub const TLS13: Self = Self(0x0304);
 
-    /// Returns the version, mapping drafts of TLS 1.3 (`7f xx`, and one site's `fb xx`) to TLS 1.3;
-    /// `None` if the version is unknown.
+    /// Returns the version, mapping drafts of TLS 1.3 (`7f xx`, and `fb xx` as used by one site) to
+    /// TLS 1.3; `None` if the version is unknown.
     #[must_use]
     pub const fn known_version(self) -> Option<Self> {
         match self.0 {

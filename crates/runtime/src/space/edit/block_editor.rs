@@ -1,4 +1,5 @@
-//! Edit of one block: in place, or in a copy that is made when the filter first writes. [SL §6.1]
+//! Editing of one block: in place, or in a copy that is made when the filter first writes. [SL
+//! §6.1]
 //!
 //! Input: a rich pointer, and a flag that demands a copy. Output: the resulting blocks
 //! ([`EditOutput`]). The module [`super`] defines when an edit in place is permitted;
@@ -21,8 +22,8 @@ pub(super) struct BlockEditor<'b, 'i> {
 }
 
 impl BlockEditor<'_, '_> {
-    /// Runs the filter on a block, in place if possible, and emits the result. `copies` demands an
-    /// edit in a copy.
+    /// Runs the filter on a block, in place if possible, and emits the result. If `copies` is true,
+    /// edits a copy.
     pub(super) fn edit_block(
         &mut self,
         (entry, order): (Entry, u32),
@@ -175,8 +176,9 @@ impl EditOutput {
         }
     }
 
-    /// Emits a block of which `part` was copied, as up to three fragments: the bytes before the
-    /// copy, the copy, and the bytes after it, each clipped to the view. [SL §6.1]
+    /// Emits a block of which only the range `part` was copied. The output is up to three
+    /// fragments: the bytes before the copy, the copy, and the bytes after it, each clipped to the
+    /// view. [SL §6.1]
     fn emit_fragments(
         &mut self,
         done: &EditResult,
@@ -218,8 +220,8 @@ enum NewBlock<'b> {
 }
 
 impl NewBlock<'_> {
-    /// Separates the memory from the pool. A draft would be discarded here, but a pool under edit
-    /// creates no drafts.
+    /// Converts the memory into a form that does not borrow the pool. A draft would be discarded
+    /// here, but a pool under edit creates no drafts.
     fn detach(self) -> NewBlock<'static> {
         match self {
             Self::Scratch(bytes) => NewBlock::Scratch(bytes),
@@ -245,8 +247,8 @@ struct InPlaceEdit<'b> {
 }
 
 impl<'b> InPlaceEdit<'b> {
-    /// Runs the filter. Returns its result, the memory of the replacement, and true if the filter
-    /// has written into the old block.
+    /// Runs the filter. Returns its result, the memory of a replacement block, and true if the
+    /// filter has written into the old block.
     fn run_filter(
         editing: Editing<'b>,
         work: Option<&'b Pool>,

@@ -1,4 +1,4 @@
-//! Verdicts: the answers of operands, and their effect on the blocks that wait for them.
+//! Verdicts: decisions on the blocks that wait for operands, from the answers of these operands.
 
 use super::run::{OperandAnswer, OperandBlock, Subject};
 use super::{NextStep, OperandSection, PartialAnswer, WaitingBlock};
@@ -8,7 +8,7 @@ use abi::Class;
 use filter::{Block, Fate, Gateway as _, HeldList};
 use std::collections::{BTreeSet, HashMap};
 
-/// The verdict on a block.
+/// The verdict of an operand on a block.
 #[derive(Clone, Copy)]
 enum Verdict {
     /// The operand answered the block. Holds the class that the operand gave, if any.
@@ -20,7 +20,7 @@ enum Verdict {
     Wait,
 }
 
-/// Position of a block in the output: index of the input block, then position in the operand's
+/// The position of a block in the output: index of the input block, then position in the operand's
 /// output.
 type OutputPosition = (usize, usize);
 
@@ -172,7 +172,7 @@ impl OperandSection {
         });
     }
 
-    /// Returns the verdict on the block with this ticket.
+    /// Returns the verdict on the block that has this ticket.
     fn verdict(&self, known: &OperandResults, ticket: u32) -> Verdict {
         let so_far = known.so_far.get(&ticket).copied().unwrap_or_default();
         match so_far {
@@ -189,8 +189,8 @@ impl OperandSection {
         self.programs[program].waiting.get(&ticket)?.follows
     }
 
-    /// Sets the next step of a block whose current step is decided. Returns false if the block is
-    /// dropped.
+    /// Sets the next step of a block on which the current step has a verdict. Returns false if the
+    /// block is dropped.
     fn set_next_step(
         &mut self,
         walk: &mut Walk<'_, '_>,

@@ -2,8 +2,8 @@
 //! docs/book/decisions/0047-operands.md)
 //!
 //! An operand gets a copy of the block's entry with a **ticket** in its marks; the bytes are not
-//! copied. The output of the operand's last filter with that ticket is the operand's answer,
-//! whatever the view. The block itself waits, and then continues unchanged to the next operand or
+//! copied. Output with that ticket from the operand's last filter is the operand's answer, whatever
+//! its view. Meanwhile the block itself waits; it then continues unchanged to the next operand or
 //! out of the section.
 //!
 //! - Answered: the last filter passed a part of the block with a nonzero class, or consumed bytes
@@ -16,8 +16,8 @@
 //! Blocks made by operands have no ticket and are discarded after the last filter. Fragments that
 //! were merged share the answer of the merged block.
 //!
-//! An expression is compiled to a **program**: steps, each of which leads to later steps only. A
-//! section inside an operand is compiled to a program of its own, whose input is the output of the
+//! An expression is compiled to a **program**: a list of steps, each of which leads only to later
+//! steps. A section inside an operand becomes a separate program, whose input is the output of the
 //! preceding filter.
 //!
 //! - `run`: blocks through programs and operands;
@@ -38,7 +38,7 @@ use std::collections::{BTreeMap, HashMap};
 /// Drop reasons of a section, by index.
 pub const REASONS: &[&str] = &["by an operand"];
 
-/// A section over operands that may hold blocks, with the blocks that wait for answers.
+/// A Boolean section whose operands may hold blocks, with the blocks that wait for answers.
 #[derive(Debug, Default)]
 pub struct OperandSection {
     /// Programs of the section. An enclosing program precedes the programs inside its operands.
@@ -51,10 +51,10 @@ pub struct OperandSection {
     joined: HashMap<u32, Vec<u32>>,
     /// Class with which a block entered the section, by ticket. Filled only if `asks_came` is true.
     came: HashMap<u32, Class>,
-    /// True if a program inside an operand selects blocks by the class with which they entered the
-    /// section.
+    /// True if a program inside an operand selects blocks by their class on entry into the section.
     asks_came: bool,
-    /// Fates of blocks in an inner program that have not been reported to the enclosing program.
+    /// Fates of blocks in an inner program that have not been reported to the enclosing program
+    /// yet.
     fates: Vec<Fate>,
     /// Waiting blocks whose operand no longer exists.
     orphans: Vec<WaitingBlock>,
@@ -81,8 +81,8 @@ struct Step {
     /// Classes, on entry into the section, of the blocks that the operand processes. Other blocks
     /// continue at `no`.
     asked: SelectedClasses,
-    /// Parts of the operand in order, each with the classes by which blocks reach it from the
-    /// previous part. If there are no parts, every block continues at `yes`.
+    /// Parts of the operand in order, each with the set of classes with which blocks pass to it
+    /// from the previous part. If there are no parts, every block continues at `yes`.
     operand: Vec<(SelectedClasses, OperandPart)>,
     yes: NextStep,
     no: NextStep,
@@ -104,7 +104,7 @@ enum OperandPart {
 enum NextStep {
     /// Continue at this step.
     Ask(usize),
-    /// Leave the program with the result class.
+    /// Leave the program with the class of the result.
     Yes,
     /// Leave the program with class 0.
     #[default]
@@ -135,14 +135,14 @@ struct Classes {
     result: Class,
 }
 
-/// The result of an operand for one block so far.
+/// The results of an operand for one block so far.
 #[derive(Debug, Clone, Copy, Default)]
 struct PartialAnswer {
-    /// Nonzero class of a part that was passed; `None` if no such part was passed.
+    /// Nonzero class with which the operand passed a part of the block; `None` if there is none.
     class: Option<Class>,
-    /// True if a part was passed with class 0.
+    /// True if the operand passed a part of the block with class 0.
     zero: bool,
-    /// True if a part was dropped.
+    /// True if the operand dropped a part of the block.
     dropped: bool,
     /// True if bytes of the block reached the last filter of the operand.
     arrived: bool,
@@ -162,7 +162,7 @@ impl OperandSection {
         asks
     }
 
-    /// Returns the nodes of all operands, in the order in which blocks meet them.
+    /// Returns the nodes of all operands, in the order in which blocks reach them.
     pub fn operands(&self) -> Vec<NodeId> {
         let mut found = Vec::new();
         self.operands_of(0, &mut found);
@@ -285,7 +285,7 @@ fn flatten_chain<'e>(
     }
 }
 
-/// Compiles a part that runs only for some classes on entry.
+/// Compiles a subexpression that applies only to blocks with certain classes on entry.
 fn compile_entry<'e>(
     (asked, part): &'e (SelectedClasses, OperandExpr),
     (yes, no): (NextStep, NextStep),

@@ -72,7 +72,7 @@ impl<'a> Walk<'_, 'a> {
         self.with_detached_section(at, |asks, walk| asks.release_all(walk, at))
     }
 
-    /// Detaches a section from its node while `act` runs, so that `act` can call the section's
+    /// Runs `act` with the section detached from its node, so that `act` can call the section's
     /// operands. Returns the blocks that leave the section.
     fn with_detached_section(
         &mut self,
@@ -250,8 +250,8 @@ impl OperandSection {
         answer
     }
 
-    /// Continues the evaluation after a part of an operand has released blocks without being called
-    /// with input.
+    /// Continues the evaluation after a filter of an operand has released blocks on its timer or at
+    /// its end.
     pub(super) fn resume_operand<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,

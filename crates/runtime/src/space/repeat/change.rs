@@ -1,5 +1,5 @@
-//! Hot swaps in a record: the stop of a space, the draining of its old graph, and the end of
-//! removed nodes.
+//! Recording and replay of hot swaps: the stop of a space, the draining of its old graph, and the
+//! end of removed nodes.
 //!
 //! A hot swap stops several spaces, each between two passes. When the swap can no longer fail, each
 //! space records its stop, then the blocks drained from removed rings, then the end of the removed
@@ -107,8 +107,8 @@ impl Space {
         }
     }
 
-    /// Blocks until the thread that replays this hot swap requests the space. Returns `None` if the
-    /// space must not take part.
+    /// Blocks until the thread that replays this hot swap asks to borrow the space, and returns
+    /// that request. Returns `None` if the space must not take part.
     pub(super) fn borrow_for(
         &mut self,
         player: &dyn EventReader,

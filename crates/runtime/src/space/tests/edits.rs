@@ -467,7 +467,7 @@ fn random_graph(random: &mut Random) -> Vec<Step> {
     (0..count).map(|i| step(i, random)).collect()
 }
 
-/// The mode of edits that the filters of a random graph use.
+/// The way in which the filters of a random graph edit.
 #[derive(Clone, Copy, PartialEq)]
 enum EditMode {
     Free,

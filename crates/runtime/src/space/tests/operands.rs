@@ -1,5 +1,6 @@
 //! Tests that a section gives the same answers whether its operands hold blocks or answer at once,
-//! and that each input block leaves once, however the operands treat their copies.
+//! and that each input block leaves the section exactly once, however the operands treat their
+//! copies.
 
 use super::*;
 use crate::space::operands::{OperandExpr, OperandSection};
@@ -9,7 +10,8 @@ type Answers = Box<dyn Fn(u32, &mut u32) -> bool>;
 /// Numbers, each paired with its class.
 type Classes = Vec<(u32, u32)>;
 
-/// One random expression for both kinds of section, with a reference evaluation.
+/// A random expression, in the form for each of the two kinds of section, with a reference
+/// evaluation.
 struct ExpressionPair {
     light: Section,
     heavy: OperandExpr,

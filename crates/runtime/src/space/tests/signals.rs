@@ -1,4 +1,5 @@
-//! Tests of events between spaces on real threads: which space is woken, and when. K4, K7, A16.
+//! Tests of the events between spaces on real threads, which check which space is woken, and when.
+//! K4, K7, A16.
 
 use super::*;
 use buffer::signal::moderate::Events;

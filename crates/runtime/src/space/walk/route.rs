@@ -50,8 +50,8 @@ impl<'a> Walk<'_, 'a> {
         None
     }
 
-    /// Routes blocks one by one and returns true if an observer demands that. Otherwise returns
-    /// false.
+    /// If an observer demands it, routes the blocks one by one and returns true. Otherwise does
+    /// nothing and returns false.
     #[cold]
     fn route_singly(&mut self, from: NodeId, batch: &Batch<'a>, hops: u8) -> bool {
         let live = batch.live();
