@@ -1,5 +1,5 @@
-//! Tests of edits of PipesFS whose processes are killed in the middle: each is made whole, or not at
-//! all.
+//! Tests of edits of PipesFS whose processes are killed in the middle: each is made whole, or not
+//! at all.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
