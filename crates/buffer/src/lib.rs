@@ -17,6 +17,11 @@
 #![cfg_attr(loom, allow(dead_code, reason = "the models need only a part"))]
 
 pub mod atomic;
+#[expect(
+    unsafe_code,
+    reason = "gives one thread at a time access to a value; invariants in the file"
+)]
+pub mod biased;
 #[cfg(not(loom))]
 #[expect(unsafe_code, reason = "gives out held bytes; argued by the invariants of `pool`")]
 pub mod crossing;

@@ -6,9 +6,13 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::fmt;
 
-/// The failure of a call: the value for `errno`, and the message.
+/// The failure of a call. Boxed, so that successful calls return in registers.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct Failure(Box<FailureText>);
+
+/// The value for `errno`, and the message.
+#[derive(Debug)]
+struct FailureText {
     errno: i32,
     text: String,
 }
@@ -38,8 +42,9 @@ pub(crate) const ENOBUFS: i32 = 105;
 pub(crate) const ETIMEDOUT: i32 = 110;
 
 impl Failure {
+    #[cold]
     pub(crate) fn new(errno: i32, text: impl fmt::Display) -> Self {
-        Self { errno, text: text.to_string() }
+        Self(Box::new(FailureText { errno, text: text.to_string() }))
     }
 
     pub(crate) fn invalid(text: impl fmt::Display) -> Self {
@@ -48,12 +53,13 @@ impl Failure {
 
     /// Sets `errno`, and the message that `streamline_error` returns.
     pub(crate) fn set_last(self) {
-        let text: Vec<u8> = self.text.into_bytes().into_iter().filter(|byte| *byte != 0).collect();
+        let FailureText { errno, text } = *self.0;
+        let text: Vec<u8> = text.into_bytes().into_iter().filter(|byte| *byte != 0).collect();
         // The zero bytes were removed, so this cannot fail.
         let text = CString::new(text).unwrap_or_default();
         // Fails only while the thread exits.
         let _ = LAST_MESSAGE.try_with(|last| last.replace(text));
-        sys::raw_fd::set_errno(self.errno);
+        sys::raw_fd::set_errno(errno);
     }
 }
 

@@ -177,15 +177,23 @@ pub(crate) fn pipe(fds: &mut [i32], config: Option<&streamline_config>) -> Outco
 /// Locks the end with this descriptor number. If the number is an unused end of a multiway pipe,
 /// first opens it, for writing if `write` is true. Fails with `EBUSY` if another thread uses the
 /// end.
+#[inline(always)]
 pub(crate) fn locked_end(fd: i32, write: bool) -> Outcome<LockedEntry> {
     let mut used = table::lock_entry(fd)?;
     if used.end().is_none() {
-        used.put(End::new(open_unused(fd, write)?));
+        open_end(&mut used, fd, write)?;
     }
     Ok(used)
 }
 
+/// Opens an unused end of a multiway pipe in its entry.
 #[cold]
+#[inline(never)]
+fn open_end(entry: &mut LockedEntry, fd: i32, write: bool) -> Outcome<()> {
+    entry.put(End::new(open_unused(fd, write)?));
+    Ok(())
+}
+
 fn open_unused(fd: i32, write: bool) -> Outcome<EndKind> {
     let own = raw_fd::duplicate(fd)?;
     if !sys::descriptor::is_packet_socket(&own) {
@@ -369,8 +377,8 @@ pub(crate) fn nonblocking(fd: i32, nonblocking: bool) -> Outcome<()> {
 }
 
 pub(crate) fn close(fd: i32) -> Outcome<()> {
-    let mut used = table::lock_entry(fd)?;
-    let end = used.take();
+    // Unlocked before the number is closed, because another thread may get the same number at once.
+    let end = table::lock_entry(fd)?.take();
     if end.is_none() {
         // An unused end of a multiway pipe is not in the table.
         let own = raw_fd::duplicate(fd)?;

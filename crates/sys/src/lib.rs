@@ -24,6 +24,7 @@ pub mod hostile_syscalls;
 pub mod libpcap;
 pub mod local_socket;
 pub mod machine;
+pub mod membarrier;
 pub mod memory;
 pub mod name_service;
 pub mod net;

@@ -49,6 +49,8 @@ pub(super) const CRATES: &[WorkspaceCrate] = &[
     product_crate("ebpf", 0, &[]),
     WorkspaceCrate {
         unsafe_code: UnsafePolicy::Files(&[
+            "biased.rs",
+            "biased/",
             "region.rs",
             "region/",
             "pool.rs",

@@ -1,0 +1,386 @@
+//! A lock for objects that are used by one thread at a time, and mostly by the same thread.
+//! [SL §5.1: reads and writes are local calls]
+//!
+//! A call that finds the object in use fails instead of waiting. The thread that uses the object
+//! first becomes the owner, whose calls cost no atomic exchange: a call of `streamline_splice` on
+//! two ends would otherwise spend two thirds of its time in locks (decision 0105).
+//!
+//! Invariants, cited below:
+//! - B1 The owner writes the address of the lock into its record, executes a light fence, and reads
+//!   `owner` again before it touches the value. A thread that wants to become the owner writes
+//!   `MOVING` to `owner`, executes a heavy fence, and reads the record of the owner. So the owner
+//!   sees `MOVING`, or the other thread sees the address.
+//! - B2 A record is written only by its thread, so a thread that was the owner and has not noticed
+//!   the change disturbs no later owner.
+//! - B3 Only the thread that wrote `MOVING` replaces it.
+//! - B4 While `owner` is `SHARED`, the value belongs to the thread that has set `locked` and has
+//!   then read `SHARED`. Only that thread replaces `SHARED`, as its last access.
+
+use crate::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::cell::UnsafeCell;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+/// No thread has used the object yet.
+const UNOWNED: u64 = 0;
+/// Every thread takes the lock by an atomic exchange.
+const SHARED: u64 = 1;
+/// A thread is about to replace the owner.
+const MOVING: u64 = 2;
+/// The owner with the first record. Owners with later records have the following numbers.
+const FIRST_OWNER: u64 = 3;
+/// The number of a thread without a record, which never becomes an owner.
+const NO_RECORD: u64 = u64::MAX;
+
+/// Number of changes of the owner after which the lock becomes shared: each costs some
+/// microseconds, a shared lock some nanoseconds a call.
+const HANDOVERS_MAX: u32 = 8;
+/// Number of locks that a thread can hold as their owner at the same time. A splice holds two, and
+/// signal handlers may interrupt it.
+const HELD_MAX: usize = 4;
+
+/// The locks that a thread holds as their owner.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(crate) struct Record {
+    /// Addresses of the locks; 0 for none.
+    held: [AtomicU64; HELD_MAX],
+    /// 1 if a thread has this record.
+    #[cfg_attr(loom, allow(dead_code, reason = "the models assign records themselves"))]
+    taken: AtomicU32,
+}
+
+/// A lock whose calls fail while another thread, or an interrupted call of the same thread, holds
+/// it.
+///
+/// If the kernel offers no membarrier(2), all locks are shared from the start. If a sandbox forbids
+/// it after a thread has become the owner, calls of other threads fail as if the owner held the
+/// lock.
+// One cache line, so that ends used by different threads do not disturb each other.
+#[repr(align(64))]
+pub struct BiasedLock<T> {
+    /// `UNOWNED`, `SHARED`, `MOVING`, or the owner.
+    owner: AtomicU64,
+    /// 1 while a thread holds a shared lock.
+    locked: AtomicU32,
+    /// Number of changes of the owner.
+    handovers: AtomicU32,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: B1 to B4: at most one thread at a time has access to the value.
+unsafe impl<T: Send> Sync for BiasedLock<T> {}
+
+/// Exclusive access to the value of a [`BiasedLock`] until dropped.
+pub struct BiasedGuard<'a, T> {
+    lock: &'a BiasedLock<T>,
+    /// The place in the owner's record; `None` in a shared lock.
+    held: Option<&'a AtomicU64>,
+    /// The guard is dropped by the thread that took it, whose record it uses.
+    _not_send: std::marker::PhantomData<*mut T>,
+}
+
+impl<T> BiasedLock<T> {
+    /// Creates an unlocked lock without an owner.
+    #[cfg(not(loom))]
+    #[must_use]
+    pub const fn new(value: T) -> Self {
+        Self {
+            owner: AtomicU64::new(UNOWNED),
+            locked: AtomicU32::new(0),
+            handovers: AtomicU32::new(0),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// Takes the lock; returns `None` if another thread, or an interrupted call of this thread,
+    /// holds it.
+    // Without inlining: 3 ns more per call of the C library.
+    #[cfg(not(loom))]
+    #[inline(always)]
+    pub fn try_lock(&self) -> Option<BiasedGuard<'_, T>> {
+        self.try_lock_as(records::own_number(), records::all())
+    }
+
+    #[inline(always)]
+    fn try_lock_as<'a>(&'a self, own: u64, records: &'a [Record]) -> Option<BiasedGuard<'a, T>> {
+        loop {
+            if self.owner.load(Ordering::Relaxed) == own {
+                let held = record(records, own)?.enter(self.address())?;
+                light_fence();
+                // B1. Acquire: what the last owner wrote, if this thread has just replaced it.
+                if self.owner.load(Ordering::Acquire) == own {
+                    return Some(self.guard(Some(held)));
+                }
+                held.store(0, Ordering::Release);
+            }
+            match self.try_lock_slowly(own, records) {
+                SlowResult::Locked(guard) => return Some(guard),
+                SlowResult::Busy => return None,
+                SlowResult::Again => {}
+            }
+        }
+    }
+
+    /// Takes the lock if it is shared; else makes this thread the owner if it is not in use.
+    #[cold]
+    fn try_lock_slowly<'a>(&'a self, own: u64, records: &'a [Record]) -> SlowResult<'a, T> {
+        let owner = self.owner.load(Ordering::Acquire);
+        let replace = |by| {
+            self.owner.compare_exchange(owner, by, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        match owner {
+            UNOWNED => {
+                let can_own = own != NO_RECORD && heavy_fence_is_supported();
+                replace(if can_own { own } else { SHARED });
+                SlowResult::Again
+            }
+            SHARED => {
+                let order = (Ordering::Acquire, Ordering::Relaxed);
+                if self.locked.compare_exchange(0, 1, order.0, order.1).is_err() {
+                    return SlowResult::Busy;
+                }
+                // B4.
+                if self.owner.load(Ordering::Acquire) == SHARED {
+                    return SlowResult::Locked(self.guard(None));
+                }
+                self.locked.store(0, Ordering::Release);
+                SlowResult::Again
+            }
+            MOVING => SlowResult::Busy,
+            // An interrupted call of this thread, or one that has just become the owner.
+            owner if owner == own => SlowResult::Again,
+            _ => {
+                if !replace(MOVING) {
+                    return SlowResult::Again;
+                }
+                // B1, B3.
+                let theirs = record(records, owner);
+                let is_free =
+                    heavy_fence() && theirs.is_some_and(|record| !record.has(self.address()));
+                if !is_free {
+                    self.owner.store(owner, Ordering::Release);
+                    return SlowResult::Busy;
+                }
+                let handovers = self.handovers.load(Ordering::Relaxed) + 1;
+                self.handovers.store(handovers, Ordering::Relaxed);
+                let is_shared = own == NO_RECORD || handovers > HANDOVERS_MAX;
+                self.owner.store(if is_shared { SHARED } else { own }, Ordering::Release);
+                SlowResult::Again
+            }
+        }
+    }
+
+    #[inline]
+    const fn guard<'a>(&'a self, held: Option<&'a AtomicU64>) -> BiasedGuard<'a, T> {
+        BiasedGuard { lock: self, held, _not_send: std::marker::PhantomData }
+    }
+
+    #[inline]
+    fn address(&self) -> u64 {
+        std::ptr::from_ref(self).addr() as u64
+    }
+}
+
+enum SlowResult<'a, T> {
+    Locked(BiasedGuard<'a, T>),
+    Busy,
+    Again,
+}
+
+/// Returns the record of an owner.
+#[inline]
+fn record(records: &[Record], owner: u64) -> Option<&Record> {
+    records.get(usize::try_from(owner.wrapping_sub(FIRST_OWNER)).ok()?)
+}
+
+impl Record {
+    const fn new(held: [AtomicU64; HELD_MAX], taken: AtomicU32) -> Self {
+        Self { held, taken }
+    }
+
+    /// Records that this thread takes the lock at `address`. Returns `None` if it holds that lock
+    /// already or too many others.
+    #[inline(always)]
+    fn enter(&self, address: u64) -> Option<&AtomicU64> {
+        let holds_none =
+            self.held.iter().fold(0, |all, held| all | held.load(Ordering::Relaxed)) == 0;
+        let free = if holds_none { self.held.first() } else { self.free_place(address) };
+        // Release: a thread that reads this address, or one written later, sees what earlier calls
+        // wrote.
+        free.inspect(|held| held.store(address, Ordering::Release))
+    }
+
+    fn free_place(&self, address: u64) -> Option<&AtomicU64> {
+        let held = |place: &&AtomicU64| place.load(Ordering::Relaxed);
+        if self.held.iter().any(|place| held(&place) == address) {
+            return None;
+        }
+        self.held.iter().find(|place| held(place) == 0)
+    }
+
+    fn has(&self, address: u64) -> bool {
+        self.held.iter().any(|held| held.load(Ordering::Acquire) == address)
+    }
+}
+
+impl<T> BiasedGuard<'_, T> {
+    /// Releases the lock and forgets the owner, so that the next thread that takes the lock becomes
+    /// the owner.
+    pub fn release_ownership(self) {
+        self.lock.handovers.store(0, Ordering::Relaxed);
+        let Some(held) = self.held else {
+            // B4: the last access, except for `locked`.
+            self.lock.owner.store(UNOWNED, Ordering::Release);
+            return;
+        };
+        let lock = self.lock;
+        let owner = lock.owner.load(Ordering::Relaxed);
+        held.store(0, Ordering::Release);
+        std::mem::forget(self);
+        // Fails if another thread is about to become the owner.
+        if owner >= FIRST_OWNER {
+            let release = (Ordering::AcqRel, Ordering::Relaxed);
+            _ = lock.owner.compare_exchange(owner, UNOWNED, release.0, release.1);
+        }
+    }
+}
+
+impl<T> Deref for BiasedGuard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: B1 to B4: no other thread has access until this guard is dropped.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T> DerefMut for BiasedGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above; the guard is borrowed exclusively.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<T> Drop for BiasedGuard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        // Release: the next holder reads the record or exchanges `locked` with Acquire.
+        match self.held {
+            Some(held) => held.store(0, Ordering::Release),
+            None => self.lock.locked.store(0, Ordering::Release),
+        }
+    }
+}
+
+impl<T> fmt::Debug for BiasedLock<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BiasedLock").field("owner", &self.owner).finish_non_exhaustive()
+    }
+}
+
+impl<T> fmt::Debug for BiasedGuard<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BiasedGuard").field("lock", self.lock).finish_non_exhaustive()
+    }
+}
+
+/// Orders the owner's store before its load, together with [`heavy_fence`] of another thread.
+#[inline]
+fn light_fence() {
+    #[cfg(any(loom, miri))]
+    crate::atomic::fence(Ordering::SeqCst);
+    #[cfg(not(any(loom, miri)))]
+    std::sync::atomic::compiler_fence(Ordering::SeqCst);
+}
+
+/// Makes all threads pass a full barrier. Returns false if the kernel refuses.
+fn heavy_fence() -> bool {
+    #[cfg(any(loom, miri))]
+    {
+        crate::atomic::fence(Ordering::SeqCst);
+        true
+    }
+    #[cfg(not(any(loom, miri)))]
+    sys::membarrier::order_all_threads()
+}
+
+fn heavy_fence_is_supported() -> bool {
+    cfg!(any(loom, miri)) || sys::membarrier::is_supported()
+}
+
+/// The records of the threads of this process.
+#[cfg(not(loom))]
+mod records {
+    use super::{AtomicU32, AtomicU64, FIRST_OWNER, HELD_MAX, NO_RECORD, Ordering, Record};
+    use std::cell::Cell;
+
+    /// Number of threads that can be owners at the same time.
+    const THREADS_MAX: usize = 1024;
+
+    static RECORDS: [Record; THREADS_MAX] =
+        [const { Record::new([const { AtomicU64::new(0) }; HELD_MAX], AtomicU32::new(0)) };
+            THREADS_MAX];
+
+    /// The record of a thread, returned when the thread ends.
+    struct OwnRecord(usize);
+
+    thread_local! {
+        /// Number of this thread as an owner; 0 if it has not asked for a record.
+        static OWN_NUMBER: Cell<u64> = const { Cell::new(0) };
+        static OWN_RECORD: Cell<Option<OwnRecord>> = const { Cell::new(None) };
+    }
+
+    pub(super) fn all() -> &'static [Record] {
+        &RECORDS
+    }
+
+    /// Returns the number of this thread as an owner, or `NO_RECORD`.
+    #[inline]
+    pub(super) fn own_number() -> u64 {
+        match OWN_NUMBER.get() {
+            0 => take_record(),
+            number => number,
+        }
+    }
+
+    /// Assigns a free record to this thread. A signal handler may interrupt this and assign another
+    /// one, which then stays unused until the thread ends.
+    #[cold]
+    fn take_record() -> u64 {
+        let is_free = |record: &Record| {
+            record.taken.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        };
+        let Some(at) = RECORDS.iter().position(is_free) else { return NO_RECORD };
+        let number = at as u64 + FIRST_OWNER;
+        // While the thread ends, nobody would return the record.
+        match OWN_RECORD.try_with(|own| own.set(Some(OwnRecord(at)))) {
+            Ok(()) => OWN_NUMBER.set(number),
+            Err(_) => {
+                if let Some(record) = RECORDS.get(at) {
+                    record.taken.store(0, Ordering::Release);
+                }
+                return NO_RECORD;
+            }
+        }
+        number
+    }
+
+    impl Drop for OwnRecord {
+        fn drop(&mut self) {
+            // Later calls of this thread use no record.
+            OWN_NUMBER.set(NO_RECORD);
+            if let Some(record) = RECORDS.get(self.0) {
+                record.taken.store(0, Ordering::Release);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[cfg(loom)]
+mod models;
+#[cfg(all(test, not(loom)))]
+mod tests;

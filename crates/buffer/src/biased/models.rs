@@ -1,0 +1,105 @@
+//! Loom models of the lock: in all interleavings at most one thread has access to the value, and
+//! sees what the thread before it wrote.
+
+use super::*;
+use loom::cell;
+use loom::sync::Arc;
+use loom::thread;
+
+/// The lock, the records of its threads, and the number of calls that got the lock.
+struct SharedLock {
+    lock: BiasedLock<cell::UnsafeCell<u64>>,
+    records: Vec<Record>,
+    calls: AtomicU64,
+}
+
+impl SharedLock {
+    fn new(threads: usize, handovers: u32) -> Arc<Self> {
+        let record = |_| Record::new(std::array::from_fn(|_| AtomicU64::new(0)), AtomicU32::new(1));
+        let lock = BiasedLock {
+            owner: AtomicU64::new(UNOWNED),
+            locked: AtomicU32::new(0),
+            handovers: AtomicU32::new(handovers),
+            value: UnsafeCell::new(cell::UnsafeCell::new(0)),
+        };
+        Arc::new(Self {
+            lock,
+            records: (0..threads).map(record).collect(),
+            calls: AtomicU64::new(0),
+        })
+    }
+
+    /// Calls once as thread `number`: counts the call in the value. Loom fails if another thread
+    /// accesses the value at the same time, or before what it wrote is visible.
+    fn call(&self, number: u64, forgets: bool) {
+        let own = if number == NO_RECORD { number } else { number + FIRST_OWNER };
+        let Some(guard) = self.lock.try_lock_as(own, &self.records) else { return };
+        // SAFETY: loom checks the access.
+        guard.with_mut(|value| unsafe { *value += 1 });
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        if forgets {
+            guard.release_ownership();
+        }
+    }
+
+    /// Checks that no call is lost.
+    fn check(&self) {
+        let calls = self.calls.load(Ordering::Relaxed);
+        let own = FIRST_OWNER;
+        let guard = self.lock.try_lock_as(own, &self.records);
+        let guard = guard.expect("no thread holds the lock any more");
+        // SAFETY: loom checks the access.
+        assert_eq!(guard.with(|value| unsafe { *value }), calls);
+    }
+}
+
+/// Runs threads, each of which calls as often as given, in all interleavings with up to
+/// `preemptions` preemptions. The first thread is the main thread.
+fn check_calls(threads: &'static [(u64, &'static [bool])], handovers: u32, preemptions: usize) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(move || {
+        let shared = SharedLock::new(threads.len(), handovers);
+        let run = |shared: &SharedLock, (number, calls): (u64, &[bool])| {
+            calls.iter().for_each(|forgets| shared.call(number, *forgets));
+        };
+        let others: Vec<_> = threads[1..]
+            .iter()
+            .map(|thread| {
+                let shared = shared.clone();
+                thread::spawn(move || run(&shared, *thread))
+            })
+            .collect();
+        run(&shared, threads[0]);
+        others.into_iter().for_each(|other| other.join().unwrap());
+        shared.check();
+    });
+}
+
+#[test]
+fn two_threads_never_hold_the_lock_at_once() {
+    check_calls(&[(0, &[false, false]), (1, &[false, false])], 0, 4);
+}
+
+#[test]
+fn three_threads_never_hold_the_lock_at_once() {
+    check_calls(&[(0, &[false]), (1, &[false]), (2, &[false])], 0, 3);
+}
+
+#[test]
+fn lock_that_becomes_shared_is_held_once() {
+    check_calls(&[(0, &[false, false]), (1, &[false, false])], HANDOVERS_MAX, 4);
+    check_calls(&[(0, &[false]), (1, &[false]), (2, &[false])], HANDOVERS_MAX, 3);
+}
+
+#[test]
+fn thread_without_a_record_shares_the_lock() {
+    check_calls(&[(0, &[false, false]), (NO_RECORD, &[false])], 0, 4);
+}
+
+#[test]
+fn owner_can_be_forgotten_while_others_call() {
+    check_calls(&[(0, &[true, false]), (1, &[false, true])], 0, 4);
+    check_calls(&[(0, &[true, false]), (1, &[false, true])], HANDOVERS_MAX, 4);
+    check_calls(&[(0, &[true]), (1, &[false]), (2, &[false])], 0, 3);
+}

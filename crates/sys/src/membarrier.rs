@@ -1,0 +1,47 @@
+//! Memory barriers that one thread executes on behalf of all threads of the process, by
+//! membarrier(2).
+//!
+//! A protocol between a frequent and a rare party needs a full barrier on both sides. With
+//! [`order_all_threads`] the rare party pays for both (some microseconds), and the frequent party
+//! needs only a barrier against reordering by the compiler.
+
+use std::sync::OnceLock;
+
+/// The command that makes all running threads of the process pass a full barrier. The numbers are
+/// those of `linux/membarrier.h`; libc does not export them for every target.
+const PRIVATE_EXPEDITED: i32 = 1 << 3;
+/// The command that registers the process for [`PRIVATE_EXPEDITED`].
+const REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
+
+/// Returns true if the kernel lets this process use [`order_all_threads`]. Asks once.
+#[must_use]
+pub fn is_supported() -> bool {
+    static SUPPORTED: OnceLock<bool> = OnceLock::new();
+    *SUPPORTED.get_or_init(|| call(REGISTER_PRIVATE_EXPEDITED))
+}
+
+/// Makes every running thread of this process pass a full memory barrier; threads that do not run
+/// pass one before they do. Returns false if the kernel refuses.
+#[must_use]
+pub fn order_all_threads() -> bool {
+    // A child of fork(2) may have to register again.
+    call(PRIVATE_EXPEDITED) || call(REGISTER_PRIVATE_EXPEDITED) && call(PRIVATE_EXPEDITED)
+}
+
+fn call(command: i32) -> bool {
+    // SAFETY: membarrier(2) reads and writes no memory of the caller.
+    let result = unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
+    result == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn barrier_of_all_threads_succeeds_where_registration_did() {
+        assert_eq!(order_all_threads(), is_supported());
+        let other = std::thread::spawn(order_all_threads);
+        assert_eq!(other.join().unwrap(), is_supported());
+    }
+}
