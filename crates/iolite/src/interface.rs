@@ -86,6 +86,15 @@ pub trait StreamReader: fmt::Debug {
         Ok(None)
     }
 
+    /// Lends up to `max` bytes of several blocks that lie one after the other, and the length of
+    /// each block but the last. Returns `None` if fewer than two blocks do; then [`lend`] may lend
+    /// one.
+    ///
+    /// [`lend`]: StreamReader::lend
+    fn lend_run(&mut self, _max: usize) -> Result<Option<(Lent<'_>, usize)>, Fault> {
+        Ok(None)
+    }
+
     /// Returns true if a lending stream has ended. Follows no pointers, because the caller may lack
     /// permission. Returns `None` if the stream does not lend blocks.
     fn has_lending_ended(&mut self) -> Result<Option<bool>, Fault> {
@@ -135,6 +144,14 @@ pub trait StreamWriter: fmt::Debug {
     /// the block cannot be forwarded now, so that the caller must copy it.
     fn accept(&mut self, _lent: &Lent<'_>) -> Result<Option<bool>, Fault> {
         Ok(None)
+    }
+
+    /// Forwards lent blocks of `block` bytes each, from the first on, without waiting. Returns the
+    /// number of bytes forwarded, 0 if [`accept`] must forward the first block.
+    ///
+    /// [`accept`]: StreamWriter::accept
+    fn accept_run(&mut self, _lent: &Lent<'_>, _block: usize) -> Result<usize, Fault> {
+        Ok(0)
     }
 
     /// Waits until readers have released some of the accepted blocks. Returns false at once if none

@@ -44,6 +44,9 @@ where
     let mut moved = SpliceResult::default();
     while moved.bytes < max {
         let left = max - moved.bytes;
+        if forward_run(from, to, left, &mut moved)? {
+            continue;
+        }
         let before = moved.bytes;
         match forward_pointer(from, to, left, &mut moved) {
             Ok(PassResult::Forwarded) => {}
@@ -126,6 +129,35 @@ enum PassResult {
     Refused,
     /// The source has lent no block.
     Nothing,
+}
+
+/// Moves several blocks as pointers, if the source lends them and the destination has room.
+/// Returns false if none was moved.
+#[inline]
+fn forward_run<F, T>(
+    from: &mut F,
+    to: &mut T,
+    max: usize,
+    moved: &mut SpliceResult,
+) -> Result<bool, Fault>
+where
+    F: StreamReader + ?Sized,
+    T: StreamWriter + ?Sized,
+{
+    // As in `splice`: bytes already moved are reported first.
+    let lent = match from.lend_run(max) {
+        Err(_) if moved.bytes > 0 => return Ok(false),
+        lent => lent?,
+    };
+    let Some((lent, block)) = lent else { return Ok(false) };
+    let length = to.accept_run(&lent, block)?;
+    if length == 0 {
+        return Ok(false);
+    }
+    from.take(length);
+    moved.bytes += length;
+    moved.by_pointer += length;
+    Ok(true)
 }
 
 /// Moves the next block as a pointer, if the source lends it and the destination accepts it.

@@ -385,6 +385,26 @@ impl StreamWriter for Output {
         Ok(Some(true))
     }
 
+    #[inline]
+    fn accept_run(&mut self, lent: &Lent<'_>, block: usize) -> Result<usize, Fault> {
+        let is_held = matches!(lent.home, BlockHolder::Lease(_)) && self.hot.covers(lent.pointer);
+        if !is_held || self.policy == Policy::Overwrite {
+            return Ok(0);
+        }
+        // Less than a segment.
+        let (length, block) = (lent.pointer.length(), u32::try_from(block).unwrap_or(u32::MAX));
+        let mut done = 0;
+        while done < length && self.ring.side.head < self.limit {
+            let part = (length - done).min(block);
+            self.ring.put_bare(lent.pointer.within(done, part));
+            done += part;
+            if self.ring.side.head >= self.stop {
+                self.publish_if_due();
+            }
+        }
+        Ok(done as usize)
+    }
+
     fn wait_for_releases(&mut self) -> Result<bool, Fault> {
         self.extend_hold();
         let Some(oldest) = self.flights.first_release() else { return Ok(false) };

@@ -61,6 +61,22 @@ impl<'a> AggregateBlocks<'a> {
         }
     }
 
+    /// Returns a pointer to up to `max` bytes of the current slice; `None` if no other process can
+    /// get its memory, and at the end.
+    #[inline]
+    fn lend_piece(&self, max: usize) -> Option<Lent<'_>> {
+        let lease = self.lease.filter(|lease| lease.memory().can_be_granted())?;
+        if self.piece.is_empty() {
+            return None;
+        }
+        let length = self.piece.len().min(max);
+        let done = self.rest.length() as usize - self.piece.len();
+        // Both are smaller than a segment.
+        let number = |bytes: usize| u32::try_from(bytes).unwrap_or(0);
+        let pointer = self.rest.within(number(done), number(length));
+        Some(Lent { pointer, home: BlockHolder::Lease(lease) })
+    }
+
     #[inline]
     fn next_slice(&mut self) {
         match self.slices.get(self.next) {
@@ -105,17 +121,15 @@ impl StreamReader for AggregateBlocks<'_> {
 
     #[inline]
     fn lend(&mut self, max: usize) -> Result<Option<Lent<'_>>, Fault> {
-        let Some(lease) = self.lease.filter(|lease| lease.memory().can_be_granted()) else {
-            return Ok(None);
-        };
-        if self.piece.is_empty() {
+        Ok(self.lend_piece(self.block.min(max)))
+    }
+
+    #[inline]
+    fn lend_run(&mut self, max: usize) -> Result<Option<(Lent<'_>, usize)>, Fault> {
+        let block = self.block;
+        if max <= block {
             return Ok(None);
         }
-        let length = self.current_block().len().min(max);
-        let done = self.rest.length() as usize - self.piece.len();
-        // Both are smaller than a segment.
-        let number = |bytes: usize| u32::try_from(bytes).unwrap_or(0);
-        let pointer = self.rest.within(number(done), number(length));
-        Ok(Some(Lent { pointer, home: BlockHolder::Lease(lease) }))
+        Ok(self.lend_piece(max).filter(|lent| lent.len() > block).map(|lent| (lent, block)))
     }
 }

@@ -48,6 +48,17 @@ impl FrozenReader {
         (self.slice, self.done) = (slice, left);
     }
 
+    /// Returns a pointer to up to `max` bytes of the current slice.
+    #[inline]
+    fn lend_piece(&self, max: usize) -> Option<Lent<'_>> {
+        let slice = self.slices.get(self.slice)?;
+        let length = (slice.len() - self.done).min(max);
+        // Both are smaller than a segment.
+        let number = |bytes: usize| u32::try_from(bytes).unwrap_or(0);
+        let pointer = slice.pointer().within(number(self.done), number(length));
+        Some(Lent { pointer, home: BlockHolder::Lease(slice.lease()) })
+    }
+
     #[inline]
     fn rest(&self) -> &[u8] {
         let slice = self.slices.get(self.slice).map_or(&[][..], Slice::bytes);
@@ -94,11 +105,15 @@ impl StreamReader for FrozenReader {
 
     #[inline]
     fn lend(&mut self, max: usize) -> Result<Option<Lent<'_>>, Fault> {
-        let Some(slice) = self.slices.get(self.slice) else { return Ok(None) };
-        let length = (slice.len() - self.done).min(self.block).min(max);
-        // Both are smaller than a segment.
-        let number = |bytes: usize| u32::try_from(bytes).unwrap_or(0);
-        let pointer = slice.pointer().within(number(self.done), number(length));
-        Ok(Some(Lent { pointer, home: BlockHolder::Lease(slice.lease()) }))
+        Ok(self.lend_piece(self.block.min(max)))
+    }
+
+    #[inline]
+    fn lend_run(&mut self, max: usize) -> Result<Option<(Lent<'_>, usize)>, Fault> {
+        let block = self.block;
+        if max <= block {
+            return Ok(None);
+        }
+        Ok(self.lend_piece(max).filter(|lent| lent.len() > block).map(|lent| (lent, block)))
     }
 }

@@ -101,6 +101,15 @@ impl<F: StreamReader> StreamReader for Forwarded<'_, F> {
         Ok(lent)
     }
 
+    #[inline]
+    fn lend_run(&mut self, max: usize) -> Result<Option<(Lent<'_>, usize)>, Fault> {
+        let run = self.from.lend_run(max)?;
+        // `lend` sends the dbuf of the first block.
+        Ok(run.filter(|(lent, _)| {
+            lent.pointer.dbuf() == self.last || self.sent.contains(&lent.pointer.dbuf())
+        }))
+    }
+
     fn has_lending_ended(&mut self) -> Result<Option<bool>, Fault> {
         if self.refused { Ok(None) } else { self.from.has_lending_ended() }
     }
