@@ -138,6 +138,7 @@ fn measure_pipelines(
         goal("threads", "pipes", "G13", target),
         goal("streams", "pipes", "G13 with programs", target),
         goal("streams", "threads", "G13 with programs", 0.8),
+        goal("streams, lazy", "threads", "G13 with programs, lazy", 0.8),
         goal("streams", "one program less", "G13 with programs", 1.0 / 1.3),
     ];
     let label = format!("cat|grep|wc {name}");
