@@ -1,5 +1,5 @@
-//! BPF programs in C, compiled by clang at run time. Only the code of section `program` in the
-//! object file is used, and its references to variables in `.bss`.
+//! BPF programs in C, compiled by clang at run time. From the object file, only the code of section
+//! `program` is used, with its references to variables in `.bss`.
 
 use ebpf::insn::PSEUDO_MAP_VALUE;
 use std::os::fd::{AsFd as _, AsRawFd as _};

@@ -1,5 +1,5 @@
-//! Child processes of a bench. A child is this program again (`--reader KIND PROCESSOR BYTES`), and
-//! receives descriptors and requests over a socket that is its standard input.
+//! Child processes of a bench. A child is another instance of this program (`--reader KIND
+//! PROCESSOR BYTES`); it receives fds and requests over a socket on its standard input.
 
 use std::io::Stdin;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};

@@ -38,7 +38,7 @@ const COPYING_SINK: Description = Description {
     ..Description::EMPTY
 };
 
-/// A user buffer, aligned to a cache line like that of the pipes' matcher.
+/// A user buffer aligned to a cache line, like the buffer of the matcher in `pipes`.
 #[repr(align(64))]
 struct UserBuffer([u8; BLOCK_SIZE]);
 

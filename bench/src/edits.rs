@@ -1,6 +1,6 @@
 //! `bench edits`: a filter that changes eight bytes of every block, in place or in copies of the
-//! frames. The difference is the cost that is saved for blocks without another reader. [Th §5.3],
-//! FEATURES L1, L2
+//! frames. The difference is what an edit in place saves when a block has no other reader. [Th
+//! §5.3], FEATURES L1, L2
 //!
 //! The request runs unchanged, and with every edit forced into a copy. The same request without the
 //! edit shows the cost of generating and counting frames.

@@ -1,9 +1,9 @@
-//! A flood: frames sent at full or a given rate, from the first processor over a veth pair between
-//! two network namespaces.
+//! A flood of frames, sent at full or at a given rate from the first processor over a veth pair
+//! between two network namespaces.
 //!
 //! A veth pair delivers frames in the sender's context, so the kernel's cost of observation is part
-//! of the sender's processor time. That time is reported, not elapsed time, to which other
-//! processes add. [SL fig. 15]
+//! of the sender's processor time. That time is reported, because other processes inflate the
+//! elapsed time. [SL fig. 15]
 //!
 //! Processor time varies too, with the clock frequency and with cache contents. So there are two
 //! equal veth pairs ([`Floods`]), of which one is observed, and frames are sent to them

@@ -1,5 +1,5 @@
-//! Runs of requests as for a user: the text passes parser, checks and planner, and the ledger must
-//! balance after the run.
+//! Complete runs of requests: the text passes through parser, checks and planner, as for a user,
+//! and the ledger must balance after the run.
 
 use crate::copying_endpoints;
 use crate::parallel::WORK_FILTER;
@@ -66,8 +66,8 @@ pub(crate) fn run_request(text: &str) -> Result<Outcome, String> {
     run_request_with(text, Settings::default())
 }
 
-/// Runs a request like [`run_request`] with the given settings, in which the sources and sinks are
-/// replaced by those of the benches.
+/// Runs a request with the given settings, whose sources and sinks are replaced by those of the
+/// benches; otherwise like [`run_request`].
 pub(crate) fn run_request_with(text: &str, settings: Settings) -> Result<Outcome, String> {
     let plan = plan_request(text)?;
     let settings = Settings {

@@ -43,8 +43,7 @@ impl Children {
         self.0.iter_mut().position(|child| !matches!(child.try_wait(), Ok(None)))
     }
 
-    /// Interrupts all programs, and waits until they have ended. Fails if one of the programs
-    /// fails.
+    /// Interrupts all programs, and waits until they exit. Fails if one of the programs fails.
     pub(crate) fn interrupt_and_wait(mut self, name: &str) -> Result<(), String> {
         while let Some(child) = self.0.pop() {
             interrupt_and_wait(child, name)?;
@@ -120,7 +119,7 @@ pub(crate) fn has_ingress_program(space: &Namespace) -> bool {
     })
 }
 
-/// Interrupts a program, and waits until it has ended. Fails if the program fails.
+/// Interrupts a program, and waits until it exits. Fails if the program fails.
 pub(crate) fn interrupt_and_wait(child: Child, name: &str) -> Result<(), String> {
     let _ = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
     let (status, _) = sys::usage::wait(child).map_err(|why| why.to_string())?;

@@ -2,16 +2,16 @@
 //! FEATURES G1, G6, G7]
 //!
 //! Frames are sent at full rate over a veth pair to a request that receives all of them in a
-//! thread: from a packet socket, from a kernel ring (a program at traffic control), from such a
-//! ring whose program takes the flow from the host, or by AF_XDP, which redirects all of them.
-//! The request counts the frames, or forwards them to a second veth pair: through a packet
-//! socket, or in place by AF_XDP. All frames of a sample fit into every ring, so a slow reader
-//! loses none; another row shows the losses.
+//! thread: from a packet socket, from a kernel ring (written by a tc program), from such a ring
+//! whose program takes the flow from the host, or by AF_XDP, which redirects all of them. The
+//! request counts the frames, or forwards them to a second veth pair: through a packet socket, or
+//! in place by AF_XDP. All frames of a sample fit into every ring, so a slow reader loses none;
+//! another row shows the losses.
 //!
 //! The cost is measured as in `capture`: in the kernel, the additional time of sending compared
 //! with an unobserved veth pair, and in the process. On a veth pair AF_XDP copies, and the program
 //! runs in the sender's context, so these rows do not predict the cost on a network card with
-//! zero-copy. What taking costs the rest of the traffic is measured in `rest`.
+//! zero-copy. The module `rest` measures what taking costs all other traffic.
 
 mod rest;
 

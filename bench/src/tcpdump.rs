@@ -39,8 +39,8 @@ impl RunningTcpdumps {
         Self::start_all(pair, folder, &all, rings)
     }
 
-    /// Starts a tcpdump without filter for each file, which it writes, otherwise like
-    /// [`Self::start`].
+    /// Starts a tcpdump for each file, which it writes; the tcpdumps have no filter and are
+    /// otherwise started as by [`Self::start`].
     pub(crate) fn start_writing(
         pair: &Pair,
         folder: &Path,

@@ -1,9 +1,9 @@
 //! Temporary directories of benches, which are removed even if a bench is killed.
 //!
 //! A directory is locked by the process that created it; the kernel releases the lock when that
-//! process ends, even if killed. Creating a directory removes all unlocked directories of other
+//! process exits, even if killed. Creating a directory removes all unlocked directories of other
 //! benches. A directory gets its final name after it was locked, so an unlocked directory with such
-//! a name was left behind by a process that has ended.
+//! a name was left behind by a process that has exited.
 
 use std::fs::File;
 use std::io;
@@ -25,7 +25,7 @@ impl TempDirectory {
         Self::new_in(&std::env::temp_dir(), bench)
     }
 
-    /// Creates a directory in `base`, after removing the directories of processes that have ended.
+    /// Creates a directory in `base`, after removing the directories of processes that have exited.
     pub(crate) fn new_in(base: &Path, bench: &str) -> io::Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         remove_stale(base)?;
@@ -48,7 +48,7 @@ impl Drop for TempDirectory {
     }
 }
 
-/// Removes the directories of processes that have ended.
+/// Removes the directories of processes that have exited.
 fn remove_stale(base: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(base)? {
         let entry = entry?;

@@ -1,11 +1,12 @@
-//! `bench capture`: several observers of one stream of packets. [SL fig. 15], goal G15
+//! `bench capture`: the cost of several observers of one packet stream: tcpdumps, each with its own
+//! packet socket, compared with readers of one kernel ring. [SL fig. 15], goal G15
 //!
 //! A flood is sent at full rate over a veth pair: first without observers, then to 1, 2, 5 and 10
 //! tcpdumps, each with its own packet socket, and to the same numbers of processes that read one
-//! kernel ring. A program at traffic control writes each frame to the ring once, and a doorbell
-//! with the wake policy of a request wakes all readers. Readers run on the second processor and
-//! copy the captured bytes of each frame, as tcpdump does before it writes to /dev/null. The rate
-//! is not the paper's 200 Mbit/s, because ten tcpdumps are no longer a load at that rate.
+//! kernel ring. A tc program writes each frame to the ring once, and a doorbell with the wake
+//! policy of a request wakes all readers. Readers run on the second processor and copy the captured
+//! bytes of each frame, as tcpdump does before it writes to /dev/null. The rate is not the paper's
+//! 200 Mbit/s, because ten tcpdumps are no longer a load at that rate.
 //!
 //! A tap without readers stops copying after a while. One row shows its cost in this state, another
 //! its cost of copying while doorbells are drained and no frame is read.
@@ -55,10 +56,10 @@ const DRAINED_RINGS: [(u32, &str); 3] = [
     (512 << 10, "no reader, 512 KB"),
 ];
 /// Number of bytes sent between two drains of the doorbell, as a multiple of the ring size. A tap
-/// whose doorbell is not drained for longer stops copying.
+/// whose doorbell stays undrained for longer stops copying.
 const RINGS_PER_DRAIN: u32 = 8;
-/// Taps in C, each with its ring size in bytes, true if the tap reads the clock, and its name in
-/// rows.
+/// Taps in C: the ring size in bytes, a flag that is true if the tap reads the clock, and the name
+/// in rows.
 const C_TAPS: [(u32, bool, &str); 5] = [
     (256 << 10, false, "by hand, 256 KB"),
     (1 << 20, false, "by hand, 1 MB"),
@@ -75,9 +76,9 @@ const ONE_READER_NAME: &str = "1 reader";
 const TEN_READERS_NAME: &str = "10 readers";
 const ONE_TCPDUMP_NAME: &str = "1 tcpdump";
 const LIMIT_NAME: &str = "limit";
-/// Limit of the kernel's cost of each additional reader, in ns per frame (G15).
+/// Maximum kernel cost of each additional reader, in ns per frame (G15).
 const ADDED_READER_NS_MAX: f64 = 30.0;
-/// Limit of the kernel's cost of a tap without readers, in ns per frame (G15).
+/// Maximum kernel cost of a tap without readers, in ns per frame (G15).
 const UNREAD_TAP_NS_MAX: f64 = 150.0;
 
 #[derive(Clone, Copy, Debug)]

@@ -32,7 +32,7 @@ const EMPTY_PROGRAM_NAME: &str = "empty program";
 const NO_PROGRAM_NAME: &str = "no program";
 /// Number of runs per call of BPF_PROG_TEST_RUN.
 const TEST_RUN_REPEATS: u32 = 300_000;
-/// Limit of the generated program's cost, as a multiple of the hand-written program's.
+/// Maximum cost of the generated program, as a multiple of the hand-written program's.
 const COST_RATIO_MAX: f64 = 1.2;
 /// Number of frames per sample.
 const FRAMES_PER_SAMPLE: usize = 200_000;

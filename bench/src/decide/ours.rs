@@ -14,8 +14,8 @@ const PORT: u32 = crate::flood::WANTED_PORT as u32;
 const CHAIN_FILTERS: [&str; 3] = ["ip", "udp", "dport"];
 /// The filter that counts the selected frames.
 const COUNTING_FILTER: &str = "count";
-/// The drop reasons of the filters: each filter with its reason, in the order of the counters that
-/// follow blocks and bytes.
+/// Pairs of a filter and its drop reason, in the order of their counters, which follow those for
+/// blocks and bytes.
 const DROP_REASONS: [(&str, &str); 6] = [
     ("ip", "not ip"),
     ("ip", "malformed"),

@@ -1,5 +1,5 @@
-//! Peers that select and count the same frames at a device, one at a time: a program at traffic
-//! control, nftables, tc.
+//! Peers that select and count the same frames at a device, one at a time: a BPF program at tc, an
+//! nftables rule, and tc's own filters.
 
 use crate::processes::{is_installed, number_after};
 use std::process::Command;

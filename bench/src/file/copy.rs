@@ -6,9 +6,9 @@
 //! cannot be truncated, so that truncation need not be checked after each block; "by hand" checks
 //! nothing and would not notice a truncation.
 //!
-//! The path of a user is unmodified `dd` in `streamline exec`, by default and with `--lazy`. It
-//! must reach 0.98 of `dd` alone at every size; the gain of a kept mapping is not to be had in one
-//! copy (decision 0014), which the row against the kept file dbuf shows at 4 KB.
+//! A user runs unmodified `dd` in `streamline exec`, by default and with `--lazy`. It must reach
+//! 0.98 of `dd` alone at every size; a single copy cannot gain from a kept mapping (decision 0014),
+//! as the comparison with the kept file dbuf at 4 KB shows.
 
 use super::gigabytes;
 use crate::harness::{Candidate, Goal, interleave};

@@ -1,4 +1,4 @@
-//! Sending of a capture at a given rate.
+//! A sender that replays a capture at a given rate.
 
 use std::io::Result;
 use std::ops::Range;

@@ -1,9 +1,8 @@
-//! Measurements with the kernel as the producer: a program at traffic control writes the frames of
-//! a flood into a kernel ring and sends a doorbell every T_b frames, even if the reader is awake.
-//! [SL fig. 9]
+//! Measurements with the kernel as the producer: a tc program writes the frames of a flood into a
+//! kernel ring and sends a doorbell every T_b frames, even if the reader is awake. [SL fig. 9]
 //!
-//! Each doorbell is an interrupt that the kernel sends to itself, and the wake-up of a process;
-//! with few frames per doorbell this costs far more than the frames. The policy of requests is
+//! Each doorbell costs an interrupt that the kernel sends to itself and the wake-up of a process;
+//! with few frames per doorbell, this is far more than the frames cost. The policy of requests is
 //! measured too: a doorbell after 32 frames, but at most one in 5 ms.
 
 use super::BLOCKS_PER_NOTIFICATION;

@@ -1,5 +1,5 @@
-//! The reading process of `bench moderation`: this program again, which receives descriptors and
-//! requests over a socket as its standard input.
+//! The reading process of `bench moderation`: another instance of this program, which receives fds
+//! and requests over a socket on its standard input.
 
 use super::NotificationMode;
 use crate::child::BenchChild;

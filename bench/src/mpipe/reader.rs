@@ -1,5 +1,5 @@
-//! A consumer process: this program again, which receives its descriptor and requests over a socket
-//! as its standard input.
+//! A consumer process: another instance of this program, which receives its fd and requests over a
+//! socket on its standard input.
 
 use crate::child::{BenchChild, ParentConnection};
 use buffer::stream::Input;

@@ -21,7 +21,7 @@ const CANDIDATES: [(&str, &str); 4] = [
     ("--engines=2 ", "2 engines"),
 ];
 
-/// The beginning of the rows' names.
+/// Prefix of the rows' names.
 pub(super) const ROW_PREFIX: &str = "engines";
 /// The requests, each with its name in rows and the filters after the source.
 const REQUESTS: [(&str, &str); 1] = [("engines, tcp and http", "tcp |http http | discard")];

@@ -1,10 +1,10 @@
 //! Stages of one request in two threads compared with one. FEATURES N4, N5
 //!
 //! Two filters of about 1 µs per block follow each other: in one thread, in two threads by hand
-//! (`@thread1`), and as the path divides itself. `by itself` knows nothing of the costs at first
-//! and measures them in its first seconds; `analyzed` begins divided. The bench fails unless every
-//! candidate gives the same blocks in the same order. The last rows are a request of a user, run by
-//! the command.
+//! (`@thread1`), and in a path that divides itself. `auto` starts without known costs and measures
+//! them in its first seconds; `auto, analyzed` knows them from an earlier run and starts divided.
+//! The bench fails unless every candidate gives the same blocks in the same order. The last rows
+//! measure a user's request, run by the command.
 
 use super::engines::run_once as run_command;
 use super::{RunResult, analyze_costs, read_digest, run_plan};
@@ -16,7 +16,7 @@ use crate::sentinel::Sentinel;
 use crate::temp_directory::TempDirectory;
 use pipeline::plan::{Machine, SpaceKind};
 
-/// The beginning of the rows' names.
+/// Prefix of the rows' names.
 pub(super) const ROW_PREFIX: &str = "two stages";
 /// Iterations of `bench_work` that take about 1 µs.
 const ITERATIONS_PER_US: u64 = 1_000;

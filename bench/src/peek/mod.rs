@@ -45,8 +45,9 @@ const RING_SIZES: [usize; 3] = [256 << 10, 16 << 20, 64 << 20];
 const REFERENCE_RATE: f64 = 1e3 / 1.5;
 /// Minimum duration of a measurement in ns.
 const MEASUREMENT_NS_MIN: u64 = 12_000_000;
-/// Names of the candidates that use the C library, as a user's program does.
+/// Name of the candidate that reads through the C library, as a user's program does.
 const C_READ: &str = "from C: read";
+/// Name of the candidate that peeks through the C library, as a user's program does.
 const C_PEEK: &str = "from C: peek";
 
 fn dbuf_id(number: u32) -> DbufId {

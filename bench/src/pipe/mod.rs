@@ -27,8 +27,8 @@ use std::path::Path;
 
 /// Block sizes in bytes.
 const BLOCK_SIZES: [usize; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
-/// Ring size in bytes, which a self-scaling stream reaches on one processor (`bench scale`), and
-/// which is best on two processors (BASELINES, working set).
+/// Ring size in bytes: the size that a self-scaling stream reaches on one processor (`bench
+/// scale`), and the best size on two (BASELINES, working set).
 const RING_SIZE: usize = 4 << 20;
 /// Size of a second ring in bytes. Without a shared cache, a cache line arrives sooner from memory
 /// than from the other processor's cache. A term buffer of Aeron has this size.

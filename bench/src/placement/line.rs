@@ -1,5 +1,5 @@
-//! Runs of a placed request in threads of this program, on the second processor, in the namespace
-//! that receives the flood.
+//! Functions that run a placed request in threads of this program, on the second processor, in the
+//! namespace that receives the flood.
 
 use crate::flood::{Flood, GROUP_FRAMES};
 use engine::adapt::measurements;

@@ -76,8 +76,8 @@ impl Placement {
     }
 }
 
-/// Returns every placement of a request that can be planned: an optional prefix in the kernel, then
-/// one or two threads.
+/// Returns every placement of a request that can be planned: the first filters, possibly none, in
+/// the kernel, and the others in one or two threads.
 pub(super) fn plan_placements(line: &str, machine: &Machine) -> Vec<Placement> {
     let nodes = split_nodes(line);
     let count = nodes.len();

@@ -1,10 +1,10 @@
 //! `bench placement`: the choices of the placement policies compared with every other placement.
 //! FEATURES O3, V6
 //!
-//! Each request runs in every placement that can be planned on this machine: a prefix in the
-//! kernel, the rest in one or two threads. The input is a flood over a veth pair. The result is the
-//! processor time per frame of threads and kernel, beyond that of unobserved sending. A placement
-//! that loses frames is retried, and excluded if it loses again.
+//! Each request runs in every placement that can be planned on this machine: its first filters in
+//! the kernel, the others in one or two threads. The input is a flood over a veth pair. The result
+//! is the processor time per frame of threads and kernel, beyond that of unobserved sending. A
+//! placement that loses frames is retried, and excluded if it loses again.
 //!
 //! All placements run in a few rounds. The best of them then run in additional rounds with the
 //! choices of the policies `cost` and `deepest` and with all nodes in one thread, so that a
@@ -12,13 +12,13 @@
 //! machine, which is measured first if it does not exist.
 //!
 //! Before a request has run, the share of input on each arc is unknown. So `cost` is evaluated
-//! three times: with the table alone; where the request is after its first two seconds, in which it
-//! moves filters by itself; and after it was analyzed once, with the knowledge of that run only
-//! (`explain --analyze`). Goal: after two seconds, nothing costs more than 1.1 times any other
-//! placement. Pairs of placements are judged ([`verdict`]): rounds are added until
-//! the confidence interval of their ratio decides, is narrow, or the maximum is reached. Rows
-//! report that interval, and the number of requests that are certainly within the limit, certainly
-//! beyond, and undecided.
+//! three times: with the table alone; after the request's first two seconds, in which it moves
+//! filters by itself; and after it was analyzed once, with the knowledge of that run only (`explain
+//! --analyze`). Goal: after two seconds, no request costs more than 1.1 times what it costs in any
+//! other placement. Pairs of placements are judged ([`verdict`]): rounds are added until the
+//! confidence interval of their ratio decides, is narrow, or the maximum is reached. Rows report
+//! that interval, and the number of requests that are certainly within the limit, certainly beyond,
+//! and undecided.
 
 mod line;
 mod lines;
@@ -52,7 +52,7 @@ const ROUNDS_ADDED: usize = 4;
 const ROUNDS_MAX: usize = 81;
 /// Number of attempts for a placement that loses frames.
 const ATTEMPTS_MAX: usize = 3;
-/// Limit of the choice's cost, as a multiple of the best placement's.
+/// Maximum cost of the choice, as a multiple of the best placement's.
 const COST_RATIO_MAX: f64 = 1.1;
 const RATIO_UNIT: &str = "of the best";
 

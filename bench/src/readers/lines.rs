@@ -10,7 +10,7 @@ use sys::bpf::{Side, tcx_chain};
 use sys::net::RouteSocket;
 use testkit::net::{Namespace, SERVER_DEVICE, wait_until};
 
-/// Start of requests, with or without a daemon.
+/// The setup in which requests run: with or without a daemon.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RequestStart {
     /// Each reader loads a separate program.
@@ -99,7 +99,7 @@ impl RunningRequests {
         command
     }
 
-    /// Waits for a condition. Fails if a process ends before.
+    /// Waits until a condition holds. Fails if a process exits first.
     fn wait_for(&mut self, what: &str, met: impl Fn(&Self) -> bool) -> Result<(), String> {
         let mut ended = None;
         wait_until(what, || {

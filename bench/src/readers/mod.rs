@@ -3,9 +3,9 @@
 //!
 //! Frames of 1400 bytes are sent over a veth pair to a host that receives them: at 100,000 per
 //! second and at full rate to ten programs that write to /dev/null, and at 100,000 per second to
-//! one that writes to a file in memory. Candidates are stock tcpdumps, requests
-//! `rx IF | pcap FILE` that run alone, and the same requests where a daemon runs, which makes one
-//! program of their kernel parts. Programs run on the second processor.
+//! one that writes to a file in memory. Candidates are stock tcpdumps, requests `rx IF | pcap FILE`
+//! that run alone, and the same requests under a daemon, which combines their kernel filters into
+//! one program. Programs run on the second processor.
 //!
 //! The cost has two parts: in the kernel, the additional time of sending compared with an
 //! unobserved veth pair ([`crate::observed`]); and the processor time of the processes, the daemon
@@ -32,8 +32,7 @@ const FRAMES_PER_SAMPLE: usize = 100_000;
 const WARM_UP_FRAMES: usize = 2_000;
 /// Ring size of a stock tcpdump in bytes, and its maximum captured length.
 const STOCK_RING_AND_SNAPLEN: (u32, u32) = (2 << 20, 262_144);
-/// Limit of the processor time of ten programs in ns per frame, without the kernel's share (goal
-/// G20).
+/// Maximum processor time of ten programs in ns per frame, without the kernel's share (goal G20).
 const TEN_READERS_NS_MAX: f64 = 1_500.0;
 
 const NO_OBSERVER_NAME: &str = "no observer";

@@ -23,7 +23,7 @@ use std::process::Command;
 
 /// Number of open connections in the measurement of memory.
 const OPEN_CONNECTIONS: u64 = 100_000;
-/// Limit of the peak memory for [`OPEN_CONNECTIONS`] connections, in bytes.
+/// Maximum peak memory for [`OPEN_CONNECTIONS`] connections, in bytes.
 const PEAK_MEMORY_MAX: f64 = 256e6;
 /// Capture size in bytes to which the goals refer; smaller runs have no goals.
 const GOAL_CAPTURE_SIZE: u64 = 1_000_000_000;

@@ -1,12 +1,13 @@
 //! `bench scale`: the best size of a ring, and self-scaling. [SL figs. 11, 12], goal G10; FEATURES
 //! F1, F3, F5
 //!
-//! Three settings: one thread that writes and reads each block; two processes on one processor; two
-//! processes on two processors. Each has rings of fixed sizes from 16 KB to 64 MB, and a ring that
-//! starts with 64 MB and scales itself. Besides the rate, the writer's context switches per MB are
-//! counted (fig. 12). The chart has log2 of the size on its x axis.
+//! There are three settings: one thread that writes and reads each block; two processes on one
+//! processor; two processes on two processors. Each has rings of fixed sizes from 16 KB to 64 MB,
+//! and a ring that starts with 64 MB and scales itself. Besides the rate, the writer's context
+//! switches per MB are counted (fig. 12). The chart has log2 of the size on its x axis.
 //!
-//! The same goal is measured on the paths of a user (`user`): streams from C, and lines.
+//! The module `user` measures the same goal as users meet it: with streams from C, and with
+//! requests.
 
 mod other;
 pub(crate) mod rounds;

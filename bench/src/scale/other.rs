@@ -1,5 +1,5 @@
-//! The reading process, which is this program again and receives its stream and requests over a
-//! socket as its standard input.
+//! The reading process: another instance of this program, which receives its stream and requests
+//! over a socket on its standard input.
 
 use crate::child::{BenchChild, ParentConnection};
 use buffer::stream::Offer;

@@ -100,7 +100,7 @@ fn measure_round(kind: RingKind, caches: &[usize], round: usize) -> Result<(f64,
     }
 }
 
-/// Returns the scaling bounds of the paper, in which rings shrink down to their marks.
+/// Returns the bounds for scaling as in the paper, where rings shrink to as little as 16 KB.
 fn shrinking_bounds(scaling: Scaling) -> Scaling {
     Scaling { together: (16 << 10, INITIAL_SIZE), ..scaling }
 }

@@ -1,9 +1,9 @@
-//! `bench share`: several users at one interface, each with a request; and
-//! several requests of one user ([`prefix`]). FEATURES O6, O7
+//! `bench share`: the cost of several users' requests at one interface, compared with one tcpdump
+//! per user; and of several requests of one user ([`prefix`]). FEATURES O6, O7
 //!
 //! UDP to many ports is sent at full rate over a veth pair. 1, 2, 5 and 10 unprivileged users each
-//! run a request that selects one port and writes its frames to /dev/null; a daemon runs the common
-//! prefixes of the requests as one program. The peers are the same numbers of tcpdumps with
+//! run a request that selects one port and writes its frames to /dev/null; a daemon runs the
+//! filters that begin all requests as one program. The peers are the same numbers of tcpdumps with
 //! equivalent filters, each with its own packet socket and kernel filter. Readers run on the second
 //! processor. In rows `one thread`, the sinks of the requests are pinned to the reading thread,
 //! which shows the cost of the crossing.
@@ -35,9 +35,9 @@ const USER_COUNTS: [(u16, &str); 4] =
 const USER_COUNT_MAX: u16 = 10;
 /// Number of frames per sample.
 const FRAMES: usize = 200_000;
-/// The frames of each user are one in this many of all frames.
+/// Number of frames sent before a sample, for warm-up.
 const WARM_UP_FRAMES: usize = 2_000;
-/// Divisor of the number of frames sent for each user.
+/// One frame in this many is for a given user.
 const USER_FRAME_ONE_IN: usize = 20;
 /// Number of frames sent for each user.
 const FRAMES_PER_USER: u64 = ((WARM_UP_FRAMES + FRAMES) / USER_FRAME_ONE_IN) as u64;

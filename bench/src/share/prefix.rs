@@ -1,13 +1,14 @@
-//! Requests of one user that begin the same way: ten requests `rx IF | tcp | http | …` with ten
-//! different tails, with and without a shared prefix. FEATURES O6, O7, [SL §7.1]
+//! The cost of ten requests of one user that begin the same way, `rx IF | tcp | http | …`, and have
+//! different tails: each running that beginning (the prefix) itself, or all sharing one process for
+//! it. FEATURES O6, O7, [SL §7.1]
 //!
 //! A generated HTTP capture is sent over a veth pair at a rate that no candidate loses anything at.
 //! The cost is the processor time of all processes: the requests, the process of the prefix, and
-//! the daemon. The reference is the cost of the prefix once and of each tail once: that of
-//! `PREFIX | discard`, and for each tail what a request with that tail alone costs beyond it. The
-//! two are measured one after the other for each tail, so that ten times the error of one
-//! measurement of the prefix does not enter the sum. The bench fails if a request loses a block, or
-//! if its tail takes other blocks than it takes alone.
+//! the daemon. The reference is the cost of the prefix once and of each tail once: that of `PREFIX
+//! | discard`, and for each tail what a request with that tail alone costs beyond it. The two are
+//! measured one after the other for each tail, so that ten times the error of one measurement of
+//! the prefix does not enter the sum. The bench fails if a request loses a block, or if its tail
+//! receives other blocks than when it runs alone.
 
 use crate::harness::{Better, Goal, Samples, is_selected, rows_of_samples};
 use crate::live::load::{FrameLoad, Rate};
@@ -40,7 +41,7 @@ const TAILS: [&str; 10] = [
     "| count",
     "|request match \"GET /thing\" | count",
 ];
-/// The request that shows the cost of the prefix.
+/// The tail that discards all blocks, and so shows the cost of the prefix alone.
 const NO_TAIL: &str = "| discard";
 /// Frames per second.
 const RATE: f64 = 50_000.0;

@@ -127,7 +127,7 @@ impl SharedDaemon {
         serde_json::from_slice(&output.stdout).map_err(|why| format!("ps --json: {why}"))
     }
 
-    /// Ends the daemon.
+    /// Stops the daemon.
     pub(super) fn stop(self) -> Result<(), String> {
         self.daemon.interrupt_and_wait("the daemon")
     }
@@ -174,7 +174,7 @@ fn request_of_user(user: u16, pin: &str) -> String {
     format!("rx {SERVER_DEVICE} ring={RING_MB}MB | ip | udp | dport |{port} pcap{pin} /dev/null")
 }
 
-/// Returns a policy that permits the users to observe the interface, without a limit of processor
+/// Returns a policy that permits the users to observe the interface, without a limit on processor
 /// time.
 fn policy_for_users(users: u16) -> String {
     let numbers: Vec<_> = (0..users).map(|user| uid_of_user(user).to_string()).collect();

@@ -55,7 +55,7 @@ pub(super) struct SpliceSetup {
     _grants: GrantServer,
 }
 
-/// Returns a valid id.
+/// Returns the dbuf id with this number, or the default id if the number is invalid.
 pub(super) fn dbuf_id(number: u32) -> DbufId {
     DbufId::new(number).unwrap_or_default()
 }

@@ -1,8 +1,8 @@
 //! The traffic of others beside a request that takes one flow: the throughput of a TCP stream over
 //! the same veth pair, with and without taking. FEATURES G7
 //!
-//! The reference is the pair without a program. An empty program at XDP shows the price that taking
-//! there would have: a veth device then segments what it otherwise hands over whole.
+//! The reference is the pair without a program. An empty XDP program shows what taking frames there
+//! would cost: a veth device then segments what it otherwise hands over whole.
 
 use crate::harness::{Candidate, interleave};
 use crate::options::Options;

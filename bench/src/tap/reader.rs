@@ -1,5 +1,5 @@
-//! A reader of a kernel ring, which copies every record: this program again, which receives
-//! descriptors and requests over a socket as its standard input.
+//! A reader of a kernel ring, which copies every record: another instance of this program, which
+//! receives fds and requests over a socket on its standard input.
 
 use super::Tap;
 use std::os::fd::{AsFd as _, OwnedFd};

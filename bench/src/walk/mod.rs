@@ -1,4 +1,5 @@
-//! `bench walk`: the number of blocks in a batch of a walk. FEATURES K2 [SL §6.2, Th §5.2.1]
+//! `bench walk`: the effect of the batch size, the number of blocks that a walk of the graph
+//! processes together. FEATURES K2 [SL §6.2, Th §5.2.1]
 //!
 //! Captures of short and of long blocks are replayed from the page cache through few and through
 //! many filters: cheap filters, which read one byte; different filters, with separate code; filters

@@ -1,5 +1,5 @@
-//! Code shared by the rings between two processes. The writer starts the reader, which is this
-//! program again.
+//! Code shared by the rings between two processes. The writer starts the reader, which is another
+//! instance of this program.
 
 use crate::{Transfer, pin};
 use std::io::{BufRead, BufReader, Write};
