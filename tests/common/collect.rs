@@ -1,7 +1,7 @@
 //! The test filter `collect`: stores the blocks that reach its position in a request.
 //!
 //! Requests run in the test's thread ([`crate::request::PlannedRequest::run_sequential`]), so
-//! blocks are stored per thread, and the test takes them when the request has ended.
+//! blocks are stored per thread, and the test fetches them after the request.
 
 use crate::request::PlannedRequest;
 use engine::run::Outcome;

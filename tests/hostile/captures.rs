@@ -14,7 +14,7 @@ use std::time::Duration;
 use testkit::{Captures, Random};
 use wire::LinkType;
 
-/// Limit of processor time per megabyte of capture, in ns.
+/// Limit on processor time per megabyte of capture, in ns.
 const NS_PER_MEGABYTE_MAX: u64 = 100_000_000;
 /// Processor time allowed per run in addition, for setup and teardown of memory and files, in ns.
 const NS_PER_RUN: u64 = 10_000_000;

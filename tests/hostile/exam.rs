@@ -62,7 +62,7 @@ pub(crate) fn examine_request(
     Ok(spent)
 }
 
-/// Checks that a refusal of the request has the capture's broken header as its only reason.
+/// Checks that the request was refused only because the header of the capture is broken.
 fn check_refusal(why: &str, expected: &ExpectedPackets) -> Result<(), String> {
     match &expected.fault {
         Some(fault) if expected.packets == 0 && why.contains(fault) => Ok(()),

@@ -15,7 +15,7 @@ mod messages;
 mod programs;
 mod records;
 
-/// Limit of processor time per input in a release build, in ns.
+/// Limit on processor time per input in a release build, in ns.
 const NS_PER_INPUT_MAX: u64 = 100_000_000;
 /// Factor by which the time limit grows in a debug build.
 const DEBUG_SLOWDOWN: u64 = if cfg!(debug_assertions) { 5 } else { 1 };

@@ -17,7 +17,7 @@ use testkit::{Random, Segment};
 
 /// Number of forged states for each filter and argument list. The variable `ROUNDS` multiplies it.
 const ROUNDS: usize = 20;
-/// Limit of processor time per pass in ns, after which a sandboxed process would be killed.
+/// Limit on processor time per pass in ns, after which a sandboxed process would be killed.
 const PASS_NS_MAX: u64 = 2_000_000_000;
 /// Maximum number of blocks emitted per input block: the blocks around a gap, and their
 /// descriptions.

@@ -193,7 +193,7 @@ fn loopback_frames_arrive_once_at_a_packet_socket() {
 }
 
 /// A script that creates a device without Ethernet headers and sends packets from it, one for each
-/// line of hexadecimal digits on its input. The device disappears when the process ends.
+/// line of hexadecimal digits on its input. The device disappears when the process exits.
 const TUNNEL_SCRIPT: &str = "
 import fcntl, os, struct, sys
 tunnel = os.open('/dev/net/tun', os.O_RDWR)

@@ -111,8 +111,8 @@ fn child_loses_blocks_after_the_kernel() {
 /// A kernel edge to a node that does not exist, so that all its blocks are lost.
 const MISDIRECTED_EDGE: &str = "kernel way";
 
-/// A block that the kernel's ring or a call loses is missing in the ring; on a misdirected edge,
-/// all blocks are missing.
+/// A block lost by the kernel ring or by a call is missing at the ring; on a misdirected edge, all
+/// blocks are missing.
 #[test]
 fn ledger_finds_each_loss_between_kernel_and_process() {
     if need::require_bpf().is_none() {

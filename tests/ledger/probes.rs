@@ -17,7 +17,7 @@ fn block_number(block: &Block<'_>) -> u64 {
     bytes.map_or(u64::MAX, u64::from_be_bytes)
 }
 
-/// The numbers of the blocks that a filter received, each with the number of blocks that have it.
+/// Counts of the blocks that a filter received, by block number.
 #[derive(Default)]
 struct NumberCounts(BTreeMap<u64, u64>);
 

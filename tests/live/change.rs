@@ -1,4 +1,4 @@
-//! Tests of changes of a path whose first filters run in the kernel. The programs stay, and every
+//! Tests of changes to a path whose first filters run in the kernel. The programs stay, and every
 //! delivered frame passes either the old or the new graph, in order.
 
 use crate::numbers::{FRAME_LENGTH, frame_number, numbered_frames};
@@ -163,7 +163,7 @@ fn v3_v6_subtrees_change_below_filters_in_the_kernel_under_traffic() {
     assert!(added.into_iter().eq(wanted), "while it was there, twice with two parents: {count}");
 }
 
-/// An interface becomes a further source of a running path, and leaves it again.
+/// An interface is added to a running path as a source, and removed again.
 #[test]
 fn v3_interface_is_added_as_a_source_under_traffic() {
     let Some(pair) = quiet_pair() else { return };

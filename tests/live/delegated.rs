@@ -209,7 +209,7 @@ fn receive_message(socket: impl AsFd, whom: &str) -> (String, Vec<OwnedFd>) {
     (String::from_utf8_lossy(&message[..length]).into_owned(), descriptors)
 }
 
-/// Serves the requests of the process at the other end of a socket until that process ends.
+/// Serves the requests of the process at the other end of a socket until that process exits.
 fn serve_peer(pair: &Pair, points: &Points, text: &str, socket: &OwnedFd, running: &dyn Fn()) {
     let mut held = None;
     loop {

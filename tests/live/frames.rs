@@ -1,6 +1,6 @@
-//! Tests of frames that differ from the wire (merged by GRO, without a checksum, with the VLAN tag
-//! in metadata), and of jumbo frames. An observed frame equals the frame that the host's stack
-//! receives, with its tag inline (CONTRACT 3).
+//! Tests of frames that differ from those on the wire (merged by GRO, without a checksum, with the
+//! VLAN tag in metadata), and of jumbo frames. An observed frame equals the frame that the host's
+//! stack receives, with its tag inline (CONTRACT 3).
 
 use crate::observer::{Observer, ObserverResult};
 use crate::send::{capture_length, send_frames};

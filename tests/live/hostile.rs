@@ -14,7 +14,7 @@ use testkit::{Captures, Random, need};
 const FRAME_MAX: usize = 9000 + 14;
 /// Maximum total length of all frames in bytes.
 const BYTES_MAX: usize = 60 << 20;
-/// Limit of the request's resident memory in bytes.
+/// Limit on the request's resident memory in bytes.
 const RESIDENT_MAX: u64 = 400 << 20;
 
 /// The directories of the hostile captures.

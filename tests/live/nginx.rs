@@ -33,8 +33,8 @@ impl Nginx {
         Some(Self { child, folder })
     }
 
-    /// Stops the server after its current requests, and waits until it has ended. Returns the
-    /// access log.
+    /// Stops the server after its current requests, and waits until it exits. Returns the access
+    /// log.
     pub(crate) fn stop(mut self) -> String {
         let process = self.child.id().to_string();
         let sent = Command::new("kill").args(["-QUIT", &process]).status();

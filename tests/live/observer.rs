@@ -1,4 +1,4 @@
-//! Fixture of a `streamline` process in a namespace: its start, attachment, end and reports.
+//! Fixture of a `streamline` process in a namespace, from its start to its final reports.
 
 use crate::scratch::Scratch;
 use serde_json::Value;
@@ -15,7 +15,7 @@ pub(crate) struct Observer {
     folder: Option<Scratch>,
 }
 
-/// The result of a `streamline` process that has ended.
+/// The result of a `streamline` process that has exited.
 pub(crate) struct ObserverResult {
     pub(crate) out: Vec<u8>,
     pub(crate) err: String,
@@ -189,13 +189,13 @@ impl Observer {
         assert!(sent.expect("kill").success());
     }
 
-    /// Interrupts the process, and waits until it has ended.
+    /// Interrupts the process, and waits until it exits.
     pub(crate) fn stop(self) -> ObserverResult {
         self.signal("INT");
         self.wait()
     }
 
-    /// Waits until the process has ended without a signal. Returns its result.
+    /// Waits, without sending a signal, until the process exits. Returns its result.
     pub(crate) fn wait(mut self) -> ObserverResult {
         wait_until("the observer ends", || !self.is_running());
         let status = self.child.wait().expect("a child").code();

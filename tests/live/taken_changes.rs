@@ -1,5 +1,5 @@
-//! Tests of changes of a request that takes a flow from the host: every frame of the flow reaches
-//! the request, before, during and after a change, and none the host.
+//! Tests of changes to a request that takes a flow from the host: every frame of the flow reaches
+//! the request, before, during and after a change, and no frame reaches the host.
 
 use crate::change::{LiveRequest, OPERATION_TIMEOUT, change_request};
 use crate::numbers::{FRAME_LENGTH, frame_numbers, numbered_frames};

@@ -17,7 +17,7 @@ use testkit::net::{Cable, Pair, SERVER, SERVER_DEVICE};
 use testkit::resources::Resources;
 use testkit::{need, wait_until};
 
-/// Changes of a path, each with the change that undoes it.
+/// Changes to a path, each with the change that undoes it.
 const CHANGES_AND_UNDO: [(&[&str], &[&str]); 3] = [
     // A change within the kernel.
     (&["insert", "ip", "before", "udp"], &["remove", "ip"]),

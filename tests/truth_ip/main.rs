@@ -1,5 +1,5 @@
-//! Tests of fragments in complete requests: with pools that are lapped, and with the output of `ip`
-//! compared by tshark.
+//! Tests of IP fragments in complete requests: fragments that `ip` holds outlive laps of their
+//! pool, and tshark finds the same payloads in the output of `ip` as in the capture.
 //!
 //! `crates/filter/tests/fragments.rs` tests the datagrams themselves. In these tests, `ip` runs in
 //! a space with pools, before other filters and sinks.

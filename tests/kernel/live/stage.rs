@@ -46,7 +46,7 @@ mod record {
     pub(super) const COUNTERS: usize = 24;
 }
 
-/// The place at which a program is attached.
+/// The hook that a program is attached to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AttachPoint {
     Tcx(Side),

@@ -54,8 +54,8 @@ const COMPLETE_EFFORT: Effort =
 /// Number of packets that are also run with failing kernel allocations.
 const ALLOCATION_FAILURE_PACKETS: usize = 100;
 
-/// A mutation, regardless of the filters after its twin: the index of the instruction, and the
-/// instruction without its jump distance.
+/// The identity of a mutation in any chain that begins with its twin: the index of the instruction,
+/// and the new instruction without its jump distance, which depends on the filters after the twin.
 type MutationKey = (usize, [u8; 8]);
 
 fn mutation_key(replacement: &Mutant) -> MutationKey {
@@ -73,7 +73,7 @@ struct MutantResults {
     verifier: usize,
     /// The surviving mutations, with their targets.
     survivors: Vec<(String, Target)>,
-    /// The survivors by mutation, so that they are recognized in longer chains.
+    /// The names of the survivors by key, which identifies the same mutation in longer chains.
     survivors_by_key: BTreeMap<MutationKey, String>,
 }
 

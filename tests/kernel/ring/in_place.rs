@@ -1,6 +1,6 @@
-//! Tests of `pcap` over frames that stay where the program put them: intact frames are in the file
-//! once and in order. Frames that were overwritten before or while they were written are counted
-//! and not in the file. [CONTRACT 29]
+//! Tests of `pcap` over frames that stay in the kernel ring until they are written: intact frames
+//! are in the file once and in order. Frames that were overwritten before or while they were
+//! written are counted and not in the file. [CONTRACT 29]
 
 use super::scratch::Scratch;
 use super::{Tap, WAKE_POLICY, numbered_frame, processor_count, send_frames, veth_pair};

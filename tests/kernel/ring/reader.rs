@@ -135,7 +135,7 @@ pub(crate) fn run_reader() {
     descriptor::send(&socket, &message, &[]).unwrap();
 }
 
-/// A reader that uses the ring reader of the product and checks the content of every frame.
+/// A wrapper around the product's ring reader that checks the content of every frame.
 struct CheckingReader {
     reader: reader::Reader,
     content: FrameContent,
