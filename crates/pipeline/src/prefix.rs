@@ -1,6 +1,6 @@
-//! Shared prefixes: the part of a request up to the filter that reassembles connections, or up to
-//! a later filter that keeps state per connection, such as `http`. Other requests of the same user
-//! may begin with the same part. [SL §7.1]
+//! Shared prefixes. A prefix is the beginning of a request, up to the filter that reassembles
+//! connections, or up to a later filter that keeps state per connection, such as `http`. Requests
+//! of one user that begin alike can share it. [SL §7.1]
 //!
 //! A prefix consists of one source of live frames and filters that keep no state beyond a session.
 //! Two prefixes are the same if their canonical texts are equal.

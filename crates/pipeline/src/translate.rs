@@ -284,8 +284,8 @@ fn replace_stage(text: &str, stage: Span, written: &str) -> String {
     format!("{}{written}{}", before.unwrap_or_default(), after.unwrap_or_default())
 }
 
-/// Replaces a stage of the text by the text `written`. Adds a source in front if `is_head` is true,
-/// and `print` if `prints` is true.
+/// Replaces a stage of the text by `written`. Adds a source in front if `is_head` is true, and
+/// `print` if `prints` is true.
 fn rewrite_stage(text: &str, stage: Span, written: &str, is_head: bool, prints: bool) -> String {
     let source = if is_head { "rx | " } else { "" };
     let print = if prints { " | print" } else { "" };

@@ -1,5 +1,5 @@
-//! Tests of the choice of replicas: which filters are replicated, how often, and why other filters
-//! are not.
+//! Tests of the choice of replicas: which filters are replicated, how many times, and why other
+//! filters are not.
 
 mod common;
 

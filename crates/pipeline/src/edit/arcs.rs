@@ -2,9 +2,6 @@
 //! and a node gains or loses a parent. A node that loses its last output gets the sink `discard`,
 //! so that a path does not begin to print blocks that were read before. The next subtree that is
 //! attached to the node replaces this sink.
-//!
-//! A node that loses its last output gets the sink `discard`, so that a path does not begin to
-//! print what was read before. The next subtree that is attached replaces it.
 
 use super::attach::{PLACEHOLDER, attach, parse_label, placeholder};
 use super::classes::{cut_class, move_class, remove_class};

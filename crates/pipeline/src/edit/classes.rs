@@ -1,4 +1,5 @@
-//! Edits of what is below one class of a node, as a directory between the node and its readers.
+//! Edits of the subtree below one class of a node, as if the class were a directory between the
+//! node and its readers.
 
 use super::arcs::{refuse_cycle, use_below};
 use super::attach::{PLACEHOLDER, attach, parse_label};
@@ -34,8 +35,8 @@ fn name_at(request: &Request, at: Span) -> String {
     found.map_or_else(String::new, |node| node.name.text.clone())
 }
 
-/// Cuts off all that is below a class. Returns it behind a new filter like the node. Fails if
-/// nothing is there.
+/// Cuts off everything below a class, and returns it downstream of a new filter like the node.
+/// Fails if there is nothing below the class.
 pub(super) fn cut_class(request: &mut Request, output: &NodeOutput) -> Result<Term, InvalidEdit> {
     let label = label_of(output)?;
     let at = find_filter(request, &output.node)?;
@@ -66,8 +67,8 @@ fn label_text(output: &NodeOutput) -> &str {
     output.class.as_deref().unwrap_or_default()
 }
 
-/// Moves what is below a class to another node, behind a new filter like the one that made the
-/// classes, so that they are made anew from what arrives there.
+/// Moves everything below a class to another node, downstream of a new filter like the one that
+/// made the classes. The new filter classifies the blocks that arrive there.
 pub(super) fn move_class(
     request: &mut Request,
     (node, output): (&str, &NodeOutput),
@@ -87,7 +88,7 @@ pub(super) fn move_class(
     attach(request, parent, Branch { label, term, span: NEW_SPAN })
 }
 
-/// Removes what is below a class, as far as nothing else leads there. Without `all` it fails if
+/// Removes everything below a class, except nodes that other arcs lead to. Without `all`, fails if
 /// there is more than a placeholder.
 pub(super) fn remove_class(
     request: &mut Request,

@@ -1,9 +1,6 @@
 //! Removal of a subtree from the tree of a request. The subtree of a filter consists of the filter
 //! and the stages after it. If branches meet downstream of the filter, the common stages get marks,
 //! and the subtree refers to these marks.
-//!
-//! The subtree of a filter is the filter and the stages after it. Where branches meet behind it,
-//! the common stages get marks, and the subtree refers to them.
 
 use super::kinds::InvalidEdit;
 use super::marks::FreshMarks;

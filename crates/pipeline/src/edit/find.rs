@@ -1,4 +1,4 @@
-//! Filters of a request by name, mark or number.
+//! Lookup of a request's filters by name, mark or number.
 
 use super::kinds::InvalidEdit;
 use super::tree::{filters, parse_tree};

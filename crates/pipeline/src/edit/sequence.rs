@@ -1,4 +1,4 @@
-//! Several edits that are one change: each applies to the text that the previous one has made.
+//! Several edits that are one change; each applies to the text that results from the previous one.
 
 use super::kinds::{Edit, EditResult, InvalidEdit};
 use crate::language::Span;
@@ -21,7 +21,7 @@ pub(super) fn apply(
     Ok(made)
 }
 
-/// Returns the result of one edit after another.
+/// Combines the results of two consecutive edits into one.
 fn join(first: &EditResult, second: EditResult) -> Result<EditResult, InvalidEdit> {
     let origin = |between: Span| {
         let found = first.filters.iter().find(|(new, _)| new.start == between.start);

@@ -15,7 +15,7 @@ pub(super) const USAGE: &str = "write `insert FILTER before|after|at NODE`, `rem
 
 /// The keyword that precedes the new parent of a node.
 const BELOW: &str = "below";
-/// The keyword of `remove` that permits no nodes below the removed node.
+/// The keyword of `remove` that makes the edit fail if there are nodes below the node.
 const LEAF: &str = "leaf";
 /// The keyword of `remove` that also removes everything below the node.
 const ALL: &str = "all";

@@ -78,8 +78,8 @@ pub fn format_plan(plan: &Plan, machine: &Machine) -> String {
     out
 }
 
-/// Writes the remarks of filters, for example of the compiler of an expression, and the filters
-/// that a source evaluates ahead.
+/// Writes the remarks of filters, such as those of the expression compiler, and the filters that a
+/// source evaluates ahead.
 fn write_remarks(out: &mut String, plan: &Plan, names: &[String]) {
     for (name, (_, node)) in names.iter().zip(plan.graph.ids()) {
         let Some(used) = node.filter() else { continue };
@@ -140,7 +140,7 @@ fn write_replicas(out: &mut String, plan: &Plan, names: &[String]) {
     }
 }
 
-/// Formats a table with the reason why each space cannot run the node.
+/// Formats a table of the spaces, each with the reason why it cannot run the node.
 #[must_use]
 pub fn format_unplaceable(graph: &Graph, refused: &Unplaceable) -> String {
     let all = unique_names(graph);

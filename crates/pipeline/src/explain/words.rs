@@ -117,7 +117,7 @@ pub(super) fn describe_replica_edge(border: Option<(&Replicas, bool)>) -> String
     }
 }
 
-/// Describes replicas and the reason for them.
+/// Describes replicas, and the reason why there are replicas.
 pub(super) fn describe_replicas(replicas: &Replicas, plan: &Plan, names: &[String]) -> String {
     let filters: Vec<&str> = replicas.nodes.iter().map(|id| names[id.0].as_str()).collect();
     let first = replica_space_names(plan, replicas).into_iter().next().unwrap_or_default();

@@ -3,8 +3,8 @@
 //! The papers disagree: all available blocks pass one filter after the other [SL §6.2], or each
 //! block passes all filters before the next [Th §5.2.1]. Large batches save calls and keep the code
 //! of a filter in the cache; small batches keep the blocks in the cache for the next filter.
-//! `streamline bench walk` measures all sizes on lines with few and many filters and on short and
-//! long blocks. A full batch is best or nearly best in each case, so it is the default.
+//! `streamline bench walk` measures all sizes on requests with few and many filters and on short
+//! and long blocks. A full batch is best or nearly best in each case, so it is the default.
 
 use crate::graph::Graph;
 use filter::LANES;

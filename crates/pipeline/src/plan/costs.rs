@@ -1,4 +1,5 @@
-//! The cost table of a machine, in ns per block, by which plans are chosen.
+//! The cost table of a machine, which gives times in ns per block and determines the choice of
+//! plans.
 //!
 //! The table is built in, or parsed from the text of a table measured on this machine. A text of
 //! another version or with an unknown word is rejected entirely, because a partial table would
@@ -46,8 +47,8 @@ pub struct Costs {
     pub tap: f64,
     /// The cost of calling a twin, per block.
     pub twin: f64,
-    /// The cost of searching for header offsets in a kernel program, like [`Costs::header_search`];
-    /// 0 if not measured.
+    /// The cost of searching for header offsets in a kernel program, paid as for
+    /// [`Costs::header_search`]; 0 if not measured.
     pub twin_header_search: f64,
     /// The cost of writing a record of a block, and a pointer to the record, in a kernel program.
     pub record: f64,

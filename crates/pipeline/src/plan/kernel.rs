@@ -3,9 +3,9 @@
 //!
 //! The nodes in the kernel form trees: a source that a program can replace, followed by filters
 //! whose twins can be appended. The path leaves the kernel where branches meet, a section begins or
-//! a cycle closes. Branches that begin at one interface in one direction are one program, and their
-//! common prefix runs once (**prefix sharing**). A program starts with fresh state, so even filters
-//! with state can be shared.
+//! a cycle closes. Branches that begin at one interface in one direction are one program, and the
+//! filters of their common beginning run once (**prefix sharing**). A program starts with fresh
+//! state, so even filters with state can be shared.
 //!
 //! A twin does not set sessions (unlike the user implementations of `ip` and `udp`), marks or the
 //! view. The plan can ignore this, because the reader of an edge out of the kernel sets them

@@ -235,11 +235,11 @@ pub struct Replicas {
 pub struct ReplicaRefusal {
     /// The filter.
     pub node: NodeId,
-    /// The explanation why the filter has no replicas.
+    /// The reason why the filter has no replicas.
     pub why: String,
 }
 
-/// A refusal of a node by the verifier, the loader or an interface while a program was loaded. The
+/// A node that the verifier, the loader or an interface refused while a program was loaded. The
 /// planner then places the node elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelRefusal {

@@ -1,7 +1,7 @@
 //! `--ring`: fixed sizes of rings, for all rings or for the rings that a node reads. [SL §5.4]
 //!
 //! `--ring=1024` fixes every ring between threads at 1024 entries, and `--ring=count:4096` fixes
-//! only the rings that `count` reads. Later parts of the list override earlier ones. Without the
+//! only the rings that `count` reads. Later items of the list override earlier ones. Without the
 //! option, a ring adapts its own size (decision 0093). Rings of replicas become larger but never
 //! smaller, because the join needs room for an entire batch.
 
@@ -17,10 +17,10 @@ pub(crate) const OPTION: &str = "ring";
 /// The range of sizes in entries. The minimum is the size of a batch.
 const ENTRIES: std::ops::RangeInclusive<usize> = 64..=1_048_576;
 
-/// One part of the option: the node, `None` for all rings, and the number of entries.
+/// One item of the option: the node, or `None` for all rings, and the number of entries.
 type Part<'t> = (Option<&'t str>, usize);
 
-/// Checks the value of the option. Fails with the invalid part and the reason.
+/// Checks the value of the option. Fails with the invalid item and the reason.
 pub(crate) fn check(text: &str, graph: &Graph) -> Result<(), String> {
     let known = unique_names(graph);
     for (node, _) in parse(text)? {

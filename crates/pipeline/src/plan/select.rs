@@ -1,7 +1,7 @@
 //! Selection: finds the cheapest placement exactly. [SL §7.1]
 //!
 //! Branch and bound searches over the nodes from the sources to the sinks. A placement is legal if
-//! the index of the space decreases along no edge and operands run in the space of their section. A
+//! no edge leads to a space with a lower index, and operands run in the space of their section. A
 //! process is between two threads: after it the path continues in the next thread or later. The
 //! bound is the cost so far plus the minimal costs of all unplaced nodes. The greedy rule of the
 //! paper (`deepest`) is the first placement of the same search when every node tries its deepest
@@ -47,7 +47,7 @@ struct Search<'s> {
     minimal: Vec<f64>,
     best: Option<(f64, Assignment)>,
     steps: u64,
-    /// The largest number of nodes that a partial placement reached.
+    /// The largest number of nodes in any partial placement so far.
     furthest: usize,
 }
 

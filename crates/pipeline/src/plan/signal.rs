@@ -2,7 +2,7 @@
 //! reads. [Th §5.2.2]
 //!
 //! `--signal=8` sets T_b of every ring between spaces, `--signal=dport:64:200us` sets T_b and T_t
-//! of the rings to `dport`, and `--signal=dport:200us` sets T_t alone. Later parts of the list
+//! of the rings to `dport`, and `--signal=dport:200us` sets T_t alone. Later items of the list
 //! override earlier ones. The option takes precedence over the defaults, `--batch` and `--latency`.
 
 use super::model::{Plan, PlannedEdge};
@@ -19,7 +19,7 @@ const SIGNAL_BLOCKS_MAX: usize = 65_536;
 
 const TIME_PARAMETER: Parameter = Parameter::required("time", Type::Duration, "");
 
-/// One part of the option: thresholds for all rings, or for the rings to one node.
+/// One item of the option: thresholds for all rings, or for the rings to one node.
 #[derive(Debug, PartialEq, Eq)]
 struct Signal<'t> {
     node: Option<&'t str>,
@@ -27,7 +27,7 @@ struct Signal<'t> {
     ns: Option<u64>,
 }
 
-/// Checks the value of the option. Fails with the invalid part and the reason.
+/// Checks the value of the option. Fails with the invalid item and the reason.
 pub(crate) fn check_option(text: &str, graph: &Graph) -> Result<(), String> {
     let known = unique_names(graph);
     for signal in parse_option(text)? {
@@ -109,8 +109,8 @@ fn set_ring(ring: &mut RingPlan, signal: &Signal<'_>) {
     }
 }
 
-/// Returns the nodes in the option to which no ring between spaces leads, so that their part of the
-/// option has no effect.
+/// Returns the nodes in the option to which no ring between spaces leads. Their items have no
+/// effect.
 pub(crate) fn unused_nodes(plan: &Plan) -> Vec<String> {
     let Some(text) = plan.graph.options.text(SIGNAL_OPTION) else { return Vec::new() };
     let names = unique_names(&plan.graph);

@@ -24,7 +24,7 @@ const FURTHER_GAIN_MIN: f64 = 1.02;
 /// Number of blocks per wakeup of a reader. [Th §5.2.2]
 const EVENT_BLOCKS: f64 = 32.0;
 
-/// A division of a part into stages.
+/// A division of a connected component into stages.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StageDivision {
     /// The nodes that leave their thread, with the names of their new threads.
@@ -37,16 +37,16 @@ pub struct StageDivision {
     pub because: String,
 }
 
-/// The threads of a part's nodes during the search.
+/// The threads of a component's nodes during the search.
 #[derive(Clone)]
 struct ThreadLayout {
     /// The index of each node's thread in the order of the path, or `None` for nodes of other
-    /// parts.
+    /// components.
     thread: Vec<Option<usize>>,
     threads: usize,
 }
 
-/// Facts about one part that stay constant during the search.
+/// Facts about one connected component that stay constant during the search.
 struct StageSearch<'p> {
     plan: &'p Plan,
     /// The work of every node for one block of a source, in ns; 0 outside threads.
@@ -140,7 +140,7 @@ impl Plan {
 }
 
 impl<'p> StageSearch<'p> {
-    /// Returns the facts about a part, or `None` if its nodes must not move.
+    /// Returns the facts about a component, or `None` if its nodes must not move.
     fn new(plan: &'p Plan, part: usize, machine: &Machine) -> Option<Self> {
         let graph = &plan.graph;
         let here = |id: &NodeId| plan.space_of(*id).component == part;
@@ -218,7 +218,7 @@ impl<'p> StageSearch<'p> {
         loads.iter().copied().fold(all / self.processors as f64, f64::max)
     }
 
-    /// Divides the part with at most `spare` additional threads, if the gain meets the demand.
+    /// Divides the component with at most `spare` additional threads, if the gain meets the demand.
     fn divide(&self, spare: usize, demand: Demand) -> Option<StageDivision> {
         let begin = self.current_layout();
         let now_ns = self.block_time_bound(&self.thread_loads(&begin));

@@ -1,4 +1,4 @@
-//! The filters after which a request can be split, by the facts of the catalog.
+//! Search for the filters after which a request can be split, based on the facts in the catalog.
 
 use super::terms::{UnsharedReason, check_place};
 use crate::graph::{Edge, Graph, NodeId, Use};

@@ -87,7 +87,7 @@ fn insert_spaces(plan: &mut Plan, at: usize, new: Vec<PlannedSpace>) {
     placed.chain(replicas).filter(|space| **space > at).for_each(|space| *space += more);
 }
 
-/// Returns `more` new threads for a component, with unused names.
+/// Returns `more` new threads for a component; their names are not in use.
 fn new_threads(plan: &Plan, component: usize, more: usize) -> Vec<PlannedSpace> {
     let taken = |name: &str| plan.spaces.iter().any(|s| s.component == component && s.name == name);
     (0..)
