@@ -1,4 +1,4 @@
-//! Builds the spaces of a plan, ready to run. [SL §7.1, allocation]
+//! Construction of a plan's spaces, up to the point where they can run. [SL §7.1, allocation]
 //!
 //! Steps that can fail run in ascending order of the cost of undoing them: filters and sections,
 //! sources (which only read), memory and rings, sinks (which create files), and finally programs
@@ -45,7 +45,7 @@ mod signals;
 pub(crate) use builder::{ProgramSuccession, SwapContext};
 pub(crate) use rebuild::{Prepared, prepare};
 
-/// The spaces of one connected part of a request, built but not yet running.
+/// The spaces of one connected component of a request, built but not yet running.
 #[derive(Debug)]
 pub struct BuiltPath {
     /// The spaces. Spaces with sources come first, the others in the order of the plan.
@@ -85,7 +85,7 @@ impl BuiltPath {
     }
 }
 
-/// Builds every connected part of a plan. All sources in the kernel at the same interface and
+/// Builds every connected component of a plan. All sources in the kernel at the same interface and
 /// direction share one program.
 ///
 /// # Errors
@@ -95,8 +95,8 @@ pub fn build(plan: &Plan, settings: Settings) -> Result<Vec<BuiltPath>, BuildErr
     build_with(plan, settings, &Points::default(), &PathOptions::default())
 }
 
-/// Builds every connected part of a plan, like [`build`], with kernel programs attached by `host`,
-/// and with the recording, observation and adaptation that `extras` requests.
+/// Builds every connected component of a plan, like [`build`], with kernel programs attached by
+/// `host`, and with the recording, observation and adaptation that `extras` requests.
 pub fn build_with(
     plan: &Plan,
     settings: Settings,
@@ -141,7 +141,7 @@ fn build_all(
     Ok(paths)
 }
 
-/// The spaces of a connected part under construction, and the resources that they share.
+/// The spaces of a connected component under construction, and the resources that they share.
 struct PartDrafts {
     rings: Vec<running::RunningRing>,
     chains: Vec<ReplicatedChain>,

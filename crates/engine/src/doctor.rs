@@ -44,7 +44,7 @@ pub struct Facts {
     pub landlock: Landlock,
     /// Kernel and process limits that affect Streamline.
     pub limits: Vec<Limit>,
-    /// Result of probing a packet socket with a mapped ring, which `rx` needs.
+    /// The network interfaces, or the reason why they could not be listed.
     pub interfaces: Result<Vec<Interface>, Refusal>,
     /// Programs and packet sockets at these interfaces, including those of other applications.
     pub neighbors: neighbors::Neighbors,

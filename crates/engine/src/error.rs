@@ -1,11 +1,11 @@
-//! Errors of building a plan.
+//! The errors that can occur while a plan is built.
 
 use endpoint::Failure;
 use filter::Mistake;
 use pipeline::graph::NodeId;
 use pipeline::plan::KernelRefusal;
 
-/// An error of building a plan.
+/// The reason why a plan could not be built.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
     /// An invalid argument that is only detected when the filter is created.

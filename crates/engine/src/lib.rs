@@ -1,4 +1,4 @@
-//! Builds plans into running paths, and controls them. [SL §7]
+//! Construction of running paths from plans, and their control. [SL §7]
 //!
 //! - [`registry`]: the names that a request may use;
 //! - [`compiler`]: libpcap, for filter expressions that our own compiler does not support;

@@ -25,8 +25,8 @@ use std::time::Duration;
 pub struct Live {
     control: Arc<Control>,
     spaces: Arc<Mutex<Vec<Arc<CommandQueue>>>>,
-    /// The running path of the whole request, and the index of this part among its connected parts,
-    /// or `None` for a path that was not built from a plan.
+    /// The running path of the whole request, and the index of this path among its connected
+    /// components, or `None` for a path that was not built from a plan.
     whole: Option<(Arc<RunningPath>, usize)>,
 }
 
@@ -150,7 +150,7 @@ impl Live {
         all
     }
 
-    /// Returns the latest automatic changes of the path, with their reasons.
+    /// Returns the latest automatic changes to the path, with their reasons.
     #[must_use]
     pub fn adapted(&self) -> Vec<String> {
         self.running_path()

@@ -32,7 +32,7 @@ pub fn inspect() -> Machine {
 }
 
 /// Returns the cost table measured on this machine, or else the built-in table. The field `origin`
-/// names the table and the reason for which it was chosen.
+/// names the table and the reason why it was chosen.
 fn cost_table() -> Costs {
     let built_in = |why: &str| {
         let costs = Costs::default();

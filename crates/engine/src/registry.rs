@@ -15,17 +15,19 @@ use std::sync::Arc;
 /// it is parsed and checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum MachineRegistry {
-    /// For requests of the user who runs this process. All services are available.
+    /// The registry for requests of the user who runs this process. All services are available.
     #[default]
     Local,
-    /// For recorded requests. Names are not looked up, because their results are part of the text.
-    /// Files and interfaces are not read, because they may have changed since the recording.
+    /// The registry for recorded requests. Names are not looked up, because the results of earlier
+    /// lookups are in the text. Files and interfaces are not read, because they may have changed
+    /// since the recording.
     Recorded,
-    /// For requests of untrusted peers. libpcap, name lookups, files, interfaces and keys are
-    /// unavailable. Only filters that may run in this process are created. (RELIABILITY T5)
+    /// The registry for requests of untrusted peers. libpcap, name lookups, files, interfaces and
+    /// keys are unavailable. Only filters that may run in this process are created. (RELIABILITY
+    /// T5)
     Untrusted,
-    /// For calibration. This variant is like [`Self::Recorded`], but every key name yields the same
-    /// fixed key.
+    /// The registry for calibration. It is like [`Self::Recorded`], but every key name yields the
+    /// same fixed key.
     Calibration,
 }
 

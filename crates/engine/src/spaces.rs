@@ -40,7 +40,7 @@ pub enum SpaceTask {
     Process(u32),
 }
 
-/// The error of pinning a space to processors.
+/// The reason why a space could not be pinned to processors.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PinError {
     /// The space has ended or has not started.

@@ -1,4 +1,5 @@
-//! Taps of a running path: finds the node that a user names, and the space in which it runs.
+//! Taps of a running path: the search for the node that a user names, and for the space in which it
+//! runs.
 
 use crate::live::Live;
 use crate::registry::MachineRegistry;
@@ -28,7 +29,7 @@ pub fn parse_since(text: &str) -> Result<TapOrigin, String> {
     ago.and_then(Result::ok).map(TapOrigin::Ago).ok_or_else(usage)
 }
 
-/// The error of tapping a node.
+/// The reason why a node could not be tapped.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TapError {
     /// No node matches, or several nodes match. The text is the message.
@@ -50,7 +51,7 @@ pub enum TapError {
 pub enum TappedNode {
     /// The node, by name, mark or number among those of its name (`tcp`, `#X`, `count:2`).
     Name(String),
-    /// The number that the node keeps through changes of the request.
+    /// The number that the node keeps through changes to the request.
     Number(usize),
 }
 

@@ -1,5 +1,5 @@
-//! Writers of a running path: finds the node at whose output a program writes, and the space in
-//! which it runs.
+//! Writers of a running path: the search for the node at whose output a program writes, and for the
+//! space in which it runs.
 
 use crate::live::Live;
 use crate::tap::{TapError, TappedNode};

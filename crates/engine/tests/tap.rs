@@ -138,7 +138,7 @@ fn v9_tap_starts_in_the_past_and_reports_the_position() {
 #[test]
 fn v9_history_of_a_tap_is_bounded() {
     const BYTES: usize = 64 << 10;
-    /// Upper bound of the compression ratio of these frames, which differ only in their numbers.
+    /// Upper bound on the compression ratio of these frames, which differ only in their numbers.
     const RATIO_MAX: u64 = 16;
     run_while("generate seq=yes rate=200000 | count", Some(BYTES), |live| {
         let most = RATIO_MAX * BYTES as u64 / 64;

@@ -2,13 +2,12 @@
 //! replicas when the change pays. [Th §5.4], [SL §7.1]
 //!
 //! Input: running paths, and the changes that they may make by themselves ([`Adapt`]). Output:
-//! changes of their shape ([`crate::change::reshape`]), each reported with its reason
+//! changes to their shape ([`crate::change::reshape`]), each reported with its reason
 //! ([`Live::adapted`]). A thread beside the spaces counts the shares of arcs in the first seconds
 //! ([`start`]) and then ends, or makes short observations for as long as the path runs
 //! ([`observation`]): costs of filters, block rates, idle time. The planner predicts gains from its
 //! cost table, corrected by the observations; [`replicas`] and [`moves`] decide, without clock or
-//! threads. If one thread has too much work, a part of its work moves to other threads
-//! ([`spread`]).
+//! threads. If one thread has too much work, some of its work moves to other threads ([`spread`]).
 //!
 //! Every prediction is verified: the path is measured again after a change, and a change that does
 //! not pay is undone and not repeated soon. Nothing is measured between two observations.

@@ -21,7 +21,7 @@ pub(super) struct CounterSnapshot {
     /// Counters of kernel programs.
     in_kernel: Vec<GenerationCounters>,
     spent: Vec<(String, TimeSpent)>,
-    /// Number of changes of the path so far. Two snapshots with the same number describe the same
+    /// Number of changes to the path so far. Two snapshots with the same number describe the same
     /// plan.
     changes: u64,
 }

@@ -24,7 +24,7 @@ enum SpreadProposal {
 /// Stages that were given threads of their own, and the previous spaces of their nodes.
 #[derive(Debug)]
 pub(super) struct MadeStages {
-    /// Number of changes of the path when the stages were made. If the path has made more changes
+    /// Number of changes to the path when the stages were made. If the path has made more changes
     /// by now, its plan is different.
     changes: u64,
     homes: Vec<NodePlacement>,

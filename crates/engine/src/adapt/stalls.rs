@@ -1,4 +1,4 @@
-//! Moves a sink to a thread of its own if its writes hold up the thread that reads a source.
+//! Moves of sinks to threads of their own, if their writes hold up the thread that reads a source.
 //!
 //! A sink that appends to a file runs in the reader's thread. Its space reports a write that took
 //! long while blocks waited at the source ([`SinkStall`]); no thread polls for this. The sink then
@@ -47,8 +47,8 @@ impl PathObserver {
     }
 }
 
-/// Returns an unused thread name for the sink's part of the plan. Its number is one more than the
-/// highest number in use.
+/// Returns an unused thread name for the sink's connected component of the plan. Its number is one
+/// more than the highest number in use.
 fn new_thread_name(plan: &Plan, node: NodeId) -> String {
     let part = plan.space_of(node).component;
     let threads = plan.spaces.iter().filter(|space| space.component == part);

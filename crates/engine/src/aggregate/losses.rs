@@ -1,4 +1,4 @@
-//! Aggregated losses of a source before its blocks are divided among worker processes.
+//! Computation of a source's losses before its blocks are divided among worker processes.
 //!
 //! Input: the input and the losses that each worker process reports. Output: the known losses of
 //! the request, by location.

@@ -1,5 +1,6 @@
-//! Reduction of a worker's ledger, between a source and the filter that divides its blocks, to the
-//! share of that worker. [Par §V-B]; CONTRACT 19
+//! The share of one worker in its own ledger. Every worker receives all blocks of a source, and its
+//! filter `shard` skips those of other workers. This module removes the skipped blocks from the
+//! counters between the source and that filter. [Par §V-B]; CONTRACT 19
 //!
 //! Input: the ledger of a worker, which received all blocks of the source. Output: the same ledger
 //! without the blocks of other shares, and the blocks lost before the filter, whose share is
@@ -24,10 +25,11 @@ pub(super) const SHARD_FILTER: &str = "shard";
 /// The route of blocks from a source to the filter that divides them among worker processes.
 #[derive(Clone, Debug)]
 pub(super) struct DividedSource {
-    /// Index of the source in the plan. The sibling fields `share` and `edge` hold the index of the
-    /// filter that follows the source, and the index of the edge between the two.
+    /// Index of the source in the plan.
     pub(super) source: usize,
+    /// Index of the filter that follows the source and divides its blocks.
     pub(super) share: usize,
+    /// Index of the edge from the source to that filter.
     pub(super) edge: usize,
     /// The name of the source.
     pub(super) name: String,

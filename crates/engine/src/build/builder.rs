@@ -1,5 +1,5 @@
-//! A connected part of a plan under construction: its context, the drafts of its spaces, and the
-//! mapping from nodes to spaces.
+//! A connected component of a plan under construction: its context, the drafts of its spaces, and
+//! the mapping from nodes to spaces.
 
 use crate::error::BuildError;
 use crate::kernel::{Host, Kernel, NextGeneration};
@@ -27,7 +27,7 @@ use std::sync::Arc;
 use sys::memory::Lender;
 use sys::steps::{Resource, Steps};
 
-/// The running state of a part that is changed by a hot swap.
+/// The running state of a component that is changed by a hot swap.
 pub(crate) struct SwapContext<'a> {
     pub(crate) part: &'a RunningPart,
     /// Numbers of the nodes that survive the swap.
@@ -52,7 +52,7 @@ impl SwapContext<'_> {
 /// A successor of a running kernel program, ready to be installed.
 #[derive(Debug)]
 pub(crate) struct ProgramSuccession {
-    /// Index of the program in the part.
+    /// Index of the program in the component.
     pub(crate) kernel: usize,
     /// The number of the source node that stands for the program in the ledger.
     pub(crate) first: usize,
@@ -115,14 +115,14 @@ pub(super) struct Builder<'p> {
     pub(super) plan: &'p Plan,
     /// The numbers of nodes and edges, which stay the same for as long as the path lives.
     pub(super) ids: &'p Ids,
-    /// The running state of the part if this build prepares a hot swap; otherwise `None`.
+    /// The running state of the component if this build prepares a hot swap; otherwise `None`.
     pub(super) again: Option<&'p SwapContext<'p>>,
     pub(super) origins: &'p Origins,
     pub(super) host: &'p dyn Host,
     pub(super) settings: Settings,
     pub(super) extras: &'p PathOptions,
     pub(super) part: usize,
-    /// The spaces of this part, as indices into the plan.
+    /// The spaces of this component, as indices into the plan.
     pub(super) spaces: Vec<usize>,
     pub(super) bells: Vec<Arc<Doorbell>>,
     pub(super) control: Arc<Control>,
@@ -201,14 +201,14 @@ impl<'p> Builder<'p> {
     }
 
     /// Returns the space in which a node receives its blocks, or for a program the space that feeds
-    /// it. Returns `None` if that space belongs to another part.
+    /// it. Returns `None` if that space belongs to another component.
     pub(super) fn entry_space(&self, node: NodeId) -> Option<usize> {
         let space = entry_thread(self.plan, self.plan.placements[node.0].input_space);
         self.spaces.iter().position(|s| *s == space)
     }
 
     /// Returns the space in which a node emits its blocks, or for a program the space that receives
-    /// its output. Returns `None` if that space belongs to another part.
+    /// its output. Returns `None` if that space belongs to another component.
     pub(super) fn exit_space(&self, node: NodeId) -> Option<usize> {
         let space = entry_thread(self.plan, self.plan.placements[node.0].output_space);
         self.spaces.iter().position(|s| *s == space)
@@ -221,8 +221,8 @@ pub(super) fn process_nodes(graph: &Graph) -> impl Iterator<Item = (NodeId, &Use
     nodes.filter(|(_, used)| used.is_process())
 }
 
-/// Returns the spaces of a part that run as threads of this process. If the part runs entirely in
-/// the kernel, returns its kernel spaces, each of which gets a thread.
+/// Returns the spaces of a component that run as threads of this process. If the component runs
+/// entirely in the kernel, returns its kernel spaces, each of which gets a thread.
 pub(super) fn thread_spaces(plan: &Plan, part: usize) -> Vec<usize> {
     let here = |kind: SpaceKind| {
         let spaces = plan.spaces.iter().enumerate();
@@ -235,7 +235,7 @@ pub(super) fn thread_spaces(plan: &Plan, part: usize) -> Vec<usize> {
 }
 
 /// Returns the space in which the blocks of `space` enter this process: `space` itself or, for a
-/// kernel space, the first thread of its part.
+/// kernel space, the first thread of its component.
 pub(super) fn entry_thread(plan: &Plan, space: usize) -> usize {
     let Some(kernel) = plan.spaces.get(space).filter(|space| space.kind == SpaceKind::Kernel)
     else {

@@ -1,4 +1,4 @@
-//! Opens the endpoints of a path: sources, sinks and programs.
+//! The step of a build that opens the endpoints of a path: sources, sinks and programs.
 //!
 //! Input: nodes of the plan. Output: operators for the nodes of spaces. Endpoints that an embedding
 //! program registers take precedence over the catalog.
@@ -28,7 +28,7 @@ use sys::memory::Lender;
 use sys::steps::Resource;
 
 impl<'p> Builder<'p> {
-    /// Returns the context in which this part opens its endpoints.
+    /// Returns the context in which this component opens its endpoints.
     pub(super) fn endpoint_context(&self) -> EndpointContext<'p> {
         let Self { plan, ids, origins, settings, extras, ref control, .. } = *self;
         EndpointContext { plan, ids, origins, settings, extras, stopped: control.stop_flag() }

@@ -1,7 +1,8 @@
 //! Kernel spaces of a plan. The program of a kernel space runs at an interface. Its output enters
-//! user space at a source in the first thread of the same part. The user implementations of the
-//! kernel's filters follow that source, for blocks that a twin is unsure about. A part that runs
-//! entirely in the kernel gets a thread for these implementations. [SL §7.1; CONTRACT 18]
+//! user space at a source in the first thread of the same connected component. The user
+//! implementations of the kernel's filters follow that source, for blocks that a twin is unsure
+//! about. A component that runs entirely in the kernel gets a thread for these implementations. [SL
+//! §7.1; CONTRACT 18]
 
 use super::builder::{Builder, Draft, Local, ProgramSuccession, SwapContext};
 use super::rings::PendingRing;
@@ -19,7 +20,7 @@ use runtime::space::select::SelectedClasses as Classes;
 use runtime::space::{INTAKE_GENERAL, Input};
 use std::sync::PoisonError;
 
-/// The name of the thread of a part that runs entirely in the kernel.
+/// The name of the thread of a component that runs entirely in the kernel.
 const THREAD_NAME: &str = "thread0";
 
 /// Returns the name of the thread that runs a space, or for a kernel space the name of the thread
@@ -39,7 +40,7 @@ impl Draft {
 }
 
 impl Builder<'_> {
-    /// Returns the name of a space of this part.
+    /// Returns the name of a space of this component.
     pub(super) fn space_name(&self, place: usize) -> String {
         thread_name(self.plan, self.spaces[place])
     }
@@ -115,7 +116,7 @@ impl Builder<'_> {
         })
     }
 
-    /// Returns true if a node belongs to this part.
+    /// Returns true if a node belongs to this component.
     fn is_in_part(&self, id: NodeId) -> bool {
         let space = self.plan.placements[id.0].space;
         self.plan.spaces[space].component == self.part
@@ -164,7 +165,7 @@ impl Builder<'_> {
         local
     }
 
-    /// Returns the nodes of this part that a kernel program runs, in order.
+    /// Returns the nodes of this component that a kernel program runs, in order.
     fn kernel_nodes(&self, planned: &Program) -> Vec<NodeId> {
         let steps = planned.steps.iter().flat_map(|step| &step.nodes);
         let all = planned.sources.iter().chain(steps).copied().filter(|id| self.is_in_part(*id));

@@ -45,7 +45,7 @@ impl Builder<'_> {
         local
     }
 
-    /// Starts a program of this part, and replaces the placeholders of its two halves.
+    /// Starts a program of this component, and replaces the placeholders of its two halves.
     pub(super) fn start_part_program(
         &self,
         id: NodeId,

@@ -1,4 +1,4 @@
-//! Builds new content for running spaces from a new plan: new nodes, rings and sinks, and
+//! Construction of new content for running spaces from a new plan: new nodes, rings and sinks, and
 //! placeholders for nodes that stay.
 //!
 //! As in the first build, steps that can fail run in ascending order of the cost of undoing them.
@@ -25,7 +25,7 @@ use runtime::space::{Space, SpaceParts};
 use std::sync::Arc;
 use sys::memory::Lender;
 
-/// New content for the spaces of a connected part, ready for a hot swap.
+/// New content for the spaces of a connected component, ready for a hot swap.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     /// The spaces of the new plan, in its order.
@@ -48,7 +48,7 @@ pub(crate) struct PreparedSpace {
     pub(crate) replaces_program: bool,
 }
 
-/// Builds the new nodes, rings and sinks of a part for another plan.
+/// Builds the new nodes, rings and sinks of a component for another plan.
 pub(crate) fn prepare(
     (plan, ids): (&Plan, &Ids),
     part: usize,

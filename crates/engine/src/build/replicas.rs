@@ -26,7 +26,7 @@ use std::sync::Arc;
 /// A replicated chain of filters, with the rings between its spaces until they are placed.
 pub(super) struct ReplicatedChain {
     progress: Arc<ReplicaProgress>,
-    /// Spaces of the replicas and of the join, as indices into the spaces of the part.
+    /// Spaces of the replicas and of the join, as indices into the spaces of the component.
     places: Vec<usize>,
     join: usize,
     /// Rings from the dispatcher to each replica. The ends are empty if both are in one space.
@@ -49,7 +49,7 @@ impl ReplicatedChain {
 }
 
 impl Builder<'_> {
-    /// Returns the replicated chains of this part, with the rings between their spaces.
+    /// Returns the replicated chains of this component, with the rings between their spaces.
     pub(super) fn replicated_chains(&self) -> Result<Vec<ReplicatedChain>, BuildError> {
         let mut number = self.ids.copies;
         self.replicated().map(|copied| self.create_ring_ends(copied, &mut number)).collect()

@@ -68,7 +68,8 @@ impl Draft {
 }
 
 impl Builder<'_> {
-    /// Builds the rings between the spaces of this part, and looks up the rings that already run.
+    /// Builds the rings between the spaces of this component, and looks up the rings that already
+    /// run.
     pub(super) fn build_rings(&self) -> Result<Vec<PendingRing>, BuildError> {
         let edges = &self.plan.graph.edges;
         let mut rings: Vec<PendingRing> = Vec::new();

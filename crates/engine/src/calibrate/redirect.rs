@@ -38,8 +38,8 @@ pub(super) fn measure(calibration: &mut Calibration) {
 
 /// Costs of a frame in ns, depending on the request that receives it.
 ///
-/// The first three exclude the cost of sending a frame that nothing receives. The others include
-/// the cost of sending the frame over `lo`.
+/// The first three fields exclude the cost of sending a frame that nothing receives. The others
+/// include the cost of sending the frame over `lo`.
 struct CableCosts {
     /// A program drops the frame.
     dropped: f64,

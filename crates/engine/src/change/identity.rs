@@ -32,7 +32,7 @@ pub(super) struct MatchedPlan {
     pub(super) crossed: HashSet<usize>,
     /// Map from the number of every edge that leaves the kernel to its index in the new plan.
     pub(super) exit_edges: HashMap<usize, usize>,
-    /// Parts whose kernel program is replaced.
+    /// Connected components whose kernel program is replaced.
     pub(super) replaced_programs: HashSet<usize>,
     /// Names of all current and former sources.
     pub(super) origins: Origins,
@@ -437,8 +437,8 @@ fn has_replicas(plan: &Plan, part: usize, name: &str) -> bool {
     plan.replicas.iter().any(|copied| copied.spaces.iter().chain([&copied.join]).any(is))
 }
 
-/// Returns the sorted numbers of a part's nodes in the kernel and of the edges between them, and
-/// the number of edges that leave the kernel.
+/// Returns the sorted numbers of a component's nodes in the kernel and of the edges between them,
+/// and the number of edges that leave the kernel.
 fn kernel_elements(plan: &Plan, ids: &Ids, part: usize) -> (Vec<usize>, Vec<usize>, usize) {
     let here = |id: NodeId| {
         let space = plan.space_of(id);
@@ -455,8 +455,8 @@ fn kernel_elements(plan: &Plan, ids: &Ids, part: usize) -> (Vec<usize>, Vec<usiz
     (nodes, inside, leave.len())
 }
 
-/// Returns true if the new plan has a counterpart of every edge that leaves the kernel in this
-/// part.
+/// Returns true if the new plan has a counterpart for every edge that leaves the kernel in this
+/// component.
 fn keeps_exits(exit_edges: &HashMap<usize, usize>, part: &RunningPart) -> bool {
     part.kernel_exits
         .iter()

@@ -1,4 +1,4 @@
-//! The outcome of a change: the ledger of the switch, or the reason for which the path was left
+//! The outcome of a change: the ledger of the switch, or the reason why the path was left
 //! unchanged.
 
 use crate::error::BuildError;
@@ -54,7 +54,7 @@ impl fmt::Display for SwitchReport {
     }
 }
 
-/// The error of a change, after which the path runs unchanged.
+/// The reason why a change failed. The path runs on unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
     /// The edit does not fit the request.

@@ -2,9 +2,9 @@
 //! [FEATURES V17]
 //!
 //! Input: a network namespace, and optionally one interface. Output: [`Neighbors`], in the order in
-//! which a received frame meets them: XDP, packet sockets, TCX, traffic control filters. Programs
-//! and sockets of this process are left out. Streamline runs beside them and never removes one;
-//! `explain` reports the effect of each on a request.
+//! which a received frame meets them: XDP, packet sockets, TCX, tc filters. Programs and sockets of
+//! this process are left out. Streamline runs beside them and never removes one; `explain` reports
+//! the effect of each on a request.
 
 pub use sys::bpf::{Side, XdpMode};
 pub use sys::holders::Holder;
@@ -68,7 +68,7 @@ pub enum NeighborKind {
     },
     /// A program in the TCX chain, and the id of its link if it has one.
     Tcx(Side, Option<u32>),
-    /// A classifier of traffic control (clsact), with its name and priority.
+    /// A tc classifier (clsact), with its name and priority.
     Tc(Side, String, u16),
 }
 

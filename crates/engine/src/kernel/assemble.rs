@@ -126,9 +126,10 @@ impl Emitter<'_> {
         }
     }
 
-    /// Emits the gates of requests that take frames from the host, each followed by the request's
-    /// steps. A frame belongs to the first request whose expression it matches, and the gates of
-    /// later requests count it. `mark` is set for frames that a request has taken.
+    /// Emits the gates, which test the expressions of requests that take frames from the host, each
+    /// followed by the request's steps. A frame belongs to the first request whose expression it
+    /// matches, and the gates of later requests count it. `mark` is set for frames that a request
+    /// has taken.
     fn emit_gates<'s>(
         &self,
         s: &mut Scope<'s, '_>,

@@ -78,12 +78,13 @@ pub struct DelegatedLayout {
     pub tree: u64,
 }
 
-/// The resources that a part needs. They are known before any resource is allocated.
+/// The resources that the kernel part of a request needs. They are known before any resource is
+/// allocated.
 #[derive(Clone, Debug)]
 pub struct ResourceNeeds<'n> {
     /// The attach point.
     pub attach: &'n Attach,
-    /// The first source of the part.
+    /// The first source of the kernel part.
     pub source: NodeId,
     /// Size in bytes of the request's pointers, and of the frames that the request shares with
     /// other requests.
@@ -94,7 +95,7 @@ pub struct ResourceNeeds<'n> {
     pub exits_per_frame: u32,
 }
 
-/// A policy that decides whether a part may have the resources that it needs.
+/// A policy that decides whether the kernel part of a request may have the resources that it needs.
 pub type AdmissionPolicy<'a> = &'a dyn Fn(&ResourceNeeds<'_>) -> Result<(), KernelRefusal>;
 
 /// A request that runs in the kernel for another process. Dropping the value removes the request.
@@ -118,13 +119,13 @@ pub struct DelegatedSuccessor {
 }
 
 impl KernelPart {
-    /// Extracts the part from a request.
+    /// Extracts the kernel part from a request.
     #[must_use]
     pub fn extract(asked: &KernelRequest<'_>) -> Self {
         Self { nodes: asked.nodes.to_vec(), ring: asked.planned.ring.clone() }
     }
 
-    /// Formats the part as text.
+    /// Formats the kernel part as text.
     #[must_use]
     pub fn to_text(&self) -> String {
         let KernelRing { pointers, bytes, record_max, signal_blocks, apart_ns, signal_ns } =
@@ -145,9 +146,10 @@ impl KernelPart {
 }
 
 impl Points {
-    /// Runs a part of another process's request in a program that loads without CAP_PERFMON
-    /// (CONTRACT 25). The plan must be for a kernel that is [`Kernel::Open`] and hardened. `graph`
-    /// is the request as parsed here, with default sources and sinks added; `part` is untrusted.
+    /// Runs the kernel part of another process's request in a program that loads without
+    /// CAP_PERFMON (CONTRACT 25). The plan must be for a kernel that is [`Kernel::Open`] and
+    /// hardened. `graph` is the request as parsed here, with default sources and sinks added;
+    /// `part` is untrusted.
     ///
     /// # Errors
     ///
@@ -193,7 +195,8 @@ impl Points {
         Ok((delegated, DelegatedSuccessor { running, switch: switch.ok_or_else(none)? }))
     }
 
-    /// Checks a part, attaches it by calling `make`, and wraps its descriptors.
+    /// Checks the kernel part of a request, attaches it by calling `make`, and wraps its
+    /// descriptors.
     fn delegate(
         &self,
         (graph, part): (&Graph, &KernelPart),

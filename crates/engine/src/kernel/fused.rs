@@ -1,9 +1,9 @@
 //! The fused tree of all requests at an attach point. [SL §7.1, prefix sharing; FEATURES O6, O7]
 //!
-//! Input: the trees of the requests. Output: a tree in which common prefixes are merged, so that an
-//! interface has one demultiplexer for any number of requests. The counters of the tree are
-//! converted to counters of each request. A stateful filter is never shared, because a later
-//! request would find the state of an earlier request.
+//! Input: the trees of the requests. Output: a tree in which the filters that requests share at
+//! their beginning are merged, so that an interface has one demultiplexer for any number of
+//! requests. The counters of the tree are converted to counters of each request. A stateful filter
+//! is never shared, because a later request would find the state of an earlier request.
 //!
 //! Requests that take the same edges from a step share their counters there ([`Fork`]).
 
@@ -105,7 +105,7 @@ pub(super) enum Tally {
     Left(usize, LeftReason),
 }
 
-/// The reason for which a gate left a frame although its expression does not exclude the frame.
+/// The reason why a gate left a frame although its expression does not exclude the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LeftReason {
     /// The frame is a fragment, so the expression sees only part of the datagram.
@@ -241,7 +241,7 @@ impl FusedTree {
         }
     }
 
-    /// Returns the index of a tally in the program's memory.
+    /// Returns the index of a counter in the program's memory.
     pub(super) fn tally_index(&self, tally: Tally) -> u16 {
         let (steps, forks, exits) = (self.steps.len(), self.forks.len(), self.exits.len());
         let number = match tally {

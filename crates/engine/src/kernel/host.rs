@@ -15,7 +15,7 @@ use sys::steps::Steps;
 
 /// A process that attaches requests to kernel programs: this process, or a privileged process.
 pub trait Host: fmt::Debug + Sync {
-    /// Attaches a request. If this fails, everything is unchanged.
+    /// Attaches a request. If this fails, nothing has changed.
     fn attach(&self, asked: &KernelRequest<'_>) -> Result<KernelAttachment, BuildError>;
 }
 
@@ -24,9 +24,9 @@ pub trait Host: fmt::Debug + Sync {
 pub struct KernelRequest<'p> {
     /// The graph of the request, with default ends added.
     pub graph: &'p Graph,
-    /// The kernel program in the plan. The program may contain nodes of other parts.
+    /// The kernel program in the plan. The program may contain nodes of other components.
     pub planned: &'p Planned,
-    /// The nodes of this part, ascending.
+    /// The nodes of this component, in ascending order.
     pub nodes: &'p [NodeId],
     /// The first source among these nodes.
     pub source: NodeId,
@@ -97,7 +97,7 @@ pub trait ProgramSwitch: fmt::Debug + Send {
     fn switch(&mut self) -> Result<(), SwitchError>;
 }
 
-/// The error of a failed replacement. The old request keeps running.
+/// The reason why a replacement failed. The old request keeps running.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SwitchError {
     /// The new request cannot run at this attach point.

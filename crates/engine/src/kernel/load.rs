@@ -57,14 +57,14 @@ pub(super) struct LoadOptions {
 }
 
 impl LoadOptions {
-    /// Options of a program at traffic control.
+    /// Options for a tc program.
     pub(super) const TRAFFIC_CONTROL: Self = Self {
         kind: ProgramKind::Tc,
         license: License::ApacheOrMit,
         fragments: false,
         device: None,
     };
-    /// Options of a program at the sockets of a cgroup.
+    /// Options for a program at the sockets of a cgroup.
     pub(super) const SOCKETS: Self =
         Self { kind: ProgramKind::CgroupPacket, ..Self::TRAFFIC_CONTROL };
 }

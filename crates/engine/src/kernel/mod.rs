@@ -10,10 +10,10 @@
 //! - [`direct`]: a request whose rings the caller reads itself, without a path;
 //! - [`report`]: counters of the kernel, as nodes and edges of the ledger.
 //!
-//! The user implementation of each filter also runs, in the first thread of its part, for blocks of
-//! which the twin is unsure (CONTRACT 18). The counters of both implementations are added up at the
-//! end. Nothing is pinned in a file system, so an attachment ends with its path, or at the latest
-//! with the process.
+//! The user implementation of each filter also runs, in the first thread of its connected
+//! component, for blocks of which the twin is unsure (CONTRACT 18). The counters of both
+//! implementations are added up at the end. Nothing is pinned in a file system, so an attachment
+//! ends with its path, or at the latest with the process.
 
 mod assemble;
 pub mod delegation;
@@ -78,7 +78,7 @@ pub(crate) struct Generation {
     source: NodeId,
     /// The tree of the request's filters.
     pub(crate) tree: RequestTree,
-    /// The sources of this part that the program implements.
+    /// The sources of this component that the program implements.
     sources: Vec<NodeId>,
     handle: Arc<dyn AttachmentHandle>,
     /// The origin number of the source.
@@ -134,7 +134,7 @@ pub(crate) struct KernelInputs<'p> {
     /// The numbers of the plan's nodes and edges.
     pub(crate) ids: &'p Ids,
     pub(crate) planned: &'p Planned,
-    /// The nodes of this part.
+    /// The nodes of this component.
     pub(crate) nodes: &'p [NodeId],
     /// The origin number of the source.
     pub(crate) origin: u16,
@@ -223,7 +223,7 @@ impl<'p> KernelInputs<'p> {
         KernelRequest { graph, planned, nodes, source, hardened, refuses, steps }
     }
 
-    /// Returns the sources of this part that the program implements.
+    /// Returns the sources of this component that the program implements.
     fn sources(&self) -> Vec<NodeId> {
         let ours = |id: &NodeId| self.nodes.contains(id);
         self.planned.sources.iter().copied().filter(ours).collect()
@@ -265,7 +265,8 @@ impl<'p> KernelInputs<'p> {
 }
 
 impl KernelRequest<'_> {
-    /// Returns a fingerprint of the tree, equal in every process that plans the request alike.
+    /// Returns a fingerprint of the tree. It is equal in every process that plans the request in
+    /// the same way.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         self.tree().fingerprint(self.graph)

@@ -75,7 +75,7 @@ pub(crate) struct Point {
     state: Mutex<PointState>,
 }
 
-/// An error of attaching a request.
+/// The reason why a request could not be attached.
 #[derive(Debug)]
 pub(crate) enum AddError {
     /// One program cannot hold the request in addition to the existing requests.
@@ -100,7 +100,7 @@ struct PointState {
     /// True if programs may still run for a moment after they were unlinked.
     may_linger: bool,
     /// Final counters of removed requests with their notes, the newest last. They are persisted, so
-    /// that the next process can deliver them if this process ends first.
+    /// that the next process can deliver them if this process exits first.
     final_counters: VecDeque<(String, FinalCounters)>,
     /// Names of the descriptors that the keeper holds.
     stored: StoredNames,

@@ -14,7 +14,7 @@ use pipeline::graph::{Graph, NodeId};
 use pipeline::plan::Program as Planned;
 use std::fmt::Write as _;
 
-/// The filters and exits that a program runs on each frame for one part of the graph.
+/// The filters that a program runs on each frame for one request, and the exits of the request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RequestTree {
     /// The filters. Each filter follows its predecessor in the list.
@@ -152,7 +152,7 @@ impl RequestTree {
     }
 
     /// Returns the first filter that must leave the kernel for `fits` to hold, or `None` if `fits`
-    /// holds for no prefix, not even for the source alone.
+    /// does not even hold for the source alone.
     pub(crate) fn first_filter_beyond(&self, fits: impl Fn(&Self) -> bool) -> Option<NodeId> {
         let kept = (0..self.steps.len()).rev().find(|kept| fits(&self.prefix(*kept)))?;
         self.steps[kept].nodes.first().copied()

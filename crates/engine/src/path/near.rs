@@ -3,7 +3,7 @@
 
 use pipeline::plan::{Processors, ThreadPlacement};
 
-/// Returns the processors that a path started now by this thread would find.
+/// Returns the processors that would be available to a path that this thread starts now.
 pub(crate) fn processors() -> Processors {
     let start = sys::machine::current_processor();
     Processors {

@@ -1,4 +1,4 @@
-//! The current state of a running path, which a change of the request modifies.
+//! The current state of a running path, which a change to the request modifies.
 //!
 //! Nodes and edges have **numbers** that stay the same for the lifetime of the path, in every plan;
 //! counters, rings and programs refer to them internally. Ledgers and reports refer to indices into
@@ -26,13 +26,13 @@ use sys::memory::Lender;
 /// Plan index that a ledger uses for an element that the current plan no longer contains.
 pub const GONE: usize = usize::MAX;
 
-/// All connected parts of a running request.
+/// All connected components of a running request.
 #[derive(Debug)]
 pub(crate) struct RunningPath {
     pub(crate) settings: Settings,
     pub(crate) extras: PathOptions,
     state: Mutex<PathState>,
-    /// Notified when a connected part gets or loses its thread starter.
+    /// Notified when a connected component gets or loses its thread starter.
     starter_changed: Condvar,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct PathState {
     pub(crate) parts: Vec<RunningPart>,
 }
 
-/// The running state of one connected part of the graph.
+/// The running state of one connected component of the graph.
 #[derive(Debug)]
 pub(crate) struct RunningPart {
     pub(crate) control: Arc<Control>,
@@ -67,29 +67,29 @@ pub(crate) struct RunningPart {
     pub(crate) lenders: Vec<Arc<dyn Lender>>,
     pub(crate) spaces: Vec<RunningSpace>,
     pub(crate) rings: Vec<RunningRing>,
-    /// Command queues of spaces that have left the part.
+    /// Command queues of spaces that have left the component.
     pub(crate) gone: Vec<Arc<CommandQueue>>,
     /// The list of spaces that [`Live`](crate::live::Live) reads.
     pub(crate) listed: Arc<Mutex<Vec<Arc<CommandQueue>>>>,
     /// Edges that leave the kernel, by kernel program.
     pub(crate) kernel_exits: Vec<KernelExit>,
-    /// Kernel programs of this part; the runner of the path owns them.
+    /// Kernel programs of this component; the runner of the path owns them.
     pub(crate) kernels: Weak<Mutex<Vec<Kernel>>>,
     /// The starter of its threads.
     pub(crate) starter: StarterState,
 }
 
-/// The state of the thread starter of a connected part.
+/// The state of the thread starter of a connected component.
 #[derive(Debug)]
 pub(crate) enum StarterState {
-    /// The part has been built but has not started yet.
+    /// The component has been built but has not started yet.
     Pending,
     Running(ThreadStarter),
-    /// The part has ended, or runs without threads.
+    /// The component has ended, or runs without threads.
     Ended,
 }
 
-/// Kernel programs of a connected part. The runner of the path owns the list.
+/// Kernel programs of a connected component. The runner of the path owns the list.
 pub(crate) type Kernels = Arc<Mutex<Vec<Kernel>>>;
 
 /// The edges over which a kernel program hands blocks to a thread, in the order of the program's
@@ -125,7 +125,7 @@ pub(crate) struct RunningRing {
 }
 
 impl RunningPart {
-    /// Returns true if all spaces of the part have ended.
+    /// Returns true if all spaces of the component have ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.spaces.iter().all(|space| space.commands.lock_inbox().ended)
     }
@@ -181,8 +181,8 @@ impl RunningPath {
         Arc::new(Self { settings, extras, state, starter_changed })
     }
 
-    /// Sets the thread starter of a connected part when the part starts, or `None` when the part
-    /// ends or runs without threads.
+    /// Sets the thread starter of a connected component when the component starts, or `None` when
+    /// it ends or runs without threads.
     pub(crate) fn set_starter(&self, part: usize, starter: Option<ThreadStarter>) {
         if let Some(part) = self.state().parts.get_mut(part) {
             part.starter = starter.map_or(StarterState::Ended, StarterState::Running);
@@ -190,8 +190,8 @@ impl RunningPath {
         self.starter_changed.notify_all();
     }
 
-    /// Blocks until every connected part has started or ended, for at most `limit`. Returns false
-    /// if `limit` expires.
+    /// Blocks until every connected component has started or ended, for at most `limit`. Returns
+    /// false if `limit` expires.
     pub(crate) fn wait_for_starters(&self, limit: Duration) -> bool {
         let awaited = |state: &mut PathState| {
             state.parts.iter().any(|part| matches!(part.starter, StarterState::Pending))

@@ -1,4 +1,4 @@
-//! Changes of a path while it was recorded.
+//! Changes to a path while it was recorded.
 //!
 //! A recorded change consists of the user's edit, the resulting request and the resulting layout.
 //! It contains no filter state, because a replay repeats the state transfer from the same input.
@@ -8,7 +8,7 @@
 use super::form::{LocalBlockKind, ValueReader, WriteValues, append_local_block, saturating_u32};
 use pipeline::edit::Edit;
 
-/// A recorded change of a path.
+/// A recorded change to a path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Change {
     /// Number of changes that the path had made before this one.

@@ -50,7 +50,7 @@ pub(super) enum LocalBlockKind {
     Event,
     Bytes,
     End,
-    /// A change of the path, written after the old graph was finished.
+    /// A change to the path, written after the old graph was finished.
     Change,
 }
 

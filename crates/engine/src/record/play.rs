@@ -1,4 +1,4 @@
-//! Reader of the events of a space in a recording.
+//! The reader of a space's events in a recording.
 //!
 //! Input: an untrusted recording, which may be truncated at any position. Output: the events of a
 //! space in order, each with its blocks. Each space reads its own chunks.
@@ -80,7 +80,8 @@ impl Replay {
         self.stalls.end_changer();
     }
 
-    /// Decides how a space proceeds at a recorded change. `wanted`: the change requested the space.
+    /// Decides how a space proceeds at a recorded change. `wanted` is true if the change requested
+    /// the space.
     fn swap_decision(&self, number: u64, wanted: bool) -> SwapDecision {
         let changes = self.changes();
         match &changes.over {

@@ -1,9 +1,9 @@
-//! Opens recordings.
+//! The reader that opens recordings.
 //!
 //! Input: an untrusted file. Output: its head, the positions of the chunks of each space, the
-//! changes of the path, and the completeness of the file. One pass over all bytes also checks the
+//! changes to the path, and the completeness of the file. One pass over all bytes also checks the
 //! digest. Memory use is proportional to the number of changes and chunks. Truncation and damage
-//! are reported, and the part before them can be replayed.
+//! are reported, and everything before them can be replayed.
 
 use super::change::{self, Change};
 use super::form::{self, FileBlock, LOCAL_BLOCK_TYPE, LocalBlockKind, ValueReader};
@@ -25,7 +25,7 @@ pub struct Record {
     pub version: u32,
     /// Completeness of the recording.
     pub whole: Completeness,
-    /// The changes of the path while it ran, in order.
+    /// The changes to the path while it ran, in order.
     pub changes: Vec<Change>,
     pub(super) file: File,
     /// The chunks, each with its space, the file offset of its events, and the length of the events
@@ -56,7 +56,7 @@ pub enum Completeness {
     Changed,
 }
 
-/// The error of opening a file that cannot be replayed at all.
+/// The reason why a file cannot be replayed at all.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// The file could not be opened or read.

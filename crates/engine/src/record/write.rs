@@ -1,4 +1,4 @@
-//! Writes a recording while the recorded path runs.
+//! The writer of a recording, which works while the recorded path runs.
 //!
 //! Input: the events of every space, in its own thread. Output: a file that only its owner can
 //! read, because it may contain private traffic. The file ends with a digest of its contents. A

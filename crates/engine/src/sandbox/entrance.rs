@@ -2,7 +2,7 @@
 //! stream.
 //!
 //! Blocks are copied into a ring that the process can only read. While the ring is full, the space
-//! waits, provided that the process makes progress. When the process ends, the blocks that it has
+//! waits, provided that the process makes progress. When the process exits, the blocks that it has
 //! not consumed and all later blocks are dropped.
 
 use super::limits::{FILTER_ENDED, TOO_LONG};
@@ -55,13 +55,14 @@ impl Entrance {
         }
     }
 
-    /// Writes a block; blocks until the ring has room. Returns false if the process has ended.
+    /// Writes a block; blocks until the ring has room. Returns false if the process has exited.
     fn write_block(&mut self, block: &Block<'_>, length: usize) -> bool {
         self.write_with(length, false, &mut |room| message::write(block, room))
     }
 
     /// Writes a message; blocks until the ring has room. `has_room` is true if the process has room
-    /// for its own output and therefore must make progress. Returns false if the process has ended.
+    /// for its own output and therefore must make progress. Returns false if the process has
+    /// exited.
     fn write_with(
         &mut self,
         length: usize,
@@ -92,7 +93,7 @@ impl Entrance {
 
     /// Requests the filter's state at this point of the stream, after all blocks sent so far.
     /// Returns false if the ring has no room for the request; call it again later. Fails with the
-    /// reason if the process has ended.
+    /// reason if the process has exited.
     pub(crate) fn request_state(&mut self) -> Result<bool, String> {
         self.request_record(&StateRecord::Save)
     }
@@ -128,7 +129,7 @@ impl Entrance {
     }
 
     /// Sends the state of another filter. This must precede all blocks. Fails with the reason if
-    /// the process has ended or a message is too long.
+    /// the process has exited or a message is too long.
     pub(crate) fn restore(&mut self, saved: &SavedState) -> Result<(), String> {
         self.supervisor.set_owes_reply(true);
         let told =
@@ -145,7 +146,7 @@ impl Entrance {
         }
     }
 
-    /// Writes a message; blocks until the ring has room. Returns false if the process has ended.
+    /// Writes a message; blocks until the ring has room. Returns false if the process has exited.
     fn write_message(&mut self, message: &[u8]) -> bool {
         // The process writes nothing until it has received the entire state, so it has room.
         self.write_with(message.len(), true, &mut |room| {

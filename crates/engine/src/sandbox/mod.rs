@@ -15,7 +15,7 @@
 //! ([`exit`]).
 //!
 //! The process runs the same program as the path ([`child`]). It creates the filter, gives up all
-//! privileges ([`sys::confine`]), and then reports that it is ready. If the process ends for any
+//! privileges ([`sys::confine`]), and then reports that it is ready. If the process exits for any
 //! reason, only this filter ends: the path continues, further input is dropped (`filter ended`),
 //! and the final report names the reason. docs/book/decisions/0030-untrusted-filters.md
 

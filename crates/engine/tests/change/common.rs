@@ -58,7 +58,7 @@ pub(crate) fn build_paths(text: &str) -> Vec<BuiltPath> {
     build_paths_with(text, test_settings())
 }
 
-/// Builds the paths of a line with the sinks of these settings.
+/// Builds the paths of a request with the sinks of these settings.
 pub(crate) fn build_paths_with(text: &str, settings: Settings) -> Vec<BuiltPath> {
     let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));

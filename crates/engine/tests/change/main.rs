@@ -1,4 +1,4 @@
-//! Tests of changes of running paths. Every block from a source must reach exactly one of the old
+//! Tests of changes to running paths. Every block from a source must reach exactly one of the old
 //! and the new graph, in order, as the numbers in the blocks show.
 
 mod adapt;

@@ -1,4 +1,4 @@
-//! Tests of changes of paths whose operands hold blocks: every block must leave its section once
+//! Tests of changes to paths whose operands hold blocks: every block must leave its section once
 //! and unchanged (docs/book/decisions/0047-operands.md).
 
 use crate::common::edit_losslessly;

@@ -1,4 +1,4 @@
-//! Tests of published filter state (`state=NAME`) during changes of the path. The name and the
+//! Tests of published filter state (`state=NAME`) during changes to the path. The name and the
 //! content of the state must stay with the filter.
 
 use crate::common::{

@@ -26,7 +26,7 @@ const END_KIND: u32 = 5;
 const PULL_EVENT: u32 = 1;
 /// Event code of blocks from a ring.
 const IMPORT_EVENT: u32 = 2;
-/// Event code of a change of the path.
+/// Event code of a change to the path.
 const CHANGE_EVENT: u32 = 8;
 
 /// A block of the file: its kind if it is a local block, and its bytes.

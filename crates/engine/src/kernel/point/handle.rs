@@ -1,5 +1,5 @@
-//! Handle of a request at an attach point. The handle reads the counters of the request, replaces
-//! it and removes it.
+//! Handles of requests at an attach point. A handle reads the counters of its request, and replaces
+//! or removes it.
 
 use super::request::NewRequest;
 use super::{Point, successor};
