@@ -50,7 +50,7 @@ impl DbufIdRanges {
         Self { first, file: None, next: first, by_user, holders, continues: false }
     }
 
-    /// Removes the file when the daemon ends, unless a process may still use ids.
+    /// Removes the file when the daemon exits, unless a process may still use ids.
     pub(crate) fn remove_file(&self, directory: &OwnedFd) {
         // For an exited process that has not been reaped, the link is gone, too.
         let runs = |process: &i32| {
@@ -87,7 +87,7 @@ impl DbufIdRanges {
         Some(range)
     }
 
-    /// Opens the file, and continues with the id at which the last daemon ended.
+    /// Opens the file, and continues after the last id that an earlier daemon allocated.
     fn open_file(&mut self, directory: &OwnedFd) -> Option<()> {
         let file = File::from(local_socket::open_private_file(directory, IDS_FILE).ok()?);
         let mut text = String::new();

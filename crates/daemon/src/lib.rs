@@ -6,7 +6,7 @@
 //! - [`directory`]: the directory with the sockets, locked by one daemon at a time.
 //!
 //! The protocol and its clients are in the crate `member`. The daemon runs no user's filter in its
-//! own process: a path runs in a process of its user and continues when the daemon ends.
+//! own process: a path runs in a process of its user and continues when the daemon exits.
 #![forbid(unsafe_code)]
 
 pub mod directory;

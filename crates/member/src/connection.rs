@@ -53,7 +53,7 @@ pub enum Received {
     Closed,
 }
 
-/// The error of a connection that is unusable because the peer has closed it or reads its replies
+/// The error for a connection that became unusable because the peer closed it or reads its replies
 /// too slowly.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Disconnected;

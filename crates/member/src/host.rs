@@ -1,11 +1,11 @@
 //! The daemon as host of kernel programs, for a process that may not load programs or that shares
 //! programs with other processes. [SL §8; CONTRACT 21, 25; RELIABILITY T2, T10]
 //!
-//! The host attaches part of a request ([`engine::kernel::KernelRequest`]) and maps its rings
-//! read-only into this process. Each part has a connection of its own; when the connection closes,
-//! the daemon removes the part from the program.
+//! The host attaches the kernel part of a request ([`engine::kernel::KernelRequest`]) and maps its
+//! rings read-only into this process. Each such part has its own connection; when the connection
+//! closes, the daemon removes the part from the program.
 //!
-//! If the daemon ends without passing its state to a successor, the program ends too: the path
+//! If the daemon exits without passing its state to a successor, the program ends too: the path
 //! reads the frames already copied, and ends with a message ([`Attachment::export_failure`]). If a
 //! request changes, its new version is prepared over a second connection and then replaces the old
 //! one. If a service manager preserves the connections, the next daemon completes the calls of the
@@ -144,8 +144,8 @@ impl DaemonHost {
     }
 
     /// Sends `Attach` on a new connection and receives the rings. If `instead` is given, the daemon
-    /// only prepares the part, which starts to run on `Switch`. Blocks for at most [`LONG_TIMEOUT`]
-    /// per message.
+    /// only prepares the kernel part, which starts to run on `Switch`. Blocks for at most
+    /// [`LONG_TIMEOUT`] per message.
     fn request_rings(
         &self,
         asked: &KernelRequest<'_>,
@@ -202,7 +202,7 @@ struct RemoteRequest {
     lost: Mutex<Option<Failure>>,
 }
 
-/// The reason for the end of a request in the kernel.
+/// The reason why a request in the kernel ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum EndCause {
     /// This process has detached the request.

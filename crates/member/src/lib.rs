@@ -15,7 +15,7 @@
 //! - [`worker`]: the service of a path.
 //!
 //! The server is the crate `daemon`. A path does not depend on it: it runs in a process of its user
-//! and continues when the daemon ends.
+//! and continues when the daemon exits.
 #![forbid(unsafe_code)]
 
 pub mod client;

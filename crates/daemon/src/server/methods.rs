@@ -33,7 +33,7 @@ pub(super) struct Answer {
     pub(super) continues: bool,
 }
 
-/// Upper bound of the length of a serialized path without its request, in bytes: its name, its log
+/// Upper bound on the length of a serialized path without its request, in bytes: its name, its log
 /// and fixed fields.
 const PATH_BYTES: usize = 4096 + 512;
 

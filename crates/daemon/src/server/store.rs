@@ -11,7 +11,7 @@
 //! encodes its state ([`KnownState`]). The programs keep running between two daemons; the next
 //! daemon adopts them under its own policy and answers outstanding calls. Descriptors of kernel
 //! requests are stored only if the manager announces a store (`FDSTORE` in the environment, systemd
-//! 254); otherwise readers are notified that the daemon has ended.
+//! 254); otherwise readers are notified that the daemon has exited.
 
 use super::registry::Entry;
 use engine::kernel::point::{Keeper, PERSISTED_PREFIX};

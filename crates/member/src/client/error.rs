@@ -1,10 +1,10 @@
-//! The error of a call to the daemon or to a path.
+//! The errors that a call to the daemon or to a path can return.
 
 use crate::faults::format_fault;
 use crate::varlink::{Fault, MessageError};
 use std::path::PathBuf;
 
-/// The error of a call.
+/// The reason why a call failed.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 pub enum ClientError {
     /// No daemon listens in these directories.

@@ -124,7 +124,7 @@ pub struct Tap {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WriteTo {
-    /// Node at whose output is written; `None` for the source.
+    /// Node at whose output the blocks are written; `None` for the source.
     pub node: Option<String>,
     /// Number that the node keeps through changes, instead of `node`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -132,7 +132,7 @@ pub struct WriteTo {
     /// Class of the blocks, as after `|` in a request; `None` for the class of a source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
-    /// Form of what is written: `bytes`, which is the default, or `capture`.
+    /// Form of the written data: `bytes`, which is the default, or `capture`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub form: Option<String>,
 }

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 pub struct Attach {
     /// Text of the request.
     pub line: String,
-    /// The part, in the form of [`engine::kernel::delegation::KernelPart::to_text`].
+    /// The kernel part of the request, in the form of
+    /// [`engine::kernel::delegation::KernelPart::to_text`].
     pub part: String,
     /// Identity of the caller's network namespace, from
     /// [`network_namespace_id`](crate::host::network_namespace_id).

@@ -24,7 +24,7 @@ pub struct NodesReply {
 /// A node of a plan.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct NodeDetails {
-    /// Number that the node keeps through all changes of the request, or `None` if several
+    /// Number that the node keeps through all changes to the request, or `None` if several
     /// processes run the path.
     pub id: Option<u64>,
     /// Name of the node, unique in the plan.

@@ -2,8 +2,8 @@
 //!
 //! One thread, which is not a space, registers the path with the daemon, accepts connections that
 //! the daemon passes on, and answers calls by commands to the spaces ([`engine::live`]). When the
-//! daemon ends, the thread registers the path with the next daemon. The path itself does not depend
-//! on the service.
+//! daemon exits, the thread registers the path with the next daemon. The path itself does not
+//! depend on the service.
 //!
 //! Clients were admitted by the daemon: they belong to the path's user or to root. Still, the
 //! thread never blocks on a client, and disconnects a client that reads its replies too slowly.
@@ -44,7 +44,7 @@ impl Worker {
     /// Registers a path and starts a thread that serves its clients. Blocks until the daemon
     /// replies.
     ///
-    /// If the daemon ends during the call or does not reply in time, the thread registers the path
+    /// If the daemon exits during the call or does not reply in time, the thread registers the path
     /// with the next daemon. For a path with a name, which must be unique, the call fails instead.
     pub fn start(
         client: Client,
@@ -87,7 +87,7 @@ impl Worker {
         Ok(Self { shared, thread: Some(thread), number })
     }
 
-    /// Returns the number first assigned to the path, or `None` if the daemon ended during
+    /// Returns the number first assigned to the path, or `None` if the daemon exited during
     /// registration.
     #[must_use]
     pub const fn number(&self) -> Option<u32> {

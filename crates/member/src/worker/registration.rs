@@ -23,7 +23,7 @@ pub(super) struct Shared {
     pub(super) ended: Mutex<Option<Ended>>,
 }
 
-/// A registration with a daemon. A hangup of either socket means that the daemon has ended.
+/// A registration with a daemon. A hangup of either socket means that the daemon has exited.
 #[derive(Debug)]
 pub(super) struct Registration {
     pub(super) client: Client,

@@ -70,7 +70,7 @@ pub(super) fn attach_writer(
     Ok(attached.map_err(|why| refused(&why))?.into_socket())
 }
 
-/// Returns the only part of a path. Fails if there are several.
+/// Returns the only connected component of a path. Fails if there are several.
 fn only_part(lives: &[Live]) -> Result<&Live, Fault> {
     match lives {
         [live] => Ok(live),

@@ -342,8 +342,8 @@ impl KernelThread {
         }
     }
 
-    /// Checks that the policy grants a user everything that a part needs. Fails with the node and
-    /// the reason.
+    /// Checks that the policy grants a user everything that the kernel part of a request needs.
+    /// Fails with the node and the reason.
     fn check_grants(
         &self,
         who: &Credentials,
