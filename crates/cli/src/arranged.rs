@@ -62,7 +62,7 @@ fn move_request_words(words: &[OsString], command: &clap::Command) -> Vec<OsStri
 
 /// The role of an argument on the command line.
 enum WordKind {
-    /// A part of the request.
+    /// A word of the request.
     Line,
     /// An option of the command.
     Flag,

@@ -1,8 +1,8 @@
 //! `streamline mount`: shows the running paths as a file system.
 //!
-//! Without a command the file system is served by a process in the background, which ends when it
-//! is unmounted. With a command it is served by this process while the command runs, in a new user
-//! namespace if the user has no other way to mount.
+//! Without a command the file system is served by a process in the background, which exits when the
+//! file system is unmounted. With a command it is served by this process while the command runs, in
+//! a new user namespace if the user has no other way to mount.
 
 use crate::arguments::mount::MountArguments;
 use crate::failure::report_system_error;

@@ -1,5 +1,5 @@
 //! Comparison of the measurements of a run with the planner's estimates (`explain --analyze`), and
-//! the resulting changes of the next plan.
+//! the resulting changes in the next plan.
 //!
 //! The measurements update the saved cost table. The plan is saved with them, so that the next
 //! `explain` of the same request can report the differences and their causes.
@@ -25,7 +25,7 @@ pub struct Analysis {
     pub changes: Vec<String>,
 }
 
-/// The error of saving measurements.
+/// The reason why measurements could not be saved.
 #[derive(Debug)]
 pub enum SaveError {
     /// Neither `XDG_STATE_HOME` nor `HOME` is set.

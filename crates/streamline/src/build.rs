@@ -1,4 +1,4 @@
-//! Building of a prepared request into paths that are ready to run.
+//! Construction of paths that are ready to run, from a prepared request.
 
 use crate::error::OpenError;
 use crate::options::Options;

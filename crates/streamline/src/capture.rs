@@ -59,7 +59,7 @@ pub struct Capture {
     skipped: u64,
 }
 
-/// The frames of an interface that are received, or those that are sent.
+/// The received frames of an interface, or its sent frames.
 #[derive(Debug)]
 struct Direction {
     reader: Reader,
@@ -79,8 +79,8 @@ pub struct CapturedFrame {
     pub captured: usize,
     /// True if the host sends the frame.
     pub is_sent: bool,
-    /// True if the kernel program was unsure if the frame matches the filter of the settings. The
-    /// caller must decide it.
+    /// True if the kernel program was unsure whether the frame matches the filter of the settings.
+    /// The caller must then test the frame itself.
     pub is_undecided: bool,
 }
 
@@ -98,7 +98,7 @@ pub struct CaptureCounts {
 }
 
 impl Capture {
-    /// Attaches the programs of the capture. Each frame from then on is captured.
+    /// Attaches the programs of the capture. All frames from then on are captured.
     ///
     /// # Errors
     ///
@@ -197,8 +197,8 @@ impl Capture {
         self.directions.iter_mut().any(|direction| direction.reader.front_frame().is_some())
     }
 
-    /// Returns the time for which a frame may arrive without a notification, counted from now.
-    /// After it the next frame notifies a doorbell.
+    /// Returns the remaining time in which frames may arrive without a notification. The next frame
+    /// after that notifies a doorbell.
     #[must_use]
     pub fn silence_left(&self) -> Duration {
         let notified = self.directions.iter().map(|direction| direction.reader.notified_at()).max();

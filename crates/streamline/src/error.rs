@@ -49,7 +49,7 @@ pub enum OpenError {
     /// Registration with the daemon failed, although the options require it.
     #[error("{0}")]
     Unregistered(Box<ClientError>),
-    /// A worker ended before it was ready. A worker that was not killed has already reported why.
+    /// A worker exited before it was ready. A worker that was not killed has already reported why.
     #[error("engine {number} {} before it was ready", describe_end(*.ended))]
     Worker {
         /// Number of the worker, from 1.
@@ -78,7 +78,7 @@ impl OpenError {
     }
 }
 
-/// Describes the end of a worker process.
+/// Describes the exit of a worker process.
 fn describe_end(ended: Option<ProcessEnd>) -> String {
     ended.map_or_else(|| "was gone".to_owned(), |ended| ended.to_string())
 }

@@ -303,7 +303,7 @@ fn find_callback(arguments: &Arguments) -> Option<Callback> {
     lock(&CALLBACKS).get(&arguments.number(NUMBER_PARAMETER)?).cloned()
 }
 
-/// The reasons for which a callback filter drops blocks.
+/// The reasons why a callback filter drops blocks.
 const CALLBACK_REASONS: &[&str] = &["unanswered"];
 const UNANSWERED_REASON: Reason =
     Description { reasons: CALLBACK_REASONS, ..Description::EMPTY }.reason("unanswered");

@@ -100,7 +100,7 @@ fn permit_start(options: &Options) {
     shared::set_starter(start_prefix);
 }
 
-/// Starts the process of a prefix, and waits until the prefix runs or the process has ended. The
+/// Starts the process of a prefix, and waits until the prefix runs or the process has exited. The
 /// process detaches from the terminal, because it belongs to no single request.
 fn start_prefix(text: &str) -> Result<Started, Failure> {
     let failed = |why: &dyn std::fmt::Display| Failure::new("start", "a shared prefix", why);

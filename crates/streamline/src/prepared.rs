@@ -1,4 +1,4 @@
-//! A prepared request, which is parsed and planned. The machine is unchanged.
+//! A prepared request: it is parsed and planned, and the machine is still unchanged.
 
 use crate::error::OpenError;
 use crate::hosts::Hosts;

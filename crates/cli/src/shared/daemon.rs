@@ -95,7 +95,7 @@ fn print_error(error: &DirectoryError) -> Status {
     Status::Failed
 }
 
-/// Sends state variables to the service manager, if there is one.
+/// Sends variables that describe the daemon's state to the service manager, if there is one.
 fn notify_manager(lines: &str) {
     if let Err(error) = service::notify(lines, &[]) {
         terminal::print_warning(&format!("the service manager was not notified: {error}"));

@@ -1,5 +1,5 @@
-//! Tables of the kernel programs that all users share. There is one program per interface and
-//! direction. `ps`, `top` and `spaces` print its users and counters.
+//! Tables of the kernel programs that all users share, one per interface and direction, with their
+//! users and counters. `ps`, `top` and `spaces` print these tables.
 
 use super::connect::user_name;
 use super::table::format_table;

@@ -124,7 +124,8 @@ fn build_and_run(
     Ok(())
 }
 
-/// Blocks until the next command. Returns `None` if the parent has ended or the command is invalid.
+/// Blocks until the next command. Returns `None` if the parent has exited or the command is
+/// invalid.
 fn next_command(commands: &mut BufReader<UnixStream>) -> Option<Command> {
     let mut text = String::new();
     let read = commands.read_line(&mut text).ok()?;

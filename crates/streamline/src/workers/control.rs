@@ -113,7 +113,7 @@ impl RunningRequests {
     }
 }
 
-/// The reason for which a change failed in a worker.
+/// The reason why a change failed in a worker.
 enum ChangeError {
     /// The worker has refused the change, or has ended.
     Refused(String),

@@ -208,7 +208,7 @@ impl Supervisor {
         self.workers.iter().for_each(|worker| worker.send(command));
     }
 
-    /// Blocks until all workers have ended; stops them when `stop` becomes readable or `time` ns
+    /// Blocks until all workers have exited; stops them when `stop` becomes readable or `time` ns
     /// have elapsed since `begin`.
     fn wait_for_workers(
         &mut self,
@@ -351,7 +351,7 @@ impl Worker {
         }
     }
 
-    /// Sends a command to the worker. Has no effect if the worker has ended.
+    /// Sends a command to the worker. Has no effect if the worker has exited.
     fn send(&self, command: &Command) {
         let _ = message::send(&self.commands, command);
     }
