@@ -3,7 +3,7 @@
 //!
 //! A call that finds the object in use fails instead of waiting. The thread that uses the object
 //! first becomes the owner, whose calls cost no atomic exchange: a call of `streamline_splice` on
-//! two ends would otherwise spend two thirds of its time in locks (decision 0105).
+//! two ends would otherwise spend a third of its time in locks (decision 0105).
 //!
 //! Invariants, cited below:
 //! - B1 The owner writes the address of the lock into its record, executes a light fence, and reads
