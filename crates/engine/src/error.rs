@@ -5,7 +5,7 @@ use filter::Mistake;
 use pipeline::graph::NodeId;
 use pipeline::plan::KernelRefusal;
 
-/// The reason why a plan could not be built.
+/// A failure to build a plan.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
     /// An invalid argument that is only detected when the filter is created.

@@ -40,7 +40,7 @@ pub enum SpaceTask {
     Process(u32),
 }
 
-/// The reason why a space could not be pinned to processors.
+/// A failure to pin a space to processors.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PinError {
     /// The space has ended or has not started.

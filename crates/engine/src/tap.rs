@@ -29,7 +29,7 @@ pub fn parse_since(text: &str) -> Result<TapOrigin, String> {
     ago.and_then(Result::ok).map(TapOrigin::Ago).ok_or_else(usage)
 }
 
-/// The reason why a node could not be tapped.
+/// A failure to tap a node.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TapError {
     /// No node matches, or several nodes match. The text is the message.

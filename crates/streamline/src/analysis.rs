@@ -25,7 +25,7 @@ pub struct Analysis {
     pub changes: Vec<String>,
 }
 
-/// The reason why measurements could not be saved.
+/// A failure to save measurements.
 #[derive(Debug)]
 pub enum SaveError {
     /// Neither `XDG_STATE_HOME` nor `HOME` is set.

@@ -105,7 +105,8 @@ pub(super) enum Tally {
     Left(usize, LeftReason),
 }
 
-/// The reason why a gate left a frame although its expression does not exclude the frame.
+/// The reason for leaving a frame to the host or to another request, although the gate's expression
+/// does not exclude the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LeftReason {
     /// The frame is a fragment, so the expression sees only part of the datagram.

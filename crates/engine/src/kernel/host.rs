@@ -97,7 +97,7 @@ pub trait ProgramSwitch: fmt::Debug + Send {
     fn switch(&mut self) -> Result<(), SwitchError>;
 }
 
-/// The reason why a replacement failed. The old request keeps running.
+/// A failure to replace a running request, which then runs on.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SwitchError {
     /// The new request cannot run at this attach point.

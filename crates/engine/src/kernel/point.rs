@@ -75,7 +75,7 @@ pub(crate) struct Point {
     state: Mutex<PointState>,
 }
 
-/// The reason why a request could not be attached.
+/// A failure to attach a request.
 #[derive(Debug)]
 pub(crate) enum AddError {
     /// One program cannot hold the request in addition to the existing requests.

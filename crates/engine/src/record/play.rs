@@ -80,8 +80,7 @@ impl Replay {
         self.stalls.end_changer();
     }
 
-    /// Decides how a space proceeds at a recorded change. `wanted` is true if the change requested
-    /// the space.
+    /// Decides how a space proceeds at a recorded change. `wanted`: true if the change needs it.
     fn swap_decision(&self, number: u64, wanted: bool) -> SwapDecision {
         let changes = self.changes();
         match &changes.over {

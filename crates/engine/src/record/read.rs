@@ -56,7 +56,7 @@ pub enum Completeness {
     Changed,
 }
 
-/// The reason why a file cannot be replayed at all.
+/// A failure to open a file, which then cannot be replayed at all.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// The file could not be opened or read.

@@ -32,7 +32,7 @@ pub(super) struct Supervisor {
     kept: HelperProcess,
     /// The socket on which the process sends its final message.
     words: OwnedFd,
-    /// The reason why the process was killed; unset if it was not killed.
+    /// The reason for killing the process; unset if it was not killed.
     why: OnceLock<String>,
     /// The final message of the process; unset until it has been read.
     final_message: OnceLock<Vec<u8>>,

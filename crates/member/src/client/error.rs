@@ -4,7 +4,7 @@ use crate::faults::format_fault;
 use crate::varlink::{Fault, MessageError};
 use std::path::PathBuf;
 
-/// The reason why a call failed.
+/// An error in a call to the daemon or to a path.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 pub enum ClientError {
     /// No daemon listens in these directories.

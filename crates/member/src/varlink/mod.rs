@@ -66,7 +66,7 @@ pub struct Reply {
     pub error: Option<String>,
 }
 
-/// The reason why a message could not be parsed.
+/// An error in a message, which therefore could not be parsed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MessageError {
     /// The message is longer than [`MESSAGE_MAX`] or [`REPLY_MAX`].

@@ -33,9 +33,10 @@ pub(super) struct Discovery {
 /// The thread of the sources, which also reads the rings of the kernel.
 pub(super) const FIRST_THREAD: &str = "thread0";
 
-/// The reason why a thread cannot run a program.
+/// The reason for not running a program in a thread.
 const PROGRAM_REASON: &str = "an ordinary program: a process of its own";
-/// The reason why a thread cannot run an untrusted filter, with the limits of its process.
+/// The reason for not running an untrusted filter in a thread, with the limits of the filter's
+/// process.
 pub(super) const UNTRUSTED_REASON: &str = "untrusted: a process of its own, which reads its input \
                                     and can only answer: no files, no network, no other process";
 /// The maximum number of characters of a command in the name of its process.

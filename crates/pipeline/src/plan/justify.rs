@@ -7,11 +7,11 @@ use super::select::Selection;
 use crate::graph::{Graph, Node, NodeId, Step, Use};
 use crate::names::unique_names;
 
-/// The reason why a sink that writes files has a thread of its own.
+/// The reason for giving a sink that writes files a thread of its own.
 const WRITES_FILES_REASON: &str =
     "writes files: a space of its own, so that a slow disk delays no other filter";
 
-/// The reason why such a sink stays in the thread that reads a ring of the kernel.
+/// The reason for leaving such a sink in the thread that reads a ring of the kernel.
 const WITH_READER_REASON: &str =
     "reads the kernel's ring, which holds the frames while a disk is slow";
 

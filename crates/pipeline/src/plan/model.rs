@@ -235,7 +235,7 @@ pub struct Replicas {
 pub struct ReplicaRefusal {
     /// The filter.
     pub node: NodeId,
-    /// The reason why the filter has no replicas.
+    /// The reason for the lack of replicas.
     pub why: String,
 }
 

@@ -113,7 +113,7 @@ impl RunningRequests {
     }
 }
 
-/// The reason why a change failed in a worker.
+/// A failure to change the request of a worker.
 enum ChangeError {
     /// The worker has refused the change, or has ended.
     Refused(String),

@@ -34,7 +34,7 @@ pub(super) struct Version {
     behind_tag: Vec<bool>,
 }
 
-/// The reason why a program could not be built.
+/// A failure to build a program.
 #[derive(Debug)]
 pub(super) struct VersionError {
     at: Option<(u32, NodeId)>,
