@@ -104,22 +104,36 @@ impl Live {
             return Err(TapError::Closed(why.to_owned()));
         }
         let classes = classes.map(|label| self.classes_leaving(number, &label)).transpose()?;
-        let form = self.tap_form(number, form)?;
-        let here = (0..self.spaces().len()).find(|space| {
-            let asked = self.execute(*space, limit, move |space| space.can_tap(number));
-            asked.unwrap_or(false)
-        });
-        let Some(space) = here else {
-            let why = "no thread emits blocks there: the node is a sink, or has replicas";
+        // One for each replica of the node.
+        let spaces: Vec<usize> = (0..self.spaces().len())
+            .filter(|space| {
+                let asked = self.execute(*space, limit, move |space| space.can_tap(number));
+                asked.unwrap_or(false)
+            })
+            .collect();
+        if spaces.is_empty() {
+            let why = "no thread emits blocks there: the node is a sink";
             return Err(TapError::Closed(why.to_owned()));
-        };
-        let (tap, feed) =
-            Tap::new(pipe, policy, patience, (form, classes)).map_err(TapError::Machine)?;
-        let began = self.execute(space, limit, move |space| space.tap(number, since, feed));
-        match began.map_err(TapError::NotTaken)? {
-            Some(began) => Ok((tap, began)),
-            None => Err(TapError::Closed("it was changed at this moment: try again".to_owned())),
         }
+        let forms = spaces.iter().map(|_| self.tap_form(number, form)).collect::<Result<_, _>>()?;
+        let (tap, feeds) =
+            Tap::new(pipe, policy, patience, (forms, classes)).map_err(TapError::Machine)?;
+        let mut whole: Option<TapStart> = None;
+        for (space, feed) in spaces.into_iter().zip(feeds) {
+            let began = self.execute(space, limit, move |space| space.tap(number, since, feed));
+            let Some(began) = began.map_err(TapError::NotTaken)? else {
+                let why = "it was changed at this moment: try again".to_owned();
+                return Err(TapError::Closed(why));
+            };
+            let before = whole.unwrap_or_default();
+            whole = Some(TapStart {
+                block: before.block + began.block,
+                past: before.past + began.past,
+                ago_ns: before.ago_ns.max(began.ago_ns),
+                remembers: before.remembers || began.remembers,
+            });
+        }
+        Ok((tap, whole.unwrap_or_default()))
     }
 
     /// Returns the number of the node that `wanted` names, or of the first source.

@@ -17,6 +17,23 @@ pub fn splice_out(pipe: impl AsFd, to: impl AsFd, length: usize) -> Result<usize
         .context("splice", "out of a pipe")
 }
 
+/// Returns the number of bytes that a pipe holds. Does not block.
+pub fn readable_length(pipe: impl AsFd) -> Result<usize> {
+    let length = rustix::io::ioctl_fionread(pipe).context("ioctl", "FIONREAD")?;
+    Ok(usize::try_from(length).unwrap_or(usize::MAX))
+}
+
+/// Writes bytes into a pipe. Returns the number of bytes written.
+pub fn write(pipe: impl AsFd, bytes: &[u8]) -> Result<usize> {
+    rustix::io::write(pipe, bytes).context("write", "a pipe")
+}
+
+/// Sets the capacity of a pipe in bytes, rounded up to a power of two of pages. Fails with EPERM if
+/// the user may not have pipes of this size.
+pub fn set_capacity(pipe: impl AsFd, bytes: usize) -> Result<usize> {
+    rustix::pipe::fcntl_setpipe_size(pipe, bytes).context("fcntl", "F_SETPIPE_SZ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -39,5 +56,13 @@ mod tests {
         second.read_exact(&mut out[..4]).unwrap();
         assert_eq!(&out[..4], b"ddle");
         assert!(splice_out(&file, &file, 1).is_err(), "neither is a pipe");
+    }
+
+    #[test]
+    fn capacity_and_length_of_a_pipe() {
+        let (reading, mut writing) = std::io::pipe().unwrap();
+        assert_eq!(set_capacity(&writing, 8192).unwrap(), 8192);
+        std::io::Write::write_all(&mut writing, b"four").unwrap();
+        assert_eq!(readable_length(&reading).unwrap(), 4);
     }
 }

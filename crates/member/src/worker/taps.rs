@@ -14,6 +14,9 @@ use std::time::Duration;
 /// Default and maximum time without progress of the reader, in ms.
 const PATIENCE_MS: (u64, u64) = (10_000, 24 * 3600 * 1000);
 
+/// Capacity of the pipe of a tap in bytes.
+const PIPE_SIZE: usize = 512 << 10;
+
 /// Starts a tap. Returns the tap, its start, and the reading end of its pipe. Blocks for at most
 /// `limit` until the spaces reply.
 pub(super) fn start_tap(
@@ -32,6 +35,8 @@ pub(super) fn start_tap(
         Some(other) => return Err(refused(&format!("it has no form `{other}`"))),
     };
     let (near, pipe) = sys::descriptor::pipe().map_err(|error| refused(&error))?;
+    // Without a larger pipe the reader is woken more often.
+    let _ = sys::pipe::set_capacity(&pipe, PIPE_SIZE);
     let wanted = TapRequest {
         node: asked_node(asked.id, asked.node.as_ref()),
         classes: asked.classes.clone(),

@@ -196,12 +196,12 @@ impl Node {
         matches!(self.operator, Operator::Sink(_)) && self.process().is_some()
     }
 
-    /// Returns true if a tap can read the output of the node. Returns false for ring ends,
-    /// dispatchers and replicas.
+    /// Returns true if a tap can read the output of the node. Returns false for ring ends and
+    /// dispatchers. The output of a replica is its share of the filter's output.
     pub const fn can_be_tapped(&self) -> bool {
         let section = matches!(self.operator, Operator::Section(_) | Operator::OperandSection(_));
         let part = section || matches!(self.operator, Operator::Source(_) | Operator::Filter(_));
-        part && !self.copied && !self.has_moved
+        part && !self.has_moved
     }
 
     /// Returns true if writers can add blocks to the output of the node.

@@ -9,14 +9,12 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Maximum backlog of a tap in bytes.
 pub const BACKLOG_MAX: usize = 8 << 20;
-/// Number of bytes that a writable pipe accepts at once without blocking.
-const PIPE_WRITE_MAX: usize = 4096;
 /// Interval at which a thread that waits for the tap's reader checks whether the tap has ended.
 const END_POLL: Duration = Duration::from_millis(100);
 /// Maximum time for completing a partly written record after the tap has ended.
@@ -79,7 +77,8 @@ pub struct TapStats {
     pub frames: u64,
     /// Number of frames skipped because the backlog was full.
     pub skipped: u64,
-    /// Numbers of the skipped blocks in the output of the node.
+    /// Numbers of the skipped blocks; blocks are counted over the output of the node. Empty for a
+    /// node with replicas, whose blocks have no common order.
     pub missing: LossRanges,
     /// Number of blocks without a frame, or with a link type other than that of the first frame.
     pub no_frame: u64,
@@ -112,16 +111,16 @@ pub struct Tap {
     ended: mpsc::Receiver<()>,
 }
 
-/// The end of a tap in the space, which sends records to the writing thread.
+/// The end of a tap in a space, which sends records to the writing thread.
 #[derive(Debug)]
 pub struct TapFeed {
     pub(super) shared: Arc<TapState>,
-    pub(super) to: mpsc::Sender<Vec<u8>>,
+    pub(super) to: mpsc::Sender<Records>,
+    /// Number of the replica that the space runs; 0 for a node without replicas.
+    pub(super) replica: usize,
     pub(super) policy: OverrunPolicy,
     /// Number of blocks that have left the node so far.
     pub(super) left: u64,
-    /// Link type and header of the first frame; a capture contains only one link type.
-    pub(super) first: Option<FrameHeader>,
     /// Form of the records.
     pub(super) records: RecordForm,
     /// Classes of the blocks to send, or `None` to send all blocks that at least one arc accepts.
@@ -133,14 +132,39 @@ pub struct TapFeed {
 pub(super) enum RecordForm {
     /// Frames as records of a capture.
     Capture,
+    /// Bytes in view, one block behind the other.
+    Bytes,
     /// Blocks with their frames.
     Blocks,
     /// Blocks with the bytes in view.
     Views,
 }
 
+impl RecordForm {
+    const fn of(form: &TapForm) -> Self {
+        match form {
+            TapForm::Capture => Self::Capture,
+            TapForm::Bytes(None) => Self::Bytes,
+            TapForm::Bytes(Some(_)) => Self::Views,
+            TapForm::Json(_) => Self::Blocks,
+        }
+    }
+}
+
+/// Records that a space sends to the thread of a tap.
+#[derive(Debug)]
+pub(super) struct Records {
+    /// Number of the replica that emitted the blocks.
+    pub(super) replica: usize,
+    pub(super) bytes: Vec<u8>,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct TapState {
+    /// True if several replicas send blocks, which have no common order.
+    pub(super) is_merged: bool,
+    /// Header of the first frame, with its link type; a capture contains only one link type.
+    pub(super) first: OnceLock<FrameHeader>,
     /// Backlog in bytes.
     pub(super) backlog: AtomicUsize,
     pub(super) frames: AtomicU64,
@@ -166,9 +190,9 @@ impl TapState {
 }
 
 impl Tap {
-    /// Creates a tap that writes blocks in this form into this pipe. Returns the handle of the tap,
-    /// and the feed through which the space sends blocks. The feed sends the blocks with the given
-    /// classes, or by default the blocks that at least one arc accepts.
+    /// Creates a tap that writes blocks into this pipe: in one form, or in a form for each replica
+    /// of the node. Returns its handle, and its end in the space of each replica. The ends send
+    /// blocks with these classes, or those that at least one arc accepts.
     ///
     /// # Errors
     ///
@@ -177,32 +201,37 @@ impl Tap {
         pipe: OwnedFd,
         policy: OverrunPolicy,
         patience: Duration,
-        (form, classes): (TapForm, Option<SelectedClasses>),
-    ) -> sys::Result<(Self, TapFeed)> {
-        let records = match form {
-            TapForm::Capture => RecordForm::Capture,
-            TapForm::Bytes(_) => RecordForm::Views,
-            TapForm::Json(_) => RecordForm::Blocks,
-        };
-        let shared = Arc::new(TapState::default());
+        (forms, classes): (Vec<TapForm>, Option<SelectedClasses>),
+    ) -> sys::Result<(Self, Vec<TapFeed>)> {
+        let records: Vec<RecordForm> = forms.iter().map(RecordForm::of).collect();
+        let is_merged = forms.len() > 1;
+        let shared = Arc::new(TapState { is_merged, ..TapState::default() });
         let (to, comes) = mpsc::channel();
         let (ends, ended) = mpsc::channel();
+        sys::fuse::set_nonblocking(&pipe)?;
         let writer = TapWriter {
             pipe: File::from(pipe),
             patience,
             shared: Arc::clone(&shared),
             begun: false,
-            form,
+            forms,
             _ends: ends,
         };
         let thread = std::thread::Builder::new().name("tap".to_owned());
         let thread = thread.spawn(move || writer.run(&comes)).map_err(|error| {
             sys::Error::new("clone", "a thread", error.raw_os_error().unwrap_or(0))
         })?;
-        let (left, first) = (0, None);
-        let feed =
-            TapFeed { shared: Arc::clone(&shared), to, policy, left, first, records, classes };
-        Ok((Self { shared, thread: Some(thread), ended }, feed))
+        let feed = |(replica, records)| TapFeed {
+            shared: Arc::clone(&shared),
+            to: to.clone(),
+            replica,
+            policy,
+            left: 0,
+            records,
+            classes: classes.clone(),
+        };
+        let feeds = records.into_iter().enumerate().map(feed).collect();
+        Ok((Self { shared, thread: Some(thread), ended }, feeds))
     }
 
     /// Waits until the tap has ended, for at most `limit`. After the path has ended, its taps end
@@ -241,20 +270,23 @@ struct TapWriter {
     shared: Arc<TapState>,
     /// True once the header of the capture has been sent.
     begun: bool,
-    form: TapForm,
-    /// Sender that reports the end of the thread when it is dropped.
+    /// Form of the blocks of each replica.
+    forms: Vec<TapForm>,
+    /// Sender whose drop reports the end of the thread.
     _ends: mpsc::Sender<()>,
 }
 
 impl TapWriter {
-    fn run(mut self, comes: &mpsc::Receiver<Vec<u8>>) {
+    fn run(mut self, comes: &mpsc::Receiver<Records>) {
         loop {
             match comes.recv_timeout(END_POLL) {
-                Ok(records) => {
-                    let length = records.len();
-                    let records = self.form.convert(records, self.begun);
+                Ok(Records { replica, bytes }) => {
+                    let length = bytes.len();
+                    let Some(form) = self.forms.get_mut(replica) else { continue };
+                    let records = form.convert(bytes, self.begun);
                     self.begun = true;
-                    self.shared.cut.store(self.form.cut(), Ordering::Relaxed);
+                    let cut = self.forms.iter().map(TapForm::cut).sum();
+                    self.shared.cut.store(cut, Ordering::Relaxed);
                     let written = self.write(&records);
                     self.shared.backlog.fetch_sub(length, Ordering::Relaxed);
                     if let Err(why) = written {
@@ -282,23 +314,23 @@ impl TapWriter {
             if done == end {
                 return Err(TapEnd::ReaderLeft);
             }
-            if !sys::poll::writable(&self.pipe, END_POLL) {
-                let waited = Duration::from_nanos(sys::clock::monotonic().saturating_sub(since));
-                if waited >= if over { self.patience.min(COMPLETION_MAX) } else { self.patience } {
-                    return Err(TapEnd::ReaderStuck(self.patience));
+            match self.pipe.write(bytes.get(done..end).unwrap_or_default()) {
+                Ok(written) => {
+                    done += written;
+                    since = sys::clock::monotonic();
                 }
-                continue;
-            }
-            // A pipe with room accepts this many bytes without blocking (pipe(7)).
-            match self
-                .pipe
-                .write(bytes.get(done..end.min(done + PIPE_WRITE_MAX)).unwrap_or_default())
-            {
-                Ok(written) => done += written,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let waited =
+                        Duration::from_nanos(sys::clock::monotonic().saturating_sub(since));
+                    let limit =
+                        if over { self.patience.min(COMPLETION_MAX) } else { self.patience };
+                    if !sys::poll::writable(&self.pipe, END_POLL) && waited >= limit {
+                        return Err(TapEnd::ReaderStuck(self.patience));
+                    }
+                }
                 Err(_) => return Err(TapEnd::ReaderLeft),
             }
-            since = sys::clock::monotonic();
         }
         Ok(())
     }

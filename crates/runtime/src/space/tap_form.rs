@@ -62,9 +62,7 @@ impl TapForm {
                 let header = Some(if begun { 0 } else { FILE_HEADER_SIZE });
                 return Written { bytes: records, ends: Vec::new(), header };
             }
-            Self::Bytes(None) => each_block(&records, |block| {
-                written.bytes.extend_from_slice(block.bytes());
-            }),
+            Self::Bytes(None) => written.bytes = records,
             Self::Bytes(Some(gatherer)) => each_block(&records, |block| {
                 gatherer.add(block, &mut written);
             }),

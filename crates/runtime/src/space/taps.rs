@@ -30,7 +30,7 @@ impl TapFeed {
         let mut records = Vec::new();
         let mut frames = 0;
         history.visit_since(from, |kept, frame| {
-            if self.has_link_type(*kept, &mut records) {
+            if self.has_link_type(*kept) {
                 history::append_record(kept, frame, &mut records);
                 frames += 1;
             }
@@ -59,8 +59,10 @@ impl TapFeed {
         self.left += count;
         if self.shared.backlog.load(Ordering::Relaxed) >= BACKLOG_MAX {
             self.shared.skipped.fetch_add(count, Ordering::Relaxed);
-            let missing = self.shared.missing.lock();
-            missing.unwrap_or_else(PoisonError::into_inner).add(from, count, None);
+            if !self.shared.is_merged {
+                let missing = self.shared.missing.lock();
+                missing.unwrap_or_else(PoisonError::into_inner).add(from, count, None);
+            }
             if self.policy == OverrunPolicy::End {
                 self.shared.end(TapEnd::BacklogFull);
             }
@@ -70,6 +72,11 @@ impl TapFeed {
         let mut frames = 0;
         for lane in lanes(which) {
             let block = batch.block(lane);
+            if self.records == RecordForm::Bytes {
+                records.extend_from_slice(block.bytes());
+                frames += 1;
+                continue;
+            }
             if self.records != RecordForm::Capture {
                 let views = self.records == RecordForm::Views;
                 TapForm::copy_block(views, &block, &mut records);
@@ -78,7 +85,7 @@ impl TapFeed {
             }
             let kept = FrameHeader::for_block(&block);
             let whole = block.marks.is_frame() && !block.frame.is_empty();
-            if whole && self.has_link_type(kept, &mut records) {
+            if whole && self.has_link_type(kept) {
                 history::append_record(&kept, block.frame, &mut records);
                 frames += 1;
             }
@@ -90,19 +97,21 @@ impl TapFeed {
     }
 
     /// Returns true if the frame has the link type of the capture, which is that of the first
-    /// frame. For the first frame, appends the file header to `records`.
-    fn has_link_type(&mut self, kept: FrameHeader, records: &mut Vec<u8>) -> bool {
-        if self.first.is_none() {
-            records.extend_from_slice(&history::file_header(kept.link));
-        }
-        self.first.get_or_insert(kept).link == kept.link
+    /// frame. For the first frame, sends the file header, which precedes the records of all
+    /// replicas.
+    fn has_link_type(&self, kept: FrameHeader) -> bool {
+        let first = self.shared.first.get_or_init(|| {
+            self.send_records(history::file_header(kept.link).to_vec());
+            kept
+        });
+        first.link == kept.link
     }
 
-    fn send_records(&self, records: Vec<u8>) {
-        if !records.is_empty() {
-            self.shared.backlog.fetch_add(records.len(), Ordering::Relaxed);
+    fn send_records(&self, bytes: Vec<u8>) {
+        if !bytes.is_empty() {
+            self.shared.backlog.fetch_add(bytes.len(), Ordering::Relaxed);
             // A failed send means that the thread has ended and recorded the reason.
-            let _ = self.to.send(records);
+            let _ = self.to.send(Records { replica: self.replica, bytes });
         }
     }
 }
@@ -202,10 +211,10 @@ mod tests {
             records[at + 8..at + 12].copy_from_slice(&LENGTH.to_le_bytes());
         }
         let (mut reader, pipe) = io::pipe().unwrap();
-        let capture = (TapForm::Capture, None);
-        let (tap, feed) =
+        let capture = (vec![TapForm::Capture], None);
+        let (tap, feeds) =
             Tap::new(pipe.into(), OverrunPolicy::Skip, Duration::from_secs(60), capture).unwrap();
-        feed.send_records(records);
+        feeds[0].send_records(records);
         reader.read_exact(&mut [0]).unwrap();
         tap.shared.end(TapEnd::NodeMoved);
         let mut rest = Vec::new();
