@@ -10,8 +10,9 @@
 //! - [`snapshot`]: the paths and counters of the machine, queried only while a program uses the
 //!   file system;
 //! - [`edits`]: changes of the tree, which are edits of paths;
-//! - [`streams`]: open streams, each a tap of its own; [`writers`]: open files that are written;
-//!   [`totals`]: bytes of both; [`events`]: the events of the daemon;
+//! - [`streams`]: open streams, each a tap of its own, and [`transfer`] of their bytes;
+//!   [`writers`]: open files that are written; [`totals`]: bytes of both; [`events`]: the events of
+//!   the daemon;
 //! - [`protocol`]: messages of the kernel; [`inodes`]: their numbers for objects; [`server`]: the
 //!   operations; [`failures`]: reasons of failures; [`mount`]: mounting.
 //!
@@ -34,5 +35,6 @@ pub mod server;
 pub mod snapshot;
 pub mod streams;
 pub mod totals;
+pub mod transfer;
 pub mod tree;
 pub mod writers;

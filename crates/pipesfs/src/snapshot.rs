@@ -13,6 +13,9 @@ use streamline::paths::{self, Client, ClientError, Counters, PathClient};
 pub const CURRENT: Duration = Duration::from_millis(100);
 /// Time for which counters are current.
 const COUNTERS_CURRENT: Duration = Duration::from_millis(10);
+/// Number of times the duration of a query for which its result is used at least. So the walk of a
+/// large tree does not consist of queries.
+const QUERY_TIMES: u32 = 5;
 /// Time between the two samples from which rates are computed.
 const SAMPLE_TIME: Duration = Duration::from_millis(150);
 const SAMPLE_CURRENT: Duration = Duration::from_secs(1);
@@ -29,6 +32,8 @@ pub struct Snapshot {
     /// The reason for an empty tree, if the daemon did not reply.
     pub failure: Option<String>,
     taken: Option<Instant>,
+    /// Duration of the query.
+    took: Duration,
 }
 
 /// The time of the second of two samples, and the counters in both samples.
@@ -41,6 +46,7 @@ pub struct Snapshots {
     latest: RwLock<Arc<Snapshot>>,
     /// The connection to the daemon. Its lock lets one thread at a time send queries.
     client: Mutex<Option<Client>>,
+    /// The end of the time for which counters are used, and the counters, by path.
     counters: Mutex<HashMap<u32, (Instant, Arc<Counters>)>>,
     /// Two samples of the counters of each path.
     samples: Mutex<HashMap<u32, Samples>>,
@@ -61,10 +67,13 @@ impl Snapshots {
         Arc::clone(&self.latest.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns true if the latest snapshot is younger than `age`.
+    /// Returns true if the latest snapshot is younger than `age`. The age may be exceeded by a slow
+    /// query, up to [`QUERY_TIMES`] its duration, unless it is 0.
     #[must_use]
     pub fn is_current(&self, age: Duration) -> bool {
-        self.latest().taken.is_some_and(|taken| taken.elapsed() < age)
+        let latest = self.latest();
+        let age = if age.is_zero() { age } else { age.max(latest.took * QUERY_TIMES) };
+        latest.taken.is_some_and(|taken| taken.elapsed() < age)
     }
 
     /// Queries all paths, unless the latest snapshot is younger than `age`. Blocks until the paths
@@ -75,7 +84,7 @@ impl Snapshots {
             return self.latest();
         }
         let before = self.latest();
-        let taken = Some(Instant::now());
+        let began = Instant::now();
         let asked = self.ask(&mut client, |client| paths::query_paths(client, REPLY_LIMIT));
         let (mut views, failure) = match asked {
             Ok(views) => (views, None),
@@ -99,7 +108,8 @@ impl Snapshots {
             lock(&self.counters).clear();
             lock(&self.samples).clear();
         }
-        let snapshot = Arc::new(Snapshot { generation, tree, failure, taken });
+        let (taken, took) = (Some(began), began.elapsed());
+        let snapshot = Arc::new(Snapshot { generation, tree, failure, taken, took });
         *self.latest.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&snapshot);
         snapshot
     }
@@ -109,16 +119,18 @@ impl Snapshots {
     pub fn counters(&self, wanted: &[(u32, u32)]) -> CountersByPath {
         let mut client = lock(&self.client);
         let mut known = lock(&self.counters);
-        known.retain(|_, (taken, _)| taken.elapsed() < COUNTERS_CURRENT);
+        let began = Instant::now();
+        known.retain(|_, (until, _)| began < *until);
         let missing = wanted.iter().filter(|(_, number)| !known.contains_key(number)).copied();
         let missing: Vec<(u32, u32)> = missing.collect();
         if !missing.is_empty() {
             let asked = self.ask(&mut client, |client| {
                 Ok(paths::query_counters(client, &missing, REPLY_LIMIT))
             });
+            let until = Instant::now() + COUNTERS_CURRENT.max(began.elapsed() * QUERY_TIMES);
             for ((_, number), reply) in missing.iter().zip(asked.unwrap_or_default()) {
                 if let Ok(counters) = reply {
-                    known.insert(*number, (Instant::now(), Arc::new(counters)));
+                    known.insert(*number, (until, Arc::new(counters)));
                 }
             }
         }

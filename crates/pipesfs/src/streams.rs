@@ -9,11 +9,11 @@
 
 use crate::events::Follower;
 use crate::failures::Failures;
-use crate::protocol::{REPLY_HEAD, Reply, errno};
+use crate::protocol::{Reply, errno};
 use crate::totals::Totals;
+use crate::transfer::{PipeRead, TransferPipes};
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{ErrorKind, Read as _};
 use std::os::fd::AsFd as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
@@ -29,6 +29,7 @@ pub struct Streams {
     /// Sender of the taps whose end must be examined.
     ends: mpsc::Sender<Ending>,
     failures: Arc<Failures>,
+    transfers: TransferPipes,
 }
 
 /// Receiver of the taps whose end must be examined, for [`Streams::examine_ends`].
@@ -71,7 +72,7 @@ pub enum Tapped {
     Events(Follower),
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct WaitingRead {
     unique: u64,
     size: u32,
@@ -86,8 +87,8 @@ impl Streams {
     /// Creates the set of open streams of a mount.
     pub fn new(device: Arc<File>, failures: Arc<Failures>) -> sys::Result<(Self, Endings)> {
         let (ends, endings) = mpsc::channel();
-        let streams =
-            Self { device, watcher: Watcher::new()?, open: Mutex::default(), ends, failures };
+        let (open, transfers) = Default::default();
+        let streams = Self { device, watcher: Watcher::new()?, open, ends, failures, transfers };
         Ok((streams, endings))
     }
 
@@ -116,14 +117,19 @@ impl Streams {
         let mut open = self.lock();
         let reply = Reply::new(&self.device, unique);
         let Some(stream) = open.get_mut(&handle) else { return reply.error(errno::ESTALE) };
-        let read = if stream.waiting.is_empty() { stream.try_read(size) } else { None };
+        let read = if stream.waiting.is_empty() {
+            stream.reply(&self.transfers, reply, size)
+        } else {
+            PipeRead::Empty
+        };
         match read {
-            Some(Read::End) => {
+            PipeRead::End => {
                 stream.waiting.push(WaitingRead { unique, size });
                 return self.examine(handle, stream);
             }
-            Some(read) => return send(reply, read),
-            None => {}
+            PipeRead::Failed => return reply.error(errno::EIO),
+            PipeRead::Sent(_) => return,
+            PipeRead::Empty => {}
         }
         if !waits {
             return reply.error(errno::EAGAIN);
@@ -186,13 +192,15 @@ impl Streams {
     fn serve_stream(&self, handle: u64) {
         let mut open = self.lock();
         let Some(stream) = open.get_mut(&handle) else { return };
-        while let Some(size) = stream.waiting.first().map(|read| read.size) {
-            let Some(read) = stream.try_read(size) else { break };
-            if matches!(read, Read::End) {
-                return self.examine(handle, stream);
+        while let Some(WaitingRead { unique, size }) = stream.waiting.first().copied() {
+            let reply = Reply::new(&self.device, unique);
+            match stream.reply(&self.transfers, reply, size) {
+                PipeRead::Sent(_) => {}
+                PipeRead::Empty => break,
+                PipeRead::End => return self.examine(handle, stream),
+                PipeRead::Failed => reply.error(errno::EIO),
             }
-            let first = stream.waiting.remove(0);
-            send(Reply::new(&self.device, first.unique), read);
+            stream.waiting.remove(0);
         }
         if let Some(wake) = stream.wake.filter(|_| stream.events() != 0) {
             stream.wake = None;
@@ -265,36 +273,22 @@ impl Streams {
     }
 }
 
-/// The result of a read that does not wait.
-enum Read {
-    /// Bytes that were read, after space for the header of the reply.
-    Bytes(Vec<u8>),
-    /// The stream has ended, for a reason that is not known yet.
-    End,
-    /// The read failed.
-    Failed,
-}
-
 impl OpenStream {
-    /// Reads from the pipe without blocking. Returns `None` if the pipe is empty.
-    fn try_read(&self, size: u32) -> Option<Read> {
+    /// Replies with what the pipe holds. Does not block.
+    fn reply(&self, transfers: &TransferPipes, reply: Reply<'_>, size: u32) -> PipeRead {
         if self.failed == Some(true) {
-            return Some(Read::Failed);
+            return PipeRead::Failed;
         }
-        let mut message = vec![0; REPLY_HEAD + size as usize];
-        let mut pipe = &self.pipe;
-        loop {
-            return match pipe.read(message.get_mut(REPLY_HEAD..)?) {
-                Ok(0) if size > 0 && self.failed.is_none() => Some(Read::End),
-                Ok(length) => {
-                    self.totals.iter().for_each(|totals| totals.add_read(length));
-                    message.truncate(REPLY_HEAD + length);
-                    Some(Read::Bytes(message))
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => None,
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(_) => Some(Read::Failed),
-            };
+        match transfers.reply(&self.pipe, reply, size) {
+            PipeRead::End if self.failed.is_some() => {
+                reply.data(&[]);
+                PipeRead::Sent(0)
+            }
+            PipeRead::Sent(length) => {
+                self.totals.iter().for_each(|totals| totals.add_read(length));
+                PipeRead::Sent(length)
+            }
+            read => read,
         }
     }
 
@@ -304,13 +298,5 @@ impl OpenStream {
         let (readable, gone) = sys::poll::readable_or_gone(&pipe, &pipe, Some(Duration::ZERO));
         let bits = |ready: Vec<bool>, events| u32::from(ready == [true]) * events;
         bits(readable, READABLE) | bits(gone, CLOSED)
-    }
-}
-
-fn send(reply: Reply<'_>, read: Read) {
-    match read {
-        Read::Bytes(message) => reply.message(message),
-        Read::End => reply.data(&[]),
-        Read::Failed => reply.error(errno::EIO),
     }
 }

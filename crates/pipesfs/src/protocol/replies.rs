@@ -2,10 +2,11 @@
 
 use std::fs::File;
 use std::io::{self, Write as _};
+use std::os::fd::OwnedFd;
 use zerocopy::{Immutable, IntoBytes};
 
 /// A reply to one request. Any thread may send it, with a single write.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Reply<'d> {
     device: &'d File,
     unique: u64,
@@ -92,6 +93,18 @@ impl<'d> Reply<'d> {
             room.copy_from_slice(head.as_bytes());
         }
         self.send(&message);
+    }
+
+    /// Writes the head of a reply with `length` bytes of data into an empty pipe.
+    pub(crate) fn begin(self, length: usize, pipe: &OwnedFd) -> sys::Result<()> {
+        let length = u32::try_from(REPLY_HEAD + length).unwrap_or(u32::MAX);
+        let head = Head { length, error: 0, unique: self.unique };
+        sys::pipe::write(pipe, head.as_bytes()).map(drop)
+    }
+
+    /// Sends the head and `length` bytes of data that a pipe contains.
+    pub(crate) fn finish(self, pipe: &OwnedFd, length: usize) -> sys::Result<()> {
+        sys::pipe::splice_out(pipe, self.device, REPLY_HEAD + length).map(drop)
     }
 
     /// Sends an error number.

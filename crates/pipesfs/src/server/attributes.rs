@@ -1,24 +1,67 @@
-//! Changes of attributes.
+//! Changes of attributes: permissions can be taken away, but not given.
 
-use super::{Outcome, Server};
-use crate::entries::{Part, Text};
-use crate::protocol::{AttributeChange, Header, errno};
+use super::{Outcome, Server, lock};
+use crate::entries::{Key, Part, Text};
+use crate::protocol::{AttributeChange, Attributes, Header, errno};
+
+/// Maximum number of objects with changed permissions.
+const CHANGED_MAX: usize = 4096;
+/// Bits of a mode that chmod(2) sets.
+const PERMISSIONS: u32 = 0o7777;
 
 impl Server {
-    /// Changes the attributes of an object. A file that is written has no length that could be
-    /// set: what is written is passed on.
+    /// Changes the attributes of an object. The kernel has checked that the caller is its owner or
+    /// root. The permissions of a path are at most those of its inputs, and its owner is the user
+    /// of its process. The length of a file that is written is ignored, because the file keeps
+    /// nothing.
     pub(super) fn set_attributes(
         &self,
         header: &Header,
         change: AttributeChange,
     ) -> Result<Outcome, i32> {
         let key = self.key(header.inode)?;
-        let written = matches!(key.part, Part::Stream(_) | Part::Text(Text::Argument(_)));
-        let AttributeChange { mode, uid, gid, size: _ } = change;
-        if !written || (mode, uid, gid) != (None, None, None) {
-            let why = "permissions, owners, times and lengths are those of the paths";
-            return Err(self.fail(header.uid, errno::EROFS, why.to_owned()));
+        let AttributeChange { mode, uid, gid, size } = change;
+        let known = self.attributes(&key, header.inode)?;
+        let refuse = |errno, why: &str| Err(self.fail(header.uid, errno, why.to_owned()));
+        if uid.is_some_and(|uid| uid != known.uid) || gid.is_some_and(|gid| gid != known.gid) {
+            let why = "the owner of a path is the user of its process, and its group has no \
+                       rights: start the path as the other user";
+            return refuse(errno::EPERM, why);
+        }
+        let is_written = matches!(key.part, Part::Stream(_) | Part::Text(Text::Argument(_)));
+        let is_permission = (mode, uid, gid) != (None, None, None);
+        if !is_written && (size.is_some() || !is_permission) {
+            return refuse(errno::EROFS, "times and lengths are those of the paths");
+        }
+        if let Some(mode) = mode.map(|mode| mode & PERMISSIONS) {
+            let most = self.full_attributes(&key, header.inode)?.mode & PERMISSIONS;
+            if mode & !most != 0 {
+                let why = format!(
+                    "mode {mode:04o} is wider than {most:04o}, which the inputs of the path \
+                     permit: only its owner may read them"
+                );
+                return Err(self.fail(header.uid, errno::EPERM, why));
+            }
+            self.keep_permissions(key.clone(), mode);
         }
         Ok(Outcome::Attributes(self.attributes(&key, header.inode)?))
+    }
+
+    fn keep_permissions(&self, key: Key, mode: u32) {
+        let snapshot = self.snapshots.latest();
+        let mut changed = lock(&self.permissions);
+        if changed.len() >= CHANGED_MAX {
+            changed.retain(|key, _| snapshot.tree.has(key));
+        }
+        changed.insert(key, mode);
+    }
+
+    /// Returns the attributes of an object, or ENOENT if its node no longer exists.
+    pub(super) fn attributes(&self, key: &Key, inode: u64) -> Result<Attributes, i32> {
+        let mut attributes = self.full_attributes(key, inode)?;
+        if let Some(mode) = lock(&self.permissions).get(key) {
+            attributes.mode &= !PERMISSIONS | mode;
+        }
+        Ok(attributes)
     }
 }

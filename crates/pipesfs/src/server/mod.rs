@@ -62,6 +62,8 @@ pub struct Server {
     /// True if all users of the machine have access.
     for_all: bool,
     permitted: Permitted,
+    /// The permissions that users have set, by object.
+    permissions: Mutex<HashMap<Key, u32>>,
     over: AtomicBool,
     ended: EventFd,
 }
@@ -110,6 +112,7 @@ impl Server {
             others: options.others,
             for_all: options.for_all,
             permitted: Permitted { exec: options.exec, mount: directory.to_owned() },
+            permissions: Mutex::default(),
             over: AtomicBool::new(false),
             ended: EventFd::new()?,
             device,

@@ -33,8 +33,9 @@ impl Server {
         })
     }
 
-    /// Returns the attributes of an object, or ENOENT if its node no longer exists.
-    pub(super) fn attributes(&self, key: &Key, inode: u64) -> Result<Attributes, i32> {
+    /// Returns the attributes of an object with all permissions that its path allows, or ENOENT if
+    /// its node no longer exists.
+    pub(super) fn full_attributes(&self, key: &Key, inode: u64) -> Result<Attributes, i32> {
         let snapshot = self.snapshots.latest();
         let tree = &snapshot.tree;
         if *key != Key::directory(DirectoryId::Root) && !tree.has(key) {
