@@ -28,6 +28,7 @@ mod peers;
 mod pick;
 mod pipe;
 mod pipes;
+mod pipesfs;
 mod placement;
 mod plot;
 mod processes;
@@ -173,6 +174,11 @@ const BENCHES: &[Bench] = &[
         name: "readers",
         summary: "ten and one `rx IF | pcap FILE` against tcpdumps, goal G20; needs root",
         run: readers::run_bench,
+    },
+    Bench {
+        name: "pipesfs",
+        summary: "streams as files against kernel pipes, requests [SL §4.1], G21; needs root",
+        run: pipesfs::run_bench,
     },
     Bench {
         name: "share",

@@ -1,0 +1,62 @@
+//! The cost of a mount that shows a path but of which nobody reads a stream. FEATURES B9
+
+use super::programs::Programs;
+use crate::harness::{
+    Better, Candidate, Samples, is_selected, measure_interleaved, rows_of_samples,
+};
+use crate::row::Row;
+use testkit::net::wait_until;
+
+/// Number of blocks in a measurement.
+const BLOCKS: u32 = 10_000_000;
+/// Maximum cost of the mount in ns per block.
+const LIMIT_NS: f64 = 1.0;
+
+/// Measures a path with a mount and without.
+pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
+    const ROW: &str = "nobody reads";
+    if !is_selected(ROW) {
+        return Ok(Vec::new());
+    }
+    let mut alone = Programs::start()?;
+    let mut shown = Programs::start()?;
+    let mount = shown.mount("pipes", None)?;
+    let candidates = vec![
+        Candidate { name: "no mount", measure: Box::new(|| measure(&mut alone, None)) },
+        Candidate { name: "a mount", measure: Box::new(|| measure(&mut shown, Some(&mount))) },
+    ];
+    let (sentinel_ns, samples) = measure_interleaved(rounds, candidates)?;
+    let subject = ("pipesfs", ROW, f64::NAN);
+    let unit = ("ns CPU/block", Better::Less);
+    let mut rows = rows_of_samples(subject, unit, sentinel_ns, &samples, &[]);
+    if let [without, with] = samples.as_slice() {
+        let values = with.values.iter().zip(&without.values);
+        let values = values.map(|(with, without)| (with - without).max(0.001)).collect();
+        let cost = Samples { name: "cost of the mount", values };
+        let mut row = rows_of_samples(subject, unit, sentinel_ns, &[cost], &[]).pop();
+        if let Some(row) = &mut row {
+            (row.reference, row.ratio) = ("limit", LIMIT_NS / row.value);
+            (row.goal, row.target) = (Some("B9"), Some(1.0));
+        }
+        rows.extend(row);
+    }
+    Ok(rows)
+}
+
+/// Runs a path; returns its processor time per block in ns. With a mount, its directories are
+/// listed first.
+fn measure(programs: &mut Programs, mount: Option<&std::path::PathBuf>) -> Result<f64, String> {
+    let mut command = programs.command("idle");
+    let request = format!("generate count={BLOCKS} | udp | dport |9 count");
+    command.args(["run", "-q", "--as", "idle", &request]);
+    let child = command.spawn().map_err(|why| why.to_string())?;
+    if let Some(mount) = mount {
+        let directory = mount.join("idle/generate/udp/dport/9/count");
+        wait_until("it is shown", || directory.is_dir());
+    }
+    let (status, usage) = sys::usage::wait(child).map_err(|why| why.to_string())?;
+    if !status.success() {
+        return Err(programs.messages("idle"));
+    }
+    Ok(usage.processor_ns as f64 / f64::from(BLOCKS))
+}

@@ -1,0 +1,23 @@
+//! `bench pipesfs`: the paths of a machine as files, against a kernel pipe. [SL §4.1], goal G21
+//!
+//! All programs are those that users run: a daemon, a path that copies its standard input, and
+//! servers of mounts. On one core all run on processor 0; on two cores the path runs on processor 1
+//! and the reader on processor 0.
+
+mod idle;
+mod programs;
+mod requests;
+mod streams;
+
+use crate::options::Options;
+use crate::row::Row;
+
+pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
+    testkit::need::require_root().ok_or("needs root: it mounts")?;
+    testkit::need::require_file("/dev/fuse").ok_or("needs /dev/fuse: it mounts")?;
+    let mut rows = Vec::new();
+    rows.extend(streams::run_bench(options.rounds)?);
+    rows.extend(requests::run_bench(options.rounds)?);
+    rows.extend(idle::run_bench(options.rounds)?);
+    Ok(rows)
+}

@@ -1,0 +1,114 @@
+//! The programs of the bench: a daemon, paths, and servers of mounts.
+
+use crate::processes::{read_text, streamline_path};
+use crate::temp_directory::TempDirectory;
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use streamline::paths::Client;
+use testkit::net::wait_until;
+
+/// A directory with a daemon and the programs that were started with it. Dropping it ends them.
+pub(super) struct Programs {
+    folder: TempDirectory,
+    program: PathBuf,
+    children: Vec<Child>,
+    mounts: Vec<PathBuf>,
+}
+
+impl Programs {
+    /// Starts a daemon.
+    pub(super) fn start() -> Result<Self, String> {
+        let program = streamline_path().ok_or("there is nothing to measure")?;
+        let folder = TempDirectory::new("pipesfs").map_err(|why| why.to_string())?;
+        let mut all = Self { folder, program, children: Vec::new(), mounts: Vec::new() };
+        let place = all.daemon_directory();
+        let mut command = all.command("daemon");
+        command.args(["daemon", "--socket"]).arg(&place);
+        all.add(&mut command)?;
+        wait_until("the daemon answers", || Client::find(Some(&place)).is_ok());
+        Ok(all)
+    }
+
+    /// Starts a path under a name. Returns its number among the programs.
+    pub(super) fn add_path(&mut self, name: &str, request: &str) -> Result<usize, String> {
+        let mut command = self.command(name);
+        command.args(["run", "-q", "--as", name, request]).stdin(Stdio::piped());
+        self.add(&mut command)?;
+        let client = self.client()?;
+        wait_until("the path runs", || streamline::paths::connect(&client, name).is_ok());
+        Ok(self.children.len() - 1)
+    }
+
+    /// Mounts, on this processor or on any, and returns the directory.
+    pub(super) fn mount(
+        &mut self,
+        name: &str,
+        processor: Option<usize>,
+    ) -> Result<PathBuf, String> {
+        let directory = self.folder.0.join(name);
+        fs::create_dir(&directory).map_err(|why| why.to_string())?;
+        let mut command = self.command("mount");
+        if let Some(processor) = processor {
+            command = Command::new("taskset");
+            command.args(["-c", &processor.to_string()]).arg(&self.program);
+            self.set_environment(&mut command);
+        }
+        command.args(["mount", "--foreground"]).arg(&directory);
+        self.mounts.push(directory.clone());
+        self.add(&mut command)?;
+        wait_until("it is mounted", || directory.join("README").exists());
+        Ok(directory)
+    }
+
+    /// Returns a connection to the daemon.
+    pub(super) fn client(&self) -> Result<Client, String> {
+        Client::find(Some(&self.daemon_directory())).map_err(|why| why.to_string())
+    }
+
+    /// Returns the command that starts our program, whose messages go to a file of this name.
+    pub(super) fn command(&self, name: &str) -> Command {
+        let mut command = Command::new(&self.program);
+        self.set_environment(&mut command);
+        if let Ok(messages) = File::create(self.folder.0.join(format!("{name}.err"))) {
+            command.stderr(messages);
+        }
+        command
+    }
+
+    /// Returns the messages of a program that was started under this name.
+    pub(super) fn messages(&self, name: &str) -> String {
+        read_text(&self.folder.0.join(format!("{name}.err")))
+    }
+
+    /// Returns a program by the number with which it was added.
+    pub(super) fn child(&mut self, number: usize) -> &mut Child {
+        &mut self.children[number]
+    }
+
+    fn set_environment(&self, command: &mut Command) {
+        command.env("STREAMLINE_DAEMON", self.daemon_directory()).env("HOME", &self.folder.0);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    }
+
+    fn add(&mut self, command: &mut Command) -> Result<(), String> {
+        self.children.push(command.spawn().map_err(|why| why.to_string())?);
+        Ok(())
+    }
+
+    fn daemon_directory(&self) -> PathBuf {
+        self.folder.0.join("daemon")
+    }
+}
+
+impl Drop for Programs {
+    fn drop(&mut self) {
+        for directory in &self.mounts {
+            let _ = sys::fuse::unmount(directory);
+        }
+        for child in self.children.iter_mut().rev() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

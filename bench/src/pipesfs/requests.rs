@@ -1,0 +1,128 @@
+//! The cost of a request: to a server on the reader's core, on the other core, and on the core that
+//! it chooses; and of a listing of a thousand filters.
+
+use super::programs::Programs;
+use crate::harness::{
+    Better, Candidate, Goal, Samples, is_selected, measure_interleaved, rows_of_samples,
+};
+use crate::row::Row;
+use std::fs::{self, File, OpenOptions};
+use std::io::Read as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::Path;
+use testkit::net::wait_until;
+
+/// Number of requests in a measurement.
+const REQUESTS: u32 = 2_000;
+/// Flag of open(2).
+const O_NONBLOCK: i32 = 0o4000;
+/// Number of arcs of the path that is listed, each with four filters; a request has at most 1,000.
+const ARCS: usize = 249;
+
+/// The filters behind each arc of that path.
+const FILTERS: &str = "sample 2 | sample 3 | sample 4 | count";
+
+const SAME: &str = "same core";
+const OTHER: &str = "other core";
+const FREE: &str = "any core";
+const LIMIT: &str = "limit";
+
+/// Measures requests, and a listing.
+pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
+    let mut rows = Vec::new();
+    let names = ["a request", "a control read", "ls -R"];
+    if !names.iter().any(|name| is_selected(name)) {
+        return Ok(rows);
+    }
+    let mut programs = Programs::start()?;
+    programs.add_path("bytes", "read - block=64k | discard")?;
+    let two = sys::machine::Machine::detect().processors > 1;
+    let mut mounts = vec![(SAME, programs.mount("same", Some(0))?)];
+    if two {
+        mounts.push((OTHER, programs.mount("other", Some(1))?));
+        mounts.push((FREE, programs.mount("free", None)?));
+    }
+    sys::process::pin_to(0).map_err(|why| why.to_string())?;
+    let empty = |mount: &Path| {
+        let mut stream = OpenOptions::new();
+        let stream = stream.read(true).custom_flags(O_NONBLOCK);
+        let mut stream = stream.open(mount.join("bytes/read:-/all")).map_err(text)?;
+        time_each(|| match stream.read(&mut [0; 16]) {
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(()),
+            read => Err(format!("a read of an empty stream returned {read:?}")),
+        })
+    };
+    let control = |mount: &Path| {
+        let value = File::open(mount.join("bytes/read:-/place")).map_err(text)?;
+        time_each(|| value.read_at(&mut [0; 64], 0).map(drop).map_err(text))
+    };
+    rows.extend(measure_row("a request", rounds, &mounts, empty, None)?);
+    rows.extend(measure_row("a control read", rounds, &mounts, control, Some(9.0))?);
+    if is_selected("ls -R") {
+        let arcs: Vec<String> = (1..=ARCS).map(|class| format!("(|{class} {FILTERS})")).collect();
+        programs.add_path("many", &format!("generate rate=1 | dport | ({})", arcs.join(" + ")))?;
+        let mounts: Vec<_> = mounts.into_iter().take(1).collect();
+        wait_until("it is shown", || mounts[0].1.join("many/generate/dport/249/sample:2").is_dir());
+        rows.extend(measure_row("ls -R", rounds, &mounts, list, Some(250_000.0))?);
+    }
+    Ok(rows)
+}
+
+/// Measures the same on each mount, in µs. `limit` is the goal on the first.
+fn measure_row(
+    row: &str,
+    rounds: usize,
+    mounts: &[(&'static str, std::path::PathBuf)],
+    measure: impl Fn(&Path) -> Result<f64, String>,
+    limit: Option<f64>,
+) -> Result<Vec<Row>, String> {
+    if !is_selected(row) {
+        return Ok(Vec::new());
+    }
+    let candidates = mounts.iter().map(|(name, mount)| {
+        let measure = &measure;
+        Candidate { name, measure: Box::new(move || measure(mount)) }
+    });
+    let (sentinel_ns, mut samples) = measure_interleaved(rounds, candidates.collect())?;
+    let goals: Vec<Goal> = limit
+        .map(|_| Goal { candidate: SAME, reference: LIMIT, goal: "G21", target: 1.0 })
+        .into_iter()
+        .collect();
+    if let Some(limit) = limit {
+        samples.push(Samples { name: LIMIT, values: vec![limit; rounds] });
+    }
+    let subject = ("pipesfs", row, f64::NAN);
+    Ok(rows_of_samples(subject, ("us", Better::Less), sentinel_ns, &samples, &goals))
+}
+
+/// Returns the mean time of a call in µs.
+fn time_each(mut call: impl FnMut() -> Result<(), String>) -> Result<f64, String> {
+    let began = sys::clock::monotonic();
+    for _ in 0..REQUESTS {
+        call()?;
+    }
+    Ok((sys::clock::monotonic() - began) as f64 / f64::from(REQUESTS) / 1e3)
+}
+
+/// Lists the directories of the path, with all their files; returns the time in µs.
+fn list(mount: &Path) -> Result<f64, String> {
+    let began = sys::clock::monotonic();
+    let directories = list_directory(&mount.join("many"))?;
+    let took = (sys::clock::monotonic() - began) as f64 / 1e3;
+    if directories < 4 * ARCS { Err(format!("{directories} directories")) } else { Ok(took) }
+}
+
+fn list_directory(directory: &Path) -> Result<usize, String> {
+    let mut count = 1;
+    for entry in fs::read_dir(directory).map_err(text)? {
+        let entry = entry.map_err(text)?;
+        if entry.file_type().map_err(text)?.is_dir() {
+            count += list_directory(&entry.path())?;
+        }
+    }
+    Ok(count)
+}
+
+fn text(why: std::io::Error) -> String {
+    why.to_string()
+}

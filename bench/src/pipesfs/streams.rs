@@ -1,0 +1,146 @@
+//! Bytes of a path that a reader takes from a file of the mount, against the same bytes from a pipe
+//! into which the path writes them.
+//!
+//! A burst goes through the path while nobody reads, so that the path holds a backlog. The time is
+//! that in which the reader takes the backlog, with reads of one size.
+
+use super::programs::Programs;
+use crate::harness::{Candidate, Goal, interleave, is_selected};
+use crate::row::Row;
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::{Read, Write as _};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use streamline::paths::{self, PathClient, Tap};
+
+/// Sizes of reads in bytes, with the goals on one core and on two.
+const READS: [(usize, Option<f64>, Option<f64>); 4] = [
+    (4 << 10, None, None),
+    (32 << 10, None, None),
+    (128 << 10, Some(1.2), None),
+    (1 << 20, Some(1.5), Some(1.3)),
+];
+/// Length of a burst in bytes, less than the backlog of a tap.
+const BURST: usize = 6 << 20;
+/// Number of bursts in a measurement.
+const BURSTS: usize = 6;
+/// Capacity of a pipe of which nobody has changed it, in bytes.
+const PIPE_SIZE: usize = 64 << 10;
+
+const PIPE: &str = "kernel pipe";
+const LARGE_PIPE: &str = "pipe of 1 MB";
+const PIPESFS: &str = "PipesFS";
+
+/// Measures all sizes of reads, on one core and on two.
+pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
+    let processors = sys::machine::Machine::detect().processors;
+    let mut rows = Vec::new();
+    for (cores, processor) in [("one core", 0), ("two cores", 1)] {
+        if processor >= processors {
+            eprintln!("left out: two cores, this machine has one");
+            continue;
+        }
+        let name = |size: usize| format!("{} KB reads, {cores}", size >> 10);
+        if !READS.iter().any(|(size, ..)| is_selected(&name(*size))) {
+            continue;
+        }
+        sys::process::pin_to(processor).map_err(|why| why.to_string())?;
+        let mut programs = Programs::start()?;
+        let path = programs.add_path("bytes", "read - block=64k | discard")?;
+        let mount = programs.mount("pipes", (processor == 0).then_some(0))?;
+        sys::process::pin_to(0).map_err(|why| why.to_string())?;
+        for (size, one, two) in READS {
+            let target = if processor == 0 { one } else { two };
+            let goals: Vec<Goal> = target
+                .map(|target| Goal { candidate: PIPESFS, reference: PIPE, goal: "G21", target })
+                .into_iter()
+                .collect();
+            let bench = RefCell::new((&mut programs, path));
+            let measure = |source: Source| {
+                let mut bench = bench.borrow_mut();
+                measure_bursts(bench.0, path, (&mount, source), size)
+            };
+            let candidates = vec![
+                Candidate { name: PIPE, measure: Box::new(|| measure(Source::Pipe(PIPE_SIZE))) },
+                Candidate {
+                    name: LARGE_PIPE,
+                    measure: Box::new(|| measure(Source::Pipe(1 << 20))),
+                },
+                Candidate { name: PIPESFS, measure: Box::new(|| measure(Source::File)) },
+            ];
+            #[expect(clippy::cast_precision_loss, reason = "a size of a read")]
+            let subject = ("pipesfs", name(size), size as f64);
+            let subject = (subject.0, subject.1.as_str(), subject.2);
+            rows.extend(interleave(subject, "GB/s", rounds, candidates, &goals)?);
+        }
+    }
+    Ok(rows)
+}
+
+/// The source of the bytes.
+#[derive(Clone, Copy)]
+enum Source {
+    /// The pipe of a tap, with this capacity in bytes.
+    Pipe(usize),
+    /// A file of the mount.
+    File,
+}
+
+/// Returns the rate of the reader in GB/s.
+fn measure_bursts(
+    programs: &mut Programs,
+    path: usize,
+    (mount, source): (&Path, Source),
+    size: usize,
+) -> Result<f64, String> {
+    let text = |why: std::io::Error| why.to_string();
+    // The connection ends the tap when it is closed.
+    let mut tap: Option<PathClient> = None;
+    let mut from = match source {
+        Source::Pipe(capacity) => {
+            let (connection, pipe) = open_tap(programs)?;
+            tap = Some(connection);
+            // Nothing has been written yet.
+            rustix::pipe::fcntl_setpipe_size(&pipe, capacity).map_err(|why| why.to_string())?;
+            File::from(pipe)
+        }
+        Source::File => File::open(mount.join("bytes/read:-/all")).map_err(text)?,
+    };
+    let burst = vec![7; BURST];
+    let mut buffer = vec![0; size];
+    let mut took_ns = 0;
+    for number in 0..=BURSTS {
+        let input = programs.child(path).stdin.as_mut().ok_or("the path has no input")?;
+        input.write_all(&burst).map_err(text)?;
+        // On two cores the path is then idle, too.
+        sys::poll::readable(&[], Some(std::time::Duration::from_millis(2)));
+        let began = sys::clock::monotonic();
+        let mut left = BURST;
+        while left > 0 {
+            match from.read(&mut buffer).map_err(text)? {
+                0 => return Err("the stream ended".to_owned()),
+                length => left = left.checked_sub(length).ok_or("more than was written")?,
+            }
+        }
+        // The first burst is a warm-up.
+        took_ns += if number > 0 { sys::clock::monotonic() - began } else { 0 };
+    }
+    drop(tap);
+    #[expect(clippy::cast_precision_loss, reason = "a rate")]
+    let rate = (BURST * BURSTS) as f64 / took_ns as f64;
+    Ok(rate)
+}
+
+fn open_tap(programs: &Programs) -> Result<(PathClient, OwnedFd), String> {
+    let client = programs.client()?;
+    let to = paths::connect(&client, "bytes").map_err(|why| why.to_string())?;
+    let wanted = Tap {
+        classes: Some(String::new()),
+        form: Some("bytes".to_owned()),
+        patience_ms: Some(60_000),
+        ..Tap::default()
+    };
+    let (_, pipe) = to.tap(&wanted).map_err(|why| why.to_string())?;
+    Ok((to, pipe))
+}
