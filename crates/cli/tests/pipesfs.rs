@@ -6,75 +6,13 @@
 mod common;
 
 use common::Folder;
-use std::collections::BTreeSet;
+use common::mounted::{Mounted, Reader, run_in};
 use std::fs;
 use std::io::Read as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use testkit::{need, wait_until};
-
-/// A mount that is removed on drop.
-struct Mounted {
-    directory: PathBuf,
-}
-
-impl Mounted {
-    /// Mounts as root; reports a skip where that is impossible.
-    fn new(folder: &Folder, options: &[&str]) -> Option<Self> {
-        need::require_root()?;
-        need::require_file("/dev/fuse")?;
-        let directory = folder.path().join("pipes");
-        fs::create_dir(&directory).unwrap();
-        let mounted = Self { directory };
-        let words = [&["mount"], options, &["pipes"]].concat();
-        let ran = folder.run(&words);
-        assert_eq!(ran.status, Some(0), "{}", ran.err);
-        Some(mounted)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.directory.join(name)
-    }
-
-    fn text(&self, name: &str) -> String {
-        fs::read_to_string(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
-    }
-
-    fn number(&self, name: &str) -> u64 {
-        self.text(name).trim().parse().unwrap()
-    }
-
-    fn names(&self, name: &str) -> BTreeSet<String> {
-        let entries = fs::read_dir(self.path(name)).unwrap();
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let mut umount = Command::new("umount");
-        let _ = umount.arg("-l").arg(&self.directory).stderr(Stdio::null()).status();
-    }
-}
-
-/// Runs a shell script with the mount as working directory. Kills it after a minute.
-fn run_in(mounted: &Mounted, script: &str) -> (String, i32) {
-    let mut command = Command::new("timeout");
-    command.args(["-s", "KILL", "60", "sh", "-c", script]).current_dir(&mounted.directory);
-    let output = command.stdin(Stdio::null()).output().unwrap();
-    (String::from_utf8(output.stdout).unwrap(), output.status.code().unwrap_or(-1))
-}
-
-/// Kills and reaps a process on drop.
-struct Reader(Child);
-
-impl Drop for Reader {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 const FRAMES: &str =
     "generate rate=2000 seq=yes | udp | dport | (|9 count + |10:20 count) | discard";

@@ -1,0 +1,136 @@
+//! Tests of PipesFS whose server is killed during each operation, of readers that stop reading, and
+//! of users and paths that try to mislead.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+
+mod common;
+
+use common::Folder;
+use common::mounted::{Mounted, Reader};
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::process::{Command, Stdio};
+use testkit::{need, wait_until};
+
+/// Programs that repeat one operation until it fails.
+const OPERATIONS: [(&str, &str); 8] = [
+    ("open", "while cat web/request; do :; done"),
+    ("read", "cat web/generate/all"),
+    ("blocked read", "cat web/generate/udp/dport/53/all"),
+    ("lookup", "i=0; while test -d web && ! test -e web/x$i; do i=$((i+1)); done"),
+    ("readdir", "while ls -R web; do :; done"),
+    ("readlink", "while readlink web/generate/all; do :; done"),
+    ("counters", "while cat web/generate/stats/blocks; do :; done"),
+    ("poll", "timeout 3600 tail -f .events"),
+];
+
+/// Kills a server while programs use its mount; each must end.
+fn kill_server(folder: &Folder, mounted: &Mounted, round: usize) {
+    let mut server = folder.streamline(&["mount", "--foreground", "pipes"]);
+    let mut server = Reader(server.stderr(Stdio::null()).spawn().unwrap());
+    wait_until("it is mounted", || mounted.path("web/generate/udp").is_dir());
+    let start = |(_, script): &(&str, &str)| {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script]).current_dir(&mounted.directory);
+        shell.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Reader(shell.spawn().unwrap())
+    };
+    let mut programs: Vec<Reader> = OPERATIONS.iter().map(start).collect();
+    // The server is killed at different points of the operations.
+    let loops = round * 7 % 23;
+    for _ in 0..loops {
+        let _ = fs::metadata(mounted.path("web/generate/udp"));
+    }
+    server.0.kill().unwrap();
+    server.0.wait().unwrap();
+    for (program, (operation, _)) in programs.iter_mut().zip(OPERATIONS) {
+        wait_until(operation, || program.0.try_wait().unwrap().is_some());
+    }
+    let gone = fs::read_dir(&mounted.directory).unwrap_err();
+    assert_eq!(gone.kind(), std::io::ErrorKind::NotConnected, "round {round}");
+    assert!(Command::new("umount").arg(&mounted.directory).status().unwrap().success());
+}
+
+/// Kills servers `rounds` times. The path must go on, without a tap that nobody reads.
+fn kill_servers(rounds: usize) {
+    if need::require_root().is_none() || need::require_file("/dev/fuse").is_none() {
+        return;
+    }
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let mounted = Mounted { directory: folder.path().join("pipes") };
+    fs::create_dir(&mounted.directory).unwrap();
+    let path = folder.spawn_named("web", "generate rate=2000 | udp | dport |9 count");
+    for round in 0..rounds {
+        kill_server(&folder, &mounted, round);
+    }
+    assert!(folder.run(&["ps"]).out.contains(" web "));
+    wait_until("no tap is left", || {
+        let threads = fs::read_dir(format!("/proc/{}/task", path.0.id())).unwrap();
+        let name = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("comm"));
+        threads.flatten().all(|thread| name(thread).is_ok_and(|name| name != "tap\n"))
+    });
+}
+
+#[test]
+fn b13_server_killed_during_each_operation_ends_all_of_them() {
+    kill_servers(5);
+}
+
+#[test]
+#[ignore = "takes minutes: 200 kills"]
+fn b13_server_killed_200_times_during_operations_ends_all_of_them() {
+    kill_servers(200);
+}
+
+#[test]
+fn b2_reader_that_stops_reading_delays_nobody_and_is_told_its_loss() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
+    let _path = folder.spawn_named("web", "generate rate=20000 size=1400 | udp | count");
+    wait_until("it is shown", || mounted.path("web/generate/udp").is_dir());
+    let mut stopped = File::open(mounted.path("web/generate/all")).unwrap();
+    stopped.read_exact(&mut [0; 1400]).unwrap();
+    let blocks = || mounted.number("web/generate/udp/stats/blocks");
+    let begun = blocks();
+    // More than the reader's buffer.
+    wait_until("the path goes on", || blocks() > begun + 20_000);
+    let mut other = File::open(mounted.path("web/generate/all")).unwrap();
+    other.read_exact(&mut [0; 14_000]).unwrap();
+    let (out, _) = common::mounted::run_in(&mounted, "ls web/generate/udp | wc -l");
+    assert_ne!(out.trim(), "0");
+    drop(stopped);
+    wait_until("its loss is told", || {
+        mounted.text(".error").contains("blocks were skipped, because its reader was too slow")
+    });
+}
+
+#[test]
+fn b1_names_of_paths_neither_collide_nor_escape() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
+    let request = "generate rate=100 | match 'a/../../b' | match '..' | match '.' | match '#2' | \
+                   match '%2F' | match ' ' | match 'all' | discard";
+    let _one = folder.spawn_named("first", request);
+    let _other = folder.spawn_named("README2", request);
+    wait_until("it is shown", || mounted.path("first/generate").is_dir());
+    let mut directories = vec![mounted.path("first")];
+    let mut depth = 0;
+    while let Some(directory) = directories.pop() {
+        depth += 1;
+        for entry in fs::read_dir(&directory).unwrap() {
+            let entry = entry.unwrap();
+            let name = entry.file_name().into_string().unwrap();
+            assert!(name.chars().all(|letter| !letter.is_control() && letter != '/'), "{name:?}");
+            if entry.file_type().unwrap().is_dir() {
+                let inside = fs::canonicalize(entry.path()).unwrap();
+                assert!(inside.starts_with(&mounted.directory), "{inside:?}");
+                directories.push(entry.path());
+            }
+        }
+    }
+    assert!(depth > 8 + 2, "{depth} directories");
+    assert!(mounted.path("README").is_file());
+}
