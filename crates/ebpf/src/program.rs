@@ -11,17 +11,18 @@ use crate::insn::{Insn, PSEUDO_MAP, PSEUDO_MAP_VALUE};
 /// and the access to the packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Hook {
-    /// Traffic control (TCX or clsact). The context is `__sk_buff`, with direct packet access.
+    /// The tc hook (traffic control), with attachment by TCX or clsact. The context is `__sk_buff`,
+    /// with direct packet access.
     #[default]
     Tc,
-    /// Express data path. The context is `xdp_md`, with direct access to the first buffer of a
-    /// frame.
+    /// The XDP hook (express data path). The context is `xdp_md`, with direct access to the first
+    /// buffer of a frame.
     Xdp,
     /// Socket filter. The context is `__sk_buff`; packet bytes are read only through a helper.
     Socket,
-    /// Control group (cgroup/skb), on ingress and egress of the sockets in the group. The context
-    /// is `__sk_buff`, and packets begin at layer 3. Programs of this crate read them only through
-    /// a helper. Any return value except 1 drops the packet.
+    /// The cgroup hook (cgroup/skb), on ingress and egress of the sockets in the cgroup. The
+    /// context is `__sk_buff`, and packets begin at layer 3. Programs of this crate read them only
+    /// through a helper. Any return value except 1 drops the packet.
     Cgroup,
 }
 

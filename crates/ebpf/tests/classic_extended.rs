@@ -1,8 +1,8 @@
-//! Tests that classic programs decide the same after translation to eBPF. The programs are those of
-//! libpcap's test suite, ours for the same expressions, those for this project's expressions, and
-//! random ones, at every hook. The interpreter judges them on captured, steered, truncated and
-//! nonlinear frames, and on frames with a tag in their metadata. `tests/kernel` has the same tests
-//! with the kernel as judge. `SEED=` repeats a run, and `ROUNDS=` extends it.
+//! Tests that classic programs make the same decisions after translation to eBPF. The programs are
+//! those of libpcap's test suite, ours for the same expressions, those for this project's
+//! expressions, and random ones, at every hook. The interpreter judges them on captured, steered,
+//! truncated and nonlinear frames, and on frames with a tag in their metadata. `tests/kernel` has
+//! the same tests with the kernel as judge. `SEED=` repeats a run, and `ROUNDS=` extends it.
 
 #![expect(clippy::print_stdout, reason = "a test that reports its counts")]
 #![allow(clippy::unwrap_used, reason = "a test")]

@@ -1,4 +1,4 @@
-//! Tests that generated code matches golden files, so that changes of code generation are reviewed
+//! Tests that generated code matches golden files, so that changes to code generation are reviewed
 //! as a diff. `UPDATE=1` rewrites the files.
 
 mod pieces;

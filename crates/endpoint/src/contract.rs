@@ -68,8 +68,8 @@ pub struct SourceProperties {
     pub block_max: usize,
     /// True if block timestamps drive the path's clock (replay) instead of the monotonic clock.
     pub drives_clock: bool,
-    /// True if the source, while it waits for its descriptor, must also be woken when a reader
-    /// returns memory.
+    /// True if a source that waits for its descriptor must also be woken when a reader returns
+    /// memory.
     pub wakes_on_memory: bool,
     /// True if the source selects the arc of its blocks itself ([`Intake::arc`]).
     pub chooses_arc: bool,
@@ -196,9 +196,9 @@ pub struct Intake<'s> {
     room: usize,
     /// Time on the path's clock at the start of the current pass of the space.
     pub now: Time,
-    /// Bit mask of the arcs, by index, whose blocks are read only by sinks that have accepted the
-    /// source's [`SourceProperties::in_place`]. The source need not copy the frames of these
-    /// blocks.
+    /// Bit mask of arcs, by index. A set bit means that all sinks on the arc have accepted the
+    /// source's [`SourceProperties::in_place`], so that the source need not copy the frames of the
+    /// arc's blocks.
     pub arcs_in_place: u64,
     /// Set by the source if it has not copied the frames of the appended blocks.
     pub in_place: bool,

@@ -77,7 +77,7 @@ impl SinkEntry {
         self.with_facts(EndpointFacts { writes_files: true, ..self.facts })
     }
 
-    /// Sets the function that returns true if a sink that writes files only appends to one open
+    /// Sets the predicate that returns true if a sink with these arguments only appends to one open
     /// file ([`EndpointFacts::only_appends`]).
     #[must_use]
     pub const fn appending(self, appends: fn(&Arguments) -> bool) -> Self {

@@ -132,8 +132,8 @@ impl History {
         self.frames.iter().map(|header| header.length + RECORD_HEADER_SIZE).sum()
     }
 
-    /// Returns the number of bytes that have been compressed so far, and their number after
-    /// compression.
+    /// Returns the total number of bytes that have been compressed so far, and their total size
+    /// after compression.
     #[must_use]
     pub const fn compressed_totals(&self) -> (u64, u64) {
         self.cold.totals()

@@ -7,7 +7,7 @@ use sys::machine::Capabilities;
 use sys::net::{Interface, Namespace, RouteSocket};
 use wire::link::LinkType;
 
-/// Number of frames that a source has counted until its interface was removed, for the failure
+/// Number of frames that a source had received when its interface was removed, for the failure
 /// message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FrameCount {
@@ -15,7 +15,7 @@ pub(crate) enum FrameCount {
     All(u64),
     /// The number of frames that passed the kernel's filter. Rejected frames are not counted.
     Passed(u64),
-    /// The number is unknown, because the process that counted the frames has exited too.
+    /// The number is unknown, because the process that counted the frames has exited.
     Unknown,
 }
 
@@ -107,8 +107,8 @@ fn pair_with_link(call: &'static str, found: &Interface) -> Result<(Interface, L
     }
 }
 
-/// Returns a note if the interface with this index no longer has this name, or `None` if the
-/// interface cannot be looked up.
+/// Returns a note if the interface with this index has been renamed from this name. Returns `None`
+/// if it still has this name, or if the interface cannot be looked up.
 pub(crate) fn renaming_note(links: &RouteSocket, index: u32, name: &str) -> Option<String> {
     let now = links.by_index(index).ok()?;
     let same = now.name == name || now.alternative.iter().any(|other| other == name);
@@ -116,8 +116,9 @@ pub(crate) fn renaming_note(links: &RouteSocket, index: u32, name: &str) -> Opti
 }
 
 /// Returns the reason why `rx` or `tx` with these arguments captures only one direction of
-/// connections: its interface has addresses of this host. `None` for a mirror port, which receives
-/// both directions, for the loopback interface, and if the addresses cannot be read.
+/// connections, which is that the interface has addresses of this host. Returns `None` for a mirror
+/// port, which receives both directions, for the loopback interface, and if the addresses cannot be
+/// read.
 #[must_use]
 pub fn one_way_reason(source: &Description, arguments: &Arguments) -> Option<String> {
     let side = match source.name {

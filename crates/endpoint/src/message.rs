@@ -52,7 +52,7 @@ pub enum MessageDefect {
     /// Undefined flags are set.
     #[error("it has flags that do not exist")]
     Flags,
-    /// The origin is not that of a source of the path.
+    /// No source of the path has this origin.
     #[error("it names a source that the path does not have")]
     Origin,
     /// The captured length differs from the length of the frame, or exceeds the length on the wire.
@@ -77,13 +77,13 @@ const FLAGS_DEFINED: Flags = Flags::FIRST
     .with(Flags::END)
     .with(Flags::BROKEN);
 
-/// Decodes the entry of a message without any check. Returns `None` if the message is shorter.
+/// Decodes the entry of a message without any check. Returns `None` if the message is too short.
 pub fn unchecked_entry(message: &[u8]) -> Option<Entry> {
     Entry::read_from_prefix(message).ok().map(|(entry, _)| entry)
 }
 
-/// Returns the class of the block in a message without any check, or `None` if the message is
-/// shorter.
+/// Returns the class of the block in a message without any check, or `None` if the message is too
+/// short.
 pub fn unchecked_class(message: &[u8]) -> Option<Class> {
     RichPointer::read_from_prefix(message).ok().map(|(pointer, _)| pointer.class)
 }

@@ -29,8 +29,8 @@ impl Origins {
         all
     }
 
-    /// Extends the list to `names`. The current names must be a prefix of `names`. They are not
-    /// replaced.
+    /// Extends the list to `names`, which must begin with the current names. The current names are
+    /// not replaced.
     pub fn extend_to(&self, names: &[String]) {
         let mut rest = &*self.0;
         for name in names {

@@ -166,7 +166,8 @@ fn corpus_captures_replay_exactly_and_copy_losslessly() {
     assert!(packets > 10_000 && mixed < 20, "{packets} packets, {mixed} mixed");
 }
 
-/// Returns the numbers of packets, of faulty captures, and of captures with several link types.
+/// Asserts that `replay` and `pcap` preserve the packets of all captures. Returns the number of
+/// packets, the number of faulty captures, and the number of captures with several link types.
 #[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]
 fn assert_replay_and_copy(captures: &Captures) -> (usize, usize, usize) {
     let captures = &captures.paths;

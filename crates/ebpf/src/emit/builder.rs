@@ -5,8 +5,8 @@
 //! slots.
 //!
 //! Input: the operations of a scope. Output: a [`Program`]. Registers: r6 context, r7 first byte of
-//! the frame, r8 end of its linear part (traffic control and XDP), r9 the per-CPU region of a tap,
-//! r0 to r5 scratch.
+//! the frame, r8 end of its linear part (tc and XDP), r9 the per-CPU region of a tap, r0 to r5
+//! scratch.
 
 mod arms;
 mod frame;
@@ -153,7 +153,7 @@ impl Builder {
         self.asm.jump_if(Cond::Ne, R0, 0, self.unsure);
     }
 
-    /// Makes unsure blocks leave to this label in all code emitted after the call.
+    /// Sets the label to which unsure blocks jump, for all code emitted after the call.
     pub(super) fn set_unsure(&mut self, unsure: Label) {
         self.unsure = unsure;
     }

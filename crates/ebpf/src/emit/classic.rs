@@ -68,9 +68,11 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 struct KnownFacts {
     /// Number of bytes from the start of the frame that are proven to be present.
     proven: u32,
-    /// Upper bound of A. The fields below are the upper bounds of X and of the scratch words.
+    /// Upper bound of A.
     a: u32,
+    /// Upper bound of X.
     x: u32,
+    /// Upper bounds of the scratch words.
     words: [u32; WORDS],
 }
 

@@ -3,8 +3,9 @@
 
 use super::ring_layout::{DELIVERIES_MAX, TALLIES_MAX, offset};
 
-/// The layout of the rings of a tap for one request. The caller chooses `record_max` and `cpus`;
-/// the layout of the regions determines the other numbers.
+/// The layout of the rings of a tap for one request. Each processor has a region of memory, and the
+/// layout of this region determines all fields except `record_max` and `cpus`, which the caller
+/// chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tap {
     /// Number of processors that have a region.
@@ -36,14 +37,15 @@ pub struct Tap {
 pub struct WakePolicy {
     /// Number of waiting frames that causes a doorbell (T_b).
     pub blocks: u32,
-    /// Minimum time in ns between doorbells.
+    /// Minimum time between doorbells, in ns.
     pub apart_ns: u32,
-    /// Time in ns after the last doorbell after which the next frame sends one in any case (T_t).
-    /// An idle reader that knows the time of the last doorbell sleeps no longer than this.
+    /// Maximum time between doorbells, in ns (T_t): after this time, the next frame sends a
+    /// doorbell in any case. An idle reader that knows the time of the last doorbell sleeps no
+    /// longer than this.
     pub wait_ns: u32,
-    /// Number of bytes written since the last doorbell that causes a doorbell at once.
+    /// Number of bytes that causes a doorbell, counted since the last doorbell.
     pub bytes: u32,
-    /// Number of frames written since the last doorbell that causes a doorbell at once.
+    /// Number of frames that causes a doorbell, counted since the last doorbell.
     pub most: u32,
     /// The processes that a doorbell wakes.
     pub wakes: Wakeup,
@@ -66,10 +68,10 @@ pub enum Wakeup {
 pub struct FusedTap {
     /// Number of processors that have a region in every map.
     pub cpus: u32,
-    /// True if the frames are sent by this host. Ignored at a control group, where the context of
-    /// each packet states its direction.
+    /// True if the frames are sent by this host. Ignored at a cgroup, where the context of each
+    /// packet states its direction.
     pub sent: bool,
-    /// At a control group, the user whose packets are delivered.
+    /// The user whose packets are delivered, at a cgroup; `None` at other hooks.
     pub user: Option<UserSockets>,
     /// Layout of the scratch memory, which is the first of the caller's maps.
     pub scratch: Scratch,
@@ -77,8 +79,9 @@ pub struct FusedTap {
     pub rings: Vec<FrameRing>,
     /// Interfaces through which copies of frames may be sent.
     pub egresses: Vec<Egress>,
-    /// Number of the mark by which the body withholds a frame from the host. The mark is clear at
-    /// the beginning of each frame. `None` if the host receives every frame.
+    /// Index of the mark ([`Scope::mark`](crate::emit::Scope::mark)) that the body sets to withhold
+    /// a frame from the host. The mark is clear at the beginning of each frame. `None` if the host
+    /// receives every frame.
     pub taken: Option<u16>,
 }
 
@@ -88,14 +91,15 @@ pub struct FusedTap {
 pub struct Egress {
     /// Interface index in the network namespace of the hook.
     pub interface: u32,
-    /// Number of the mark, which is clear at the beginning of each frame.
+    /// Index of the mark. The mark is clear at the beginning of each frame.
     pub mark: u16,
-    /// Number of the tally of copies that could not be sent.
+    /// Index of the tally ([`Scope::tally`](crate::emit::Scope::tally)) that counts the copies that
+    /// could not be sent.
     pub failed: u16,
 }
 
-/// The layout of a program's scratch memory and tallies, as byte offsets in the region of a
-/// processor.
+/// The layout of a program's scratch memory, which includes its marks and tallies, as byte offsets
+/// in the memory region of a processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scratch {
     /// Size in bytes of a region.
@@ -112,7 +116,7 @@ pub struct Scratch {
 /// A ring of frames, and the pointer rings that refer to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameRing {
-    /// Number of the ring's map among the caller's maps.
+    /// Index of the ring's map among the caller's maps.
     pub map: u32,
     /// Size in bytes of a region.
     pub stride: u32,
@@ -129,9 +133,9 @@ pub struct FrameRing {
 /// A request's ring of pointers to copied frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PointerRing {
-    /// Number of the ring's map among the caller's maps.
+    /// Index of the ring's map among the caller's maps.
     pub map: u32,
-    /// Number of the ring's doorbell map among the caller's maps.
+    /// Index of the ring's doorbell map among the caller's maps.
     pub doorbell_map: u32,
     /// Size in bytes of a region.
     pub stride: u32,
@@ -193,7 +197,8 @@ impl Scratch {
         })
     }
 
-    /// Returns the offset in a region of a tally, which is a pair of numbers: blocks and bytes.
+    /// Returns the offset of a tally in a region. A tally is a pair of counters, for blocks and for
+    /// bytes.
     #[must_use]
     pub const fn tally(&self, number: u16) -> u32 {
         self.tallies.cast_unsigned() as u32 + 16 * number as u32
@@ -267,18 +272,18 @@ impl From<&Tap> for FusedTap {
 /// The delivery of a frame to one consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    /// Number of the delivery, which selects its slot in the scratch memory. It is the number of
+    /// Index of the delivery, which selects its slot in the scratch memory. The index is that of
     /// the pointer ring times [`DELIVERIES_MAX`], plus a number below [`DELIVERIES_MAX`].
     pub number: u16,
-    /// Number of the reader of the pointer ring that receives the pointer.
+    /// Index of the reader that receives the pointer, among the readers of the pointer ring.
     pub reader: u8,
     /// Number of the exit, which the pointer contains.
     pub exit: u32,
     /// True if several exits share the slot and the reader. A frame must then take at most one of
-    /// these exits, and the number of each exit's tally of failures must be the exit number plus a
-    /// constant.
+    /// these exits, and for all of them the difference between `failed` and `exit` must be the
+    /// same.
     pub shared: bool,
-    /// Number of the tally of frames whose copy failed; `None` if they are not counted.
+    /// Index of the tally that counts the frames whose copy failed; `None` if they are not counted.
     pub failed: Option<u16>,
 }
 
@@ -290,8 +295,8 @@ impl Delivery {
     }
 }
 
-/// Number of regions per processor. Programs are nested more than two deep only on kernels that
-/// preempt a process while it sends.
+/// Number of regions per processor, one for each program that can run at the same time. Programs
+/// are nested more than two deep only on kernels that preempt a process while it sends.
 pub const REGIONS_PER_CPU: u32 = 4;
 /// The user whose packets a program delivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -300,7 +305,7 @@ pub struct UserSockets {
     pub uid: u32,
     /// Cookie of the user's network namespace.
     pub netns: u64,
-    /// Number of the claims map among the caller's maps. The map has
+    /// Index of the claims map among the caller's maps. The map has
     /// [`CLAIMS_STRIDE`](super::user_sockets::CLAIMS_STRIDE) bytes per processor and is shared by
     /// all programs that write the same rings.
     pub claims: u32,
@@ -309,7 +314,7 @@ pub struct UserSockets {
 /// The configuration of a redirecting program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Redirect {
-    /// Number of processors that have a region for counting.
+    /// Number of processors that have a region of memory for counting.
     pub cpus: u32,
     /// Size in bytes of a region.
     pub stride: u32,

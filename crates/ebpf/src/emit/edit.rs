@@ -8,11 +8,11 @@
 //! is an [`Unfit`] error. A twin therefore parses and decides first, saves the positions that it
 //! will need ([`Scope::offset_of`], [`Scope::save_layers`]), edits, and restores its positions.
 //!
-//! At traffic control, programs edit through helpers, which unclone a shared head, handle
-//! fragments, and know whether a checksum has been filled in. At XDP, they edit in place or, where
-//! computed packet pointers are not allowed, through a helper, and cannot know whether a checksum
-//! has been filled in. A block whose edit fails is unsure. Because [`Scope::make_writable`] covers
-//! the entire range that a twin will edit, a twin fails before its first edit.
+//! At tc, programs edit through helpers, which unclone a shared head, handle fragments, and know
+//! whether a checksum has been filled in. At XDP, they edit in place or, where computed packet
+//! pointers are not allowed, through a helper, and cannot know whether a checksum has been filled
+//! in. A block whose edit fails is unsure. Because [`Scope::make_writable`] covers the entire range
+//! that a twin will edit, a twin fails before its first edit.
 
 use super::builder::Builder;
 use super::handle::{
@@ -228,8 +228,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.frame_changed();
     }
 
-    /// Removes the bytes before `first`. At least 14 bytes must remain. Works at XDP only,
-    /// because traffic control needs the link header.
+    /// Removes the bytes before `first`. At least 14 bytes must remain. Works at XDP only, because
+    /// tc needs the link header.
     pub fn remove_before(&mut self, first: FrameOffset<'s>) {
         if !self.may_edit() {
             return;
@@ -246,7 +246,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.frame_changed();
     }
 
-    /// Removes the outermost VLAN tag, whether inline or in the skb. At traffic control only.
+    /// Removes the outermost VLAN tag, whether inline or in the skb. Works at tc only.
     pub fn pop_tag(&mut self) {
         if !self.may_edit() {
             return;
@@ -446,7 +446,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 
     /// Leaves to `other` if a checksum equals the sum of the pseudo header, since it then has not
-    /// been filled in. Does nothing at traffic control, where the kernel tracks this state.
+    /// been filled in. Does nothing at tc, where the kernel tracks this state.
     pub fn only_filled_checksum(&mut self, sum: Num<'s>, pseudo: Num<'s>, other: Exit<'s>) {
         if self.hook() == Hook::Xdp {
             self.only(sum, Cmp::Ne, pseudo, other);

@@ -43,7 +43,7 @@ impl ProgramMap {
 /// known.
 pub(super) const CALLER_MAPS: u32 = 0x7000;
 
-/// Returns true if the number is that of a map of the caller.
+/// Returns true if a map with this number belongs to the caller.
 const fn is_caller_map(number: i32) -> bool {
     number >= CALLER_MAPS.cast_signed()
 }

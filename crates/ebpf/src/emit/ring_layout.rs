@@ -1,6 +1,6 @@
 //! Layout and limits of a tap's memory, which programs write and processes read. [CONTRACT 29]
 
-/// Byte offsets in the region of a processor.
+/// Byte offsets in the memory region of a processor.
 pub mod offset {
     /// Position up to which the program may be writing (eight bytes).
     pub const RESERVED: i16 = 0;
@@ -36,7 +36,7 @@ pub mod offset {
     pub const COUNTS: i16 = VIEWS;
     /// Index of the interface to which the frame is redirected; 0 for none (four bytes).
     pub const DEVICE: i16 = DELIVERED + 56;
-    /// Tallies, each the number of blocks and the number of bytes (eight bytes each).
+    /// Tallies, each of which is a pair of counters: blocks, then bytes (eight bytes each).
     pub const TALLIES: i16 = VIEWS + 16 * super::DELIVERIES_MAX as i16;
     /// Size of the page in bytes, which bounds all offsets.
     pub const END: i16 = 4096;
@@ -58,11 +58,11 @@ pub mod record {
     pub const TAG_PROTOCOL: i16 = 26;
     /// GSO segment size, or 0 (two bytes).
     pub const SEGMENT: i16 = 28;
-    /// Marks of the frame, [`TAGGED`] and [`SENT`] (two bytes).
+    /// Flags of the frame, [`TAGGED`] and [`SENT`] (two bytes).
     pub const MARKS: i16 = 30;
-    /// Mark of a frame whose tag is stored outside the frame.
+    /// Flag of a frame whose tag is stored outside the frame.
     pub const TAGGED: u16 = 1;
-    /// Mark of a frame that this host sends.
+    /// Flag of a frame that this host sends.
     pub const SENT: u16 = 2;
     /// Size of the header in bytes.
     pub const HEADER_SIZE: u32 = 32;
@@ -80,8 +80,8 @@ pub(in crate::emit) const EXIT: i16 = 12;
 pub const READERS_MAX: u32 = 32;
 /// Maximum number of deliveries of a frame to one pointer ring.
 pub const DELIVERIES_MAX: u32 = 31;
-/// Maximum number of exits of one pointer ring. One program can tally a chain of about this number
-/// of filters.
+/// Maximum number of exits of one pointer ring. One program can count the blocks of a chain of
+/// about this number of filters.
 pub const EXITS_MAX: u32 = 320;
 const _: () = assert!(offset::COUNTS as u32 + 8 * EXITS_MAX <= offset::END as u32);
 /// Number of tallies of a [`Tap`](super::config::Tap).

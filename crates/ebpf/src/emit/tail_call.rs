@@ -1,10 +1,10 @@
-//! Splitting of long chains: the twins that do not fit into one program are in further programs,
-//! entered by tail calls.
+//! Splitting of long chains. Twins that do not fit into one program are placed in further programs,
+//! which are entered by tail calls.
 //!
 //! Input: the answer so far. Output: the same answer, if necessary in the next part. Neither the
 //! stack nor pointers survive a tail call, so the values that the next twin may use are stored in a
-//! row of a map. Each processor has one row, because programs at traffic control, XDP and sockets
-//! run to completion on one processor.
+//! row of a map. Each processor has one row, because programs at tc, XDP and sockets run to
+//! completion on one processor.
 //!
 //! Storing and reloading the values without a call makes the verifier forget its knowledge about
 //! these values. Because the verifier does not track the contents of maps, all paths to this point
@@ -22,17 +22,17 @@ use super::scope::Scope;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R6, R10, Size};
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
-    /// Returns the same answer, in the next part if this part is long, and otherwise with the
-    /// verifier's other knowledge dropped. Handles created before the call must not be used
-    /// afterwards. Inside an arm, changes nothing. Does not end a part while a counting exit is
-    /// pending.
+    /// Ends the current part if it is long, and otherwise resets the verifier's state from time to
+    /// time. Returns the same answer for the code that follows. Handles created before the call
+    /// must not be used afterwards. Does nothing inside an arm. Does not end a part while a
+    /// counting exit is pending.
     #[must_use]
     pub fn link(&mut self, answer: Answer<'s>) -> Answer<'s> {
         self.link_or(answer, |_| {})
     }
 
-    /// Links like [`Scope::link`], with a handler `fails` for blocks whose next part cannot be
-    /// entered. The handler must leave; blocks for which it does not are unsure.
+    /// Calls [`Scope::link`] with a handler `fails` for blocks whose next part cannot be entered.
+    /// The handler must leave; a block for which it does not leave is unsure.
     #[must_use]
     pub fn link_or(
         &mut self,

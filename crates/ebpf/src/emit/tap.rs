@@ -1,9 +1,9 @@
 //! Taps: programs that count frames and copy them to user space through rings.
 //!
-//! Input: the layout of the rings, and a body that tallies and delivers. Output: a [`Program`] that
-//! passes every frame. A delivered frame is copied once per owner, after all other work, into the
-//! ring of this owner and processor. Each consumer gets a pointer to the copy. [SL §5.3, §6.2;
-//! CONTRACT 21, 29]
+//! Input: the layout of the rings, and a body that counts and delivers frames. Output: a
+//! [`Program`] that passes every frame. A delivered frame is copied once per owner, after all other
+//! work, into the ring of this owner and processor. Each consumer gets a pointer to the copy. [SL
+//! §5.3, §6.2; CONTRACT 21, 29]
 //!
 //! Rings and doorbells are maps of the caller, numbered after the program's own. Each processor has
 //! a region ([`offset`]) in each map and is the only writer of that region, so stores need no
@@ -17,8 +17,8 @@
 //! outlives the program.
 //!
 //! `ring_layout` has the offsets, `config` the configuration. [`ring`] ends a frame; [`unread`]
-//! skips the copy while there is no reader; [`shared`] lets exits of which a frame takes at most
-//! one share a slot and a reader.
+//! skips the copy while there is no reader; [`shared`] lets exits share a slot and a reader if a
+//! frame takes at most one of them.
 
 mod ring;
 mod shared;
@@ -46,8 +46,7 @@ use crate::insn::{Alu, Cond, Helper, Insn, Operand, R0, R1, R9, R10, Reg, Size};
 use crate::program::Program;
 
 /// Emits a tap. `body` receives the layers of an unparsed frame and the exit for finished frames.
-/// `unsure` handles frames of which not even the first bytes can be read, so that it must not read
-/// any.
+/// `unsure` handles frames whose first bytes cannot be read, and must not read any bytes.
 pub fn tap(
     target: impl Into<Target>,
     tap: &Tap,
@@ -57,7 +56,7 @@ pub fn tap(
     fused(target, &tap.into(), body, unsure)
 }
 
-/// Emits a tap for several requests, otherwise like [`tap`].
+/// Emits a tap that several requests share. The other parameters are those of [`tap`].
 pub fn fused(
     target: impl Into<Target>,
     fused: &FusedTap,
@@ -70,7 +69,7 @@ pub fn fused(
 }
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
-    /// Adds one block of `bytes` bytes to a tally.
+    /// Adds one block of `bytes` bytes to a tally, a pair of counters for blocks and for bytes.
     pub fn tally(&mut self, number: u16, bytes: Num<'s>) {
         let b = self.builder();
         let scratch = b.scratch();
@@ -112,7 +111,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.set_held(R1, None);
     }
 
-    /// Sets or clears a mark of the frame, which the verifier does not track.
+    /// Sets or clears a mark, which is a flag of the current frame. The verifier does not track
+    /// marks, because they are in memory.
     pub fn mark(&mut self, number: u16, set: bool) {
         let b = self.builder();
         if let Some(place) = b.mark_at(number) {

@@ -1,12 +1,11 @@
 //! Taps that observe only the sockets of one user. [CONTRACT 22, 25]
 //!
-//! Input: the user ([`UserSockets`]). Output: the prologue of a program at a control group, which
-//! passes packets of other users untouched and claims a region for packets of this user. Such
-//! programs run wherever a socket sends or receives: in a process, which incoming packets may
-//! interrupt on the same processor, and which another process may preempt. A processor therefore
-//! has several regions in every ring. A program claims a free region by compare-and-swap, and is
-//! the only writer of the region until it releases the claim. To a reader, each region looks like a
-//! processor.
+//! Input: the user ([`UserSockets`]). Output: the prologue of a program at a cgroup, which passes
+//! packets of other users untouched and claims a region for packets of this user. Such programs run
+//! wherever a socket sends or receives: in a process, which incoming packets may interrupt on the
+//! same processor, and which another process may preempt. A processor therefore has several regions
+//! in every ring. A program claims a free region by compare-and-swap, and is the only writer of the
+//! region until it releases the claim. To a reader, each region looks like a processor.
 //!
 //! The kernel identifies the user's sockets by three facts that must all hold: the owner's uid; the
 //! network namespace, because the same uid may be another user elsewhere; and the type of the
@@ -32,7 +31,7 @@ const CLAIM_BYTES: i32 = 16;
 /// Offsets of the claim words of a processor's regions.
 const CLAIM_WORDS: [i16; REGIONS_PER_CPU as usize] = [0, 16, 32, 48];
 
-/// Fails for hooks other than traffic control and, for the sockets of a user, the control group.
+/// Fails unless the hook is tc or, for a tap on the sockets of a user, a cgroup.
 pub(super) fn check_hook(hook: Hook, own: Option<&UserSockets>) -> Result<(), Unfit> {
     let fits = match hook {
         Hook::Tc => own.is_none(),
@@ -115,8 +114,8 @@ impl Builder {
         self.asm.push(Insn::store(Size::DW, R2, 0, 0));
     }
 
-    /// Loads the marks of a record into r1. A packet without an ingress interface is marked as
-    /// sent.
+    /// Loads the flags of a record into r1. A packet without an ingress interface gets the flag for
+    /// sent packets.
     pub(super) fn load_record_marks(&mut self) {
         let received = self.asm.label();
         let asm = &mut self.asm;

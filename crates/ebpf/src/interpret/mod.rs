@@ -10,7 +10,7 @@
 //! are plain numbers, so any number that equals an address can be used as a pointer. Tail calls
 //! enter the continuations of a program. Not supported: BPF-to-BPF calls, maps other than
 //! one-element arrays, writes to the context, and packet writes other than those of `emit` (direct
-//! at XDP, through helpers at traffic control).
+//! at XDP, through helpers at tc).
 
 mod alu;
 mod helper;
@@ -31,11 +31,11 @@ use memory::{CTX, Memory, STACK_TOP};
 pub struct Packet<'a> {
     /// All bytes of the frame, linear or not.
     pub bytes: &'a [u8],
-    /// Length in bytes of the linear part, to which direct access is limited at traffic control. At
-    /// XDP, length of the first buffer, which has at least 256 bytes. Ignored at sockets, where a
-    /// helper reads all bytes.
+    /// Length in bytes of the linear part, to which direct access is limited at tc. At XDP, length
+    /// of the first buffer, which has at least 256 bytes. Ignored at sockets, where a helper reads
+    /// all bytes.
     pub linear: usize,
-    /// VLAN tag in the metadata of the skb, at traffic control and socket filters.
+    /// VLAN tag in the metadata of the skb, at tc and socket filters.
     pub tag: Option<Tag>,
     /// True if the transport checksum covers only the pseudo header because the device will fill in
     /// the rest (CHECKSUM_PARTIAL).
@@ -114,8 +114,8 @@ impl Machine {
         Self { parts: parts.collect(), ..Self::new(maps.collect()) }
     }
 
-    /// Runs code over a packet. Returns r0 or, at a control group, the word that the code wrote
-    /// into the context.
+    /// Runs code over a packet. Returns r0 or, at a cgroup, the word that the code wrote into the
+    /// context.
     pub fn run(&mut self, code: &[Insn], hook: Hook, packet: &Packet<'_>) -> Result<u64, Fault> {
         let mut run = Run {
             regs: [0; 11],

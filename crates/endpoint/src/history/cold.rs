@@ -29,7 +29,7 @@ pub(super) struct ColdChunks {
     bytes_to_skip: usize,
     /// Number of chunks skipped after the last chunk that did not shrink.
     skipped_chunks: usize,
-    /// Number of bytes compressed so far, and their number after compression.
+    /// Total number of bytes compressed so far, and their total size after compression.
     totals: (u64, u64),
 }
 

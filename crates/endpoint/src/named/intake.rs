@@ -102,13 +102,13 @@ struct Buffer {
     origin: u16,
     /// True if the bytes of each writer are a stream.
     streams: bool,
-    /// Sessions that have ended, with the flags of their last blocks, which are not emitted yet.
+    /// Ended sessions whose last block has not been emitted yet, with the flags of that block.
     ending: Vec<(u32, Flags)>,
     /// True if the input ends as soon as the last writer has left.
     until_last: bool,
-    /// Memory for a block that has been read from a ring and not yet copied to the pool. The field
-    /// `pending` is the length and the session of this block.
+    /// Memory for a block that has been read from a ring and not yet copied to the pool.
     pending_copy: Vec<u8>,
+    /// Length and session of the block in `pending_copy`, or `None` if there is none.
     pending: Option<(usize, u32)>,
     /// Index of the writer to read next.
     next_writer: usize,
@@ -123,7 +123,7 @@ enum DrainOutcome {
     Nothing,
     /// The batch or the pool is full.
     Full,
-    /// The writer has closed its ring, or it has exited or is no longer served after a fault. The
+    /// The writer has closed its ring, has exited, or is no longer served because of a fault. The
     /// flags are those of the last block of its session.
     Ended(Flags),
 }
@@ -272,7 +272,7 @@ impl Buffer {
         intake.put_entry(entry)
     }
 
-    /// Emits the ends of sessions, as far as there is room.
+    /// Emits the last block of each ended session, as long as there is room.
     fn end_sessions(&mut self, intake: &mut Intake<'_>) {
         while let Some((session, flags)) = self.ending.first().copied() {
             let pointer = RichPointer::hole(0).with_class(Class::YES);
@@ -291,8 +291,8 @@ impl Buffer {
     }
 }
 
-/// Returns the number of a writer's blocks that are still unread: those that the writer has
-/// published, less those that this input has read.
+/// Returns the number of a writer's unread blocks: those that the writer has published, minus those
+/// that this source has read.
 fn count_unread(ring: &mut WriterRing) -> u64 {
     let input = &mut ring.input;
     input.writer_counts().blocks.saturating_sub(input.counts().blocks)

@@ -52,7 +52,7 @@ impl NamedReader {
     ///
     /// # Errors
     ///
-    /// Fails as [`NamedReader::next_block`] does.
+    /// Fails in the same cases as [`NamedReader::next_block`].
     pub fn is_ready(&mut self) -> io::Result<bool> {
         self.input.is_readable().map_err(io::Error::other)
     }
@@ -73,7 +73,8 @@ impl NamedWriter {
     ///
     /// # Errors
     ///
-    /// Fails as [`NamedReader::open`] does, and if this user may not write to the buffer.
+    /// Fails in the same cases as [`NamedReader::open`], and if this user may not write to the
+    /// buffer.
     pub fn open(name: &str) -> Result<Self, Error> {
         let id = buffer::ids::fresh().unwrap_or(DbufId::HOLE);
         Ok(Self(name::open_write(name, &Config { every: 1, ..Config::new(id).self_growing() })?))

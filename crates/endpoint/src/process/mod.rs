@@ -98,8 +98,8 @@ fn check_command(command: &str) -> Option<Mistake> {
 /// usually use.
 const IDS_DESCRIPTOR_MIN: i32 = 700;
 
-/// Locked while a descriptor of the counter is inheritable, because any other program that is
-/// started meanwhile would inherit it too.
+/// Lock that is held while a descriptor of the counter is inheritable. Without the lock, another
+/// program started in the meantime could inherit the descriptor.
 static INHERITABLE: Mutex<()> = Mutex::new(());
 
 /// Starts a program. The program is killed if a half is dropped or a later step fails.

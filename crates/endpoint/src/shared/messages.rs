@@ -1,13 +1,10 @@
-//! Tracking of the messages in a shared ring: the messages with which a reader may begin, and those
-//! of which it has lost a fragment. The writer stamps each fragment with the number of the block
-//! that begins its message, so that a reader needs no table to decide. Fragments have no positions.
-//! If blocks were overwritten, any open message may lack a fragment, so all open messages are
-//! ended, and the reader continues with messages that begin later.
+//! Tracking of the messages in a shared ring. It determines with which messages a reader may begin,
+//! and which of its messages have lost a fragment.
 //!
-//! The writer stamps each fragment with the number of the block that begins its message, so a
-//! reader decides without a table. Fragments carry no position: where blocks were overwritten, each
-//! open message may lack one, so all are ended, and the reader continues with messages that begin
-//! later.
+//! The writer stamps each fragment with the number of the block that begins its message, so that a
+//! reader needs no table to decide. Fragments have no positions. If blocks were overwritten, any
+//! open message may lack a fragment, so all open messages are ended, and the reader continues with
+//! messages that begin later.
 
 use super::sessions::{SessionMap, SharedStamp};
 use abi::{BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
@@ -20,8 +17,9 @@ fn direction_key(context: BlockMetadata) -> u64 {
     u64::from(context.session) << 1 | u64::from(context.flags.has(Flags::BACKWARD))
 }
 
-/// The numbers of the blocks that begin open messages, as recorded by the writer. Only messages of
-/// several fragments are recorded. Messages that have been silent for longest are forgotten first.
+/// The writer's table of open messages, with the number of the block that begins each message. Only
+/// messages of several fragments are recorded. Messages that have been silent for longest are
+/// forgotten first.
 #[derive(Debug, Default)]
 pub(super) struct WrittenMessages {
     young: SessionMap<u64>,
@@ -29,8 +27,8 @@ pub(super) struct WrittenMessages {
 }
 
 impl WrittenMessages {
-    /// Returns the number, plus 1, of the block that begins the message of this block. If the block
-    /// belongs to no open message, this is the number of the block itself, `number`.
+    /// Returns the number of the block that begins this block's message, plus 1. If the block
+    /// belongs to no open message, that is its own number, `number`.
     pub(super) fn beginning(&mut self, entry: &Entry, number: u64) -> u64 {
         let (key, flags) = (direction_key(entry.context), entry.context.flags);
         let begins = flags.has(Flags::FIRST);
@@ -88,7 +86,7 @@ impl ReadMessages {
         (self.joined, self.from) = (number, number);
     }
 
-    /// Decides if the reader admits a fragment.
+    /// Decides whether the reader admits a fragment.
     pub(super) fn admit(&mut self, stamp: SharedStamp, entry: &Entry) -> FragmentOrigin {
         let flags = entry.context.flags;
         let begins = flags.has(Flags::FIRST);

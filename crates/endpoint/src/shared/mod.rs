@@ -3,13 +3,13 @@
 //!
 //! ```text
 //! rx eth0 | tcp | share "rx eth0 | tcp"       one process, which belongs to no request
-//!                   │ ring that overwrites
+//!                   │ ring that overwrites its oldest messages
 //!                   ├──► shared "rx eth0 | tcp" | http |get files out/
 //!                   └──► shared "rx eth0 | tcp" | http |post json
 //! ```
 //!
 //! The name of the ring is derived from the text of the prefix, and belongs to the user
-//! ([`buffer::name`]). The first `shared` starts the process ([`Starter`]), which ends after its
+//! ([`buffer::name`]). The first `shared` starts the process ([`Starter`]), which exits after its
 //! last reader has left. A reader receives the sessions that begin after the reader has joined
 //! ([`sessions`]). docs/book/decisions/0096-shared-prefixes.md
 
@@ -27,29 +27,29 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::OnceLock;
 use sys::eventfd::EventFd;
 
-/// A function that starts the process that runs a prefix. It waits until the prefix runs, or until
-/// the process has ended, for example because another process has started the prefix first. It
+/// A function that starts a process to run a shared prefix. It blocks until the prefix is running
+/// or the process has exited, for example because another process started the prefix first. It
 /// fails if no process can be started.
 pub type Starter = fn(prefix: &str) -> Result<Started, Failure>;
 
-/// Result of an attempt to start the process of a prefix.
+/// Result of an attempt to start a process for a shared prefix.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Started {
-    /// The prefix runs in the new process.
+    /// The prefix is running in the new process.
     Running,
-    /// The process has ended before the prefix ran, with this message.
+    /// The process exited before the prefix was running. The text is its error message.
     Ended(String),
 }
 
-/// Maximum number of attempts to find or start the process of a prefix. An attempt fails if another
-/// program starts or ends such a process at the same time.
+/// Maximum number of attempts to find or start the process of a shared prefix. An attempt fails if
+/// another such process starts or exits at the same time.
 const JOIN_ATTEMPTS_MAX: usize = 8;
 
 static STARTER: OnceLock<Starter> = OnceLock::new();
 static VACANCY_EVENT: OnceLock<EventFd> = OnceLock::new();
 
-/// Sets the function that starts the process of a prefix. Without such a function, only prefixes
-/// that already run can be opened. Later calls have no effect.
+/// Sets the function that starts a process for a shared prefix. If none is set, only prefixes that
+/// are already running can be opened. Later calls have no effect.
 pub fn set_starter(starter: Starter) {
     let _ = STARTER.set(starter);
 }
@@ -65,7 +65,8 @@ pub fn vacancy_descriptor() -> sys::Result<BorrowedFd<'static>> {
     event.ok_or_else(|| sys::Error::new("eventfd", "", 0))
 }
 
-/// Opens the ring of a prefix, and starts its process if there is none. Blocks until it runs.
+/// Opens the ring of a shared prefix. If no process runs the prefix, starts one and blocks until
+/// the prefix is running.
 fn join_ring(prefix: &str) -> Result<Input, Failure> {
     let name = ring_name(prefix);
     let wrong = |why: &dyn std::fmt::Display| Failure::new("share", prefix, why);
@@ -87,7 +88,7 @@ fn join_ring(prefix: &str) -> Result<Input, Failure> {
     Err(wrong(&if message.is_empty() { "its process ends at once" } else { message.trim() }))
 }
 
-/// Returns true if a process of this user offers a prefix.
+/// Returns true if a process of this user runs this shared prefix.
 #[must_use]
 pub fn is_offered(prefix: &str) -> bool {
     let address = Address::of_current_user(&ring_name(prefix));
@@ -101,8 +102,8 @@ fn report_vacancy() {
     }
 }
 
-/// Returns the name of the ring for a prefix. The name depends on the version of this program, so
-/// that different versions never share a ring.
+/// Returns the name of the ring of a shared prefix. The name depends on the version of this
+/// program, so that different versions never share a ring.
 fn ring_name(prefix: &str) -> String {
     let mut hasher = std::hash::DefaultHasher::new();
     (env!("CARGO_PKG_VERSION"), prefix).hash(&mut hasher);

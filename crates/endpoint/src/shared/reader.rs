@@ -3,7 +3,8 @@
 //!
 //! The source copies the messages of `share` into the pool and then checks them. It emits the
 //! blocks of sessions that begin after it has joined, with a hole in place of overwritten blocks.
-//! If the process of the prefix is killed, its sessions end, and another process takes its place.
+//! If the process of the prefix is killed, all open sessions end, and the source connects to a new
+//! process.
 
 use super::description::SHARED;
 use super::join_ring;
@@ -28,7 +29,7 @@ pub const ENTRY: SourceEntry = SourceEntry::new(&SHARED, open);
 const OVERWRITTEN: DropReason = DropReason::Named("overwritten");
 /// Number of bytes reserved for a message whose length is not known yet; most messages fit.
 const RESERVED_BYTES_MIN: usize = 4096;
-/// Interval between attempts to find another process, in ns.
+/// Interval between attempts to replace a process that has exited, in ns.
 const REJOIN_INTERVAL: u64 = 10_000_000;
 
 /// A source over the ring of a shared prefix.
@@ -36,7 +37,7 @@ struct Shared {
     prefix: String,
     /// The reading end of the ring, or `None` once the ring has ended.
     input: Option<Input>,
-    /// A thread that finds or starts a process to replace one that has ended.
+    /// A thread that finds or starts a process to replace one that has exited.
     rejoin: Option<JoinHandle<Result<Input, Failure>>>,
     sessions: ReadSessions,
     /// Blocks created by this source, such as holes, which are emitted before all others.
@@ -62,9 +63,10 @@ struct Shared {
     unbegun: u64,
     /// Number of blocks left in the ring because no arc selects their class.
     untaken: u64,
-    /// Blocks lost in the rings of ended processes or together with the beginning of their message,
-    /// and blocks left in the current ring.
+    /// Number of blocks lost in the rings of earlier processes, and of blocks lost because the
+    /// beginning of their message was overwritten.
     lost_before: u64,
+    /// Number of unread blocks in the current ring.
     unread: u64,
     deaths: u64,
 }
@@ -75,7 +77,7 @@ enum MessageOutcome {
     Nothing,
     Full,
     End,
-    /// The process that ran the prefix has ended.
+    /// The process that ran the prefix has exited.
     WriterEnded,
 }
 

@@ -1,11 +1,11 @@
-//! Tracking of the sessions in a shared ring, which determines the sessions that a reader may read
-//! and the number of bytes that it has missed in each. For a ring of messages see
-//! [`super::messages`].
+//! Tracking of the sessions in a shared ring. It determines which sessions a reader may read, and
+//! how many bytes of each session the reader has missed. [`super::messages`] does the same for
+//! rings of messages.
 //!
 //! The writer stamps each block with the position of its first byte in its direction of the
-//! session, and marks the first block of a session. A reader admits a session only by this mark, so
-//! it never receives the middle of a session. From the positions, the reader computes the number of
-//! bytes of an admitted session that were overwritten.
+//! session, and flags the first block of a session. A reader admits a session only at a block with
+//! this flag, so it never starts in the middle of a session. From the positions, the reader
+//! computes the number of bytes of an admitted session that were overwritten.
 
 use super::messages::{FragmentOrigin, ReadMessages, WrittenMessages};
 use abi::{BLOCK_MAX, BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
@@ -19,8 +19,8 @@ pub(super) const STAMP_BYTES: usize = 16;
 /// is ended.
 const MISSING_MAX: u64 = 32 << 20;
 
-/// A map from sessions, or their directions. A process of the same user assigns the numbers, so no
-/// protection against collision attacks is needed.
+/// A map whose keys are sessions, or directions of sessions. A process of the same user assigns the
+/// session numbers, so no protection against collision attacks is needed.
 pub(super) type SessionMap<T> = HashMap<u64, T, BuildHasherDefault<KeyHasher>>;
 
 /// The stamp that the writer adds to a block.
@@ -143,7 +143,7 @@ pub(super) struct ReadSessions {
 /// The decision of [`ReadSessions::admit`] about a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Admission {
-    /// The block is admitted. The caller must emit the blocks in the list before it.
+    /// The block is admitted. The caller must first emit the blocks that were added to `before`.
     Follows,
     /// The block is refused: its session or message began before this reader joined, or the
     /// beginning was overwritten.
@@ -153,9 +153,9 @@ pub(super) enum Admission {
 }
 
 impl ReadSessions {
-    /// Decides if the reader admits a block. `is_gap` is true if blocks were overwritten between
-    /// this block and the previous one. Adds holes to `before` that represent the lost bytes in
-    /// front of the block.
+    /// Decides whether the reader admits a block. `is_gap` is true if blocks were overwritten
+    /// between this block and the previous one. Adds holes to `before` that represent the lost
+    /// bytes in front of the block.
     pub(super) fn admit(
         &mut self,
         stamp: SharedStamp,

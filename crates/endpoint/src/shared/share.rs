@@ -68,8 +68,8 @@ const READERS_MAX: usize = 256;
 /// [`FIRST_READER_MAX`].
 const VACANCY_MAX: Duration = Duration::from_millis(500);
 const FIRST_READER_MAX: Duration = Duration::from_secs(10);
-/// Maximum time in ns for which readers sleep while the input arrives without a pause, as frames
-/// from the kernel may.
+/// Maximum time in ns for which readers stay asleep while blocks arrive continuously. A kernel
+/// ring, for example, may never be empty.
 const FLUSH_INTERVAL: Time = 10_000_000;
 /// Interval between counts of the readers.
 const COUNT_INTERVAL: Duration = Duration::from_millis(100);

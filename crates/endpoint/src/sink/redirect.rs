@@ -3,8 +3,8 @@
 //!
 //! Each frame is sent once, unmodified, through the interface named in the request. The kernel
 //! program at the source sends the frame. If the request runs in a thread instead, this process
-//! sends the frame as `tx` does. If the source only observes frames, a copy is sent, and the host
-//! receives the frame too. After `take`, the frame itself is sent.
+//! sends the frame in the same way as `tx`. If the source only observes frames, a copy is sent, and
+//! the host receives the frame too. After `take`, the frame itself is sent.
 //!
 //! Deviation: the papers have a single `tx`, since their kernel space calls the driver. In Linux, a
 //! kernel program can neither wait nor queue, so forwarding without flow control has a name of its

@@ -38,7 +38,7 @@ struct InputPiece {
     consumed_bytes: u32,
 }
 
-/// Result of a request for more bytes.
+/// Result of [`Feed::fill_piece`], which requests more bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FillOutcome {
     /// The piece has at least the requested number of bytes.

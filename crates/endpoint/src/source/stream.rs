@@ -1,7 +1,8 @@
-//! `stream`: a source that emits nothing by itself, for what programs write to its output.
+//! `stream`: a source without any input of its own. Its output consists of the blocks that other
+//! programs write to it.
 //!
-//! It is the source of a path that begins empty. Writers attach to the output of a node
-//! (PipesFS), and this node exists for nothing else.
+//! A path that is created empty begins with this source. Programs write to the output of a node
+//! through PipesFS, and `stream` is the node for this purpose.
 
 use crate::{Failure, Intake, Opening, Source, SourceCounters, SourceEntry, SourceStatus};
 use filter::{

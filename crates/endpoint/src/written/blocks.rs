@@ -1,4 +1,5 @@
-//! The inside end of a writer: a source of blocks for the output of a node.
+//! The inside end of a writer: a source that emits the writer's bytes as blocks on the output of a
+//! node.
 
 use super::{DATA, END, PACKET_MAX};
 use crate::{Failure, Intake, Source, SourceCounters, SourceStatus};
@@ -8,22 +9,23 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use wire::capture::{Reader, Step};
 
-/// Form in which a writer's bytes leave.
+/// Interpretation of the bytes that a writer sends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WrittenForm {
-    /// All bytes are one session.
+    /// All bytes belong to one session.
     Stream,
-    /// Each packet is a block.
+    /// Each packet becomes a block.
     Blocks,
-    /// Each line is a record.
+    /// Each line becomes a record.
     Lines,
-    /// The bytes are a capture, of which each packet is a frame.
+    /// The bytes are a capture, and each of its packets becomes a frame.
     Capture,
 }
 
 impl WrittenForm {
-    /// Returns the form for a node that emits this form, if `capture` tells whether a capture is
-    /// written. Fails with the reason if it cannot be written there.
+    /// Returns the form of the bytes that a program may write to a node that emits `leaving`.
+    /// `capture` is true if the program writes a capture. Fails with the reason if this node does
+    /// not accept such bytes.
     pub fn of(leaving: Form, capture: bool) -> Result<Self, String> {
         let name = leaving.name();
         match (leaving, capture) {
@@ -53,12 +55,13 @@ impl WrittenForm {
 /// Session number of the next writer. Numbers descend, because filters assign ascending ones.
 static NEXT_SESSION: AtomicU32 = AtomicU32::new(u32::MAX - 1);
 
-/// Returns a session number for a writer.
+/// Returns the session number for a new writer.
 pub(crate) fn new_session() -> u32 {
     NEXT_SESSION.fetch_sub(1, Ordering::Relaxed)
 }
 
-/// The blocks of one writer. Bytes between a packet and the blocks that it completes stay here.
+/// A source of the blocks of one writer. It stores the bytes that it has received until they form a
+/// block.
 #[derive(Debug)]
 pub struct WrittenBlocks {
     socket: OwnedFd,
@@ -66,30 +69,31 @@ pub struct WrittenBlocks {
     class: Class,
     session: u32,
     packet: Vec<u8>,
-    /// Bytes that have arrived and were not emitted.
+    /// Received bytes. Emitted bytes are removed once all complete blocks have been emitted.
     waiting: Vec<u8>,
-    /// Number of bytes at the start of `waiting` that were emitted.
+    /// Number of bytes at the start of `waiting` that have been emitted.
     emitted: usize,
     capture: Reader,
     /// True if the next byte begins a line.
     line_begins: bool,
-    /// Flags of the end; `None` until the writer has ended.
+    /// Flags of the last block of the session, or `None` until the writer has ended the session.
     ended: Option<Flags>,
-    /// Directions of the session that have not ended, as flags of their last block.
+    /// Directions of the session that have not ended. Each is represented by the direction flag of
+    /// its blocks.
     open: Vec<Flags>,
     given: Amount,
 }
 
-/// Outcome of emitting the bytes that wait.
+/// Outcome of [`WrittenBlocks::emit`].
 enum Emitted {
-    /// More bytes are needed.
+    /// All complete blocks have been emitted.
     All,
-    /// The batch is full, or the pool.
+    /// The batch or the pool is full.
     Full,
 }
 
 impl WrittenBlocks {
-    /// Creates the blocks that arrive through a socket.
+    /// Creates the source of the blocks that arrive through a socket.
     #[must_use]
     pub fn new(socket: OwnedFd, form: WrittenForm, class: Class) -> Self {
         let open = match form {
@@ -112,13 +116,15 @@ impl WrittenBlocks {
         }
     }
 
-    /// Closes the socket for more bytes, and tells the writer why. What has arrived stays.
+    /// Closes the socket for further bytes, and sends the reason to the writer. Bytes that have
+    /// already arrived can still be received.
     pub fn refuse_more(&self, why: &str) {
         let _ = sys::local_socket::send_now(&self.socket, why.as_bytes(), &[]);
         let _ = sys::local_socket::shutdown_input(&self.socket);
     }
 
-    /// Emits bytes that wait, and then the end of the session if the writer has ended.
+    /// Emits all complete blocks and then, if the writer has ended the session, the last block of
+    /// each direction.
     fn emit(&mut self, intake: &mut Intake<'_>) -> Result<Emitted, String> {
         let most = intake.pool.block_max().min(PACKET_MAX);
         while let Some(block) = self.next_block(most)? {
@@ -148,8 +154,8 @@ impl WrittenBlocks {
         Ok(Emitted::All)
     }
 
-    /// Returns the next block of the bytes that wait, of at most `most` bytes; `None` if more bytes
-    /// are needed. Fails with the reason if the bytes are not what the form demands.
+    /// Returns the next block of the received bytes, with at most `most` bytes, or `None` if more
+    /// bytes are needed. Fails with the reason if the bytes are invalid in this form.
     fn next_block(&mut self, most: usize) -> Result<Option<Block>, String> {
         let rest = self.waiting.get(self.emitted..).unwrap_or_default();
         if rest.is_empty() {
@@ -282,15 +288,15 @@ impl Source for WrittenBlocks {
     }
 }
 
-/// A block within the bytes that wait.
+/// A block within the received bytes.
 struct Block {
-    /// Offset of its first byte.
+    /// Offset of its first byte, relative to the first byte that has not been emitted.
     from: usize,
     length: usize,
-    /// Number of bytes that it uses up.
+    /// Number of bytes to consume, including a record header or line terminator.
     consumed: usize,
     flags: Flags,
-    /// Link type, length on the wire and time of a frame.
+    /// Link type, length on the wire and time of a frame, or `None` if the block is not a frame.
     frame: Option<(u16, u32, Time)>,
 }
 

@@ -1,14 +1,16 @@
-//! Writers outside a path: programs whose blocks leave a node as if the node had emitted them.
+//! Writers outside a path: programs that write to a node of a running path. The blocks leave the
+//! node as if the node itself had emitted them.
 //!
 //! ```text
 //! WriterSocket ── packets: 1 byte of kind, then bytes ──► WrittenBlocks ──► output of the node
-//!              ◄── 1 packet: reason of the end ──────────
+//!              ◄── 1 packet: reason for the end ──────────
 //! ```
 //!
 //! Each writer has a pair of sockets. A program holds the outside end, [`WriterSocket`]. The inside
-//! end, [`WrittenBlocks`], is a [`Source`](crate::Source) that the space of the node drives, though
-//! it is no node of the graph. A writer waits while the sockets are full. The inside end is
-//! closed for input before its rest is read, so nothing is accepted that is not emitted.
+//! end, [`WrittenBlocks`], is a [`Source`](crate::Source) that the space of the node drives,
+//! although it is not a node of the graph. A writer waits while the sockets are full. When the path
+//! stops, the inside end is first closed for input and then drained, so that no accepted bytes are
+//! lost.
 
 mod blocks;
 #[cfg(test)]
@@ -19,34 +21,35 @@ pub use blocks::{WrittenBlocks, WrittenForm};
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Maximum number of bytes in one packet, after the kind.
+/// Maximum number of bytes in a packet, not including the byte of the kind.
 pub const PACKET_MAX: usize = 64 << 10;
-/// Bytes that wait for a space that is busy, including the kernel's memory for each packet.
+/// Maximum number of bytes that wait while the space is busy, including the kernel's overhead for
+/// each packet.
 const WAITING_MAX: usize = 1 << 20;
 
-/// Kind of a packet with bytes.
+/// Kind of a packet that contains bytes.
 const DATA: u8 = 0;
-/// Kind of the packet that ends what is written.
+/// Kind of the packet that ends the session.
 const END: u8 = 1;
 
-/// The outside end of a writer. Dropping it without [`WriterSocket::end`] ends the session as
-/// broken.
+/// The outside end of a writer. Dropping it without a call to [`WriterSocket::end`] aborts the
+/// session.
 #[derive(Debug)]
 pub struct WriterSocket {
     socket: OwnedFd,
     packet: Vec<u8>,
 }
 
-/// Error of writing: the path no longer accepts anything. The text is the reason, if the path gave
-/// one.
+/// Error returned if the path no longer accepts bytes. The text is the reason, or a default text if
+/// the path has not given one.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct WriterEnded(pub String);
 
-/// Reason for the end of a writer whose path gave none.
+/// Default reason for a path that has not given one.
 const NO_REASON: &str = "the path has ended, or the filter was removed";
 
-/// Creates the two ends of a writer.
+/// Creates the two ends of a writer: the outside end, and the socket of the inside end.
 pub fn pair() -> sys::Result<(WriterSocket, OwnedFd)> {
     let (outside, inside) = sys::descriptor::pair()?;
     // With a smaller limit of the machine, less waits.
@@ -55,7 +58,7 @@ pub fn pair() -> sys::Result<(WriterSocket, OwnedFd)> {
 }
 
 impl WriterSocket {
-    /// Creates the end from the outside socket of a pair.
+    /// Creates the outside end from its socket.
     #[must_use]
     pub const fn new(socket: OwnedFd) -> Self {
         Self { socket, packet: Vec::new() }
@@ -67,8 +70,9 @@ impl WriterSocket {
         self.socket
     }
 
-    /// Writes bytes, at most [`PACKET_MAX`] of them, which leave as one block if the node emits
-    /// blocks. Returns the number written; `None` if there is no room now. Never blocks.
+    /// Writes at most [`PACKET_MAX`] bytes as one packet. If the node emits blocks, the packet
+    /// becomes one block. Returns the number of bytes written, or `None` if the socket is full.
+    /// Never blocks.
     pub fn write(&mut self, bytes: &[u8]) -> Result<Option<usize>, WriterEnded> {
         let bytes = bytes.get(..PACKET_MAX).unwrap_or(bytes);
         if bytes.is_empty() {
@@ -81,7 +85,7 @@ impl WriterSocket {
         Ok(sent.then_some(bytes.len()))
     }
 
-    /// Ends what is written. Returns false if there is no room for that now. Never blocks.
+    /// Ends the session. Returns false if the socket is full. Never blocks.
     pub fn end(&mut self) -> Result<bool, WriterEnded> {
         self.packet.clear();
         self.packet.push(END);

@@ -11,7 +11,8 @@ fn writer(form: WrittenForm) -> (WriterSocket, WrittenBlocks) {
     (outside, WrittenBlocks::new(inside, form, Class(7)))
 }
 
-/// Returns the blocks that a writer of these pieces emits, which ends itself unless it `breaks`.
+/// Returns the blocks that a source emits if its writer sends these pieces. The writer then ends
+/// the session or, if `breaks`, drops the socket without ending it.
 fn emitted(form: WrittenForm, pieces: &[&[u8]], breaks: bool) -> Vec<EmittedBlock> {
     let (mut outside, mut inside) = writer(form);
     for piece in pieces {

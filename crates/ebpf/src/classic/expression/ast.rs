@@ -149,8 +149,8 @@ pub(crate) enum Primitive {
     Direction { outbound: bool },
     /// A test for the interface index.
     Interface(u32),
-    /// A test for an encapsulating header, which shifts the headers tested by everything to its
-    /// right. The number, if given, is that of the VLAN, MPLS label, PPPoE session or tunnel.
+    /// A test for an encapsulating header. The tests to its right apply to the headers inside the
+    /// encapsulation. The number, if given, is the VLAN id, MPLS label, PPPoE session or tunnel id.
     Encapsulation(Encapsulation, Option<u32>),
     /// A test of the type and subtype of an 802.11 frame.
     WlanType { value: u32, mask: u32 },

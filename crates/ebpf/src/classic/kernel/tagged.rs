@@ -172,7 +172,7 @@ struct LoadPart {
     size: u32,
     /// Offset in the frame, or ancillary offset of a half of the tag.
     from: u32,
-    /// The byte of the loaded half of the tag that the part consists of; `None` for the entire
+    /// The byte of the loaded half of the tag that this part uses, or `None` if it uses the entire
     /// loaded value.
     cut: Option<ByteOfHalf>,
 }

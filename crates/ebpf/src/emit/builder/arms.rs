@@ -1,5 +1,5 @@
-//! Arms and exits of a program. The code of an exit is deferred to the end of the arm that contains
-//! it.
+//! Arms and exits of a program. An arm is code that can end early through its own exit. The code of
+//! an exit is deferred to the end of the arm that contains it.
 
 use super::Builder;
 use crate::asm::Label;
@@ -18,8 +18,8 @@ pub(super) struct Stub {
 pub(super) enum StubTask {
     /// Increments the counter with this index.
     Count(usize),
-    /// Leaves as unsure if the frame has at least this length in bytes; otherwise continues as if
-    /// the frame had ended.
+    /// Treats the block as unsure if the frame has at least this length in bytes, and otherwise as
+    /// if the frame had ended.
     Deep(u32),
 }
 

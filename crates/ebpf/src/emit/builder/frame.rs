@@ -1,11 +1,11 @@
 //! Prologue of a program and access to the frame: packet pointers, the linear part, and the frame
 //! length.
 //!
-//! At traffic control, only the linear part of a frame is directly readable. A trusted program
-//! first pulls `reach` bytes into it, the deepest read of its twins, but at most `PULL_MAX`; if the
-//! kernel cannot pull them, the program is unsure. If a bounds check fails at the end of the linear
-//! part of a non-linear frame, the program is unsure as well; it never treats the frame as too
-//! short (CONTRACT 18).
+//! At tc, only the linear part of a frame is directly readable. A trusted program first pulls
+//! `reach` bytes into it, the deepest read of its twins, but at most `PULL_MAX`; if the kernel
+//! cannot pull them, the program is unsure. If a bounds check fails at the end of the linear part
+//! of a non-linear frame, the program is unsure as well; it never treats the frame as too short
+//! (CONTRACT 18).
 //!
 //! Without CAP_PERFMON the verifier rejects adding a register to a packet pointer (tried on 6.18).
 //! Hardened programs therefore use constant offsets, and copy other bytes through a helper, which
@@ -29,8 +29,7 @@ pub(in crate::emit) mod skb {
     pub(in crate::emit) const TAG_TCI: i16 = 24;
     pub(in crate::emit) const TAG_PROTOCOL: i16 = 28;
     pub(in crate::emit) const INGRESS_IFINDEX: i16 = 36;
-    /// Offset of the first word of `cb`, in which an exam program at a control group returns its
-    /// answer.
+    /// Offset of the first word of `cb`, in which an exam program at a cgroup returns its answer.
     pub(in crate::emit) const ANSWER: i16 = 48;
     pub(in crate::emit) const DATA: i16 = 76;
     pub(in crate::emit) const DATA_END: i16 = 80;

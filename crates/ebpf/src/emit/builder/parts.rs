@@ -1,4 +1,5 @@
-//! Parts of a program: the transition between parts, the end of each frame, and the assembly of the
+//! Parts of a program, the pieces that are loaded as separate programs and linked by tail calls.
+//! This module emits the transition between parts and the end of each frame, and assembles the
 //! program.
 
 use std::mem;

@@ -1,6 +1,6 @@
-//! Shared slots: exits of which each frame takes at most one share a slot in the scratch memory, a
-//! bit and a reader, so that the cost of a frame does not depend on the number of exits. [CONTRACT
-//! 18, 19]
+//! Shared slots. If each frame takes at most one of several exits, these exits share a slot in the
+//! scratch memory, a bit and a reader, so that the cost of a frame does not depend on the number of
+//! exits. [CONTRACT 18, 19]
 //!
 //! Input: deliveries, each with its slot number. Output: the slots. The scratch memory and the
 //! pointer hold the number of the exit that the frame took, and each exit is counted. A reader
@@ -77,8 +77,8 @@ impl Builder {
         asm.bind(not);
     }
 
-    /// Returns a register relative to which the offset of the first exit's tally addresses the
-    /// tally of the exit that the frame took. Clobbers r3 and r4.
+    /// Returns a register with a base address for the tally of the exit that the frame took. The
+    /// tally is at this address plus the offset of the first exit's tally. Clobbers r3 and r4.
     pub(super) fn tally_base(&mut self, scratch: Scratch, place: &SharedSlot, not: Label) -> Reg {
         let SharedSlot { first, last } = *place;
         let ways = last.exit - first.exit;

@@ -40,9 +40,9 @@ pub(crate) struct OutputFile {
     /// Number of received bytes.
     pub(super) bytes: u64,
     pub(super) missing: u64,
-    /// Number of missing bytes that have been written as zeros, and number of missing bytes that
-    /// have yet to be written.
+    /// Number of missing bytes that have been written as zeros.
     pub(super) filled: u64,
+    /// Number of missing bytes that have yet to be written as zeros.
     pub(super) owed: u64,
     pub(super) origin: u16,
     pub(super) session: u32,

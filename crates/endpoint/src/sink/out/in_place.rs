@@ -70,7 +70,7 @@ impl Out {
     }
 
     /// Writes the buffer and the pieces, each at its position between the buffered bytes, and
-    /// empties the buffer. Fails as [`Out::flush`] does.
+    /// empties the buffer. Fails in the same cases as [`Out::flush`].
     pub(crate) fn flush_in_place(
         &mut self,
         batch: &BatchInPlace<'_>,

@@ -3,8 +3,8 @@
 //! FEATURES G1, E5]
 //!
 //! Like a packet socket, the ring reports the number of frames that the kernel accepted, and the
-//! reason why it stopped ([`SendReport`]). The sink therefore treats both transmitters alike. A
-//! frame sent in place stays pinned until its transmission has completed.
+//! reason why it stopped ([`SendReport`]). The sink therefore treats both transmitters in the same
+//! way. A frame sent in place stays pinned until its transmission has completed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -42,8 +42,9 @@ pub(super) struct Ring {
     index: u32,
     mtu: usize,
     mtu_read_at: Instant,
-    /// Number of frames sent in place, and number of frames copied before they were sent.
+    /// Number of frames that were sent in place.
     pub(super) sent_in_place: u64,
+    /// Number of frames that were copied before they were sent.
     pub(super) copied: u64,
     /// Number of sends that were repeated because the device had no room.
     pub(super) retries: u64,

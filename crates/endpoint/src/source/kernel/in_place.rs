@@ -67,7 +67,7 @@ impl FramesInPlace {
         BatchInPlace { id: self.id, rings: &self.rings, staged }
     }
 
-    /// Begins the next batch, without frames.
+    /// Begins the next batch, which has no frames yet, and returns it.
     #[must_use]
     pub fn begin_batch(&self) -> BatchInPlace<'_> {
         let mut batch = self.batch();

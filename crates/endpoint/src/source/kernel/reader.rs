@@ -47,7 +47,7 @@ pub struct ExportedFrame {
     pub header: RecordHeader,
 }
 
-/// Numbers of frames on an exit that did not become blocks.
+/// Counters of the frames on an exit that did not become blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ExitLosses {
     /// Frames overwritten before they were copied.
@@ -219,7 +219,7 @@ impl Reader {
     }
 
     /// Copies bytes of the frame, starting at offset `from`. Returns false if they are outside the
-    /// ring. [`Reader::is_intact`] then tells if the copy is intact.
+    /// ring. [`Reader::is_intact`] then tells whether the copy is intact.
     pub fn copy_bytes(&self, handed: &ExportedFrame, from: u32, to: &mut [u8]) -> bool {
         let at = region_offset::HEADER_SIZE.saturating_add(from);
         let region = self.rings.region(handed.cpu);

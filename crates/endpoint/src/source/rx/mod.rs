@@ -212,9 +212,9 @@ fn own_unsupported(arguments: &Arguments) -> Failure {
     Failure::new("give", "what your own sockets exchange", why)
 }
 
-/// Returns the attach point at which a kernel program receives the same frames as the source:
-/// traffic control in place of a packet socket, XDP in place of AF_XDP sockets. Fails with the
-/// reason if there is none.
+/// Returns the attach point at which a kernel program receives the same frames as the source: tc in
+/// place of a packet socket, XDP in place of AF_XDP sockets. Fails with the reason if there is
+/// none.
 fn attach_target(arguments: &Arguments, side: Side) -> Result<Attach, String> {
     let netns = arguments.text("netns").map(str::to_owned);
     if arguments.flag("own") {
@@ -307,9 +307,10 @@ struct PacketSource {
     /// True if the kernel applies the first filter of the path.
     is_filtered: bool,
     unknown_link: u64,
-    /// Number of segments received, and stream position of the next frame. The position counts all
-    /// frames that passed the kernel's filter, including dropped ones.
+    /// Number of received segments.
     segments_received: u64,
+    /// Stream position of the next frame. It counts all frames that passed the kernel's filter,
+    /// including dropped ones.
     position: u64,
     missing: LossRanges,
     end: Option<RxEndReason>,

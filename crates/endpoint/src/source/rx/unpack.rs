@@ -14,7 +14,7 @@ use wire::link::LinkType;
 pub(super) const TAG_SIZE: usize = 4;
 const _: () = assert!(TAG_SIZE <= sys::packet::layout::FRAME_PADDING);
 
-/// Numbers of packets in a segment that were not emitted.
+/// Counts of the packets in a segment that were not emitted, by reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Unpacked {
     /// Packets with an unsupported link type.

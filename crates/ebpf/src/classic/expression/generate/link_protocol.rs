@@ -132,8 +132,9 @@ impl Generator<'_> {
         self.test_masked_equal(base.byte(0), version << 4, 0xf0)
     }
 
-    /// Tests for `protocol` in an EtherType, or in an LLC header if the type field announces one:
-    /// by a length on Ethernet, by a reserved value on Linux cooked frames.
+    /// Tests for `protocol` in the EtherType or, if there is an LLC header, in the LLC header. An
+    /// Ethernet frame has an LLC header if its type field is a length, and a Linux cooked frame if
+    /// its type field has a reserved value.
     fn test_ethernet_protocol(&mut self, protocol: u32) -> Generated<Condition> {
         const COOKED_LLC: u32 = 4;
         const COOKED_NOVELL: u32 = 1;

@@ -11,16 +11,23 @@ use crate::classic::link::LinkType as L;
 /// Protocol number of the IPv6 fragment header.
 const FRAGMENT: u32 = 44;
 
-/// PDU type of an IS-IS level 1 hello. The following constants are the other PDU types: hellos,
-/// link state PDUs (LSP), complete (CSNP) and partial (PSNP) sequence number PDUs.
+/// PDU type of an IS-IS level 1 hello.
 const L1_HELLO: u32 = 15;
+/// PDU type of an IS-IS level 2 hello.
 const L2_HELLO: u32 = 16;
+/// PDU type of an IS-IS point-to-point hello.
 const POINT_HELLO: u32 = 17;
+/// PDU type of an IS-IS level 1 link state PDU.
 const L1_LSP: u32 = 18;
+/// PDU type of an IS-IS level 2 link state PDU.
 const L2_LSP: u32 = 20;
+/// PDU type of an IS-IS level 1 complete sequence number PDU.
 const L1_CSNP: u32 = 24;
+/// PDU type of an IS-IS level 2 complete sequence number PDU.
 const L2_CSNP: u32 = 25;
+/// PDU type of an IS-IS level 1 partial sequence number PDU.
 const L1_PSNP: u32 = 26;
+/// PDU type of an IS-IS level 2 partial sequence number PDU.
 const L2_PSNP: u32 = 27;
 /// Greatest IS-IS PDU type.
 const PDU_MAX: u32 = 31;

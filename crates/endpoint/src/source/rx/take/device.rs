@@ -214,7 +214,7 @@ impl TakeDevice {
     }
 }
 
-/// An error of loading or attaching the program.
+/// An error in loading or attaching the program.
 enum AttachRefusal {
     Load(LoadError),
     Call(sys::Error),
