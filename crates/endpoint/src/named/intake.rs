@@ -108,8 +108,8 @@ struct Buffer {
     until_last: bool,
     /// Memory for a block that has been read from a ring and not yet copied to the pool.
     pending_copy: Vec<u8>,
-    /// Length and session of the block in `pending_copy`, or `None` if there is none.
-    pending: Option<(usize, u32)>,
+    /// Length, session and flags of the block in `pending_copy`, or `None` if there is none.
+    pending: Option<(usize, u32, Flags)>,
     /// Index of the writer to read next.
     next_writer: usize,
     given: Amount,
@@ -232,7 +232,9 @@ impl Buffer {
             let Some(ring) = self.writers.list.get_mut(at) else { return DrainOutcome::Nothing };
             match ring.input.read_block(&mut self.pending_copy) {
                 Ok(BlockRead::Block(length)) => {
-                    self.pending = Some((length, ring.session));
+                    let begins = !std::mem::replace(&mut ring.has_begun, true);
+                    let flags = if begins { Flags::FIRST } else { Flags::NONE };
+                    self.pending = Some((length, ring.session, flags));
                     if !self.put_pending(intake) {
                         return DrainOutcome::Full;
                     }
@@ -251,7 +253,7 @@ impl Buffer {
     /// Appends the pending block, if there is one. Returns false if the pool has no memory before
     /// the next pass.
     fn put_pending(&mut self, intake: &mut Intake<'_>) -> bool {
-        let Some((length, session)) = self.pending else { return true };
+        let Some((length, session, flags)) = self.pending else { return true };
         let bytes = self.pending_copy.get(..length).unwrap_or_default();
         let copied = intake.pool.append(length, |room| {
             room.copy_from_slice(bytes);
@@ -265,7 +267,7 @@ impl Buffer {
         };
         let mut entry = intake.entry(place, (sys::clock::real(), self.origin), marks);
         if self.streams {
-            entry.context.session = session;
+            (entry.context.session, entry.context.flags) = (session, flags);
         }
         self.pending = None;
         self.given.add(length);

@@ -18,6 +18,8 @@ pub(super) struct WriterRing {
     pub(super) input: Input,
     /// Session of the writer's bytes, if they are a stream.
     pub(super) session: u32,
+    /// True after the first block.
+    pub(super) has_begun: bool,
 }
 
 /// The rings of all writers, and the thread that accepts new ones.
@@ -73,7 +75,11 @@ impl Writers {
         for input in came.drain(..) {
             watch_descriptor(&self.epoll, input.as_fd())?;
             self.had_writer = true;
-            self.list.push(WriterRing { input, session: crate::written::new_session() });
+            self.list.push(WriterRing {
+                input,
+                session: crate::written::new_session(),
+                has_begun: false,
+            });
         }
         Ok(())
     }

@@ -163,7 +163,10 @@ impl WrittenBlocks {
         }
         let whole = Flags::FIRST.with(Flags::LAST);
         Ok(match self.form {
-            WrittenForm::Stream => Some(Block::bytes(rest.len().min(most), Flags::NONE)),
+            WrittenForm::Stream => {
+                let flags = if self.given.blocks == 0 { Flags::FIRST } else { Flags::NONE };
+                Some(Block::bytes(rest.len().min(most), flags))
+            }
             WrittenForm::Blocks => Some(Block::bytes(rest.len().min(most), whole)),
             WrittenForm::Lines => {
                 let first = if self.line_begins { Flags::FIRST } else { Flags::NONE };

@@ -37,7 +37,7 @@ fn b7_stream_is_one_session_that_ends_in_both_directions() {
         let blocks = emitted(WrittenForm::Stream, &[b"one", b"two"], breaks);
         assert_eq!(texts(&blocks), ["one", "two", "", ""]);
         let flags: Vec<Flags> = blocks.iter().map(|block| block.entry.context.flags).collect();
-        assert_eq!(flags, [Flags::NONE, Flags::NONE, end, end.with(Flags::BACKWARD)]);
+        assert_eq!(flags, [Flags::FIRST, Flags::NONE, end, end.with(Flags::BACKWARD)]);
         let session = blocks[0].entry.context.session;
         assert!(session != 0 && blocks.iter().all(|b| b.entry.context.session == session));
         assert!(blocks.iter().all(|block| block.entry.pointer.class == Class(7)));

@@ -20,7 +20,10 @@ const DETECTION_SIZE: usize = 32;
 impl BlockPass<'_, '_, '_> {
     /// Handles bytes at a position where a message should begin.
     pub(super) fn handle_message_start(&mut self) {
-        let lost = self.direction().phase() == Phase::FramingLost;
+        if self.direction().phase() == Phase::LostAtLine && !self.finds_start_here() {
+            return;
+        }
+        let lost = self.direction().phase().is_lost();
         if !lost {
             // Skips empty lines between messages.
             let line_end = |byte: &&u8| matches!(byte, b'\r' | b'\n');
@@ -47,7 +50,7 @@ impl BlockPass<'_, '_, '_> {
                 let _ = seek.ends_in(rest);
                 self.hold_head_piece(rest.len(), seek);
             }
-            Err(HeadError::Incomplete) => self.pass_rest_of_block(),
+            Err(HeadError::Incomplete) => self.skip_to_next_start(reasons::LOST),
             Err(HeadError::Fault(_)) if self.may_be_headless_response() => {
                 self.handle_headless_response()
             }
@@ -89,13 +92,18 @@ impl BlockPass<'_, '_, '_> {
     /// Returns true if the first bytes of a direction may be HTTP/1, and notes which direction
     /// carries requests. Otherwise emits the bytes without a class and returns false.
     pub(super) fn may_be_http(&mut self, rest: &[u8]) -> bool {
-        let lost = self.direction().phase() == Phase::FramingLost;
+        let lost = self.direction().phase().is_lost();
         match guess_protocol(rest) {
             Guess::Request => self.it.requests_flow_backward = u8::from(self.direction == 1),
             Guess::Response => self.it.requests_flow_backward = u8::from(self.direction == 0),
             Guess::TooShort if !lost => {}
             Guess::Tls => return self.reject_protocol(Protocol::Tls),
             Guess::Http2 => return self.reject_protocol(Protocol::Http2),
+            Guess::Other if !lost && self.skip_leading_header_lines(rest) => return false,
+            Guess::TooShort | Guess::Other if lost => {
+                self.skip_to_next_start(reasons::LOST);
+                return false;
+            }
             Guess::TooShort | Guess::Other => return self.reject_protocol(Protocol::Other),
         }
         true
@@ -106,7 +114,7 @@ impl BlockPass<'_, '_, '_> {
     /// direction is stopped only if it is not parsed as HTTP/1 either. A direction that lost its
     /// framing continues after an unrecognized protocol, because HTTP/1 may still follow.
     pub(super) fn reject_protocol(&mut self, protocol: Protocol) -> bool {
-        let lost = self.direction().phase() == Phase::FramingLost;
+        let lost = self.direction().phase().is_lost();
         self.release_held_head(self.direction, reasons::NOT_HTTP);
         if protocol != Protocol::Other || !lost {
             self.direction().enter(Phase::OtherProtocol);

@@ -11,7 +11,7 @@
 //! framing of a response depends on the request (§6.3).
 //!
 //! Parsing is lenient by default, so that the filter recognizes every message that the endpoints
-//! accept. After a loss the filter resynchronizes at the next block that begins with a message.
+//! accept. After a loss the filter resynchronizes at the next start line of a message (`resync`).
 
 mod decode;
 mod describe;
@@ -20,6 +20,7 @@ mod options;
 mod output;
 mod pair;
 mod reasons;
+mod resync;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -55,8 +56,9 @@ more than `most=` bytes or `ratio=` times its length, leaves as sent; a truncate
 decoded as far as possible. `strict=yes` accepts only what RFC 9112 permits.
 
 Holes in a body pass, and are counted as missing. After a hole in a head, or a violation of the
-rules, messages are found again at the next block that begins with one. A body that ends with its
-connection is complete only after a FIN. A head that its connection ends early is described up to
+rules, messages are found again at the next line that is the start line of one, so header lines
+whose request was removed cost no other request. A body that ends with its connection is complete
+only after a FIN. A head that its connection ends early is described up to
 its last complete line, and marked incomplete.
 
 Reasons for no class: `not http` (another protocol), `malformed` (a head or chunk that breaks the

@@ -111,14 +111,23 @@ pub(super) enum Phase {
     Closed,
     /// The direction has ended.
     Ended,
+    /// As [`Phase::FramingLost`], where the next byte begins a line.
+    LostAtLine,
+}
+
+impl Phase {
+    /// Returns true if the bytes belong to no known message.
+    pub(super) const fn is_lost(self) -> bool {
+        matches!(self, Self::FramingLost | Self::LostAtLine)
+    }
 }
 
 impl HttpDirection {
     /// Returns the parse state; an invalid discriminant counts as [`Phase::FramingLost`].
     pub(super) fn phase(&self) -> Phase {
         use Phase::{
-            BetweenMessages, Closed, Ended, FramingLost, InBody, InHead, New, OtherProtocol,
-            Switched,
+            BetweenMessages, Closed, Ended, FramingLost, InBody, InHead, LostAtLine, New,
+            OtherProtocol, Switched,
         };
         let all = [
             New,
@@ -130,6 +139,7 @@ impl HttpDirection {
             Switched,
             Closed,
             Ended,
+            LostAtLine,
         ];
         all.get(usize::from(self.phase_number)).copied().unwrap_or(FramingLost)
     }

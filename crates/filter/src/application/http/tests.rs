@@ -4,6 +4,7 @@ mod broken;
 mod codings;
 mod partial;
 mod pieces;
+mod resync;
 
 use super::*;
 use crate::testing::{Arena, Frame, Node, Space};

@@ -89,9 +89,10 @@ impl<'w, 'c, 'a> BlockPass<'w, 'c, 'a> {
         } else {
             while self.offset < length {
                 match self.direction().phase() {
-                    Phase::New | Phase::BetweenMessages | Phase::FramingLost => {
-                        self.handle_message_start()
-                    }
+                    Phase::New
+                    | Phase::BetweenMessages
+                    | Phase::FramingLost
+                    | Phase::LostAtLine => self.handle_message_start(),
                     Phase::InHead => self.continue_head(),
                     Phase::InBody => self.handle_body(),
                     _ => self.pass_rest_of_block(),
@@ -209,18 +210,18 @@ impl<'w, 'c, 'a> BlockPass<'w, 'c, 'a> {
             self.direction().enter(Phase::Switched);
             return self.pass_rest_of_block();
         }
-        let lost = self.direction().phase() == Phase::FramingLost;
+        let lost = self.direction().phase().is_lost();
         // The violation may be in an earlier block, and a message may begin here.
         let before = self.offset == 0 && !self.it.directions[self.direction].held.is_empty();
         self.release_held_head(self.direction, reasons::MALFORMED);
         if lost {
-            return self.pass_rest_of_block();
+            return self.skip_to_next_start(reasons::LOST);
         }
         self.lose_framing();
         if before && is_certain_start(self.remaining_bytes()) {
             return;
         }
-        self.pass_unanswered(reasons::MALFORMED);
+        self.skip_to_next_start(reasons::MALFORMED);
     }
 
     /// Abandons the message framing and, in a direction of responses, the pairing with requests.
@@ -260,7 +261,7 @@ impl<'w, 'c, 'a> BlockPass<'w, 'c, 'a> {
         if self.offset < length {
             if matches!(
                 self.direction().phase(),
-                Phase::New | Phase::BetweenMessages | Phase::InHead
+                Phase::New | Phase::BetweenMessages | Phase::InHead | Phase::LostAtLine
             ) {
                 self.lose_framing();
             }

@@ -1,0 +1,137 @@
+//! Search for the next message behind bytes that belong to none, such as header lines whose request
+//! was removed, for example by `grep -v` on its way through a file.
+//!
+//! A message is found at the beginning of a line that is a whole start line, or that may become one
+//! with the next block. The bytes before it leave without a class.
+
+use super::reasons;
+use super::state::Phase;
+use super::walk::BlockPass;
+use crate::prelude::*;
+use wire::http::{Guess, METHODS, guess_protocol, method_number};
+
+/// Start of every response.
+const RESPONSE: &[u8] = b"HTTP/1.";
+
+/// A line at which a message may begin.
+struct Candidate {
+    /// Offset of the line.
+    at: usize,
+    /// True if the whole start line is there.
+    certain: bool,
+}
+
+/// Kinds of messages that may begin in a direction.
+#[derive(Clone, Copy)]
+struct Expected {
+    requests: bool,
+    responses: bool,
+}
+
+impl BlockPass<'_, '_, '_> {
+    /// Returns the kinds of messages that may begin here: both until the first message is known.
+    fn expected_messages(&self) -> Expected {
+        let (unknown, requests) = (self.it.protocol().is_none(), self.carries_requests());
+        Expected { requests: unknown || requests, responses: unknown || !requests }
+    }
+
+    /// Passes the rest of the block without a class, up to the next line that begins a message.
+    pub(super) fn skip_to_next_start(&mut self, reason: Reason) {
+        let rest = self.remaining_bytes();
+        let Some(found) = next_start(rest, self.expected_messages()) else {
+            self.pass_unanswered(reason);
+            if rest.ends_with(b"\n") {
+                self.direction().enter(Phase::LostAtLine);
+            }
+            return;
+        };
+        self.flush_fragment(false);
+        // Lines are shorter than a block, whose length has 32 bits.
+        let skipped = self.block.narrow(self.offset, found.at as u32);
+        let class = self.cx.absent(reason);
+        self.emit_piece(skipped.with_class(class));
+        self.offset += found.at as u32;
+        self.cx.count(reasons::FOUND_AGAIN, found.certain.into());
+        self.direction().enter(Phase::BetweenMessages);
+    }
+
+    /// Enters the message that begins with the line here, if one may. Otherwise skips the line.
+    pub(super) fn finds_start_here(&mut self) -> bool {
+        match line_begins_message(self.remaining_bytes(), self.expected_messages()) {
+            Some(certain) => {
+                self.cx.count(reasons::FOUND_AGAIN, certain.into());
+                self.direction().enter(Phase::BetweenMessages);
+                true
+            }
+            None => {
+                self.direction().enter(Phase::FramingLost);
+                self.skip_to_next_start(reasons::LOST);
+                false
+            }
+        }
+    }
+
+    /// Skips header lines without a start line at the beginning of a direction. Returns false, and
+    /// skips nothing, if the bytes are other than header lines.
+    pub(super) fn skip_leading_header_lines(&mut self, text: &[u8]) -> bool {
+        if !is_header_line(text) {
+            return false;
+        }
+        self.release_held_head(self.direction, reasons::MALFORMED);
+        self.lose_framing();
+        self.skip_to_next_start(reasons::MALFORMED);
+        true
+    }
+}
+
+/// Returns the first line after the current one at which a message may begin.
+fn next_start(rest: &[u8], expected: Expected) -> Option<Candidate> {
+    let mut ends = memchr::memchr_iter(b'\n', rest);
+    ends.find_map(|end| {
+        let at = end + 1;
+        let line = rest.get(at..).filter(|line| !line.is_empty())?;
+        line_begins_message(line, expected).map(|certain| Candidate { at, certain })
+    })
+}
+
+/// Returns true if a message begins with this line, false if one may, and `None` if none does.
+fn line_begins_message(text: &[u8], expected: Expected) -> Option<bool> {
+    match memchr::memchr(b'\n', text) {
+        Some(end) => is_start_line(text.get(..end)?, expected).then_some(true),
+        None => may_become_start_line(text, expected).then_some(false),
+    }
+}
+
+/// Returns true if a whole line, without its end, is a start line.
+fn is_start_line(line: &[u8], expected: Expected) -> bool {
+    if expected.responses && line.starts_with(RESPONSE) {
+        return true;
+    }
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let version = line.rsplit(|byte| *byte == b' ').next().unwrap_or_default();
+    expected.requests && begins_with_method(line) && version.starts_with(RESPONSE)
+}
+
+/// Returns true if the beginning of a line may be that of a start line.
+fn may_become_start_line(line: &[u8], expected: Expected) -> bool {
+    let is_method = || METHODS.iter().any(|(name, _)| name.as_bytes().starts_with(line));
+    (expected.responses && (line.starts_with(RESPONSE) || RESPONSE.starts_with(line)))
+        || (expected.requests && (begins_with_method(line) || is_method()))
+}
+
+/// Returns true if a line begins with a known method and a space.
+fn begins_with_method(line: &[u8]) -> bool {
+    if guess_protocol(line) != Guess::Request {
+        return false;
+    }
+    let end = line.iter().position(|byte| *byte == b' ').unwrap_or(0);
+    method_number(line.get(..end).unwrap_or_default()) != method_number(b"")
+}
+
+/// Returns true if the bytes begin with a header line: a name and a colon.
+fn is_header_line(text: &[u8]) -> bool {
+    let name = text.iter().position(|byte| *byte == b':');
+    let name = name.and_then(|end| text.get(..end)).unwrap_or_default();
+    let in_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    !name.is_empty() && name.iter().all(in_name)
+}

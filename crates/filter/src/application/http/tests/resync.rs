@@ -1,0 +1,62 @@
+//! Tests of messages behind header lines without a request.
+
+use super::*;
+
+const FIELDS: &str = "Host: h\r\nGet-Away: no\r\nAccept: */*\r\nX: it\r\n\r\n";
+
+/// Returns requests, of which those with `..` have lost their line, as after `grep -v '\.\.'`.
+fn filtered(paths: &[&str]) -> (String, Vec<String>) {
+    let (mut text, mut whole) = (String::new(), Vec::new());
+    for path in paths {
+        let line = format!("GET {path} HTTP/1.1\r\n");
+        if !path.contains("..") {
+            text.push_str(&line);
+            whole.push(line + FIELDS);
+        }
+        text.push_str(FIELDS);
+    }
+    (text, whole)
+}
+
+fn in_pieces(text: &str, size: usize) -> Vec<StreamBlock> {
+    let mut parts: Vec<_> = text.as_bytes().chunks(size).map(forward_block).collect();
+    parts.push(end_block(false));
+    parts
+}
+
+fn dropped(node: &Node, reason: &str) -> u64 {
+    let place = HTTP.reasons.iter().position(|known| *known == reason).expect("a reason");
+    node.counts.unanswered[place]
+}
+
+#[test]
+fn b8_requests_are_found_behind_header_lines_without_a_request() {
+    for paths in [
+        &["/a", "/../b", "/c"][..],
+        &["/../a", "/b", "/../c", "/../d", "/e", "/f"],
+        &["/../a", "/../b", "/c", "/d/../e"],
+    ] {
+        let (text, whole) = filtered(paths);
+        for size in (1..=text.len()).step_by(3) {
+            let (seen, node) = run_connection(&[], false, &in_pieces(&text, size));
+            let got: Vec<String> = seen.body_texts();
+            assert_eq!(got, whole, "{paths:?} in pieces of {size}");
+            assert!(seen.messages.iter().all(|message| message.whole));
+            assert!(dropped(&node, "malformed") > 0 && dropped(&node, "not http") == 0);
+            let rest = text.len() - whole.concat().len();
+            // Empty lines between messages are consumed.
+            assert!(seen.unanswered_bytes().len() <= rest, "no byte leaves twice");
+        }
+    }
+}
+
+#[test]
+fn b8_bytes_that_only_resemble_a_request_are_skipped() {
+    let text = "GET /a HTTP/1.1\r\n\r\nX: y\r\nGET-Up: z\r\nPUT:\r\n\r\nGET /b HTTP/1.1\r\n\r\n";
+    for size in 1..=text.len() {
+        let (seen, _) = run_connection(&[], false, &in_pieces(text, size));
+        let last = seen.messages.last().expect("a message");
+        assert_eq!(last.text(Field::Url), "/b", "in pieces of {size}");
+        assert_eq!(seen.messages[0].text(Field::Url), "/a");
+    }
+}
