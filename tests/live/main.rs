@@ -38,6 +38,7 @@ mod recorded_path;
 mod redirect;
 mod redirected_frames;
 mod rights;
+mod second_job;
 mod seed_lines;
 mod send;
 mod shared_changes;
