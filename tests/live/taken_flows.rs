@@ -61,7 +61,7 @@ fn ingress_program_count(pair: &Pair) -> usize {
 }
 
 /// Starts a request that takes flows; returns once its program is attached.
-fn start_taking(pair: &Pair, line: &str) -> Observer {
+fn start_taker(pair: &Pair, line: &str) -> Observer {
     let before = ingress_program_count(pair);
     let mut observer = Observer::spawn(pair.server.command(streamline_program()), line);
     wait_until(line, || {
@@ -101,7 +101,7 @@ fn g7_taken_flow_and_transfer_beside_it_are_complete() {
     const COUNT: u64 = 20_000;
     let Some(pair) = addressed_pair() else { return };
     let line = format!("rx {SERVER_DEVICE} take \"udp port 9\" | pcap taken.pcap");
-    let mut observer = start_taking(&pair, &line);
+    let mut observer = start_taker(&pair, &line);
     let whole = capture_length(&numbered_frames(0..COUNT, FRAME_LENGTH));
     std::thread::scope(|scope| {
         let sender = scope.spawn(|| {
@@ -129,7 +129,7 @@ fn g7_flow_returns_to_the_host_however_the_taker_ends() {
     ours.assert_receives(b"before");
     for end in ["INT", "KILL"] {
         let line = format!("rx {SERVER_DEVICE} take \"udp port 5300\" | count");
-        let observer = start_taking(&pair, &line);
+        let observer = start_taker(&pair, &line);
         for _ in 0..10 {
             ours.send(b"taken");
             other.send(b"left");
@@ -156,7 +156,7 @@ fn g7_fragments_stay_with_the_host_and_are_counted() {
     let sockets = SocketPair::new(&pair, 5300);
     let long: Vec<u8> = (0..4000_u32).map(|at| at as u8).collect();
     let line = format!("rx {SERVER_DEVICE} take \"udp port 5300\" | count");
-    let observer = start_taking(&pair, &line);
+    let observer = start_taker(&pair, &line);
     sockets.send(b"short");
     sockets.send(&long);
     // The host reassembles the three fragments.
@@ -167,7 +167,7 @@ fn g7_fragments_stay_with_the_host_and_are_counted() {
     assert_eq!(source_note(&ran, 0), "3 fragments stayed with the host");
     // A condition on an address also decides fragments.
     let line = format!("rx {SERVER_DEVICE} take \"udp and src host {CLIENT}\" | ip | udp | count");
-    let observer = start_taking(&pair, &line);
+    let observer = start_taker(&pair, &line);
     sockets.send(&long);
     sockets.send(b"short");
     let ran = observer.stop();
@@ -195,7 +195,7 @@ fn g7_first_of_overlapping_takers_gets_a_frame_and_others_count_it() {
         takes("udp port 53", "one.pcap"),
         takes("udp portrange 50-60 or udp port 80", "two.pcap")
     );
-    let mut observer = start_taking(&pair, &line);
+    let mut observer = start_taker(&pair, &line);
     assert_eq!(ingress_program_count(&pair), 1, "both are one program");
     let ports: Vec<u16> = (0..300).map(|number| [53, 55, 80, 443][number % 4]).collect();
     let frames: Vec<Vec<u8>> = ports.iter().map(|port| datagram(*port)).collect();
@@ -203,7 +203,7 @@ fn g7_first_of_overlapping_takers_gets_a_frame_and_others_count_it() {
         ports.iter().filter(|port| wanted.contains(port)).map(|port| datagram(*port)).collect()
     };
     let (first, second, rest) = (of(&[53]), of(&[55, 80]), of(&[443]));
-    let mut host = start_taking(&pair, &format!("rx {SERVER_DEVICE} | pcap all.pcap"));
+    let mut host = start_taker(&pair, &format!("rx {SERVER_DEVICE} | pcap all.pcap"));
     send_frames(&pair.client, CLIENT_DEVICE, &frames);
     observer.wait_until_written("one.pcap", capture_length(&first));
     observer.wait_until_written("two.pcap", capture_length(&second));
@@ -224,8 +224,8 @@ fn g7_first_of_overlapping_takers_gets_a_frame_and_others_count_it() {
 fn g7_takers_in_different_processes_keep_their_order() {
     let Some(pair) = quiet_pair() else { return };
     let line = |file| format!("rx {SERVER_DEVICE} take \"udp port 53\" | pcap {file}");
-    let mut first = start_taking(&pair, &line("first.pcap"));
-    let second = start_taking(&pair, &line("second.pcap"));
+    let mut first = start_taker(&pair, &line("first.pcap"));
+    let second = start_taker(&pair, &line("second.pcap"));
     let frames = vec![datagram(53); 20];
     send_frames(&pair.client, CLIENT_DEVICE, &frames);
     first.wait_until_written("first.pcap", capture_length(&frames));
@@ -240,7 +240,7 @@ fn g7_takers_in_different_processes_keep_their_order() {
 fn g7_filters_behind_a_taken_flow_run_in_the_kernel() {
     let Some(pair) = quiet_pair() else { return };
     let line = format!("rx {SERVER_DEVICE} take \"udp\" | ip | udp | dport |53 pcap taken.pcap");
-    let mut observer = start_taking(&pair, &line);
+    let mut observer = start_taker(&pair, &line);
     let frames: Vec<Vec<u8>> = (0..40).map(|number| datagram([53, 80][number % 2])).collect();
     send_frames(&pair.client, CLIENT_DEVICE, &frames);
     let wanted = vec![datagram(53); 20];

@@ -62,11 +62,11 @@ const PANIC_AT_BLOCK: Description = Description {
     ..Description::EMPTY
 };
 
-static COLLECTED: Mutex<Option<HashMap<u64, Vec<KeptBlock>>>> = Mutex::new(None);
+static COLLECTED: Mutex<Option<HashMap<u64, Vec<RecordedBlock>>>> = Mutex::new(None);
 
 /// A collected block.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct KeptBlock {
+pub(crate) struct RecordedBlock {
     pub(crate) class: u32,
     pub(crate) session: u32,
     pub(crate) flags: u16,
@@ -83,7 +83,7 @@ impl Lanes for KeepBlocks {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
         let mut kept = COLLECTED.lock().expect("nobody panics here");
         let kept = kept.get_or_insert_default().entry(self.0).or_default();
-        kept.extend(batch.blocks().map(|(_, block)| KeptBlock {
+        kept.extend(batch.blocks().map(|(_, block)| RecordedBlock {
             class: block.pointer.class.0,
             session: block.context.session,
             flags: block.context.flags.0,
@@ -144,7 +144,7 @@ impl Lanes for PanicAtBlock {
 
 /// Runs a request with `keep` on a machine with this many processors, on which costly filters get
 /// threads of their own. Returns the collected blocks and the number of threads.
-pub(crate) fn collect_staged(text: &str, processors: usize) -> (Vec<KeptBlock>, usize) {
+pub(crate) fn collect_staged(text: &str, processors: usize) -> (Vec<RecordedBlock>, usize) {
     let mut costs = Costs::default();
     for filter in ["compress", "times", "match", "stumble", "regex", "tcp", "http"] {
         let filter = filter.to_owned();
@@ -166,14 +166,14 @@ fn next_id() -> u64 {
 }
 
 /// Returns the blocks that the filter `keep` with this id has collected.
-fn take_collected(id: u64) -> Vec<KeptBlock> {
+fn take_collected(id: u64) -> Vec<RecordedBlock> {
     let mut kept = COLLECTED.lock().expect("nobody panics here");
     kept.get_or_insert_default().remove(&id).unwrap_or_default()
 }
 
 /// Runs a request with `keep` and `replicas` replicas; returns the collected blocks and the
 /// outcome.
-pub(crate) fn run_replicated(text: &str, replicas: usize) -> (Vec<KeptBlock>, Outcome) {
+pub(crate) fn run_replicated(text: &str, replicas: usize) -> (Vec<RecordedBlock>, Outcome) {
     let id = next_id();
     let text = text.replace("KEEP", &format!("keep id={id}"));
     let text = format!("--parallel={replicas} {text}");
@@ -185,7 +185,7 @@ pub(crate) fn run_replicated(text: &str, replicas: usize) -> (Vec<KeptBlock>, Ou
 }
 
 /// Runs a request, which must succeed; returns the collected blocks.
-pub(crate) fn collect(text: &str, replicas: usize) -> Vec<KeptBlock> {
+pub(crate) fn collect(text: &str, replicas: usize) -> Vec<RecordedBlock> {
     let (seen, outcome) = run_replicated(text, replicas);
     assert!(outcome.failures.is_empty(), "{text}, {replicas} copies: {:?}", outcome.failures);
     seen

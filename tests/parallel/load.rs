@@ -1,11 +1,11 @@
 //! Tests of replicated stateless filters. Complete batches are dispatched to the replicas by load.
 
-use crate::collected::{KeptBlock, collect, run_replicated};
+use crate::collected::{RecordedBlock, collect, run_replicated};
 use testkit::Random;
 
 /// Clears the fields that depend on the time of the run.
-fn without_times(seen: Vec<KeptBlock>) -> Vec<KeptBlock> {
-    seen.into_iter().map(|seen| KeptBlock { time: 0, ..seen }).collect()
+fn without_times(seen: Vec<RecordedBlock>) -> Vec<RecordedBlock> {
+    seen.into_iter().map(|seen| RecordedBlock { time: 0, ..seen }).collect()
 }
 
 /// Returns a random chain of stateless filters, and the arc after it.

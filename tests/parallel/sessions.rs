@@ -1,20 +1,20 @@
 //! Tests of replicated filters with sessions. Both directions of a session stay with one replica.
 
-use crate::collected::{KeptBlock, collect, run_replicated};
+use crate::collected::{RecordedBlock, collect, run_replicated};
 use crate::scratch::Scratch;
 use std::collections::HashMap;
 
 /// Renumbers sessions by first appearance, because replicas assign other numbers than a single
 /// instance.
-fn renumber_sessions(seen: Vec<KeptBlock>) -> Vec<KeptBlock> {
+fn renumber_sessions(seen: Vec<RecordedBlock>) -> Vec<RecordedBlock> {
     let mut numbers = HashMap::new();
-    let number = |seen: KeptBlock| {
+    let number = |seen: RecordedBlock| {
         let next = numbers.len() as u32;
         let session = match seen.session {
             0 => 0,
             known => *numbers.entry(known).or_insert(next) + 1,
         };
-        KeptBlock { session, ..seen }
+        RecordedBlock { session, ..seen }
     };
     seen.into_iter().map(number).collect()
 }

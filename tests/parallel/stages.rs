@@ -1,17 +1,17 @@
 //! Tests of stages: a request whose branches or consecutive filters run in several threads has the
 //! same output as in one thread, in the same order.
 
-use crate::collected::{KeptBlock, collect, collect_staged};
+use crate::collected::{RecordedBlock, collect, collect_staged};
 use crate::scratch::Scratch;
 use testkit::Random;
 
 /// Clears the fields that depend on the time of the run.
-fn without_times(seen: Vec<KeptBlock>) -> Vec<KeptBlock> {
-    seen.into_iter().map(|seen| KeptBlock { time: 0, ..seen }).collect()
+fn without_times(seen: Vec<RecordedBlock>) -> Vec<RecordedBlock> {
+    seen.into_iter().map(|seen| RecordedBlock { time: 0, ..seen }).collect()
 }
 
 /// Asserts that the blocks equal those of a run in one thread, in the same order.
-fn assert_same_blocks(one: &[KeptBlock], several: &[KeptBlock], text: &str) {
+fn assert_same_blocks(one: &[RecordedBlock], several: &[RecordedBlock], text: &str) {
     let first = one.iter().zip(several).position(|(one, other)| one != other);
     let differ = first.map(|at| (at, &one[at], &several[at]));
     assert_eq!(differ, None, "{text}");

@@ -12,10 +12,10 @@
 //! prevents a notified sleeper from going back to sleep after another sleeper has set the flag
 //! again.
 //!
-//! Testing for sleepers does not write ([`Doorbell::has_unnotified_sleeper`]). SYNC POINT *falling asleep*: the
-//! sleeper sets the flag, issues a fence, and checks its condition once more; the other side
-//! publishes, issues a fence, and reads the flag. The fences are sequentially consistent: at least
-//! one of the two sees the other's store.
+//! Testing for sleepers does not write ([`Doorbell::has_unnotified_sleeper`]). SYNC POINT *falling
+//! asleep*: the sleeper sets the flag, issues a fence, and checks its condition once more; the
+//! other side publishes, issues a fence, and reads the flag. The fences are sequentially
+//! consistent: at least one of the two sees the other's store.
 //!
 //! The frequency of notifications is decided in [`moderate`].
 

@@ -27,17 +27,17 @@ pub struct Streams {
     watcher: Watcher,
     open: Mutex<HashMap<u64, OpenStream>>,
     /// Sender of the taps whose end must be examined.
-    ends: mpsc::Sender<Ending>,
+    ends: mpsc::Sender<StreamEnd>,
     failures: Arc<Failures>,
     transfers: TransferPipes,
 }
 
 /// Receiver of the taps whose end must be examined, for [`Streams::examine_ends`].
-pub type Endings = mpsc::Receiver<Ending>;
+pub type StreamEnds = mpsc::Receiver<StreamEnd>;
 
 /// A tap whose stream has ended or was closed.
 #[derive(Debug)]
-pub struct Ending {
+pub struct StreamEnd {
     handle: u64,
     uid: u32,
     tap: PathClient,
@@ -49,7 +49,7 @@ struct OpenStream {
     pipe: File,
     /// The origin of the bytes, which ends when it is dropped, or `None` while the end of the
     /// stream is examined.
-    of: Option<Tapped>,
+    of: Option<StreamOrigin>,
     /// True if the stream ended before the path did, or `None` until this is known.
     failed: Option<bool>,
     /// The user who opened the stream.
@@ -65,7 +65,7 @@ struct OpenStream {
 
 /// The origin of a stream.
 #[derive(Debug)]
-pub enum Tapped {
+pub enum StreamOrigin {
     /// The connection of a tap.
     Path(PathClient),
     /// The events of the daemon.
@@ -85,7 +85,7 @@ const CLOSED: u32 = 0x010;
 
 impl Streams {
     /// Creates the set of open streams of a mount.
-    pub fn new(device: Arc<File>, failures: Arc<Failures>) -> sys::Result<(Self, Endings)> {
+    pub fn new(device: Arc<File>, failures: Arc<Failures>) -> sys::Result<(Self, StreamEnds)> {
         let (ends, endings) = mpsc::channel();
         let (open, transfers) = Default::default();
         let streams = Self { device, watcher: Watcher::new()?, open, ends, failures, transfers };
@@ -97,7 +97,7 @@ impl Streams {
         &self,
         handle: u64,
         pipe: File,
-        (of, uid, totals): (Tapped, u32, Option<Arc<Totals>>),
+        (of, uid, totals): (StreamOrigin, u32, Option<Arc<Totals>>),
     ) {
         let (of, failed, waiting) = (Some(of), None, Vec::new());
         let (wake, watched) = (None, false);
@@ -167,9 +167,9 @@ impl Streams {
     /// Ends a stream and its tap. Returns false if the handle does not belong to a stream.
     pub fn close(&self, handle: u64) -> bool {
         let Some(mut stream) = self.lock().remove(&handle) else { return false };
-        if let Some(Tapped::Path(tap)) = stream.of.take() {
+        if let Some(StreamOrigin::Path(tap)) = stream.of.take() {
             // If the thread that examines ends no longer runs, the tap ends here.
-            let _ = self.ends.send(Ending { handle, uid: stream.uid, tap });
+            let _ = self.ends.send(StreamEnd { handle, uid: stream.uid, tap });
         }
         if stream.watched {
             let _ = self.watcher.forget(&stream.pipe);
@@ -220,18 +220,18 @@ impl Streams {
             let _ = self.watcher.forget(&stream.pipe);
         }
         match stream.of.take() {
-            Some(Tapped::Path(tap)) => {
-                let _ = self.ends.send(Ending { handle, uid: stream.uid, tap });
+            Some(StreamOrigin::Path(tap)) => {
+                let _ = self.ends.send(StreamEnd { handle, uid: stream.uid, tap });
             }
-            Some(Tapped::Events(_)) => self.end(stream, false),
+            Some(StreamOrigin::Events(_)) => self.end(stream, false),
             None => {}
         }
     }
 
     /// Queries each ended tap for the reason, and whether its reader has lost blocks. Blocks while
     /// a path does not reply. Returns when the streams are dropped.
-    pub fn examine_ends(&self, endings: &Endings) {
-        while let Ok(Ending { handle, uid, tap }) = endings.recv() {
+    pub fn examine_ends(&self, endings: &StreamEnds) {
+        while let Ok(StreamEnd { handle, uid, tap }) = endings.recv() {
             // A path that does not reply has ended.
             let report = tap.tap_report().unwrap_or_default();
             drop(tap);

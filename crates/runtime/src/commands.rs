@@ -1,11 +1,11 @@
 //! Commands: closures that a space of a running path executes between two passes. [Th §5.4]
 //!
-//! The caller passes a closure over the space, and gets its result or the reason why it was not
+//! The caller passes a closure over the space, and gets its result or the reason it was not
 //! executed. The thread of the space executes the closure at a block boundary, when every block of
 //! the space has been read by all readers, is held by a filter, or is in a ring. Commands therefore
 //! add no lock, shared data or atomic operation to the data path. While no command is queued, a
-//! space pays for one load per pass, of a word that is not being written. A command wakes a sleeping
-//! space.
+//! space pays for one load per pass, of a word that is not being written. A command wakes a
+//! sleeping space.
 //!
 //! A space that waits for room in a ring is in the middle of a walk. Such a space executes no
 //! command until the reader makes room, and [`CommandError::RingFull`] names the ring. A command
@@ -24,7 +24,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use sys::task::{self, Task};
 
-/// The reason why a command was not executed. No part of the command has run or will run.
+/// The reason a command was not executed. No part of the command has run or will run.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CommandError {
     /// The path has not started.

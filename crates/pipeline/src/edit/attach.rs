@@ -73,7 +73,7 @@ pub(super) fn attach(request: &mut Request, at: Span, branch: Branch) -> Result<
     let Some(whole) = term_at_mut(request, place) else { return Err(missing()) };
     let mut stages = into_stages(whole.clone());
     let after = stages.split_off(index + 1);
-    if splits && !can_be_dealt(&after, &branch) {
+    if splits && !can_be_distributed(&after, &branch) {
         return Err(refused());
     }
     stages.push(merge_beside(after, branch));
@@ -83,7 +83,7 @@ pub(super) fn attach(request: &mut Request, at: Span, branch: Branch) -> Result<
 
 /// Returns true if a branch after a splitter would become one more of the branches among which the
 /// splitter distributes its input.
-fn can_be_dealt(after: &[(Pipe, Term)], branch: &Branch) -> bool {
+fn can_be_distributed(after: &[(Pipe, Term)], branch: &Branch) -> bool {
     match after {
         [(Pipe { label: None, .. }, Term::Group(group))] => {
             let labelled = group.branches.iter().any(|branch| branch.label.is_some());

@@ -160,7 +160,7 @@ fn o6_edit_of_a_shared_filter_is_refused_with_the_remedy() {
 }
 
 #[test]
-fn v3_edits_of_one_change_apply_in_turn_or_not_at_all() {
+fn v3_edits_of_one_change_apply_in_order_or_not_at_all() {
     let line = "rx | dport | (|22 (ssh | count) + |80 (http |1 print))";
     let both = "move count below http/1 , remove ssh leaf";
     assert_eq!(apply_words(line, both), "rx | dport |80 http | (|1 print + |1 count)");

@@ -78,13 +78,13 @@ pub(crate) fn moved_places(
     let mut places = HashMap::new();
     let from = old.lookup(parent, name, &[]);
     if let (Some(from), Some(to)) = (from, new_child((old, new), (into, to))) {
-        let mut seen = HashSet::new();
+        let mut visited = HashSet::new();
         match (&from.place, &to.place) {
             (DirectoryId::Class(_, _, class), DirectoryId::Node(path, node)) => {
                 let class = DirectoryId::Class(*path, node.clone(), class.clone());
-                pair_up((old, &from.place), (new, &class), &mut places, &mut seen);
+                pair_up((old, &from.place), (new, &class), &mut places, &mut visited);
             }
-            _ => pair_up((old, &from.place), (new, &to.place), &mut places, &mut seen),
+            _ => pair_up((old, &from.place), (new, &to.place), &mut places, &mut visited),
         }
     }
     places
@@ -95,9 +95,9 @@ fn pair_up(
     (old, from): (&Tree, &DirectoryId),
     (new, to): (&Tree, &DirectoryId),
     places: &mut HashMap<DirectoryId, DirectoryId>,
-    seen: &mut HashSet<DirectoryId>,
+    visited: &mut HashSet<DirectoryId>,
 ) {
-    if !seen.insert(from.clone()) {
+    if !visited.insert(from.clone()) {
         return;
     }
     places.insert(from.clone(), to.clone());
@@ -108,7 +108,7 @@ fn pair_up(
             && let (Some(one), Some(other)) =
                 (old.directories.get(*one), new.directories.get(*other))
         {
-            pair_up((old, &one.place), (new, &other.place), places, seen);
+            pair_up((old, &one.place), (new, &other.place), places, visited);
         }
     }
 }

@@ -99,8 +99,8 @@ impl Tree {
                 (DirectoryId::Node(*path, node.clone()), Some(class))
             }
             DirectoryId::Path(_) => {
-                let shown = self.directory(&key.place).ok_or_else(Refusal::gone)?;
-                if shown.members.is_empty() {
+                let directory = self.directory(&key.place).ok_or_else(Refusal::gone)?;
+                if directory.members.is_empty() {
                     let why = "it is a path, in which sources stand, and no filter: name a \
                                directory below it";
                     return Err(Refusal::new(errno::EINVAL, why));
@@ -198,8 +198,8 @@ impl Tree {
         let is_head = |node: &usize| {
             let member = Member { path, node: *node };
             let details = nodes.get(*node);
-            let shown = details.is_some_and(|one| one.inside.is_none() && !one.implied);
-            shown && self.count_parents(member) == 0
+            let is_listed = details.is_some_and(|one| one.inside.is_none() && !one.implied);
+            is_listed && self.count_parents(member) == 0
         };
         (0..nodes.len()).filter(is_head).count()
     }

@@ -136,9 +136,9 @@ fn move_class(
     let member = tree.only_member(directory)?;
     let details = tree.details(member)?;
     let below = tree.output(into)?;
-    let shown = tree.directory(&key.place).is_some_and(|class| !class.children.is_empty());
+    let has_children = tree.directory(&key.place).is_some_and(|class| !class.children.is_empty());
     let words = format!("{}/{class}", details.name);
-    if !shown {
+    if !has_children {
         // Nothing moves: the stream is read there as it would be here.
         let given = details.arguments.iter().filter(|argument| argument.given);
         let given = Vec::from_iter(given.map(|argument| argument.value.as_str()));

@@ -47,7 +47,7 @@ fn key(tree: &Tree, path: &str) -> Key {
 }
 
 /// Returns the words of an edit, `nothing`, `start …` or `stop …`, or the number of an error.
-fn said(planned: Result<Planned, Refusal>) -> Result<String, i32> {
+fn outcome_text(planned: Result<Planned, Refusal>) -> Result<String, i32> {
     planned.map_err(|refusal| refusal.errno).map(|planned| match planned {
         Planned::Nothing => "nothing".to_owned(),
         Planned::Edit(PathEdit { path, words, .. }) => {
@@ -61,7 +61,8 @@ fn said(planned: Result<Planned, Refusal>) -> Result<String, i32> {
 #[test]
 fn b4_each_change_of_the_tree_is_one_edit() {
     let (tree, may) = (tree(), Permitted::default());
-    let make = |path: &str, name| said(make_directory(&tree, (&key(&tree, path), name), &may));
+    let make =
+        |path: &str, name| outcome_text(make_directory(&tree, (&key(&tree, path), name), &may));
     let ok = |text: &str| Ok(text.to_owned());
     assert_eq!(make("web/generate", "sample:3"), ok("1 add sample 3 below generate"));
     assert_eq!(make("web/generate/udp/9", "tcp"), ok("1 add tcp below udp/9"));
@@ -74,7 +75,8 @@ fn b4_each_change_of_the_tree_is_one_edit() {
     assert_eq!(make("web/generate", "exec:sh"), Err(errno::EPERM));
     assert_eq!(make("web/generate/stats", "count"), Err(errno::EPERM));
 
-    let remove = |path: &str, name| said(remove_directory(&tree, (&key(&tree, path), name)));
+    let remove =
+        |path: &str, name| outcome_text(remove_directory(&tree, (&key(&tree, path), name)));
     assert_eq!(remove("web/generate/udp/9", "count"), ok("1 remove count leaf"));
     assert_eq!(remove("web/generate/udp/10", "discard"), ok("nothing"));
     assert_eq!(remove("web/generate/udp", "10"), ok("nothing"));
@@ -85,18 +87,24 @@ fn b4_each_change_of_the_tree_is_one_edit() {
     assert_eq!(remove("", ".filters"), Err(errno::EPERM));
     assert_eq!(remove("web/generate/udp", "inspect"), ok("1 sever inspect from udp"));
 
-    let unlinked = |path: &str, name| said(unlink(&tree, (&key(&tree, path), name)));
+    let unlinked = |path: &str, name| outcome_text(unlink(&tree, (&key(&tree, path), name)));
     assert_eq!(unlinked("web/generate", "inspect"), ok("1 sever inspect from generate"));
     assert_eq!(unlinked("web/generate", "all"), ok("nothing"));
     assert_eq!(unlinked("", "README"), Err(errno::EPERM));
 
-    let linked = |path: &str, name, to| said(link(&tree, (&key(&tree, path), name), to, &may));
+    let linked =
+        |path: &str, name, to| outcome_text(link(&tree, (&key(&tree, path), name), to, &may));
     assert_eq!(linked("web/generate", "count", "udp/9/count"), ok("1 join count below generate"));
     assert_eq!(linked("clean", "count", "../web/generate/udp/9/count"), Err(errno::EINVAL));
     assert_eq!(linked("web/generate", "x", "udp/9/count"), Err(errno::EINVAL));
 
     let moved = |path: &str, name, into: &str, to| {
-        said(plan_rename(&tree, (&key(&tree, path), name), (&key(&tree, into), to), (0, &may)))
+        outcome_text(plan_rename(
+            &tree,
+            (&key(&tree, path), name),
+            (&key(&tree, into), to),
+            (0, &may),
+        ))
     };
     let node = ("web/generate/udp/9", "count");
     assert_eq!(

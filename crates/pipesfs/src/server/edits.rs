@@ -162,8 +162,8 @@ fn started(tree: &Tree, number: u32) -> Option<Key> {
     if tree.directory(&own).is_some() {
         return Some(Key::directory(own));
     }
-    let shown = |directory: &&crate::tree::Directory| {
+    let has_member = |directory: &&crate::tree::Directory| {
         directory.members.iter().any(|member| member.path == at)
     };
-    tree.directories.iter().find(shown).map(|found| Key::directory(found.place.clone()))
+    tree.directories.iter().find(has_member).map(|found| Key::directory(found.place.clone()))
 }

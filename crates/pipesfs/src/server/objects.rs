@@ -97,9 +97,9 @@ impl Server {
         let snapshot = self.snapshots.latest();
         let names = self.names(&snapshot, &key);
         let entries = snapshot.tree.entries(&key, &names).ok_or(errno::ENOENT)?;
-        let seen = |entry: &Entry| self.is_listed(&snapshot.tree, &entry.key, header.uid);
+        let is_listed = |entry: &Entry| self.is_listed(&snapshot.tree, &entry.key, header.uid);
         let entries =
-            entries.into_iter().filter(|entry| key.place != DirectoryId::Root || seen(entry));
+            entries.into_iter().filter(|entry| key.place != DirectoryId::Root || is_listed(entry));
         let entries = entries.map(|entry| (entry.name, entry.key)).collect();
         Ok(Outcome::Opened(self.add_handle(Handle::Directory(Arc::new(entries))), 0))
     }

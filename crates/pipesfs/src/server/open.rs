@@ -4,7 +4,7 @@ use super::{Handle, Outcome, Server, lock};
 use crate::content::{self, CountersByPath};
 use crate::entries::{Key, Part, Stream, Text};
 use crate::protocol::{Header, O_ACCMODE, Operation, Request, errno};
-use crate::streams::Tapped;
+use crate::streams::StreamOrigin;
 use crate::totals::Totals;
 use crate::tree::{DirectoryId, Member, Tree};
 use std::os::fd::OwnedFd;
@@ -50,7 +50,7 @@ impl Server {
             Part::Events => {
                 let (pipe, events) = crate::events::follow(&self.snapshots)
                     .map_err(|error| self.fail(header.uid, errno::EIO, error.to_string()))?;
-                self.add_stream(pipe, (Tapped::Events(events), header.uid, None))
+                self.add_stream(pipe, (StreamOrigin::Events(events), header.uid, None))
             }
             Part::Stream(stream) => self.open_stream(&key, stream, header.uid),
             _ => Err(errno::EOPNOTSUPP),
@@ -74,7 +74,7 @@ impl Server {
             match self.tap(tree, *member, &classes, stream) {
                 Ok((to, pipe)) => {
                     let totals = Some(self.totals.at(&key.place, tree));
-                    return self.add_stream(pipe, (Tapped::Path(to), uid, totals));
+                    return self.add_stream(pipe, (StreamOrigin::Path(to), uid, totals));
                 }
                 Err(error) => refused = refused.or(Some(error)),
             }
@@ -86,7 +86,7 @@ impl Server {
     fn add_stream(
         &self,
         pipe: OwnedFd,
-        of: (Tapped, u32, Option<Arc<Totals>>),
+        of: (StreamOrigin, u32, Option<Arc<Totals>>),
     ) -> Result<Outcome, i32> {
         sys::fuse::set_nonblocking(&pipe).map_err(|error| error.errno)?;
         let handle = self.next_handle();

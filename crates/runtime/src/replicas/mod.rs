@@ -188,7 +188,8 @@ impl ReplicaProgress {
             return;
         }
         done.store(below);
-        // A join that falls asleep later has read `done` before (`Doorbell::has_unnotified_sleeper`).
+        // A join that falls asleep later has read `done` before
+        // (`Doorbell::has_unnotified_sleeper`).
         if self.join.has_unnotified_sleeper() && self.awaited.load() <= below {
             self.join.notify();
         }

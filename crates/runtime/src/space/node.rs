@@ -198,7 +198,7 @@ impl Node {
 
     /// Returns true if a tap can read the output of the node. Returns false for ring ends and
     /// dispatchers. The output of a replica is its share of the filter's output.
-    pub const fn can_be_tapped(&self) -> bool {
+    pub const fn accepts_taps(&self) -> bool {
         let section = matches!(self.operator, Operator::Section(_) | Operator::OperandSection(_));
         let part = section || matches!(self.operator, Operator::Source(_) | Operator::Filter(_));
         part && !self.has_moved
@@ -206,7 +206,7 @@ impl Node {
 
     /// Returns true if writers can add blocks to the output of the node.
     pub(super) fn can_be_written(&self) -> bool {
-        self.can_be_tapped() && self.process().is_none()
+        self.accepts_taps() && self.process().is_none()
     }
 
     /// Returns the blocks that writers outside the path have added to the output.

@@ -30,7 +30,7 @@ pub enum OverrunPolicy {
     End,
 }
 
-/// The reason why a tap ended.
+/// The reason a tap ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TapEnd {
     /// The reader has closed the pipe or exited.

@@ -25,7 +25,7 @@ impl Space {
         feed: TapFeed,
     ) -> Option<TapStart> {
         let node =
-            self.graph.nodes.iter().find(|node| node.planned == number && node.can_be_tapped())?;
+            self.graph.nodes.iter().find(|node| node.planned == number && node.accepts_taps())?;
         let (left, now) = (node.flow.routed.blocks, self.now());
         let from = since.map(|since| match since {
             TapOrigin::Oldest => HistoryStart::Oldest,
@@ -37,14 +37,14 @@ impl Space {
 
     /// Returns true if the node with this planned index can be tapped here.
     pub fn can_tap(&self, number: usize) -> bool {
-        self.graph.nodes.iter().any(|node| node.planned == number && node.can_be_tapped())
+        self.graph.nodes.iter().any(|node| node.planned == number && node.accepts_taps())
     }
 
     /// Ends the taps of nodes that have left the space.
     pub(super) fn retain_taps(&mut self) {
         let nodes = &self.graph.nodes;
         let is_here =
-            |number| nodes.iter().any(|node| node.planned == number && node.can_be_tapped());
+            |number| nodes.iter().any(|node| node.planned == number && node.accepts_taps());
         self.graph.pass.observers.retain_taps(is_here);
     }
 }

@@ -179,7 +179,7 @@ impl Taps {
 impl Observer for Taps {
     /// Sends the routed frames to the histories and taps of the node.
     fn before_routing(&mut self, from: &Node, batch: &Batch<'_>, wanted: LaneMask, _: Time) {
-        if !from.can_be_tapped() {
+        if !from.accepts_taps() {
             return;
         }
         let node = from.planned;

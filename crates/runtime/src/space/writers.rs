@@ -12,7 +12,7 @@ use crate::failure::PathFailure;
 use endpoint::{Intake, Source, SourceStatus};
 use std::os::fd::BorrowedFd;
 
-/// The reason why a space does not accept a writer.
+/// The reason a space does not accept a writer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum WriterRefusal {
     /// The node is not in the space.

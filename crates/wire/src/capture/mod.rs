@@ -91,10 +91,10 @@ enum ReaderState {
     Failed(CaptureFault),
 }
 
-/// The result of the reader for one format: a packet, or the reason why the buffer yields none.
+/// The result of the reader for one format: a packet, or the reason the buffer yields none.
 type ReadResult = Result<Packet, NoPacket>;
 
-/// The reason why the buffer yields no packet.
+/// The reason the buffer yields no packet.
 enum NoPacket {
     /// The buffer contains no complete record, as in [`Step::NeedMore`].
     More { consumed: usize, wanted: usize },

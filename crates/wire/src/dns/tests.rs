@@ -205,7 +205,7 @@ fn dns_number_names_are_sorted_and_displayed() {
 }
 
 #[test]
-fn truncated_message_is_reported_as_ending_not_invalid() {
+fn truncated_message_is_reported_as_cut_not_invalid() {
     let bytes = build_response();
     let (whole, _) = format_message(&bytes);
     for cut in HEADER_LENGTH..bytes.len() {

@@ -467,7 +467,7 @@ fn random_graph(random: &mut Random) -> Vec<Step> {
     (0..count).map(|i| step(i, random)).collect()
 }
 
-/// The way in which the filters of a random graph edit.
+/// The editing mode of the filters in a random graph.
 #[derive(Clone, Copy, PartialEq)]
 enum EditMode {
     Free,
