@@ -48,8 +48,8 @@ const CHANGES: [Change; 6] = [
     Change::Fragments,
 ];
 
-/// An exception: prefix of a request, predicate for the changes that may alter the result of the
-/// request, and the reason.
+/// An exception: the beginning of a request, a predicate for the changes that may alter the result
+/// of the request, and the reason.
 type Exception = (&'static str, fn(Change) -> bool, &'static str);
 
 /// Filters whose results depend on a change by definition.

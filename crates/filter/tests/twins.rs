@@ -61,8 +61,8 @@ fn v4_every_twin_answers_like_its_filter() {
     assert!(answered > 10_000, "only {answered} packets were answered");
 }
 
-/// Traffic control and XDP accept an editing twin, but a socket filter does not. A twin must leave
-/// a frame unchanged if it is unsure or gives the frame no class.
+/// The tc and XDP hooks accept an editing twin, but a socket filter does not. A twin must leave a
+/// frame unchanged if it is unsure or gives the frame no class.
 #[test]
 fn i6_editing_twins_edit_all_or_nothing() {
     let borders = boundary_frames();
@@ -92,8 +92,8 @@ fn i6_editing_twins_edit_all_or_nothing() {
 }
 
 /// XDP cannot distinguish a pending checksum from a valid checksum of the same value, so the twin
-/// leaves both to the user implementation. Traffic control can distinguish them, and the twin
-/// updates the valid checksum.
+/// leaves both to the user implementation. A tc program can distinguish them, and the twin updates
+/// the valid checksum.
 #[test]
 fn i6_checksums_that_look_pending_are_updated() {
     let frames = chance_pending_frames();
@@ -116,7 +116,7 @@ fn i6_checksums_that_look_pending_are_updated() {
     }
 }
 
-/// Traffic control detects pending checksums. In XDP, the twin leaves such blocks to the user
+/// A tc program detects pending checksums. At XDP, the twin leaves such blocks to the user
 /// implementation.
 #[test]
 fn i6_pending_checksums_stay_pending() {

@@ -16,8 +16,8 @@ use sys::preload;
 /// The maximum size of one read, in bytes.
 const READ_MAX: usize = 64 << 10;
 
-/// Starts an adapter that copies the rest of the stream into a new pipe, and replaces the
-/// descriptors `numbers`, reading ends of the old pipe, by the new pipe. Returns the ring if no
+/// Starts an adapter that copies the rest of the stream into a new pipe. The descriptors `numbers`,
+/// which are reading ends of the old pipe, then refer to the new pipe. Returns the ring if no
 /// adapter can be started.
 pub(crate) fn start(input: Box<RingInput>, numbers: &[i32]) -> Result<(), Box<RingInput>> {
     let Some(old) = numbers.first().copied() else { return Ok(()) };

@@ -1,5 +1,5 @@
 //! The counters of each edge, in memory that the launcher shares with all programs of the pipeline
-//! and reports at the end. Each count has one writer: the program at that end of the edge.
+//! and reports at the end. Each counter has one writer: the program at that end of the edge.
 
 use abi::edge::{Edge, EdgeCount};
 use std::sync::OnceLock;
@@ -23,7 +23,7 @@ pub(crate) fn start() {
     }
 }
 
-/// Adds to a count of an edge. Without counters there is no effect.
+/// Adds to a counter of an edge. Does nothing if there are no counters.
 pub(crate) fn add(edge: &Edge, count: EdgeCount, bytes: usize) {
     let Some(mapping) = COUNTS.get() else { return };
     let offset = count.offset(edge.number);
@@ -32,14 +32,15 @@ pub(crate) fn add(edge: &Edge, count: EdgeCount, bytes: usize) {
     }
 }
 
-/// Sets a count of an edge that is a state and not a sum. Without counters there is no effect.
+/// Sets a counter of an edge that holds a current value instead of a sum. Does nothing if there are
+/// no counters.
 pub(crate) fn set(edge: &Edge, count: EdgeCount, value: u64) {
     if let Some(mapping) = COUNTS.get() {
         mapping.set_word(count.offset(edge.number), value);
     }
 }
 
-/// Adds the result of a system call to a count of an edge, unless the call failed.
+/// Adds the result of a system call to a counter of an edge, unless the call failed.
 pub(crate) fn add_result(edge: &Edge, count: EdgeCount, result: isize) {
     add(edge, count, usize::try_from(result).unwrap_or(0));
 }

@@ -14,11 +14,12 @@ use sys::preload;
 
 /// The number of descriptors that can be ends of edges: 0 to 1023.
 const DESCRIPTORS_MAX: usize = 1024;
-/// The mark of a descriptor that has not been classified.
+/// The value in [`DESCRIPTOR_MARKS`] of a descriptor that has not been classified.
 const UNKNOWN: u8 = 0;
-/// The mark of a descriptor that is not an end of an edge.
+/// The value in [`DESCRIPTOR_MARKS`] of a descriptor that is not an end of an edge.
 const OTHER: u8 = 1;
-/// The mark of a descriptor of the first edge. Descriptors of later edges have the following marks.
+/// The value in [`DESCRIPTOR_MARKS`] of a descriptor that is an end of the first edge. Later edges
+/// have the values after it.
 const FIRST_EDGE: u8 = 2;
 
 /// The number of yields before a sleep if only one processor is available.
@@ -27,7 +28,7 @@ const YIELDS_MAX: usize = 8;
 static DESCRIPTOR_MARKS: [AtomicU8; DESCRIPTORS_MAX] =
     [const { AtomicU8::new(UNKNOWN) }; DESCRIPTORS_MAX];
 static SHARED_EDGES: OnceLock<Vec<SharedEdge>> = OnceLock::new();
-/// False before start-up, without edges, and in a forked child.
+/// True if the program has edges; false before start-up and in a forked child.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 
 /// An edge with one end in this program.

@@ -256,7 +256,7 @@ pub unsafe extern "C" fn __read_chk(
     unsafe { read(fd, to, count) }
 }
 
-/// A buffer of `readv` and `writev`: `struct iovec`.
+/// A buffer passed to `readv` or `writev` (`struct iovec`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct IoVec {

@@ -1,5 +1,5 @@
-//! File ranges that a program reads from one edge and writes to another edge, which are forwarded
-//! as pointers. [SL §5.3.3: the last sources are known by address; FEATURES E1]
+//! Forwarding of file ranges as pointers, if a program reads them from one edge and writes them to
+//! another. [SL §5.3.3: the last sources are known by address; FEATURES E1]
 //!
 //! `cat` and `dd` get such a range without any copy, in inaccessible pages (`lazy`). `tee` and
 //! `head` read into a buffer on their stack, which cannot be made inaccessible; they get the bytes,
@@ -12,13 +12,13 @@ use std::os::fd::AsRawFd as _;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The file names of the programs that write unchanged the buffer into which they read.
+/// The file names of the programs that read into a buffer and write this buffer unchanged.
 const FORWARDING_PROGRAMS: &[&str] = &["tee", "head"];
 
 static ENABLED: AtomicBool = AtomicBool::new(false);
 /// The last buffer into which bytes of a file range were copied.
 static LAST_COPY: Mutex<Option<CopiedRange>> = Mutex::new(None);
-/// Files of which ranges were lent. They stay open until the program ends, because a buffer may
+/// Files of which ranges were lent. They stay open until the program exits, because a buffer may
 /// represent a range until then. The number of files is limited by the number that an edge can
 /// carry.
 static LENT: Mutex<Vec<CachedFile>> = Mutex::new(Vec::new());

@@ -40,11 +40,11 @@ const PIECE_MAX: usize = 512 << 10;
 /// The number of bytes by which the page tables are populated ahead of the program.
 const AHEAD_BYTES: u64 = 32 << 20;
 
-/// The number of reads of a file that cannot be lazy after which it is read as usual.
+/// The number of misaligned reads of a file after which it is read as usual.
 const MISSES_MAX: u32 = 4;
 
 static ENABLED: AtomicBool = AtomicBool::new(false);
-/// True while there are sources.
+/// True while there are files whose reads may be lazy.
 static WATCHING: AtomicBool = AtomicBool::new(false);
 static SOURCES: Mutex<Vec<Source>> = Mutex::new(Vec::new());
 
@@ -63,7 +63,8 @@ struct Source {
     position_stale: bool,
     /// The number of reads so far.
     reads: u64,
-    /// The number of reads that could not be lazy.
+    /// The number of reads that were not lazy because they were misaligned: the address or the size
+    /// was not a multiple of [`PAGE`].
     misses: u32,
     /// True if a thread populates the page tables.
     runs_ahead: bool,

@@ -8,10 +8,9 @@
 //!
 //! An empty block, which no write produces, announces a pointer. The reader copies the bytes out of
 //! the page cache when the program reads them, or lends them to its next write, so they reach their
-//! destination without having been copied before. What a pointer means is the file's content at
-//! that moment, which is why only `--lazy` produces pointers; a file that was cut fails the read
-//! with
-//! `EIO`.
+//! destination without having been copied before. A pointer stands for the contents of the file at
+//! that moment, so pointers are written only with `--lazy`. If the file was truncated, the read
+//! fails with `EIO`.
 
 use crate::counts;
 use crate::forward;
@@ -26,7 +25,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::time::Duration;
 use sys::preload::{self, Handover};
 
-/// The maximum number of files into which the pointers of one edge refer. Ranges of other files are
+/// The maximum number of files to which the pointers of one edge refer. Ranges of other files are
 /// copied.
 const FILES_MAX: usize = 64;
 /// Room in the ring, in bytes, that suffices for a pointer and its announcement.
@@ -104,7 +103,7 @@ impl RingInput {
         }
     }
 
-    /// Reads as [`Input::try_read`]. Fails with [`Fault::OutOfWindow`] if a file was truncated
+    /// Reads like [`Input::try_read`]. Fails with [`Fault::OutOfWindow`] if a file was truncated
     /// before its bytes were read.
     pub(crate) fn try_read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         loop {
@@ -230,12 +229,12 @@ impl RingInput {
         self.files.get(number).cloned()
     }
 
-    /// Waits as [`Input::wait`].
+    /// Waits like [`Input::wait`].
     pub(crate) fn wait(&mut self, limit: Option<Duration>) -> Result<WaitResult, Fault> {
         if self.range.is_some() { Ok(WaitResult::Ready) } else { self.input.wait(limit) }
     }
 
-    /// Waits as [`Input::wait_beside`].
+    /// Waits like [`Input::wait_beside`].
     pub(crate) fn wait_beside(&mut self, others: &[BorrowedFd<'_>]) -> Result<WaitResult, Fault> {
         match self.range {
             Some(_) => Ok(WaitResult::Ready),

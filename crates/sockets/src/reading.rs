@@ -149,8 +149,8 @@ impl Reading {
         };
     }
 
-    /// Becomes a plain pipe permanently. Returns the ring, if any, which must be drained before the
-    /// pipe. The rendezvous socket must have been shut down.
+    /// Turns the end into a plain pipe permanently. Returns the ring, if any, which must be drained
+    /// before the pipe. The rendezvous socket must have been shut down.
     pub(crate) fn retire(&mut self, edge: &Edge) -> Option<Box<RingInput>> {
         match std::mem::replace(self, Self::Plain) {
             Self::Pipe { .. } | Self::Plain => None,

@@ -6,7 +6,7 @@ use crate::ends::{self, EdgeState, LockedEdge, SharedEdge};
 use crate::reading::Reading;
 use sys::preload;
 
-/// The occasion on which an edge becomes a pipe.
+/// The reason why an edge becomes a pipe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Occasion {
     /// A child process will inherit the descriptors.
@@ -31,7 +31,7 @@ pub(crate) fn all_edges(why: Occasion) {
 }
 
 /// Turns an edge into a pipe permanently, unless another thread or an interrupted call uses it. In
-/// a program with threads, a reader keeps its ring over a fork.
+/// a program with threads, a reader keeps its ring across a fork.
 pub(crate) fn edge(shared_edge: &'static SharedEdge, why: Occasion) {
     shared_edge.shut_rendezvous();
     // If another thread is in a call, or a signal handler forks during one, that call owns the

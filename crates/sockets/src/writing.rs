@@ -25,9 +25,9 @@ use sys::preload::{self, Handover};
 pub(crate) const PIPE_BYTES_MIN: u64 = 64 << 10;
 /// The number of bytes in the pipe after which a reader most likely requests no ring.
 const PIPE_BYTES_MAX: u64 = 2 << 20;
-/// The capacity in bytes with which a ring begins, and its maximum: larger rings are slower on one
-/// processor, and equally fast on two. A ring follows the pressure within the memory that it has
-/// from the start: programs may give up the right to get new memory later.
+/// The initial and maximum capacity of a ring, in bytes. Larger rings are slower on one processor,
+/// and equally fast on two. A ring is resized only within its initial memory, because the program
+/// may later give up the right to allocate more.
 const RING_BYTES: usize = 2 << 20;
 /// The maximum size of a block in bytes.
 const BLOCK_MAX: usize = 64 << 10;
@@ -173,7 +173,7 @@ impl Writing {
         }
     }
 
-    /// Becomes a plain pipe permanently, and closes the ring.
+    /// Turns the end into a plain pipe permanently, and closes the ring.
     pub(crate) fn retire(&mut self) {
         *self = Self::Plain;
     }
@@ -217,7 +217,7 @@ fn offer_ring(edge: &Edge) -> Option<Output> {
     Some(output)
 }
 
-/// Shows the size of the ring, and how often it has changed, in the counters of the edge.
+/// Stores the size of the ring, and the number of its changes, in the counters of the edge.
 fn show_size(edge: &Edge, output: &Output) {
     counts::set(edge, EdgeCount::RingSize, output.capacity() as u64);
     if let Some(scale) = output.scale() {

@@ -85,9 +85,9 @@ impl Manager {
         self.lock().push((name.to_owned(), descriptor));
     }
 
-    /// Completes `shell` (bash, possibly behind a wrapper) to a command that runs `service` with
-    /// all stored descriptors. Passes the command to `start`, which must not return before the
-    /// process runs; returns the result of `start`.
+    /// Turns `shell`, which starts bash, possibly through a wrapper, into a command that runs
+    /// `service` with all stored descriptors. Passes the command to `start`, which must not return
+    /// before the process runs; returns the result of `start`.
     ///
     /// # Panics
     ///

@@ -1,5 +1,5 @@
-//! The rule that code demonstrates every capability, which compares the capability page of the book
-//! with the numbers in tests and benchmarks.
+//! The rule that a test or benchmark demonstrates every capability. The rule compares the
+//! capability page of the book with the numbers in tests and benchmarks.
 //!
 //! A test demonstrates the numbers at the beginning of its name (`fn n1_v13_…`); a benchmark, or a
 //! directory of tests, the numbers in its first lines (`FEATURES D9`). Elsewhere such a line only

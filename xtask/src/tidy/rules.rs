@@ -1,7 +1,7 @@
 //! Tables of the rules of the workspace: allowed dependencies, files with unsafe code, layers, and
 //! exceptions.
 //!
-//! `ARCHITECTURE.md` gives the reasons. A change of a table is a decision, recorded on a page in
+//! `ARCHITECTURE.md` gives the reasons. A change to a table is a decision, recorded on a page in
 //! `docs/book/decisions/`.
 
 /// Set of crates that a crate may depend on.

@@ -1,5 +1,5 @@
 //! The rules for unsafe code: the attribute in every crate root, the files that may contain unsafe
-//! code, and the ratchet for the amount in each file. Contains also the rule for crates without
+//! code, and the ratchet for the amount in each file. Also contains the rule for crates without
 //! I/O.
 
 use super::findings::{Finding, Findings, Occurrence};

@@ -32,9 +32,9 @@ pub struct UsableInput {
 /// Creates a filter from its arguments.
 pub type MakeFilter = fn(&Arguments) -> Result<Filter, Mistake>;
 
-/// Tests if the socket filter of a source can do the work of the filter, so that rejected frames
-/// never reach the process. Returns a note on frames that bypass the socket filter (`None` if no
-/// frame does). Fails with the reason if the socket filter cannot do the work.
+/// Tests whether the socket filter of a source can do the work of the filter, so that rejected
+/// frames never reach the process. Returns a note on frames that bypass the socket filter (`None`
+/// if no frame does). Fails with the reason if the socket filter cannot do the work.
 pub type PushdownTest = fn(&Arguments) -> Result<Option<&'static str>, String>;
 
 /// Returns the link types of the filter's output frames. `None` means the link types of the input.
@@ -139,8 +139,8 @@ impl InputNeeds {
 /// Functions of a filter's arguments, called by the checks and the planner.
 #[derive(Clone, Copy, Debug)]
 pub struct Analysis {
-    /// Tests if the socket filter of a source can do the work of the filter. Set only for filters
-    /// whose class depends on the frame alone.
+    /// Tests whether the socket filter of a source can do the work of the filter. Set only for
+    /// filters whose class depends on the frame alone.
     pub pushdown: Option<PushdownTest>,
     /// Returns the link types of output frames. `None` if they always equal those of the input.
     pub output_links: Option<OutputLinks>,

@@ -35,7 +35,7 @@ pub trait Edit: Send {
     fn state(&mut self) -> Option<&mut dyn FilterState> {
         None
     }
-    /// Changes writable parameters as [`Filter::set`](super::Filter::set) does.
+    /// Changes writable parameters; see [`Filter::set`](super::Filter::set).
     fn set(&mut self, _: &Arguments) -> Result<(), Mistake> {
         Err(no_writable_parameters())
     }
@@ -111,7 +111,7 @@ impl<'e> Editable<'e> {
     }
 
     /// Returns part of the view for writing. If the block is large and has other readers, only this
-    /// part is copied. Fails as [`Editable::write`] does.
+    /// part is copied. Fails in the same cases as [`Editable::write`].
     pub fn write_part(&mut self, from: usize, length: usize, keep: OldBytes) -> Option<&mut [u8]> {
         let view = self.view();
         let from = view.start + from.min(view.len());
@@ -129,8 +129,8 @@ impl<'e> Editable<'e> {
         self.backend.frame()
     }
 
-    /// Returns part of the frame for writing, inside or outside of the view. Fails as
-    /// [`Editable::write`] does.
+    /// Returns part of the frame for writing, inside or outside of the view. Fails in the same
+    /// cases as [`Editable::write`].
     pub fn write_frame(&mut self, from: usize, length: usize, keep: OldBytes) -> Option<&mut [u8]> {
         if self.new_length.is_some() || self.lost {
             return None;

@@ -34,8 +34,8 @@ impl HeldList {
     }
 }
 
-/// An event in the life of a block that a section tracks, which the output of the filter does not
-/// reveal. Tickets identify the blocks ([`abi::Marks::ticket`]).
+/// An event that affects a block tracked by a section and that is not visible in the output of the
+/// filter. Tickets identify the blocks ([`abi::Marks::ticket`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
     /// The block was held one more time.

@@ -20,10 +20,9 @@ fn pass_through<'s>(
     Ok(Answer::new(on.class, on))
 }
 
-/// Returns the kind of program for this attach point. It is a program for a control group if it
-/// reads the sockets of the request's user, an XDP program if it redirects frames, and otherwise a
-/// program for traffic control. `hardened` restricts the program to instructions that are allowed
-/// without CAP_PERFMON.
+/// Returns the kind of program for this attach point. It is a cgroup program if it reads the
+/// sockets of the request's user, an XDP program if it redirects frames, and otherwise a tc
+/// program. `hardened` restricts the program to instructions that are allowed without CAP_PERFMON.
 #[must_use]
 pub const fn target(attach: &Attach, hardened: bool) -> Target {
     let place = match attach {
@@ -41,7 +40,7 @@ pub const fn target(attach: &Attach, hardened: bool) -> Target {
 ///
 /// # Errors
 ///
-/// Fails as [`chain_program`] does.
+/// Fails in the same cases as [`chain_program`].
 pub fn check_chain(
     chain: &[(&Description, &Arguments)],
     target: Target,

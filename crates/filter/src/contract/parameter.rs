@@ -151,7 +151,7 @@ impl Parameter {
         Self { repeatable: true, ..self }
     }
 
-    /// Permits changes of the value while the filter runs. No other part of the plan may depend on
+    /// Permits changes to the value while the filter runs. No other part of the plan may depend on
     /// such a value.
     #[must_use]
     pub const fn make_writable(self) -> Self {

@@ -46,11 +46,11 @@ pub const PRIVATE_KEY: u64 = 0;
 pub struct Sessions<S> {
     index: HashMap<u64, u32, BuildHasherDefault<KeyHasher>>,
     states: Vec<S>,
-    /// The keys of the sessions, by index. Keys, marks and states are stored in separate vectors,
+    /// The keys of the sessions, by index. Keys, flags and states are stored in separate vectors,
     /// so that states stay aligned to cache lines.
     keys: Vec<u64>,
-    /// The marks of the sessions, by index: combinations of [`USED`] and [`CHANGED`]. When a
-    /// session moves to another space, its marks do not move with it.
+    /// The flags of the sessions, by index: combinations of [`USED`] and [`CHANGED`]. When a
+    /// session moves to another space, its flags do not move with it.
     marks: Vec<u8>,
     free: Vec<u32>,
     /// Cache of recently used sessions, indexed by the low bits of the key.
@@ -82,10 +82,10 @@ struct RecentKey {
     number: u32,
 }
 
-/// Mark of a session that has been used after its creation and since the last visit of
+/// Flag of a session that has been used after its creation and since the last visit of
 /// [`Sessions::evict`].
 const USED: u8 = 1;
-/// Mark of a session that was used, created or ended since it was last published
+/// Flag of a session that was used, created or ended since it was last published
 /// ([`FilterState::publish`]). Set together with [`USED`], so that publication does not make
 /// lookups slower.
 const CHANGED: u8 = 1 << 1;

@@ -19,8 +19,8 @@ pub enum StateScope {
 }
 
 /// Rule for running a filter in several worker processes (`--engines`), each of which processes a
-/// share of the sessions. The rule states if their combined results equal the result of a single
-/// process.
+/// share of the sessions. The rule states whether their combined results equal the result of a
+/// single process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WorkerRule {
     /// The scope of the state ([`StateScope`]) decides. The results are equal unless the state

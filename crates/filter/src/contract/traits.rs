@@ -30,7 +30,7 @@ pub trait Statistics: Send {
     fn state(&mut self) -> Option<&mut dyn FilterState> {
         None
     }
-    /// Changes writable parameters as [`Filter::set`] does.
+    /// Changes writable parameters; see [`Filter::set`].
     fn set(&mut self, _: &Arguments) -> Result<(), Mistake> {
         Err(no_writable_parameters())
     }
@@ -53,7 +53,7 @@ pub trait Classify: Send {
     fn state(&mut self) -> Option<&mut dyn FilterState> {
         None
     }
-    /// Changes writable parameters as [`Filter::set`] does.
+    /// Changes writable parameters; see [`Filter::set`].
     fn set(&mut self, _: &Arguments) -> Result<(), Mistake> {
         Err(no_writable_parameters())
     }
@@ -71,7 +71,7 @@ pub trait Lanes: Send {
     fn state(&mut self) -> Option<&mut dyn FilterState> {
         None
     }
-    /// Changes writable parameters as [`Filter::set`] does.
+    /// Changes writable parameters; see [`Filter::set`].
     fn set(&mut self, _: &Arguments) -> Result<(), Mistake> {
         Err(no_writable_parameters())
     }
@@ -97,7 +97,7 @@ pub trait Stream: Send {
     fn state(&mut self) -> Option<&mut dyn FilterState> {
         None
     }
-    /// Changes writable parameters as [`Filter::set`] does.
+    /// Changes writable parameters; see [`Filter::set`].
     fn set(&mut self, _: &Arguments) -> Result<(), Mistake> {
         Err(no_writable_parameters())
     }
@@ -125,7 +125,7 @@ pub trait HoldingLanes: Send {
     fn state(&mut self) -> Option<&mut dyn FilterState> {
         None
     }
-    /// Changes writable parameters as [`Filter::set`] does.
+    /// Changes writable parameters; see [`Filter::set`].
     fn set(&mut self, _: &Arguments) -> Result<(), Mistake> {
         Err(no_writable_parameters())
     }

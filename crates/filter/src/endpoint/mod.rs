@@ -26,7 +26,7 @@ pub struct EndpointFacts {
     /// True if a source can use the test of the first filter after it as its socket filter, so that
     /// rejected frames never reach the process ([`Analysis::pushdown`](crate::Analysis::pushdown)).
     pub takes_filter: bool,
-    /// Returns the data that a source observes. By comparing these data, `++` removes duplicates.
+    /// Returns the data that a source observes. `++` compares these data to remove duplicates.
     /// `None` if no other source can observe the same data.
     pub observed_source: Option<fn(&Arguments) -> ObservedSource>,
     /// True for a sink that writes files, which by default runs in a space of its own (CONTRACT

@@ -1,4 +1,4 @@
-//! The data that sources observe. By comparing these data, `++` detects if two sources emit the
+//! The data that sources observe. `++` compares these data to detect whether two sources emit the
 //! same blocks (CONTRACT 10).
 
 /// The data that a source observes.

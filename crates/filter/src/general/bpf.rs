@@ -1,4 +1,4 @@
-//! `bpf`: tests if a pcap-filter(7) expression accepts the frame.
+//! `bpf`: tests whether a pcap-filter(7) expression accepts the frame.
 //!
 //! Input: any view into a frame; the expression applies to the whole frame. Output: the same block
 //! with class 1 or no class. [SL §4.2, `rx | bpf "tcp" | user`]
@@ -25,7 +25,7 @@ use ebpf::emit::{Answer, Exit, Layers, Scope, Unfit};
 use names::record_names;
 use validate::{known_programs, match_warning, remark};
 
-/// Catalog entry of `bpf`, which tests if a pcap-filter(7) expression accepts the frame.
+/// Catalog entry of `bpf`, which tests whether a pcap-filter(7) expression accepts the frame.
 pub const BPF: Description = Description {
     name: "bpf",
     summary: "pass frames that match a pcap-filter(7) expression",

@@ -4,8 +4,8 @@
 //! tag, or without their first bytes. Removal only changes offsets. When a tag is removed, the link
 //! addresses in front of it are moved too. [SL §2, header stripping], [Th Table 5.1]
 //!
-//! The twin edits the frame, so it runs only on redirected frames. At the traffic-control hook it
-//! can only remove a tag.
+//! The twin edits the frame, so it runs only on redirected frames. At the tc hook it can only
+//! remove a tag.
 
 use crate::prelude::*;
 use crate::twin::{self, EmitResult};

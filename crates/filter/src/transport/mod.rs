@@ -10,7 +10,8 @@ pub mod vxlan;
 
 use crate::contract::{UsableInput, ValueRange};
 
-/// Accepts the packets of a transport protocol from each filter that classifies by protocol.
+/// Returns a [`UsableInput`] for the packets of a transport protocol from each filter that
+/// classifies by protocol.
 pub(crate) const fn packets_of_protocol(protocol: u8, hint: &'static str) -> [UsableInput; 2] {
     let classes = ValueRange { low: protocol as u32, high: protocol as u32 };
     [

@@ -139,8 +139,8 @@ passed!(
 );
 
 passed!(
-    /// `prctl(2)`: notes that the program restricts its system calls. A program without privilege
-    /// must promise before that it will get none.
+    /// `prctl(2)`. Records that the program restricts its system calls. An unprivileged program
+    /// must first give up the right to gain privileges, which counts as a restriction too.
     prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int, c"prctl",
     |option, _, _, _, _| {
         if preload::RESTRICTING_OPTIONS.contains(&option) {
@@ -305,7 +305,7 @@ fn control(next: Option<Control>, fd: c_int, command: c_int, argument: c_ulong) 
 
 // ---- hooks that run before a call
 
-/// An entry of `poll`, `struct pollfd`.
+/// An element of the array passed to `poll` (`struct pollfd`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct PollFd {

@@ -12,8 +12,8 @@ use sys::preload;
 
 type Fwrite = unsafe extern "C" fn(*const c_void, usize, usize, *mut c_void) -> usize;
 
-/// `fwrite_unlocked(3)`: to an edge with nothing in the stream's buffer, writes the bytes as
-/// write(2) does.
+/// `fwrite_unlocked(3)`. If the stream is an edge and its buffer is empty, writes the bytes with
+/// the semantics of write(2).
 ///
 /// # Safety
 /// The arguments must meet the requirements of the C library function.
@@ -54,9 +54,9 @@ unsafe fn write_whole(fd: c_int, from: *const c_void, length: usize) -> usize {
     done
 }
 
-/// Returns the descriptor of a stream if this library implements the stream's writes. If bytes wait
-/// in the stream's buffer, they must be written first: then the edge becomes a pipe, and the C
-/// library writes.
+/// Returns the descriptor of a stream if this library implements the stream's writes. If the
+/// stream's buffer contains bytes, which must be written first, turns the edge into a pipe and
+/// returns `None`, so that the C library writes.
 fn edge_of(file: *mut c_void) -> Option<c_int> {
     if !forward::is_enabled() || file.is_null() {
         return None;

@@ -1,6 +1,7 @@
 //! Trampolines: exported functions that turn all edges into pipes and then jump to a function of
-//! the C library that may never return (`execve`), return twice (`vfork`) or be variadic, so that
-//! Rust cannot call it. A trampoline saves all argument registers, handles the edges, and jumps.
+//! the C library. Rust cannot call these functions, because they do not return (`execve`), return
+//! twice (`vfork`), or are variadic. A trampoline saves all argument registers, handles the edges,
+//! and jumps.
 //!
 //! Invariants, cited below:
 //! - L1 A trampoline restores the stack and every register that may hold an argument or the return
@@ -12,8 +13,8 @@ use std::ffi::{CStr, c_void};
 use std::sync::atomic::AtomicPtr;
 use sys::preload;
 
-/// The names of the functions, in the order of their trampolines, each with the occasion on which
-/// the edges become pipes.
+/// The names of the functions, in the order of their trampolines, each with the reason why the
+/// edges become pipes.
 const NAMES: [(&CStr, Occasion); 14] = [
     (c"vfork", Occasion::Fork),
     (c"clone", Occasion::Fork),

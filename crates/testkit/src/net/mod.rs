@@ -235,7 +235,7 @@ impl Pair {
     }
 }
 
-/// Removes the namespaces for whose process `has_gone` returns true.
+/// Removes the namespaces of all processes for which `has_gone` returns true.
 fn remove_stale_namespaces(has_gone: impl Fn(u32) -> bool) {
     let names = fs::read_dir(NAMES_DIRECTORY).into_iter().flatten().flatten();
     for name in names.filter_map(|entry| entry.file_name().into_string().ok()) {

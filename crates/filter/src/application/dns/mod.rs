@@ -7,9 +7,9 @@
 //! that spans several blocks is held until it is complete, and copied only for parsing. [SL §4.2]
 //!
 //! Blocks that belong to no DNS message pass with class 0. The first message of a connection
-//! decides if the connection carries DNS. If a gap covers a length field, the filter resynchronizes
-//! at the next block that begins with a message. A message with a gap has no class, but later
-//! messages do.
+//! decides whether the connection carries DNS. If a gap covers a length field, the filter
+//! resynchronizes at the next block that begins with a message. A message with a gap has no class,
+//! but later messages do.
 //!
 //! State is plain data: per direction the held blocks of one message, and the number of missing
 //! bytes.
@@ -27,7 +27,7 @@ use wire::dns::{RCODES, TYPES};
 use wire::ip::protocol;
 use wire::udp::{self, Udp};
 
-/// Accepts blocks of any class from the transport filter named `giver`.
+/// Returns a [`UsableInput`] for blocks of any class from the transport filter named `giver`.
 const fn accept_all_blocks_from(giver: &'static str) -> UsableInput {
     UsableInput {
         upstream: giver,

@@ -63,8 +63,8 @@ impl<'a> BlockPass<'_, '_, 'a> {
         self.cx.hold_created(&mut self.it.pending_descriptions, described, key);
     }
 
-    /// Handles the end of a request. If exchanges are emitted and that of this request is not yet,
-    /// holds a record of the request body's size.
+    /// Handles the end of a request. If exchanges are emitted, and the exchange of this request has
+    /// not been emitted yet, holds a record of the request body's size.
     pub(super) fn end_request(&mut self) {
         let seen = ObservedBody::from_direction(self.direction());
         let nothing = seen.bytes == 0 && seen.missing == 0 && !seen.broken;

@@ -66,8 +66,8 @@ struct TlsDirection {
 }
 
 impl Session for TlsConnection {
-    /// Returns the session number for a key of the session table, which is the number plus one: key
-    /// 0 is the private session.
+    /// Returns the session number for a key of the session table. The key is the session number
+    /// plus one, because key 0 is the private session.
     fn session_number(&self, key: u64) -> u64 {
         key.saturating_sub(1)
     }

@@ -12,7 +12,7 @@
 //! hello is described. TLS after another protocol (STARTTLS, CONNECT) is not recognized.
 //!
 //! JA4 follows its specification, which is under the BSD license; JA4S and the rest of that family
-//! are not free for every use, and therefore absent.
+//! are not free for all uses, and are therefore not implemented.
 //!
 //! State is plain data: the held blocks and the decision for each direction, the session id that
 //! the client offers for resumption, and the client's description, which is held until the server's

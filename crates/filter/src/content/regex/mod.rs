@@ -70,7 +70,7 @@ Reasons for no class: `no match`.",
 
 const NO_MATCH: Reason = REGEX.reason("no match");
 const EVICTED_SESSIONS: Counter = REGEX.counter("evicted sessions");
-/// Maximum number of patterns, above the number that fits into the longest request.
+/// Maximum number of patterns. It exceeds the number that fits into the longest request.
 const PATTERNS_MAX: u32 = 65_535;
 
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {

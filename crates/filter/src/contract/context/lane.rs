@@ -113,7 +113,7 @@ impl<'c, 'a> LaneContext<'c, 'a> {
     }
 
     /// Calls `write` to change the entire frame of a lane, including the headers before the view.
-    /// Fails as [`LaneContext::edit`] does.
+    /// Fails in the same cases as [`LaneContext::edit`].
     pub fn edit_frame(
         &mut self,
         batch: &mut Batch<'a>,
@@ -170,7 +170,8 @@ impl<'c, 'a> LaneContext<'c, 'a> {
     }
 
     /// Replaces the block of a lane by a new block with these bytes in view, after a copy of the
-    /// headers that identify the flow ([`Block::headers`]). Fails as [`LaneContext::edit`] does.
+    /// headers that identify the flow ([`Block::headers`]). Fails in the same cases as
+    /// [`LaneContext::edit`].
     pub fn replace_view(&mut self, batch: &mut Batch<'a>, l: Lane, bytes: &[u8]) -> bool {
         let Some(block) = self.gateway.complete_block(batch.block(l)) else {
             return self.end_as_lost(batch, l);

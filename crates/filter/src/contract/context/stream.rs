@@ -221,7 +221,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         made.map(|block| self.emit_created(block)).is_some()
     }
 
-    /// Creates a block as [`StreamContext::append`] does, without emitting it. The caller may
+    /// Creates a block like [`StreamContext::append`], without emitting it. The caller may
     /// [emit](Self::emit_created) or [hold](Self::hold_created) the block; otherwise the block
     /// disappears and is not counted. If memory runs out, counts the missing block and returns
     /// `None`.
@@ -283,21 +283,21 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         Some(Block { pointer: block.pointer.within(0, 0), marks, ..block })
     }
 
-    /// Holds a block that this filter has created, and counts it as made. Otherwise works as
+    /// Holds a block that this filter has created, and counts it as made. Otherwise equivalent to
     /// [`StreamContext::hold`], which is for incoming blocks.
     pub fn hold_created(&mut self, list: &mut HeldList, block: &Block<'a>, key: u32) -> bool {
         self.counts.made.add(block.length());
         self.hold(list, block, key)
     }
 
-    /// Emits a part of the incoming block and sets `given`. The first part (`given` is false)
-    /// counts as the incoming block; later parts count as new blocks.
+    /// Emits a part of the incoming block. The first part counts as the incoming block, and later
+    /// parts count as new blocks. `given` is false before the first part; sets it to true.
     pub fn emit_part(&mut self, part: Block<'a>, given: &mut bool) {
         if std::mem::replace(given, true) { self.emit_created(part) } else { self.pass(part) }
     }
 
-    /// Appends a part of the incoming block to the held blocks of `list`. Counts the part as
-    /// [`StreamContext::emit_part`] does. Returns false if the part cannot be held.
+    /// Appends a part of the incoming block to the held blocks of `list`. Counts the part in the
+    /// same way as [`StreamContext::emit_part`]. Returns false if the part cannot be held.
     pub fn hold_part(&mut self, list: &mut HeldList, part: &Block<'a>, given: &mut bool) -> bool {
         let key = list.len();
         match std::mem::replace(given, true) {

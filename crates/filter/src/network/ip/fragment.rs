@@ -127,10 +127,10 @@ impl IpFragment {
         self.offset + self.length
     }
 
-    /// Returns the key of the fragment's datagram: a hash of addresses, identification, for IPv4
-    /// also protocol (RFC 791 §2.3, RFC 8200 §4.5), and network, which is identified by VLAN tags
-    /// and source. A datagram that is observed on two networks is therefore reassembled twice, like
-    /// an unfragmented packet, which is received twice.
+    /// Returns the key of the fragment's datagram: a hash of the addresses, the identification, the
+    /// network and, for IPv4, the protocol (RFC 791 §2.3, RFC 8200 §4.5). The network is identified
+    /// by the VLAN tags and the source. A datagram that is observed on two networks is therefore
+    /// reassembled twice, just as an unfragmented packet is received twice.
     pub(super) fn key(&self, block: &Block<'_>, seed: u64) -> u64 {
         let frame = layers::head_bytes(block);
         let part = |from: usize, length: usize| {

@@ -3,7 +3,7 @@
 //! Input: fragments in order of arrival. Output: disjoint ranges, each belonging to one fragment.
 //! Operating systems use different policies, and attackers exploit the difference, so an observer
 //! must reassemble like the receiver (J. Novak, "Target-Based Fragmentation Reassembly", 2005). A
-//! policy compares the positions of a received and a newly arrived fragment. Of a fragment that was
+//! policy compares the positions of a received and a newly arrived fragment. If a fragment has been
 //! trimmed, only the remainder is compared, as in the queues of those systems.
 
 /// The rule that decides which of two overlapping fragments supplies the bytes of the overlap.

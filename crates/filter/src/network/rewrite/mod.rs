@@ -5,9 +5,9 @@
 //! and no payload is read. If the device has yet to fill in the checksum (offload), only the sum of
 //! the pseudo header is updated. [SL §6.1, rewriting]
 //!
-//! The twin edits the frame, so it runs only on redirected frames. XDP does not report if a
-//! checksum is filled in. The twin therefore leaves a frame whose checksum equals the sum of its
-//! pseudo header to the user implementation.
+//! The twin edits the frame, so it runs only on redirected frames. XDP does not report whether a
+//! checksum has been filled in. The twin therefore leaves a frame whose checksum equals the sum of
+//! its pseudo header to the user implementation.
 
 mod change;
 mod emit;

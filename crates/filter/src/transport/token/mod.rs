@@ -101,7 +101,7 @@ const TOKEN_SIZE: usize = 16;
 const NUMBER_SIZE: usize = 8;
 /// Maximum number of data bytes that the tag covers.
 const COVERS_MAX: u16 = 1024;
-/// Number of residues modulo which used numbers are recorded; a power of two.
+/// Modulus of the residues for which used numbers are recorded; a power of two.
 const RESIDUES: usize = 256;
 
 /// The parsed arguments of `token`.

@@ -1,5 +1,5 @@
-//! Tests that the output does not depend on the segmentation, nor on moving the state to another
-//! instance after any block.
+//! Tests that the output depends neither on the segmentation nor on moves of the state to another
+//! instance.
 
 use super::codings::gzip_bytes;
 use super::*;

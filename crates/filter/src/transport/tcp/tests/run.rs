@@ -34,7 +34,7 @@ pub(super) fn run(words: &[&str], frames: &[Frame], batch: usize) -> Outcome {
     run_moving(words, frames, batch, false)
 }
 
-/// Runs the filter as [`run`] does. If `moves` is true, moves all state to another instance after
+/// Runs the filter like [`run`]. If `moves` is true, moves all state to another instance after
 /// every batch.
 pub(super) fn run_moving(words: &[&str], frames: &[Frame], batch: usize, moves: bool) -> Outcome {
     let arena = Arena::new(frames.len() + 1);
