@@ -47,8 +47,8 @@ impl Server {
         };
         let public =
             matches!(key.place, DirectoryId::Root | DirectoryId::Filters | DirectoryId::Machine);
-        let shown = tree.directory(&node).filter(|_| !public);
-        let (uid, started) = shown.map_or((self.owner.0, 0), |shown| (shown.uid, shown.started));
+        let directory = tree.directory(&node).filter(|_| !public);
+        let (uid, started) = directory.map_or((self.owner.0, 0), |of| (of.uid, of.started));
         let (kind, read) = match key.kind() {
             ObjectKind::Directory => (DIRECTORY, if public { 0o500 } else { 0o700 }),
             ObjectKind::File if tree.is_written(key) => (FILE, 0o600),
