@@ -102,7 +102,7 @@ pub struct Tree {
     /// The parent of each node.
     homes: Homes,
     /// The directory of each node that is shown.
-    shown: HashMap<Member, usize>,
+    directory_of: HashMap<Member, usize>,
 }
 
 /// Reserved entry names in the directory of a node.
@@ -199,7 +199,7 @@ impl Tree {
                 let member = Member { path, node: *node };
                 self.directories[at].members = vec![member];
                 self.directories[at].taken = TakenNames::reserved(STREAM_ENTRIES);
-                self.shown.insert(member, at);
+                self.directory_of.insert(member, at);
                 open.push_back(at);
                 continue;
             }
@@ -309,7 +309,7 @@ impl Tree {
         let at = self.add((place, name), parent, members.clone(), NODE_ENTRIES);
         self.describe(at, first.path);
         for member in members {
-            self.shown.insert(member, at);
+            self.directory_of.insert(member, at);
         }
         open.push_back(at);
     }

@@ -21,7 +21,7 @@ impl Tree {
             return None;
         }
         let to = Member { path: from.path, node: arc_details.to };
-        let (here, there) = (*self.shown.get(&from)?, *self.shown.get(&to)?);
+        let (here, there) = (*self.directory_of.get(&from)?, *self.directory_of.get(&to)?);
         let here = match arc_details.classes.is_empty() {
             true => here,
             false => self.class_directory(here, &arc_details.classes),

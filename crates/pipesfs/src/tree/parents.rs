@@ -12,7 +12,7 @@ pub(super) type Parents = Vec<Option<(usize, usize)>>;
 pub(super) fn first_parents(view: &PathView, homes: &Homes) -> Parents {
     let nodes = &view.nodes;
     let mut parents: Parents = vec![None; nodes.len()];
-    let shown = |to: usize| nodes.get(to).is_some_and(|node| !node.implied);
+    let is_listed = |to: usize| nodes.get(to).is_some_and(|node| !node.implied);
     let mut is_head = vec![true; nodes.len()];
     for arc in nodes.iter().flat_map(|node| &node.arcs).filter(|arc| !arc.back) {
         is_head.get_mut(arc.to).into_iter().for_each(|head| *head = false);
@@ -36,7 +36,7 @@ pub(super) fn first_parents(view: &PathView, homes: &Homes) -> Parents {
     while let Some((from, number)) = open.pop() {
         let Some(arc) = nodes[from].arcs.get(number) else { continue };
         open.push((from, number + 1));
-        if arc.back || !shown(arc.to) || visited[arc.to] || is_head[arc.to] {
+        if arc.back || !is_listed(arc.to) || visited[arc.to] || is_head[arc.to] {
             continue;
         }
         if *parents[arc.to].get_or_insert((from, number)) == (from, number) {
@@ -47,7 +47,7 @@ pub(super) fn first_parents(view: &PathView, homes: &Homes) -> Parents {
     // Nodes to which no source leads.
     for (from, node) in nodes.iter().enumerate() {
         for (number, arc) in node.arcs.iter().enumerate().filter(|(_, arc)| !arc.back) {
-            if let Some(parent) = parents.get_mut(arc.to).filter(|_| shown(arc.to)) {
+            if let Some(parent) = parents.get_mut(arc.to).filter(|_| is_listed(arc.to)) {
                 parent.get_or_insert((from, number));
             }
         }
