@@ -2,8 +2,8 @@
 //! T10, T13)
 //!
 //! An abstract name lives as long as a process holds the listening socket, leaves nothing in a file
-//! system, and is visible in one network namespace. The first claimant gets the name, so both ends
-//! query the peer's credentials from the kernel, never from the peer.
+//! system, and is visible in one network namespace. Any process can claim a name first, so each end
+//! verifies the peer's credentials, which it queries from the kernel, never from the peer.
 
 use crate::error::{Error, ErrorContext as _, Result};
 use crate::local_socket::{Framing, accept_as, open_socket, set_timeouts};
@@ -31,11 +31,11 @@ pub fn claim(name: &[u8], backlog: i32, accepted: Accepts) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// The content of messages that a listening socket accepts.
+/// The content that messages to a listening socket may have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Accepts {
-    /// Bytes only. A client that sends its own end into its connection would otherwise keep it open
-    /// even after its death; the kernel rejects descriptors from 6.16.
+    /// Bytes only. A client that sends its own end over its connection would otherwise keep the
+    /// connection open even after its death. The kernel rejects such descriptors since Linux 6.16.
     Bytes,
     /// Messages with bytes and descriptors.
     Descriptors,
@@ -68,7 +68,7 @@ pub fn accept(listener: impl AsFd) -> Result<Option<OwnedFd>> {
     accept_as(listener, SocketFlags::CLOEXEC)
 }
 
-/// Credentials of a process at the time when it connected or claimed the name.
+/// The credentials of a process, as of the time when it connected or claimed the name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PeerCredentials {
     /// Process id. For display only, because ids are reused.
@@ -110,8 +110,8 @@ fn supplementary_groups(socket: &impl AsFd) -> Result<Vec<u32>> {
     Ok(groups)
 }
 
-/// Makes the kernel reject descriptors sent to sockets that this listener accepts. No effect before
-/// Linux 6.16.
+/// Makes the kernel reject descriptors sent to sockets that this listener accepts. Has no effect
+/// before Linux 6.16.
 fn refuse_descriptors(socket: &OwnedFd) -> Result<()> {
     const PASS_RIGHTS: option::Name = (83, "SO_PASSRIGHTS");
     match option::set::<c_int>(socket.as_fd(), libc::SOL_SOCKET, PASS_RIGHTS, &0) {
@@ -124,7 +124,7 @@ fn abstract_address(name: &[u8]) -> Result<SocketAddrUnix> {
     SocketAddrUnix::new_abstract_name(name).context("bind", format_name(name))
 }
 
-/// Formats an abstract name as `/proc/net/unix` does.
+/// Formats an abstract name in the style of `/proc/net/unix`.
 fn format_name(name: &[u8]) -> String {
     format!("@{}", String::from_utf8_lossy(name))
 }

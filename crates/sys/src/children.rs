@@ -1,8 +1,8 @@
 //! Forwarding of signals to child programs that share this process's group.
 //!
 //! Without job control a shell puts a whole pipeline into one group. The kernel delivers a signal
-//! from the terminal to every member, so this process neither forwards such a signal nor ends: like
-//! a shell, it waits until its children have ended. A signal sent to this process alone is
+//! from the terminal to every member, so this process neither forwards such a signal nor exits;
+//! like a shell, it waits until its children have exited. A signal sent to this process alone is
 //! forwarded.
 
 use crate::error::{Error, Result};
@@ -63,8 +63,8 @@ fn send_signal(child: i32, signal: libc::c_int) {
     unsafe { libc::kill(child, signal) };
 }
 
-/// Makes a child receive forwarded signals, if the table has room, and sends it the last forwarded
-/// signal at once.
+/// Adds a child to the table of children that receive forwarded signals, if there is room, and
+/// sends it the last forwarded signal at once.
 pub fn add(child: &Child) {
     let pid = i32::try_from(child.id()).unwrap_or(0);
     for place in &CHILDREN {

@@ -1,15 +1,16 @@
 //! Irreversible confinement of a process that runs untrusted code.
 //!
-//! The process gives up, in this order: root and capabilities; the means of regaining privileges
-//! (`no_new_privs`); inspection by other processes (dumpable); memory, files and processes beyond
-//! small limits; file system and network (Landlock); and finally every system call except those for
-//! memory, waiting, and traffic over sockets that are already open (seccomp).
+//! In this order, the process drops root and all capabilities, gives up the means of regaining
+//! privileges (`no_new_privs`), prevents inspection by other processes (dumpable), limits its
+//! memory, files and processes, and loses access to the file system and the network (Landlock).
+//! Finally it loses every system call except those for memory, waiting, and traffic over sockets
+//! that are already open (seccomp).
 //!
 //! A refused call ends the process after the call's number has been sent over a report socket
 //! ([`set_report_socket`]), which also carries other reports about the end of the process.
 //! Receivers treat these as allegations.
 //!
-//! seccomp uses an allow list. Landlock forbids nothing that the list allows; it is a second line
+//! seccomp uses an allow list. Landlock forbids nothing that the list allows. It is a second line
 //! of defense in case a later kernel extends an allowed call. Without Landlock the process runs
 //! under seccomp alone; without seccomp [`confine`] fails.
 //!
@@ -39,7 +40,7 @@ pub const REFUSED_CALL: u8 = b'S';
 /// First byte of a report as text. The text follows.
 pub const REPORT_TEXT: u8 = b'T';
 
-/// The newest Landlock ABI in use; older kernels enforce a part of its rules.
+/// The newest Landlock ABI in use. Older kernels enforce a part of its rules.
 const LANDLOCK_ABI: ABI = ABI::V6;
 
 /// Descriptor of the report socket; -1 if none.
@@ -56,7 +57,7 @@ pub enum Landlock {
     Missing,
 }
 
-/// Makes the kernel kill this process when the thread that started the process ends.
+/// Makes the kernel kill this process when the thread that started it ends.
 pub fn end_with_parent() -> Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .context("prctl", "PR_SET_PDEATHSIG")
@@ -64,8 +65,8 @@ pub fn end_with_parent() -> Result<()> {
 
 /// Closes every descriptor except standard input, output and error.
 ///
-/// To be called only at the start of a program, because it also closes descriptors that have an
-/// owner in this process.
+/// Must be called only at the start of a program, because it also closes descriptors that already
+/// have an owner.
 pub fn close_all_but_standard() -> Result<()> {
     let (first, last, flags) = (3u32, u32::MAX, 0u32);
     // SAFETY: close_range(2) takes any numbers; at the start of a program no value owns one of
@@ -200,8 +201,8 @@ fn enforce_landlock() -> Result<Landlock> {
     })
 }
 
-/// Converts a library's error: keeps the errno if there is one, else uses EINVAL and the error's
-/// text.
+/// Converts a library's error. Keeps its errno if there is one; otherwise uses EINVAL and the
+/// error's text.
 fn library_error(call: &'static str, error: &(dyn std::error::Error + 'static)) -> Error {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(found) = cause {

@@ -1,7 +1,7 @@
 //! Passing of descriptors between processes over sockets that keep message boundaries.
 //!
-//! A receive of 0 bytes means that the peer has closed its end (RELIABILITY T10). Received
-//! descriptors are allegations: the receiver checks seals and size before it maps anything.
+//! Receiving 0 bytes means that the peer has closed its end (RELIABILITY T10). Received descriptors
+//! are allegations: the receiver checks seals and size before it maps anything.
 
 use crate::error::{Error, ErrorContext as _, Result};
 use rustix::io::{Errno, retry_on_intr};

@@ -1,9 +1,9 @@
 //! Doorbells between processes that do not trust each other. (CONTRACT 24, RELIABILITY T8, T10)
 //!
-//! A pair of connected sockets. Neither end can make the other wait: each call passes
-//! `MSG_DONTWAIT`, for which a shared eventfd has no equivalent (its owner may fill the counter and
-//! clear `O_NONBLOCK`). When a process ends for any reason, the kernel signals this to the other
-//! end.
+//! A pair of doorbells is a pair of connected sockets. Neither end can make the other wait, because
+//! each call passes `MSG_DONTWAIT`. A shared eventfd has no equivalent: either process may fill the
+//! counter and clear `O_NONBLOCK`. When a process exits for any reason, the kernel signals this to
+//! the other end.
 
 use crate::descriptor;
 use crate::error::Result;
@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 #[derive(Debug)]
 pub struct SocketDoorbell(OwnedFd);
 
-/// Maximum number of bytes, and of descriptors, in one notification.
+/// Maximum number of bytes and maximum number of descriptors in one notification.
 const NOTE_MAX: (usize, usize) = (16, 4);
 
 /// The outcome of [`SocketDoorbell::drain`].
@@ -58,7 +58,7 @@ impl SocketDoorbell {
         descriptor::pair().map(|(one, other)| (Self(one), Self(other)))
     }
 
-    /// Notifies the other end. Has no effect if the queue is full, because that end then has
+    /// Notifies the other end. Has no effect if its queue is full, because it then already has
     /// notifications pending.
     pub fn notify(&self) -> Peer {
         match send(&self.0, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {

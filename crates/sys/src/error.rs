@@ -10,13 +10,13 @@ use std::fmt;
 pub struct Error {
     /// Name of the call as in its manual page, for example `mmap`.
     pub call: &'static str,
-    /// Object of the call, such as a file, an interface or a size; empty if there is none to name.
+    /// Object of the call, such as a file, an interface or a size; empty if there is none.
     pub target: Cow<'static, str>,
     /// Error number.
     pub errno: i32,
 }
 
-/// Result of a system call.
+/// The result of a system call.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {

@@ -1,5 +1,5 @@
-//! Regular files that others may truncate or write at any time (CONTRACT 26): status, and mappings
-//! used by the kernel alone.
+//! Regular files that others may truncate or write at any time (CONTRACT 26), with queries of their
+//! status, and mappings that only the kernel accesses.
 //!
 //! A process that reads a mapped page beyond a truncated file's end dies of SIGBUS; a system call
 //! given the same address returns EFAULT. A [`FileMapping`] therefore hides its bytes: it passes
@@ -60,11 +60,11 @@ pub fn cannot_shrink(file: impl AsFd) -> bool {
 /// The access mode of a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
-    /// Readable, not writable.
+    /// The descriptor is readable but not writable.
     Read,
-    /// Readable and writable.
+    /// The descriptor is readable and writable.
     ReadWrite,
-    /// Not readable.
+    /// The descriptor is not readable.
     None,
 }
 
@@ -81,7 +81,7 @@ pub fn access(file: impl AsFd) -> Result<Access> {
 }
 
 /// Opens a path without opening the file behind it (O_PATH), for [`status`] followed by
-/// [`reopen_read_only`]. Never waits for the peer of a pipe and never activates a device.
+/// [`reopen_read_only`]. Neither waits for the peer of a pipe nor activates a device.
 pub fn open_path(path: &std::path::Path) -> Result<OwnedFd> {
     use rustix::fs::{Mode, OFlags};
     let printable = path.display().to_string();
@@ -117,7 +117,7 @@ pub fn has_capabilities(file: impl AsFd) -> bool {
     rustix::fs::fgetxattr(file, name, &mut [0_u8; 0]).is_ok_and(|length| length > 0)
 }
 
-/// A read-only file mapping, accessible to system calls alone.
+/// A read-only file mapping that only system calls access.
 #[derive(Debug)]
 pub struct FileMapping(ReadMapping);
 

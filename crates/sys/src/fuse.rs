@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 
 /// Name of the file system in tables of mounts.
 const NAME: &str = "pipesfs";
-/// File mode of the root of the mount, a directory, in octal.
+/// File mode, in octal, of the root of the mount, which is a directory.
 const ROOT_MODE: &str = "40000";
 /// Name of the set-user-ID helper through which unprivileged users mount.
 const HELPER: &str = "fusermount3";
@@ -40,8 +40,9 @@ pub fn mount(directory: &Path, for_all: bool) -> Result<OwnedFd> {
     Ok(device)
 }
 
-/// Mounts like [`mount`] for the caller alone, through the set-user-ID helper. Blocks until the
-/// helper has ended. Fails with ENOENT if the helper is not installed.
+/// Mounts at `directory` through the set-user-ID helper, and returns the device over which the
+/// kernel sends requests. Only the calling user has access. Blocks until the helper has exited.
+/// Fails with ENOENT if the helper is not installed.
 pub fn mount_by_helper(directory: &Path) -> Result<OwnedFd> {
     let target = || format!("{HELPER} {}", directory.display());
     let (near, far) = descriptor::pair()?;

@@ -1,9 +1,9 @@
 //! Waits on a word in memory, and wake-ups of the waiting threads.
 //!
-//! For parties that trust each other (CONTRACT 24), because any party that can write the word can
-//! keep a waiter asleep. A wake-up costs about 7 µs once the other CPU has halted, and arming a
-//! timeout about 5 µs (BASELINES). Callers therefore check a flag for waiters before they wake, and
-//! wait without a timeout.
+//! Suitable only for parties that trust each other (CONTRACT 24), because any party that can write
+//! the word can keep a waiter asleep. A wake-up costs about 7 µs once the other CPU has halted, and
+//! arming a timeout about 5 µs (BASELINES). Callers therefore check a flag for waiters before they
+//! wake, and wait without a timeout.
 
 use crate::poll::timespec;
 use rustix::io::Errno;
@@ -14,7 +14,8 @@ use std::time::Duration;
 /// The scope of a futex.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FutexScope {
-    /// Only threads of this process. Cheaper, because the kernel need not resolve the mapping.
+    /// Only threads of this process. This scope is cheaper, because the kernel need not resolve the
+    /// mapping.
     Private,
     /// All processes that map the memory.
     Shared,

@@ -2,8 +2,8 @@
 //! reason.
 //!
 //! The kernel sends the parent-death signal when the *thread* that started the child ends
-//! (prctl(2), PR_SET_PDEATHSIG), so a dedicated thread starts the child and waits for it. A pidfd
-//! names the child, so a signal never reaches another process.
+//! (prctl(2), PR_SET_PDEATHSIG), so a dedicated thread starts the child and waits for it. The child
+//! is identified by a pidfd, so a signal never reaches another process.
 
 use crate::error::{Error, ErrorContext as _, Result};
 use crate::process_group::ProcessEnd;
@@ -23,7 +23,7 @@ pub struct HelperProcess {
     end: Arc<HelperOutcome>,
 }
 
-/// The outcome, once it is known. Until then the process id is not reused.
+/// The outcome of the process, once known. The process id is not reused before that.
 #[derive(Debug, Default)]
 struct HelperOutcome {
     known: Mutex<Option<ProcessEnd>>,
@@ -42,7 +42,7 @@ impl HelperProcess {
         Self::spawn_command(command)
     }
 
-    /// Starts a command. The command itself must request to end with its parent thread
+    /// Starts a command. The command itself must ask to be killed with its parent thread
     /// ([`crate::confine::end_with_parent`]).
     pub fn spawn_command(mut command: Command) -> Result<Self> {
         let end = Arc::new(HelperOutcome::default());
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
     use crate::descriptor;
 
-    /// Starts this test program with `--list`, which ends at once.
+    /// Starts this test program with `--list`, so that it exits at once.
     #[test]
     fn helper_process_reports_its_outcome() {
         let (_here, there) = descriptor::pair().unwrap();

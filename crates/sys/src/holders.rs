@@ -1,4 +1,4 @@
-//! Processes that hold sockets and BPF objects open, by `/proc/PID/fd`.
+//! The processes that hold sockets and BPF objects open, found through `/proc/PID/fd`.
 //!
 //! Descriptors of other users' processes are readable only with CAP_SYS_PTRACE; [`Holders::hidden`]
 //! counts the processes whose descriptors were not readable.

@@ -12,7 +12,7 @@ pub const HOSTILE_ACTS: &[&str] = &[
     "thread",
 ];
 
-/// A hostile act, with facts gathered before the process is confined.
+/// A hostile act, with the facts that were gathered before the process was confined.
 #[derive(Debug)]
 pub struct HostileAct {
     name: String,
@@ -23,8 +23,8 @@ pub struct HostileAct {
 }
 
 impl HostileAct {
-    /// Records the shared mappings of this process and the id of its parent, which code that runs
-    /// before the confinement could also do.
+    /// Records the shared mappings of this process and the id of its parent. Hostile code that runs
+    /// before the confinement could do the same.
     #[must_use]
     pub fn prepare(name: &str) -> Self {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
@@ -41,7 +41,7 @@ impl HostileAct {
         Self { name: name.to_owned(), shared: shared.collect(), parent }
     }
 
-    /// Performs the act. Returns only if the kernel refused the act without ending the process.
+    /// Performs the act. Returns only if the kernel refuses the act without killing the process.
     pub fn perform(&self) {
         match self.name.as_str() {
             "abort" => std::process::abort(),

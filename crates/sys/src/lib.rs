@@ -1,9 +1,9 @@
 //! All foreign calls of the workspace: memory, futexes, descriptors, signals, clocks, processes,
 //! network interfaces, packet sockets, bpf(2).
 //!
-//! No other crate of the product uses `libc`. Results are owned values that release on drop; an
-//! [`Error`] names the call, its target and a remedy. Each unsafe block holds one operation, with
-//! the manual page's promise that it relies on.
+//! No other crate of the product uses `libc`. Results are owned values, which release their
+//! resources on drop. An [`Error`] names the call, its target and a remedy. Each unsafe block
+//! contains one operation, and states the promise of the manual page on which it relies.
 
 pub mod abstract_socket;
 pub mod bpf;

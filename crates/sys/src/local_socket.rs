@@ -156,8 +156,8 @@ pub fn send_now(
     }
 }
 
-/// Sets the number of bytes, including the kernel's memory for each packet, that wait for the peer.
-/// Beyond the limit of the machine, only root may set it.
+/// Sets the maximum number of bytes that may wait for the peer, including the kernel's memory for
+/// each packet. Only root may exceed the machine's limit.
 pub fn set_send_buffer(socket: impl AsFd, bytes: usize) -> Result<()> {
     let forced = sockopt::set_socket_send_buffer_size_force(&socket, bytes);
     forced
@@ -165,8 +165,8 @@ pub fn set_send_buffer(socket: impl AsFd, bytes: usize) -> Result<()> {
         .context("setsockopt", "SO_SNDBUF")
 }
 
-/// Refuses further packets or bytes from the peer, whose sends then fail with EPIPE. What has
-/// arrived can still be received.
+/// Refuses further packets or bytes from the peer, whose sends then fail with EPIPE. Data that has
+/// already arrived can still be received.
 pub fn shutdown_input(socket: impl AsFd) -> Result<()> {
     rustix::net::shutdown(socket, rustix::net::Shutdown::Read).context("shutdown", "a socket")
 }

@@ -7,7 +7,7 @@ use crate::error::ErrorContext as _;
 use std::fs;
 use std::path::Path;
 
-/// Machine facts for the planner and `doctor`.
+/// The facts about a machine that the planner and `doctor` use.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Machine {
     /// Number of CPUs that this process may use.

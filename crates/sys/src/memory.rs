@@ -3,7 +3,7 @@
 //! A dbuf is one memfd (DESIGN, memory; RELIABILITY facts 1 to 4), which is created, mapped,
 //! sealed, and only then shared. [`Seals::READER`] makes a descriptor harmless; the receiver checks
 //! seals, size and geometry before its first access. A mapping yields an address, never a
-//! reference; the crate `buffer` establishes which party may access the bytes at which time. Memory
+//! reference; the crate `buffer` defines which party may access the bytes at which time. Memory
 //! whose segments the kernel fills and gets back (a packet ring) is a [`Lender`].
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -23,7 +23,7 @@ use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
-/// Seals of a memfd: operations that the kernel forbids permanently, to every process.
+/// The seals of a memfd. Each seal forbids an operation permanently, to every process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seals(u32);
 
@@ -273,7 +273,7 @@ pub unsafe trait Lender: Any + fmt::Debug + Send + Sync {
     fn segment(&self) -> usize;
     /// Returns the number of segments: a power of two.
     fn segments(&self) -> usize;
-    /// Returns true if the other party has filled the segment and passed it to this process. Has
+    /// Returns true if the other party has filled this segment and passed it to this process. Has
     /// Acquire ordering: the bytes written before are visible.
     fn has_arrived(&self, slot: usize) -> bool;
     /// Returns an arrived segment to the other party. Has Release ordering: earlier reads by this

@@ -1,10 +1,10 @@
 //! Safe opening of paths at which another user may have placed a pipe, terminal or link.
 //!
-//! Opening a named pipe blocks indefinitely for a process at its other end, a terminal may become
-//! the controlling terminal, and a link may lead to any file. [`OpenRegular`] opens without
+//! Opening a named pipe may block indefinitely until a process opens its other end, a terminal may
+//! become the controlling terminal, and a link may lead to any file. [`OpenRegular`] opens without
 //! blocking and checks the file type before any access. [`open_target`] opens a destination that a
-//! user names, possibly a pipe on purpose; the wait for a reader of the pipe ends with the first
-//! signal.
+//! user names, possibly a pipe on purpose; it then waits for a reader of the pipe until the first
+//! stop signal.
 
 use crate::eventfd::EventFd;
 use crate::signal;
@@ -92,7 +92,7 @@ impl OpenRegular {
         Ok(file.into())
     }
 
-    /// Returns the error for any file other than a regular file; `None` for a regular file.
+    /// Returns the error for a file that is not a regular file; `None` for a regular file.
     fn type_error(self, stat: &Stat) -> Option<io::Error> {
         let what = match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => return None,
@@ -109,7 +109,7 @@ impl OpenRegular {
     }
 }
 
-/// Advice to the user if a foreign file has a name that this program wants to use.
+/// Advice to the user if another user's file already has a name that this program wants to use.
 const REMOVE_ADVICE: &str = "remove it, or choose another place";
 
 /// The position of the first write to an existing regular file.
@@ -164,7 +164,7 @@ pub fn open_target(path: &Path, writes: WriteMode, mode: u32) -> io::Result<Targ
     Ok(Target { file, created: false })
 }
 
-/// Makes writes block again, since only the open had to be nonblocking.
+/// Makes writes block again, since only the opening had to be nonblocking.
 fn set_blocking(file: &File) -> io::Result<()> {
     let flags = rustix::fs::fcntl_getfl(file)?;
     Ok(rustix::fs::fcntl_setfl(file, flags - OFlags::NONBLOCK)?)
@@ -174,8 +174,8 @@ fn is_pipe(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Fifo
 }
 
-/// Rejects a pipe that another user may have planted, by the rule of `fs.protected_fifos` but
-/// independent of this setting.
+/// Rejects a pipe that another user may have planted. Applies the rule of `fs.protected_fifos`,
+/// whatever the value of this setting.
 fn check_planted_pipe(path: &Path, stat: &Stat) -> io::Result<()> {
     const STICKY: u32 = 0o1000;
     const WRITABLE_BY_OTHERS: u32 = 0o022;

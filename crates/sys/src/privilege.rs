@@ -1,4 +1,4 @@
-//! Privileges of this process and their limits: capabilities, seccomp, user namespaces.
+//! The privileges of this process and their limits: capabilities, seccomp, user namespaces.
 //!
 //! The values come from `/proc/self/status` and `/proc/sys`. The remedy for a refusal depends on
 //! its cause: a capability can be granted, a seccomp filter cannot be removed, and root of a user

@@ -1,4 +1,4 @@
-//! Probes of kernel features, which use each feature and discard the result.
+//! Probes of kernel features. Each probe uses a feature and discards the result.
 //!
 //! The kernel's version is a poor guide, because a feature may be configured out or forbidden by a
 //! sandbox. A probe is invisible to other processes and leaves no object behind.
@@ -27,7 +27,7 @@ pub enum Facility {
     Tcx,
     /// XDP programs attached by a link.
     XdpLink,
-    /// Programs attached to control groups.
+    /// Programs attached to cgroups.
     Cgroup,
     /// BPF ring buffers.
     RingBuffer,
@@ -108,7 +108,7 @@ pub fn try_tcx() -> Result<()> {
     bpf::tcx_chain(loopback, bpf::Side::Ingress).map(drop)
 }
 
-/// Opens the root control group and loads, without attaching it, a program that reads the namespace
+/// Opens the root cgroup and loads, without attaching it, a program that reads the namespace
 /// cookie.
 pub fn try_own_sockets() -> Result<()> {
     // call bpf_get_netns_cookie; mov64 r0, 1; exit

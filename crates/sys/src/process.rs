@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 /// User and group id of `nobody`.
 pub const OVERFLOW_ID: u32 = 65534;
 
-/// Returns the id that the kernel shows for users who have no id in this user namespace.
+/// Returns the user id that the kernel shows for users without an id in this user namespace.
 #[must_use]
 pub fn overflow_uid() -> u32 {
     let text = std::fs::read_to_string("/proc/sys/kernel/overflowuid");
@@ -41,7 +41,7 @@ pub fn identity() -> (u32, u32) {
 }
 
 /// Runs `body` with the effective user and group of another user, and without supplementary groups,
-/// in this thread alone. The real and the saved user stay root, so that the other user can neither
+/// in this thread only. The real and saved user ids stay root, so that the other user can neither
 /// signal nor trace this process. Needs root.
 ///
 /// # Errors

@@ -1,9 +1,10 @@
 //! Child programs, each the leader of a new process group.
 //!
 //! The group's id is the leader's process id, which the kernel does not reuse before the leader has
-//! been reaped. [`ProcessGroup`] therefore observes the leader's end without reaping (waitid(2)
-//! with WNOWAIT) and reaps it last; until then a signal to the group cannot reach another process.
-//! A table lists the running groups for the handler of the second stop signal ([`kill_all`]).
+//! been reaped. [`ProcessGroup`] therefore observes the leader's exit without reaping it (waitid(2)
+//! with WNOWAIT), and reaps it last. Until then, a signal to the group cannot reach another
+//! process. A table lists the running groups for the handler of the second stop signal
+//! ([`kill_all`]).
 
 use crate::error::{Error, ErrorContext as _, Result};
 use rustix::io::retry_on_intr;

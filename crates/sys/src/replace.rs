@@ -2,8 +2,8 @@
 //! (docs/book/decisions/0049-replaced-files.md)
 //!
 //! The new file is written to the same directory and renamed over the old one with rename(2). This
-//! requires that the new file differs only in its contents: the old file has one hard link, is
-//! owned by this user, and has no attributes that a new file would lack. In other cases (symbolic
+//! requires that the new file differ only in its contents. The old file must have one hard link, be
+//! owned by this user, and have no attributes that a new file would lack. In other cases (symbolic
 //! links, several hard links, another owner, access lists, directories that cannot be written) the
 //! caller overwrites the old file in place.
 

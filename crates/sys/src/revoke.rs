@@ -1,8 +1,8 @@
 //! Lazy copies: a buffer whose pages are revoked until the first access. [SL §5.3.3, lazy copying]
 //!
 //! The buffer appears to be a copy of a source. The first access faults, and the handler restores
-//! access and copies the bytes. Without an access the cost is two changes of page protection and no
-//! copy. This is an experiment, used only by `streamline bench lazy`.
+//! access and copies the bytes. If there is no access, the cost is two changes to the page
+//! protection and no copy. This is an experiment, used only by `streamline bench lazy`.
 //!
 //! Invariants, cited below:
 //! - L1 A slot in [`SLOTS`] belongs to one [`LazyBuffer`], which reserves the slot before
@@ -32,7 +32,7 @@ struct BufferSlot {
     /// Address of the buffer; 0 marks a free slot, 1 a reserved one.
     base: AtomicUsize,
     len: AtomicUsize,
-    /// Address of the source; 0 while the pages are not revoked.
+    /// Address of the source; 0 while access to the pages is not revoked.
     source: AtomicUsize,
     faults: AtomicU64,
 }

@@ -31,7 +31,8 @@ pub enum Resource {
     File,
     /// An entry in the registry of the daemon or of a path.
     Entry,
-    /// No resource. The process can be stopped before such a step, but no error can be injected.
+    /// No resource. Fault injection can stop the process before such a step, but cannot make it
+    /// fail.
     Nothing,
 }
 
@@ -82,7 +83,7 @@ impl FromStr for InjectedFault {
 #[derive(Clone, Debug)]
 pub struct Steps(Option<Arc<Log>>);
 
-/// A log that neither injects faults nor rolls back, for code outside an allocation.
+/// A log that neither injects faults nor rolls back anything, for code outside an allocation.
 pub static UNLOGGED: Steps = Steps(None);
 
 impl Default for Steps {
@@ -138,7 +139,7 @@ impl Steps {
         }
     }
 
-    /// Announces a step that cannot fail, but before which an injected fault may stop the process.
+    /// Announces a step that cannot fail. An injected fault may still stop the process before it.
     pub fn checkpoint(&self, what: &str) {
         // A step without a resource never fails.
         let _ = self.announce(Resource::Nothing, what);

@@ -26,13 +26,13 @@ pub struct Task {
 /// The run state of a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RunState {
-    /// Running or runnable.
+    /// The task is running or runnable.
     Runs,
-    /// Waiting for an event.
+    /// The task waits for an event.
     Sleeps,
-    /// Stopped by a signal or tracer.
+    /// The task has been stopped by a signal or tracer.
     Stopped,
-    /// Ended but not reaped (zombie).
+    /// The task has ended but has not been reaped (zombie).
     Ended,
 }
 
@@ -43,13 +43,13 @@ pub fn current_thread() -> u32 {
 }
 
 impl Task {
-    /// Queries a thread; `None` if it has ended.
+    /// Returns the state of a thread; `None` if it has ended.
     #[must_use]
     pub fn of_thread(process: u32, thread: u32) -> Option<Self> {
         Self::read_stat(&format!("/proc/{process}/task/{thread}"))
     }
 
-    /// Queries a process; `None` if it has ended.
+    /// Returns the state of a process; `None` if it has ended.
     #[must_use]
     pub fn of_process(process: u32) -> Option<Self> {
         let mut whole = Self::read_stat(&format!("/proc/{process}"))?;
@@ -123,8 +123,8 @@ pub fn pin(thread: Option<u32>, processors: &[usize]) -> Result<()> {
     rustix::thread::sched_setaffinity(id, &set).context("sched_setaffinity", target())
 }
 
-/// Maximum number of listings of a process's threads. Each listing pins the threads that have
-/// appeared since the previous one.
+/// Maximum number of times that the threads of a process are listed. After each listing, the
+/// threads that are new in it are pinned.
 const LISTINGS_MAX: usize = 16;
 
 /// Pins all threads of a process, and the threads that they start later.

@@ -19,8 +19,8 @@ impl Timer {
         timerfd_create(TimerfdClockId::Monotonic, flags).map(Self).context("timerfd_create", "")
     }
 
-    /// Sets the timer to a time from now, or stops it. The descriptor is not readable before that
-    /// time.
+    /// Sets the timer to a time from now, or stops it if `after` is `None`. The descriptor is not
+    /// readable before that time.
     pub fn set(&self, after: Option<Duration>) {
         // At 0 the kernel stops a timer.
         let value = timespec(after.map_or(Duration::ZERO, |after| after.max(SHORTEST)));

@@ -1,5 +1,5 @@
 //! Tests of links on real devices: an attached program runs, can be replaced, and is detached
-//! however its owner ends; programs that were already present stay.
+//! however its owner exits, while programs that were already present stay.
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 mod attach;
@@ -145,8 +145,7 @@ fn v17_xdp_reports_its_mode_and_displaces_nothing() {
     });
 }
 
-/// Expects XDP programs and traffic control filters that others attached by netlink to be listed
-/// and to stay.
+/// Expects XDP programs and tc filters that others attached by netlink to be listed and to stay.
 #[test]
 fn v17_programs_of_others_are_listed_and_stay() {
     let Some(pair) = open_pair() else { return };
@@ -299,7 +298,7 @@ fn killed_process_leaves_the_interface_clean() {
     }
 }
 
-/// Runs in a process of its own, started by the test above.
+/// Runs in a separate process, which the test above starts.
 #[test]
 #[ignore = "is killed"]
 fn child_process_attaches_step_by_step() {
@@ -319,7 +318,7 @@ fn socket_lookup_program_runs_in_its_namespace() {
     assert_eq!(link.info().unwrap().target, LinkTarget::Namespace(identity));
 }
 
-/// Uses a control group in a mount that only this test sees.
+/// Uses a cgroup in a mount that only this test sees.
 #[test]
 fn cgroup_programs_see_the_groups_packets() {
     let Some(_) = need::require_bpf() else { return };

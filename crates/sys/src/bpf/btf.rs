@@ -1,7 +1,7 @@
 //! BTF type information for programs' functions and source lines.
 //!
-//! [`BtfBuilder`] encodes the few kinds that generated programs need; loading returns a descriptor.
-//! Kind numbers follow the kernel's `btf.rst`.
+//! [`BtfBuilder`] encodes the few kinds that generated programs need, and loads them into the
+//! kernel, which returns a descriptor. Kind numbers follow the kernel's `btf.rst`.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 

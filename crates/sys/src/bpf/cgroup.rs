@@ -1,10 +1,10 @@
 //! The cgroup v2 hierarchy: its mount point and its root group.
 //!
 //! A program attached to a group sees the traffic of all sockets in the group and its descendants.
-//! Attaching needs only a descriptor of the group's directory, and no right to create groups. In a
-//! container the visible root group is the container's own. Where no mount is visible (`ip netns
-//! exec` hides `/sys`), a process that may mount creates a detached mount, which is invisible to
-//! others and disappears with its descriptor.
+//! Attaching needs only a descriptor of the group's directory, but no right to create groups. In a
+//! container, the visible root group is that of the container. If no mount is visible (`ip netns
+//! exec` hides `/sys`), a process that is allowed to mount creates a detached mount, which is
+//! invisible to others and disappears with its descriptor.
 
 use std::fs;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -27,7 +27,7 @@ pub fn cgroup_mount() -> Option<PathBuf> {
 
 /// Opens the root group.
 ///
-/// Fails with ENOENT if cgroup v2 is not mounted and this process may not mount.
+/// Fails with ENOENT if cgroup v2 is not mounted and this process is not allowed to mount.
 pub fn root_cgroup() -> Result<OwnedFd> {
     match cgroup_mount() {
         Some(path) => open_directory(&path),

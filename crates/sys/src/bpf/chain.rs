@@ -1,5 +1,5 @@
-//! Queries of the chains of programs attached to one hook, both ours and those of other processes,
-//! in execution order.
+//! Queries of chains: the programs attached to one hook, both ours and those of other processes, in
+//! execution order.
 //!
 //! Used to report a chain, to adopt a link, and to choose an [`Anchor`](super::Anchor). Programs
 //! attached by netlink (XDP, clsact) are listed by [`net`](crate::net).
@@ -11,10 +11,10 @@ use super::program_info::program_info;
 use super::{AttachType, Attributes, Side, call_bpf, command};
 use crate::error::{Error, Result};
 
-/// Number of members that fit into the buffer of a query: more than the kernel's limit of 64.
+/// Number of members that fit into the buffer of a query, which exceeds the kernel's limit of 64.
 const MEMBERS_MAX: usize = 128;
 
-/// The programs attached to one hook of an interface or control group.
+/// The programs attached to one hook of an interface or cgroup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chain {
     /// The kernel's change counter of this chain; 0 if the kernel does not report one.
@@ -31,8 +31,8 @@ pub struct Member {
     /// Program name; empty without CAP_SYS_ADMIN.
     pub name: String,
     /// Link id. `None` if the program was attached without a link and therefore outlives the
-    /// attaching process. Always `None` in the chain of a control group, for which the kernel
-    /// reports no links.
+    /// attaching process. Always `None` in the chain of a cgroup, for which the kernel reports no
+    /// links.
     pub link: Option<u32>,
 }
 
@@ -44,8 +44,7 @@ pub fn tcx_chain(interface: u32, side: Side) -> Result<Chain> {
     query_chain_members(interface, tcx_attach_type(side), &target)
 }
 
-/// Returns the chain of a control group. `group` is a descriptor of the group's cgroup v2
-/// directory.
+/// Returns the chain of a cgroup. `group` is a descriptor of its cgroup v2 directory.
 pub fn cgroup_chain(group: impl AsFd, side: Side) -> Result<Chain> {
     let target = format!("cgroup {side:?}").to_lowercase();
     query_chain_members(

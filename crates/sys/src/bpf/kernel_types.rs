@@ -1,6 +1,6 @@
 //! Lookup of kernel functions (kfuncs) in the kernel's BTF, `/sys/kernel/btf/vmlinux`.
 //!
-//! BTF ids belong to the running kernel and must not be stored.
+//! BTF ids are valid only for the running kernel and must not be stored.
 
 /// Returns the BTF id of a kernel function; `None` if the kernel lacks this function or BTF.
 #[must_use]

@@ -3,8 +3,8 @@
 //! A [`Link`] detaches its program when it is dropped or its process is killed; nothing is pinned,
 //! and no program is attached by netlink, because that attachment would persist (RELIABILITY T15).
 //! Programs of other processes are never displaced: a second XDP program at an interface is
-//! refused, and in a chain (TCX, control groups) the [`Anchor`] chooses the position. The kernel
-//! checks no capability here: a program's descriptor is the right to attach it, so untrusted peers
+//! refused, and in a chain (TCX, cgroups) the [`Anchor`] chooses the position. The kernel checks no
+//! capability here: a program's descriptor alone permits attaching the program, so untrusted peers
 //! never receive one.
 
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -35,7 +35,7 @@ pub enum XdpMode {
 /// An attached XDP program and the mode that was obtained.
 #[derive(Debug)]
 pub struct XdpAttachment {
-    /// The link that keeps the program attached.
+    /// The link, which keeps the program attached.
     pub link: Link,
     /// The mode in effect.
     pub mode: XdpMode,
@@ -94,7 +94,7 @@ pub enum LinkTarget {
     Xdp(u32),
     /// TCX, by interface index.
     Tcx(u32, Side),
-    /// Control group, by cgroup id.
+    /// A cgroup, by cgroup id.
     Cgroup(u64),
     /// Network namespace, by inode.
     Namespace(u32),
@@ -144,9 +144,9 @@ impl Link {
         Self::create(program, chain::tcx_attach_type(side), interface, flags, place, target)
     }
 
-    /// Attaches a program to a control group, after the programs that are already attached. The
-    /// program sees the traffic of the group and of its descendants. `group` is a descriptor of the
-    /// group's cgroup v2 directory.
+    /// Attaches a program to a cgroup, after the programs that are already attached. The program
+    /// sees the traffic of the group and of its descendants. `group` is a descriptor of the group's
+    /// cgroup v2 directory.
     pub fn cgroup(program: &Program, group: impl AsFd, side: Side) -> Result<Self> {
         let fd = group.as_fd().as_raw_fd().cast_unsigned();
         let target = format!("cgroup {side:?}").to_lowercase();
@@ -167,7 +167,8 @@ impl Link {
         Ok(Self { fd, target })
     }
 
-    /// Replaces the attached program atomically between two packets.
+    /// Replaces the attached program atomically: each packet meets either the old program or the
+    /// new one.
     ///
     /// Fails with EPERM, and changes nothing, if `expected` is given and is not the attached
     /// program.

@@ -8,12 +8,12 @@ use crate::machine::Capabilities;
 /// The kernel's refusal to load a program.
 #[derive(Clone, Debug)]
 pub struct LoadError {
-    /// The failed call.
+    /// Error of the failed call.
     pub error: Error,
     /// The verifier's log; empty if verification did not start.
     pub log: String,
-    /// Capabilities for loading network programs that this thread lacks. Without CAP_PERFMON
-    /// programs load, but the verifier demands more proof.
+    /// Capabilities for loading network programs that this thread lacks. Without CAP_PERFMON,
+    /// programs can be loaded, but the verifier is stricter.
     pub missing: Vec<&'static str>,
 }
 

@@ -1,4 +1,4 @@
-//! Maps: data shared by programs and processes.
+//! BPF maps: data shared between programs and processes.
 //!
 //! Values are copied out, never borrowed, because programs and other processes write them. The
 //! submodule `element` accesses single elements. [`Map::map_read`] maps an array read-only, the
@@ -23,15 +23,15 @@ const READ_ONLY: u32 = 1 << 3;
 /// Map types (BPF_MAP_TYPE_*).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapKind {
-    /// Array; every index exists.
+    /// An array, in which every index exists.
     Array = 2,
-    /// Array of programs by index, for tail calls.
+    /// An array of programs by index, for tail calls.
     Programs = 3,
-    /// Array of maps.
+    /// An array of maps.
     Maps = 12,
-    /// Array of AF_XDP sockets by index, for XDP redirect.
+    /// An array of AF_XDP sockets by index, for XDP redirect.
     XdpSockets = 17,
-    /// Ordered records from programs to user space.
+    /// A ring of ordered records from programs to user space.
     RingBuffer = 27,
 }
 

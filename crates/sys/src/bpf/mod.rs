@@ -137,8 +137,8 @@ unsafe impl Attributes for InfoAttributes {}
 ///
 /// # Safety
 ///
-/// The type must be `repr(C)` without padding and a prefix of the kernel's structure, and every bit
-/// pattern must be a valid value of the type.
+/// The type must be `repr(C)` without padding, it must equal the beginning of the kernel's
+/// structure, and every bit pattern must be a valid value of it.
 unsafe trait Info: Default {}
 
 fn object_info<T: Info>(fd: i32, target: &str) -> Result<T> {

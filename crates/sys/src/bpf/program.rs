@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use super::{Attributes, Btf, LoadError, command, object_name, open_object};
 use crate::error::{Error, Result};
 
-/// Sizes in bytes of the verifier log's buffer, in the order in which they are tried; a log can
-/// take megabytes.
+/// Sizes in bytes of the buffer for the verifier's log, in the order in which they are tried. A log
+/// can take megabytes.
 const LOG_SIZES: [u32; 2] = [1 << 20, 16 << 20];
 /// Maximum number of retries after a signal interrupted a load (EAGAIN).
 const RETRIES_MAX: u32 = 5;
@@ -51,7 +51,7 @@ pub enum AttachType {
     TcxEgress = 47,
 }
 
-/// License declared to the kernel.
+/// The license declared to the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum License {
     /// Apache-2.0 or MIT, the project's own. Sufficient for most helpers.
@@ -73,7 +73,7 @@ impl License {
 /// The amount of detail in the verifier's log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogLevel {
-    /// Only the path to the rejected instruction.
+    /// Only the path that leads to the rejected instruction.
     #[default]
     Path = 1,
     /// All explored paths, which can take megabytes.
@@ -94,8 +94,8 @@ pub struct Load<'a> {
     pub attach: Option<AttachType>,
     /// True if the program accepts multi-buffer XDP frames.
     pub fragments: bool,
-    /// Index of the interface to which an XDP program is bound, so that the program may query the
-    /// driver's metadata about a frame; `None` for a program that is not bound.
+    /// Index of the interface to which an XDP program is bound, so that it may query the driver's
+    /// metadata about a frame; `None` if the program is not bound.
     pub device: Option<u32>,
     /// Type information, functions and source lines.
     pub source: Option<SourceInfo<'a>>,
@@ -196,8 +196,8 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// Loads the program: first without the verifier's log, which is five times faster, then with
-    /// it if the kernel refuses.
+    /// Loads the program. First tries without the verifier's log, which is five times faster; if
+    /// the kernel refuses, tries again with the log.
     pub fn load(&self) -> std::result::Result<Program, LoadError> {
         let refused = match self.load_with_retries(&mut []) {
             Ok(program) => return Ok(program),

@@ -26,7 +26,7 @@ pub struct ProgramInfo {
     pub maps: u32,
     /// Number of runs while a [`RunStatistics`](super::RunStatistics) guard was alive.
     pub runs: u64,
-    /// Total duration of these runs in ns.
+    /// Total duration, in ns, of the runs that `runs` counts.
     pub run_time_ns: u64,
     /// Number of runs skipped because the program was already running on the same CPU.
     pub recursion_misses: u64,
@@ -73,12 +73,12 @@ pub fn program_info(id: u32) -> Result<ProgramInfo> {
     kernel_info(fd.as_raw_fd(), &target).map(ProgramInfo::from_kernel)
 }
 
-/// Queries the kernel about the program behind a descriptor.
+/// Queries the kernel about the program to which a descriptor refers.
 pub(super) fn kernel_info(fd: i32, target: &str) -> Result<KernelProgramInfo> {
     object_info(fd, target)
 }
 
-/// A guard during whose life the kernel counts runs and run time of all programs.
+/// A guard that makes the kernel count the runs and the run time of all programs while it is alive.
 ///
 /// Needs CAP_SYS_ADMIN, or the setting `kernel.bpf_stats_enabled`.
 #[derive(Debug)]

@@ -1,15 +1,16 @@
 //! Per-CPU rings into which programs write records and pointers: memory layout and access.
 //! (CONTRACT 29)
 //!
-//! The rings are the only element of a frozen array. Programs write it; every process, ours
-//! included, maps it read-only. Each CPU has a region that only its program writes: a page of
-//! control words, pointers per sink, and records of any length up to [`RingsLayout::record_max`].
-//! Positions count bytes and never wrap; a record that begins near the end of the ring continues
-//! into a tail after the end, so records are always contiguous. This module has no reader state:
-//! readers copy, then check [`Region::reserved`] to detect that the writer has lapped them.
+//! The rings are the only element of a frozen array, which programs write and every process, ours
+//! included, maps read-only. Each CPU has a region that only the program on this CPU writes: a page
+//! of control words, pointers per sink, and records of any length up to
+//! [`RingsLayout::record_max`]. Positions count bytes and never wrap; a record that begins near the
+//! end of the ring continues into a tail after the end, so records are always contiguous. This
+//! module has no reader state: readers copy, then check [`Region::reserved`] to detect that the
+//! writer has lapped them.
 //!
 //! If one program serves several requests, the records are in rings without sinks, and each request
-//! has separate rings of pointers into these records ([`Rings::with_records`]).
+//! has its own rings of pointers into these records ([`Rings::with_records`]).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -27,7 +28,8 @@ pub mod region_offset {
     pub const COMMITTED: u32 = 8;
     /// Offset of the numbers of pointers ever written, one per sink (u64 each).
     pub const HEADS: u32 = 64;
-    /// Offset of the writer's private words, which fill the page after the head of the last sink.
+    /// Offset of the writer's private words, which fill the rest of the page after the last sink's
+    /// head.
     pub const SCRATCH: u32 = HEADS + 8 * super::SINKS_MAX;
     /// Offset of the pointers of the first sink.
     pub const POINTERS: u32 = 4096;
@@ -38,10 +40,12 @@ pub mod region_offset {
     /// Offset of the number of notifications sent, followed by the number of notifications
     /// suppressed (u64 each).
     pub const NOTIFIED: u32 = SCRATCH + 40;
-    /// Offset of the tallies, each a number of blocks and a number of bytes (u64 each).
+    /// Offset of the program's counters of amounts. Each counter consists of a number of blocks and
+    /// a number of bytes (u64 each).
     pub const TALLIES: u32 = SCRATCH + 64 + 16 * 31;
     /// Offset of the numbers of pointers ever written, one per exit edge that shares a sink (u64
-    /// each). Programs that keep all data in one map use the same area for notes and tallies.
+    /// each). Programs that keep all data in one map use the same area for other words of their
+    /// own.
     pub const COUNTS: u32 = SCRATCH + 64;
     /// Size of a pointer in bytes. Its fields, with their sizes: position (8), view length (4),
     /// class (4), view offset (4), exit edge (4), and, if edges share the sink, the number of

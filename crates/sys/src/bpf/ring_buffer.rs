@@ -1,4 +1,4 @@
-//! Notifications from programs through a BPF ring buffer, both sides of which are mapped.
+//! Notifications from programs through a BPF ring buffer, both ends of which are mapped.
 //!
 //! A program submits a record and may wake waiters; the owner consumes records. A process with a
 //! read-only descriptor ([`Map::open_read_only`]) cannot consume records; its edge-triggered
@@ -109,7 +109,8 @@ impl AsFd for RingBuffer {
     }
 }
 
-/// An edge-triggered waiter on ring buffers that does not consume their records.
+/// A waiter for new records in ring buffers, which is edge-triggered and does not consume the
+/// records.
 #[derive(Debug)]
 pub struct Listener {
     epoll: OwnedFd,
@@ -128,7 +129,7 @@ impl Listener {
         Ok(Self { epoll })
     }
 
-    /// Blocks until a notification arrives that no earlier call has reported, a signal arrives, or
+    /// Blocks until there is a notification that no earlier call has reported, a signal arrives, or
     /// `limit` passes. Returns true if a notification arrived.
     pub fn wait(&self, limit: Duration) -> bool {
         let limit = timespec(limit);

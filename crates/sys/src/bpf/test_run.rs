@@ -27,8 +27,8 @@ impl Program {
         self.run(packet, (&mut [], &mut []), repeat).map(|(run, _)| run)
     }
 
-    /// Runs the program once on a packet, and also returns the first word of `cb`. A control-group
-    /// program can report results only there, since its return value merely passes or drops. The
+    /// Runs the program once on a packet, and also returns the first word of `cb`. A cgroup program
+    /// can report results only there, since its return value only passes or drops the packet. The
     /// program sees the packet without its first 14 bytes.
     pub fn test_run_with_cb(&self, packet: &[u8]) -> Result<(TestRun, u32)> {
         // All of `__sk_buff`, with room for its growth.

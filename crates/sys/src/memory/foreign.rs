@@ -1,16 +1,16 @@
 //! Copies to and from memory that another party accesses concurrently.
 //!
-//! The copies are written in assembly. To Rust they are foreign code, which may race and may move
-//! more than a word at a time. A copy may be torn, like a copy word by word; the protocol of each
-//! caller detects torn copies.
+//! The copies are written in assembly. To Rust they are foreign code, which is allowed to race and
+//! to move more than one word at a time. A copy may be torn, just like a word-by-word copy; the
+//! protocol of each caller detects torn copies.
 
 use std::sync::atomic::AtomicU64;
 
-/// Minimum length in bytes for [`copy_bytes`]. Shorter copies are faster word by word.
+/// Minimum length in bytes for [`copy_bytes`]. Shorter ranges are copied faster word by word.
 pub const COPY_MIN: usize = 16;
 /// Minimum length in bytes at which AVX outweighs the cost of the `vzeroupper` that follows.
 const WIDE_MIN: usize = 192;
-/// Minimum length in bytes at which a copy within our own memory is left to libc's memcpy.
+/// Minimum length in bytes from which copies within our own memory use libc's memcpy.
 pub const LIBC_MIN: usize = 1 << 20;
 /// Minimum length in bytes at which aligning stores to 32 bytes outweighs its cost.
 const ALIGN_MIN: usize = 1024;
@@ -80,8 +80,8 @@ pub unsafe fn copy_bytes(from: *const u8, to: *mut u8, length: usize) {
     }
 }
 
-/// Copies `bytes`, at least [`COPY_MIN`] of them, into words that other parties may read
-/// concurrently. Such a reader may see a torn copy.
+/// Copies at least [`COPY_MIN`] bytes into words that other parties may read concurrently. Such a
+/// reader may see a torn copy.
 ///
 /// # Panics
 ///

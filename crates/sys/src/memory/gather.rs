@@ -1,4 +1,5 @@
-//! Writes that gather bytes of this process and bytes in mappings that another party may overwrite.
+//! Gathering writes, which combine bytes of this process with bytes in mappings that another party
+//! may overwrite.
 //!
 //! The kernel copies the bytes, so no Rust reference to the mapped bytes exists. Bytes that another
 //! party overwrites during the call may be torn, as with [`ReadMapping::copy`]. The protocol of
@@ -12,7 +13,7 @@ use std::os::fd::{AsFd, AsRawFd as _};
 /// Maximum number of parts of one system call (UIO_MAXIOV).
 const PARTS_MAX: usize = 1024;
 
-/// Parts of memory, in the order in which they are to be written.
+/// A list of memory ranges, in the order in which they are to be written.
 #[derive(Debug, Default)]
 pub struct GatherWrite<'a> {
     parts: Vec<libc::iovec>,
@@ -89,8 +90,8 @@ impl<'a> GatherWrite<'a> {
         (done, Ok(()))
     }
 
-    /// Removes `written` bytes from the front of the parts from `first` on. Returns the number of
-    /// parts that are written completely.
+    /// Removes the first `written` bytes from the parts that begin at index `first`. Returns the
+    /// number of parts that have been written completely.
     fn remove_written(&mut self, first: usize, mut written: usize) -> usize {
         let mut whole = 0;
         for part in self.parts.iter_mut().skip(first) {

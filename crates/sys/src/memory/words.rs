@@ -15,7 +15,7 @@ impl ReadMapping {
         Some(self.0.word(offset)?.load(Ordering::Acquire))
     }
 
-    /// Loads a u32, otherwise like [`ReadMapping::word`].
+    /// Loads the u32 at `offset`; otherwise like [`ReadMapping::word`].
     #[must_use]
     #[inline]
     pub fn word32(&self, offset: usize) -> Option<u32> {
@@ -45,7 +45,7 @@ impl Mapping {
         self.0.0.word(offset).map(|word| word.fetch_add(value, Ordering::AcqRel))
     }
 
-    /// Stores a u32, otherwise like [`Mapping::set_word`].
+    /// Stores a u32 at `offset`; otherwise like [`Mapping::set_word`].
     pub fn set_word32(&self, offset: usize, value: u32) -> bool {
         self.0.0.word32(offset).map(|word| word.store(value, Ordering::Release)).is_some()
     }
@@ -88,8 +88,8 @@ impl Span {
         Some(unsafe { AtomicU8::from_ptr(at) })
     }
 
-    /// Copies with wide instructions from [`foreign::COPY_MIN`] bytes on; below that, in words
-    /// where aligned and in bytes elsewhere.
+    /// Copies [`foreign::COPY_MIN`] bytes or more with wide instructions. Copies shorter ranges by
+    /// words where they are aligned, and by bytes elsewhere.
     fn copy(&self, offset: usize, to: &mut [u8]) -> Option<()> {
         let from = self.checked_address(offset, to.len())?;
         #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -12,7 +12,7 @@ const COMMAND_SIZE: usize = 192;
 /// Byte offset of `rule_cnt` in `struct ethtool_rxnfc`.
 const RULES_AT: usize = 184;
 
-/// `struct ethtool_rxnfc`, of which a count of rules uses two fields.
+/// `struct ethtool_rxnfc`, of which counting rules uses two fields.
 #[repr(C, align(8))]
 struct Command([u8; COMMAND_SIZE]);
 

@@ -1,7 +1,7 @@
 //! XDP features of an interface, from the generic netlink family `netdev` (Linux 6.3).
 //!
 //! The features may change at any time: a virtual Ethernet device accepts redirected frames only
-//! while its peer device can receive them. A program that redirects to a device without this
+//! while its peer device can receive them. A program that redirects to a device that lacks the
 //! feature gets no error.
 
 use super::links::{

@@ -46,7 +46,7 @@ pub struct Interface {
     pub link: Option<u32>,
     /// Operational state (RFC 2863): 6 up, 2 down, 7 dormant, 0 unknown.
     pub operstate: u8,
-    /// Attached XDP program, whoever attached it.
+    /// Attached XDP program, regardless of which process attached it.
     pub xdp: Option<XdpProgram>,
     /// Traffic counters.
     pub counters: Counters,

@@ -1,4 +1,4 @@
-//! Traffic control filters at an interface, other than TCX programs, queried with RTM_GETTFILTER.
+//! tc filters of an interface, except TCX programs, queried with RTM_GETTFILTER.
 //!
 //! For reports only: these filters run after TCX programs, and this crate never changes them.
 
@@ -29,7 +29,7 @@ mod number {
     pub(super) const BPF_ID: u16 = 11;
 }
 
-/// A traffic control filter.
+/// A tc filter.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TcFilter {
     /// Direction of the packets that the filter sees.

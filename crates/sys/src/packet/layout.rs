@@ -6,7 +6,7 @@
 
 /// Size in bytes of a packet's header, including the link-layer address.
 pub const HEADER_SIZE: usize = LINK_OFFSET + 20;
-/// Number of unused bytes before an Ethernet frame in a ring without a reserve. The kernel aligns
+/// Number of free bytes before an Ethernet frame in a ring whose `reserve` is 0. The kernel aligns
 /// layer 3 to 16 bytes and leaves at least 16 bytes for the layer 2 header.
 pub const FRAME_PADDING: usize = 14;
 
@@ -234,8 +234,8 @@ pub struct Packets<'a> {
 }
 
 impl Packets<'_> {
-    /// Returns the number of packets that the block header announces and that iteration has not
-    /// returned yet.
+    /// Returns the number of packets that the block header announces but iteration has not returned
+    /// yet.
     #[must_use]
     pub const fn left(&self) -> u32 {
         self.left

@@ -65,7 +65,7 @@ impl RingShape {
     }
 }
 
-/// Counters, since the creation of the ring, of frames that passed the filter.
+/// Counters of the frames that passed the filter since the ring was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RingStatistics {
     /// Number of frames, including dropped ones.
@@ -79,8 +79,8 @@ pub struct RingStatistics {
 /// A packet socket with its ring.
 #[derive(Debug)]
 pub struct PacketRing {
-    /// Declared first, so dropped before the socket; the kernel frees the ring when mapping and
-    /// descriptor are both gone.
+    /// Declared first, so that it is dropped before the socket. The kernel frees the ring once both
+    /// the mapping and the descriptor are gone.
     memory: Mapping,
     socket: OwnedFd,
     shape: RingShape,
@@ -106,17 +106,17 @@ pub struct Gap {
 }
 
 /// The gaps of a ring, each with its position. The kernel drops frames only while this process owns
-/// the segment to be filled next. All drops before the return of that segment therefore follow the
-/// same segment.
+/// the segment to be filled next. Until that segment is returned, all drops therefore have the same
+/// position.
 #[derive(Debug, Default)]
 struct Gaps {
     /// Gaps that [`PacketRing::take_gap`] has not returned yet.
     known: VecDeque<Gap>,
     /// Number of dropped frames already assigned to a gap.
     counted: u64,
-    /// Number of segments at the start that have all been returned.
+    /// Number of segments returned before the first one that has not been returned.
     passed: u64,
-    /// For each slot, true if its segment has been returned although an earlier one has not.
+    /// For each slot, true if its segment has been returned out of order, before an earlier one.
     ahead: Vec<bool>,
 }
 
@@ -141,8 +141,8 @@ impl Gaps {
         }
     }
 
-    /// Returns the slot that is filled last when all segments are filled, and true if that slot has
-    /// been returned.
+    /// Returns the slot that is filled last when all segments are filled, and true if its segment
+    /// has been returned.
     fn last_filled(&self, segments: usize) -> (usize, bool) {
         let slot = (self.passed as usize + segments - 1) % segments;
         (slot, self.ahead.get(slot).is_some_and(|ahead| *ahead))

@@ -1,6 +1,6 @@
 //! A sender of frames to an interface, in batches and without copying the frames first.
 //!
-//! The socket is bound with protocol 0, so it receives nothing. A full queue is no error: the
+//! The socket is bound with protocol 0, so it receives nothing. A full queue is not an error: the
 //! caller waits until the descriptor is writable and sends the rest.
 
 use super::option;
@@ -14,7 +14,7 @@ const BATCH_MAX: usize = 64;
 /// Flags that make a send to a full socket return EAGAIN.
 const SEND_FLAGS: libc::c_int = libc::MSG_DONTWAIT;
 
-/// The use of the queueing discipline for sent frames.
+/// The choice between using and bypassing the queueing discipline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Qdisc {
     /// Frames pass through the queueing discipline of the interface, like other frames of the host.

@@ -110,7 +110,7 @@ pub fn is_nonblocking(number: c_int) -> bool {
 pub struct Readiness {
     /// True if the descriptor can be read without blocking.
     pub readable: bool,
-    /// True if the peer has closed its end, or the number is not an open descriptor.
+    /// True if the peer has closed its end, or the descriptor is not open.
     pub over: bool,
 }
 
@@ -153,9 +153,8 @@ pub fn has_no_reader(number: c_int) -> bool {
     looked.is_ok() && entry.revents().intersects(PollFlags::ERR | PollFlags::NVAL)
 }
 
-/// Returns true if a call interrupted by a signal should be restarted, which is so unless the
-/// program has installed a signal handler without SA_RESTART. The interrupting signal is unknown,
-/// so any such handler counts.
+/// Returns true if a call interrupted by a signal should be restarted. Returns false if the program
+/// has installed any signal handler without SA_RESTART, because the interrupting signal is unknown.
 #[must_use]
 pub fn is_call_restarted() -> bool {
     (1..=libc::SIGRTMAX()).all(|signal| {
@@ -224,7 +223,7 @@ pub fn is_write_only(number: c_int) -> bool {
     flags.is_some_and(|flags| flags & rustix::fs::OFlags::RWMODE == rustix::fs::OFlags::WRONLY)
 }
 
-/// The process in which a fork returns.
+/// The process in which fork returned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ForkSide {
     /// The calling process.
@@ -233,9 +232,9 @@ pub enum ForkSide {
     Child,
 }
 
-/// Forks a process that is detached from the caller: it sends no SIGCHLD and is reparented at once.
-/// No `pthread_atfork` handler runs, so the child may call only functions that need no lock held by
-/// another thread.
+/// Forks a process that is detached from the caller: its exit causes no SIGCHLD, and it is
+/// reparented at once. No `pthread_atfork` handler runs, so the child may call only functions that
+/// need no lock held by another thread.
 pub fn fork_detached() -> crate::Result<ForkSide> {
     // SAFETY: all bits zero are a valid set of signals.
     let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
@@ -294,8 +293,8 @@ pub fn close_others(keep: &mut [c_int]) {
     }
 }
 
-/// Replaces the file behind a descriptor of the program by that of `by`, keeping the flags
-/// FD_CLOEXEC and O_NONBLOCK.
+/// Makes a descriptor of the program refer to the file of `by`. Keeps the flags FD_CLOEXEC and
+/// O_NONBLOCK.
 pub fn replace(number: c_int, by: BorrowedFd<'_>) {
     use std::os::fd::AsRawFd as _;
     let Some(old) = borrow(number) else { return };
@@ -317,7 +316,7 @@ pub fn read_once(number: c_int, room: &mut [u8]) -> usize {
     borrow(number).and_then(read).unwrap_or(0)
 }
 
-/// Writes all bytes, retrying after signals. Returns false on an error.
+/// Writes all bytes, retrying if a signal interrupts a call. Returns false on an error.
 pub fn write_all(to: impl std::os::fd::AsFd, mut bytes: &[u8]) -> bool {
     while !bytes.is_empty() {
         let Ok(count) = retry_on_intr(|| rustix::io::write(&to, bytes)) else { return false };
@@ -332,8 +331,8 @@ pub fn close(number: c_int) {
     unsafe { libc::syscall(libc::SYS_close, number) };
 }
 
-/// Returns true if stdio's stdout or stderr is buffered and writes to this descriptor, in which
-/// case its output bypasses an interposed `write`.
+/// Returns true if stdio's stdout or stderr is buffered and writes to this descriptor, so that the
+/// stream's output bypasses an interposed `write`.
 #[must_use]
 pub fn is_used_by_stdio(number: c_int) -> bool {
     unsafe extern "C" {

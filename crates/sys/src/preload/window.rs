@@ -2,8 +2,8 @@
 //! the program touches them. [SL §5.3.3: page access revocation; FEATURES E3, E4]
 //!
 //! A window is used by one thread of the program and by the SIGSEGV handler that interrupts it, so
-//! its fields are atomics and the handler never waits. A buffer that was touched once is never used
-//! as a window again: faults cost more than copies.
+//! its fields are atomics and the handler never waits. A buffer that the program has touched is
+//! never used as a window again, because faults cost more than copies.
 //!
 //! Invariants, cited below:
 //! - W1 The pages from `base` to `base + span` are memory into which the program asked to read a
@@ -16,7 +16,7 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// Number of windows, and therefore of recent buffers that this module remembers.
+/// Number of windows, which is also the number of recent buffers that this module remembers.
 const WINDOWS_MAX: usize = 4;
 
 #[derive(Debug)]
@@ -27,7 +27,7 @@ struct Window {
     span: AtomicUsize,
     /// Number of bytes that represent the file; 0 if the pages hold the program's own contents.
     len: AtomicUsize,
-    /// Number of our descriptor for the file.
+    /// Our descriptor for the file, as a number.
     number: AtomicUsize,
     /// Offset in the file that corresponds to the first byte.
     at: AtomicU64,

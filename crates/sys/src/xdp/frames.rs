@@ -1,9 +1,9 @@
 //! Frames of a UMEM, each lent to the kernel and returned as a block of a pool.
 //!
-//! A frame is filled by the kernel ([`XdpReceiver`]), held as a block, or sent ([`XdpSender`]). The
-//! memory is a [`Lender`] with one frame per segment, so a block refers to the bytes that the
-//! kernel has written, without a copy, and a forwarded frame stays in place until it has been sent.
-//! [SL §5.5: the driver's own ring as a dbuf; FEATURES G1, G6]
+//! A frame is being filled by the kernel ([`XdpReceiver`]), held as a block, or being sent
+//! ([`XdpSender`]). The memory is a [`Lender`] with one frame per segment. A block therefore refers
+//! to the very bytes that the kernel has written, and a forwarded frame stays in place until it has
+//! been sent. [SL §5.5: the driver's own ring as a dbuf; FEATURES G1, G6]
 //!
 //! One word per frame holds the state of the frame. Invariants, cited below:
 //! - F1 A frame is lent to be filled only if its word is 0, and the word is 0 only while the frame
@@ -70,7 +70,7 @@ impl Frames {
         }))
     }
 
-    /// Returns the frames behind a [`Lender`]; `None` if the lender has another type.
+    /// Converts a [`Lender`] back to its frames; `None` if the lender has another type.
     #[must_use]
     pub fn from_lender(lender: &Arc<dyn Lender>) -> Option<Arc<Self>> {
         let any: Arc<dyn Any + Send + Sync> = lender.clone();
@@ -95,13 +95,13 @@ impl Frames {
         self.lock_free_list().len()
     }
 
-    /// Keeps at least `frames` frames free for senders that copy.
+    /// Reserves at least `frames` free frames for senders that copy.
     pub fn reserve(&self, frames: usize) {
         self.reserve.fetch_max(frames, Ordering::Relaxed);
     }
 
-    /// Returns the frame number and the offset in that frame of an address; `None` if the address
-    /// is outside the memory.
+    /// Converts an address to a frame number and an offset in that frame; `None` if the address is
+    /// outside the memory.
     #[must_use]
     pub fn locate_address(&self, address: u64) -> Option<(usize, usize)> {
         let frame = self.umem.frame_of(address)?;
@@ -162,7 +162,7 @@ impl Frames {
         into.len() - before
     }
 
-    /// Returns frames for which a fill ring had no room to the free list.
+    /// Puts frames back on the free list because a fill ring had no room for them.
     pub(super) fn put_free(&self, addresses: &[u64]) {
         self.lock_free_list()
             .extend(addresses.iter().rev().filter_map(|at| self.umem.frame_of(*at)));

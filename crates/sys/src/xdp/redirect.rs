@@ -1,10 +1,10 @@
 //! The XDP program that redirects the frames of a queue to its socket.
 //!
 //! For each queue, the program counts redirected frames and frames passed to the host for lack of a
-//! socket. Only these counters record the traffic that the program saw but did not redirect
-//! (CONTRACT 19). Before each redirected frame, if the device leaves room, the program writes data
-//! that would be lost otherwise ([`Stamp`]): the time, and the VLAN tag that the device stripped,
-//! if the driver reports it (`bpf_xdp_metadata_rx_vlan_tag`, Linux 6.8).
+//! socket. No other counters record the traffic that the program saw but did not redirect (CONTRACT
+//! 19). If the device leaves room, the program also writes data before each redirected frame that
+//! would otherwise be lost ([`Stamp`]): the time, and the VLAN tag that the device stripped, if the
+//! driver reports it (`bpf_xdp_metadata_rx_vlan_tag`, Linux 6.8).
 
 use super::receiver::XdpReceiver;
 use super::socket::XdpSocket;
@@ -32,7 +32,7 @@ pub struct Redirect {
     queues: u32,
 }
 
-/// The means by which a program asks the driver for a stripped VLAN tag.
+/// The parameters of the call with which a program asks the driver for a stripped VLAN tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TagLookup {
     /// BTF id of the kernel function to call.
@@ -89,9 +89,9 @@ impl Redirect {
         Self::create(name, queues, fragments, None)
     }
 
-    /// Creates the map and a program, and attaches the program to an interface. Prefers a program
-    /// that queries the driver for VLAN tags, and native mode. Calls `ready` before the attachment,
-    /// so that the first frame finds its socket.
+    /// Creates the map and a program, and attaches the program to an interface. Prefers native
+    /// mode, and a program that queries the driver for VLAN tags. Calls `ready` before the
+    /// attachment, so that the first frame finds its socket.
     pub fn attach_new<E: From<LoadError> + From<Error>>(
         (name, queues, fragments): (&str, u32, bool),
         interface: u32,

@@ -1,8 +1,8 @@
 //! The four rings of an AF_XDP socket: indices and entries shared with the kernel.
 //!
-//! Each side writes one index and reads the other side's. This process keeps its own index in
-//! private memory and publishes it. It reads the kernel's index once per call, and rejects it
-//! (EBADMSG) if the two indices differ by more than the ring's size.
+//! Each side writes its own index and reads the index of the other side. This process keeps its own
+//! index in private memory and publishes it. It reads the kernel's index once per call, and rejects
+//! it (EBADMSG) if the two indices differ by more than the ring's size.
 
 use super::setting::Offsets;
 use super::umem::Umem;
@@ -47,8 +47,8 @@ pub struct RxRing(pub(super) EntryRing);
 pub struct TxRing(pub(super) EntryRing);
 
 impl FillRing {
-    /// Lends frames, each given by any address in it, as far as there is room. Returns the number
-    /// of frames lent.
+    /// Lends frames to the kernel as far as there is room. Each frame is given by any address in
+    /// it. Returns the number of frames lent.
     pub fn lend(&mut self, addresses: &[u64]) -> Result<usize> {
         self.0.produce(addresses, |ring, at, address| {
             ring.umem.frame_of(*address).is_some() && ring.memory.set_word(at, *address)
@@ -193,7 +193,7 @@ pub(super) struct EntryRing {
     entries: usize,
     entry: usize,
     size: u32,
-    /// Our index, not reduced modulo the ring size.
+    /// Index of this process's side, not reduced modulo the ring size.
     index: u32,
 }
 

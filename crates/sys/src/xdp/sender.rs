@@ -2,9 +2,10 @@
 //!
 //! A sender sends packets from frames of the shared memory in place, copies other bytes into free
 //! frames, and reports in order how many packets the kernel has taken. A device without room drops
-//! the packet that it has just taken (EBUSY). The sender then puts that packet back before the
-//! others, so no packet is lost or reordered. This relies on copy mode, in which the kernel reads
-//! the ring only during calls by this process. A zero-copy device never drops packets in this way.
+//! the packet that the kernel has just passed to it (EBUSY). The sender then puts that packet back
+//! before the others, so no packet is lost or reordered. This relies on copy mode, in which the
+//! kernel reads the ring only during calls by this process. A zero-copy device never drops packets
+//! in this way.
 //!
 //! The dropped packet is identified as follows. After sending at least one packet, the kernel
 //! publishes its read position (`__xsk_tx_release`, Linux 6.6), so the dropped packet is the last
@@ -64,7 +65,7 @@ pub enum TxPacket<'a> {
 pub struct PushReport {
     /// Number of packets newly taken by the kernel, oldest first.
     pub taken: usize,
-    /// True if the device had no room for the next packet.
+    /// True if the device had no room for the packet after those.
     pub refused: bool,
     /// Number of packets lost because the ring had no room to put them back.
     pub lost: usize,
@@ -295,7 +296,7 @@ fn copy_into_frames(
 }
 
 impl AsFd for XdpSender {
-    /// Writable when the send ring has room.
+    /// Returns the descriptor, which is writable when the send ring has room.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

@@ -55,7 +55,7 @@ pub(super) struct AllOffsets {
     pub(super) completion: Offsets,
 }
 
-/// `struct xdp_umem_reg` without its last field, which the kernel then assumes to be 0.
+/// `struct xdp_umem_reg` without its last field, for which the kernel then assumes 0.
 #[repr(C)]
 pub(super) struct Registration {
     pub(super) address: u64,

@@ -146,9 +146,9 @@ pub fn with_capabilities<T: Send>(kept: CapabilitySet, work: impl FnOnce() -> T 
     done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Returns true for a frame that a test run rejects: at XDP and traffic control, a frame shorter
-/// than an Ethernet header; at traffic control also an IP packet shorter than its header; at other
-/// hooks, an empty frame.
+/// Returns true for a frame that a test run rejects: at XDP and tc, a frame shorter than an
+/// Ethernet header; at tc also an IP packet shorter than its header; at other hooks, an empty
+/// frame.
 pub fn is_refused(place: Hook, frame: &[u8]) -> bool {
     match (place, frame.get(12..14)) {
         (Hook::Socket | Hook::Cgroup, _) => frame.is_empty(),
