@@ -1,5 +1,5 @@
-//! Access lists: which users may read a shared object, decided as for a file with Unix permissions
-//! and an access control list. [IOL §2.3], [SL §8], CONTRACT 21
+//! Access lists, which determine the users that may read a shared object, by the rules for files
+//! with Unix permissions and an access control list. [IOL §2.3], [SL §8], CONTRACT 21
 //!
 //! The owner fixes the list when it creates the object; the kernel identifies the peer
 //! (`SO_PEERCRED`). Access is checked once, when the object is handed over: a peer that has mapped
@@ -49,7 +49,7 @@ pub struct Grantees {
 }
 
 impl Grantees {
-    /// Set without users and groups.
+    /// The empty set.
     pub const NONE: Self = Self { users: Vec::new(), groups: Vec::new() };
 
     /// Returns true if the set contains the user of the peer or one of its groups.
@@ -59,7 +59,7 @@ impl Grantees {
     }
 }
 
-/// Owner, group and permission bits of an object, and additional readers.
+/// The access rights to an object: its owner, group and permission bits, and additional readers.
 ///
 /// The first rule that applies to a peer decides, as in acl(5): root may read; the owner may read
 /// if the owner's bit is set, whatever the other bits permit; an additional reader may read; a
@@ -85,14 +85,14 @@ impl AccessList {
     }
 
     /// Creates a list that permits only this user and root to read. Members of the group may not
-    /// read, unless `mode` is changed later.
+    /// read.
     #[must_use]
     pub const fn private((uid, gid): (u32, u32)) -> Self {
         Self::new(uid, gid, OWNER_READ)
     }
 
-    /// Returns true if this peer may write. The rules for reading apply, but with the permission
-    /// bits for writing; an additional reader counts as an ordinary user.
+    /// Returns true if this peer may write. The rules are those for reading, but with the
+    /// permission bits for writing, and additional readers have no special rights.
     #[must_use]
     pub fn may_write(&self, peer: &Credentials) -> bool {
         Self::new(self.owner, self.group, self.mode << 1).may_read(peer)
@@ -135,8 +135,8 @@ mod tests {
         Grantees { users: users.to_vec(), groups: groups.to_vec() }
     }
 
-    /// Checks all permission bits for the owner, for members by effective or supplementary group,
-    /// and for other users (T17).
+    /// Checks all permission bits for the owner, for members of the effective or a supplementary
+    /// group, and for other users (T17).
     #[test]
     fn q4_permission_bits_decide_as_for_a_file() {
         for mode in 0..0o1000 {

@@ -1,5 +1,5 @@
-//! The environment variable by which a program with a preloaded library learns which of its pipes
-//! can become streams. [SL §5.1: the file interface]
+//! The environment variable that tells a program with a preloaded library which of its pipes can
+//! become streams. [SL §5.1: the file interface]
 //!
 //! ```text
 //! STREAMLINE_EDGES = r:7104:900:7106:0,w:7108:901:7111:1
@@ -10,9 +10,9 @@
 //! └ the program's end: r (reads) or w (writes)
 //! ```
 //!
-//! Inodes identify pipe and socket even if their descriptors were renumbered, and expose a variable
-//! that was inherited without its descriptors: a program in that situation finds no match and keeps
-//! its ordinary pipes.
+//! Inodes identify the pipe and the socket even if their descriptors were renumbered. They also
+//! reveal a variable that was inherited without its descriptors: the program then finds no match
+//! and keeps its ordinary pipes.
 
 use core::fmt;
 use core::str::FromStr;
@@ -54,7 +54,8 @@ pub struct Edge {
     pub number: u32,
 }
 
-/// A counter of one end of an edge. It counts bytes unless its name says otherwise.
+/// A value that one end of an edge publishes: an amount of bytes, or the size of the ring and its
+/// changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EdgeCount {
     /// Bytes that the writer has written into the kernel pipe.
@@ -69,9 +70,9 @@ pub enum EdgeCount {
     CopiedOut,
     /// Bytes that the reader has passed to its own output without reading or copying them.
     PassedOut,
-    /// Size in bytes of the ring, now or when it was closed.
+    /// Current size of the ring in bytes, or its size when it was closed.
     RingSize,
-    /// Maximum size in bytes of the ring.
+    /// Maximum size of the ring in bytes.
     RingMost,
     /// Number of times that the ring has grown.
     RingGrown,
@@ -166,7 +167,7 @@ mod tests {
         assert_eq!(parse_edges("nonsense,w:1:2:3:0,,").count(), 1);
     }
 
-    /// Text buffer without allocation: the bytes, and the number of bytes used.
+    /// A text buffer without allocation: the bytes, and the number of bytes used.
     struct FixedBuffer([u8; 64], usize);
 
     impl fmt::Write for FixedBuffer {

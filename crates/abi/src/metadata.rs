@@ -1,15 +1,15 @@
 //! Columns that accompany a rich pointer: metadata and marks.
 //!
 //! Within a space both are columns of a batch. An ibuf carries them if a filter downstream needs
-//! them, so an entry has 16 bytes (pointer), 32 (with metadata) or 64 (with metadata and marks):
-//! powers of two, so no entry straddles a cache line (CONTRACT 4, 7). Marks extend the contract's
-//! columns because a `pcap` sink in another space needs the frame around the view; see
-//! docs/book/decisions/0001-rich-pointer.md.
+//! them. An entry thus has 16 bytes (pointer), 32 bytes (with metadata) or 64 bytes (with metadata
+//! and marks). Since these are powers of two, no entry straddles a cache line (CONTRACT 4, 7).
+//! Marks extend the contract's columns because a `pcap` sink in another space needs the frame
+//! around the view; see docs/book/decisions/0001-rich-pointer.md.
 
 use crate::RichPointer;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Metadata of a block: time, session, origin and flags.
+/// The metadata of a block: time, session, origin and flags.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -28,7 +28,7 @@ pub struct BlockMetadata {
 
 const _: () = assert!(size_of::<BlockMetadata>() == 16);
 
-/// Flags of a block.
+/// The flags of a block.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -44,8 +44,8 @@ impl Flags {
     pub const LAST: Self = Self(1 << 1);
     /// Set on a block from the server to the client of a session, or sent by this host.
     pub const BACKWARD: Self = Self(1 << 2);
-    /// Set if the sender left the checksum to the network device: the checksum field is not filled
-    /// in, rather than wrong (CONTRACT 3).
+    /// Set if the sender left the checksum to the network device. The checksum field is then not
+    /// wrong, but not filled in yet (CONTRACT 3).
     pub const CHECKSUM_UNSET: Self = Self(1 << 3);
     /// Set on the last block of a session. If the block is a fragment without [`Flags::LAST`], the
     /// message is truncated after this fragment.
@@ -90,7 +90,7 @@ pub enum Direction {
     Backward,
 }
 
-/// Offsets of a block's view and of the protocol layers in the block's frame (CONTRACT 4).
+/// The offsets of a block's view and of the protocol layers in the block's frame (CONTRACT 4).
 ///
 /// Offsets count from the start of the frame; [`Marks::UNKNOWN`] stands for a layer that was not
 /// found.
@@ -114,15 +114,15 @@ pub struct Marks {
     pub transport: u16,
     /// Offset of the layer 4 payload in bytes.
     pub payload: u16,
-    /// Sequence number among the blocks dispatched to a filter's replicas ([`Marks::with_seq`]);
-    /// used only in rings to and from the replicas.
+    /// Sequence number of the block among those dispatched to a filter's replicas
+    /// ([`Marks::with_seq`]). Used only in rings to and from the replicas.
     seq: u32,
     /// In a ring to a replica, 1 for the last block of a batch; in a ring from a replica, the step
     /// of its shutdown ([`Marks::with_end_step`]).
     last: u32,
     /// Number of the block in a Boolean section while operands evaluate a copy of the block
-    /// ([`Marks::with_ticket`]); 0 outside sections. The field also extends the marks to two
-    /// 16-byte words, so that a copy takes two moves.
+    /// ([`Marks::with_ticket`]); 0 outside sections. The field also pads the marks to two 16-byte
+    /// words, so that a copy takes two moves.
     ticket: u32,
 }
 
@@ -228,7 +228,8 @@ impl Marks {
     }
 }
 
-/// Pointer, metadata and marks of one block, as passed between spaces: 64 bytes, one cache line.
+/// The pointer, metadata and marks of one block, as passed between spaces: 64 bytes, one cache
+/// line.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]

@@ -6,11 +6,11 @@
 //! ```
 //!
 //! `position` is the low 44 bits of the view's 64-bit byte position in the dbuf's stream. A
-//! position implies the lap, and works for fixed slots as for variable records (a slot's position
-//! is its number times its size). [`Extent::complete`] restores all 64 bits: a ring's window is far
-//! smaller than the 16 TB that 44 bits distinguish. The sources list dbuf, block, offset, length
-//! and class; docs/book/decisions/0001-rich-pointer.md explains why block and offset are merged
-//! into one position.
+//! position implies the lap, and is suitable for fixed slots as well as for variable records (a
+//! slot's position is its number times its size). [`Extent::complete`] restores all 64 bits: a
+//! ring's window is far smaller than the 16 TB that 44 bits distinguish. The sources list dbuf,
+//! block, offset, length and class; docs/book/decisions/0001-rich-pointer.md explains why block and
+//! offset are merged into one position.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -39,7 +39,7 @@ impl DbufId {
     }
 }
 
-/// A filter's answer about a block; arcs select on it (CONTRACT 9).
+/// A filter's answer about a block, by which arcs select blocks (CONTRACT 9).
 #[derive(
     Clone,
     Copy,
@@ -59,7 +59,7 @@ impl DbufId {
 pub struct Class(pub u32);
 
 impl Class {
-    /// No answer. An arc without a selector (`|`) passes every other class.
+    /// No answer. An arc without a selector (`|`) passes every class except this one.
     pub const NONE: Self = Self(0);
     /// The class that sources assign, and the positive answer of a filter with no other classes.
     pub const YES: Self = Self(1);
@@ -82,7 +82,7 @@ impl Class {
     }
 }
 
-/// Position (low 44 bits) and length (20 bits) of a view: word 0 of a rich pointer.
+/// The position (low 44 bits) and length (20 bits) of a view, which are word 0 of a rich pointer.
 #[derive(
     Clone, Copy, PartialEq, Eq, Hash, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -139,8 +139,7 @@ impl Extent {
     }
 }
 
-/// Rich pointer: dbuf, extent and class of a view. The pointer is an allegation until `buffer` or
-/// `iolite::resolve` has checked it.
+/// A rich pointer: the dbuf, extent and class of a view.
 #[derive(
     Clone, Copy, PartialEq, Eq, Hash, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]

@@ -19,8 +19,8 @@ pub const PAGE: usize = 4096;
 pub const PAGE_WORDS: usize = PAGE / 8;
 /// Distance between control words, in 8-byte words.
 pub const LINE_WORDS: usize = 16;
-/// Distance in words between the two copies of a ledger. Each copy begins with the position at
-/// which it was taken; the copy that begins with the published position is valid.
+/// Distance in words between the two copies of a party's counters. Each copy begins with the
+/// position at which it was made; the copy that begins with the published position is valid.
 pub const COPY_WORDS: usize = LINE_WORDS / 2;
 
 /// Control words of the writer's page.
@@ -36,10 +36,11 @@ pub mod writer {
     /// State of the writer: [`super::OPEN`], [`super::CLOSED`] after the last block, or
     /// [`super::SWITCHED`].
     pub const STATE: usize = 3 * LINE_WORDS;
-    /// First word of the writer's ledger, stored twice ([`super::COPY_WORDS`]): blocks put, bytes
-    /// put, blocks dropped, bytes dropped.
+    /// First word of the writer's counters, which are stored twice ([`super::COPY_WORDS`]): blocks
+    /// put, bytes put, blocks dropped, bytes dropped.
     pub const LEDGER: usize = 4 * LINE_WORDS;
-    /// Sleep words ([`super::wait`]): the writer sleeps until readers reach a position.
+    /// Words with which the writer announces that it sleeps until readers reach a position
+    /// ([`super::wait`]).
     pub const WAIT: usize = 5 * LINE_WORDS;
     /// CPU on which the writer last checked for room, plus 1; 0 if unknown.
     pub const PROCESSOR: usize = 6 * LINE_WORDS;
@@ -53,10 +54,11 @@ pub mod reader {
     pub const CURSOR: usize = 0;
     /// State of the reader: [`super::OPEN`], or [`super::CLOSED`] after it has left.
     pub const STATE: usize = LINE_WORDS;
-    /// First word of the reader's ledger, stored twice ([`super::COPY_WORDS`]): blocks taken, bytes
-    /// taken, blocks lost, blocks skipped.
+    /// First word of the reader's counters, which are stored twice ([`super::COPY_WORDS`]): blocks
+    /// taken, bytes taken, blocks lost, blocks skipped.
     pub const LEDGER: usize = 2 * LINE_WORDS;
-    /// Sleep words ([`super::wait`]): the reader sleeps until the writer reaches a position.
+    /// Words with which the reader announces that it sleeps until the writer reaches a position
+    /// ([`super::wait`]).
     pub const WAIT: usize = 3 * LINE_WORDS;
     /// CPU on which the reader last released data, plus 1; 0 if unknown.
     pub const PROCESSOR: usize = 4 * LINE_WORDS;
@@ -64,13 +66,13 @@ pub mod reader {
 
 /// Offsets of the two words with which a party announces that it sleeps, relative to `WAIT`.
 pub mod wait {
-    /// Counter that the party increments when it goes to sleep and when it wakes: odd while the
-    /// party sleeps.
+    /// Counter that the party increments when it goes to sleep and when it wakes up, so that it is
+    /// odd while the party sleeps.
     pub const SLEEP_COUNT: usize = 0;
     /// Position that the other party must reach before it wakes the sleeper.
     pub const WAKE_POSITION: usize = 1;
-    /// Bit of the word at [`WAKE_POSITION`]: the party is not to be woken by a flush before the
-    /// position, because it sleeps for a limited time only. No position has this bit.
+    /// Bit of the word at [`WAKE_POSITION`]. If it is set, a flush before the position must not
+    /// wake the party, which sleeps only for a limited time. No position has this bit.
     pub const THRESHOLD_ONLY: u64 = 1 << 63;
 }
 
@@ -78,11 +80,11 @@ pub mod wait {
 pub const OPEN: u64 = 0;
 /// State of a party that has left the ring for good.
 pub const CLOSED: u64 = 1;
-/// State of a writer that continues in another segment, after a switch as the last record.
+/// State of a writer that continues in another segment. The last record is then a switch.
 pub const SWITCHED: u64 = 2;
 
-/// Parameters of a ring, fixed before the first access. They are stored in a memfd of their own,
-/// which is sealed against every change.
+/// The parameters of a ring, which are fixed before the first access. They are stored in a separate
+/// memfd, which is sealed against every change.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -97,8 +99,8 @@ pub struct Geometry {
     /// Distance between entries in bytes: 16, 32 or 64 in an ibuf, the slot size in a ring of
     /// slots, 0 in a dbuf of variable blocks.
     pub stride: u32,
-    /// Behavior of a full ring: 0 blocks the writer, 1 drops the newest block, 2 overwrites the
-    /// oldest blocks.
+    /// Behavior when the ring is full: 0 blocks the writer, 1 drops the newest block, 2 overwrites
+    /// the oldest blocks.
     pub policy: u32,
     /// Number of reader pages.
     pub readers: u32,
@@ -107,7 +109,8 @@ pub struct Geometry {
     pub segment: u64,
     /// Position at which the segment begins.
     pub start: u64,
-    /// Size of the mapped data in bytes if the capacity may change in place; otherwise 0.
+    /// If the capacity may change in place, the size in bytes of the data that readers map;
+    /// otherwise 0.
     pub extent: u64,
 }
 

@@ -50,8 +50,8 @@ impl Display for VisibleLines<'_> {
 }
 
 /// Contents of a JSON string, or a complete JSON text, in which hidden characters are displayed as
-/// `\u202e` escapes of their UTF-16 units (RFC 8259 §7). Line breaks and tabs are kept, because a
-/// JSON text has them only between tokens, never inside a string.
+/// escapes of their UTF-16 units, such as `\u202e` (RFC 8259 §7). Line breaks and tabs are kept,
+/// because a JSON text has them only between tokens, never inside a string.
 #[derive(Clone, Copy, Debug)]
 pub struct Escaped<'a>(pub &'a str);
 

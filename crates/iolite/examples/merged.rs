@@ -1,6 +1,6 @@
-//! Three producers with a ring each, merged by the timestamps in their blocks.
+//! Merges the rings of three producers by the timestamps in their blocks.
 //!
-//!     cargo run -p streamline-iolite --example merged
+//! cargo run -p streamline-iolite --example merged
 
 use abi::DbufId;
 use buffer::stream::{Config, stream};

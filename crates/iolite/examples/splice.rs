@@ -1,10 +1,10 @@
-//! A file passes through three stages of streams without a copy: the first writes pointers, the
-//! second forwards them, the third reads the bytes in the page cache.
+//! Passes a file through three stages, connected by streams, without a copy. The first stage writes
+//! pointers, the second forwards them, and the third reads the bytes in the page cache.
 //!
-//!     cargo run -p streamline-iolite --example splice [FILE]
+//! cargo run -p streamline-iolite --example splice [FILE]
 //!
-//! The stages are threads. Between processes, offers and sockets of grant servers are sent by
-//! `sys::descriptor::send`; nothing else changes.
+//! Here the stages are threads. If they were processes, they would send each other the offers and
+//! the sockets of grant servers with `sys::descriptor::send`; nothing else would change.
 
 #![expect(clippy::print_stdout, reason = "an example says what it did")]
 

@@ -2,8 +2,8 @@
 //!
 //! Input: blocks of pools, each with a [`Lease`] that holds it; or bytes, which are written once
 //! into an [`AllocationPool`]. Output: an [`Aggregate`], which is split, joined, changed and passed
-//! on without access to the bytes. Its bytes are read in pieces, through the file traits, or by
-//! `writev`.
+//! on without access to the bytes. Its bytes are read piece by piece, through the file traits, or
+//! by `writev`.
 //!
 //! ```text
 //! aggregate   [ slice ][ slice ][ slice ]            24 + 9 + 1400 bytes, in this order
@@ -15,7 +15,7 @@
 //! The bytes are never written again, so any number of aggregates, in any thread, may refer to the
 //! same bytes, and no aggregate observes a change by another: *aggregates are passed by value,
 //! bytes by reference*. The referenced memory lives exactly as long as the aggregate: each slice
-//! has a lease, a reference count that safe code cannot forge (M4 of `pool`) and that is released
+//! has a lease, a counted reference that safe code cannot forge (M4 of `pool`) and that is released
 //! even if the thread panics. Between processes, an [`owner`] grants pools according to their
 //! [`access`](abi::access) lists through a [`server`]; [`holders`] counts the references of other
 //! processes; [`Frozen`] data is read in place.
@@ -184,7 +184,8 @@ impl Aggregate {
         Ok(())
     }
 
-    /// Prepends another aggregate, such as a header. Fails as [`Aggregate::append`] does.
+    /// Prepends another aggregate, such as a header. Fails in the same cases as
+    /// [`Aggregate::append`].
     pub fn prepend(&mut self, mut other: Self) -> Result<(), Error> {
         self.check_slice_count(other.slices.len())?;
         while let Some(slice) = other.slices.pop_back() {
@@ -291,9 +292,9 @@ impl Aggregate {
         self.replace(range, changed)
     }
 
-    /// Copies all bytes into as few slices as the pool allows. Useful if the data has so many small
-    /// slices that traversing them costs more than a copy (§2.8, third case). On failure the
-    /// aggregate is unchanged.
+    /// Copies all bytes into as few slices as the pool allows. This is useful if the data has so
+    /// many small slices that traversing them costs more than a copy (§2.8, third case). On failure
+    /// the aggregate is unchanged.
     pub fn gather(&mut self, pool: &mut AllocationPool) -> Result<(), Error> {
         let mut writer = pool.writer();
         for piece in self.pieces() {

@@ -17,10 +17,11 @@
 //! would cost as much as it saves (BASELINES, file side).
 //!
 //! A file is *foreign memory*: other processes truncate it (reading the mapping then raises SIGBUS)
-//! and write it. So no reference to the bytes of a file exists. Only `sys` knows the address of the
-//! mapping, and passes it to system calls, which fail with EFAULT. The target of a rich pointer may
-//! change before it is read: (dbuf, position) is no content id of a file. For bytes that never
-//! change, use a sealed copy ([`Frozen::read`](crate::aggregate::Frozen::read)).
+//! and write it. For this reason, no reference to the bytes of a file exists. Only `sys` knows the
+//! address of the mapping, and passes it to system calls, which fail with EFAULT if the page is
+//! missing. The target of a rich pointer may change before it is read, so (dbuf, position) is not a
+//! content id of a file. For bytes that never change, use a sealed copy
+//! ([`Frozen::read`](crate::aggregate::Frozen::read)).
 //!
 //! Peers receive a read-only descriptor if the mode of the file permits it at the time of the
 //! request ([`CachedFile::grant`]); afterwards the peers read the current contents, as of any open
@@ -77,8 +78,8 @@ impl CachedFile {
         Self::from_descriptor(id, file.into())
     }
 
-    /// Wraps a descriptor that this process has opened. Reopens a writable descriptor read-only, so
-    /// that grants never include write access.
+    /// Wraps a descriptor that this process has opened. If it is writable, reopens the file
+    /// read-only, so that grants never include write access.
     pub fn from_descriptor(id: DbufId, file: OwnedFd) -> Result<Self, Refusal> {
         if sys::file::status(&file)?.kind != FileKind::Regular {
             return Err(Refusal::NotRegularFile);
@@ -136,8 +137,8 @@ impl CachedFile {
         }
     }
 
-    /// Copies bytes at offset `at` into `out`, as `pread(2)` does. Returns the number of bytes
-    /// copied, which is 0 beyond the end of the file.
+    /// Copies bytes at offset `at` into `out`, like `pread(2)`. Returns the number of bytes copied,
+    /// which is 0 beyond the end of the file.
     pub fn read_at(&self, at: u64, out: &mut [u8]) -> Result<usize, Refusal> {
         Ok(sys::file::read_at(&self.inner.file, at, out)?)
     }
@@ -154,7 +155,7 @@ impl CachedFile {
 
     /// Returns a descriptor for a peer that may read the file. The file's current mode and owner
     /// decide, not the access mode of this process. If the file has an access control list, which
-    /// cannot be evaluated for another user, only owner and root are permitted.
+    /// cannot be evaluated for another user, only the owner and root get a descriptor.
     pub fn grant(&self, peer: &Credentials) -> Result<OwnedFd, Refusal> {
         let status = sys::file::status(&self.inner.file)?;
         let has_list = sys::file::has_access_list(&self.inner.file);

@@ -64,9 +64,9 @@ pub struct Config {
 }
 
 impl Config {
-    /// Returns the default configuration: 4096 pointers, one reader, a blocking policy, published
-    /// every 32 blocks. On a single processor, 1024 pointers are faster because they fit into the
-    /// first-level cache.
+    /// Returns the default configuration: a ring of 4096 pointers, one reader, a blocking policy,
+    /// and publication after every 32 blocks. If writer and reader share a CPU, 1024 pointers are
+    /// faster because they fit into the L1 cache.
     #[must_use]
     pub const fn new(id: DbufId) -> Self {
         Self { id, entries: 4096, policy: Policy::Block, readers: 1, every: 32 }
@@ -89,10 +89,10 @@ pub fn indirect(config: &Config, backing: Backing) -> sys::Result<(Output, Vec<O
     Ok((Output::new(ring, doorbells, every, policy, backing), offers))
 }
 
-/// Creates an indirect stream whose readers hold the other ends of these sockets. Sends each reader
-/// an offer and a socket to `grants` over the reader's socket, which then serves as its doorbell.
-/// Also returns the readers as clients of `grants`. A reader whose offer was not sent counts as
-/// departed.
+/// Creates an indirect stream whose readers hold the other ends of these sockets. Over its socket,
+/// each reader gets an offer and a socket to `grants`; the socket then serves as the reader's
+/// doorbell. Also returns the readers as clients of `grants`. A reader to which no offer could be
+/// sent counts as departed.
 pub(crate) fn send_to(
     config: &Config,
     backing: Backing,

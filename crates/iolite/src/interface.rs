@@ -21,8 +21,7 @@
 //! [`lend`]: StreamReader::lend
 //! [`accept`]: StreamWriter::accept
 //!
-//! All calls stay within this process; only a caller that waits, or wakes a waiter, enters the
-//! kernel. A writer has no method that reads:
+//! No call enters the kernel unless it waits or wakes a waiter. A writer has no method that reads:
 //!
 //! ```compile_fail,E0599
 //! use streamline_iolite::interface::{StreamReader as _, StreamWriter as _};
@@ -107,7 +106,7 @@ pub trait StreamReader: fmt::Debug {
         0
     }
 
-    /// Waits as [`StreamReader::wait`] without a limit, and also returns when one of these
+    /// Waits like [`StreamReader::wait`] without a limit, but also returns when one of these
     /// descriptors is ready. The default implementation ignores the descriptors.
     fn wait_among(&mut self, _others: &[BorrowedFd<'_>]) -> Result<WaitResult, Fault> {
         self.wait(None)
@@ -121,7 +120,7 @@ pub trait StreamWriter: fmt::Debug {
     fn write(&mut self, block: &[u8]) -> Result<bool, Fault>;
 
     /// Writes a block of up to `length` bytes in place: `fill` writes into the block and returns
-    /// its length in bytes. Blocks and returns as [`StreamWriter::write`] does.
+    /// its length in bytes. Blocks and returns like [`StreamWriter::write`].
     fn write_with(
         &mut self,
         length: usize,

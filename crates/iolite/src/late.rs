@@ -1,5 +1,5 @@
 //! Tests of races between a reader's check for input and the end of its writer, for the readers of
-//! this crate. The races are reproduced by the event of `buffer::late`.
+//! this crate. An event of `buffer::late` reproduces each race.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 

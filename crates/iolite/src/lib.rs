@@ -1,8 +1,8 @@
 //! IO-Lite over buffers: aggregates, streams of pointers, cached files, merged streams, and a
 //! Unix-like file interface to all of them. [IOL §2, §3], [SL §5.3, §6]
 //!
-//! Paths do not use this crate. It serves programs that read and write streams directly. Rings,
-//! pools and doorbells come from `buffer`, as do the three kinds of shared memory and their rules.
+//! Paths do not use this crate. It serves programs that read and write streams directly. Its rings,
+//! pools and doorbells, and the three kinds of shared memory with their rules, come from `buffer`.
 #![deny(unsafe_code)]
 #![cfg(not(loom))]
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]

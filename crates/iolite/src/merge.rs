@@ -1,5 +1,4 @@
-//! Merged streams: many producers with a ring each, merged by one reader. [SL §5.1], CONTRACT 16,
-//! 24
+//! Merged streams: one reader merges the rings of many producers. [SL §5.1], CONTRACT 16, 24
 //!
 //! ```text
 //! producer 1 ─ ring ─┐
@@ -16,9 +15,10 @@
 //! block is returned when one of these holds: every other producer has a later block waiting; the
 //! waiting blocks of some producer span the window, reach 1 MB, or number 4096; or nothing has
 //! arrived for the time limit ([`Stamped::new`]). Blocks that arrive later with older timestamps
-//! are returned at once and counted as late. A producer that writes past timestamps gets at most
-//! every second read, so it starves no other producer. If a producer writes future timestamps, the
-//! reader does not wait for the other producers, so their blocks count as late, but none is lost.
+//! are returned at once and counted as late. If a producer writes timestamps in the past, at most
+//! every second read returns one of its blocks, so it starves no other producer. If a producer
+//! writes timestamps in the future, the reader does not wait for the other producers; their blocks
+//! count as late, but none is lost.
 
 use buffer::stream::{BlockRead, WaitResult};
 use buffer::{Fault, ReaderCounts, WriterCounts, signal};
@@ -153,8 +153,8 @@ impl Merged {
         self.departed.pop_front()
     }
 
-    /// Returns the number of blocks returned after a block of another producer with a later
-    /// timestamp.
+    /// Returns the number of late blocks: those that the reader returned after a block of another
+    /// producer with a later timestamp.
     #[must_use]
     pub const fn late_blocks(&self) -> u64 {
         match &self.order {
@@ -192,7 +192,7 @@ impl Merged {
         }
     }
 
-    /// Reads as [`Merged::read`] does, but returns [`Next::Nothing`] instead of blocking.
+    /// Reads like [`Merged::read`], but returns [`Next::Nothing`] instead of blocking.
     pub fn try_read(&mut self, out: &mut [u8]) -> Result<Next, Fault> {
         let found = match self.order {
             Order::Fair(most) => self.take_round_robin(most.max(1), out)?,

@@ -10,8 +10,8 @@
 //! An end is a single descriptor, like an end of a Unix pipe: it survives fork and exec, can be a
 //! standard stream, and can be sent over a socket. At first the ends share no memory. Opening the
 //! write end creates the ring, seals it, and sends it to the readers; opening a read end waits for
-//! the ring. So the ends may belong to processes that do not trust each other. Each end can be
-//! opened by one process only: the kernel delivers the message in a socket to the first reader.
+//! the ring. The ends may therefore belong to processes that do not trust each other. Each end can
+//! be opened by one process only: the kernel delivers the message in a socket to the first reader.
 //!
 //! Closing an unopened end has the same effect as for a pipe: readers observe the end of the
 //! stream, and the writer observes the departure of readers.
@@ -31,7 +31,7 @@ pub use pointers::{
     open_write as open_pointer_write, pointer_pipe,
 };
 
-/// Creates a pipe of `n` ends, of which the first one writes and the others read. `config`
+/// Creates a pipe with `n` ends: the first one is for writing, the others are for reading. `config`
 /// describes the ring; its number of readers is set to `n - 1`. Fails unless `n` is from 2 to
 /// [`ENDS_MAX`].
 pub fn mpipe(n: usize, config: &Config) -> Result<Vec<OwnedFd>, PipeError> {
@@ -55,7 +55,8 @@ fn share_ends(n: usize, shape: &PipeShape) -> Result<Vec<OwnedFd>, PipeError> {
     Ok(ends)
 }
 
-/// Maximum number of ends of a pipe, which the number of descriptors in one message limits.
+/// Maximum number of ends of a pipe, which results from the maximum number of descriptors in one
+/// message.
 pub const ENDS_MAX: usize = descriptor::DESCRIPTORS_MAX + 1;
 
 /// Opens the writing end: creates the ring and sends it to the readers. Consumes the descriptor.

@@ -3,8 +3,8 @@
 //!
 //! Input: rich pointers from rings, which are allegations. Output: copies, or bytes in place, or a
 //! [`Fault`] with the reason. A [`Space`] consists of mappings, and of the owners to ask for
-//! further ones. Each reader has a [`Translation`] of its own, a small table that needs neither
-//! lock nor system call.
+//! further ones. Each reader has its own [`Translation`], a small table that needs neither lock nor
+//! system call.
 //!
 //! ```text
 //! pointer ── Translation (16 lines) ── Space (a map) ── owner's grant server (a socket)
@@ -46,8 +46,8 @@ mod translation;
 
 pub(crate) use translation::{BackOff, Translation};
 
-/// The foreign memory of a space: its mappings, and the owners to ask for further ones. Clones
-/// share the same state.
+/// The foreign memory that a space can read: its mappings, and the owners to ask for further ones.
+/// Clones share the same state.
 ///
 /// Ids of dbufs must be unique among the owners of one space. Owners are queried in the order of
 /// introduction; the first owner that has the dbuf decides.
@@ -119,8 +119,8 @@ impl Space {
         self.lock_owners().faults
     }
 
-    /// Returns true if processes of this user could write the memory of this process anyway (V3)
-    /// and the space trusts them.
+    /// Returns true if the space trusts this user, whose processes could write the memory of this
+    /// process anyway (V3).
     pub(crate) fn trusts(&self, user: u32) -> bool {
         self.0.trusts && Trusted::of(user).is_some()
     }
@@ -271,7 +271,7 @@ impl View {
     }
 
     /// Returns nonzero if a pointer refers to another dbuf, has unknown flags, or exceeds the
-    /// mapping. These are the checks of [`View::locate`] without a branch.
+    /// mapping. The checks are those of [`View::locate`], but without a branch.
     #[inline]
     pub(crate) const fn outside_bits(&self, pointer: RichPointer) -> u64 {
         let home = RichPointer::new(self.id, pointer.place, pointer.class);
@@ -300,7 +300,7 @@ impl View {
         self.frozen || self.trusted
     }
 
-    /// Returns true if the bytes need no lease: frozen memory, or a file.
+    /// Returns true if the bytes need no lease, which holds for frozen memory and for files.
     pub(crate) const fn needs_no_lease(&self) -> bool {
         self.frozen || self.file.is_some()
     }

@@ -96,7 +96,7 @@ fn q14_aggregates_arrive_intact_and_are_released() {
     assert_eq!(free.len(), (SEGMENTS - 1) * SEGMENT_SIZE, "it can be used again");
 }
 
-/// The reader is killed at any point, while it holds some aggregates and others are in transit.
+/// Kills the reader at random points, while it holds some aggregates and others are in transit.
 #[test]
 fn q18_killed_reader_releases_its_aggregates() {
     let mut random = Random::replayable();

@@ -1,5 +1,5 @@
-//! Allocation from a pool with an access list: the choice of the pool determines the readers of all
-//! data in it. [IOL §2.3, §2.4]
+//! Allocation from pools with access lists. The choice of the pool determines who may read the
+//! data. [IOL §2.3, §2.4]
 
 use super::{Aggregate, Error, Slice};
 use abi::access::AccessList;
@@ -11,10 +11,10 @@ use std::sync::Arc;
 
 /// A pool for aggregates, with one access list for all data in the pool.
 ///
-/// A producer determines the readers before it stores data, by choosing the pool, so granting
-/// access needs no copy. When the pool is full, segments that no aggregate refers to are reused.
-/// One slice holds its entire segment, so long-lived data should not share a pool with short-lived
-/// data.
+/// A producer chooses the pool, and thereby the readers, before it stores data, so granting access
+/// needs no copy. When the pool is full, segments to which no aggregate refers are reused. A slice
+/// keeps its entire segment from being reused, so long-lived data should not share a pool with
+/// short-lived data.
 #[derive(Debug)]
 pub struct AllocationPool {
     pool: Pool,
@@ -77,7 +77,7 @@ impl AllocationPool {
         Aggregate::from_leased(lease, pointer)
     }
 
-    /// Allocates as [`AllocationPool::allocate`] does, but returns only a rich pointer. The caller
+    /// Allocates like [`AllocationPool::allocate`], but returns only a rich pointer. The caller
     /// must lease its segment before the next operation on the pool. Returns `None` if no room is
     /// left without reclaiming segments.
     #[inline]

@@ -2,9 +2,9 @@
 //!
 //! Input: an aggregate and a function that sums bytes (RFC 1071; such as that of `wire::checksum`).
 //! Output: the sum over all slices. The sum of a slice is cached by content id and length, which
-//! always identify the same bytes. So if a cached file is sent with a new header, only the header
-//! is summed. The cache consists of plain numbers and holds no memory of pools. Only slices have
-//! content ids, and only immutable memory of this process becomes slices (T6).
+//! always identify the same bytes. If a cached file is sent with a new header, only the header is
+//! therefore summed. The cache consists of plain numbers and holds no memory of pools. Only slices
+//! have content ids, and slices consist only of immutable memory of this process (T6).
 
 use super::{Aggregate, ContentId, Slice};
 
@@ -15,7 +15,8 @@ use super::{Aggregate, ContentId, Slice};
 #[derive(Debug)]
 pub struct ChecksumCache {
     sets: Box<[[Entry; WAYS_PER_SET]]>,
-    /// Number of lookups so far, by which the least recently used entry is found.
+    /// Number of lookups so far, which serves as the clock that finds the least recently used
+    /// entry.
     now: u64,
     hits: u64,
     misses: u64,
@@ -41,8 +42,9 @@ impl ChecksumCache {
         Self { sets, now: 0, hits: 0, misses: 0 }
     }
 
-    /// Returns the sum of all bytes, folded to 16 bits and not complemented, as `of` would return
-    /// it for the same bytes in one piece. Does not read slices whose sum is cached.
+    /// Returns the sum of all bytes, folded to 16 bits and not complemented. The result is the one
+    /// that `of` would return for the same bytes in one piece. Does not read slices whose sums are
+    /// cached.
     pub fn sum(&mut self, aggregate: &Aggregate, of: impl Fn(&[u8]) -> u16) -> u16 {
         let mut total = SliceSum::default();
         for slice in aggregate.slices() {
@@ -200,7 +202,7 @@ mod tests {
         assert_eq!(cache.sets.len() * WAYS_PER_SET, 16);
     }
 
-    /// Memory that is reused for other bytes has another content id.
+    /// Expects memory that is reused for other bytes to have another content id.
     #[test]
     fn q10_q11_reused_memory_has_a_new_content_id() {
         let config = PoolConfig { segment: 4096, segments: 2 };

@@ -1,4 +1,4 @@
-//! Access to the bytes of an aggregate: indexing, copying, comparison, hashing, and reading through
+//! Access to the bytes of an aggregate: indexing, copying, comparing, hashing, and reading through
 //! the file traits. [IOL §2.1, §2.4]
 
 use super::{Aggregate, Slices};
@@ -153,7 +153,7 @@ fn copy_available(from: &[u8], to: &mut [u8]) -> usize {
     count
 }
 
-/// Compares two byte sequences, each given as nonempty pieces, independent of their division into
+/// Compares two byte sequences, each given as nonempty pieces, regardless of their division into
 /// pieces.
 fn compare_pieces<'a>(
     mut left: impl Iterator<Item = &'a [u8]>,
@@ -210,8 +210,9 @@ impl Ord for Aggregate {
 }
 
 impl Hash for Aggregate {
-    /// Hashes in steps of 64 bytes. A hasher may distinguish equal bytes that are hashed in
-    /// different steps, and equal aggregates may be divided differently.
+    /// Hashes in steps of 64 bytes, so that the division into slices does not matter. Otherwise
+    /// equal aggregates could have different hashes, because the result of a hasher may depend on
+    /// the steps.
     fn hash<H: Hasher>(&self, state: &mut H) {
         let mut reader = self.reader();
         let mut step = [0; 64];

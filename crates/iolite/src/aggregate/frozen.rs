@@ -1,11 +1,11 @@
 //! Data that no process, including its creator, can change: immutable across processes that do not
 //! trust each other. [IOL §2.1, §2.2], RELIABILITY T6, CONTRACT 26
 //!
-//! Input: bytes, written once into a memfd of their own; or such a memfd from another process.
-//! Output: an ordinary aggregate on both sides, without a copy. The paper revokes the write
-//! permission of a buffer that is passed on. Here a seal (`F_SEAL_WRITE`) revokes it, which the
-//! kernel grants only if no writable mapping exists. So received frozen data may be read in place
-//! and cached, and its checksum may be cached, whichever process created it.
+//! Input: bytes, which are written once into a separate memfd; or such a memfd from another
+//! process. Output: an ordinary aggregate on both sides, without a copy. The paper revokes the
+//! write permission of a buffer that is passed on. Here a seal (`F_SEAL_WRITE`) revokes it, which
+//! the kernel grants only if no writable mapping exists. Received frozen data may therefore be read
+//! in place, and the data and its checksum may be cached, whichever process created it.
 //!
 //! A seal is permanent, applies to a whole file, and is slow (55 µs for 64 KB from the first byte
 //! to the mapping, compared to 0.7 µs for copying them): so it suits data of many pages that is
@@ -23,7 +23,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use sys::memory::{Memfd, Seals};
 
-/// Immutable data in a memfd of its own.
+/// Immutable data in a separate memfd.
 #[derive(Clone, Debug)]
 pub struct Frozen {
     memory: Arc<Memory>,

@@ -3,7 +3,7 @@
 //!
 //! Input: processes that join, aggregates sent to them, slices that they release, and departures
 //! (reported by a control socket or doorbell, however the process ended: `sys::doorbell`). Output:
-//! segments that are held exactly as long as some process may read them.
+//! segments that are held exactly as long as a process may read them.
 //!
 //! No counter is in shared memory, so no count is lost when a process is killed between two
 //! instructions, and no count can be forged. The owner counts in its own memory the slices that it
@@ -34,7 +34,7 @@ struct Peer {
     credentials: Credentials,
     /// Held segments, by dbuf and position of the segment.
     held: BTreeMap<(DbufId, u64), HeldSegment>,
-    /// Segment size in bytes of each dbuf of which a slice was ever sent.
+    /// Segment size in bytes of each dbuf from which a slice has been sent.
     segments: BTreeMap<DbufId, u64>,
     mistakes: u64,
 }
@@ -229,8 +229,8 @@ mod tests {
         assert_eq!(pool.usage().leased, 0, "an owner that is gone keeps nothing");
     }
 
-    /// A peer may report arbitrary releases: the slices of other peers, and slices not yet sent,
-    /// are unaffected.
+    /// Expects arbitrary releases by one peer to leave the slices of other peers, and slices not
+    /// yet sent, unaffected.
     #[test]
     fn q18_false_releases_do_not_affect_other_peers() {
         let mut random = Random::replayable();

@@ -1,6 +1,6 @@
 //! A list of slices, up to four of which are stored inline.
 //!
-//! It grows at both ends, which the available small-vector crates do not support.
+//! The list grows at both ends, which the available small-vector crates do not support.
 
 use super::Slice;
 use std::collections::{VecDeque, vec_deque};

@@ -50,9 +50,9 @@ struct SharedPool {
 }
 
 impl Creator {
-    /// Creates an owner without memory, each of whose peers may hold up to `limit` segments. A pool
-    /// must have more segments than all its peers together may hold; otherwise the peers can
-    /// exhaust the pool (T8).
+    /// Creates an owner that shares no memory yet. Each of its peers may hold up to `limit`
+    /// segments. A pool must have more segments than all peers together may hold; otherwise the
+    /// peers can exhaust the pool (T8).
     #[must_use]
     pub const fn new(limit: usize) -> Self {
         Self { pools: BTreeMap::new(), files: BTreeMap::new(), holders: Holders::new(limit) }
@@ -94,7 +94,7 @@ impl Creator {
         Ok(())
     }
 
-    /// Makes memory or a file that another owner has granted available for grants by this owner.
+    /// Makes memory that another owner has granted, or a file, available for grants by this owner.
     /// Readers validate the memory themselves, as they do with any owner.
     pub(crate) fn share_granted(
         &mut self,

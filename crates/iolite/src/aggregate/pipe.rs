@@ -83,8 +83,8 @@ impl PipeOffer {
 /// Size of a pointer in bytes.
 const POINTER_SIZE: usize = size_of::<RichPointer>();
 
-/// The sending end. Dropping it ends the pipe. Aggregates already sent stay held until they are
-/// released.
+/// The sending end. Dropping it ends the pipe. Aggregates that have already been sent stay held
+/// until they are released.
 #[derive(Debug)]
 pub struct Sender {
     output: Output,
@@ -132,7 +132,7 @@ impl Sender {
         }
     }
 
-    /// Sends an aggregate as [`Sender::try_send`], but blocks while the reader holds the maximum.
+    /// Sends an aggregate like [`Sender::try_send`], but blocks while the reader holds the maximum.
     pub fn send(&mut self, server: &GrantServer, aggregate: &Aggregate) -> Result<(), SendError> {
         loop {
             let seen = server.returns();

@@ -80,9 +80,9 @@ impl GrantServer {
         Ok((peer, there))
     }
 
-    /// Sends a client a dbuf that it has not requested, so that the client has it even after this
-    /// process has exited. Never blocks. Returns false if the dbuf was not sent: the client then
-    /// requests it.
+    /// Sends a client a dbuf that it has not requested, so that the client can use it even after
+    /// this process has exited. Never blocks. Returns false if the dbuf was not sent; the client
+    /// then requests it when it needs it.
     pub(crate) fn send_grant(&self, peer: PeerId, dbuf: DbufId) -> bool {
         let mut state = lock_state(&self.state);
         let socket =

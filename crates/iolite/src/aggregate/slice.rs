@@ -17,7 +17,7 @@ pub struct Slice {
     pointer: RichPointer,
 }
 
-/// The id of the content of a slice: slices with equal id and length have equal bytes, as long as
+/// The id of a slice's content. Slices with equal ids and lengths have equal bytes, provided that
 /// dbuf ids are unique. [IOL §2.9, generation number and address]
 ///
 /// Positions and dbuf ids are never reused, so the position serves both as address and as
@@ -60,7 +60,7 @@ impl Slice {
         self.pointer.length() as usize
     }
 
-    /// Returns the rich pointer by which other spaces name these bytes.
+    /// Returns the rich pointer with which other spaces refer to these bytes.
     #[must_use]
     #[inline]
     pub const fn pointer(&self) -> RichPointer {

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Maximum number of bytes copied by a peek.
 const PEEK_MAX: usize = 64 << 10;
 
-/// Maximum length in bytes of a block lent as a pointer, which its reader copies at once.
+/// Maximum length in bytes of a block lent as a pointer. The reader copies such a block in one go.
 const LENT_MAX: usize = 64 << 10;
 
 /// A read position in a file, used as the reading end of a stream.
@@ -43,8 +43,8 @@ impl CachedFile {
 }
 
 impl FileReader {
-    /// Makes the reader lend pointers into the file, instead of copies, when it is spliced.
-    /// Suitable for streams whose readers can request the file
+    /// Makes the reader lend pointers into the file, instead of copies, when it is spliced. This is
+    /// suitable for streams whose readers can request the file
     /// ([`Creator::share_file`](crate::aggregate::owner::Creator)). Such readers see the contents
     /// of the file at the time of their access.
     #[must_use]
@@ -85,7 +85,7 @@ impl FileReader {
         self.at = self.at.saturating_add(count);
     }
 
-    /// Copies the next bytes, as `read(2)` does. Returns 0 at the current end of the file.
+    /// Copies the next bytes, like `read(2)`. Returns 0 at the current end of the file.
     pub fn read(&mut self, out: &mut [u8]) -> Result<usize, Refusal> {
         let count = self.file.read_at(self.at, out)?;
         self.skip(count as u64);

@@ -34,8 +34,8 @@ pub enum SpliceCall {
 
 impl SpliceCall {
     /// Returns the best call for `length` bytes and this kind of descriptor. References in a pipe
-    /// save the copy, which pays off from one page on. The pipe's reader may find newer contents in
-    /// the referenced pages, as any reader of a file must expect.
+    /// save the copy, which pays off for one page or more. The pipe's reader may find newer
+    /// contents in the referenced pages, as any reader of a file must expect.
     #[must_use]
     pub const fn choose(is_mapped: bool, to: FileKind, length: usize) -> Self {
         match to {
@@ -60,7 +60,7 @@ impl CachedFile {
         self.splice_by(way, place, to)
     }
 
-    /// Transfers the bytes of an extent as [`CachedFile::splice`], by the given system call.
+    /// Transfers the bytes of an extent like [`CachedFile::splice`], but by the given system call.
     pub fn splice_by(
         &self,
         way: SpliceCall,
@@ -152,7 +152,7 @@ impl CachedFile {
 /// EFAULT: a page that should exist cannot be read.
 const EFAULT: i32 = 14;
 /// Maximum number of attempts at a missing page. In a file that is constantly truncated and
-/// extended, a page is missing once in some thousand calls; on a broken disk it is always missing.
+/// extended, a page is missing once in a few thousand calls; on a broken disk it is always missing.
 const ATTEMPTS_MAX: usize = 8;
 
 /// Retries a transfer that sent nothing because of a missing page, up to [`ATTEMPTS_MAX`] times.

@@ -1,4 +1,5 @@
-//! The default dbuf of a space, for written bytes that are not in a dbuf. [SL §5.3.2, D8]
+//! The default dbuf of a space, which receives written bytes that are not in a dbuf. [SL §5.3.2,
+//! D8]
 
 use super::flight;
 use crate::aggregate::AllocationPool;
@@ -68,7 +69,7 @@ pub(super) struct BackingHandle {
 
 #[derive(Debug)]
 enum Pool {
-    /// The pool of a single stream, used without a lock.
+    /// The pool of a single stream, which is used without a lock.
     Own(Box<AllocationPool>),
     Shared(Arc<Mutex<AllocationPool>>),
 }

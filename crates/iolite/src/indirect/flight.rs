@@ -14,7 +14,7 @@
 //! - F4 A reader that violates the protocol reads bytes written later, in pools that it may read
 //!   anyway: so it damages only its own data.
 //! - F5 A ring that this process reads is released only up to the oldest entry under a claim
-//!   ([`Keeper`]). So the ring's writer holds the bytes for this process (F1, in the writer's
+//!   ([`Keeper`]). Thus the ring's writer holds the bytes for this process (F1, in the writer's
 //!   process), and this process holds them for its readers.
 
 use abi::RichPointer;
@@ -35,8 +35,9 @@ pub(super) struct Flights {
     upstream: Vec<Upstream>,
 }
 
-/// Segments held by one writer, with the state that shows whether they are still needed. When other
-/// writers of this process run short of memory, they release the segments that are not needed.
+/// The segments held by one writer, with the state that shows which of them are still needed. When
+/// other writers of this process run short of memory, they release the segments that are no longer
+/// needed.
 #[derive(Debug)]
 struct SharedFlights {
     segments: Mutex<VecDeque<Segment>>,
@@ -123,8 +124,8 @@ impl Flights {
         lock(&self.shared.segments)
     }
 
-    /// Returns the index of a followed input and a pointer into its ring's dbuf, if these bytes are
-    /// part of the block at which the input peeks; else `None`.
+    /// Searches the blocks at which the followed inputs peek for these bytes. Returns the index of
+    /// the input and a pointer to the bytes; `None` if the bytes are not in any of the blocks.
     pub(super) fn find_peeked(&self, slice: &[u8]) -> Option<(usize, RichPointer)> {
         let found = |(at, up): (usize, &Upstream)| up.keeper.peeked_pointer(slice).map(|p| (at, p));
         self.upstream.iter().enumerate().find_map(found)
@@ -143,8 +144,8 @@ impl Flights {
     }
 
     /// Claims the entry that an input is peeking at, until readers have passed `until` (F5).
-    /// Returns false and claims nothing if this process already holds so much of the input that the
-    /// input's writer might have to wait for it. A frozen input needs no claim.
+    /// Returns false and claims nothing if this process already holds so much of the input that it
+    /// could block the input's writer. A frozen input needs no claim.
     pub(super) fn claim_entry(
         &mut self,
         upstream: usize,
@@ -221,7 +222,7 @@ impl Drop for Upstream {
     }
 }
 
-/// State shared between an input and the outputs of the same process that forward its blocks.
+/// The state shared between an input and the outputs of the same process that forward its blocks.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     /// Bit mask of the slots of following outputs that are in use.
@@ -230,19 +231,21 @@ pub(crate) struct Keeper {
     needed: [AtomicU64; FOLLOWERS_MAX],
     /// Maximum number of entries that one output may hold.
     entries_max: u64,
-    /// Position of the entry at which the input peeks. The fields below are its pointer, its
-    /// address (0 if the input peeks at no entry), and the number of bytes of its dbuf that may be
-    /// held.
+    /// Position of the entry at which the input peeks.
     position: AtomicU64,
+    /// Pointer in the peeked entry, as two words.
     words: [AtomicU64; 2],
+    /// Address of the peeked bytes; 0 if the input does not peek at any entry.
     address: AtomicUsize,
+    /// Number of bytes that may be held of the dbuf of the peeked entry.
     window: AtomicU64,
+    /// True if the peeked bytes need no lease.
     is_frozen: AtomicBool,
 }
 
 /// Maximum number of outputs that forward blocks of one input without a copy.
 const FOLLOWERS_MAX: usize = 8;
-/// Number of bytes that may be held of a dbuf of unknown size.
+/// Number of bytes that may be held of a dbuf whose size is unknown.
 const UNKNOWN_SIZE_HELD_MAX: u64 = 256 << 10;
 
 impl Keeper {
@@ -363,8 +366,8 @@ pub(super) fn leave_to_sweep(flights: Flights, doorbells: Doorbells) {
 }
 
 impl SharedFlights {
-    /// Returns the position that all present readers have passed. A reader that publishes a false
-    /// position harms only itself (F4).
+    /// Returns the position that all readers still present have passed. A reader that publishes a
+    /// false position harms only itself (F4).
     fn passed_position(&self) -> u64 {
         let pages = self.store.readers.iter().enumerate();
         let there = pages.filter(|(at, page)| {

@@ -56,7 +56,7 @@ pub struct Input {
     /// Copy of the bytes of `current`.
     staging: Vec<u8>,
     staged: bool,
-    /// Number of passed entries after which they are released: an eighth of the ring.
+    /// Number of passed entries that are released together: an eighth of the ring.
     release_interval: u64,
     owed_bytes: u64,
     gone: bool,
@@ -83,7 +83,7 @@ struct Current {
 
 /// Offset that marks an entry as lent for forwarding without mapping its dbuf.
 const UNMAPPED: usize = usize::MAX;
-/// Number of consumed bytes after which passed entries are released.
+/// Number of consumed bytes after which passed entries are released, even if they are few.
 const OWED_BYTES: u64 = 64 << 10;
 
 impl Input {

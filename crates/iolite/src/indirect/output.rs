@@ -1,17 +1,18 @@
-//! The writing end of an indirect stream. It writes a pointer if the bytes are already in a dbuf,
-//! else a copy. [SL §5.3.2, §5.3.3]
+//! The writing end of an indirect stream, which writes a pointer if the bytes are already in a
+//! dbuf, and a copy otherwise. [SL §5.3.2, §5.3.3]
 //!
 //! A write performs up to three lookups, the cheapest first: the segment of the last hit, the
 //! address ranges of eight dbufs in one cache line, and the blocks at which followed inputs peek.
-//! Bytes that no lookup finds are copied into the backing dbuf. A pointer is sufficient in place of
-//! the bytes for these reasons, together with F1 to F5 of `flight`:
+//! Bytes that no lookup finds are copied into the backing dbuf. Writing a pointer instead of the
+//! bytes is sound for these reasons, together with F1 to F5 of `flight`:
 //! - S1 The ranges belong to memories to which this output holds references (`known`), so nothing
 //!   else can be mapped at their addresses.
 //! - S2 The caller of `write` borrows the slice. At that moment the lender of the slice holds its
 //!   segment (`Memory::lease_slice`), or the slice is peeked from an input, which is borrowed and
 //!   cannot release the entry (F5).
-//! - S3 Before the pointer is published, this output takes a hold of its own on the same segment or
-//!   entry (F1). The slice may then end, the pool may begin a new pass, and the input may advance.
+//! - S3 Before the pointer is published, this output takes its own hold on the same segment or
+//!   entry (F1). From then on, the borrow of the slice may end, the pool may reuse other segments,
+//!   and the input may advance.
 //! - S4 Bytes of an unfinished draft are unpublished and outside the filled range, so they never
 //!   match, and are copied like bytes outside all dbufs.
 
@@ -52,7 +53,7 @@ pub struct Output {
     limit: u64,
     /// Head position at which the next publication is due.
     publish_at: u64,
-    /// The lesser of `limit` and `publish_at`. A write before this position needs no check.
+    /// Position before which a write needs no check: the lesser of `limit` and `publish_at`.
     stop: u64,
     /// Number of bytes copied but not published.
     unpublished_bytes: usize,
@@ -62,8 +63,8 @@ pub struct Output {
     hot: HotSegment,
     ranges: Ranges,
     known: Vec<KnownDbuf>,
-    /// Position before which entries have been announced to readers as about to be overwritten;
-    /// used only in a ring that overwrites.
+    /// In a ring that overwrites, the position up to which the writer has announced to readers that
+    /// it overwrites entries.
     floor: u64,
     copied: u64,
 }
@@ -77,7 +78,7 @@ pub struct SplicedCounts {
     pub copied: u64,
 }
 
-/// A dbuf whose bytes can be written as pointers.
+/// A dbuf whose bytes the output can write as pointers.
 #[derive(Debug)]
 struct KnownDbuf {
     memory: Arc<Memory>,
@@ -154,8 +155,8 @@ impl Output {
 
     /// Follows an input, after which writes of bytes peeked in place from the input
     /// ([`Input::peek`](super::Input::peek)) produce pointers. The input holds such entries until
-    /// the readers of this output have passed them, so that the input's writer gets their memory
-    /// back later. A caller that waits for input must therefore wait for both streams
+    /// the readers of this output have passed them, so the input's writer gets their memory back
+    /// later. A caller that waits for input must therefore wait for both streams
     /// ([`splice::wait`](crate::splice::wait)). Returns false if the input has the maximum number
     /// of followers.
     pub fn follow(&mut self, input: &super::Input) -> bool {
@@ -192,8 +193,8 @@ impl Output {
     }
 
     /// Writes a block of up to `length` bytes in place in the backing dbuf: `fill` writes into the
-    /// block and returns the number of bytes written. Blocks and fails as [`Output::write`] does.
-    /// [SL §5.1, reserve and commit]
+    /// block and returns the number of bytes written. Blocks and fails like [`Output::write`]. [SL
+    /// §5.1, reserve and commit]
     pub fn write_with(
         &mut self,
         length: usize,

@@ -1,9 +1,10 @@
 //! Address ranges of up to eight dbufs in one cache line, searched by every write for the dbuf of
 //! its bytes. [SL §5.3.3]
 //!
-//! Input: the address of the bytes. Output: the known dbuf that contains the bytes. A range is one
-//! word: first page and page count. The segment of the last hit is checked before this cache line
-//! (`output`); if there are more than eight dbufs, their ranges replace each other in turn.
+//! Input: the address of the bytes. Output: the known dbuf that contains the bytes. Each range is
+//! one word, with the first page and the number of pages. A write checks the segment of the last
+//! hit before this cache line (`output`). If there are more than eight dbufs, their ranges replace
+//! each other in turn.
 
 /// Number of ranges in one cache line.
 pub(super) const RANGES: usize = 8;

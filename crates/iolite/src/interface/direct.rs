@@ -1,4 +1,4 @@
-//! Byte streams behind the common stream interface.
+//! Adapters that give byte streams the common stream interface.
 
 use super::{StreamReader, StreamWriter};
 use buffer::Fault;
@@ -32,8 +32,8 @@ impl ByteReader {
         &mut self.input
     }
 
-    /// Returns the address and the length of the next unread bytes in the stream's memory, as
-    /// [`Input::locate`] does. Works with any writer and any policy. Returns `None` if no bytes are
+    /// Returns the address and the length of the next unread bytes in the stream's memory, like
+    /// [`Input::locate`]. Works with any writer and any policy. Returns `None` if no bytes are
     /// published, and length 0 at the end of the stream.
     pub fn locate(&mut self) -> Result<Option<(*const u8, usize)>, Fault> {
         match self.peeked_bytes() {
@@ -42,7 +42,7 @@ impl ByteReader {
         }
     }
 
-    /// Consumes `count` located bytes, as [`Input::take_checked`] does. Returns false if the writer
+    /// Consumes `count` located bytes, like [`Input::take_checked`]. Returns false if the writer
     /// may have overwritten the bytes since they were located.
     pub fn take_checked(&mut self, count: usize) -> Result<bool, Fault> {
         if self.peeked_bytes().is_empty() {

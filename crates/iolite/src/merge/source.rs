@@ -1,4 +1,4 @@
-//! Readers whose streams can be merged: readers of blocks of any length, and readers of slots of
+//! The readers whose streams can be merged: those of blocks of any length, and those of slots of
 //! one size.
 
 use buffer::dbuf::fixed;
@@ -8,7 +8,7 @@ use buffer::{Fault, WriterCounts};
 use std::fmt;
 use std::os::fd::AsFd;
 
-/// The reading end of a stream of entire blocks. Sealed.
+/// The reading end of a stream of entire blocks. This trait is sealed.
 pub trait Source: ProducerEnd {}
 
 impl Source for Input {}

@@ -1,4 +1,4 @@
-//! Merging in order of timestamps, in which consumed blocks wait until no older block can arrive.
+//! Merging in order of timestamps. Consumed blocks wait until no older block can arrive.
 
 use super::{Merged, Next, Order, ProducerId};
 use buffer::Fault;
@@ -44,7 +44,7 @@ impl fmt::Debug for Stamped {
     }
 }
 
-/// The waiting blocks of one producer.
+/// The consumed blocks of one producer that have not been returned yet.
 #[derive(Debug, Default)]
 pub(super) struct StagedBlocks {
     blocks: VecDeque<(u64, Vec<u8>)>,

@@ -147,8 +147,8 @@ fn stamped_merge_yields_the_oldest_of_all_producers() {
     }
 }
 
-/// While one of two producers is silent, blocks of the other are returned after the window has
-/// passed. Late blocks of the silent producer are returned and counted.
+/// Expects blocks of a producer to be returned after the window has passed although the other
+/// producer is silent. Expects late blocks of the silent producer to be returned and counted.
 #[test]
 fn silent_producer_delays_no_other_and_is_late() {
     // A loaded machine may take longer than the patience to read the available blocks; repeat then.
@@ -274,7 +274,7 @@ fn long_block_is_staged_in_one_piece() {
     assert_eq!(merged.read(&mut out).unwrap(), Next::End);
 }
 
-/// One reader merges a stream of variable-size blocks with a stream of slots.
+/// Merges a stream of variable-size blocks with a stream of slots in one reader.
 #[test]
 fn streams_of_slots_are_merged_with_others() {
     use buffer::dbuf::fixed;

@@ -7,9 +7,9 @@
 //! first pointer into a dbuf ─► over that socket: the dbuf, before the pointer is published
 //! ```
 //!
-//! Possession of a reading end therefore permits reading, as with a pipe of bytes, also after the
-//! writer has exited. A process that splices the pointers of others obtains each
-//! dbuf once and passes it on; it maps nothing and touches no byte.
+//! As with a pipe of bytes, possession of a reading end therefore permits reading, even after the
+//! writer has exited. A process that splices the pointers of others obtains each dbuf once and
+//! passes it on; it maps nothing and touches no byte.
 
 use super::{PipeError, PipeShape, begins_with, share_ends};
 use crate::aggregate::holders::PeerId;
@@ -34,7 +34,8 @@ use forward::Forwarded;
 
 /// Tag of the message in a writing end.
 const MAGIC: u64 = u64::from_le_bytes(*b"SL pipe2");
-/// Size of a segment of the memory for copied bytes, and so of a copied block, in bytes.
+/// Size in bytes of a segment in the memory for copied bytes, which is also the maximum size of a
+/// copied block.
 const SEGMENT_SIZE: usize = 64 << 10;
 /// Minimum number of segments: one is written while others are read.
 const SEGMENTS_MIN: usize = 4;
@@ -42,8 +43,8 @@ const SEGMENTS_MIN: usize = 4;
 const BYTES_MAX: u64 = 1 << 36;
 
 /// Creates a pipe of `n` ends that carries pointers. `config` describes the ring of pointers;
-/// `bytes` is the size of the memory for bytes that are copied. Fails as [`mpipe`](super::mpipe())
-/// does.
+/// `bytes` is the size of the memory for bytes that are copied. Fails in the same cases as
+/// [`mpipe`](super::mpipe()).
 pub fn pointer_pipe(n: usize, config: &Config, bytes: usize) -> Result<Vec<OwnedFd>, PipeError> {
     let shape = PipeShape {
         magic: MAGIC,
@@ -139,10 +140,9 @@ impl PointerWriter {
         &mut self.output
     }
 
-    /// Moves up to `max` bytes from `from` as [`splice`] does, by pointer where `from` lends
-    /// blocks. Sends each dbuf to the readers before the first pointer into it. `from` obtains
-    /// dbufs of other processes through `space`, which is `None` if all dbufs belong to this
-    /// process.
+    /// Moves up to `max` bytes from `from`, like [`splice`], by pointer where `from` lends blocks.
+    /// Sends each dbuf to the readers before the first pointer into it. `from` obtains dbufs of
+    /// other processes through `space`, which is `None` if all dbufs belong to this process.
     pub fn splice_from<F: StreamReader>(
         &mut self,
         from: &mut F,

@@ -22,8 +22,8 @@ fn create_pool(number: u32) -> Pool {
     Pool::new(dbuf_id(number), PoolConfig { segment: SEGMENT_SIZE, segments: 4 }).unwrap()
 }
 
-/// Returns the byte expected at a position of a dbuf. Any slice can thus be verified by its
-/// position alone.
+/// Returns the byte expected at a position of a dbuf, so that the position of a slice suffices to
+/// verify its bytes.
 fn expected_byte(dbuf: u32, position: u64) -> u8 {
     (position.wrapping_mul(0x9e37_79b9) >> 7) as u8 ^ dbuf as u8
 }
@@ -99,8 +99,8 @@ fn every_memory_kind_resolves_and_every_fault_occurs() {
     assert_eq!(short, Err(Fault::TooLong { length, limit }));
 }
 
-/// One field of a valid pointer is changed to every kind of value, and the other fields to random
-/// values. Resolution returns exactly the bytes at that position, or a fault (T4).
+/// Changes one field of a valid pointer to every kind of value, and the other fields to random
+/// values. Expects resolution to return exactly the bytes at that position, or a fault (T4).
 #[test]
 fn forged_pointers_resolve_exactly_or_fail() {
     let mut random = Random::replayable();

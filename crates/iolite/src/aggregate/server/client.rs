@@ -70,8 +70,8 @@ impl Client {
         descriptor::peer_identity(&self.socket)
     }
 
-    /// Requests a dbuf as [`Client::ask`] does, and waits for the reply for at most `limit`. After
-    /// a timeout the client must not be used again.
+    /// Requests a dbuf like [`Client::ask`], but waits for the reply for at most `limit`. After a
+    /// timeout the client must not be used again.
     pub(crate) fn ask_within(
         &mut self,
         dbuf: DbufId,

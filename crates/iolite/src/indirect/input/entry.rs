@@ -8,8 +8,8 @@ use abi::ring::writer;
 use buffer::Fault;
 use buffer::atomic::acquire;
 
-/// A pointer that is not validated. The second part is the length of the dbuf's view, paired with
-/// true if the bytes need no lease. It is `None` if the dbuf is not mapped.
+/// A pointer that is not validated, with the length of its dbuf's view and true if the bytes need
+/// no lease. The second element is `None` if the dbuf is not mapped.
 pub(super) type Allegation = (RichPointer, Option<(usize, bool)>);
 
 /// Number of attempts of a reader in an overwriting ring before it reports that no block is

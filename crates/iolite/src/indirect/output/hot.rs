@@ -1,12 +1,12 @@
-//! Segment of the last hit, in which a write searches first. [SL §5.3.3]
+//! The segment of the last hit, in which a write searches first. [SL §5.3.3]
 
 use crate::view::count_leading_inside;
 use abi::{Class, Extent, RichPointer};
 use buffer::pool::Lease;
 use buffer::pool::address::EnclosingSegment;
 
-/// The segment in which the last write found its bytes. It is also the last segment in `flights`.
-/// The default contains no bytes.
+/// The segment in which the last write found its bytes, which is also the last segment in
+/// `flights`. The default contains no bytes.
 #[derive(Debug, Default)]
 pub(super) struct HotSegment {
     pub(super) address: usize,

@@ -1,4 +1,5 @@
-//! Room for entries and memory for blocks, freed by readers or by overwriting.
+//! Functions that make room for entries and free memory for blocks, by waiting for readers or by
+//! overwriting.
 
 use super::{HotSegment, Output};
 use abi::RichPointer;
@@ -8,8 +9,8 @@ use buffer::wait::Urgency;
 use buffer::{Fault, Policy};
 
 impl Output {
-    /// Ensures room for an entry, blocking if the policy is to block. Returns false if there is no
-    /// room and the policy is not to block.
+    /// Ensures that there is room for an entry, blocking if that is the policy. Otherwise returns
+    /// false if there is no room.
     #[cold]
     pub(super) fn make_room(&mut self) -> Result<bool, Fault> {
         if self.has_room()? {
@@ -71,9 +72,9 @@ impl Output {
         self.refresh_passed().map(|_| ())
     }
 
-    /// Ensures free memory in the backing dbuf. Blocks until readers have passed some of this
-    /// stream's blocks; memory held by other streams does not count. Returns false, without
-    /// blocking, if the policy is not to block.
+    /// Frees memory in the backing dbuf. If the policy is to block, blocks until readers have
+    /// passed some of this stream's blocks; memory held by other streams does not count. Otherwise
+    /// returns false at once.
     #[cold]
     pub(super) fn free_memory(&mut self) -> Result<bool, Fault> {
         self.extend_hold();
@@ -155,8 +156,8 @@ impl Output {
     /// Writes pointers to blocks of `origin`. Before the first pointer into a segment is written,
     /// `origin` must prove that it holds the segment; from then on this stream holds it as well.
     /// Waits for room like [`Output::write`]; pointers that find no room are counted as dropped.
-    /// Returns the number of pointers written. Cheaper than individual writes if all blocks of a
-    /// batch are in one segment.
+    /// Returns the number of pointers written. This is cheaper than individual writes if all blocks
+    /// of a batch are in one segment.
     pub fn put_all(
         &mut self,
         pointers: &[RichPointer],
