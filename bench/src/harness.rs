@@ -5,7 +5,7 @@ use crate::row::Row;
 use crate::sentinel::Sentinel;
 use std::sync::OnceLock;
 
-/// The words that select rows; empty selects all rows.
+/// Words that select rows by name; an empty list selects all rows.
 static SELECTED_WORDS: OnceLock<Vec<String>> = OnceLock::new();
 
 /// Restricts the run to rows whose name contains one of the words; an empty list selects all rows.

@@ -1,8 +1,8 @@
 //! Measurement of the cost of observing a flood, with samples of each observer in rounds.
 //!
 //! The cost has two parts: in the kernel, the additional time of sending compared with an
-//! unobserved veth pair, to which frames are sent alternately ([`Floods`]); and the processor time
-//! of the processes.
+//! unobserved veth pair that alternately receives the same number of frames ([`Floods`]); and the
+//! processor time of the processes.
 
 use crate::flood::{Floods, SendTimes};
 use crate::harness::median;

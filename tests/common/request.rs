@@ -1,8 +1,8 @@
 //! Complete requests: the text is parsed, checked and planned once, and the plan is run as often as
 //! a test needs.
 //!
-//! Input: a request, and test filters that take precedence over those of the catalog. Output:
-//! outcomes, about which this module asserts nothing.
+//! Input: a request, and test filters that take precedence over those of the catalog. Output: the
+//! outcomes; this module asserts nothing about them.
 
 use engine::build::{BuildError, BuiltPath, Settings, build};
 use engine::run::{Outcome, StopConditions, run, run_alone};

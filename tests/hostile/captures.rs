@@ -16,7 +16,7 @@ use wire::LinkType;
 
 /// Limit on processor time per megabyte of capture, in ns.
 const NS_PER_MEGABYTE_MAX: u64 = 100_000_000;
-/// Processor time allowed per run in addition, for setup and teardown of memory and files, in ns.
+/// Additional processor time per run, for setup and teardown of memory and files, in ns.
 const NS_PER_RUN: u64 = 10_000_000;
 /// Factor by which the limits grow in a debug build, chosen for zlib, which is the slowest without
 /// optimization.
@@ -31,10 +31,11 @@ const OUTPUT_DIRECTORY: &str = "out";
 
 /// A set of requests, and the mutations of the captures that they replay.
 struct Sweep {
-    /// Returns the requests for a capture file and an output directory. Every capture passes the
-    /// first `always_run` requests, and `rounds` of the remaining ones in rotation.
+    /// Returns the requests for a capture file and an output directory.
     requests: fn(&Path, &Path) -> Vec<String>,
+    /// Number of requests, the first ones, that every capture passes.
     always_run: usize,
+    /// Number of other requests that a capture passes, chosen in rotation.
     rounds: usize,
     /// Number of mutations of each capture.
     mutations: MutationCounts,

@@ -38,7 +38,7 @@ const BOUNDARY_VALUES: [u64; 9] = [
     u64::MAX,
 ];
 
-/// Returns the argument lists with which a filter is tested.
+/// Returns the argument lists to test a filter with.
 fn argument_lists(d: &'static Description) -> Vec<Vec<String>> {
     let mut sets = vec![example_words(d)];
     if !sets[0].is_empty() && Node::new(d, &[]).is_ok() {
@@ -170,8 +170,8 @@ impl FilterUnderTest {
     }
 }
 
-/// Returns the number of blocks that a filter has consumed, dropped or still holds, according to
-/// its counters.
+/// Returns the number of blocks that a filter consumed or dropped, or still holds, according to its
+/// counters.
 fn consumed_or_held(counts: &Counts) -> u64 {
     let all = [counts.consumed, counts.held, counts.evicted, counts.no_room];
     all.iter().chain(&counts.dropped).map(|amount: &Amount| amount.blocks).sum()

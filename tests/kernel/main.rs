@@ -42,8 +42,8 @@ use testkit::{Random, need};
 
 const HOOKS: [Hook; 3] = [Hook::Tc, Hook::Xdp, Hook::Socket];
 
-/// Runs `work` for every target, in a thread that has the capabilities with which programs for that
-/// target are loaded.
+/// Runs `work` for every target, in a thread with the capabilities used to load programs for that
+/// target.
 fn for_every_target<T: Send>(work: impl Fn(Target) -> T + Sync) -> Vec<T> {
     let mut done: Vec<T> = HOOKS.map(|place| work(place.into())).into();
     done.extend(without_perfmon(|| HOOKS.map(|place| work(Target::hardened(place)))));

@@ -24,7 +24,7 @@ const OPERATION_TIMEOUT: Duration = Duration::from_secs(60);
 const KERNEL_EXIT_NS: f64 = 1e8;
 /// Assumed cost of a frame in a twin, in ns.
 const TWIN_NS: f64 = 5e7;
-/// Number of frames per batch, in which the frames for port 9 are evenly distributed.
+/// Number of frames per batch; the frames for port 9 are evenly distributed in it.
 const BATCH_FRAMES: u64 = 320;
 
 fn machine_with_assumed_costs() -> Machine {

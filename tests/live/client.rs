@@ -18,7 +18,7 @@ use testkit::net::{LIMIT, Namespace, SERVER, SERVER6, wait_until};
 const CONCURRENT_CONNECTIONS: usize = 8;
 /// Maximum requests per second, low enough for an unoptimized observer.
 const REQUESTS_PER_SECOND_MAX: u32 = 4_000;
-/// The part of each second in which requests are started, in ms.
+/// The window within each second for starting requests, in ms.
 const START_WINDOW_MS: Range<u32> = 30..950;
 
 /// The result of sending requests.

@@ -134,8 +134,8 @@ fn p3_frames_stay_in_rings_of_their_user_when_memory_is_reused() {
     assert!(program_ids(&pair).is_empty());
 }
 
-/// The program is loaded as by a daemon without CAP_PERFMON, and each request receives its own
-/// frames.
+/// The program is loaded without CAP_PERFMON, as a daemon loads it, and each request receives its
+/// own frames.
 #[test]
 fn o7_ten_requests_of_five_users_share_one_hardened_program() {
     const REQUESTS: u16 = 10;

@@ -1,5 +1,5 @@
 //! Test of the paper's first shell job over PipesFS, with the requests of a real client to a real
-//! server over a cable. [SL §4.1]
+//! server over a veth pair. [SL §4.1]
 
 use crate::observer::streamline_program;
 use crate::scratch::Scratch;

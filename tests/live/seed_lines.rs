@@ -1,5 +1,5 @@
 //! Test of the example requests of the papers, as printed there: each either runs over frames from
-//! a virtual cable, or is refused with a message that names the filter to use instead. [SL §4.1 to
+//! a veth pair, or is refused with a message that names the filter to use instead. [SL §4.1 to
 //! §4.3; Th §5.4]
 //!
 //! Some of the papers' requests have no source; `rx |` is then added in front. `f`, `a` and `b` of
@@ -20,7 +20,7 @@ enum ExpectedOutcome {
     /// bytes that the program received.
     RunsWithReader(&'static str, fn(&ObserverResult, &[u8])),
     /// The request runs while a program writes the capture to this named end. The frames of the
-    /// capture arrive at the other end of the cable.
+    /// capture arrive at the other end of the veth pair.
     RunsWithWriter(&'static str, fn(&ObserverResult)),
     /// The request is refused with a message that contains this hint.
     Refused(&'static str),

@@ -34,7 +34,7 @@ const TARGETS: [Target; 4] = [
 /// is missing.
 type LoadPermission = Option<()>;
 
-/// Loads the program as in production.
+/// Loads the program in the same way as the product does.
 fn load_if_permitted(allowed: LoadPermission, program: &Program) -> Option<KernelJudge> {
     allowed.map(|()| match program.hardened {
         true => without_perfmon(|| KernelJudge::load(program, "dport")),

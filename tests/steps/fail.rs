@@ -53,7 +53,7 @@ fn fail_each_step_of(wanted: impl Fn(&RequestShape) -> bool) {
 /// Fixture of a trial: a directory, a network and the initial resources.
 struct Trial {
     pair: Pair,
-    /// The directory in which requests write.
+    /// The directory that requests write to.
     folder: Scratch,
     capture: PathBuf,
     /// The resources of this process before any request.

@@ -5,7 +5,7 @@ use crate::captures;
 use crate::messages;
 use std::path::Path;
 
-/// The texts for which the rules of each case search the response body.
+/// The texts that the rules of each case search for in the response body.
 const BODY_TEXTS: [&[u8]; 2] = [b"EICAR-STANDARD-ANTIVIRUS-TEST-FILE", b"X5O!P%@AP[4"];
 
 /// Cases in which we do not emit the body, with the reasons.

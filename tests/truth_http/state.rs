@@ -80,7 +80,7 @@ fn assert_lost_state_is_detected(captures: &Captures) {
     }
 }
 
-/// The state that new instances are given.
+/// The state restored in new instances.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RestoredState {
     All,

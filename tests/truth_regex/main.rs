@@ -29,8 +29,8 @@ const PATTERNS: &[&str] = &[
     r"\AGET /",
 ];
 
-/// The first bytes of SSH, RTSP and telnet streams, as one pattern. Text in front of the SSH
-/// version is tested elsewhere.
+/// The first bytes of SSH, RTSP and telnet streams, as one pattern. Text before the SSH version is
+/// tested elsewhere.
 const FIRST_BYTES: &str = concat!(
     r"\A(SSH-[12]\.[0-9]+-[!-~]|RTSP/[12]\.[0-9] [1-6]",
     r"|[A-Z_]{3,} [^\x00-\x20]+ RTSP/[12]\.[0-9]\r?\n",

@@ -13,9 +13,9 @@ use std::path::Path;
 pub(crate) struct Stream {
     pub(crate) ends: [String; 2],
     pub(crate) sides: [Vec<StreamSpan>; 2],
-    /// A flag for each side, which is true if the stream began with a SYN.
+    /// For each side, true if the stream began with a SYN.
     pub(crate) has_begun: [bool; 2],
-    /// A flag for each side, which is true if the end of the stream was reported.
+    /// For each side, true if the end of the stream was reported.
     pub(crate) has_ended: [bool; 2],
 }
 

@@ -23,7 +23,7 @@ use programs::{LiveProgram, OUR_NAME, Observation, RunPurpose};
 use std::cell::{Cell, RefCell};
 use testkit::net::{Cable, Pair};
 
-/// Divisor of the capture size that is given for all benches.
+/// Divisor of the capture size in the options, which is meant for all benches.
 const SIZE_DIVISOR: u64 = 5;
 /// Number of bisection steps in the search for the highest rate.
 const BISECTION_STEPS: usize = 6;

@@ -52,16 +52,16 @@ const BLOCKS_PER_NOTIFICATION: [(usize, &str); 10] = [
 ];
 /// Ring size of the paper's figure in bytes.
 const RING_SIZE: usize = 16 << 20;
-/// Ring sizes to which goal G9 applies in bytes, each with its name in rows.
+/// Ring sizes in bytes that goal G9 covers, each with its name in rows.
 const SMALL_RING_SIZES: [(usize, &str); 3] =
     [(64 << 10, "64 KB"), (256 << 10, "256 KB"), (1 << 20, "1 MB")];
-/// Maximum ring size in bytes for which G9 states a goal.
+/// Maximum ring size in bytes with a goal in G9.
 const GOAL_RING_SIZE_MAX: usize = 256 << 10;
 /// Round trip of a cache line in ns below which both processors share a cache (BASELINES).
 const SAME_CACHE_NS: f64 = 250.0;
 /// Minimum duration of a measurement in ns.
 const MEASUREMENT_NS_MIN: u64 = 40_000_000;
-/// Duration for which an idle reader waits, in ns.
+/// Waiting time of an idle reader, in ns.
 const IDLE_WAIT_NS: u64 = 300_000_000;
 
 /// The mode of notification.

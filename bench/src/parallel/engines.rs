@@ -2,8 +2,8 @@
 //! with one process. FEATURES N7
 //!
 //! The command runs over a capture. A row is the number of blocks per second, measured from the
-//! moment at which all processes run. The bench fails unless every candidate delivers the same
-//! blocks to the sink.
+//! moment when all processes run. The bench fails unless every candidate delivers the same blocks
+//! to the sink.
 
 use crate::harness::{Better, Samples, median, rows_of_samples};
 use crate::processes::streamline_path;

@@ -9,7 +9,7 @@ pub(super) const BLOCKS_COUNTER: &str = "blocks";
 /// Name of the sink's counter of the order-dependent sum.
 pub(super) const SUM_COUNTER: &str = "order-dependent sum";
 
-/// Number of bytes of a block that enter the sum: the headers, and the sequence number behind them.
+/// Number of bytes of a block that enter the sum: the headers, and the sequence number after them.
 const SUMMED_BYTES: usize = 64;
 
 /// The filter of configurable cost.

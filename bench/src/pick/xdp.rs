@@ -20,7 +20,7 @@ const BATCH_FRAMES: usize = 64;
 /// Number of empty polls before the reader sleeps: a wake-up costs the sender more than these
 /// polls.
 const POLLS_BEFORE_SLEEP: u32 = 1000;
-/// Interval at which a sleeping reader checks for the end.
+/// Interval between two checks of a sleeping reader for the end.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The selecting process, as the bench handles it.

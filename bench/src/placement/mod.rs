@@ -92,7 +92,7 @@ struct PlacementBench {
 /// Processor times per frame in ns, one per round.
 #[derive(Clone, Debug, Default)]
 struct FrameCosts {
-    /// Time in addition to that of unobserved sending.
+    /// Time beyond that of unobserved sending.
     added_ns: Vec<f64>,
     /// Total time.
     total_ns: Vec<f64>,

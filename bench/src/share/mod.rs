@@ -113,7 +113,7 @@ impl ShareBench<'_> {
         }
     }
 
-    /// Measures `count` users, whose sinks are pinned by the text `pin`.
+    /// Measures `count` users; the text `pin` pins their sinks.
     fn measure_users(&mut self, count: u16, pin: &str) -> Result<ObserverSample, String> {
         let users = self.daemon.start_users(&self.floods.observed.pair.server, count, pin)?;
         let processes = [self.daemon.process_ids(), users.process_ids()].concat();

@@ -28,7 +28,7 @@ use testkit::net::{Cable, Pair, SERVER_DEVICE, wait_until};
 
 /// The name of the row.
 const ROW: &str = "10 tails of one user";
-/// The ends of the requests, each behind the prefix.
+/// The tails of the requests, each of which follows the prefix.
 const TAILS: [&str; 10] = [
     "|request json",
     "|response json",
@@ -45,7 +45,7 @@ const TAILS: [&str; 10] = [
 const NO_TAIL: &str = "| discard";
 /// Frames per second.
 const RATE: f64 = 50_000.0;
-/// Divisor of the capture size that is given for all benches.
+/// Divisor of the capture size in the options, which is meant for all benches.
 const SIZE_DIVISOR: u64 = 5;
 /// Ring size of the source in MB.
 const RING_MB: u32 = 16;

@@ -13,7 +13,7 @@ use testkit::net::{Namespace, SERVER_DEVICE, wait_until};
 
 /// The uid of the first user.
 const FIRST_UID: u32 = 41_300;
-/// The filters with which all requests begin.
+/// The filters at the beginning of all requests.
 const COMMON_FILTERS: [&str; 3] = ["ip", "udp", "dport"];
 
 /// A daemon in a directory that all users may enter.
@@ -60,8 +60,8 @@ impl SharedDaemon {
         self.daemon.process_ids()
     }
 
-    /// Starts a request for each user, in which the sink has the pin `pin`, and waits until all
-    /// requests are part of the program.
+    /// Starts a request for each user, with its sink pinned by `pin`, and waits until all requests
+    /// are part of the program.
     pub(super) fn start_users(
         &self,
         space: &Namespace,

@@ -18,7 +18,7 @@ use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::OwnedFd;
 use sys::process::identity;
 
-/// The method by which a block reaches the other side.
+/// The method of moving a block to the other side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SpliceMethod {
     Peek,

@@ -23,7 +23,7 @@ const BYTES: u64 = 1 << 30;
 const CALL_BYTES: usize = 1 << 20;
 /// The port of the stream, which no request takes.
 const PORT: u16 = 7;
-/// The request beside the stream.
+/// The request that runs beside the stream.
 const LINE: &str = "rx server0 take \"udp port 53\" | count";
 /// The value of `XDP_PASS`.
 const PASS: i32 = 2;

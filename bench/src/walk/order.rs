@@ -45,7 +45,7 @@ struct HandWalk {
     filters: Vec<(Filter, Counts)>,
     memory: Vec<u8>,
     entries: Vec<Entry>,
-    /// Memory for batches, reused as by a space.
+    /// Memory for batches, reused from batch to batch as in a space.
     batch_memory: Vec<BatchMemory>,
 }
 

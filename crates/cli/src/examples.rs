@@ -11,7 +11,7 @@ use std::path::Path;
 /// The capture that the examples and the book read.
 const CAPTURE: (&str, &[u8]) = ("web.pcap", include_bytes!("../../../examples/web.pcap"));
 
-/// Names and texts of the examples, in the order in which they are printed.
+/// Names and texts of the examples, in printing order.
 const EXAMPLES: &[(&str, &str)] = &[
     ("packets", include_str!("../../../examples/packets.pipe")),
     ("classes", include_str!("../../../examples/classes.pipe")),

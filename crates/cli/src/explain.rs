@@ -98,8 +98,8 @@ fn find_neighbors(plan: &Plan) -> NeighborFindings {
     found
 }
 
-/// Returns the interfaces at which a source takes frames from the host. Each is paired with the
-/// number of rules installed in its network device, or with the reason why the device cannot select
+/// Returns the interfaces where a source takes frames from the host. Each is paired with the number
+/// of rules installed in its network device, or with the reason why the device cannot select
 /// frames.
 fn redirecting_devices(plan: &Plan) -> Vec<(String, Result<u32, String>)> {
     let takes = |node: &pipeline::graph::Node| {
@@ -129,8 +129,8 @@ fn devices_json(plan: &Plan) -> Vec<Object> {
 }
 
 /// Returns the sinks whose output other programs read from a ring. Each entry has the name of the
-/// sink, the least and the greatest size of the ring in bytes, and a flag that is true if the
-/// request specifies the size.
+/// sink, the least and the greatest size of the ring in bytes, and true if the request specifies
+/// the size.
 fn reader_rings(plan: &Plan) -> Vec<(String, (usize, usize), bool)> {
     let names = explain::unique_names(&plan.graph);
     let ring = |(id, node): (pipeline::graph::NodeId, &pipeline::graph::Node)| {

@@ -112,7 +112,7 @@ pub(crate) fn run_ready(ready: Ready, given: &RunArguments) -> Result<Finished, 
 pub(crate) struct StartNotifier(Option<OwnedFd>);
 
 impl StartNotifier {
-    /// The notifier of a path in the foreground, for which no process waits.
+    /// The notifier of a path in the foreground, which no process waits for.
     pub(crate) const FOREGROUND: Self = Self(None);
 
     /// Detaches this process from the terminal if the path runs in the background.

@@ -24,7 +24,7 @@ pub struct SpaceStatus {
     /// The kernel's statistics of the task, read before the space was queried, or `None` if the
     /// task has ended.
     pub task: Option<Task>,
-    /// The edge of the plan on which the space waits for room, or `None` if it does not wait.
+    /// The edge of the plan that the space waits to write to, or `None` if it does not wait.
     pub held_up: Option<usize>,
     /// Bytes of memory that back the space's own pools. For a thread, the value is from its last
     /// response.

@@ -77,13 +77,13 @@ pub struct TapRequest {
     pub classes: Option<String>,
     /// The form in which blocks are written.
     pub form: StreamForm,
-    /// The position at which the tap starts; `None` to start with the next block.
+    /// The start position of the tap; `None` to start with the next block.
     pub since: Option<TapOrigin>,
     /// The policy for blocks that the reader does not read in time.
     pub policy: OverrunPolicy,
     /// Time without progress of the reader after which the tap ends.
     pub patience: Duration,
-    /// Write end of a pipe, to which the capture is written.
+    /// Write end of the pipe that receives the capture.
     pub pipe: OwnedFd,
 }
 

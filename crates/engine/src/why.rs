@@ -40,7 +40,7 @@ pub struct NodeFate {
     pub consumed: u64,
     /// Blocks that the node held.
     pub held: u64,
-    /// The longest time for which the node held a block, in ns.
+    /// The longest time that the node held a block, in ns.
     pub held_max: Time,
     /// Held blocks that the node released.
     pub released: u64,
@@ -71,7 +71,7 @@ struct QueryState {
     rows: BTreeMap<usize, NodeFate>,
     /// Sessions of the flow, each with the node that assigned its number.
     sessions: HashSet<(usize, u32)>,
-    /// Held blocks by node and key, each with the time at which the hold began.
+    /// Held blocks by node and key, each with the start of its hold.
     held: HashMap<(usize, u64), Time>,
     /// Packet numbers of the flow's frames, by frame key.
     numbers: HashMap<u64, u64>,

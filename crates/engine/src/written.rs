@@ -54,7 +54,7 @@ impl Live {
         }
     }
 
-    /// Returns the form in which bytes that are written to the output of a node leave it.
+    /// Returns the form of the blocks that are made from bytes written to a node's output.
     fn written_form(&self, number: usize, capture: bool) -> Result<WrittenForm, TapError> {
         let (Some(plan), Some(at)) = (self.plan(), self.node_with_number(number)) else {
             return Err(TapError::Which("there is no such node".to_owned()));

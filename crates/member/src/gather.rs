@@ -138,8 +138,7 @@ mod tests {
     /// A user whose peers reply.
     const REPLYING_USER: u32 = 41_002;
 
-    /// Queries peers, each of which is given by its user and a flag that is true if the peer
-    /// replies. Returns the answers.
+    /// Queries peers, each given as its user and true if it replies. Returns the answers.
     fn query_peers(peers: &[(u32, bool)], limit: Duration) -> Vec<Option<()>> {
         let peers: Vec<(u32, bool)> = peers.to_vec();
         let mut kept: Vec<OwnedFd> = Vec::new();

@@ -33,8 +33,8 @@ fn unnumbered_name(graph: &Graph, id: NodeId) -> String {
     }
 }
 
-/// Formats a node as in a request, with its mark and with those arguments that differ from their
-/// defaults.
+/// Formats a node in the syntax of a request, with its mark and with those arguments that differ
+/// from their defaults.
 #[must_use]
 pub fn node_text(graph: &Graph, id: NodeId) -> String {
     match &graph.node(id).step {
@@ -47,7 +47,8 @@ pub fn node_text(graph: &Graph, id: NodeId) -> String {
     }
 }
 
-/// Formats a node as in a request, without its mark. Measured costs are stored under this text.
+/// Formats a node in the syntax of a request, without its mark. Measured costs are stored under
+/// this text.
 #[must_use]
 pub fn cost_key(graph: &Graph, id: NodeId) -> String {
     match &graph.node(id).step {
@@ -76,8 +77,8 @@ fn with_arguments(mut text: String, used: &Use) -> String {
     text
 }
 
-/// Formats the value of an argument as in a request, but without quotes. Bytes that are not UTF-8
-/// become U+FFFD.
+/// Formats the value of an argument in the syntax of a request, but without quotes. Bytes that are
+/// not UTF-8 become U+FFFD.
 pub(crate) fn unquoted_value(parameter: &Parameter, value: &Value) -> String {
     match value {
         Value::Text(text) => text.clone(),
@@ -98,7 +99,7 @@ fn value_text(parameter: &Parameter, value: &Value) -> String {
     }
 }
 
-/// Formats a number of millionths as in a request, such as `2` or `0.5`.
+/// Formats a number of millionths in the syntax of a request, such as `2` or `0.5`.
 fn factor_text(millionths: u64) -> String {
     let text = format!("{}.{:06}", millionths / 1_000_000, millionths % 1_000_000);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -121,7 +122,7 @@ pub(crate) fn quoted_unless_word(bytes: &[u8]) -> String {
     text
 }
 
-/// Formats a Boolean section as in a request.
+/// Formats a Boolean section in the syntax of a request.
 fn body_text(body: &Boolean, outer: bool, name: &dyn Fn(NodeId) -> String) -> String {
     let list = |links: &[Link], symbol: &str| {
         let part = |link: &Link| {

@@ -27,7 +27,7 @@ pub use terms::{
 pub struct SharedPrefixes {
     /// The possible cuts, from the longest prefix to the shortest. There is at least one.
     pub cuts: Vec<Cut>,
-    /// Index of the cut at which a process is started if no prefix runs yet. This is the longest
+    /// Index of the cut whose prefix gets a process if no prefix runs yet. This is the longest
     /// prefix in which no filter after the one that reassembles connections has arguments, because
     /// most requests have such a prefix.
     pub start: usize,
@@ -90,9 +90,9 @@ pub fn split_prefix(text: &str, registry: &dyn Registry) -> Result<SharedPrefixe
     if cuts.cuts.is_empty() { refused(why.to_owned()) } else { Ok(cuts) }
 }
 
-/// Returns the prefixes with which a request begins, from the longest to the shortest. This
-/// includes a prefix that the request already reads from another process. The list is empty if the
-/// beginning cannot be shared.
+/// Returns the possible prefixes of a request, from the longest to the shortest. This includes a
+/// prefix that the request already reads from another process. The list is empty if the beginning
+/// cannot be shared.
 #[must_use]
 pub fn request_prefixes(text: &str, registry: &dyn Registry) -> Vec<String> {
     let (request, _) = parse(text);

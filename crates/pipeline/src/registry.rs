@@ -20,8 +20,8 @@ pub trait Registry {
         self.find(name).filter(|entry| entry.kind == FilterKind::Source)
     }
 
-    /// Returns the entry for this name in front of other filters. If a filter and a sink have the
-    /// same name (such as `pcap`), returns the filter.
+    /// Returns the entry for this name before other filters. If a filter and a sink have the same
+    /// name (such as `pcap`), returns the filter.
     fn find_filter(&self, name: &str) -> Option<&'static Description> {
         self.find(name)
     }
@@ -36,7 +36,7 @@ pub trait Registry {
     /// number (`thread*`).
     fn spaces(&self) -> Vec<&str>;
 
-    /// Returns the registry to which this registry adds names, or `None` if it adds none.
+    /// Returns the registry that this registry adds names to, or `None` if it adds none.
     fn base(&self) -> Option<&dyn Registry> {
         None
     }

@@ -5,18 +5,17 @@ use std::sync::Arc;
 
 use crate::graph::Graph;
 
-/// The set of requests with which a request shares the ring in which its frames arrive. A process
-/// that maps a ring can read all of it, so sharing needs consent. The variants are the co-location
-/// rules of the paper.
+/// The set of requests that share the ring for arriving frames with a request. A process that maps
+/// a ring can read all of it, so sharing needs consent. The variants are the co-location rules of
+/// the paper.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub enum Share {
-    /// With the requests of the same user.
+    /// The requests of the same user.
     #[default]
     User,
-    /// With the requests of all members of a group (a name or a number) that ask for the same
-    /// sharing.
+    /// The requests of all members of a group (a name or a number) that ask for the same sharing.
     Group(Arc<str>),
-    /// With the requests of all users that ask for the same sharing.
+    /// The requests of all users that ask for the same sharing.
     World,
 }
 
@@ -42,7 +41,7 @@ impl Share {
     }
 }
 
-/// Formats the value as in a request.
+/// Formats the value in the syntax of a request.
 impl Display for Share {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {

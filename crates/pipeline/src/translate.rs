@@ -133,7 +133,7 @@ fn translate_first_error(
     })
 }
 
-/// Translates further stages until the request passes the checks. Returns `None` after `rounds`
+/// Translates more stages until the request passes the checks. Returns `None` after `rounds`
 /// stages.
 fn translate_stages(
     translation: Translation,
@@ -316,7 +316,7 @@ fn argument_as_label(entry: &Description, arguments: &[&str]) -> Option<String> 
     fits.then(|| format!("{} |{}", entry.name, classes.join(",").replace('-', ":")))
 }
 
-/// Returns the request in front of a shell command, which prints text.
+/// Returns the request before a shell command; it prints text.
 fn request_before_shell(
     text: &str,
     stages: &[Span],

@@ -6,7 +6,7 @@ use common::{read_cases, request_text, update_cases};
 use pipeline::language::diagnose::Diagnostic;
 use pipeline::language::parse;
 
-/// Formats the result of parsing a request as in the case file.
+/// Formats the result of parsing a request in the format of the case file.
 fn format_result(line: &str) -> Vec<String> {
     let (request, mistakes) = parse(&request_text(line));
     if mistakes.is_empty() {

@@ -27,8 +27,8 @@ impl Prepared {
         Ok(ready)
     }
 
-    /// Builds the plan like [`build`](Self::build), with further options such as a record to replay
-    /// or the trace of a flow.
+    /// Builds the plan like [`build`](Self::build), with additional options, such as a record to
+    /// replay or the trace of a flow.
     pub fn build_with(self, options: &Options, extras: PathOptions) -> Result<Ready, OpenError> {
         let steps = options.steps.clone();
         let helper = options.helper.clone();

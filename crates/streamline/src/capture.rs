@@ -39,8 +39,8 @@ pub struct CaptureSettings {
     pub filter: Option<String>,
     /// Memory for unread frames over all processors, in bytes; `None` for the default.
     pub ring: Option<u64>,
-    /// Maximum time in nanoseconds by which the notification of a frame may be delayed; `None` for
-    /// the default. At 0 each frame notifies.
+    /// Maximum delay of the notification of a frame, in nanoseconds; `None` for the default. At 0
+    /// each frame notifies.
     pub delay_ns: Option<u64>,
     /// True to leave out the frames that the host sends.
     pub received_only: bool,

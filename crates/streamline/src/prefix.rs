@@ -85,8 +85,8 @@ fn join_running(
     Ok((cut.rest, graph))
 }
 
-/// Returns the cut after the longest prefix that runs, or the cut for which a process should be
-/// started, if that cut is longer.
+/// Returns the cut after the longest running prefix, or the cut that should get a process, if that
+/// cut is longer.
 fn choose_cut(mut found: SharedPrefixes) -> Cut {
     let longer = found.cuts.iter().take(found.start);
     let running = longer.into_iter().position(|cut| shared::is_offered(&cut.prefix));

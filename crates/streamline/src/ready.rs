@@ -173,7 +173,7 @@ pub struct Results {
 }
 
 impl Results {
-    /// Returns the report, from which sentences, tables and JSON are made.
+    /// Returns the report, which formats sentences, tables and JSON.
     #[must_use]
     pub fn report(&self) -> Report<'_> {
         Report::new(&self.plan, &self.outcome, &self.crashes).with_workers(&self.workers)

@@ -137,7 +137,7 @@ fn run_all_chains(point: AttachPoint) -> Option<Vec<TwinRun>> {
     Some(all)
 }
 
-/// Returns the number of packets in these runs for which `such` returns true.
+/// Returns the number of packets in these runs that satisfy `such`.
 fn count_packets(runs: &[TwinRun], such: impl Fn(&Record) -> bool) -> usize {
     runs.iter().flat_map(|run| &run.records).filter(|record| such(record)).count()
 }

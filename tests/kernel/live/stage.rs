@@ -153,9 +153,9 @@ impl<'p> RecordedProgram<'p> {
     }
 }
 
-/// Attaches a program, in front of all others, that puts a VLAN tag into the metadata of every
-/// frame addressed to zeros, like a VLAN device. The tag has the protocol 0x8100 if the frame
-/// length is even, and 0x88a8 if it is odd.
+/// Attaches a program, ahead of all others, that puts a VLAN tag into the metadata of every frame
+/// addressed to zeros, like a VLAN device. The tag has the protocol 0x8100 if the frame length is
+/// even, and 0x88a8 if it is odd.
 pub(super) fn attach_tagger(device: &str, side: Side) -> Link {
     /// The helper BPF_FUNC_skb_vlan_push.
     const SKB_VLAN_PUSH: i32 = 18;

@@ -26,7 +26,7 @@ const ADDRESSES: [[&str; 2]; 5] = [
     ["fd79::1", "fd79::2"],
 ];
 
-/// The network to which twins are attached: a veth pair with a client and a server.
+/// The network that twins are attached to: a veth pair with a client and a server.
 pub(super) struct Network {
     pub(super) pair: Pair,
     ends: &'static [[&'static str; 2]],

@@ -258,7 +258,7 @@ impl Explorer<'_> {
     }
 }
 
-/// Returns the constants with which the program compares, masks and adds.
+/// Returns the constants that the program compares with, masks with or adds.
 fn compared_constants(program: &Program) -> BTreeSet<u32> {
     let immediate = program.code.iter().filter(|insn| insn.code & SOURCE_REG == 0);
     let used = immediate.filter(|insn| {

@@ -1,7 +1,7 @@
 //! Completion of the arguments of commands on paths.
 //!
-//! Prints every candidate for the incomplete word, one per line, given the command and the words in
-//! front of it: the user's paths, or nodes and spaces of a given path. Without a daemon, or if the
+//! Prints every candidate for the incomplete word, one per line, given the command and the words
+//! before it: the user's paths, or nodes and spaces of a given path. Without a daemon, or if the
 //! path does not reply, there are no candidates.
 
 use crate::status::Status;

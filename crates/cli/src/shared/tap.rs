@@ -62,7 +62,7 @@ pub(super) fn run(given: &TapArguments) -> Result<Status, Status> {
     Ok(status)
 }
 
-/// Describes the position at which a tap starts.
+/// Describes the start position of a tap.
 fn describe_start(path: &str, began: &TapStart, asked: bool) -> String {
     let TapStart { block, past, ago_ns, remembers } = *began;
     let path = escape_hidden(path);

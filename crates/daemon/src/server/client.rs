@@ -38,7 +38,7 @@ pub(super) struct Worker {
     pub(super) number: u32,
     /// Pidfd of the process; readable after the process has exited.
     pub(super) process: OwnedFd,
-    /// Socket over which connections of admitted clients are passed to the process.
+    /// Socket that passes connections of admitted clients to the process.
     pub(super) admissions: Connection,
 }
 

@@ -102,7 +102,7 @@ struct PathObserver {
     staged: Option<MadeStages>,
     /// True once the user has been told that the counters of kernel programs are unreadable.
     blind: bool,
-    /// Numbers of the sink nodes for which a move to a thread of their own was already tried.
+    /// Numbers of the sink nodes that have been tried in a thread of their own.
     relieved: HashSet<usize>,
 }
 

@@ -17,8 +17,7 @@ use std::collections::HashSet;
 pub(super) struct MoveThreshold {
     /// Minimum saving per block, as a fraction of its current cost.
     saving_min: f64,
-    /// Number of agreeing observations required in addition to the number that adding replicas
-    /// requires.
+    /// Number of agreeing observations beyond those required to add replicas.
     extra_votes: u32,
 }
 

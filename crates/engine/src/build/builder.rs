@@ -200,14 +200,14 @@ impl<'p> Builder<'p> {
         }
     }
 
-    /// Returns the space in which a node receives its blocks, or for a program the space that feeds
+    /// Returns the space where a node receives its blocks, or for a program the space that feeds
     /// it. Returns `None` if that space belongs to another component.
     pub(super) fn entry_space(&self, node: NodeId) -> Option<usize> {
         let space = entry_thread(self.plan, self.plan.placements[node.0].input_space);
         self.spaces.iter().position(|s| *s == space)
     }
 
-    /// Returns the space in which a node emits its blocks, or for a program the space that receives
+    /// Returns the space where a node emits its blocks, or for a program the space that receives
     /// its output. Returns `None` if that space belongs to another component.
     pub(super) fn exit_space(&self, node: NodeId) -> Option<usize> {
         let space = entry_thread(self.plan, self.plan.placements[node.0].output_space);
@@ -234,7 +234,7 @@ pub(super) fn thread_spaces(plan: &Plan, part: usize) -> Vec<usize> {
     if threads.is_empty() { here(SpaceKind::Kernel).collect() } else { threads }
 }
 
-/// Returns the space in which the blocks of `space` enter this process: `space` itself or, for a
+/// Returns the space where the blocks of `space` enter this process: `space` itself or, for a
 /// kernel space, the first thread of its component.
 pub(super) fn entry_thread(plan: &Plan, space: usize) -> usize {
     let Some(kernel) = plan.spaces.get(space).filter(|space| space.kind == SpaceKind::Kernel)

@@ -28,14 +28,14 @@ use sys::memory::Lender;
 use sys::steps::Resource;
 
 impl<'p> Builder<'p> {
-    /// Returns the context in which this component opens its endpoints.
+    /// Returns the context for opening the endpoints of this component.
     pub(super) fn endpoint_context(&self) -> EndpointContext<'p> {
         let Self { plan, ids, origins, settings, extras, ref control, .. } = *self;
         EndpointContext { plan, ids, origins, settings, extras, stopped: control.stop_flag() }
     }
 }
 
-/// The context in which endpoints are opened.
+/// The context for opening endpoints.
 pub(super) struct EndpointContext<'p> {
     pub(super) plan: &'p Plan,
     pub(super) ids: &'p Ids,
@@ -158,7 +158,7 @@ impl EndpointContext<'_> {
         matches!(self.extras.record_mode, RecordMode::Play(_))
     }
 
-    /// Returns the parameters with which a source or a program is opened.
+    /// Returns the parameters for opening a source or a program.
     pub(super) fn opening_of<'o>(&'o self, id: NodeId, used: &'o Use) -> Opening<'o> {
         Opening {
             form: Form::Bytes,

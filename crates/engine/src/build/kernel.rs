@@ -147,7 +147,7 @@ impl Builder<'_> {
         })
     }
 
-    /// Adds the source node at which a kernel program's blocks enter the space. Returns the node.
+    /// Adds the source node where a kernel program's blocks enter the space. Returns the node.
     fn add_kernel_source(
         &self,
         first: NodeId,

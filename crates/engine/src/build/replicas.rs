@@ -26,11 +26,13 @@ use std::sync::Arc;
 /// A replicated chain of filters, with the rings between its spaces until they are placed.
 pub(super) struct ReplicatedChain {
     progress: Arc<ReplicaProgress>,
-    /// Spaces of the replicas and of the join, as indices into the spaces of the component.
+    /// Spaces of the replicas, as indices into the spaces of the component.
     places: Vec<usize>,
+    /// Space of the join, as such an index.
     join: usize,
     /// Rings from the dispatcher to each replica. The ends are empty if both are in one space.
     to: Vec<RingEnds>,
+    /// Rings from each replica to the join. The ends are empty if both are in one space.
     from: Vec<RingEnds>,
 }
 
@@ -285,7 +287,7 @@ impl Builder<'_> {
         wanted_classes(&ClassSet::union_of(edges.map(|edge| &edge.classes)))
     }
 
-    /// Builds the node at which a ring enters the space, and connects it to `to`.
+    /// Builds the node that reads a ring into the space, and connects it to `to`.
     fn build_ring_entry(
         &self,
         copied: &Replicas,

@@ -30,7 +30,7 @@ pub(super) struct PendingRing {
     /// Number of the ring if it already runs, with a flag that is true once its reading end has
     /// been placed, or `None` for a new ring.
     kept: Option<(usize, bool)>,
-    /// The node in the writing space at which the edges of the ring merge, or `None` until it is
+    /// The node in the writing space where the edges of the ring merge, or `None` until it is
     /// built.
     enter: Option<Local>,
 }
@@ -239,7 +239,7 @@ impl Builder<'_> {
         self.arcs_out_of_kernel(place, locals, draft, rings)
     }
 
-    /// Returns the node at which an edge of the graph leaves this space over a ring. The first call
+    /// Returns the node where an edge of the graph leaves this space over a ring. The first call
     /// for a ring adds the node.
     pub(super) fn ring_exit(
         &self,

@@ -10,8 +10,8 @@ use runtime::space::node::Operator;
 
 impl Builder<'_> {
     /// Limits each ring's notification threshold to the blocks that fill half of the smallest
-    /// upstream dbuf, so that a pool is never exhausted by blocks of which the reader has not been
-    /// notified. [SL §6.2]
+    /// upstream dbuf, so that blocks never exhaust a pool before their reader is notified. [SL
+    /// §6.2]
     pub(super) fn bound_signals(&self, drafts: &mut [Draft], shared: &[ReplicatedChain]) {
         let mut bounds: Vec<u64> =
             drafts.iter().map(|draft| blocks_in_half_intake(&draft.assembly)).collect();

@@ -17,11 +17,11 @@ use std::cell::RefCell;
 use sys::net::RouteSocket;
 use sys::packet::{PacketSender, Qdisc};
 
-/// Name of the end of the veth pair at which requests receive frames.
+/// Name of the end of the veth pair where requests receive frames.
 const NEAR_END: &str = "calibrate0";
 /// Name of the other end of the veth pair, where forwarded frames end.
 const FAR_END: &str = "calibrate1";
-/// Number of rounds, of which the median is used.
+/// Number of rounds; the median is used.
 const ROUNDS: usize = 8;
 /// Number of frames sent per round, fewer than an AF_XDP socket can hold.
 const ROUND_FRAMES: usize = 1_024;

@@ -11,7 +11,7 @@ use runtime::space::saved::{SavedSession, SavedState};
 pub struct HandedState {
     /// Key and plain data of each session.
     pub sessions: Vec<(u64, Vec<u8>)>,
-    /// Time at which the next timer is due, in ns, or `None` if no timer is set.
+    /// Due time of the next timer, in ns, or `None` if no timer is set.
     pub wake: Option<Time>,
 }
 

@@ -465,7 +465,7 @@ fn keeps_exits(exit_edges: &HashMap<usize, usize>, part: &RunningPart) -> bool {
 }
 
 /// Returns the graph with staying nodes pinned to their current spaces: all staying sources, and
-/// each other staying node for which `stays` returns true.
+/// every other staying node that satisfies `stays`.
 fn pin_staying(
     graph: &Graph,
     edited: &EditResult,
@@ -486,7 +486,7 @@ fn pin_staying(
     pinned
 }
 
-/// Returns the space in which a node would run without its replicas.
+/// Returns the space where a node would run without its replicas.
 pub(super) fn home_space(plan: &Plan, id: NodeId) -> &PlannedSpace {
     let space = plan.placements[id.0].space;
     let copied = plan.replicas.iter().find(|copied| copied.spaces.contains(&space));

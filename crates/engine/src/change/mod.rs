@@ -125,8 +125,8 @@ fn try_to_change(
     apply_edit(whole, change, machine, limit, steps)
 }
 
-/// Repeats a recorded change once the spaces have reached the positions at which it was made. Fails
-/// if this version of the program plans the change differently.
+/// Repeats a recorded change once the spaces have reached its positions in the recording. Fails if
+/// this version of the program plans the change differently.
 pub(crate) fn repeat_change(live: &Live, change: &record::Change) -> Result<(), ChangeError> {
     let whole = running_path(live)?;
     let RecordMode::Play(replay) = &whole.extras.record_mode else {

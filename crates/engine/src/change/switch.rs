@@ -107,7 +107,7 @@ impl StoppedSpace {
 pub(super) struct SwitchContext<'l, 'a> {
     /// Spaces that end.
     pub(super) leaving: &'l [LeavingSpace],
-    /// New kernel programs, each with the list of running programs to which it is added.
+    /// New kernel programs, each with the list of running programs that it joins.
     pub(super) kernels: Vec<(Kernels, ProgramSuccession)>,
     /// Filters that move to another process.
     pub(super) crossings: Vec<FilterMigration>,

@@ -22,14 +22,14 @@ use std::cell::{Cell, RefCell};
 pub(super) struct Assembled {
     /// Code of the program.
     pub(super) program: ebpf::Program,
-    /// A flag for each exit: true if the frames of the exit follow a VLAN tag, which the kernel may
-    /// deliver beside the frame.
+    /// For each exit, true if its frames begin after a VLAN tag, which the kernel may deliver
+    /// separately from the frame.
     pub(super) behind_tag: Vec<bool>,
     /// The first header of the frames at each exit.
     pub(super) first_headers: Vec<FirstHeader>,
 }
 
-/// The action with which a program ends for a frame.
+/// The final action of a program on a frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FrameAction<'l> {
     /// Copies the frame into these rings, and passes it to the host.
@@ -309,7 +309,7 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// Emits a fork at which all requests take the same edges.
+    /// Emits a fork where all requests take the same edges.
     fn emit_common_fork<'s>(
         &self,
         s: &mut Scope<'s, '_>,
@@ -357,7 +357,7 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// Emits forks at which requests take different edges. A taken fork is marked in memory; with
+    /// Emits forks where requests take different edges. A taken fork is marked in memory; with
     /// marks on the stack, the verifier would explore every combination of forks.
     fn emit_separate_forks<'s>(
         &self,

@@ -65,13 +65,13 @@ pub struct DelegatedProgram {
     pub bell: OwnedFd,
 }
 
-/// The layout of the memory in which the program delivers the frames of a request.
+/// The layout of the memory that receives the frames of a request from the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DelegatedLayout {
     /// Number and sizes of the rings.
     pub shape: RingsLayout,
-    /// A flag for each exit: true if the frames of the exit follow a VLAN tag, which the kernel may
-    /// deliver beside the frame.
+    /// For each exit, true if its frames begin after a VLAN tag, which the kernel may deliver
+    /// separately from the frame.
     pub behind_tag: Vec<bool>,
     /// Fingerprint of the running filter tree, which must equal the fingerprint computed by the
     /// requesting process.

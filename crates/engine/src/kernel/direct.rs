@@ -25,7 +25,7 @@ pub struct DirectAttachment {
     pub doorbell: RingBuffer,
     /// The exits, indexed by exit number.
     pub exits: Vec<DirectExit>,
-    /// The interface at which the program runs.
+    /// The attach point of the program.
     pub place: AttachPoint,
     /// The handle that keeps the request attached.
     pub handle: Arc<dyn AttachmentHandle>,
@@ -36,7 +36,7 @@ pub struct DirectAttachment {
 pub struct DirectExit {
     /// Index of the exit's sink within each ring.
     pub sink: u32,
-    /// True if the exit exports frames of which a filter in the kernel was unsure.
+    /// True if the exit exports frames that a filter in the kernel was unsure about.
     pub is_unsure: bool,
 }
 

@@ -286,8 +286,8 @@ impl FusedTree {
         })
     }
 
-    /// If a single filter follows `at` (the source if `None`), returns the number of the fork, the
-    /// step, and the classes that lead to the step.
+    /// Returns the number of the fork, the step, and the classes that lead to the step, if a single
+    /// filter follows `at` (the source if `None`).
     pub(super) fn only_step(&self, at: Option<usize>) -> Option<(usize, usize, &ClassSet)> {
         let mut forks = self.forks_at(at);
         let (number, fork) = forks.next().filter(|(_, fork)| fork.has_one_edge())?;
@@ -296,7 +296,7 @@ impl FusedTree {
         Some((number, *step, &self.steps.get(*step)?.classes))
     }
 
-    /// Returns the exits for blocks of which a step is unsure.
+    /// Returns the exits for blocks that a step is unsure about.
     pub(super) fn unsure_exits(&self, step: usize) -> impl Iterator<Item = usize> {
         let exits = self.exits.iter().enumerate();
         let here = exits.filter(move |(_, exit)| exit.from == Some(step));
@@ -405,7 +405,7 @@ impl RequestPositions {
         from.map_or(self.root, |from| self.steps.get(from).copied())
     }
 
-    /// Returns the positions at which the request may fork: its beginning, and each step.
+    /// Returns the positions where the request may fork: its beginning, and each step.
     fn fork_positions(&self) -> impl Iterator<Item = Option<usize>> {
         std::iter::once(self.root).chain(self.steps.iter().copied().map(Some))
     }

@@ -45,8 +45,8 @@ pub struct KernelAttachment {
     pub rings: Arc<Rings>,
     /// The doorbell.
     pub bell: RingBuffer,
-    /// A flag for each exit: true if the frames of the exit follow a VLAN tag, which the kernel may
-    /// deliver beside the frame.
+    /// For each exit, true if its frames begin after a VLAN tag, which the kernel may deliver
+    /// separately from the frame.
     pub behind_tag: Vec<bool>,
     /// The handle that keeps the request attached.
     pub held: Arc<dyn AttachmentHandle>,

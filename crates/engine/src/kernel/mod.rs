@@ -145,7 +145,7 @@ pub(crate) struct KernelInputs<'p> {
     pub(crate) refuses: InjectedRefusal,
     /// True if the kernel is to measure the run time of its programs, provided it permits that.
     pub(crate) timed: bool,
-    /// Options with which the source would be opened in user space.
+    /// Options for opening the source in user space, if it ran there.
     pub(crate) opening: &'p Opening<'p>,
 }
 

@@ -78,7 +78,7 @@ pub(crate) struct Point {
 /// A failure to attach a request.
 #[derive(Debug)]
 pub(crate) enum AddError {
-    /// One program cannot hold the request in addition to the existing requests.
+    /// The request does not fit into one program with the existing requests.
     Full,
     /// The request cannot run at this point.
     Refused(KernelRefusal),

@@ -49,7 +49,7 @@ pub(crate) struct TreeExit {
     pub(crate) edge: usize,
     /// The node in user space that receives the blocks.
     pub(crate) to: NodeId,
-    /// The sink of the rings to which the exit copies frames. A frame takes at most one of the
+    /// The sink, within the rings, that the exit copies frames to. A frame takes at most one of the
     /// exits that share a sink.
     pub(crate) sink: u32,
 }
@@ -64,7 +64,7 @@ pub(crate) enum ExitBlocks {
 }
 
 impl RequestTree {
-    /// Builds the tree of the nodes for which `ours` returns true.
+    /// Builds the tree of the nodes that satisfy `ours`.
     pub(crate) fn new(planned: &Planned, graph: &Graph, ours: impl Fn(NodeId) -> bool) -> Self {
         let mut kept = vec![None; planned.steps.len()];
         let mut sources = planned.sources.iter().copied().filter(|id| ours(*id));

@@ -1,7 +1,7 @@
 //! The types of a built path, shared by the modules that build, change and run it.
 //!
 //! - this file: run settings and observation facilities;
-//! - [`near`]: the processors on which its threads start;
+//! - [`near`]: the processors where its threads start;
 //! - [`origins`]: the sources of its blocks;
 //! - [`starter`]: the threads of its spaces;
 //! - [`running`]: its current state.
@@ -52,8 +52,8 @@ pub struct Settings {
 pub struct PathOptions {
     /// Mode of the path: live, recorded, or a replay.
     pub record_mode: RecordMode,
-    /// Directory below which sinks write all files, regardless of the directories in the request,
-    /// or `None` if sinks write to the directories in the request.
+    /// Directory that contains all files written by sinks, whatever directories the request names,
+    /// or `None` if the sinks use the directories in the request.
     pub into: Option<PathBuf>,
     /// True if sinks discard their output.
     pub silent: bool,

@@ -113,11 +113,11 @@ pub(crate) struct RunningSpace {
 /// A ring of a path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct RunningRing {
-    /// Number of the edge for which the ring was created.
+    /// Number of the edge that the ring was created for.
     pub(crate) number: usize,
     pub(crate) near: String,
     pub(crate) far: String,
-    /// Number of the node to which the ring leads.
+    /// Number of the node that reads the ring.
     pub(crate) to: usize,
     pub(crate) stride: usize,
     /// True if the ring carries frame metadata, whatever the size of an entry.

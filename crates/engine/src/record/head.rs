@@ -46,8 +46,8 @@ impl Head {
         }
     }
 
-    /// Returns the machine for which a recorded path is planned: its kernel accepts no programs,
-    /// and it has one processor.
+    /// Returns the machine that a recorded path is planned for: its kernel accepts no programs, and
+    /// it has one processor.
     #[must_use]
     pub fn outside_kernel(machine: Machine) -> Machine {
         let release = match &machine.kernel {

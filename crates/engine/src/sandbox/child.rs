@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sys::{confine, descriptor};
 
-/// The argument with which this program is started for a filter.
+/// The argument that makes this program run a filter.
 pub(super) const SERVE_ARGUMENT: &str = "serve-untrusted-filter";
 /// Message that reports that the filter is ready and the process has given up its privileges.
 pub(super) const READY: &[u8] = b"ready";

@@ -6,11 +6,10 @@
 //! path ◄─ blocks … SESSION (HELD block)* … KNOWN   path ◄─ RESTORED
 //! ```
 //!
-//! The position of the request in the stream determines the point between two blocks at which the
-//! state is saved. By then the process has processed all earlier blocks, and their output precedes
-//! the state. No further socket or system call is needed, and the progress deadlines for blocks
-//! also apply to these messages. A flag that no block may have marks these messages.
-//! docs/book/decisions/0041-untrusted-state.md
+//! The state is saved between the two blocks that surround the request in the stream. By then the
+//! process has processed all earlier blocks, and their output precedes the state. No further socket
+//! or system call is needed, and the progress deadlines for blocks also apply to these messages. A
+//! flag that no block may have marks these messages. docs/book/decisions/0041-untrusted-state.md
 //!
 //! State from a process is untrusted; it is bounded and checked before use ([`StateCollector`]).
 

@@ -15,7 +15,7 @@ pub const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// verify programs, and earlier calls may be queued.
 pub const LONG_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A connection over which calls are made, one at a time.
+/// A connection for calls, one at a time.
 ///
 /// After a timeout the connection is unusable, because the late reply would be taken for the reply
 /// to the next call: all further calls fail with [`ClientError::Timeout`].
@@ -30,7 +30,7 @@ impl Caller {
         Self { socket, overdue: AtomicBool::new(false) }
     }
 
-    /// Limits the time for which each send and each receive blocks. A limit of zero counts as 1 ms.
+    /// Limits the time that each send and each receive may block. A limit of zero counts as 1 ms.
     pub(super) fn set_timeout(&self, limit: Duration) -> Result<(), ClientError> {
         Ok(local_socket::set_timeouts(&self.socket, limit.max(Duration::from_millis(1)))?)
     }

@@ -35,7 +35,7 @@ const ESRCH: i32 = 3;
 #[derive(Debug)]
 pub struct PathClient {
     pub(super) caller: Caller,
-    /// Name by which the path was requested.
+    /// Name used to request the path.
     pub(super) path: String,
     pub(super) process: OwnedFd,
     pub(super) number: u32,
@@ -109,8 +109,8 @@ impl PathClient {
         self.caller.reply().map(drop).map_err(|error| self.hangup_as_end(error))
     }
 
-    /// Makes the path carry out the change for which it has prepared, with this state. Blocks until
-    /// the path has replied or ended, because its reply decides about the change.
+    /// Makes the path carry out its prepared change, with this state. Blocks until the path has
+    /// replied or ended, because its reply decides about the change.
     pub(crate) fn commit_take(&self, commit: &CommitSubtree) -> Result<ChangeReply, ClientError> {
         let call = Call::new("io.streamline.path.Commit", commit);
         if call.to_bytes().len() > MESSAGE_MAX {

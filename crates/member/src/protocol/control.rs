@@ -11,7 +11,7 @@ pub struct PathDescription {
     pub name: Option<String>,
     /// Text of the request that the path runs.
     pub line: String,
-    /// Process in which the path runs.
+    /// Process that runs the path.
     pub process: u32,
     /// Start time in seconds since 1970.
     pub started: u64,
@@ -28,7 +28,7 @@ pub struct PathDescription {
 pub struct Node {
     /// Name of the node, unique in the plan.
     pub name: String,
-    /// Name of the space in which the node runs.
+    /// Name of the space that runs the node.
     pub space: String,
     /// Spaces of all replicas of the node, including its own; empty if there are no replicas.
     #[serde(default)]
@@ -81,7 +81,7 @@ pub struct TakeSubtree {
     pub version: String,
     /// Text of the subtree.
     pub filter: String,
-    /// Output to which the subtree is attached: `NODE` or `NODE/CLASS`.
+    /// Output that the subtree is attached to: `NODE` or `NODE/CLASS`.
     pub below: String,
     /// Request that the path must run; `None` for any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -143,7 +143,7 @@ pub struct WriteTo {
 pub struct TapStart {
     /// Sequence number of the first block of the tap among all blocks that left the node.
     pub block: u64,
-    /// Number of retained frames with which the tap starts.
+    /// Number of retained frames at the start of the tap.
     pub past: u64,
     /// Age of the first retained frame, in ns.
     pub ago_ns: u64,

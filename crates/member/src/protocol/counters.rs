@@ -110,7 +110,7 @@ pub struct Space {
     pub name: String,
     /// Kind of the space: `thread`, `process` or `engine`.
     pub kind: String,
-    /// Process in which the space runs, or `None` before it starts.
+    /// Process that runs the space, or `None` before it starts.
     pub process: Option<u32>,
     /// Id of the space's thread in that process, or `None` if the space is not a thread.
     pub thread: Option<u32>,

@@ -33,13 +33,13 @@ pub struct NodeDetails {
     pub filter: String,
     /// True for a sink that the request does not contain.
     pub implied: bool,
-    /// Index of the Boolean section of which the node is an operand; an operand has no arcs.
+    /// Index of the Boolean section that has the node as an operand; an operand has no arcs.
     pub inside: Option<usize>,
     /// Arguments of the filter, including defaults.
     pub arguments: Vec<Argument>,
     /// Form of the blocks that leave the node, such as `frame`; empty for a sink.
     pub form: String,
-    /// Space in which the node runs.
+    /// Space that runs the node.
     pub space: String,
     /// Spaces of all replicas of the node, including its own; empty if there are no replicas.
     pub copies: Vec<String>,

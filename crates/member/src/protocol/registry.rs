@@ -11,7 +11,7 @@ pub struct Path {
     pub name: Option<String>,
     /// User id of the owner.
     pub uid: u32,
-    /// Process in which the path runs.
+    /// Process that runs the path.
     pub process: Option<i32>,
     /// Start time in seconds since 1970.
     pub started: Option<u64>,

@@ -22,7 +22,7 @@ use sys::watcher::{Interest, Watcher};
 
 /// Maximum time that a prepared path waits for the decision of the coordinator.
 const DECISION_TIMEOUT: Duration = Duration::from_secs(10);
-/// The method with which the coordinator commits the move.
+/// The method that the coordinator calls to commit the move.
 const COMMIT: &str = "io.streamline.path.Commit";
 
 impl Service {

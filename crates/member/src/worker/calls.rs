@@ -136,7 +136,7 @@ impl Service {
         Ok(self.record_change(said, switched.text))
     }
 
-    /// Fails if the path runs another request than the one for which a change was made.
+    /// Fails unless the path runs the request that a change was made for.
     pub(super) fn check_request(&self, running: Option<&str>) -> Result<(), Fault> {
         match running.is_none_or(|running| running == self.path.line) {
             true => Ok(()),
@@ -154,7 +154,7 @@ impl Service {
         }
     }
 
-    /// Returns the machine for which changes are planned.
+    /// Returns the machine that changes are planned for.
     pub(super) fn machine(&self) -> Machine {
         let mut machine = engine::machine::inspect();
         if let Some(kernel) = &self.path.kernel {

@@ -27,7 +27,7 @@ pub(super) struct Shared {
 #[derive(Debug)]
 pub(super) struct Registration {
     pub(super) client: Client,
-    /// Socket over which the daemon passes client connections.
+    /// Socket that the daemon uses to pass client connections.
     pub(super) admissions: Connection,
     pub(super) number: u32,
 }

@@ -58,9 +58,9 @@ pub(super) struct UpdateSchedule {
 const WAKE_TOKEN: u64 = 0;
 /// Token of the connection to the daemon.
 const DAEMON_TOKEN: u64 = 1;
-/// Token of the socket over which the daemon passes clients.
+/// Token of the socket that the daemon uses to pass clients.
 const ADMISSIONS_TOKEN: u64 = 2;
-/// Token of the first client; each further client has the next number.
+/// Token of the first client; every other client has the next free number.
 const FIRST_CLIENT: u64 = 16;
 /// Maximum number of connected clients.
 const CLIENTS_MAX: usize = 64;

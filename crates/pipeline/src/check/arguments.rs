@@ -7,7 +7,7 @@ use crate::language::tree::{Argument, FilterTerm, Text};
 use crate::language::{Diagnostic, Span, nearest};
 use crate::registry::Registry;
 
-/// The arguments of a filter as written, from which later errors take their positions.
+/// The arguments of a filter as written, which give later errors their positions.
 pub(crate) struct ArgumentTexts<'a> {
     node: &'a FilterTerm,
     entry: &'static Description,
@@ -165,7 +165,7 @@ impl<'a> ArgumentReader<'a> {
         }
     }
 
-    /// Reports all arguments for which the filter has no parameter, as one error.
+    /// Reports all arguments without a matching parameter as one error.
     fn report_surplus(&mut self, surplus: &[&Argument]) {
         let (Some(first), Some(last)) = (surplus.first(), surplus.last()) else { return };
         let name = self.entry.name;

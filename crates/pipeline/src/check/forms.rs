@@ -12,11 +12,11 @@ use crate::registry::Registry;
 pub(super) struct StreamForms {
     /// The forms that can arrive at each node.
     pub(super) input_forms: Vec<Vec<Form>>,
-    /// Filters to insert in front of operands.
+    /// Filters to insert before operands.
     pub(super) before: Vec<Insertion>,
 }
 
-/// A filter that assembles streams from packets, to be inserted in front of an operand that needs
+/// A filter that assembles streams from packets, to be inserted before an operand that needs
 /// streams.
 pub(super) struct Insertion {
     /// The operand that needs streams.
@@ -187,10 +187,9 @@ impl FormFlow<'_> {
         mistakes.push(Diagnostic::error(place, what).why(why).hint(hint));
     }
 
-    /// Returns the filters in front of `entry` in the example of its description, starting at the
-    /// last filter that accepts `from`, or `None` if there is no such filter. Examples are
-    /// preferred because they are useful requests, whereas a chain whose forms merely fit may be
-    /// useless.
+    /// Returns the filters before `entry` in the example of its description, starting at the last
+    /// filter that accepts `from`, or `None` if there is no such filter. Examples are preferred
+    /// because they are useful requests, whereas a chain whose forms merely fit may be useless.
     fn example_chain(&self, from: Form, entry: &Description) -> Option<String> {
         // An example is `replay web.pcap | tcp | http |exchange weblog access.log`.
         let parts: Vec<&str> = entry.example.split('|').collect();

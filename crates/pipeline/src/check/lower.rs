@@ -63,7 +63,7 @@ pub(super) struct DraftEdge<'t> {
     pub(super) span: Span,
     /// True if the pipe is plain and has no white space on either side, as in `dport|ssh`.
     pub(super) glued: bool,
-    /// The term to which the arc leads, or `None` if the text does not contain it.
+    /// The target term of the arc, or `None` if the text does not contain it.
     pub(super) target: Option<&'t Term>,
     pub(super) back: bool,
 }
@@ -97,7 +97,7 @@ pub(super) struct Subgraph<'t> {
     pub(super) exit: Exit,
 }
 
-/// A pipe of the text, from which one edge is made for each pair of connected nodes.
+/// A pipe of the text; it becomes one edge for each pair of connected nodes.
 #[derive(Clone, Copy)]
 pub(super) struct DraftPipe<'t> {
     label: Option<&'t Label>,

@@ -1,4 +1,4 @@
-//! Rejection of requests that send a frame to the interface at which they observe it, because the
+//! Rejection of requests that send a frame to the interface where they observe it, because the
 //! frame would circulate forever. [CONTRACT 2]
 
 use crate::graph::{Graph, NodeId, Use, reachable};

@@ -1,10 +1,10 @@
 //! `++` at the head of a line: the union of sources, each block once (CONTRACT 10,
 //! docs/book/decisions/0047-operands.md).
 //!
-//! Branches that begin with the same source become one source and a composite behind it: `(s | a)
-//! ++ (s | b)` is `s | (a ++ b)`, and `s ++ s` is `s`. Different sources are merged. Sources that
-//! are written differently but may emit the same block are rejected, because the two copies of a
-//! block could not be recognised.
+//! Branches that begin with the same source become one source and a composite after it: `(s | a) ++
+//! (s | b)` is `s | (a ++ b)`, and `s ++ s` is `s`. Different sources are merged. Sources that are
+//! written differently but may emit the same block are rejected, because the two copies of a block
+//! could not be recognised.
 
 use std::collections::HashMap;
 
@@ -278,7 +278,7 @@ fn exclude_loopback(used: &mut [Option<Use>], a: NodeId, b: NodeId) -> bool {
     true
 }
 
-/// Formats a source as in the text.
+/// Formats a source in the syntax of a request.
 fn source_text(draft: &Draft<'_>, id: NodeId) -> String {
     match &draft.nodes[id.0].step {
         DraftStep::Filter(uses) => uses.first().map_or_else(String::new, |node| {

@@ -18,7 +18,7 @@ use crate::graph::{Boolean, Link, NodeId};
 pub(super) struct Classifiers {
     /// The nodes, in the order of the text.
     pub(super) nodes: Vec<NodeId>,
-    /// True if an error hides further filters upstream.
+    /// True if an error hides other filters upstream.
     pub(super) unknown: bool,
 }
 

@@ -54,7 +54,7 @@ pub(super) fn resolve_uses(draft: &mut Draft<'_>, registry: &dyn Registry) -> Ve
     used
 }
 
-/// Makes each filter with valid arguments check their combination and take further parameters from
+/// Lets each filter with valid arguments check their combination and take missing parameters from
 /// the machine. Returns these parameter values, with the byte offsets at which to insert them into
 /// the text.
 fn validate(

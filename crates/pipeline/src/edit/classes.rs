@@ -19,7 +19,7 @@ fn label_of(output: &NodeOutput) -> Result<Label, InvalidEdit> {
     parse_label(output.class.as_deref().unwrap_or_default())
 }
 
-/// Returns the spans of the filters to which arcs with the label of an output lead.
+/// Returns the spans of the filters that receive arcs with the label of an output.
 fn readers(request: &Request, output: &NodeOutput) -> Result<Vec<Span>, InvalidEdit> {
     let label = label_of(output)?.to_string();
     let parents = uses(request, find_filter(request, &output.node)?);

@@ -6,7 +6,8 @@ use crate::language::tree::FilterTerm;
 use crate::language::{Request, Span};
 use crate::prefix::terms;
 
-/// Returns the span of a filter in a request, given by its name, mark or number as in an edit.
+/// Returns the span of a filter in a request, given by its name, mark or number in the syntax of
+/// edits.
 pub fn filter_span(text: &str, node: &str) -> Result<Span, InvalidEdit> {
     find_filter(&parse_tree(text, "the running request")?, node)
 }

@@ -66,11 +66,11 @@ pub enum Edit {
     /// Severs a node from one parent and attaches it, with everything below it, to another node.
     /// Other parents stay, and so do filters with their state and open taps.
     Reattach {
-        /// The node to move. With a class, as in `http/get`, what is below that class moves, behind
-        /// a new filter like the node.
+        /// The node to move. With a class, as in `http/get`, everything below that class moves,
+        /// downstream of a new filter like the node.
         node: String,
         /// The parent. Selects the first arc from this parent, or the arc whose label has these
-        /// classes. `None` for the parent in front of the first use of the node in the text.
+        /// classes. `None` for the parent before the first use of the node in the text.
         from: Option<NodeOutput>,
         /// The output to which the node is attached.
         below: NodeOutput,

@@ -65,7 +65,7 @@ pub fn node_facts(graph: &Graph, at: usize) -> NodeFacts {
 
 /// Returns the classes of an arc as written in the request; empty for a plain pipe.
 ///
-/// The label in front of a group and the label of its branch select their intersection, which is
+/// The label before a group and the label of its branch select their intersection, which is
 /// formatted as numbers.
 #[must_use]
 pub fn arc_label(graph: &Graph, edge: &Edge) -> String {

@@ -14,7 +14,7 @@ const FACT_COLUMN: usize = 18;
 /// The column at which the text of an option begins.
 const OPTION_COLUMN: usize = 26;
 
-/// The help of a filter in sections. Help texts and manual pages are made from it.
+/// The help of a filter in sections. Help texts and manual pages are generated from it.
 #[derive(Debug)]
 pub struct Page {
     /// The name in a request.
@@ -336,7 +336,7 @@ fn describe_spaces(entry: &Description, endpoint: &EndpointFacts) -> String {
     }
 }
 
-/// Formats a word followed by its text. The text starts at column `at`, and its further lines are
+/// Formats a word followed by its text. The text starts at column `at`, and its other lines are
 /// indented to that column.
 #[must_use]
 pub fn hanging_indent(word: &str, text: &str, at: usize) -> String {

@@ -117,7 +117,7 @@ pub(super) fn describe_replica_edge(border: Option<(&Replicas, bool)>) -> String
     }
 }
 
-/// Describes replicas, and the reason why there are replicas.
+/// Describes replicas, with the reason for them.
 pub(super) fn describe_replicas(replicas: &Replicas, plan: &Plan, names: &[String]) -> String {
     let filters: Vec<&str> = replicas.nodes.iter().map(|id| names[id.0].as_str()).collect();
     let first = replica_space_names(plan, replicas).into_iter().next().unwrap_or_default();
@@ -261,7 +261,7 @@ pub(super) fn describe_evaluated_ahead(
     text
 }
 
-/// Describes a source for which no filter is evaluated ahead, and the reason for this.
+/// Describes a source without a filter that is evaluated ahead, and the reason.
 pub(super) fn describe_not_evaluated_ahead(source: &str, why: &str) -> String {
     format!("{source}: receives every frame from the kernel: {why}")
 }

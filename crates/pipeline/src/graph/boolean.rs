@@ -76,7 +76,7 @@ impl<L> Boolean<L> {
 }
 
 impl Boolean {
-    /// Inserts a filter in front of an operand.
+    /// Inserts a filter before an operand.
     pub(crate) fn insert_before(&mut self, operand: NodeId, first: NodeId) {
         match self {
             Self::Filter(id) if *id == operand => {

@@ -3,7 +3,7 @@
 //! - A **node** is a filter with checked arguments, a **composite** (a Boolean section of filters),
 //!   or a **merge**, the `++` of different sources. Nodes are in the order of the text. The filters
 //!   of a composite are nodes too, so they can be pinned and have counters; their `inside` is set,
-//!   and they have no edges. Filters that `check` inserts in front of operands come last.
+//!   and they have no edges. Filters that `check` inserts before operands come last.
 //! - An **edge** is an arc between two nodes with the set of classes that pass. A plain pipe is
 //!   `ClassSet::plain_pipe()`. The label in front of a group is intersected with the labels of its
 //!   branches. A **back edge** closes a cycle (CONTRACT 17): without back edges the graph is
@@ -45,7 +45,7 @@ pub struct Graph {
     pub nodes: Vec<Node>,
     /// The edges; the edges to one target are in the order of the text.
     pub edges: Vec<Edge>,
-    /// The nodes at which branches meet, with their orders.
+    /// The nodes where branches meet, with their orders.
     pub joins: Vec<Join>,
     /// The options of the request, checked, without defaults.
     pub options: Arguments,
@@ -213,10 +213,10 @@ pub struct Edge {
     pub back: bool,
 }
 
-/// A node at which branches meet.
+/// A node where branches meet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Join {
-    /// The node at which the branches meet.
+    /// The node itself.
     pub node: NodeId,
     /// The order of the incoming blocks.
     pub order: Order,

@@ -51,7 +51,7 @@ pub fn complete(mut graph: Graph, registry: &dyn Registry) -> (Graph, Vec<NodeId
     (graph, reports)
 }
 
-/// Returns true if the node needs no further sink. It is a sink, or a program, which inherits the
+/// Returns true if the node needs no other sink. It is a sink, or a program, which inherits the
 /// standard output of this process.
 fn needs_no_sink(node: &Node) -> bool {
     let kind = node.kind();

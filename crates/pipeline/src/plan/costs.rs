@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 
 /// The version of the text format of tables.
 pub const COSTS_VERSION: u32 = 5;
-/// The block size, in bytes, for which costs are given.
+/// The block size, in bytes, that costs refer to.
 const BLOCK_BYTES: f64 = 1024.0;
 
 /// The costs on a machine, in ns. The built-in values are from BASELINES and PLATFORM, measured on
@@ -71,7 +71,7 @@ pub struct Costs {
 /// The measured cost of a filter in one space.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FilterCost {
-    /// The name of the filter, or the filter with arguments as in a request.
+    /// The name of the filter, or the filter with arguments in the syntax of a request.
     pub filter: String,
     /// True for the kernel, false for a thread.
     pub kernel: bool,
@@ -84,7 +84,7 @@ pub struct FilterCost {
 /// The measured fraction of a filter's output that takes an arc.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ArcShare {
-    /// The filter with arguments, as in a request.
+    /// The filter with arguments, in the syntax of a request.
     pub filter: String,
     /// The classes of the arc, formatted like a label.
     pub classes: String,
@@ -120,11 +120,10 @@ impl Default for Costs {
     }
 }
 
-/// An accessor of a number of the table.
+/// An accessor of a field of the table.
 type Field = fn(&mut Costs) -> &mut f64;
 
-/// The numbers of the table: the name in the text, the accessor, and the operation whose time it
-/// is.
+/// The fields of the table: the name in the text, the accessor, and the measured operation.
 const COST_FIELDS: [(&str, Field, &str); 17] = [
     ("call", |costs| &mut costs.call, "calling a filter, per block of a full batch"),
     ("head", |costs| &mut costs.head, "reading the head of a block"),
@@ -172,19 +171,19 @@ impl Costs {
         self.header_search > 0.0
     }
 
-    /// Returns the numbers of the table by name.
+    /// Returns the values of the table's fields, by name.
     pub fn numbers(&self) -> Vec<(&'static str, f64)> {
         let mut copy = self.clone();
         COST_FIELDS.iter().map(|(name, field, _)| (*name, *field(&mut copy))).collect()
     }
 
-    /// Returns a description of the operation behind each of the [`numbers`](Self::numbers), in
-    /// their order.
+    /// Returns a description of the measured operation for each of the [`numbers`](Self::numbers),
+    /// in their order.
     pub fn descriptions() -> impl Iterator<Item = &'static str> {
         COST_FIELDS.iter().map(|(.., description)| *description)
     }
 
-    /// Sets a number; returns false if the name is unknown.
+    /// Sets the field with this name; returns false if the name is unknown.
     pub fn set(&mut self, name: &str, value: f64) -> bool {
         let field = COST_FIELDS.iter().find(|(known, ..)| *known == name);
         field.is_some_and(|(_, field, _)| {

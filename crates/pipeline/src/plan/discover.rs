@@ -9,8 +9,8 @@ use super::pushdown::find_pushdowns;
 use crate::graph::{Graph, Node, NodeId};
 use filter::{FilterKind, ReadDepth};
 
-/// The spaces of a machine for one request, in the order in which a path can move through them, and
-/// the cost of every node in each space.
+/// The spaces of a machine for one request, in the order that a path can move through them, and the
+/// cost of every node in each space.
 #[derive(Debug, Clone)]
 pub(super) struct Discovery {
     /// The spaces: the kernel first, then threads, then processes.
@@ -24,9 +24,9 @@ pub(super) struct Discovery {
     pub(super) flows: (Vec<f64>, Vec<f64>),
     /// The number of each node's connected component.
     pub(super) components: Vec<usize>,
-    /// A flag for each node, which is true if a source took the arriving frames from the host.
+    /// For each node, true if a source took the arriving frames from the host.
     pub(super) taken_from_host: Vec<bool>,
-    /// A flag for each node, which is true if the node needs header offsets.
+    /// For each node, true if it needs header offsets.
     pub(super) needs_headers: Vec<bool>,
 }
 

@@ -18,7 +18,7 @@ const OTHER_BYTES: usize = 16 << 10;
 /// Maximum number of entries of a ring. 4,096 entries of 64 bytes fit four times into the
 /// second-level cache of most machines. A larger ring gains nothing (decision 0093).
 const RING_ENTRIES: usize = 4096;
-/// The number of entries to which a ring may shrink. 16 KB of entries stay in the first-level
+/// The minimum number of entries of a shrinking ring. 16 KB of entries stay in the first-level
 /// cache, and four full batches fit in them.
 const RING_ENTRIES_MIN: usize = 256;
 /// The size of an entry with context and marks, in bytes.
@@ -138,7 +138,7 @@ impl Signals {
         Self { asked, adapts, ns, ns_because, entries, cache: machine.l2 / 2 }
     }
 
-    /// Returns T_b, the maximum to which T_b may adapt, and the reason for T_b.
+    /// Returns T_b, the maximum that an adaptive T_b may reach, and the reason for T_b.
     fn blocks_range(&self, frames: bool) -> (usize, usize, &'static str) {
         let (least, because) = self.signal_blocks(frames);
         let most = match self.adapts {

@@ -64,7 +64,7 @@ impl Processors {
 }
 
 impl Plan {
-    /// Returns the maximum number of threads with which a path of this plan starts.
+    /// Returns the maximum number of threads when a path of this plan starts.
     #[must_use]
     pub fn thread_count(&self) -> usize {
         let threads = self.spaces.iter().filter(|space| space.kind == SpaceKind::Thread);

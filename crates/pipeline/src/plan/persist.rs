@@ -21,7 +21,7 @@ pub struct PersistedPlan {
 /// A node of a persisted plan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PersistedNode {
-    /// The text of the node as in a request.
+    /// The text of the node in the syntax of a request.
     pub text: String,
     /// The name of its space.
     pub space: String,

@@ -21,15 +21,15 @@ const POINTER_BYTES: usize = 16;
 pub struct RingPlan {
     /// The number of entries, at most.
     pub entries: usize,
-    /// The number of entries to which the ring may shrink; equal to `entries` if the ring has a
+    /// The minimum number of entries of a shrinking ring; equal to `entries` if the ring has a
     /// fixed size.
     pub entries_min: usize,
     /// The size of an entry in bytes: 16 for a rich pointer, 32 with context, 64 with marks.
     pub stride: usize,
     /// The number of blocks after which the reader is woken (T_b).
     pub signal_blocks: usize,
-    /// The number of blocks to which T_b may grow while blocks arrive fast; equal to
-    /// `signal_blocks` if T_b is fixed.
+    /// The maximum of T_b, which grows while blocks arrive fast; equal to `signal_blocks` if T_b is
+    /// fixed.
     pub signal_blocks_max: usize,
     /// The time in ns after which the reader is woken (T_t). A writer always wakes the reader
     /// before it sleeps.

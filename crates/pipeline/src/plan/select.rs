@@ -57,8 +57,7 @@ struct Assignment {
     spaces: Vec<usize>,
     input_spaces: Vec<usize>,
     output_spaces: Vec<usize>,
-    /// A flag for each node, which is true if header offsets are known for the entire output of the
-    /// node.
+    /// For each node, true if header offsets are known for its entire output.
     headers_known: Vec<bool>,
 }
 

@@ -19,7 +19,7 @@ use crate::format::short_duration;
 use crate::graph::{Graph, NodeId, Step, Use};
 use filter::{FilterKind, ReadDepth, StateScope, Value};
 
-/// Minimum factor by which a further thread must increase the throughput.
+/// Minimum gain in throughput, as a factor, by an additional thread.
 const FURTHER_GAIN_MIN: f64 = 1.02;
 /// Number of blocks per wakeup of a reader. [Th §5.2.2]
 const EVENT_BLOCKS: f64 = 32.0;

@@ -243,7 +243,7 @@ fn programs_json(report: &Report<'_>) -> Vec<Object> {
     programs.collect()
 }
 
-/// Returns the refusals of the kernel for a plan, with the spaces in which the filters run instead.
+/// Returns the refusals of the kernel for a plan, with the spaces that run the filters instead.
 pub fn refusals_json(plan: &Plan, names: &[String]) -> Vec<Object> {
     let refused = plan.refusals.iter().map(|refused| {
         to_object(&[

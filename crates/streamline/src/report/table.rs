@@ -1,4 +1,4 @@
-//! The ledger as text for people: a table of filters, a table of rings, further counters, the
+//! The ledger as text for people: a table of filters, a table of rings, other counters, the
 //! balance.
 
 use super::{Report, count_with_unit};

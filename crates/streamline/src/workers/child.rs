@@ -29,7 +29,7 @@ use std::time::Duration;
 use sys::eventfd::EventFd;
 use sys::poll::PollSet;
 
-/// Argument with which a program is started as a worker.
+/// Argument that makes a program run as a worker.
 pub(super) const SUBCOMMAND: &str = "serve-engine";
 /// Maximum wait for counters, as in `member::worker`.
 const COUNTERS_TIMEOUT: Duration = Duration::from_millis(200);

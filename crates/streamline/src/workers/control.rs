@@ -66,8 +66,9 @@ struct RunningRequests {
     answers: Receiver<Answer>,
     /// Number of changes sent so far.
     changes: u64,
-    /// Requests of all workers, and the graph of the first.
+    /// Requests of all workers.
     lines: Vec<String>,
+    /// Graph of the first worker's request.
     graph: Graph,
 }
 

@@ -162,7 +162,7 @@ impl Supervisor {
         Ok(printed)
     }
 
-    /// Blocks until `more` further workers are ready. Fails if one of them ends first, after it has
+    /// Blocks until `more` other workers are ready. Fails if one of them ends first, after it has
     /// reported the reason.
     fn wait_ready(&self, more: usize) -> Result<(), OpenError> {
         for _ in 0..more {

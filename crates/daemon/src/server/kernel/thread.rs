@@ -54,7 +54,7 @@ struct ClientRequest {
     process: i32,
 }
 
-/// The stored description of a request, from which the next daemon adopts the request.
+/// The stored description of a request. The next daemon adopts the request from it.
 #[derive(Debug, Serialize, Deserialize)]
 struct RequestNote {
     client: u64,

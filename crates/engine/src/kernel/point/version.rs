@@ -61,7 +61,7 @@ pub(super) type StateMaps = Vec<(u32, usize, Map)>;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NextProgram<'n> {
     pub(super) version: &'n Version,
-    /// The request that the next program contains in addition, if any.
+    /// The additional request of the next program, if any.
     pub(super) line: Option<&'n AttachedRequest>,
     pub(super) states: &'n StateMaps,
 }

@@ -13,7 +13,7 @@ pub(super) struct Chain {
     pub(super) sharing: Option<ShardKey>,
 }
 
-/// A plan and the machine for which it was made, searched for chains to replicate.
+/// A search for chains to replicate, in a plan for a machine.
 pub(super) struct ChainSearch<'p> {
     pub(super) plan: &'p Plan,
     pub(super) machine: &'p Machine,

@@ -1,4 +1,4 @@
-//! The work of each thread with and without replicas, from which the gain of replicas is computed.
+//! The work of each thread with and without replicas, and the gain computed from it.
 
 use super::chain::{Chain, ChainSearch, downstream_nodes};
 use crate::plan::model::SpaceKind;

@@ -7,7 +7,7 @@
 //! request (docs/book/decisions/0022-parallel.md).
 //!
 //! The first replica runs in the thread of the chain. The successors of the chain move to the
-//! thread of the last replica, where the outputs are merged. So every further replica adds one
+//! thread of the last replica, where the outputs are merged. So every additional replica adds one
 //! thread, and a path still moves in one direction. If all successors run in one other thread, that
 //! thread merges.
 //!
@@ -40,7 +40,7 @@ const SESSION_SPEEDUP_MIN: f64 = 1.3;
 const UTILISATION_MIN: f64 = 0.5;
 /// The minimum utilisation of all replicas with `--parallel=power`.
 const POWER_UTILISATION_MIN: f64 = 0.75;
-/// The minimum speedup by each further replica, and with `--parallel=latency` by all replicas.
+/// The minimum speedup by each additional replica, and with `--parallel=latency` by all replicas.
 const LATENCY_SPEEDUP_MIN: f64 = 1.02;
 /// The minimum cost, in crossings, of a filter for which `explain` prints the reason why it has no
 /// replicas.
@@ -50,7 +50,7 @@ const EXPLAINED_MIN: f64 = 4.0;
 const THROUGHPUT_UTILISATION_MIN: f64 = 0.25;
 const THROUGHPUT_SPEEDUP_MIN: f64 = 1.05;
 
-/// The minimum benefit that justifies further threads.
+/// The minimum benefit that justifies additional threads.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Demand {
     /// The minimum utilisation of each thread.
