@@ -55,7 +55,7 @@ pub(crate) struct Floods {
     unobserved: Flood,
 }
 
-/// Processor times of sending the same number of frames over each of the two veth pairs, in ns.
+/// Processor times in ns for sending the same number of frames over each veth pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct SendTimes {
     pub(crate) observed: u64,

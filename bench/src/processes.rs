@@ -14,8 +14,8 @@ const IDLE_NS: u64 = 3_000_000;
 /// Interval between two checks whether programs are idle.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Returns the numbers of voluntary and of involuntary context switches of a task: `thread-self`,
-/// or a process id for the first thread of that process.
+/// Counts a task's voluntary and involuntary context switches. The task is `thread-self`, or a
+/// process id for the first thread of that process.
 pub(crate) fn context_switches(task: &str) -> [u64; 2] {
     let text = fs::read_to_string(format!("/proc/{task}/status")).unwrap_or_default();
     ["voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"].map(|name| {

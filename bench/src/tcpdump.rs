@@ -10,7 +10,7 @@ use testkit::net::{Pair, SERVER_DEVICE, wait_until};
 /// The name of the program.
 pub(crate) const TCPDUMP: &str = "tcpdump";
 
-/// Running instances.
+/// Running tcpdumps.
 pub(crate) struct RunningTcpdumps {
     children: Children,
     count: usize,

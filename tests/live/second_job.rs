@@ -1,5 +1,5 @@
 //! Test of the paper's second shell job over PipesFS: requests of persistent connections pass
-//! through grep, and are parsed anew behind it. [SL §4.1]
+//! through grep, and are parsed again after it. [SL §4.1]
 
 use crate::observer::streamline_program;
 use crate::scratch::Scratch;

@@ -4,7 +4,7 @@ use crate::collected::{RecordedBlock, collect, run_replicated};
 use crate::scratch::Scratch;
 use std::collections::HashMap;
 
-/// Renumbers sessions by first appearance, because replicas assign other numbers than a single
+/// Renumbers sessions by first appearance, because replicas assign different numbers from a single
 /// instance.
 fn renumber_sessions(seen: Vec<RecordedBlock>) -> Vec<RecordedBlock> {
     let mut numbers = HashMap::new();

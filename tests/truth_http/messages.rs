@@ -1,4 +1,4 @@
-//! Grouping of the output of `http` into messages.
+//! Functions that group the output of `http` into messages.
 
 use crate::collect::{COLLECT_FILTERS, CollectedBlock, run_and_collect};
 use crate::request::PlannedRequest;

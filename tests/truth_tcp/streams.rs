@@ -1,4 +1,4 @@
-//! Grouping of the output of `tcp` into streams, by connection and direction.
+//! Functions that group the output of `tcp` into streams, by connection and direction.
 
 use crate::collect::{COLLECT_FILTERS, CollectedBlock, run_and_collect};
 use crate::request::PlannedRequest;

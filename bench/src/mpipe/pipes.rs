@@ -14,7 +14,7 @@ fn start_consumer(block: usize, processor: usize) -> Result<(OwnedFd, PipeReader
     Ok((writing, reader))
 }
 
-/// One Linux pipe per consumer, into each of which every block is written.
+/// Linux pipes, one per consumer; every block is written into each of them.
 pub(super) struct WrittenPipes {
     pipes: Vec<File>,
     readers: Vec<PipeReader>,

@@ -40,7 +40,7 @@ const CANDIDATES: [(&str, &str, bool); 4] = [
 /// Approximate duration of a generated run without replicas, in ns: ten times as long as the
 /// measurement of its cost.
 const RUN_DURATION_NS: u64 = 1_500_000_000;
-/// Numbers of loop iterations per block of the filter of configurable cost.
+/// Settings of the filter with configurable cost: loop iterations per block.
 const ITERATIONS: [u64; 6] = [0, 30, 100, 300, 1_000, 3_000];
 /// Maximum size of the capture in bytes.
 const CAPTURE_SIZE_MAX: u64 = 100_000_000;

@@ -1,4 +1,4 @@
-//! A filter of configurable cost, and a sink that detects reordering.
+//! A filter with configurable cost, and a sink that detects reordering.
 
 use endpoint::{Failure, Opening, Sink, SinkEntry};
 use filter::prelude::*;
@@ -12,7 +12,7 @@ pub(super) const SUM_COUNTER: &str = "order-dependent sum";
 /// Number of bytes of a block that enter the sum: the headers, and the sequence number after them.
 const SUMMED_BYTES: usize = 64;
 
-/// The filter of configurable cost.
+/// The filter with configurable cost.
 pub(crate) const WORK_FILTER: Description = Description {
     name: "bench_work",
     summary: "goes around so many times for each block",

@@ -1,8 +1,8 @@
 //! Bytes of a path that a reader takes from a file of the mount, against the same bytes from a pipe
 //! into which the path writes them.
 //!
-//! A burst goes through the path while nobody reads, so that the path holds a backlog. The time is
-//! that in which the reader takes the backlog, with reads of one size.
+//! A burst passes through the path while there is no reader, so that the path holds a backlog. The
+//! time is that in which the reader takes the backlog, with reads of one size.
 
 use super::programs::Programs;
 use crate::harness::{Candidate, Goal, interleave, is_selected};

@@ -8,7 +8,7 @@
 //! | discard`, and for each tail what a request with that tail alone costs beyond it. The two are
 //! measured one after the other for each tail, so that ten times the error of one measurement of
 //! the prefix does not enter the sum. The bench fails if a request loses a block, or if its tail
-//! receives other blocks than when it runs alone.
+//! does not receive the same blocks as when it runs alone.
 
 use crate::harness::{Better, Goal, Samples, is_selected, rows_of_samples};
 use crate::live::load::{FrameLoad, Rate};
@@ -41,7 +41,7 @@ const TAILS: [&str; 10] = [
     "| count",
     "|request match \"GET /thing\" | count",
 ];
-/// The tail that discards all blocks, and so shows the cost of the prefix alone.
+/// The tail that discards all blocks; it measures the cost of the prefix alone.
 const NO_TAIL: &str = "| discard";
 /// Frames per second.
 const RATE: f64 = 50_000.0;

@@ -2,7 +2,7 @@
 //! the same veth pair, with and without taking. FEATURES G7
 //!
 //! The reference is the pair without a program. An empty XDP program shows what taking frames there
-//! would cost: a veth device then segments what it otherwise hands over whole.
+//! would cost: a veth device then segments packets that it otherwise passes on whole.
 
 use crate::harness::{Candidate, interleave};
 use crate::options::Options;

@@ -166,8 +166,8 @@ fn compare_with_best(
     ))
 }
 
-/// Returns the goal that the rate of the candidate `one` is within a tenth of the best of the
-/// others, or `None` without other candidates.
+/// Returns the goal that candidate `one` reaches the best rate of the others to within a tenth, or
+/// `None` if there are no others.
 fn goal_within_a_tenth(samples: &[Samples], one: &str) -> Option<Goal> {
     let judged = samples.iter().find(|samples| samples.name == one)?;
     let others = samples.iter().filter(|samples| samples.name != one);

@@ -1,4 +1,4 @@
-//! Separation of the words of the request from the options of the command.
+//! Separation of request words from command options.
 //!
 //! An argument that starts with `-` belongs to the command if the command defines such an option,
 //! or else to the request if the language defines it (`--latency=1ms`, `--name=X`).

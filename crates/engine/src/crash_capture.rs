@@ -1,4 +1,4 @@
-//! Captures of blocks on which filters failed, for inspection and replay.
+//! Captures of blocks that made filters fail, for inspection and replay.
 //!
 //! Input: a [`CrashCapture`]. Output: a new file that only its owner can read, because it may
 //! contain private traffic. The file is a capture written by the `pcap` sink if the block is a

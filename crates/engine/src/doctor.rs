@@ -38,7 +38,7 @@ pub struct Facts {
     pub packet_ring: Result<(), Refusal>,
     /// Result of a probe that loads a BPF program.
     pub kernel_program: Result<(), Refusal>,
-    /// Results of probes for further facilities.
+    /// Results of probes for other facilities.
     pub features: Vec<Feature>,
     /// Extent of Landlock support, which sandboxed filters use.
     pub landlock: Landlock,

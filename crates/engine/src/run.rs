@@ -301,7 +301,7 @@ struct LatencyChecks<'f> {
     live: &'f Live,
     /// Monotonic time of the next check in ns.
     next: u64,
-    /// Monotonic time in ns before which no further breach is reported.
+    /// Monotonic time in ns until which no other breach is reported.
     quiet: u64,
 }
 

@@ -75,7 +75,7 @@ pub fn unchanged(why: &str) -> Fault {
 /// Name of the error made by [`outdated`].
 pub const OUTDATED: &str = "io.streamline.path.Outdated";
 
-/// Creates `Outdated`: the change was made for another request than the one that runs.
+/// Creates `Outdated`: the path no longer runs the request that the change was made for.
 #[must_use]
 pub fn outdated() -> Fault {
     Fault::new(OUTDATED, &json!({}))

@@ -72,8 +72,8 @@ pub fn gather<A, P: AsFd, R>(
     }
 }
 
-/// The peers that have not been queried yet, by user, and the number of further queries that may be
-/// in flight.
+/// The peers that have not been queried yet, by user, and the number of additional queries that may
+/// be in flight.
 struct QueryQueue {
     users: BTreeMap<u32, UserQueries>,
     share: usize,

@@ -1,4 +1,4 @@
-//! Captures of blocks on which filters panicked, saved so that the failure can be reproduced.
+//! Captures of blocks that made filters panic, saved so that the failure can be reproduced.
 
 use crate::notice::{CrashCapture, Notices};
 use crate::report::quote_word;
@@ -6,8 +6,8 @@ use engine::{calibrate, crash_capture};
 use pipeline::Graph;
 use runtime::failure::{Cause, PathFailure};
 
-/// Saves the blocks on which filters panicked. Returns one element per failure: `None` if the
-/// failure has no block, or if the block could not be saved, which a notice reports.
+/// Saves the blocks that made filters panic. Returns one element per failure: `None` if the failure
+/// has no block, or if the block could not be saved, which a notice reports.
 pub(crate) fn save_captures(
     text: &str,
     graph: &Graph,

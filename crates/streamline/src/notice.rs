@@ -14,7 +14,7 @@ pub enum Notice<'n> {
     Warning(&'n str),
     /// Warnings about parts of a request: its text, and the diagnostics.
     RequestWarnings(&'n str, &'n [Diagnostic]),
-    /// The saved capture of a block on which a filter panicked.
+    /// The saved capture of a block that made a filter panic.
     Crash(&'n CrashCapture),
 }
 
@@ -52,7 +52,7 @@ impl fmt::Debug for Notices {
     }
 }
 
-/// A capture file with the block on which a filter panicked.
+/// A capture file with the block that made a filter panic.
 #[derive(Debug)]
 pub struct CrashCapture {
     /// Path of the file.

@@ -35,7 +35,7 @@ pub struct Options {
     pub record: Option<PathBuf>,
     /// Size limit of the record in bytes; default 64 MiB.
     pub record_bytes: Option<u64>,
-    /// True to save blocks on which filters panicked as captures in the user's state directory.
+    /// True to save blocks that made filters panic as captures in the user's state directory.
     pub captures_crashes: bool,
     /// True for the process that serves a shared prefix. The run ends when there are no readers
     /// left.

@@ -131,7 +131,7 @@ pub struct Denial {
 
 impl Denial {
     /// Explains the failed call of a source or sink. `needs` is the capability that the error
-    /// names. Returns `None` if the call failed for another reason than privileges.
+    /// names. Returns `None` if the call failed for a reason other than privileges.
     pub fn for_call(name: &str, call: &str, needs: Option<u32>) -> Option<Self> {
         let operation = match needs {
             Some(Capabilities::SYS_ADMIN) => Operation::Namespaces,

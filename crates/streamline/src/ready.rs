@@ -166,7 +166,7 @@ pub struct Results {
     pub outcome: Outcome,
     /// Results of each worker; empty if one process ran the request.
     pub workers: Vec<WorkerRun>,
-    /// Captures of blocks on which filters panicked, in the order of the failures in the outcome.
+    /// Captures of blocks that made filters panic, in the order of the failures in the outcome.
     pub crashes: Vec<Option<CrashCapture>>,
     /// Summary of the record, if one was made.
     pub recorded: Option<Summary>,

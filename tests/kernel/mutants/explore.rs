@@ -197,7 +197,7 @@ impl Explorer<'_> {
         }
     }
 
-    /// For each pair of neighboring packets with different results or paths, adds both packets.
+    /// Adds both packets of each neighboring pair with different results or paths.
     fn add_boundaries(&mut self, row: Vec<OwnedPacket>) {
         let ways: Vec<u64> = row.iter().map(|case| self.run_case(case)).collect();
         for (pair, cases) in ways.windows(2).zip(row.windows(2)) {

@@ -12,7 +12,7 @@ pub(super) fn fetch_programs(client: &Client) -> Vec<KernelProgram> {
     client.kernel_programs().map_or_else(|_| Vec::new(), |sharing| sharing.programs)
 }
 
-/// Returns the kernel programs that run a part of this path.
+/// Returns the kernel programs that run filters of this path.
 pub(super) fn programs_of_path(number: u32) -> Vec<KernelProgram> {
     let Ok(client) = Client::find(None) else { return Vec::new() };
     let mut programs = fetch_programs(&client);

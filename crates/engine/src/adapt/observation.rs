@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Processor time per unit of wall time above which a thread counts as saturated.
 const SATURATED_MIN: f64 = 0.8;
 
-/// A snapshot of the counters of all spaces and kernel programs of a path.
+/// A snapshot of a path's counters, in all its spaces and kernel programs.
 #[derive(Debug)]
 pub(super) struct CounterSnapshot {
     at: u64,

@@ -8,8 +8,8 @@
 //! reports ([`ControlEvent::FirstBlocks`]); before and after the period nothing is measured.
 //!
 //! If a thread is busy, however, its filters are timed for 25 ms, and stages get threads of their
-//! own where the planner predicts a gain ([`super::spread`]). The rate measured next decides if the
-//! stages keep these threads.
+//! own where the planner predicts a gain ([`super::spread`]). The next measured rate decides
+//! whether the stages keep these threads.
 //!
 //! docs/book/decisions/0091-first-seconds.md
 

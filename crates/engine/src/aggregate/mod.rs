@@ -1,4 +1,4 @@
-//! Aggregation of the counters of all worker processes of a request into one report. [Par §V-B];
+//! Aggregation of the counters of a request's worker processes into one report. [Par §V-B];
 //! CONTRACT 19
 //!
 //! Input: the outcome of each worker process, or the last report of a killed process. Output: one

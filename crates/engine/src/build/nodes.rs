@@ -24,7 +24,7 @@ impl Builder<'_> {
         self.ids.nodes[id.0]
     }
 
-    /// Creates a new filter for a staying node, if the swap replaces the node's filter.
+    /// Creates a new filter for a node that stays, if the swap replaces the node's filter.
     pub(super) fn replacement_filter(
         &self,
         id: NodeId,
@@ -144,7 +144,7 @@ impl Builder<'_> {
         operands.filter_map(|(_, node)| node.kind()).any(|kind| !kind.only_sets_class())
     }
 
-    /// Returns the class ranges that the arcs leaving a node name explicitly.
+    /// Returns the class ranges that outgoing arcs of a node name explicitly.
     pub(super) fn explicit_classes(&self, id: NodeId) -> Vec<(u32, u32)> {
         let graph = &self.plan.graph;
         let entered = |edge: &Edge| match &graph.node(edge.to).step {

@@ -308,5 +308,5 @@ impl Builder<'_> {
     }
 }
 
-/// Number of an arc that is neither an edge of the graph nor part of a ring.
+/// Number of an arc that belongs neither to the graph's edges nor to a ring.
 const NO_EDGE: usize = usize::MAX;

@@ -464,8 +464,8 @@ fn keeps_exits(exit_edges: &HashMap<usize, usize>, part: &RunningPart) -> bool {
         .all(|way| exit_edges.contains_key(way))
 }
 
-/// Returns the graph with staying nodes pinned to their current spaces: all staying sources, and
-/// every other staying node that satisfies `stays`.
+/// Returns the graph with nodes pinned to their current spaces: of the nodes that stay, all sources
+/// and those that satisfy `stays`.
 fn pin_staying(
     graph: &Graph,
     edited: &EditResult,

@@ -63,7 +63,7 @@ fn repeat_changes(live: &Live, replay: &Replay) {
     drop(over);
 }
 
-/// A guard that tells the spaces, when it is dropped, that no further change follows.
+/// A guard that, when dropped, notifies the spaces that there are no more changes.
 struct AnnounceEnd<'r>(&'r Replay);
 
 impl Drop for AnnounceEnd<'_> {

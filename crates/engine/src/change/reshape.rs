@@ -108,8 +108,8 @@ pub(crate) fn predicted_moves(
     Some((cost(&[])?, cost(&moved)?, moved))
 }
 
-/// Plans the graph without replicas. These nodes are placed in these spaces; all others stay where
-/// they run.
+/// Plans the graph without replicas. The given nodes run in the given spaces, and all others stay
+/// in their current spaces.
 pub(crate) fn plan_placed(
     plan: &Plan,
     places: &[NodePlacement],

@@ -42,7 +42,7 @@ pub struct Owner<'o> {
     pub about: &'o str,
 }
 
-/// The part of a request that is to run in the kernel, as another process requests it.
+/// The part of another process's request that should run in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelPart {
     /// Indices of the nodes in the graph of the request, after default sources and sinks have been

@@ -143,7 +143,7 @@ pub(crate) struct KernelInputs<'p> {
     /// True if programs must load without CAP_PERFMON.
     pub(crate) hardened: bool,
     pub(crate) refuses: InjectedRefusal,
-    /// True if the kernel is to measure the run time of its programs, provided it permits that.
+    /// True if the kernel should measure the run time of its programs, provided it permits that.
     pub(crate) timed: bool,
     /// Options for opening the source in user space, if it ran there.
     pub(crate) opening: &'p Opening<'p>,

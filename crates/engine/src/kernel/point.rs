@@ -57,7 +57,8 @@ use sys::steps::{Resource, Steps, UNLOGGED};
 #[derive(Clone, Debug, Default)]
 pub struct Points {
     known: Arc<Mutex<Vec<Weak<Point>>>>,
-    /// Number of requests attached so far at all points, and thus the number of the next request.
+    /// Number of requests attached so far at all points, which is also the number of the next
+    /// request.
     numbers: Arc<AtomicU32>,
     /// The allocation log for requests of other processes.
     pub(crate) steps: Steps,
@@ -124,8 +125,8 @@ impl Points {
         Self { steps, ..Self::default() }
     }
 
-    /// Like [`Self::with_log`], with a keeper that holds links, programs and memory across restarts
-    /// of this process.
+    /// Creates a set of attach points like [`Self::with_log`], with a keeper that holds links,
+    /// programs and memory across restarts of this process.
     #[must_use]
     pub fn with_keeper(keeper: Arc<dyn Keeper>, steps: Steps) -> Self {
         Self { keeper: Some(keeper), ..Self::with_log(steps) }

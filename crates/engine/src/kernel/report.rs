@@ -162,8 +162,8 @@ impl Generation {
         Remains { nodes, kernel_counts: Some(told), ..Remains::default() }
     }
 
-    /// Returns the numbers of lost and of duplicated blocks at the exits of an ended generation.
-    /// `taken` holds the final totals that this process received.
+    /// Counts the lost and the duplicated blocks at the exits of an ended generation. `taken` holds
+    /// the final totals that this process received.
     pub(crate) fn count_missing(&self, taken: &SourceCounters) -> (u64, u64) {
         let mut missing = (0, 0);
         for (_, edge) in self.exit_edges(self.handle.final_counters(), taken.clone()) {

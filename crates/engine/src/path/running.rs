@@ -120,7 +120,7 @@ pub(crate) struct RunningRing {
     /// Number of the node that reads the ring.
     pub(crate) to: usize,
     pub(crate) stride: usize,
-    /// True if the ring carries frame metadata, whatever the size of an entry.
+    /// True if the ring carries frame metadata, independent of the size of an entry.
     pub(crate) marks: bool,
 }
 

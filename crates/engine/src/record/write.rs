@@ -36,7 +36,7 @@ pub const BYTES_MIN: u64 = 64 << 10;
 const CHUNK_BYTES: usize = 256 << 10;
 /// Maximum number of chunks that wait to be written.
 const QUEUE_MAX: usize = 32;
-/// Maximum number of interface descriptions, one per source and link type. Frames of further
+/// Maximum number of interface descriptions, one per source and link type. Frames of additional
 /// interfaces are stored as raw bytes.
 const INTERFACES_MAX: usize = 64;
 

@@ -75,8 +75,7 @@ pub(crate) fn change_refusal(live: &Live, words: &str) -> String {
     }
 }
 
-/// A sandboxed filter that misbehaves when it is asked for its state is ended, and its arc is
-/// dropped.
+/// A sandboxed filter that misbehaves when asked for its state is killed, and its arc is dropped.
 fn v18_filter_that_lies_about_its_state_is_ended() {
     let lies = [
         ("abort", "was ended by signal 6 (SIGABRT)"),

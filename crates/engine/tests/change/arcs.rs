@@ -1,5 +1,5 @@
 //! Tests of edits of arcs: a filter added beside others, a subtree removed, moved or joined, and
-//! further sources, all under traffic.
+//! additional sources, all under traffic.
 
 use crate::common::{
     blocks_emitted, edit, edit_losslessly, received_numbers, run_while, wait_for_blocks,

@@ -1,4 +1,4 @@
-//! The client of the daemon and of the process of a path.
+//! The client of the daemon and of the processes that run paths.
 //!
 //! Calls block for at most [`CALL_TIMEOUT`], expensive calls for at most [`LONG_TIMEOUT`]; a query
 //! of many paths ([`Client::query_all`]) waits for all of them for [`QUERY_TIMEOUT`] in total.

@@ -135,7 +135,7 @@ pub struct Space {
 /// Reply to `Count`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CountReply {
-    /// Counters up to now.
+    /// Counters so far.
     pub counters: Counters,
 }
 
@@ -150,7 +150,7 @@ pub struct Follow {
 /// Replies to `Follow`: counters while the path runs, and finally its exit status.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PathUpdate {
-    /// Counters up to now.
+    /// Counters so far.
     pub counters: Option<Counters>,
     /// The end of the path; present in the last reply only.
     pub ended: Option<Ended>,

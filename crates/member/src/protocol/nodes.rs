@@ -1,4 +1,4 @@
-//! All details of the nodes of a path, for programs that show a path in full.
+//! The details of a path's nodes, for programs that show the entire path.
 
 use serde::{Deserialize, Serialize};
 

@@ -38,7 +38,7 @@ pub struct PathInfo {
     pub nodes: Vec<Node>,
     /// Edges of the path's plan.
     pub links: Vec<Link>,
-    /// The plan, or `None` for a path that is not described in full.
+    /// The plan, or `None` for a path without a detailed description.
     pub plan: Option<Plan>,
     /// True if filter times are measured even without a connected client.
     pub timed: bool,

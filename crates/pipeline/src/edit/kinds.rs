@@ -12,7 +12,7 @@ pub enum Edit {
         filter: String,
         /// The position relative to the node.
         place: Position,
-        /// The node: its name, mark or number, as in `find`.
+        /// Name, mark or number of the node, in the notation of `find`.
         node: String,
     },
     /// Removes a filter. If nothing else is in its branch, the branch is removed too.
@@ -99,7 +99,7 @@ pub enum Edit {
 /// An output of a node, which consists of the node's blocks of some classes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeOutput {
-    /// The node: its name, mark or number, as in `find`.
+    /// Name, mark or number of the node, in the notation of `find`.
     pub node: String,
     /// The classes, as in a label without its pipe (`80`, `ssh:telnet`, `!80`, `all`), or `None`
     /// for all classes except 0, as for a plain pipe.
@@ -113,7 +113,7 @@ pub enum Position {
     Before,
     /// Downstream of the node.
     After,
-    /// On a separate branch that receives a copy of the node's output.
+    /// Beside the node's successors, on a branch that receives a copy of the node's output.
     At,
 }
 
@@ -147,8 +147,7 @@ impl std::error::Error for InvalidEdit {}
 pub struct EditResult {
     /// The new text.
     pub text: String,
-    /// Each filter of the new text, with the span that it has in the old text, or `None` for a new
-    /// filter.
+    /// The filters of the new text, each with its span in the old text, or `None` for a new filter.
     pub filters: Vec<(Span, Option<Span>)>,
     /// The filter of the new text that is restarted with its old state.
     pub upgraded: Option<Span>,

@@ -22,7 +22,7 @@ pub(super) fn uses(request: &Request, at: Span) -> Vec<Span> {
     filters(request).filter(|node| has_mark(node, &mark)).map(|node| node.span).collect()
 }
 
-/// Refuses an edit of a single use of a node if the text has several uses of the node.
+/// Refuses an edit of one use of a node if the text uses the node several times.
 pub(super) fn refuse_repeated(
     request: &Request,
     at: Span,

@@ -1,4 +1,4 @@
-//! Comparison of the measurements of a run with the expectations of its plan.
+//! Comparison of a run's measurements with the plan's expectations.
 //!
 //! The output is a table of nodes, a table of edges, and updates of the cost table for the next
 //! plan. The tables mark values that differ from the expectation by more than a factor of two. The

@@ -39,7 +39,7 @@ const PROGRAM_REASON: &str = "an ordinary program: a process of its own";
 /// process.
 pub(super) const UNTRUSTED_REASON: &str = "untrusted: a process of its own, which reads its input \
                                     and can only answer: no files, no network, no other process";
-/// The maximum number of characters of a command in the name of its process.
+/// The maximum length, in characters, of the command in a process name.
 const COMMAND_MAX: usize = 24;
 
 /// Determines the cost of every node in every space, or the reason why the space cannot run it.

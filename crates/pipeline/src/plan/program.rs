@@ -55,12 +55,12 @@ pub struct KernelRing {
     pub bytes: u32,
     /// The maximum size of a frame in bytes.
     pub record_max: u32,
-    /// The number of blocks after which the reader is notified (T_b), but not sooner than
-    /// `apart_ns` allows.
+    /// The number of blocks per notification of the reader (T_b), unless `apart_ns` delays the
+    /// notification.
     pub signal_blocks: u32,
     /// The minimum time in ns between two notifications (T_min).
     pub apart_ns: u64,
-    /// The time in ns after which the reader is notified in any case (T_t).
+    /// The maximum time in ns until the reader is notified (T_t).
     pub signal_ns: u64,
 }
 

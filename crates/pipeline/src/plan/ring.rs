@@ -3,14 +3,14 @@
 /// The default number of blocks per wakeup of the reader. [Th §5.2.2]
 pub(super) const SIGNAL_BLOCKS: usize = 32;
 
-/// The default time in ns after which the reader of an edge out of the kernel is woken. It equals
-/// the time that frames wait in the ring of a packet socket. On a virtual machine a wakeup costs
-/// the waker 30 µs and the process 10 µs; at 1 ms, a request with few frames would spend more on
-/// wakeups than a kernel program saves.
+/// The default of the maximum time, in ns, until the reader of an edge out of the kernel is woken.
+/// It equals the time that frames wait in the ring of a packet socket. On a virtual machine a
+/// wakeup costs the waker 30 µs and the process 10 µs; at 1 ms, a request with few frames would
+/// spend more on wakeups than a kernel program saves.
 const KERNEL_SIGNAL_NS: u64 = 10_000_000;
 
-/// The number of pointers of an edge out of the kernel, per processor. It is the number of 1 KB
-/// frames that fit into the record buffer.
+/// The number of pointers per processor for an edge out of the kernel: as many as 1 KB frames fit
+/// into the record buffer.
 const KERNEL_ENTRIES: usize = 4096;
 
 /// The size of a pointer from a kernel program, in bytes.
@@ -26,12 +26,12 @@ pub struct RingPlan {
     pub entries_min: usize,
     /// The size of an entry in bytes: 16 for a rich pointer, 32 with context, 64 with marks.
     pub stride: usize,
-    /// The number of blocks after which the reader is woken (T_b).
+    /// The number of blocks per wakeup of the reader (T_b).
     pub signal_blocks: usize,
     /// The maximum of T_b, which grows while blocks arrive fast; equal to `signal_blocks` if T_b is
     /// fixed.
     pub signal_blocks_max: usize,
-    /// The time in ns after which the reader is woken (T_t). A writer always wakes the reader
+    /// The maximum time in ns until the reader is woken (T_t). A writer always wakes the reader
     /// before it sleeps.
     pub signal_ns: u64,
     /// The reason for `signal_blocks`.

@@ -6,7 +6,7 @@ use crate::language::{Span, parse};
 use filter::Arguments;
 use std::fmt;
 
-/// The option that determines if the beginning of a request is shared.
+/// The option that determines whether the beginning of a request is shared.
 pub const PREFIX_OPTION: &str = "prefix";
 /// The values of [`PREFIX_OPTION`]: share the beginning only if it already runs, always share it,
 /// or run a private copy.

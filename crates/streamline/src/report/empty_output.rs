@@ -46,7 +46,7 @@ impl Report<'_> {
         }
     }
 
-    /// Describes the fate of the blocks of the node at the start of an edge that carried none of
+    /// Describes the fate of a node's blocks, given an edge from the node that carried none of
     /// them.
     fn describe_fate(&self, edge: &Edge) -> String {
         let (name, input_blocks) = (&self.names[edge.from.0], self.input_blocks(edge.from));

@@ -22,7 +22,7 @@ pub use json::{Object, refusals_json, to_json_line as json_line, to_object};
 /// The format of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// For people.
+    /// Text for people.
     Text,
     /// One JSON object per line.
     Json,

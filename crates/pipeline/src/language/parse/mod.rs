@@ -35,8 +35,8 @@ pub fn parse(text: &str) -> (Request, Vec<Diagnostic>) {
     (request, mistakes)
 }
 
-/// Like `parse`; also returns the number of steps of lexer and parser, which tests compare with the
-/// length of the text.
+/// Parses a request like `parse`. Also returns the number of steps of lexer and parser, which tests
+/// compare with the length of the text.
 pub fn parse_counted(text: &str) -> (Request, Vec<Diagnostic>, u64) {
     if text.len() > TEXT_MAX {
         let span = Span::new(TEXT_MAX, text.len());

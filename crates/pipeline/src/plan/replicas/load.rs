@@ -16,13 +16,12 @@ pub(super) struct ReplicaGain {
     pub(super) own: f64,
 }
 
-/// The work of the threads of a component for one block of a source, in ns.
+/// The work of a component's threads for one block of a source, in ns.
 pub(super) struct ThreadLoad {
-    /// The work of the nodes in the thread of the chain that are neither in the chain nor
-    /// downstream of it.
+    /// The work in the chain's thread that is neither in the chain nor downstream of it.
     before: f64,
     pub(super) own: f64,
-    /// The work of the nodes downstream of the chain in the same thread.
+    /// The work downstream of the chain in the chain's thread.
     after: f64,
     /// The work of the busiest other thread.
     most: f64,
