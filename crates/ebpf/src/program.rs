@@ -68,7 +68,7 @@ impl FilterSpan {
         Self { request, ..self }
     }
 
-    /// Formats the line by which the kernel's log attributes code to the filter.
+    /// Formats the line with which the kernel's log attributes code to the filter.
     #[must_use]
     pub fn label(&self) -> String {
         let Self { filter, at, length, request } = self;

@@ -46,7 +46,7 @@ impl ShardKey {
     }
 
     /// Emits eBPF code that computes [`ShardKey::hash`] for blocks with a flow; other blocks leave
-    /// by `exits`. Not available for session numbers, because the kernel does not have them.
+    /// through `exits`. Not available for session numbers, because the kernel does not have them.
     pub(crate) fn emit_hash<'s>(
         self,
         s: &mut Scope<'s, '_>,

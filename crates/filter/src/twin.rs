@@ -7,7 +7,7 @@
 //! length, IP without a length (offload, jumbograms), truncated options, and IPv6 extension headers
 //! other than at most two short hop-by-hop, routing or destination ones.
 //!
-//! A tag that the kernel stores beside the frame is read as if it were inline (CONTRACT 3).
+//! A tag that the kernel stores outside the frame is read as if it were inline (CONTRACT 3).
 
 use ebpf::emit::{
     Answer, Cmp, Exit, FramePos, Layers, Meta, Num, Scope, Transport, Unfit, Window, be16, byte,
@@ -29,7 +29,7 @@ pub(crate) struct TwinExits<'s> {
 }
 
 impl<'s> TwinExits<'s> {
-    /// Creates the exits. Blocks without a class leave by `out`.
+    /// Creates the exits. Blocks without a class leave through `out`.
     pub(crate) fn new(s: &mut Scope<'s, '_>, out: Exit<'s>) -> Self {
         Self {
             not_ip: s.absent("not ip", out),
@@ -101,7 +101,7 @@ pub(crate) fn require_tag<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, other: Exit<
     s.only_one_of(kind, [vlan::CUSTOMER, vlan::SERVICE, vlan::STACKED], other);
 }
 
-/// Parses the tag that is stored beside the frame, if there is one and no tag was read before, and
+/// Parses the tag that is stored outside the frame, if there is one and no tag was read before, and
 /// otherwise the tag at `at`. Returns the tag's control information, the EtherType after the tag,
 /// and the position after it.
 pub(crate) fn tag<'s>(
@@ -187,7 +187,7 @@ pub(crate) fn reparsed_packet<'s>(
     Ok(packet(s, Layers { at: on.frame, length: None, next, tags: 0, ..on }, exits))
 }
 
-/// Emits an exit to `unsure` if the view includes a tag that the kernel stores beside the frame.
+/// Emits an exit to `unsure` if the view includes a tag that the kernel stores outside the frame.
 pub(crate) fn require_inline_tag<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>) {
     if on.length.is_none() && on.tags == 0 && s.may_have_stored_tag() {
         let unsure = s.unsure();

@@ -6,7 +6,7 @@ use crate::ends::{self, EdgeState, LockedEdge, SharedEdge};
 use crate::reading::Reading;
 use sys::preload;
 
-/// The reason why an edge becomes a pipe.
+/// The reason for turning an edge into a pipe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Occasion {
     /// A child process will inherit the descriptors.

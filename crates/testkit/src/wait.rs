@@ -45,7 +45,7 @@ pub fn wait_until_closed(end: impl AsFd) {
     });
 }
 
-/// Copies a program in a child process (`cp`), so that the copy can be started at once. If this
+/// Copies a program in a child process (`cp`), so that the copy can be started immediately. If this
 /// process wrote the copy, its start could fail with `ETXTBSY`, because a concurrently forked child
 /// may hold the file open for writing.
 ///

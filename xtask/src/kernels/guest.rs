@@ -10,7 +10,8 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// Time limit of a guest, including its boot. Emulation is about thirty times slower than the host.
+/// Time limit for a guest, including its boot. Emulation is about thirty times slower than the
+/// host.
 const TIME_LIMIT: Duration = Duration::from_secs(900);
 
 /// Kernel modules in loading order. Modules that are built into a kernel are skipped.

@@ -191,7 +191,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         );
     }
 
-    /// Updates the checksum at an offset after a change of a number of type `T` that the checksum
+    /// Updates the checksum at an offset after a change to a number of type `T` that the checksum
     /// covers (RFC 1624, equation 3). The result is bit-identical to the kernel's.
     pub fn update_checksum<T: Width>(
         &mut self,
@@ -445,8 +445,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         total
     }
 
-    /// Leaves to `other` if a checksum equals the sum of the pseudo header, since it then has not
-    /// been filled in. Does nothing at tc, where the kernel tracks this state.
+    /// Leaves through `other` if a checksum equals the sum of the pseudo header, since it then has
+    /// not been filled in. Does nothing at tc, where the kernel tracks this state.
     pub fn only_filled_checksum(&mut self, sum: Num<'s>, pseudo: Num<'s>, other: Exit<'s>) {
         if self.hook() == Hook::Xdp {
             self.only(sum, Cmp::Ne, pseudo, other);

@@ -268,7 +268,7 @@ impl Builder {
         }
     }
 
-    /// Returns the position `by` bytes after `at`. Leaves to `miss` if `by` exceeds `max`.
+    /// Returns the position `by` bytes after `at`. Jumps to `miss` if `by` exceeds `max`.
     pub(super) fn move_by<'s>(
         &mut self,
         at: FramePos<'s>,

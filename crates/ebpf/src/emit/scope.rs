@@ -118,7 +118,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     // ---- bounds checks and loads
 
-    /// Continues only if `N` bytes follow `at`, and returns the proof. Other blocks leave to
+    /// Continues only if `N` bytes follow `at`, and returns the proof. Other blocks leave through
     /// `miss`.
     pub fn need<const N: usize>(&mut self, at: FramePos<'s>, miss: Exit<'s>) -> Window<'s, N> {
         const { assert!(0 < N && N <= 512, "a window has 1 to 512 bytes") }
@@ -187,7 +187,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     // ---- branches
 
-    /// Continues only if the comparison holds; otherwise leaves to `miss`.
+    /// Continues only if the comparison holds; otherwise leaves through `miss`.
     pub fn only(&mut self, left: Num<'s>, cmp: Cmp, right: impl Into<Value<'s>>, miss: Exit<'s>) {
         match cmp.inverse() {
             Some(cond) => self.jump_if(cond, left, right.into(), miss.label),
@@ -201,7 +201,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// Continues only if the number is one of these values; otherwise leaves to `miss`.
+    /// Continues only if the number is one of these values; otherwise leaves through `miss`.
     pub fn only_one_of(
         &mut self,
         num: Num<'s>,
@@ -215,7 +215,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 
     /// Continues only if the value is in `low..=high`, the class range of an arc; otherwise leaves
-    /// to `miss`.
+    /// through `miss`.
     pub fn only_in(&mut self, value: Value<'s>, low: u32, high: u32, miss: Exit<'s>) {
         match value {
             Value::Const(constant) if (low..=high).contains(&constant) => {}

@@ -85,9 +85,9 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.bind(beyond);
     }
 
-    /// Atomically raises the `nth` of `count` numbers that begin at byte `at` to `new`. Leaves to
-    /// `other` if the number is not less than `new`, if another processor changes it at the same
-    /// time, or if `nth` is out of range.
+    /// Atomically raises the `nth` of `count` numbers that begin at byte `at` to `new`. Leaves
+    /// through `other` if the number is not less than `new`, if another processor changes it at the
+    /// same time, or if `nth` is out of range.
     pub fn raise_nth(
         &mut self,
         state: TwinState<'s>,
@@ -112,8 +112,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.keep_wide()
     }
 
-    /// Compares and swaps the number at byte `at` of the state. Leaves to `other` if the number is
-    /// not `old`.
+    /// Compares and swaps the number at byte `at` of the state. Leaves through `other` if the
+    /// number is not `old`.
     pub fn replace(
         &mut self,
         state: TwinState<'s>,
@@ -254,7 +254,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.keep_wide()
     }
 
-    /// Continues only if the comparison of 64-bit numbers holds; otherwise leaves to `miss`.
+    /// Continues only if the comparison of 64-bit numbers holds; otherwise leaves through `miss`.
     pub fn only_wide(&mut self, left: Wide<'s>, cmp: Cmp, right: Wide<'s>, miss: Exit<'s>) {
         self.fetch_wide(left, R0);
         self.fetch_wide(right, R1);
@@ -333,7 +333,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     // ---- helpers
 
-    /// Replaces the number at the address in r1 by r2 if it equals r0, else leaves to `other`.
+    /// Replaces the number at the address in r1 by r2 if it equals r0, else leaves through `other`.
     /// Clobbers r3.
     fn compare_exchange(&mut self, other: Exit<'s>) {
         let b = self.builder();
@@ -354,7 +354,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 
     /// Sets r1 to the address of the `nth` of `count` numbers that begin at byte `at` of the state.
-    /// Leaves to `beyond` if `nth` is out of range. Clobbers r0 and r3, preserves r2.
+    /// Leaves through `beyond` if `nth` is out of range. Clobbers r0 and r3, preserves r2.
     fn point_nth(
         &mut self,
         state: TwinState<'s>,

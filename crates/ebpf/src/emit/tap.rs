@@ -121,7 +121,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// Continues only if a mark is set; otherwise leaves to `miss`.
+    /// Continues only if a mark is set; otherwise leaves through `miss`.
     pub fn only_marked(&mut self, number: u16, miss: Exit<'s>) {
         let b = self.builder();
         if let Some(place) = b.mark_at(number) {
@@ -132,7 +132,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// Continues only if a mark is clear; otherwise leaves to `miss`.
+    /// Continues only if a mark is clear; otherwise leaves through `miss`.
     pub fn only_unmarked(&mut self, number: u16, miss: Exit<'s>) {
         let b = self.builder();
         if let Some(place) = b.mark_at(number) {

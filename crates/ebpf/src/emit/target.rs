@@ -81,7 +81,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Returns the return value by which the hook receives this verdict.
+    /// Returns the value that a program at this hook returns for this verdict.
     pub const fn value(self, hook: Hook) -> i32 {
         match (self, hook) {
             (Self::Pass, Hook::Tc) => -1,

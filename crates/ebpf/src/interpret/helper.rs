@@ -181,7 +181,7 @@ impl Run<'_, '_> {
     }
 }
 
-/// Updates a checksum for a change of a 16-bit number, like the kernel's `csum_replace2`.
+/// Updates a checksum for a change to a 16-bit number, like the kernel's `csum_replace2`.
 fn replace_16(sum: u16, old: u16, new: u16) -> u16 {
     let add = |left: u16, right: u16| {
         let (sum, carry) = left.overflowing_add(right);
@@ -190,7 +190,7 @@ fn replace_16(sum: u16, old: u16, new: u16) -> u16 {
     !add(add(!sum, !old), new)
 }
 
-/// Updates a checksum for a change of a 32-bit number, like the kernel's `csum_replace4`.
+/// Updates a checksum for a change to a 32-bit number, like the kernel's `csum_replace4`.
 fn replace_32(sum: u16, old: u32, new: u32) -> u16 {
     fold_sum(add_with_carry(add_with_carry(!u32::from(sum), !old), new))
 }

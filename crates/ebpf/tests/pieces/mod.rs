@@ -242,8 +242,8 @@ fn ip<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitR
     Ok(Answer::new(class, Layers { at, l3: Some(on.at), l4, ..on }))
 }
 
-/// Continues if `kind` is an extension header that can be skipped; otherwise leaves to `fragment`
-/// or `upper`.
+/// Continues if `kind` is an extension header that can be skipped; otherwise leaves through
+/// `fragment` or `upper`.
 fn continue_after_extension<'s>(
     s: &mut Scope<'s, '_>,
     kind: emit::Num<'s>,

@@ -15,7 +15,7 @@ pub struct ReaderRing {
     pub grown: u64,
     /// Number of times that the ring has shrunk.
     pub shrunk: u64,
-    /// Reason for the last change of size; empty if there was none.
+    /// Reason for the last change in size; empty if there was none.
     pub because: String,
 }
 

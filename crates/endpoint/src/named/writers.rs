@@ -18,7 +18,7 @@ pub(super) struct WriterRing {
     pub(super) input: Input,
     /// Session of the writer's bytes, if they are a stream.
     pub(super) session: u32,
-    /// True after the first block.
+    /// True once the writer's first block has been read.
     pub(super) has_begun: bool,
 }
 

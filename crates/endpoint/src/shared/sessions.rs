@@ -155,7 +155,7 @@ pub(super) enum Admission {
 impl ReadSessions {
     /// Decides whether the reader admits a block. `is_gap` is true if blocks were overwritten
     /// between this block and the previous one. Adds holes to `before` that represent the lost
-    /// bytes in front of the block.
+    /// bytes before the block.
     pub(super) fn admit(
         &mut self,
         stamp: SharedStamp,
@@ -231,7 +231,7 @@ impl ReadSessions {
     }
 }
 
-/// Adds holes of `missing` bytes in front of a block.
+/// Adds holes of `missing` bytes before a block.
 fn add_holes(mut missing: u64, entry: &Entry, to: &mut Vec<Entry>) {
     let flags =
         if entry.context.flags.has(Flags::BACKWARD) { Flags::BACKWARD } else { Flags::NONE };

@@ -204,7 +204,7 @@ impl Drop for Share {
 static WATCHED: Mutex<Vec<(Arc<Host>, Address)>> = Mutex::new(Vec::new());
 
 /// A thread that withdraws all watched names and reports the vacancy once their last reader has
-/// left, even if no block arrives meanwhile.
+/// left, even if no block arrives in the meantime.
 struct ReaderWatch {
     address: Address,
     stop: Arc<EventFd>,

@@ -36,8 +36,8 @@ impl<'a> Headers<'a> {
         Some(Self { frame: block.frame, layers, flow })
     }
 
-    /// Parses the headers in front of bytes that a filter derived from a frame, such as
-    /// decompressed headers ([`Block::headers`]). Returns `None` for other blocks.
+    /// Parses the headers before bytes that a filter derived from a frame, such as decompressed
+    /// headers ([`Block::headers`]). Returns `None` for other blocks.
     pub(crate) fn of_derived_block(block: &Block<'a>) -> Option<Self> {
         let frame = block.headers();
         if block.marks.link != Marks::NO_LINK || frame.is_empty() {

@@ -2,7 +2,7 @@
 //!
 //! Regular files are read directly. Pipes, terminals and sockets are polled first, so that a read
 //! never blocks the space. A FIFO is opened without waiting for its writer. A regular file is
-//! locked for reading if possible, so that no sink of Streamline overwrites it meanwhile.
+//! locked for reading if possible, so that no sink of Streamline overwrites it in the meantime.
 
 use crate::failure::io_failure;
 use crate::{Failure, Position};

@@ -42,7 +42,7 @@ impl FilterKind {
         matches!(self, Self::Source)
     }
 
-    /// Returns true if filters of this kind pass every block at once and change only its class.
+    /// Returns true if filters of this kind pass every block immediately and change only its class.
     #[must_use]
     pub const fn only_sets_class(self) -> bool {
         matches!(self, Self::Statistics | Self::Inspection | Self::Classification)
@@ -150,9 +150,9 @@ impl Forms {
 pub enum OutputForm {
     /// The form of the filter's input.
     Same,
-    /// Always this form.
+    /// The output always has this form.
     Form(Form),
-    /// No output, for a sink.
+    /// The filter has no output, because it is a sink.
     Nothing,
 }
 

@@ -8,13 +8,13 @@ use crate::sharing::ShardKey;
 /// Scope of the state that a filter keeps between blocks (CONTRACT 15).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StateScope {
-    /// No state, so that replicas need no coordination.
+    /// The filter keeps no state, so that replicas need no coordination.
     Nothing,
-    /// One private session.
+    /// The filter has one private session.
     Private,
-    /// One session per connection, flow or datagram.
+    /// The filter has one session per connection, flow or datagram.
     Sessions,
-    /// State that cannot move to another space, with the reason.
+    /// The state cannot move to another space, for this reason.
     Pinned(&'static str),
 }
 

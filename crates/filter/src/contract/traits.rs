@@ -221,7 +221,7 @@ impl Filter {
     }
 }
 
-/// Returns the error for a change of parameters in a filter without writable parameters.
+/// Returns the error for an attempt to change parameters of a filter without writable parameters.
 pub(super) fn no_writable_parameters() -> Mistake {
     let what = "its arguments stay as they are while it runs".to_owned();
     Mistake { parameter: None, value_index: 0, range: None, message: what, hint: None }

@@ -190,8 +190,8 @@ mod tests {
     use ebpf::{FilterSpan, Hook};
 
     const MS: u64 = 1_000_000;
-    /// Arrival times in ns, each with true if the block conforms to a rate of ten per second with
-    /// bursts of three.
+    /// Arrival times in ns, each with a flag that is true if the block conforms to a rate of ten
+    /// per second with bursts of three.
     const ARRIVALS: [(u64, bool); 9] = [
         (0, true),
         (0, true),

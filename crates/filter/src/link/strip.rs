@@ -2,7 +2,7 @@
 //!
 //! Input: frames and packets. Output: the same blocks without their link header, without a VLAN
 //! tag, or without their first bytes. Removal only changes offsets. When a tag is removed, the link
-//! addresses in front of it are moved too. [SL §2, header stripping], [Th Table 5.1]
+//! addresses before it are moved too. [SL §2, header stripping], [Th Table 5.1]
 //!
 //! The twin edits the frame, so it runs only on redirected frames. At the tc hook it can only
 //! remove a tag.

@@ -1,7 +1,7 @@
 //! `vxlan`: decapsulates VXLAN, and classifies by network identifier. [RFC 7348 §5]
 //!
 //! Input: frames with a UDP datagram to the VXLAN port. Output: the inner frames, as if captured
-//! inside the tunnel. Nothing is copied, and the outer headers stay in memory in front of the inner
+//! inside the tunnel. Nothing is copied, and the outer headers stay in memory before the inner
 //! frame. Bits that RFC 7348 reserves are ignored, because GPE and group policies use them.
 
 use crate::layers::{self, HeaderError};

@@ -73,8 +73,8 @@ pub(crate) fn boundary_frames() -> Vec<Vec<u8>> {
     frames
 }
 
-/// Returns IPv6 packets with up to three extension headers in front of `datagram`, and some without
-/// data after the headers.
+/// Returns IPv6 packets with up to three extension headers before `datagram`, and some without data
+/// after the headers.
 fn extension_packets(datagram: &[u8]) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     for first in EXTENSIONS {
@@ -333,7 +333,7 @@ pub(crate) fn truncated_at_headers(frame: &[u8]) -> impl Iterator<Item = &[u8]> 
 }
 
 /// Returns each frame in all layouts of the kernel: linear, non-linear, and with the tag stored
-/// beside it.
+/// outside the frame.
 pub(crate) fn kernel_layouts(frames: &[Vec<u8>]) -> Vec<Packet<'_>> {
     let mut packets = Vec::new();
     for (number, frame) in frames.iter().enumerate() {

@@ -116,11 +116,11 @@ pub(crate) enum Id {
 /// A node of the syntax tree.
 #[derive(Debug)]
 pub(crate) enum Tree {
-    /// Conjunction, evaluated from left to right.
+    /// A conjunction, evaluated from left to right.
     All(Vec<Self>),
-    /// Disjunction, evaluated from left to right.
+    /// A disjunction, evaluated from left to right.
     Any(Vec<Self>),
-    /// Negation.
+    /// A negation.
     Not(Box<Self>),
     /// A primitive and its span.
     Leaf(Primitive, Span),

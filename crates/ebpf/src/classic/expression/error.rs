@@ -19,11 +19,11 @@ pub struct ExpressionError {
 /// The category of an [`ExpressionError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// Invalid text.
+    /// The text is invalid.
     Invalid,
-    /// Valid text that this compiler does not support.
+    /// The text is valid, but this compiler does not support it.
     Unsupported,
-    /// Valid text that no frame of this link type can match.
+    /// The text is valid, but no frame of this link type can match it.
     RejectsAll,
 }
 

@@ -14,11 +14,11 @@ pub(super) const TAG_START: u32 = 12;
 /// The fate of an instruction in the copy for tagged frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InsnFate {
-    /// Never executed for tagged frames.
+    /// The instruction is never executed for tagged frames.
     Unreachable,
-    /// Copied without change.
+    /// The instruction is copied without change.
     Unchanged,
-    /// A comparison with a known result.
+    /// The instruction is a comparison whose result is known.
     Decided(bool),
 }
 

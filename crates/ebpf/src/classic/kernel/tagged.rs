@@ -6,7 +6,7 @@
 //! - Bytes before 12 do not move. The frame contains both addresses, so a load of these bytes never
 //!   fails.
 //! - Bytes from 16 on are four bytes earlier, and the frame ends four bytes earlier: a load at k
-//!   fails with the tag inline exactly if the load at k - 4 fails without it.
+//!   fails with the tag inline if and only if the load at k - 4 fails without it.
 //! - The tag itself is assembled from the skb. With the tag inline, the frame would have at least
 //!   sixteen bytes, so a load within the tag never fails.
 //! - A load across a boundary of the tag is assembled from its parts, of which only the last can

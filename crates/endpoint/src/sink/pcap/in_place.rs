@@ -1,5 +1,5 @@
-//! `pcap` behind a kernel ring. Frames are written to the file directly from kernel memory, with
-//! one system call for a batch.
+//! `pcap` downstream of a kernel ring. Frames are written to the file directly from kernel memory,
+//! with one system call for a batch.
 //!
 //! A kernel program may overwrite a frame during the write. This is checked after the call. If a
 //! frame was overwritten, the batch is removed from the file, and its intact frames are copied,

@@ -86,7 +86,7 @@ impl TxDevice {
     }
 
     /// Waits until the socket has room, for at most `limit`; returns false on a timeout. For an
-    /// AF_XDP ring, which cannot be polled, returns true at once.
+    /// AF_XDP ring, which cannot be polled, returns true immediately.
     pub(super) fn wait_writable(&self, limit: Duration) -> bool {
         match &self.transmitter {
             Transmitter::Socket(sender) => sys::poll::writable(sender, limit),

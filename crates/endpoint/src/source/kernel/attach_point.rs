@@ -84,7 +84,7 @@ impl AttachPoint {
         Ok(Self { attach: attach.clone(), interface })
     }
 
-    /// Attaches a program. At an interface, the program is placed in front of the programs that are
+    /// Attaches a program. At an interface, the program is placed before the programs that are
     /// already attached. A program that takes flows is placed after those of Streamline. At
     /// sockets, the program is attached in both directions, after all other programs.
     pub fn attach(&self, program: &Program) -> Result<Vec<Link>, AttachError> {
@@ -152,8 +152,8 @@ impl AttachPoint {
         if self.attach.own_sockets { LinkType::RAW } else { LinkType::ETHERNET }
     }
 
-    /// Returns the counters of a program that has processed the amount `ran`, with the losses in
-    /// front of the program by location. `busy` is the number of packets rejected because too many
+    /// Returns the counters of a program that has processed the amount `ran`, with the losses
+    /// before the program by location. `busy` is the number of packets rejected because too many
     /// were in progress.
     #[must_use]
     pub fn counters(&self, ran: Amount, busy: u64) -> SourceCounters {
@@ -175,7 +175,7 @@ impl AttachPoint {
         self.attach == other.attach && index(self) == index(other) && !self.is_gone()
     }
 
-    /// Returns the number of links by which a program is attached here.
+    /// Returns the number of links that attaching a program here creates.
     #[must_use]
     pub const fn link_count(&self) -> usize {
         if self.interface.is_some() { 1 } else { 2 }

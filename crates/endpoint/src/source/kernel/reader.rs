@@ -21,7 +21,7 @@ use sys::bpf::ring::region_offset;
 use sys::bpf::{FramePointer, Region, Rings, RingsLayout};
 
 /// Divisor for the part of a ring that is skipped after a loss in addition to the lost pointers, so
-/// that the writer does not overtake the reader again at once.
+/// that the writer does not overtake the reader again immediately.
 const MARGIN_DIVISOR: u64 = 8;
 
 /// Maximum number of frames copied per check of the writer's position.

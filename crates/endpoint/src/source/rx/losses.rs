@@ -1,4 +1,4 @@
-//! Losses of frames in front of a live source, by location. (CONTRACT 19)
+//! Losses of frames before they reach a live source, by location. (CONTRACT 19)
 //!
 //! A frame on its way to the ring can be lost at four locations, each of which has its own
 //! counters:
@@ -83,7 +83,7 @@ impl Losses {
         Some(all)
     }
 
-    /// Returns the losses in front of the socket by location; a count is `None` if unknown.
+    /// Returns the losses before the socket by location; a count is `None` if unknown.
     pub(crate) fn losses_before_socket(&self) -> Vec<(DropReason, Option<u64>)> {
         let now = self.interface_counters();
         let counters = now.as_ref().zip(self.counters.as_ref());

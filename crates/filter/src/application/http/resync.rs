@@ -1,8 +1,8 @@
-//! Search for the next message behind bytes that belong to none, such as header lines whose request
-//! was removed, for example by `grep -v` on its way through a file.
+//! Search for the next message after bytes that belong to no message. Such bytes may be header
+//! lines whose request line has been removed, for example by `grep -v` on a file.
 //!
-//! A message is found at the beginning of a line that is a whole start line, or that may become one
-//! with the next block. The bytes before it leave without a class.
+//! A message may begin with a line that is a complete start line, or with an incomplete line at the
+//! end of a block that may become one. The bytes before this line pass without a class.
 
 use super::reasons;
 use super::state::Phase;
@@ -10,18 +10,18 @@ use super::walk::BlockPass;
 use crate::prelude::*;
 use wire::http::{Guess, METHODS, guess_protocol, method_number};
 
-/// Start of every response.
+/// The first bytes of every response.
 const RESPONSE: &[u8] = b"HTTP/1.";
 
 /// A line at which a message may begin.
 struct Candidate {
     /// Offset of the line.
     at: usize,
-    /// True if the whole start line is there.
+    /// True if the start line is complete.
     certain: bool,
 }
 
-/// Kinds of messages that may begin in a direction.
+/// The kinds of messages that may begin in a direction.
 #[derive(Clone, Copy)]
 struct Expected {
     requests: bool,
@@ -29,13 +29,15 @@ struct Expected {
 }
 
 impl BlockPass<'_, '_, '_> {
-    /// Returns the kinds of messages that may begin here: both until the first message is known.
+    /// Returns the kinds of messages that may begin here, which are both kinds until the first
+    /// message has been recognized.
     fn expected_messages(&self) -> Expected {
         let (unknown, requests) = (self.it.protocol().is_none(), self.carries_requests());
         Expected { requests: unknown || requests, responses: unknown || !requests }
     }
 
-    /// Passes the rest of the block without a class, up to the next line that begins a message.
+    /// Passes bytes without a class, up to the next line at which a message may begin, or to the
+    /// end of the block.
     pub(super) fn skip_to_next_start(&mut self, reason: Reason) {
         let rest = self.remaining_bytes();
         let Some(found) = next_start(rest, self.expected_messages()) else {
@@ -55,7 +57,8 @@ impl BlockPass<'_, '_, '_> {
         self.direction().enter(Phase::BetweenMessages);
     }
 
-    /// Enters the message that begins with the line here, if one may. Otherwise skips the line.
+    /// Begins a message with the current line if the line may be a start line. Otherwise skips the
+    /// line. Returns true in the first case.
     pub(super) fn finds_start_here(&mut self) -> bool {
         match line_begins_message(self.remaining_bytes(), self.expected_messages()) {
             Some(certain) => {
@@ -71,8 +74,8 @@ impl BlockPass<'_, '_, '_> {
         }
     }
 
-    /// Skips header lines without a start line at the beginning of a direction. Returns false, and
-    /// skips nothing, if the bytes are other than header lines.
+    /// Skips header lines without a start line at the beginning of a direction. If the bytes are
+    /// not header lines, skips nothing and returns false.
     pub(super) fn skip_leading_header_lines(&mut self, text: &[u8]) -> bool {
         if !is_header_line(text) {
             return false;
@@ -94,7 +97,8 @@ fn next_start(rest: &[u8], expected: Expected) -> Option<Candidate> {
     })
 }
 
-/// Returns true if a message begins with this line, false if one may, and `None` if none does.
+/// Returns true if the line is a start line, false if it is incomplete but may become one, and
+/// `None` otherwise.
 fn line_begins_message(text: &[u8], expected: Expected) -> Option<bool> {
     match memchr::memchr(b'\n', text) {
         Some(end) => is_start_line(text.get(..end)?, expected).then_some(true),
@@ -102,7 +106,7 @@ fn line_begins_message(text: &[u8], expected: Expected) -> Option<bool> {
     }
 }
 
-/// Returns true if a whole line, without its end, is a start line.
+/// Returns true if a complete line, given without its terminator, is a start line.
 fn is_start_line(line: &[u8], expected: Expected) -> bool {
     if expected.responses && line.starts_with(RESPONSE) {
         return true;
@@ -112,7 +116,7 @@ fn is_start_line(line: &[u8], expected: Expected) -> bool {
     expected.requests && begins_with_method(line) && version.starts_with(RESPONSE)
 }
 
-/// Returns true if the beginning of a line may be that of a start line.
+/// Returns true if an incomplete line may become a start line.
 fn may_become_start_line(line: &[u8], expected: Expected) -> bool {
     let is_method = || METHODS.iter().any(|(name, _)| name.as_bytes().starts_with(line));
     (expected.responses && (line.starts_with(RESPONSE) || RESPONSE.starts_with(line)))

@@ -95,28 +95,28 @@ pub(super) struct HttpDirection {
 pub(super) enum Phase {
     /// No byte of the direction was observed yet.
     New,
-    /// Between two messages.
+    /// The direction is between two messages.
     BetweenMessages,
-    /// In an incomplete head, whose pieces are held.
+    /// The direction is in an incomplete head, whose pieces are held.
     InHead,
-    /// In a body.
+    /// The direction is in a body.
     InBody,
-    /// Within bytes that belong to no known message, after a syntax error or a gap.
+    /// The direction is in bytes that belong to no known message, after a syntax error or a gap.
     FramingLost,
     /// The direction does not carry HTTP/1.
     OtherProtocol,
     /// Both ends have switched to another protocol, for example after CONNECT.
     Switched,
-    /// After the last message of a connection, in strict mode.
+    /// The last message of the connection has ended, in strict mode.
     Closed,
     /// The direction has ended.
     Ended,
-    /// As [`Phase::FramingLost`], where the next byte begins a line.
+    /// Like [`Phase::FramingLost`], but the next byte begins a line.
     LostAtLine,
 }
 
 impl Phase {
-    /// Returns true if the bytes belong to no known message.
+    /// Returns true if the current bytes belong to no known message.
     pub(super) const fn is_lost(self) -> bool {
         matches!(self, Self::FramingLost | Self::LostAtLine)
     }

@@ -1,8 +1,8 @@
 //! `tls`: recognizes TLS connections, classifies them by version, and describes their hellos.
 //!
 //! Input: ordered bytes of connections from `tcp`, holes included. Output: the same blocks, with
-//! only the class changed, and a description in front of the blocks of each hello. A description is
-//! a `wire::record` with an empty view, and a complete message of its own (CONTRACT 6), so that the
+//! only the class changed, and a description before the blocks of each hello. A description is a
+//! `wire::record` with an empty view, and a complete message of its own (CONTRACT 6), so that the
 //! output is still a stream. Blocks are held until the first message of their direction is
 //! complete, and copied only if that message spans several blocks. [SL §4.2]
 //!

@@ -1,4 +1,4 @@
-//! The interface by which filters use the services of their space.
+//! The interface through which filters use the services of their space.
 
 use crate::contract::batch::Block;
 use abi::{Entry, RichPointer};

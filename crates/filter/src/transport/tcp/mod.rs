@@ -3,8 +3,8 @@
 //!
 //! Input: any view into a frame. Output: the data of each side of a connection in order, each byte
 //! once, as views of the frames that carried them; bytes that were sent but not captured become a
-//! **hole** of their length. A segment in order is emitted at once. An early segment is held until
-//! the missing bytes arrive or are abandoned.
+//! **hole** of their length. A segment in order is emitted immediately. An early segment is held
+//! until the missing bytes arrive or are abandoned.
 //!
 //! - [`connection`]: state of a connection;
 //! - [`reassembly`]: one side of a connection;

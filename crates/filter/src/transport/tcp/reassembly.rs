@@ -99,10 +99,10 @@ impl StreamSide {
         ahead && self.may_be_accepted(fin) && !behind && !beyond
     }
 
-    /// Handles a segment that begins after `next`. Abandons the gap in front of the segment if the
-    /// other end has acknowledged the missing bytes, or if the limits on held data are exceeded.
-    /// Returns false if the segment must be held. Returns true if it is now in order, or
-    /// implausibly far ahead.
+    /// Handles a segment that begins after `next`. Abandons the gap before the segment if the other
+    /// end has acknowledged the missing bytes, or if the limits on held data are exceeded. Returns
+    /// false if the segment must be held. Returns true if it is now in order, or implausibly far
+    /// ahead.
     fn resolve_gap(&mut self, output: &mut SideOutput<'_, '_, '_>, span: Span) -> bool {
         if distance(self.next, span.from).unsigned_abs() > DISTANCE_MAX {
             return true;
@@ -261,8 +261,8 @@ impl StreamSide {
         }
     }
 
-    /// Abandons the gap in front of the first held block or, if no block is held, in front of the
-    /// end. If the other end would not accept this block or end, drops it instead.
+    /// Abandons the gap before the first held block or, if no block is held, before the end. If the
+    /// other end would not accept this block or end, drops it instead.
     pub(super) fn abandon_gap(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         let front = output.cx.front(&self.held).map(|(key, _)| key);
         // Each call removes something, even from forged state, so that callers can repeat it until
@@ -286,7 +286,7 @@ impl StreamSide {
     }
 
     /// Abandons gaps whose bytes the other end has acknowledged, since these bytes were sent but
-    /// not captured. Only a gap in front of held data or of the end is abandoned at once.
+    /// not captured. Only a gap before held data or of the end is abandoned immediately.
     pub(super) fn resolve_acknowledged(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         let Some(number) = self.acknowledged() else { return };
         while !self.held.is_empty() && is_after(number, self.next) {

@@ -33,7 +33,7 @@ impl TcpConnection {
     }
 
     /// Processes a RST. If the other end may accept it, the RST becomes pending, and its time
-    /// becomes the time of the last segment. It takes effect at once if `gap` is 0, or if it
+    /// becomes the time of the last segment. It takes effect immediately if `gap` is 0, or if it
     /// refuses a connection. A RST that the other end must ignore is only counted.
     #[cold]
     pub(super) fn reset(

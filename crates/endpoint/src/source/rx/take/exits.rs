@@ -1,5 +1,5 @@
-//! Decoder for the metadata that an XDP program writes in front of each frame: the exits that the
-//! frame takes, with the class and the view on each. [SL §5.5, §7.1; CONTRACT 18]
+//! Decoder for the metadata that an XDP program writes before each frame: the exits that the frame
+//! takes, with the class and the view on each. [SL §5.5, §7.1; CONTRACT 18]
 //!
 //! A program of Streamline has written the metadata to memory that now belongs to this process.
 //! Each frame becomes one block for each exit that it takes. Each call of `produce` emits blocks of
@@ -25,8 +25,8 @@ pub enum FirstHeader {
     Bytes,
 }
 
-/// Maximum number of slots in the metadata in front of a frame. Several exits share a slot if a
-/// frame takes at most one of these exits.
+/// Maximum number of slots in the metadata before a frame. Several exits share a slot if a frame
+/// takes at most one of these exits.
 pub const SLOTS_MAX: usize = 16;
 /// Size of a slot in bytes.
 pub const SLOT_SIZE: usize = 8;
@@ -36,7 +36,7 @@ pub const EXIT_NUMBER_SIZE: usize = 2;
 pub const TAIL_SIZE: usize = 24;
 const FRONT_SIZE_MAX: usize = front_size(SLOTS_MAX);
 
-/// Returns the number of metadata bytes in front of a frame with this many slots.
+/// Returns the number of metadata bytes before a frame with this many slots.
 const fn front_size(slots: usize) -> usize {
     tail_offset(slots) + TAIL_SIZE
 }
@@ -47,7 +47,7 @@ pub const fn tail_offset(slots: usize) -> usize {
     slots * SLOT_SIZE + (slots * EXIT_NUMBER_SIZE).next_multiple_of(8)
 }
 
-/// Metadata in front of a frame.
+/// Metadata before a frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FrameMetadata {
     bytes: [u8; FRONT_SIZE_MAX],
@@ -117,7 +117,7 @@ struct QueuedBlock {
 #[derive(Debug)]
 pub(super) struct Exits {
     headers: Vec<FirstHeader>,
-    /// Number of slots in front of a frame.
+    /// Number of slots before a frame.
     slots: usize,
     counts: Vec<ArcCounts>,
     waiting: VecDeque<QueuedBlock>,
@@ -131,12 +131,12 @@ impl Exits {
         Self { headers, slots, counts, waiting: VecDeque::new(), edge: 0 }
     }
 
-    /// Returns the number of metadata bytes in front of a frame.
+    /// Returns the number of metadata bytes before a frame.
     pub(super) const fn front_size(&self) -> usize {
         front_size(self.slots)
     }
 
-    /// Decodes the metadata in front of a frame.
+    /// Decodes the metadata before a frame.
     pub(super) fn read(&self, bytes: &[u8]) -> Option<(FrameMetadata, Stamp)> {
         FrameMetadata::read(bytes, self.slots)
     }

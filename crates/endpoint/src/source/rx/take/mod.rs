@@ -4,7 +4,7 @@
 //! The source emits one block per frame, without a copy, in the memory that the kernel fills. A
 //! frame buffer returns to the kernel when the last filter, sink or ring reader releases it. A
 //! packet that spans several buffers is reassembled by a copy into the general memory of its space.
-//! Frames are received at XDP, in front of generic receive offload. They therefore have the length
+//! Frames are received at XDP, before generic receive offload. They therefore have the length
 //! delivered by the driver, VLAN tags are in place, and checksum offload is not reported.
 //!
 //! - [`device`]: sockets, memory and program of an interface, set up without loss;
@@ -73,7 +73,7 @@ pub(super) fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
 }
 
 /// Opens a source that takes the frames redirected by the program that `make` loads. `headers`
-/// holds the first header of the frames on each exit. `slots` is the number of slots in front of a
+/// holds the first header of the frames on each exit. `slots` is the number of slots before a
 /// frame; exits share a slot if a frame takes at most one of these exits.
 pub fn open_with_program(
     opening: &Opening<'_>,
@@ -421,7 +421,7 @@ impl WallClock {
     }
 }
 
-/// Reads the words that the program has written in front of a frame.
+/// Reads the words that the program has written before a frame.
 fn read_stamp(before: Option<&mut [u8]>) -> Stamp {
     before.and_then(|bytes| bytes.first_chunk_mut()).map(Stamp::take).unwrap_or_default()
 }

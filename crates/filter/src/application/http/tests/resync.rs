@@ -1,10 +1,11 @@
-//! Tests of messages behind header lines without a request.
+//! Tests of messages that follow header lines without a request line.
 
 use super::*;
 
 const FIELDS: &str = "Host: h\r\nGet-Away: no\r\nAccept: */*\r\nX: it\r\n\r\n";
 
-/// Returns requests, of which those with `..` have lost their line, as after `grep -v '\.\.'`.
+/// Returns the text of requests for these paths, without the request lines that contain `..` (as
+/// after `grep -v`), and the requests that are complete.
 fn filtered(paths: &[&str]) -> (String, Vec<String>) {
     let (mut text, mut whole) = (String::new(), Vec::new());
     for path in paths {
