@@ -218,7 +218,7 @@ pub(crate) fn models_compile(root: &Path) -> bool {
     cargo::run(&mut command)
 }
 
-/// Returns a command for cargo with `--cfg loom` and a target directory of its own.
+/// Returns a command for cargo with `--cfg loom` and its own target directory.
 fn model_command(root: &Path) -> Command {
     let mut command = cargo::cargo(root);
     command.env("RUSTFLAGS", "--cfg loom");

@@ -294,8 +294,8 @@ pub trait Sink: Send {
     /// Writes all buffered data and returns the sink's report. No block follows.
     fn finish(&mut self) -> Result<Report, Failure>;
 
-    /// Returns the number of blocks and viewed bytes written so far. The ledger computes the losses
-    /// after a failure from this. Returns `None` if the sink does not know.
+    /// Returns the number of blocks and viewed bytes written so far. The ledger uses it to compute
+    /// the losses after a failure. Returns `None` if the sink does not know.
     fn amount_written(&self) -> Option<Amount> {
         None
     }

@@ -70,8 +70,8 @@ impl SinkEntry {
         Self { facts, ..self }
     }
 
-    /// Marks the sink as a writer of files: it runs in a space of its own, so that a slow disk
-    /// delays no other branch.
+    /// Marks the sink as a writer of files: it runs in its own space, so that a slow disk delays no
+    /// other branch.
     #[must_use]
     pub const fn writing_files(self) -> Self {
         self.with_facts(EndpointFacts { writes_files: true, ..self.facts })

@@ -148,7 +148,8 @@ pub(crate) fn produce_once(
     Ok((given, emitted))
 }
 
-/// Runs a source that never waits to its end or failure. Returns all blocks and the outcome.
+/// Runs a source, which must never wait, until it ends or fails. Returns all blocks and the
+/// outcome.
 pub(crate) fn produce_all(
     source: &mut dyn Source,
     pool: &mut Pool,

@@ -18,9 +18,9 @@ const FORWARDING_PROGRAMS: &[&str] = &["tee", "head"];
 static ENABLED: AtomicBool = AtomicBool::new(false);
 /// The last buffer into which bytes of a file range were copied.
 static LAST_COPY: Mutex<Option<CopiedRange>> = Mutex::new(None);
-/// Files of which ranges were lent. They stay open until the program exits, because a buffer may
-/// represent a range until then. The number of files is limited by the number that an edge can
-/// carry.
+/// Files with ranges that have been lent to buffers. They stay open until the program exits,
+/// because a buffer may represent a range until then. The number of files is limited by the number
+/// that an edge can carry.
 static LENT: Mutex<Vec<CachedFile>> = Mutex::new(Vec::new());
 
 /// A buffer that holds a copy of a file range.
@@ -76,7 +76,7 @@ pub(crate) fn find(from: usize, count: usize) -> Option<FileRange> {
     })
 }
 
-/// Keeps open a file of which a range is lent, and returns its descriptor.
+/// Keeps open a file with a lent range, and returns its descriptor.
 pub(crate) fn keep(file: &CachedFile) -> Option<usize> {
     let number = file.descriptor().as_raw_fd();
     let mut lent = LENT.try_lock().ok()?;

@@ -56,7 +56,7 @@ pub(crate) struct Occurrence {
     pub(crate) key: String,
     pub(crate) path: String,
     pub(crate) line: Option<usize>,
-    /// The amount by which the occurrence counts.
+    /// The amount that the occurrence adds to the sum of its key.
     pub(crate) weight: usize,
     pub(crate) what: String,
 }

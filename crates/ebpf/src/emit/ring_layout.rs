@@ -6,7 +6,7 @@ pub mod offset {
     pub const RESERVED: i16 = 0;
     /// Position up to which records are complete (eight bytes).
     pub const COMMITTED: i16 = 8;
-    /// Position from which on the program polls for drained doorbells (eight bytes); 0 while no
+    /// Position from which the program polls for drained doorbells (eight bytes); 0 while no
     /// doorbell has been drained.
     pub const POLL_FROM: i16 = 16;
     /// Number of drained doorbell bytes at the last poll, plus one (eight bytes).

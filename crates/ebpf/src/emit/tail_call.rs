@@ -1,5 +1,5 @@
-//! Splitting of long chains. Twins that do not fit into one program are placed in further programs,
-//! which are entered by tail calls.
+//! Splitting of long chains. Twins that do not fit into one program are placed in additional
+//! programs, which are entered by tail calls.
 //!
 //! Input: the answer so far. Output: the same answer, if necessary in the next part. Neither the
 //! stack nor pointers survive a tail call, so the values that the next twin may use are stored in a

@@ -72,7 +72,7 @@ pub fn all_frames() -> Vec<Vec<u8>> {
 }
 
 /// Returns frames with extension headers that reach beyond byte 256. In the first frame the first
-/// header crosses this byte, in the second frame the second header, and in each further frame the
+/// header crosses this byte, in the second frame the second header, and in each later frame the
 /// next header.
 pub fn deep_frames() -> Vec<Vec<u8>> {
     let lengths: [&[u8]; 4] = [&[30, 0], &[10, 14, 0], &[6, 6, 10, 0], &[5, 5, 5, 5]];

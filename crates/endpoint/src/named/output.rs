@@ -1,7 +1,7 @@
 //! The sinks `user` and `socket`. Other programs open them by name and read their blocks.
 //!
-//! The viewed bytes of each block become one block of the stream. Every reader has a position of
-//! its own, and starts with the first block that is written after the reader has opened the name.
+//! The viewed bytes of each block become one block of the stream. Every reader has its own
+//! position, and starts with the first block that is written after the reader has opened the name.
 //! Blocks without a reader, or without room in the ring, are dropped and counted.
 
 use super::ring::ring_config;

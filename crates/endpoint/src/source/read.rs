@@ -131,7 +131,7 @@ impl Read {
         }
     }
 
-    /// Emits blocks until the batch is full or the piece contains no further complete block.
+    /// Emits blocks until the batch is full or the piece contains no other complete block.
     fn emit_from_piece(&mut self, intake: &mut Intake<'_>, ended: bool) {
         let pool = intake.pool;
         let mut rest = self.feed.unconsumed_bytes(pool);

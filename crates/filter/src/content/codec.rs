@@ -23,7 +23,7 @@ pub(super) enum Format {
     Lz4,
 }
 
-/// Reason for a block that cannot be compressed or decompressed.
+/// Reason why a block cannot be compressed or decompressed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum CodecError {
     /// The input does not begin with a header of the format.

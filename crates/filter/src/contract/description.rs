@@ -87,7 +87,7 @@ pub struct Description {
     pub groups: &'static [(&'static str, ValueRange)],
     /// Reasons for a missing class or a drop. A [`Reason`] is an index into this list.
     pub reasons: &'static [&'static str],
-    /// Names of further counters. A [`Counter`] is an index into this list.
+    /// Names of other counters. A [`Counter`] is an index into this list.
     pub counters: &'static [&'static str],
 
     /// The state that the filter keeps between blocks.

@@ -13,13 +13,13 @@
 //! ```
 //!
 //! The number of filters that will be added at run time is unknown at the start. Each of them
-//! therefore uses a range of its own, and the parts of the initial filters never change. Rationale:
+//! therefore uses its own range, and the parts of the initial filters never change. Rationale:
 //! docs/book/decisions/0046-session-numbers.md.
 
 use serde::{Deserialize, Serialize};
 
-/// The session numbers of one filter: `first`, `first + step`, and further multiples of `step`, not
-/// above `last`. The number 0 means that a block has no session, and is never included.
+/// The session numbers of one filter: `first`, `first + step`, and so on, up to
+/// `last`. The number 0 means that a block has no session, and is never included.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct SessionNumbers {
     first: u32,

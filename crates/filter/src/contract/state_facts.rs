@@ -29,8 +29,8 @@ pub enum WorkerRule {
     /// The results are equal. The state covers all blocks, but is only used in the report, and the
     /// reports of the processes are summed.
     Summed,
-    /// The results are equal, but each process writes to a directory of its own, next to the
-    /// directory in the named parameter.
+    /// The results are equal, but each process writes to its own directory, next to the directory
+    /// in the named parameter.
     Directory(&'static str),
     /// The results differ. The first field is the reason, the second a suggestion for the user.
     Differs(&'static str, &'static str),

@@ -83,7 +83,7 @@ pub trait Stream: Send {
     /// ([`Sessions::prefetch`](super::state::Sessions::prefetch)). Called before the first
     /// [`Stream::process_block`] of the batch.
     fn prefetch(&mut self, _tags: Tags<'_>) {}
-    /// Processes one block: passes, consumes, holds or drops it, and may emit further blocks.
+    /// Processes one block: passes, consumes, holds or drops it, and may emit additional blocks.
     fn process_block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>);
     /// Called when the path's clock has reached the time set by [`StreamContext::wake_at`].
     fn tick<'a>(&mut self, _cx: &mut StreamContext<'_, 'a>) {}

@@ -29,13 +29,12 @@ pub struct EndpointFacts {
     /// Returns the data that a source observes. `++` compares these data to remove duplicates.
     /// `None` if no other source can observe the same data.
     pub observed_source: Option<fn(&Arguments) -> ObservedSource>,
-    /// True for a sink that writes files, which by default runs in a space of its own (CONTRACT
-    /// 27).
+    /// True for a sink that writes files, which by default runs in its own space (CONTRACT 27).
     pub writes_files: bool,
     /// Returns true if a sink that writes files only appends to an open file, so that it may run in
     /// the thread that reads a kernel ring. `None` if the sink must never run there.
     pub only_appends: Option<fn(&Arguments) -> bool>,
-    /// True for an external program, which always has a space of its own (CONTRACT 27).
+    /// True for an external program, which always has its own space (CONTRACT 27).
     pub is_program: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Unbuffered output through stdio. The C library writes such output by a call of its own, which
+//! Unbuffered output through stdio. The C library writes such output with its own call, which
 //! bypasses a preloaded `write`. For the programs of `forward`, which write whole buffers through
 //! `fwrite_unlocked`, this library implements the call, so that the bytes reach the edge in the
 //! order of the program's writes.

@@ -3,7 +3,7 @@
 //!
 //! Input: a word. Output: its meaning. Keywords follow pcap-filter(7). The services are a common
 //! subset of IANA's, with the transports of Debian's services file, so that a word means the same
-//! ports as in tcpdump. A resolver may know further names.
+//! ports as in tcpdump. A resolver may know additional names.
 
 use super::ast::{DirQualifier, Encapsulation, Protocol, TypeQualifier};
 use super::token::Keyword;

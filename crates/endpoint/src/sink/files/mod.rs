@@ -155,7 +155,7 @@ impl Files {
     }
 
     /// Returns the key of the file to which a block is appended, or `None` if the block is written
-    /// to a file of its own.
+    /// to its own file.
     fn file_key(&mut self, block: &Block<'_>) -> Option<FileKey> {
         let number = block.context.session;
         let backward = block.context.flags.direction() == Direction::Backward;
@@ -181,7 +181,7 @@ impl Files {
         is_part
     }
 
-    /// Writes a block to a file of its own.
+    /// Writes a block to its own file.
     fn write_single(&mut self, block: &Block<'_>) -> Result<(), Failure> {
         if is_end_marker(block) || self.per != FileUnit::Message && block.marks.is_description() {
             return Ok(());

@@ -13,7 +13,7 @@ const RECENT_FRAMES: usize = 16;
 /// Deduplication of frames, with counters.
 #[derive(Debug)]
 pub(super) struct FrameDeduplication {
-    /// Ring of the most recent frames. `None` if each block of this form has a frame of its own.
+    /// Ring of the most recent frames. `None` if each block of this form has its own frame.
     recent_frames: Option<[RichPointer; RECENT_FRAMES]>,
     next: usize,
     pub(super) written: u64,

@@ -13,7 +13,7 @@ use wire::link::LinkType;
 #[derive(Debug)]
 pub(super) struct SplitPcap {
     file_set: FileSet,
-    /// True if each direction of a connection has a file of its own.
+    /// True if each direction of a connection has its own file.
     one_way: bool,
     frames: FrameDeduplication,
     written: Amount,

@@ -103,7 +103,7 @@ impl TxDevice {
 }
 
 /// Opens a ring on an interface. The ring uses memory lent by a source if this memory can be
-/// shared, which avoids copies. Otherwise the ring uses memory of its own.
+/// shared, which avoids copies. Otherwise the ring uses its own memory.
 fn open_ring(found: &Interface, link: LinkType, lent: &[Arc<dyn Lender>]) -> sys::Result<Ring> {
     if link != LinkType::ETHERNET {
         let target = format!("interface {}, which has no Ethernet header", found.name);

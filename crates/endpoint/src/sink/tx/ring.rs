@@ -82,7 +82,7 @@ impl Ring {
         })
     }
 
-    /// Opens a transmitter with memory of its own.
+    /// Opens a transmitter with its own memory.
     pub(super) fn with_own_memory(found: &Interface, links: RouteSocket) -> sys::Result<Self> {
         Self::open(&Frames::create("streamline-send", FRAME_BUFFERS)?, found, links)
     }

@@ -132,7 +132,7 @@ impl ConnectionOutput {
 
 const SESSION: u32 = 7;
 
-/// Makes a block in a frame of its own.
+/// Makes a block in its own frame.
 fn block<'a>(space: &Space<'a>, part: &StreamBlock, time: u64) -> Block<'a> {
     let frame = match part.back {
         false => Frame::tcp(4000, 80, &part.bytes),

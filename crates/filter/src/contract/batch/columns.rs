@@ -9,7 +9,7 @@ use abi::{BlockMetadata, Class, Entry, Marks, RichPointer};
 pub struct Columns {
     pub(super) len: usize,
     pub(super) live: LaneMask,
-    /// Sum of the view lengths of all lanes at the time when they were filled, in bytes.
+    /// Sum of the view lengths of all lanes when they were filled, in bytes.
     pub(super) bytes: u64,
     /// True if any lane was filled with a block that has no class.
     pub(super) has_unanswered: bool,

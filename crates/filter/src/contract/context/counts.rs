@@ -26,7 +26,7 @@ pub struct Counts {
     pub dropped: Vec<Amount>,
     /// Number of blocks without a class, per reason in the order of the description.
     pub unanswered: Vec<u64>,
-    /// Further counters, in the order of the description.
+    /// Other counters, in the order of the description.
     pub counters: Vec<u64>,
     /// Blocks evicted from a hold because a limit was exceeded, because they were too old, or
     /// because their ring was about to be overwritten.

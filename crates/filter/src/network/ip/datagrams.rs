@@ -48,7 +48,7 @@ pub(super) struct DatagramTable {
 pub(super) struct Datagram {
     /// Hash seed of the datagrams' keys; used in the private record only.
     seed: u64,
-    /// Latest timestamp at which a further fragment is accepted.
+    /// Latest timestamp at which another fragment is accepted.
     accept_until: Time,
     /// Time on the path's clock at which the datagram expires.
     deadline: Time,

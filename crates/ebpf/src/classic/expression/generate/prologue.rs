@@ -106,7 +106,7 @@ impl Generator<'_> {
     fn emit_wlan_padding(&mut self, lines: &mut Code, end: JumpLabel) {
         /// Presence bit of the flags field, in big-endian order.
         const FLAGS: u32 = 0x0200_0000;
-        /// Presence bit of a further word of presence bits, in big-endian order.
+        /// Presence bit of another word of presence bits, in big-endian order.
         const EXTENDED: u32 = 0x0000_0080;
         /// Presence bit of the timestamp, in big-endian order.
         const TIME: u32 = 0x0100_0000;

@@ -30,8 +30,8 @@ pub(super) struct PollPause {
 }
 
 impl PollPause {
-    /// Creates the pause policy for queues of `room` frames. `latency` is the maximum wait of a
-    /// block.
+    /// Creates the pause policy for queues of `room` frames. `latency` is the maximum time for
+    /// which a block may wait.
     pub(super) fn new(latency: Option<Time>, room: usize) -> Self {
         let most_ns = latency.map_or(PAUSE_MAX_NS, |latency| PAUSE_MAX_NS.min(latency / 2));
         Self { most_ns, queue_frames: room as u64, received: 0, last_empty: 0, pause_until: 0 }
