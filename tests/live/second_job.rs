@@ -19,7 +19,7 @@ const JOB: [&str; 3] = [
 const ABOVE: &str = "rx/ip/dport/80/untcp";
 /// The request whose path the job changes and reads.
 const REQUEST: &str = "rx | ip | dport |80 untcp | http |get count";
-/// Number of requests of each connection, of which every seventh has `..` in its line.
+/// Number of requests per connection; every seventh has `..` in its line.
 const REQUESTS: usize = 1000;
 const CONNECTIONS: usize = 10;
 
@@ -94,7 +94,7 @@ fn streamline(words: &[&str], daemon: &str) -> Command {
     command
 }
 
-/// Stops the path in whose listing a word occurs.
+/// Stops the path whose listing contains a word.
 fn stop_path_with(word: &str, daemon: &str) {
     let listed = streamline(&["ps"], daemon).output().expect("ps").stdout;
     let listed = String::from_utf8_lossy(&listed);

@@ -42,9 +42,9 @@ pub(super) struct LiveProgram {
 /// The purpose of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RunPurpose {
-    /// Measure the cost.
+    /// A run that measures the cost.
     Cost,
-    /// Count the requests. Some programs need other arguments to report them.
+    /// A run that counts the requests. Some programs need other arguments to report them.
     Requests,
 }
 

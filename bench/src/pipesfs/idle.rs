@@ -1,4 +1,5 @@
-//! The cost of a mount that shows a path but of which nobody reads a stream. FEATURES B9
+//! The cost of a mount that shows a path while no program reads its streams, compared with the path
+//! without a mount. FEATURES B9
 
 use super::programs::Programs;
 use crate::harness::{
@@ -12,7 +13,7 @@ const BLOCKS: u32 = 10_000_000;
 /// Maximum cost of the mount in ns per block.
 const LIMIT_NS: f64 = 1.0;
 
-/// Measures a path with a mount and without.
+/// Measures a path with and without a mount.
 pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     const ROW: &str = "nobody reads";
     if !is_selected(ROW) {

@@ -1,6 +1,7 @@
-//! `bench pipesfs`: the paths of a machine as files, against a kernel pipe. [SL §4.1], goal G21
+//! `bench pipesfs`: reading the output of a path from a file of a mount, compared with reading it
+//! from a kernel pipe; and the cost of requests to a mount. [SL §4.1], goal G21
 //!
-//! All programs are those that users run: a daemon, a path that copies its standard input, and
+//! All programs are the ones that users run: a daemon, a path that copies its standard input, and
 //! servers of mounts. On one core all run on processor 0; on two cores the path runs on processor 1
 //! and the reader on processor 0.
 

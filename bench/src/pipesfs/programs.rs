@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use streamline::paths::Client;
 use testkit::net::wait_until;
 
-/// A directory with a daemon and the programs that were started with it. Dropping it ends them.
+/// A directory with a daemon and the programs that were started with it. Dropping it stops them.
 pub(super) struct Programs {
     folder: TempDirectory,
     program: PathBuf,
@@ -40,7 +40,7 @@ impl Programs {
         Ok(self.children.len() - 1)
     }
 
-    /// Mounts, on this processor or on any, and returns the directory.
+    /// Mounts the file system, with its server on this processor or on any; returns the directory.
     pub(super) fn mount(
         &mut self,
         name: &str,
@@ -66,7 +66,7 @@ impl Programs {
         Client::find(Some(&self.daemon_directory())).map_err(|why| why.to_string())
     }
 
-    /// Returns the command that starts our program, whose messages go to a file of this name.
+    /// Returns the command that starts our program, whose messages go to a file with this name.
     pub(super) fn command(&self, name: &str) -> Command {
         let mut command = Command::new(&self.program);
         self.set_environment(&mut command);
@@ -81,7 +81,7 @@ impl Programs {
         read_text(&self.folder.0.join(format!("{name}.err")))
     }
 
-    /// Returns a program by the number with which it was added.
+    /// Returns the program with this number, which it got when it was added.
     pub(super) fn child(&mut self, number: usize) -> &mut Child {
         &mut self.children[number]
     }

@@ -1,5 +1,5 @@
-//! The cost of a request: to a server on the reader's core, on the other core, and on the core that
-//! it chooses; and of a listing of a thousand filters.
+//! The cost of a file system request to a server on the reader's core, on the other core, and on
+//! any core; and the cost of listing a thousand filters.
 
 use super::programs::Programs;
 use crate::harness::{
@@ -19,7 +19,7 @@ const O_NONBLOCK: i32 = 0o4000;
 /// Number of arcs of the path that is listed, each with four filters; a request has at most 1,000.
 const ARCS: usize = 249;
 
-/// The filters behind each arc of that path.
+/// The filters after each arc of that path.
 const FILTERS: &str = "sample 2 | sample 3 | sample 4 | count";
 
 const SAME: &str = "same core";
@@ -68,7 +68,7 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// Measures the same on each mount, in µs. `limit` is the goal on the first.
+/// Measures a cost in µs on each mount. `limit` is the goal for the first mount.
 fn measure_row(
     row: &str,
     rounds: usize,

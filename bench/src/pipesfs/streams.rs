@@ -1,8 +1,8 @@
-//! Bytes of a path that a reader takes from a file of the mount, against the same bytes from a pipe
-//! into which the path writes them.
+//! The rate of reading a path's bytes from a file of a mount, compared with reading the same bytes
+//! from the pipe of a tap.
 //!
-//! A burst passes through the path while there is no reader, so that the path holds a backlog. The
-//! time is that in which the reader takes the backlog, with reads of one size.
+//! A burst passes through the path while there is no reader, so that the path holds a backlog. Only
+//! the time in which the reader reads the backlog is measured; all its reads have one size.
 
 use super::programs::Programs;
 use crate::harness::{Candidate, Goal, interleave, is_selected};
@@ -25,7 +25,7 @@ const READS: [(usize, Option<f64>, Option<f64>); 4] = [
 const BURST: usize = 6 << 20;
 /// Number of bursts in a measurement.
 const BURSTS: usize = 6;
-/// Capacity of a pipe of which nobody has changed it, in bytes.
+/// Default capacity of a pipe, in bytes.
 const PIPE_SIZE: usize = 64 << 10;
 
 const PIPE: &str = "kernel pipe";

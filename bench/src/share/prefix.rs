@@ -222,7 +222,7 @@ fn servers(listed: &Value) -> Vec<u32> {
         .collect()
 }
 
-/// Returns the number of requests that run no prefix for others.
+/// Returns the number of requests that do not run a prefix for others.
 fn readers(listed: &Value) -> usize {
     paths(listed).filter(|(line, _)| !line.contains("share \"")).count()
 }

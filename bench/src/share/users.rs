@@ -22,7 +22,7 @@ pub(super) struct SharedDaemon {
     daemon: Children,
 }
 
-/// The numbers of frames that an observer received and lost, of the frames sent for it.
+/// Counts of the frames sent for an observer: the number received and the number lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FrameCounts {
     pub(crate) observed: u64,

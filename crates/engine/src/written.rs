@@ -26,8 +26,8 @@ impl Live {
     ///
     /// # Errors
     ///
-    /// Fails if the node is unknown or not accessible, if it does not emit what can be written, if
-    /// its space does not answer in time, or if the kernel refuses a socket.
+    /// Fails if the node is unknown or not accessible, if it does not emit blocks that can be
+    /// written, if its space does not answer in time, or if the kernel refuses a socket.
     pub fn attach_writer(
         &self,
         wanted: &WriterRequest,

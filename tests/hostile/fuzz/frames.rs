@@ -128,8 +128,8 @@ fn fuzz_dissection(bytes: &[u8]) {
 pub(crate) const FILTERS_BODY: FuzzBody =
     FuzzBody { name: "filters", corpus: generated_frames, rounds: 300, run: fuzz_filters };
 
-/// One input in this many is tested with the filters that contain automata, because such filters
-/// are slow to construct.
+/// One input in this many is tested with the filters that contain automata; constructing them is
+/// slow.
 const SLOW_FILTER_STEP: u8 = 64;
 
 fn fuzz_filters(bytes: &[u8]) {

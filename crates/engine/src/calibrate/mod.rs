@@ -30,8 +30,8 @@ pub use stored::{StoredCosts, load, path, state_directory};
 
 use pipeline::plan::{COSTS_VERSION, Costs};
 
-/// Measures all costs, which takes seconds. Blocks. Calls `told` with the name of each step before
-/// the step begins.
+/// Measures all costs. Blocks for seconds. Calls `told` with the name of each step before the step
+/// begins.
 pub fn calibrate(told: &dyn Fn(&str)) -> Calibration {
     let costs = Costs { version: COSTS_VERSION, ..Costs::default() };
     let mut calibration = Calibration { costs, missing: Vec::new() };

@@ -73,8 +73,7 @@ pub fn change(
     change_logged(live, edit, machine, limit, &Steps::default())
 }
 
-/// Changes the path like [`change`], and logs the steps to `steps`, a log that no other change may
-/// use.
+/// Changes the path like [`change`], and logs its steps to `steps`, which no other change may use.
 pub fn change_logged(
     live: &Live,
     edit: &Edit,

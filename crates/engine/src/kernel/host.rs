@@ -123,7 +123,7 @@ pub enum InjectedRefusal {
     Filter(&'static str),
 }
 
-/// Converts the reason why nothing can be attached to an interface into a build error of this node.
+/// Converts the reason for a refused attachment into a build error of this node.
 pub(super) fn attach_build_error(why: AttachError, node: NodeId) -> BuildError {
     match why {
         AttachError::Unobservable(failure) => BuildError::Outside { node, failure },

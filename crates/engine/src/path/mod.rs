@@ -37,9 +37,8 @@ pub struct Settings {
     pub timed: bool,
     /// True if the kernel measures the run time of its programs (`--analyze`).
     pub programs_timed: bool,
-    /// Index (from 0) of this worker process, and the number of worker processes that run the
-    /// request, or `None` if there is only one process. Each worker uses its own share of the
-    /// session numbers.
+    /// Index of this worker process, from 0, and the number of worker processes, or `None` if there
+    /// is only one process. Each worker uses its own share of the session numbers.
     pub one_of: Option<(u32, u32)>,
     /// True if an edit always copies the block instead of changing it in place.
     pub copies: bool,

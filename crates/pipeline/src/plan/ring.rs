@@ -3,9 +3,9 @@
 /// The default number of blocks per wakeup of the reader. [Th §5.2.2]
 pub(super) const SIGNAL_BLOCKS: usize = 32;
 
-/// The default of the maximum time, in ns, until the reader of an edge out of the kernel is woken.
-/// It equals the time that frames wait in the ring of a packet socket. On a virtual machine a
-/// wakeup costs the waker 30 µs and the process 10 µs; at 1 ms, a request with few frames would
+/// The default for T_t on an edge out of the kernel: the maximum time, in ns, until the reader is
+/// woken. It equals the time that frames wait in the ring of a packet socket. On a virtual machine
+/// a wakeup costs the waker 30 µs and the process 10 µs; at 1 ms, a request with few frames would
 /// spend more on wakeups than a kernel program saves.
 const KERNEL_SIGNAL_NS: u64 = 10_000_000;
 

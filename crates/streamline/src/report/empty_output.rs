@@ -12,8 +12,8 @@ use std::fmt::Write as _;
 const REASONS_MAX: usize = 4;
 
 impl Report<'_> {
-    /// Returns one sentence per sink if no sink has received a block. Returns none if no source
-    /// emitted a block, because the last line of the report states that.
+    /// Returns one sentence per sink if no sink has received a block; empty if no source emitted a
+    /// block, because the last line of the report states that.
     #[must_use]
     pub fn explain_empty_output(&self) -> Vec<String> {
         let graph = &self.plan.graph;

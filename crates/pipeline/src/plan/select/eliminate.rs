@@ -72,8 +72,8 @@ pub(super) fn eliminate_nodes(search: &Search<'_>) -> Option<((f64, Assignment),
     Some(((cost, assignment), examined, exact))
 }
 
-/// Returns for every node the last position in `order` whose cost depends on the placement of the
-/// node.
+/// Returns, for every node, the last position in `order` with a cost that depends on the node's
+/// placement.
 fn last_uses(graph: &Graph, order: &[NodeId]) -> Vec<usize> {
     let mut last = vec![0; graph.nodes.len()];
     for (at, id) in order.iter().enumerate() {
