@@ -1,8 +1,8 @@
-//! One writer and three readers with different rate policies, on a ring of slots and on a ring of
-//! blocks of any length. Prints the number of blocks that each reader takes, loses, skips and
-//! leaves in the ring.
+//! Runs one writer and three readers with different rate policies, first on a ring of slots, then
+//! on a ring of blocks of any length. Prints the number of blocks that each reader takes, loses,
+//! skips and leaves in the ring.
 //!
-//!     cargo run -p streamline-buffer --example forms
+//! cargo run -p streamline-buffer --example forms
 
 use abi::DbufId;
 use streamline_buffer::dbuf::{self, fixed};

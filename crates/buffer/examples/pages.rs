@@ -1,5 +1,5 @@
-//! Prints which kind of page `pages::choose` picks for several memory sizes on this machine, and
-//! how long populating each memory takes: the figures behind the choice.
+//! Prints the kind of page that `pages::choose` picks for several memory sizes on this machine, and
+//! the time that it takes to populate each memory. These times are the basis of the choice.
 //!
 //! cargo run --release -p streamline-buffer --example pages
 

@@ -1,4 +1,4 @@
-//! A stream that starts too large, shrinks, is resized by hand, and is handed over to another
+//! Runs a stream that starts too large, shrinks, is resized by hand, and is handed over to another
 //! writer. The reader loses no byte.
 
 use abi::DbufId;

@@ -1,5 +1,5 @@
-//! Atomic types of this crate: the types of `core`, or in models the types of loom. No other module
-//! imports atomics.
+//! The atomic types that this crate uses: those of `core` or, in models, those of loom. No other
+//! module imports atomic types.
 //!
 //! Accesses are at most Acquire or Release. Only fences are sequentially consistent: loom weakens
 //! sequentially consistent accesses.

@@ -8,8 +8,8 @@
 //! Invariants, cited below:
 //! - B1 The owner writes the address of the lock into its record, executes a light fence, and reads
 //!   `owner` again before it touches the value. A thread that wants to become the owner writes
-//!   `MOVING` to `owner`, executes a heavy fence, and reads the record of the owner. So the owner
-//!   sees `MOVING`, or the other thread sees the address.
+//!   `MOVING` to `owner`, executes a heavy fence, and reads the record of the owner. Thus either
+//!   the owner sees `MOVING`, or the other thread sees the address.
 //! - B2 A record is written only by its thread, so a thread that was the owner and has not noticed
 //!   the change disturbs no later owner.
 //! - B3 Only the thread that wrote `MOVING` replaces it.
@@ -32,11 +32,11 @@ const FIRST_OWNER: u64 = 3;
 /// The number of a thread without a record, which never becomes an owner.
 const NO_RECORD: u64 = u64::MAX;
 
-/// Number of changes of the owner after which the lock becomes shared: each costs some
-/// microseconds, a shared lock some nanoseconds a call.
+/// Number of changes of the owner after which the lock becomes shared. Each change costs a few
+/// microseconds, whereas a shared lock costs a few nanoseconds per call.
 const HANDOVERS_MAX: u32 = 8;
 /// Number of locks that a thread can hold as their owner at the same time. A splice holds two, and
-/// signal handlers may interrupt it.
+/// a signal handler that interrupts it may take more.
 const HELD_MAX: usize = 4;
 
 /// The locks that a thread holds as their owner.
@@ -76,7 +76,8 @@ pub struct BiasedGuard<'a, T> {
     lock: &'a BiasedLock<T>,
     /// The place in the owner's record; `None` in a shared lock.
     held: Option<&'a AtomicU64>,
-    /// The guard is dropped by the thread that took it, whose record it uses.
+    /// Marker that keeps the guard in the thread that took it, because the guard uses that thread's
+    /// record.
     _not_send: std::marker::PhantomData<*mut T>,
 }
 
@@ -122,7 +123,8 @@ impl<T> BiasedLock<T> {
         }
     }
 
-    /// Takes the lock if it is shared; else makes this thread the owner if it is not in use.
+    /// Takes the lock if it is shared. Otherwise makes this thread the owner, unless the lock is in
+    /// use.
     #[cold]
     fn try_lock_slowly<'a>(&'a self, own: u64, records: &'a [Record]) -> SlowResult<'a, T> {
         let owner = self.owner.load(Ordering::Acquire);
@@ -199,8 +201,8 @@ impl Record {
         Self { held, taken }
     }
 
-    /// Records that this thread takes the lock at `address`. Returns `None` if it holds that lock
-    /// already or too many others.
+    /// Records that this thread takes the lock at `address`. Returns `None` if the thread already
+    /// holds this lock, or holds too many others.
     #[inline(always)]
     fn enter(&self, address: u64) -> Option<&AtomicU64> {
         let holds_none =
@@ -328,7 +330,7 @@ mod records {
     struct OwnRecord(usize);
 
     thread_local! {
-        /// Number of this thread as an owner; 0 if it has not asked for a record.
+        /// Number of this thread as an owner; 0 if the thread has not asked for a record yet.
         static OWN_NUMBER: Cell<u64> = const { Cell::new(0) };
         static OWN_RECORD: Cell<Option<OwnRecord>> = const { Cell::new(None) };
     }
@@ -346,8 +348,8 @@ mod records {
         }
     }
 
-    /// Assigns a free record to this thread. A signal handler may interrupt this and assign another
-    /// one, which then stays unused until the thread ends.
+    /// Assigns a free record to this thread. A signal handler may interrupt this function and
+    /// assign a second record, which then stays unused until the thread ends.
     #[cold]
     fn take_record() -> u64 {
         let is_free = |record: &Record| {

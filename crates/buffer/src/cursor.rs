@@ -22,9 +22,9 @@
 //!
 //! Each position read from the other party is checked: it must not decrease, and must be within one
 //! capacity of the local position. An impossible position is never clamped: it poisons the link to
-//! that party, and other parties of the ring are not affected (RELIABILITY T3). A reader's calls
-//! then fail with a fault. A writer evicts and counts the lying reader, and continues for the other
-//! readers; its calls fail only if no reader remains and none can join.
+//! that party, and other parties of the ring are not affected (RELIABILITY T3). After that, a
+//! reader's calls fail with a fault. A writer instead evicts and counts the lying reader, and
+//! continues for the other readers; its calls fail only if no reader remains and none can join.
 
 mod counts;
 
@@ -43,8 +43,8 @@ pub use producer::{Producer, ReaderChange};
 /// never overflow.
 pub(crate) const POSITION_MAX: u64 = u64::MAX >> 1;
 
-/// Offset in words of the data in the writer's memory. Shorter in models, where each word costs
-/// time.
+/// Offset in words of the data in the writer's memory. In models the offset is smaller, because
+/// each word costs time.
 pub(crate) const DATA_WORDS: usize =
     if cfg!(loom) { writer::WAIT + abi::ring::LINE_WORDS } else { PAGE_WORDS };
 
@@ -57,7 +57,7 @@ pub struct RingMemory {
     pub readers: Box<[Arc<Region>]>,
     /// Length of a lap in positions, a power of two.
     pub capacity: u64,
-    /// Policy of a full ring.
+    /// Policy that applies when the ring is full.
     pub policy: Policy,
     /// The memory in which the ring continues after a resize within one process
     /// ([`Producer::continue_within`]); empty before that.
@@ -88,8 +88,8 @@ impl RingMemory {
         Self::heap_with_readers(readers, data_words, capacity, policy)
     }
 
-    /// Allocates a ring as [`RingMemory::heap`] does, for readers whose control words exist
-    /// already.
+    /// Allocates a ring like [`RingMemory::heap`], but for readers whose control words already
+    /// exist.
     fn heap_with_readers(
         readers: Box<[Arc<Region>]>,
         data_words: usize,

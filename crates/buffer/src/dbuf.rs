@@ -4,8 +4,8 @@
 //! record fills the end of the ring if the block does not fit there, so `peek` always returns one
 //! slice. A full ring has one of three policies: block (the writer waits for the slowest reader),
 //! drop new, or overwrite oldest. Deviation from the source: `read` is `peek` plus memcpy only in
-//! trusted memory of a ring that does not overwrite; elsewhere `read` copies word by word and
-//! checks the lap again.
+//! the trusted memory of a ring that does not overwrite. In all other cases `read` copies word by
+//! word and then checks the lap again.
 //!
 //! There are two kinds of reader. [`BlockReader`] is in the writer's process, trusts the writer,
 //! and may read blocks in place. [`BlockVisitor`] is attached to a ring of another process
@@ -20,8 +20,8 @@
 //!   plus the capacity, and publishes blocks (Release) after they are written.
 //! - D3 A reader accesses only blocks that are published (Acquire) and at or beyond its own
 //!   published cursor.
-//! - D4 A reader publishes its cursor only in methods with `&mut self` and in `drop`: so while a
-//!   slice lives, the writer, which has not seen the cursor pass, does not write there (D2).
+//! - D4 A reader publishes its cursor only in methods with `&mut self` and in `drop`. While a slice
+//!   lives, the writer has therefore not seen the cursor pass it, and does not write there (D2).
 //! - D6 A [`BlockVisitor`] returns slices only if the creator of the memory is [`Trusted`]: a party
 //!   that could write all memory of this process anyway (V3 of `iolite::view`), and is relied on to
 //!   maintain D2.
@@ -52,15 +52,15 @@ pub struct BlockConfig {
     pub id: DbufId,
     /// Capacity in bytes, including record headers; rounded up to a power of two, at least a page.
     pub capacity: usize,
-    /// Policy of a full ring.
+    /// Policy that applies when the ring is full.
     pub policy: Policy,
     /// Number of readers.
     pub readers: usize,
 }
 
 impl BlockConfig {
-    /// Returns the default configuration: a blocking ring of 1 MB with one reader. On one processor
-    /// 512 KB to 1 MB performs best (BASELINES).
+    /// Returns the default configuration: a blocking ring of 1 MB with one reader. If both sides
+    /// share a processor, 512 KB to 1 MB performs best (BASELINES).
     #[must_use]
     pub const fn new(id: DbufId) -> Self {
         Self { id, capacity: 1 << 20, policy: Policy::Block, readers: 1 }
@@ -93,7 +93,7 @@ impl BlockVisitor {
         Self::from_walk(RecordWalk::new(side))
     }
 
-    /// Returns the underlying walk, for streams that add waiting to the ring.
+    /// Returns the reader's walk through the ring, for streams that add waiting to the ring.
     pub(crate) const fn walk(&mut self) -> &mut RecordWalk {
         &mut self.0
     }

@@ -25,9 +25,8 @@ struct NotifiedReader {
     false_alarms: u32,
 }
 
-/// Number of false notifications after which a reader is disconnected. An honest reader notifies
-/// once per sleep of the writer, and only after making enough room; a reader that exceeds the limit
-/// keeps the writer busy.
+/// Number of false notifications after which a reader is disconnected, because it keeps the writer
+/// busy. An honest reader notifies once per sleep of the writer, and only after making enough room.
 const FALSE_ALARMS_MAX: u32 = 64;
 
 impl Doorbells {
@@ -72,8 +71,8 @@ impl Doorbells {
         }
     }
 
-    /// Blocks until a reader notifies or departs, at most for `limit`. Returns false at once if no
-    /// reader is present; otherwise returns true, also when the limit is reached.
+    /// Blocks until a reader notifies or departs, at most for `limit`. Returns true, even if the
+    /// limit was reached. If no reader is present, returns false at once.
     pub fn sleep(&mut self, side: &mut Producer, limit: Option<Duration>) -> bool {
         self.mark_evicted(side);
         let present: Vec<usize> =

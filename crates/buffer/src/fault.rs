@@ -6,7 +6,7 @@ use thiserror::Error;
 /// A fault of a rich pointer, or of the other party of a ring. [SL §5.3.1, "buffer fault"]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum Fault {
-    /// The pointer names a dbuf that this process has not mapped.
+    /// The pointer refers to a dbuf that this process has not mapped.
     #[error("dbuf {} is not known here", .0.number())]
     UnknownDbuf(DbufId),
     /// The block is not in the window of the dbuf: recycled, overwritten, or never written.
@@ -68,7 +68,7 @@ pub enum Fault {
         "user {uid} may not read dbuf {}: ask its owner for another access list", dbuf.number()
     )]
     Forbidden {
-        /// Dbuf that the pointer names.
+        /// Dbuf to which the pointer refers.
         dbuf: DbufId,
         /// User ID of this process, as reported to the owner.
         uid: u32,
@@ -79,7 +79,7 @@ pub enum Fault {
     /// A dbuf was granted but could not be mapped, or lacks the required seals or size.
     #[error("dbuf {} {}", dbuf.number(), unmapped(*errno))]
     Unmapped {
-        /// Dbuf that the pointer names.
+        /// Dbuf to which the pointer refers.
         dbuf: DbufId,
         /// Error number of mmap, or 0 if the seals or the size are wrong.
         errno: i32,

@@ -17,7 +17,7 @@ use std::sync::Arc;
 #[cfg(not(loom))]
 mod bare;
 
-/// The columns that a ring stores for each entry, which determine the size of an entry.
+/// The columns that a ring stores for each entry. They determine the size of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum EntryColumns {
     /// The rich pointer alone: 16 bytes.
@@ -48,7 +48,7 @@ pub struct RingConfig {
     pub entries: usize,
     /// Columns that the ring stores for each entry.
     pub lanes: EntryColumns,
-    /// Policy of a full ring.
+    /// Policy that applies when the ring is full.
     pub policy: Policy,
     /// Number of readers.
     pub readers: usize,
@@ -60,8 +60,8 @@ impl Default for RingConfig {
     }
 }
 
-/// Number of attempts of a lapped reader to copy intact entries before [`PointerReader::read`]
-/// returns only a count of losses.
+/// Maximum number of times that a lapped reader tries to copy intact entries.
+/// [`PointerReader::read`] then returns only a count of losses.
 const READ_ATTEMPTS_MAX: usize = 8;
 
 /// Creates a ring for threads of this process.
@@ -478,8 +478,8 @@ impl<'s> EntrySlots<'s> {
         }
     }
 
-    /// Calls `put` for each element of `places` with the words of the next entry, beginning at
-    /// position `from`. Covers at most one lap.
+    /// Calls `put` for each element of `places`, with that element and the words of the next entry.
+    /// The first entry is the one at position `from`. Covers at most one lap.
     #[inline]
     fn load_all<const N: usize, P>(
         self,

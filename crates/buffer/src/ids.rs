@@ -7,10 +7,10 @@
 //! | 1 to 2²³ − 1 | a counter in memory that the processes of a tree share | in this tree |
 //! | 2²³ to 2²⁴ − 1 | the daemon ([`set_source`]) | on this machine |
 //!
-//! A process takes one range at a time and allocates ids from it. A child of fork(2) takes a range
-//! of its own, and a program that Streamline starts inherits the counter ([`inherit`]). A program
-//! that was started otherwise, without a daemon, begins a tree of its own. When the daemon has no
-//! ids left, ids of the tree are used; when these are used up as well, no dbuf can be created.
+//! A process takes one range at a time and allocates ids from it. A child of fork(2) takes its own
+//! range, and a program that Streamline starts inherits the counter ([`inherit`]). A program that
+//! was started in another way, without a daemon, begins its own tree. When the daemon has no ids
+//! left, ids of the tree are used; when these are used up as well, no dbuf can be created.
 
 use abi::DbufId;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
@@ -19,8 +19,8 @@ use sys::memory::{Mapping, Memfd, Seals};
 
 /// The first id that a daemon may allocate; smaller ids belong to process trees.
 pub const MACHINE_FIRST: u32 = 1 << 23;
-/// Environment variable through which a program finds the counter of its process tree. The value is
-/// a descriptor and an inode number, separated by a colon.
+/// Name of the environment variable through which a program finds the counter of its process tree.
+/// The value is a descriptor and an inode number, separated by a colon.
 pub const VARIABLE: &str = "STREAMLINE_IDS";
 /// Number of ids that a process takes from the counter of its tree at once.
 const RANGE: u32 = 16;
@@ -65,8 +65,8 @@ pub fn set_source(source: Source) {
     let _ = SOURCE.set(source);
 }
 
-/// Returns an id that no other dbuf has had, or `None` if all ids are used. May block as [`Source`]
-/// does.
+/// Returns an id that no other dbuf has had, or `None` if all ids are used. May block as long as
+/// [`Source`].
 pub fn fresh() -> Option<DbufId> {
     let mut ids = IDS.lock().unwrap_or_else(PoisonError::into_inner);
     let process = std::process::id();

@@ -1,10 +1,10 @@
 //! Joining of readers while a stream runs, without waiting for the writer. [SL §5.1: streams are
 //! opened by name]
 //!
-//! For each new reader, a host thread (any thread) queues the reader's page and doorbell by
-//! [`JoinQueue::join`], which also decides the reader's start position and stores it in the page.
-//! The writer learns of joined and departed readers at its next [`JoinQueue::drain`]. A reader that
-//! joins late starts after the last published block.
+//! For each new reader, a host thread, which can be any thread, calls [`JoinQueue::join`]. This
+//! queues the reader's page and doorbell, determines the reader's start position and stores it in
+//! the page. The writer learns of joined and departed readers at its next [`JoinQueue::drain`]. A
+//! reader that joins late starts after the last published block.
 //!
 //! The queue cannot ask the writer for the start position, because the writer may be idle. A writer
 //! that is not idle may overwrite recently published blocks before it learns of the new reader; the
@@ -62,8 +62,8 @@ pub(crate) struct JoiningReader {
     pub(crate) page: Arc<Region>,
     /// Connection to the reader; `None` in models.
     pub(crate) contact: Option<Contact>,
-    /// Position of the first block that the reader gets; `None` until decided. The copy in the
-    /// reader's page is foreign memory, which the reader may have overwritten.
+    /// Position of the first block that the reader gets; `None` until it has been determined. The
+    /// copy in the reader's page cannot be used, because the reader may have overwritten it.
     start: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! Test events that fire in the middle of a reader's call, to reproduce races deterministically.
+//! Test events, which fire in the middle of a reader's call to reproduce races deterministically.
 //!
 //! A reader observes its writer through two channels: published blocks in memory, and the doorbell,
 //! which reports the exit. A reader that first checks memory and then drains the doorbell may miss

@@ -1,7 +1,7 @@
 //! Memory and rings: pools, to which spaces write blocks; rings, which pass blocks between spaces;
 //! and streams on top of rings. [SL §5.1, §5.2, §5.3]
 //!
-//! Three kinds of shared memory, never mixed:
+//! There are three kinds of shared memory, which are never mixed:
 //! 1. *control words* are atomics, laid out in `abi::ring`; every Release store names its Acquire
 //!    load;
 //! 2. *held bytes* are protected from overwriting by a protocol among parties that trust each
@@ -72,7 +72,7 @@ pub use abi::ring;
 pub use fault::Fault;
 pub use ledger::{ReaderCounts, WriterCounts};
 
-/// The policy of a full ring. [SL §5.2]
+/// The policy that applies when a ring is full. [SL §5.2]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Policy {
     /// The writer waits for the slowest reader.

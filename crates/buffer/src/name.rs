@@ -22,7 +22,7 @@
 //! name, the owner listens at a spare socket instead, which clients find (`holder`).
 //!
 //! A reader that joins a running stream starts *now*: after the last published block
-//! ([`stream::joinable`]). When it leaves or is killed, its socket hangs up and its slot is
+//! ([`stream::joinable`]). When the reader leaves or is killed, its socket hangs up and its slot is
 //! released.
 //!
 //! Deviation from the source: names are not files yet; `PipesFS` will show them in a file system.

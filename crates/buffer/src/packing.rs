@@ -8,8 +8,8 @@ pub fn pack(bytes: &[u8]) -> Option<Box<[u8]>> {
     (packed.len() <= bytes.len() / 4 * 3).then(|| packed.into())
 }
 
-/// Decompresses a result of [`pack`] into `out`, which must be as long as the original bytes.
-/// Returns false if `packed` is not such a result.
+/// Decompresses bytes that [`pack`] returned into `out`, which must be as long as the original
+/// bytes. Returns false if [`pack`] cannot have returned `packed`.
 #[must_use]
 pub fn unpack(packed: &[u8], out: &mut [u8]) -> bool {
     lz4_flex::block::decompress_into(packed, out).is_ok_and(|length| length == out.len())

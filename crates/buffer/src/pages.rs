@@ -2,9 +2,9 @@
 //! working set
 //!
 //! [`choose`] maps a memory size and the facts of the machine ([`PageFacts`]) to a [`Choice`].
-//! `Display` explains a choice, and [`Choice::memory`] applies it. The choice is a preference:
-//! where the kernel refuses, the next simpler kind of page is used, so no allocation fails for lack
-//! of huge pages.
+//! `Display` explains a choice, and [`Choice::memory`] applies it. The choice is a preference: if
+//! the kernel refuses, the next simpler kind of page is used, so no allocation fails for lack of
+//! huge pages.
 //!
 //! Measured (`examples/pages.rs`; BASELINES): walking a ring costs the same with 2 MB pages up to 4
 //! MB, and 4 to 15 % less from 16 MB on; first touch costs 12 to 16 times less. So memory of at
@@ -45,7 +45,7 @@ pub enum Pages {
 /// gain nothing over transparent huge pages or a few hundred faults.
 const RESERVED_MIN: usize = 16 << 20;
 /// Maximum size in bytes of memory with small pages that is populated at once. Populating 1024
-/// pages takes 1 ms, at 1 µs each.
+/// pages takes about 1 ms.
 const POPULATE_MAX: usize = 4 << 20;
 
 /// Chooses pages for `bytes` bytes of memory on a machine with these facts.
@@ -126,7 +126,7 @@ pub fn facts() -> &'static PageFacts {
 }
 
 impl fmt::Display for Choice {
-    /// Formats the choice as `explain` prints it.
+    /// Formats the choice in the form that `explain` prints.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.pages {
             Pages::Small => "small pages",

@@ -60,7 +60,7 @@ pub use edit::Editing;
 pub use lease::Lease;
 pub use lease::Memory;
 
-/// Dimensions of a pool.
+/// The dimensions of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PoolConfig {
     /// Segment size in bytes: a power of two, at least a page. No block crosses a segment boundary.
@@ -111,7 +111,7 @@ pub struct Pool {
     mistakes: Cell<u64>,
 }
 
-/// A pin on a segment, as a plain number that can be stored in any table.
+/// A pin on a segment. It is a plain number, which can be stored in any table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SegmentPin(u64);
 
@@ -367,7 +367,7 @@ impl Pool {
         usage
     }
 
-    /// Locates a block as [`Slots::locate`](crate::slots::Slots::locate) does, after unpacking its
+    /// Locates a block like [`Slots::locate`](crate::slots::Slots::locate), but first unpacks its
     /// segment if necessary.
     #[inline]
     fn locate(&self, place: Extent) -> Result<(usize, usize), Fault> {
@@ -437,7 +437,7 @@ impl<'a> Segment<'a> {
     }
 }
 
-/// Bytes of a pool open for writing. Dropping a draft without [`Draft::commit`] appends nothing.
+/// A range of a pool that is open for writing.
 #[derive(Debug)]
 #[must_use]
 pub struct Draft<'a> {

@@ -1,10 +1,10 @@
 //! Rate policies: the position at which a reader starts in a ring, and the blocks that the reader
 //! selects. [SL §5.2: each reader at its own pace]
 //!
-//! Each reader has a rate policy of its own, and the writer is not aware of any. Counts still
-//! balance: blocks that a reader chose not to take are *skipped*, blocks overwritten before the
-//! reader could read them are *lost*, so that put = taken + lost + skipped + resident for every
-//! reader of every ring.
+//! Each reader has its own rate policy, of which the writer is not aware. Counts still balance:
+//! blocks that a reader chose not to take are *skipped*, blocks overwritten before the reader could
+//! read them are *lost*, so that put = taken + lost + skipped + resident for every reader of every
+//! ring.
 //!
 //! | choice | blocks read | stalls a blocking writer |
 //! |---|---|---|

@@ -2,8 +2,8 @@
 //! (for models and small rings).
 //!
 //! Invariants, cited below:
-//! - R1 `base` points to `words` consecutive, initialised `AtomicU64` that live as long as the
-//!   region: they belong to `owner`, which the region never moves out and drops last.
+//! - R1 `base` points to `words` consecutive, initialized `AtomicU64` values that live as long as
+//!   the region: they belong to `owner`, which the region never moves out and drops last.
 //! - R2 The words are accessed only as atomics ([`Region::words`]) or through [`Region::bytes`] and
 //!   [`Region::bytes_mut`], whose callers promise that no other party writes these bytes during the
 //!   borrow.

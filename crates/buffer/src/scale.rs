@@ -16,9 +16,9 @@
 //!   switch. If the reader takes each block at once, the ring never grows and fits into the second
 //!   level. On two processors, data written by one is fetched fastest by the other from the shared
 //!   third level: from the writer's second level it arrives at a fraction of that rate, and half of
-//!   the third level is more than other programs leave free. So on two processors one size is best,
-//!   at any pressure; the reader's last known processor selects the range. For processors without a
-//!   shared cache see `remote`.
+//!   the third level is more than other programs leave free. On two processors, one size is
+//!   therefore best, at any pressure; the reader's last known processor selects the range. For
+//!   processors without a shared cache see `remote`.
 //! - A ring that was full does not shrink for some rounds. The number of rounds doubles each time
 //!   the ring is full again after it has shrunk. Otherwise sides that alternate, with a ring full
 //!   in one round and nearly empty in the next, would resize it forever.
@@ -80,8 +80,8 @@ impl Scaling {
     }
 
     /// Returns parameters for rings of pointers within one process, whose size in bytes is between
-    /// `least` and `most`. Pressure alone decides, whether or not the sides share a processor: only
-    /// entries cross, for which the caches matter little (decision 0093).
+    /// `least` and `most`. The size depends only on the pressure, and not on the processors of the
+    /// two sides: the caches matter little, because only entries cross (decision 0093).
     #[must_use]
     pub const fn pointers(least: usize, most: usize) -> Self {
         let range = (least, most);
@@ -129,9 +129,9 @@ const SIZE_MIN: usize = 16 << 10;
 /// The placement of writer and reader on processors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sides {
-    /// On the same processor.
+    /// Both run on the same processor.
     Together,
-    /// On two processors, or on unknown ones.
+    /// They run on two processors, or on unknown ones.
     Apart,
 }
 
@@ -194,9 +194,9 @@ pub struct SizingState {
     pub last: Option<(RoundMeasurements, SizeDecision)>,
     /// The last round after which the size changed, and the decision after it.
     moved: Option<(RoundMeasurements, SizeDecision)>,
-    /// First round in which the ring may shrink again.
+    /// Number of the first round in which the ring may shrink again.
     patient_until: u64,
-    /// Number of rounds for which shrinking is suspended once the ring was full.
+    /// Number of rounds for which shrinking is suspended after the ring was full.
     patience: u64,
     /// True if the ring has shrunk since it was last full.
     has_shrunk: bool,
@@ -271,8 +271,8 @@ impl SizingState {
         }
     }
 
-    /// Records the round in the trial of a ring larger than the caches. Returns true if the ring
-    /// should exceed the caches. Only rounds in one of the two compared sizes are recorded.
+    /// Records the round in the trial of a ring larger than the caches, if the ring had one of the
+    /// two compared sizes. Returns true if the ring should exceed the caches.
     fn is_remote(&mut self, round: &RoundMeasurements) -> bool {
         let range = self.scaling.size_range(Sides::Apart);
         if round.sides == Sides::Together || self.scaling.remote <= *range.end() {

@@ -7,14 +7,14 @@
 //! cursor     sealed in its size                       the page that the reader writes
 //! ```
 //!
-//! The writer maps the ring before it seals it, and only then sends descriptors. So a reader cannot
-//! write, truncate or punch holes into the ring, even by reopening a descriptor. The reader trusts
-//! no descriptor: it queries seals and sizes from the kernel and refuses an offer that does not
-//! match the geometry. From then on every position and every record is checked when it is read
-//! (`cursor`, `dbuf`).
+//! The writer maps the ring before it seals it, and only then sends descriptors. A reader therefore
+//! cannot write to, truncate or punch holes into the ring, even by reopening a descriptor. The
+//! reader trusts no descriptor: it queries seals and sizes from the kernel and refuses an offer
+//! that does not match the geometry. From then on every position and every record is checked when
+//! it is read (`cursor`, `dbuf`).
 //!
-//! A reader can stall a writer that blocks. So rings between untrusted peers overwrite, or the
-//! writer sets a deadline and then disconnects the reader
+//! A reader can stall a writer that blocks. Rings between untrusted peers therefore overwrite, or
+//! the writer sets a deadline and then disconnects the reader
 //! ([`crate::dbuf::BlockWriter::disconnect`], T8). No futex is shared: untrusted peers notify each
 //! other through sockets.
 
@@ -48,8 +48,8 @@ pub fn blocks(config: &dbuf::BlockConfig) -> sys::Result<(dbuf::BlockWriter, Vec
     resizable_blocks(config, 0)
 }
 
-/// Creates a ring as [`blocks`] does, whose capacity can change in place up to `extent` bytes, or
-/// is fixed if `extent` is 0. Readers of a resizable ring must trust the writer, which can punch
+/// Creates a ring like [`blocks`], but one whose capacity can change in place up to `extent` bytes;
+/// it is fixed if `extent` is 0. Readers of a resizable ring must trust the writer, which can punch
 /// holes into the memory.
 pub(crate) fn resizable_blocks(
     config: &dbuf::BlockConfig,
@@ -76,7 +76,7 @@ pub fn pointers(
     Ok((ibuf::PointerWriter::new(store, config.lanes), offers))
 }
 
-/// The three descriptors by which one reader opens a ring.
+/// The three descriptors with which one reader opens a ring.
 #[derive(Debug)]
 pub struct RingOffer {
     geometry: OwnedFd,
@@ -100,7 +100,7 @@ pub(crate) fn joinable_blocks(
     Ok((writer, JoinState { current: Mutex::new(current), queue }))
 }
 
-/// State by which readers are admitted to a running ring.
+/// The state that is needed to admit readers to a running ring.
 #[derive(Debug)]
 pub(crate) struct JoinState {
     /// Current segment of the ring. Locked while a reader joins and while the ring continues in
@@ -146,7 +146,8 @@ impl RingOffer {
         Ok(Self { geometry, ring, cursor })
     }
 
-    /// Returns the proof of trust in the ring's creator, or `None` if the creator does not qualify.
+    /// Returns the proof of trust in the ring's creator, or `None` if the creator cannot be
+    /// trusted.
     pub(crate) fn creator(&self) -> Option<Trusted> {
         Trusted::creator_of(&self.ring)
     }
@@ -219,7 +220,7 @@ pub enum Refusal {
     /// A descriptor lacks required seals: its owner could truncate or change the file.
     #[error("the {part} of the ring is not sealed as it must be ({seals:?})")]
     Unsealed {
-        /// File: geometry, ring, or page of the reader.
+        /// Name of the file that the descriptor refers to: geometry, ring, or page of the reader.
         part: &'static str,
         /// Seals that the descriptor has.
         seals: Seals,
@@ -227,7 +228,7 @@ pub enum Refusal {
     /// The size of a file differs from the size in the geometry.
     #[error("the {part} of the ring has {is} bytes instead of {should}")]
     Size {
-        /// File: ring or page of the reader.
+        /// Name of the file: ring or page of the reader.
         part: &'static str,
         /// Actual size in bytes.
         is: usize,
@@ -315,8 +316,8 @@ impl SharedFiles {
         Ok(Region::mapped(mapping))
     }
 
-    /// Creates and maps the page of a reader. Only before the offer is sent may the writer store
-    /// into this page.
+    /// Creates and maps the page of a reader. The writer may store into this page only before it
+    /// sends the offer.
     fn create_reader_page(&self) -> sys::Result<(Memfd, Region)> {
         let cursor = Memfd::create("streamline-cursor", PAGE)?;
         cursor.allocate(0, PAGE)?;

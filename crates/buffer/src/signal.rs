@@ -1,9 +1,9 @@
 //! Wake-ups between threads: one doorbell per space. [SL §5.4, event moderation]
 //!
-//! A space sleeps on its own doorbell, whichever of its rings it waits for, and its peers notify
-//! the doorbell when there is work. `notify` checks a waiter flag and costs one atomic operation
-//! while no thread waits (a futex wake costs about 300 ns even then, and 7 µs once the other
-//! processor has halted: BASELINES). Sleeping without a limit arms no timer.
+//! A space sleeps on its own doorbell, whatever ring it waits for, and its peers notify the
+//! doorbell when there is work. `notify` checks a waiter flag and costs one atomic operation while
+//! no thread waits (a futex wake costs about 300 ns even then, and 7 µs once the other processor
+//! has halted: BASELINES). Sleeping without a limit arms no timer.
 //!
 //! The word is `epoch << 1 | waiting`. No wake-up is lost: *listen* and *notify* are
 //! read-modify-writes of the same word, so they are ordered. If *notify* is second, it finds the
@@ -39,7 +39,7 @@ use sys::eventfd::EventFd;
 #[derive(Debug, Default)]
 pub struct Doorbell {
     word: AtomicU32,
-    /// 0 if sleepers wait for room, 1 if they wait only for other events.
+    /// 1 if sleepers wait only for events other than free room; otherwise 0.
     ignores_room: AtomicU32,
     /// Event that is also signalled by notifications, for a sleeper that polls descriptors.
     #[cfg(not(loom))]
@@ -161,8 +161,8 @@ impl Doorbell {
         self.ignores_room.load(Ordering::Relaxed) == 0 && self.notify()
     }
 
-    /// Sets whether [`Doorbell::notify_room`] wakes threads that sleep here later, which it does by
-    /// default. Call this with true before waiting for room.
+    /// Determines for later sleeps whether [`Doorbell::notify_room`] wakes the sleepers, which it
+    /// does by default. Call this with true before waiting for room.
     pub fn set_waits_for_room(&self, waits: bool) {
         self.ignores_room.store(u32::from(!waits), Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! State of a filter as a table that other processes read by name. [Th §5.3.3, "communicating
+//! The state of a filter, as a table that other processes read by name. [Th §5.3.3, "communicating
 //! state"], FEATURES M3
 //!
 //! ```text
@@ -17,9 +17,9 @@
 //! Everything read is foreign memory: it is copied, and trusted only as far as the size of the
 //! region.
 //!
-//! **Names** of tables follow the rules of [`crate::name`] on ownership and access, in a namespace
-//! of their own. Readers detect that the writer has exited, even if it was killed, because the
-//! socket to its host hangs up.
+//! **Names** of tables follow the rules of [`crate::name`] on ownership and access, in a separate
+//! namespace. Readers detect that the writer has exited, even if it was killed, because the socket
+//! to its host hangs up.
 
 #[cfg(not(loom))]
 mod layout;

@@ -8,7 +8,7 @@
 //!
 //! **Wake-ups.** A party with nothing to do publishes in its own page that it sleeps, and the
 //! position at which it must be woken (`wait`); the other side notifies it ([`sys::doorbell`]) when
-//! that position is reached, and at no other time. So there are no events while both run, and two
+//! that position is reached, and at no other time. There are thus no events while both run, and two
 //! per lap if both share a processor. A writer that found the ring full waits until half of it is
 //! free; a reader that found it empty waits until a quarter is filled, or for any block once the
 //! writer pauses ([`Output::flush`], and before the writer waits). If both share a processor, the
@@ -17,10 +17,10 @@
 //! [`Config::every`] blocks or 64 KB (a sixteenth of a small ring). [SL §5.4; BASELINES, event
 //! batching]
 //!
-//! **The end.** Dropping the writer closes the stream: readers take the remaining blocks, then get
-//! 0 as at the end of a file. A process that is killed closes nothing, but its doorbell reports the
-//! exit: readers get [`Fault::Abandoned`] after the last published block, and a writer continues
-//! for the remaining readers (RELIABILITY T10).
+//! **The end.** Dropping the writer closes the stream: readers take the remaining blocks, and then
+//! get 0, as at the end of a file. A process that is killed closes nothing, but its doorbell
+//! reports the exit: readers get [`Fault::Abandoned`] after the last published block, and a writer
+//! continues for the remaining readers (RELIABILITY T10).
 
 mod admission;
 mod affinity;

@@ -1,6 +1,6 @@
-//! Trust in the creator of shared memory. A process of the same user, or of root, could write this
-//! process's memory anyway (ptrace(2)), so relying on such a process gives it no new power.
-//! (RELIABILITY, threat model)
+//! Trust in the creator of shared memory. A process of the same user, or of root, could write to
+//! this process's memory anyway (ptrace(2)), so relying on such a process gives it no additional
+//! power. (RELIABILITY, threat model)
 
 use std::os::fd::OwnedFd;
 
@@ -17,7 +17,7 @@ impl Trusted {
         (user == ROOT || user == sys::process::identity().0).then_some(Self(()))
     }
 
-    /// Returns the proof for the creator of a file, or `None` if that process does not qualify.
+    /// Returns the proof for the creator of a file, or `None` if that process cannot be trusted.
     pub(crate) fn creator_of(file: &OwnedFd) -> Option<Self> {
         sys::descriptor::owner_uid(file).ok().and_then(Self::of)
     }

@@ -22,8 +22,8 @@ pub struct Sleeper {
 
 impl Sleeper {
     /// Announces that the caller is about to sleep until the other party reaches `until`. The
-    /// caller then checks its condition again, sleeps if it does not hold, and calls
-    /// [`Sleeper::announce_wake`].
+    /// caller then checks its condition again, sleeps if the condition does not hold, and finally
+    /// calls [`Sleeper::announce_wake`].
     pub fn announce_sleep(&mut self, page: &Region, at: usize, until: u64) {
         self.count += 1;
         page.word(at + WAKE_POSITION).store(until, Ordering::Relaxed);
@@ -101,11 +101,12 @@ pub enum Wanted {
 /// The result of reading the next wanted block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WantedRead {
-    /// The block. `Nothing` with `passed` above 0 does not mean that no block is published.
+    /// The block that was read. If this is `Nothing` although `passed` is above 0, further blocks
+    /// may already be published.
     pub read: BlockRead,
     /// True if the entire block was copied.
     pub is_whole: bool,
-    /// Number of blocks before it, of which the reader wanted nothing.
+    /// Number of earlier blocks that the reader did not want.
     pub passed: u64,
 }
 

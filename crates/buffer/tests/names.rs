@@ -39,8 +39,8 @@ fn create_stream(host: &Host, name: &str, mode: u32, limits: Limits) -> Output {
     host.create(name, AccessList::new(0, 0, mode), &stream_config(), limits).unwrap()
 }
 
-/// The permission bits of a stream determine which users receive descriptors. A descriptor gives no
-/// write access.
+/// Expects the permission bits of a stream to determine which users receive descriptors, and a
+/// descriptor to give no write access.
 #[test]
 fn d13_other_user_reads_only_what_the_mode_permits() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

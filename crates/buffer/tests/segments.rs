@@ -1,6 +1,6 @@
-//! Tests of streams that change their size, owner and readers, between processes of different
-//! users: delivery, hostile writers of segments, and the release of memory. (CONTRACT 23,
-//! RELIABILITY T2, T3, T11)
+//! Tests of streams whose size, owner and readers change, between processes of different users:
+//! delivery, hostile writers of segments, and the release of memory. (CONTRACT 23, RELIABILITY T2,
+//! T3, T11)
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -137,8 +137,8 @@ fn published_blocks_survive_a_writer_killed_resizing() {
     common::check_published_blocks_survive_kill(10_000);
 }
 
-/// The name of a lie about the next segment, and a predicate for the fault that the reader must
-/// get.
+/// The name of a false statement about the next segment, and a predicate for the fault that the
+/// reader must get.
 type FalseSegment = (&'static str, fn(&Fault) -> bool);
 
 const FALSE_SEGMENTS: [FalseSegment; 12] = [

@@ -29,8 +29,9 @@ impl SharedLock {
         })
     }
 
-    /// Calls once as thread `number`: counts the call in the value. Loom fails if another thread
-    /// accesses the value at the same time, or before what it wrote is visible.
+    /// Makes one call as thread `number`, which counts itself in the value. Loom fails if another
+    /// thread accesses the value at the same time, or if writes of earlier threads are not visible
+    /// yet.
     fn call(&self, number: u64, forgets: bool) {
         let own = if number == NO_RECORD { number } else { number + FIRST_OWNER };
         let Some(guard) = self.lock.try_lock_as(own, &self.records) else { return };
@@ -53,8 +54,8 @@ impl SharedLock {
     }
 }
 
-/// Runs threads, each of which calls as often as given, in all interleavings with up to
-/// `preemptions` preemptions. The first thread is the main thread.
+/// Runs threads in all interleavings with up to `preemptions` preemptions. Each thread makes the
+/// given number of calls. The first thread is the main thread.
 fn check_calls(threads: &'static [(u64, &'static [bool])], handovers: u32, preemptions: usize) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);

@@ -1,4 +1,4 @@
-//! Origins of the blocks that a writer forwards.
+//! The origins of the blocks that a writer forwards.
 
 use crate::Fault;
 use crate::pool::{Lease, Pool};

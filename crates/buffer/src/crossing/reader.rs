@@ -14,8 +14,8 @@ use std::sync::Arc;
 pub struct CrossingReader {
     ring: ibuf::PointerReader,
     shared: Arc<Shared>,
-    /// Result of the last [`Batch::copy_columns`]: position of the first entry, number of entries,
-    /// and sum of their view lengths in bytes.
+    /// Entries that the last [`Batch::copy_columns`] copied: position of the first one, their
+    /// number, and the sum of their view lengths in bytes.
     copied: Cell<(u64, usize, u64)>,
 }
 
@@ -40,8 +40,8 @@ impl CrossingReader {
         Ok(Batch { reader: self, count })
     }
 
-    /// Takes the first `count` unread entries, after which the writer may reuse their bytes.
-    /// Notifies the writer if at least half of the ring is free and the writer waits for room.
+    /// Takes the first `count` unread entries, after which the writer may reuse their bytes. If the
+    /// writer waits for room and at least half of the ring is free, notifies the writer.
     pub fn release(&mut self, count: usize) -> Result<(), Fault> {
         let count = self.ring.unread_entries()?.min(count);
         let first = self.ring.side.next;
@@ -74,8 +74,8 @@ impl CrossingReader {
         self.ring.is_closed()
     }
 
-    /// Returns true if the writer has exited and all entries have been taken. Drop a finished
-    /// reader: until then the ring holds the writer's remaining leases.
+    /// Returns true if the writer has exited and all entries have been taken. Finished readers
+    /// should be dropped, because the ring holds the writer's remaining leases until then.
     pub fn is_finished(&mut self) -> Result<bool, Fault> {
         self.ring.is_finished()
     }
@@ -168,8 +168,8 @@ impl<'a> Batch<'a> {
         self.block_bytes(self.entry(index).frame())
     }
 
-    /// Returns the filled part of the segment that contains an entry's frame, as
-    /// [`Pool::segment`](crate::pool::Pool::segment) does. Returns `None` for a hole.
+    /// Returns the filled part of the segment that contains an entry's frame, like
+    /// [`Pool::segment`](crate::pool::Pool::segment). Returns `None` for a hole.
     #[must_use]
     pub fn segment(&self, index: usize) -> Option<Segment<'a>> {
         let frame = self.entry(index).frame();

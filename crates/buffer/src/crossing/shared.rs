@@ -1,4 +1,4 @@
-//! State that the writer and the readers of a crossing share. Invariants: C3 and C5 of
+//! The state that the writer and the readers of a crossing share. Invariants: C3 and C5 of
 //! [`crossing`](super).
 
 use super::writer::Flight;
@@ -8,7 +8,7 @@ use crate::signal::Doorbell;
 use abi::DbufId;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// State shared by the writer and all readers of a crossing.
+/// The state that the writer and all readers of a crossing share.
 #[derive(Debug)]
 pub(super) struct Shared {
     /// Memories into which entries may point (C5).

@@ -1,9 +1,9 @@
 //! Automatic sizing of a crossing. [SL §5.4, reallocation]
 //!
 //! The writer decides on the size once per lap, and whenever the ring is full, by the same rules as
-//! for a stream ([`crate::scale`]). To resize, it continues in new memory without waiting for
-//! readers, which finish the entries put before the change and then follow. The bytes of blocks are
-//! not affected, since positions continue (C2, C3).
+//! for a stream ([`crate::scale`]). To resize the ring, it continues in new memory without waiting
+//! for the readers. They read the entries from before the change to the end, and then follow. The
+//! bytes of blocks are not affected, since positions continue (C2, C3).
 
 use super::CrossingWriter;
 use crate::scale::{Scaler, Scaling, Sides, SizingState};
@@ -13,7 +13,7 @@ use crate::scale::{Scaler, Scaling, Sides, SizingState};
 pub(super) enum Sizing {
     /// The size never changes.
     Fixed,
-    /// The size follows the fill level. Holds the state of the sizing, and the position at which
+    /// The size follows the fill level. Contains the state of the sizing, and the position at which
     /// the current lap ends.
     Scaled(Box<Scaler>, u64),
 }

@@ -39,8 +39,8 @@ impl CrossingWriter {
         self.push_each(&mut entries.iter().copied(), entries.len(), origins)
     }
 
-    /// Puts up to `count` entries from an iterator, as [`CrossingWriter::push`] does. Entries that
-    /// are neither put nor dropped stay in the iterator.
+    /// Puts up to `count` entries from an iterator, like [`CrossingWriter::push`]. Entries that are
+    /// neither put nor dropped stay in the iterator.
     #[inline]
     pub fn push_each(
         &mut self,
@@ -76,9 +76,9 @@ impl CrossingWriter {
         Ok(pushed)
     }
 
-    /// Puts and publishes all entries, as [`CrossingWriter::push`] does. Handles only the common
-    /// case that all entries fit, none is a hole, and all bytes are in one segment, so that one
-    /// check covers all entries (C2). Otherwise puts nothing and returns false. Fails with a
+    /// Puts and publishes all entries, like [`CrossingWriter::push`], but only in the common case
+    /// that all entries fit, none is a hole, and all bytes are in one segment. One check then
+    /// covers all entries (C2). In other cases puts nothing and returns false. Fails with a
     /// [`Fault`] if no origin has the last entry's segment.
     pub fn push_columns(
         &mut self,
@@ -111,7 +111,6 @@ impl CrossingWriter {
         Ok(true)
     }
 
-    /// Wakes all sleeping readers. Call this after T_b blocks or time T_t
     /// Wakes all sleeping readers. Call this after T_b blocks or time T_t, whichever comes first
     /// (see [`Moderator`](crate::signal::moderate::Moderator)), and before the space sleeps.
     pub fn signal(&self) {
@@ -188,8 +187,8 @@ fn hold_block(
     }
 }
 
-/// Number of recent segments in flight in which the writer looks for an existing lease. With one
-/// segment per block, a longer search costs more than another lease.
+/// Number of recent segments in flight in which the writer looks for an existing lease. If every
+/// block has its own segment, a longer search costs more than another lease.
 const LEASE_SEARCH_MAX: usize = 8;
 
 #[cold]
@@ -283,8 +282,9 @@ impl Flight {
 #[derive(Clone, Copy, Debug)]
 struct ByteRange {
     dbuf: DbufId,
-    /// Position of the first byte of all views and frames, and position after the last.
+    /// Position of the first byte of all views and frames.
     low: u64,
+    /// Position after the last byte of all views and frames.
     high: u64,
     /// Sum of the view lengths in bytes.
     bytes: u64,

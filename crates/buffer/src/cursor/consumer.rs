@@ -12,7 +12,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Consumer {
     pub store: Arc<RingMemory>,
-    /// Length of a lap at the next block, in positions.
+    /// Length of a lap, in positions, that applies to the next block.
     pub(crate) capacity: u64,
     pub(crate) policy: Policy,
     pub index: usize,
@@ -51,8 +51,9 @@ impl Consumer {
         }
     }
 
-    /// Returns the position up to which blocks can be read. Refreshes only if all known blocks have
-    /// been read; then follows a writer that has continued in other memory of this process.
+    /// Returns the position up to which blocks can be read. Only if all known blocks have been
+    /// read, loads the writer's position, and follows a writer that has continued in other memory
+    /// of this process.
     pub fn available(&mut self) -> Result<u64, Fault> {
         if self.next != self.commit {
             return Ok(self.commit);
@@ -119,10 +120,10 @@ impl Consumer {
         reserve.wrapping_sub(start) > self.capacity
     }
 
-    /// Returns the position at which a reader lapped at `start` resumes: the writer's mark, which
-    /// is at most half a lap and one record before the head, so that the next attempt is likely to
-    /// succeed. Returns `None` if the writer is overwriting all blocks at this moment, in which
-    /// case the reader stays at `start`.
+    /// Returns the position at which a reader resumes after it was lapped at `start`. This is the
+    /// writer's mark, which is at most half a lap and one record before the head, so that the next
+    /// attempt is likely to succeed. Returns `None` if the writer is overwriting all blocks at this
+    /// moment; the reader then stays at `start`.
     pub(crate) fn resume_position(&mut self, start: u64) -> Result<Option<u64>, Fault> {
         let mark = acquire(self.store.writer.word(writer::MARK));
         let commit = self.refresh()?;
@@ -173,7 +174,7 @@ impl Consumer {
         self.page().word(reader::PROCESSOR).store(processor + 1, Ordering::Relaxed);
     }
 
-    /// Returns the number of positions that are published, as of the last refresh, and not
+    /// Returns the number of positions that were published at the last refresh and have not been
     /// released.
     pub(crate) fn resident_count(&self) -> u64 {
         self.commit.wrapping_sub(self.released)
@@ -187,8 +188,8 @@ impl Consumer {
         acquire(self.store.writer.word(writer::STATE)) == SWITCHED
     }
 
-    /// Returns true if the writer has closed the ring. A position loaded afterwards is final. False
-    /// while the reader has not followed the writer to other memory.
+    /// Returns true if the writer has closed the ring. A position loaded afterwards is final. The
+    /// result is false as long as the reader has not followed the writer to other memory.
     pub(crate) fn is_closed(&self) -> bool {
         // SYNC POINT: closed; pairs with the store in `Producer::close`.
         acquire(self.store.writer.word(writer::STATE)) == CLOSED

@@ -1,17 +1,17 @@
-//! Counts that a party publishes together with its position. Both stay consistent even if the party
-//! is killed between the two stores. (CONTRACT 19; RELIABILITY, kill -9)
+//! The counts that a party publishes together with its position. Both are consistent even if the
+//! party is killed between the two stores. (CONTRACT 19; RELIABILITY, kill -9)
 //!
 //! The page holds two copies of the counts, each tagged with a position. A party overwrites the
 //! copy that does not match its published position, then publishes the new position. An observer
-//! uses the copy whose tag equals the published position. Dropping a block advances no position, so
-//! both copies may have the same tag; counts only grow, so the copy with the greater counts is the
-//! newer.
+//! uses the copy whose tag equals the published position. Both copies may have the same tag,
+//! because dropping a block does not advance the position. Since counts only grow, the copy with
+//! the greater counts is then the newer one.
 
 use crate::atomic::{Ordering, acquire, fence};
 use crate::region::Region;
 use abi::ring::COPY_WORDS;
 
-/// Four counts, in the order of the page's ledger words.
+/// Four counts, in the order in which they are stored in the page.
 type Counts = [u64; 4];
 
 /// A writer of a party's counts. Alternates between the two copies in the page.

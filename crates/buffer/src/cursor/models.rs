@@ -11,7 +11,7 @@ use abi::{Entry, RichPointer};
 use loom::cell::UnsafeCell;
 use loom::thread;
 
-/// Content of the only slot. Holds no data: loom only tracks the order of accesses.
+/// The content of the only slot. There is no data, because loom only tracks the order of accesses.
 struct Bytes(UnsafeCell<()>);
 
 #[expect(unsafe_code, reason = "loom judges whether the accesses race")]

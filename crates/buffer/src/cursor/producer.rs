@@ -24,9 +24,9 @@ pub struct Producer {
     published: u64,
     /// Position at which a lapped reader resumes (lossy rings).
     marked: u64,
-    /// Position at which the current segment begins. The segment's memory holds no older data.
+    /// Position at which the current segment begins. The segment's memory contains no older data.
     start: u64,
-    /// The last change of the capacity in place; `None` once all readers have passed it.
+    /// The last change of the capacity in place; `None` after all readers have passed it.
     cut: Option<CapacityChange>,
     /// Oldest position that a reader still needs, as of the last refresh.
     oldest: u64,
@@ -66,7 +66,7 @@ struct CapacityChange {
 /// A reader that joined or left a running ring.
 #[derive(Debug)]
 pub enum ReaderChange {
-    /// A reader joined under this index, which is new or has belonged to another reader.
+    /// A reader joined under this index. The index is new, or belonged to a reader that has left.
     Joined(usize, Contact),
     /// The reader with this index has left.
     Left(usize),
@@ -190,8 +190,9 @@ impl Producer {
     }
 
     /// Returns the number of free positions as of the last refresh. Data in an older segment
-    /// occupies no room in the current one. Data before a cut occupies the same memory, so the
-    /// smaller of both capacities applies (`segment`, invariant S4).
+    /// occupies no room in the current one. Data from before a change of the capacity in place
+    /// occupies the same memory, so the smaller of both capacities applies (`segment`, invariant
+    /// S4).
     fn free(&self) -> u64 {
         let end = match &self.cut {
             Some(cut) if self.oldest < cut.at => self.oldest + cut.from.min(self.capacity),
@@ -221,8 +222,8 @@ impl Producer {
         self.store = store;
     }
 
-    /// Continues in new memory of this process, from the head on. The memory has `data_words`
-    /// words, for a lap of `capacity` positions. Readers finish the old memory and follow
+    /// From the head on, continues in new memory of this process, which has `data_words` words for
+    /// a lap of `capacity` positions. Readers read the old memory to the end and then follow
     /// ([`available`](super::Consumer::available)). Returns false, without effect, if a reader had
     /// not yet followed the last change at the last refresh.
     pub(crate) fn continue_within(&mut self, data_words: usize, capacity: u64) -> bool {
@@ -249,15 +250,15 @@ impl Producer {
         self.store.writer.word(writer::STATE).store(SWITCHED, Ordering::Release);
     }
 
-    /// Changes the capacity in place, from the head on.
+    /// Changes the capacity in place. The change applies from the head on.
     pub(crate) fn change_capacity(&mut self, capacity: u64) {
         self.publish();
         self.cut = Some(CapacityChange { at: self.head, from: self.capacity });
         self.capacity = capacity;
     }
 
-    /// Returns the capacity before the last change in place, once, after all readers have passed
-    /// the change.
+    /// Returns the capacity before the last change in place if all readers have passed the change.
+    /// Returns it only once.
     pub(crate) fn take_passed_capacity(&mut self) -> Option<u64> {
         let oldest = self.oldest;
         self.cut.take_if(|cut| oldest >= cut.at).map(|cut| cut.from)

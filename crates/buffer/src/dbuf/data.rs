@@ -6,8 +6,8 @@
 //!   the memory mapped while this value lives.
 //! - A2 `mask + 1` is the capacity: a power of two, at least a page, and at most the number of
 //!   bytes after `base` (asserted in `new`, checked in `set_capacity`).
-//! - A3 So a position under the mask, rounded down to a multiple of 16, is followed by 16 bytes of
-//!   data.
+//! - A3 It follows that a position under the mask, rounded down to a multiple of 16, is followed by
+//!   16 bytes of data.
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::cursor::{DATA_WORDS, RingMemory};
@@ -43,8 +43,8 @@ impl DataArea {
         Self { base, mask: capacity - 1, store }
     }
 
-    /// Sets another capacity in the same memory. Returns `None`, without effect, if the value is
-    /// not a power of two, is less than a page, or exceeds the memory.
+    /// Sets another capacity in the same memory. Fails with `None`, and changes nothing, if the
+    /// value is not a power of two, is less than a page, or exceeds the memory.
     pub(crate) fn set_capacity(&mut self, capacity: u64) -> Option<()> {
         let available = (self.store.writer.len() - DATA_WORDS * 8) as u64;
         let is_valid = capacity.is_power_of_two() && (PAGE as u64..=available).contains(&capacity);

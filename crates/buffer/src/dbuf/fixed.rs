@@ -7,10 +7,10 @@
 //!
 //! Blocks have no headers: every slot begins at a multiple of its size, so a device can write it
 //! and a reader can access any block directly. A table in front of the slots holds the length of
-//! each block. A position counts slots, and so blocks: a lapped reader derives its exact loss from
-//! positions, and can skip to the newest block at once. The price is the unused space behind short
-//! blocks. The position in a rich pointer counts bytes, as in all dbufs: a slot begins at its
-//! number times its size.
+//! each block. A position counts slots, and therefore blocks: a lapped reader derives its exact
+//! loss from positions, and can skip to the newest block at once. The price is the unused space
+//! after short blocks. The position in a rich pointer counts bytes, as in all dbufs: a slot begins
+//! at its number times its size.
 //!
 //! Policies, readers and calls are the same as in [`dbuf`](super), and both kinds of ring pass the
 //! same tests (`tests/forms`).
@@ -44,7 +44,7 @@ pub struct SlotConfig {
     /// Number of slots. Rounded up to a power of two such that all slots together fill at least a
     /// page.
     pub slots: usize,
-    /// Policy of a full ring.
+    /// Policy that applies when the ring is full.
     pub policy: Policy,
     /// Number of readers.
     pub readers: usize,
@@ -75,7 +75,7 @@ pub struct SlotShape {
 }
 
 impl SlotShape {
-    /// Minimum slot size in bytes. No cache line holds bytes of two slots.
+    /// Minimum slot size in bytes, which ensures that no cache line contains bytes of two slots.
     pub(crate) const SLOT_MIN: usize = 64;
 
     /// Returns the size of all slots in bytes.

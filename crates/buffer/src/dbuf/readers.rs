@@ -1,5 +1,4 @@
-//! Readers of a ring, generic over the kind of ring and over the reader's process. [`BlockWalk`]
-//! steps from block to block. Invariants: those of `dbuf`.
+//! The readers of rings, generic over the kind of ring and over the reader's process.
 
 use super::walk::{CheckedRecord, RecordWalk};
 use crate::cursor::Consumer;
@@ -71,7 +70,7 @@ impl<W: BlockWalk> RingReader<W, Local> {
     }
 
     /// Returns the next block in place and advances past it. The next [`RingReader::release`]
-    /// releases all blocks passed so far. Fails as [`RingReader::peek`] does.
+    /// releases all blocks passed so far. Fails in the same cases as [`RingReader::peek`].
     #[inline]
     pub fn next_block(&mut self) -> Result<Option<&[u8]>, Fault> {
         let Some(found) = self.find_next()? else { return Ok(None) };
@@ -88,7 +87,7 @@ impl<W: BlockWalk> RingReader<W, Local> {
         Ok(found.is_some())
     }
 
-    /// Releases all passed blocks: the writer may reuse their memory.
+    /// Releases all passed blocks, so that the writer may reuse their memory.
     pub fn release(&mut self) {
         self.0.release();
     }

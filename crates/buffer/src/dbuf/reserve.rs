@@ -1,6 +1,6 @@
-//! The writer of a ring, generic over the kind of ring: reserve room for a block, write it, commit
-//! and publish it. [`BlockLayout`] determines the position of each block. Invariants: those of
-//! `dbuf`.
+//! The writer of a ring, generic over the kind of ring. It reserves room for a block, writes the
+//! block, and commits and publishes it. [`BlockLayout`] determines the position of each block.
+//! Invariants: those of `dbuf`.
 
 use crate::cursor::Producer;
 use crate::{Fault, Policy, ReaderCounts, WriterCounts};
@@ -15,8 +15,8 @@ pub trait BlockLayout: fmt::Debug + Sized {
     /// Returns the padding before a block of this length at the head, and the sum of padding and
     /// block, both in positions.
     fn needed_room(&self, head: u64, length: u32) -> (u64, u64);
-    /// Returns the length as a `u32` if a block of `length` bytes fits at the head below the limit,
-    /// else `None`. Reads no cursors.
+    /// If a block of `length` bytes fits at the head below the limit, returns the length as a
+    /// `u32`; otherwise `None`. Reads no cursors.
     fn fitting_length(writer: &RingWriter<Self>, length: usize) -> Option<u32>;
     /// Sets the limit of the fast path, given the padding at the head and the free room, both in
     /// positions.
@@ -30,7 +30,7 @@ pub trait BlockLayout: fmt::Debug + Sized {
     /// Completes the block at the head, after `pad` positions of padding, and advances the head. In
     /// a ring that overwrites, first copies the staged block into the ring.
     fn commit(writer: &mut RingWriter<Self>, pad: u64, length: u32) -> Extent;
-    /// Records that a block is reserved at the head.
+    /// Records that a block has been reserved at the head.
     #[inline]
     fn record_reservation(&mut self, _head: u64) {}
     /// Prepares the memory after the head for the next blocks. Called after each publication.
@@ -95,17 +95,17 @@ impl<L: BlockLayout> RingWriter<L> {
         L::try_put(self, block)
     }
 
-    /// Returns the length as a `u32` if a block of `length` bytes fits at the head below the limit,
-    /// else `None`. Reads no cursors.
+    /// If a block of `length` bytes fits at the head below the limit, returns the length as a
+    /// `u32`; otherwise `None`. Reads no cursors.
     #[inline]
     pub(crate) fn fitting_length(&self, length: usize) -> Option<u32> {
         L::fitting_length(self, length)
     }
 
-    /// Reserves room for a block of up to `length` bytes. Returns `None` if the ring is full; a
-    /// ring that drops has then counted the block as dropped. Fails with [`Fault::TooLong`] if the
-    /// block exceeds [`RingWriter::block_max`], and with [`Fault::Abandoned`] if all readers have
-    /// left.
+    /// Reserves room for a block of up to `length` bytes. Returns `None` if the ring is full; if
+    /// the policy is to drop, the block is then counted as dropped. Fails with [`Fault::TooLong`]
+    /// if the block exceeds [`RingWriter::block_max`], and with [`Fault::Abandoned`] if all readers
+    /// have left.
     #[inline]
     pub fn reserve(&mut self, length: usize) -> Result<Option<Reservation<'_, L>>, Fault> {
         self.layout.record_reservation(self.side.head);
@@ -137,8 +137,8 @@ impl<L: BlockLayout> RingWriter<L> {
         Ok(Some(Reservation { writer: self, pad, length }))
     }
 
-    /// Copies a block into the ring. Returns false if the ring is full. Fails as
-    /// [`RingWriter::reserve`] does.
+    /// Copies a block into the ring. Returns false if the ring is full. Fails in the same cases as
+    /// [`RingWriter::reserve`].
     #[inline]
     pub fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
         if self.try_put(block) {

@@ -19,8 +19,8 @@ mod wanted;
 #[derive(Debug)]
 pub struct RecordWalk {
     /// Limit of the fast path: a record that ends at or before this position is published, is in
-    /// the current lap, is not too long, and does not pass `stop`. 0 sends every record through the
-    /// slow path with all checks.
+    /// the current lap, is not too long, and does not pass `stop`. If the limit is 0, every record
+    /// takes the slow path with all checks.
     fast_limit: u64,
     /// Expected sequence number of the next block. Valid if `known` is true.
     expected: u64,
@@ -31,16 +31,16 @@ pub struct RecordWalk {
     stop: u64,
     /// True if a block has been passed since the reader joined, so that `expected` is valid.
     known: bool,
-    /// Value of `expected` minus the number of blocks taken.
+    /// Difference between `expected` and the number of blocks taken.
     first: u64,
     /// Position after the last block passed.
     passed: u64,
     /// Expected first header word of the next block, if the block is as long as the last one.
     expected_word: u64,
-    /// Length in bytes of a record, including its header, whose block is as long as the last one.
+    /// Length of a record in bytes, including its header, if its block is as long as the last one.
     span: u64,
-    /// Number of the segment in which the ring continues, if all of the current segment has been
-    /// read; else `None`.
+    /// Number of the segment in which the ring continues; `None` until all of the current segment
+    /// has been read.
     next_segment: Option<u64>,
     /// True if a change of capacity was passed since the last call of
     /// [`RecordWalk::take_passed_cut`].
@@ -129,8 +129,8 @@ impl RecordWalk {
         self.side.release();
     }
 
-    /// Returns true once for each change of capacity that has been passed. Passing the change has
-    /// released all blocks before it, without notifying the writer.
+    /// Returns true once for each change of capacity that has been passed. The change has released
+    /// all blocks before it, but without notifying the writer, which the caller must do.
     pub(crate) const fn take_passed_cut(&mut self) -> bool {
         std::mem::replace(&mut self.has_passed_cut, false)
     }
@@ -168,8 +168,8 @@ impl RecordWalk {
     }
 
     /// Returns the number of the segment in which the ring continues, or `None` if the current
-    /// segment has not been read to its end. After a number has been returned, no further block is
-    /// found until [`RecordWalk::continue_in`] is called.
+    /// segment has not been read to its end. Once there is a number, no further block is found
+    /// until [`RecordWalk::continue_in`] is called.
     pub(crate) const fn next_segment(&self) -> Option<u64> {
         self.next_segment
     }
@@ -182,7 +182,7 @@ impl RecordWalk {
         (self.fast_limit, self.next_segment) = (0, None);
     }
 
-    /// Changes the capacity in place, from `position` on.
+    /// Changes the capacity in place. The change applies from `position` on.
     fn change_capacity(&mut self, position: u64, capacity: u64) -> Result<(), Fault> {
         // In a ring that overwrites, a hostile change of capacity could not be detected.
         if self.side.policy == Policy::Overwrite || self.data.set_capacity(capacity).is_none() {
@@ -269,9 +269,9 @@ impl RecordWalk {
         self.side.policy == Policy::Overwrite && self.side.is_overtaken(position)
     }
 
-    /// Returns the fault for an invalid record, and poisons the link. In a ring that overwrites,
-    /// the writer may be overwriting the record at this moment, so the link is not poisoned and the
-    /// caller checks the lap.
+    /// Returns the fault for an invalid record, and poisons the link. A ring that overwrites is an
+    /// exception: the writer may be overwriting the record at this moment, so the link is not
+    /// poisoned, and the caller checks the lap.
     fn damage_fault(&mut self, position: u64) -> Fault {
         let fault = Fault::Damaged { position };
         if self.is_torn(position) {

@@ -1,8 +1,8 @@
 //! The writer of a ring of blocks.
 //!
-//! This module determines the cost per block. One comparison with `limit` establishes that a block
-//! fits, that no cursor must be read, that the lap does not end, and that the caller has no other
-//! work to do. What remains are two stores of header words and the copy.
+//! This module determines the cost per block. A single comparison with `limit` establishes that a
+//! block fits, that no cursor must be read, that the lap does not end, and that the caller has no
+//! other work to do. The rest of the cost is the copy and two stores of header words.
 
 use super::data::DataArea;
 use super::reserve::{BlockLayout, RingWriter};
@@ -25,8 +25,8 @@ pub type BlockWriter = RingWriter<RecordLayout>;
 /// The layout of records in a ring, with the state of the writer that depends on the layout.
 #[derive(Debug)]
 pub struct RecordLayout {
-    /// End of the free space for the fast path, ignoring `stop`; 0 forces the slow path. A record
-    /// that ends at or before this position is in the current lap and is at most half a ring long.
+    /// End of the free space for the fast path, ignoring `stop`: a record that ends at or before
+    /// this position is in the current lap and is at most half a ring long. 0 forces the slow path.
     free_until: u64,
     data: DataArea,
     /// Position beyond which [`BlockWriter::try_put`] puts no block, because the caller has work to
@@ -34,7 +34,7 @@ pub struct RecordLayout {
     stop: u64,
     /// True once another writer has taken over the ring.
     is_handed_over: bool,
-    /// Head position and number of blocks at the last publication.
+    /// Head position and total number of blocks put, as of the last publication.
     published: (u64, u64),
     /// Head position at the last reservation. The caller may still be writing the block after this
     /// position.

@@ -30,7 +30,7 @@ impl PointerWriter {
         self.side.put.blocks = self.side.head;
     }
 
-    /// Puts several pointers at the head, as [`PointerWriter::put_bare`] does. The caller must have
+    /// Puts several pointers at the head, like [`PointerWriter::put_bare`]. The caller must have
     /// checked that there is room. `bytes` is the sum of the view lengths.
     #[inline]
     pub fn put_all_bare(&mut self, pointers: &[RichPointer], bytes: u64) {

@@ -9,7 +9,7 @@ use abi::ring::{CLOSED, writer};
 use loom::cell::UnsafeCell;
 use loom::thread;
 
-/// Contents of two slots. Holds no data: loom only tracks the order of accesses.
+/// The contents of two slots. There is no data, because loom only tracks the order of accesses.
 struct Slots([UnsafeCell<()>; 2]);
 
 #[expect(unsafe_code, reason = "loom judges whether the accesses race")]

@@ -13,7 +13,7 @@ fn dbuf_id(number: u32) -> DbufId {
     DbufId::new(number).unwrap()
 }
 
-/// A cause for the exit of a writer: it closes the stream, or it is killed.
+/// The way a writer exits: it closes the stream, or it is killed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Exit {
     Closed,

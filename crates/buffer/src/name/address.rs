@@ -16,7 +16,7 @@ pub struct Address {
 }
 
 /// The namespace of a name. Streams and filter states have separate namespaces, so that the name of
-/// a socket shows its purpose.
+/// a socket tells what it is for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Namespace {
     /// Streams, inboxes and regions.
@@ -81,8 +81,7 @@ impl Address {
     }
 
     /// Returns the address of spare socket `number`, for an owner whose [`Self::socket`] is
-    /// occupied by another user. There are too many spare addresses for a squatter to occupy them
-    /// all.
+    /// occupied by another user. There are more spare addresses than a squatter can occupy.
     pub(super) fn spare_socket(&self, number: u64) -> Vec<u8> {
         let number = number >> (64 - 4 * SPARE_DIGITS);
         let mut name = self.socket();

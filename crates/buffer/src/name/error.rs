@@ -82,7 +82,8 @@ pub enum Error {
         /// Requested kind.
         wanted: &'static str,
     },
-    /// The process that holds the name does not reply in time: it is stopped or overloaded.
+    /// The process that holds the name has not replied in time, because it is stopped or
+    /// overloaded.
     #[error(
         "the process that has the name {0} does not answer: it is stopped, or has too many visitors"
     )]

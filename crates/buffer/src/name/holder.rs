@@ -2,11 +2,11 @@
 //! (RELIABILITY T13)
 //!
 //! In the abstract socket namespace, a name belongs to the first process that binds it, regardless
-//! of the user that the name contains. So ownership is never assumed: SO_PEERCRED reports the user
-//! under which the listening process bound the name. If another user occupies a name, its owner
-//! listens at a spare socket `NAME/NUMBER`, whose random number prevents a squatter from occupying
-//! all spare sockets. A client that does not find the owner under the name searches the kernel's
-//! list for spare sockets, and verifies the owner of each.
+//! of the user that the name contains. Ownership is therefore never assumed: SO_PEERCRED reports
+//! the user whose process bound the name. If another user occupies a name, its owner listens at a
+//! spare socket `NAME/NUMBER`, whose random number prevents a squatter from occupying all spare
+//! sockets. A client that does not find the owner under the name searches the kernel's list for
+//! spare sockets, and verifies the owner of each.
 
 use super::{Address, Error};
 use std::hash::{BuildHasher as _, RandomState};
@@ -116,8 +116,8 @@ fn verify_unique(address: &Address, socket: &[u8], listener: OwnedFd) -> Result<
     }
 }
 
-/// Probes a socket. If its queue is full, waits up to [`REPLY_TIMEOUT`], within which a host of
-/// this user would empty the queue.
+/// Probes a socket. If its queue is full, waits for up to [`REPLY_TIMEOUT`], in which time a host
+/// of this user would empty the queue.
 fn probe_patiently(socket: &[u8], owner: u32) -> Result<SocketOwner, Error> {
     match probe(socket, owner, REPLY_TIMEOUT)? {
         SocketOwner::Full => {}

@@ -1,8 +1,8 @@
 //! The host of a process: one thread that serves clients for all its names.
 //!
-//! The thread accepts one client of each name at a time, queries its credentials from the kernel,
-//! replies with one message that fits into an empty socket, and continues: it reads nothing from
-//! clients and never blocks on one.
+//! For each name, the thread accepts one client at a time, queries its credentials from the kernel,
+//! and replies with one message, which fits into an empty socket. It reads nothing from clients and
+//! never blocks on one.
 
 use super::inbox::{Inbox, PendingWriter, Queue};
 use super::quotas::Clients;
@@ -43,7 +43,8 @@ pub struct NameEntry {
 #[derive(Debug, Default)]
 struct SharedHost {
     state: Mutex<HostState>,
-    /// Notified when the thread has dropped its references to the names removed from the state.
+    /// Notified when the thread has dropped its references to names that were removed from the
+    /// state.
     names_dropped: Condvar,
 }
 

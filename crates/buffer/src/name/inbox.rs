@@ -1,9 +1,9 @@
 //! Inboxes: names to which other processes send streams. [CONTRACT 24, many producers]
 //!
-//! Each writer creates, seals and offers a ring of its own, so neither side can change the other's
+//! Each writer creates, seals and offers its own ring, so neither side can change the other's
 //! memory, and the receiver selects the stream that it reads. The queue of connected writers is
 //! bounded. When the queue is full, a writer of the user with the most entries is evicted,
-//! preferably one that has sent no offer; so a user that connects often does not displace a user
+//! preferably one that has sent no offer. Thus a user that connects often does not displace a user
 //! that connects once. An evicted writer is disconnected, and its next write fails as if all
 //! readers had left.
 

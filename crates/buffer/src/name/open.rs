@@ -15,7 +15,7 @@ pub enum Opened {
     Stream(Box<Input>),
     /// A region, writable if this user has permission.
     Region(SharedRegion),
-    /// Connection to an inbox, for [`open_write`].
+    /// A connection to an inbox, for use by [`open_write`].
     Inbox(OwnedFd),
 }
 
@@ -92,8 +92,8 @@ impl OpenRequest {
         spare.ok_or_else(|| refusal(address, &found))
     }
 
-    /// Connects as [`OpenRequest::begin`] does. `sockets` are the names of the sockets at which the
-    /// owner may listen.
+    /// Connects like [`OpenRequest::begin`]. `sockets` contains the names of the sockets at which
+    /// the owner may listen.
     pub(crate) fn begin_at(address: &Address, sockets: &[String]) -> Result<Self, Error> {
         let mut why = Error::Unknown(address.clone());
         for socket in sockets {

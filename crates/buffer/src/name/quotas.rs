@@ -8,8 +8,8 @@ use std::sync::Arc;
 pub struct Limits {
     /// Maximum number of readers.
     pub readers: usize,
-    /// Maximum number of readers per user other than the owner and root, so that no untrusted user
-    /// takes all slots.
+    /// Maximum number of readers per untrusted user, which is any user other than the owner and
+    /// root. Prevents such a user from taking all slots.
     pub per_untrusted_user: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Translation from an address in this process to a segment and a dbuf position. [SL §5.3.3]
+//! Translation of addresses in this process to segments and dbuf positions. [SL §5.3.3]
 
 use super::{Lease, Memory};
 use abi::{Extent, RichPointer};

@@ -23,7 +23,7 @@ use crate::slots::FREE;
 use abi::Extent;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The packed segments of a pool, and the segments that may be packed next.
+/// The packed segments of a pool, and the segments that are candidates for packing.
 #[derive(Debug, Default)]
 pub(super) struct PackedSegments {
     packed: BTreeMap<usize, PackedSegment>,

@@ -127,7 +127,8 @@ pub struct Memory {
 enum Backing {
     /// The heap, where mmap is not available.
     Heap,
-    /// A file of the pool's own, kept open so that the memory can be shared with other processes.
+    /// A file that belongs to the pool, kept open so that the memory can be shared with other
+    /// processes.
     File(Memfd),
     /// Another party, which fills the segments and to which they are returned (M7).
     Lent(Arc<dyn Lender>),
@@ -135,8 +136,8 @@ enum Backing {
     Frozen(Memfd),
 }
 
-/// Segment size of frozen memory in bytes; a smaller file is one smaller segment. Reader and
-/// creator of the file derive the same segments from its size alone.
+/// Segment size of frozen memory in bytes. A file that is smaller consists of one segment of its
+/// size. Reader and creator of the file derive the same segments from its size alone.
 const FROZEN_SEGMENT: usize = 1 << 19;
 
 /// EPERM: the file lacks the seal.
@@ -272,7 +273,7 @@ impl Memory {
         Some((slot, SegmentStart { at: at - inside, position }))
     }
 
-    /// Returns the slot and offset of a block, as [`Slots::locate`] does.
+    /// Returns the slot and offset of a block, like [`Slots::locate`].
     #[inline]
     pub(crate) fn locate(&self, place: Extent) -> Result<(usize, usize), Fault> {
         self.slots.locate(place)

@@ -1,8 +1,8 @@
 //! Pools over memory that another party fills, such as a packet ring written by the kernel. [SL
 //! §5.5: the driver's own ring as a dbuf]
 //!
-//! A [`Lender`] owns the memory. An arrived segment is offered as a draft over all its bytes, so
-//! that a source can repair them first (for example, reinsert a tag that the device removed). A
+//! A [`Lender`] owns the memory. An arrived segment is offered as a draft of all its bytes, so that
+//! a source can first repair them (for example, reinsert a tag that the device removed). A
 //! committed segment is a segment like any other: rich pointers refer to it, leases keep it, and
 //! nothing is copied. The pool returns the segment to the lender at the end of the first pass in
 //! which it has neither pins nor leases. If segments arrive in order, a segment that is held for
@@ -33,8 +33,8 @@ impl Pool {
         Ok(Self { laps, ..Self::from_memory(Memory::lent(id, lender), segments) })
     }
 
-    /// Returns true if another party fills this pool. Then nothing can be appended, and holders of
-    /// blocks should soon copy them.
+    /// Returns true if another party fills this pool. In that case nothing can be appended, and
+    /// holders of blocks should soon copy them.
     #[inline]
     #[must_use]
     pub fn is_lent(&self) -> bool {

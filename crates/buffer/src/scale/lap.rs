@@ -52,8 +52,8 @@ impl Scaler {
     }
 
     /// Decides on the size at the end of the lap at `head`. `capacity` is the size of the ring and
-    /// `distance` its unread part, both in bytes. Returns `None` if the decision for this position
-    /// was made before.
+    /// `distance` its unread part, both in bytes. Returns `None` if a decision has already been
+    /// made at this position.
     pub(crate) fn end_lap(
         &mut self,
         head: u64,

@@ -6,12 +6,12 @@
 //! at the rate of memory (`bench scale`: on two cores without a shared cache, 64 MB is five times
 //! as fast as 4 MB; with a shared cache, a third as fast).
 //!
-//! The kernel does not report which case applies, and it may change at run time. So the writer
-//! measures the time of some blocks in each lap, including its own work. If most laps take as long
-//! as transfers between remote caches would, the largest ring is tried. If blocks are much faster
-//! in that ring, it is retained; if not, the writer's own work takes the time, and the ring shrinks
-//! again. It also shrinks periodically, because nothing else would detect that the processors now
-//! share a cache.
+//! The kernel does not report which case applies, and it may change at run time. The writer
+//! therefore measures the time of some blocks in each lap, including its own work. If most laps
+//! take as long as transfers between remote caches would take, the largest ring is tried. If blocks
+//! are much faster in that ring, it is retained. Otherwise the time was spent on the writer's own
+//! work, and the ring shrinks again. It also shrinks periodically, because nothing else would
+//! detect that the processors now share a cache.
 
 use super::{INITIAL_PATIENCE, PATIENCE_MAX};
 
@@ -94,8 +94,8 @@ impl RemoteTrial {
         self.is_on
     }
 
-    /// Ends a trial, because both sides share a processor or the parameters have no separate remote
-    /// size.
+    /// Ends a trial. Called if both sides share a processor, or if the parameters have no separate
+    /// remote size.
     pub(super) fn stop(&mut self) {
         self.set_trial(false);
     }
@@ -153,7 +153,7 @@ mod tests {
         trial.record(Some(LapTiming { bytes: 65_536, ns: 16 * ns }))
     }
 
-    /// Records laps of `ns` nanoseconds until `is_on` of the trial has the given value. Returns the
+    /// Records laps of `ns` nanoseconds until the trial's `is_on` has the given value. Returns the
     /// number of laps, or `None` after a thousand laps.
     fn laps_until(trial: &mut RemoteTrial, ns: u64, is_on: bool) -> Option<u64> {
         (1..1000).find(|_| record_lap(trial, ns) == is_on)

@@ -1,4 +1,4 @@
-//! The offer of a stream: a ring with a doorbell, independent of the kind of ring.
+//! The offer of a stream, which consists of a ring of any kind and a doorbell.
 
 use super::{Refusal, RingOffer};
 use std::marker::PhantomData;

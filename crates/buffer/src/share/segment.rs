@@ -14,8 +14,8 @@
 //! the first segment.
 //!
 //! Invariants, cited below:
-//! - S1 Nothing is written to a segment after its switch. So readers can finish the segment at any
-//!   later time, and the kernel frees it when the last reader unmaps it.
+//! - S1 Nothing is written to a segment after its switch. Readers can therefore read the segment to
+//!   its end at any later time, and the kernel frees it when the last reader unmaps it.
 //! - S2 Before the switch is published, the first page of the old segment is copied to the new one.
 //! - S3 A reader that enters a segment notifies the writer: a writer that waits for room in the new
 //!   segment announces its sleep only in the new page, which the reader has not checked before.
@@ -76,8 +76,8 @@ impl ReceivedSegment {
         Some(Self { geometry, ring, number })
     }
 
-    /// Returns the proof of trust in the segment's creator, or `None` if the creator does not
-    /// qualify.
+    /// Returns the proof of trust in the segment's creator, or `None` if the creator cannot be
+    /// trusted.
     pub(crate) fn creator(&self) -> Option<Trusted> {
         Trusted::creator_of(&self.ring)
     }
@@ -112,7 +112,8 @@ pub(crate) fn map_reader_page(cursor: &OwnedFd) -> Result<Region, Refusal> {
 }
 
 impl RingOffer {
-    /// Duplicates the descriptor of the reader's page, for a writer that may hand over the ring.
+    /// Duplicates the descriptor of a reader's page, for a writer that may later hand over the
+    /// ring.
     pub(crate) fn duplicate_page(&self) -> sys::Result<OwnedFd> {
         duplicate(&self.cursor)
     }

@@ -1,5 +1,4 @@
-//! Rings of slots that processes share, with offers like those of rings of blocks. The ring's
-//! memory holds a table of block lengths before the slots.
+//! Rings of slots that processes share, with offers like those of rings of blocks.
 
 use super::{
     Refusal, RingOffer, SharedFiles, check_file, create_geometry_file, read_geometry, ring_geometry,

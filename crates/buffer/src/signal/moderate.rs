@@ -10,13 +10,13 @@
 //!
 //! T_b may adapt ([`Moderator::adapt`]): it doubles while an event would follow the last within the
 //! time that a wake-up takes, and halves while blocks come slowly. A reader that keeps falling
-//! asleep behind a busy writer then costs one task switch per wake-up time, not one per 32 blocks;
-//! its blocks wait for about as long as they would for a processor that has to wake up.
+//! asleep while the writer is busy then costs one task switch per wake-up time, not one per 32
+//! blocks. Its blocks wait for about as long as a processor takes to wake up.
 //!
 //! No timer is armed per wait (5 µs, BASELINES). There is one [`Timer`] per process, a thread that
 //! runs while an alarm is set and for a few T_t longer, and otherwise sleeps without a limit. While
-//! the thread runs, setting an alarm is a single store. So the bound T_t also holds while the
-//! writer is busy elsewhere, for example in a long computation or a blocking source.
+//! the thread runs, setting an alarm is a single store. The bound T_t therefore also holds while
+//! the writer is busy elsewhere, for example in a long computation or a blocking source.
 //!
 //! SYNC POINTS:
 //! - *alarm set*: [`Moderator::count_published`] stores the deadline with Release after the blocks
@@ -203,7 +203,7 @@ impl Moderator {
         false
     }
 
-    /// Counts blocks as [`Moderator::count_published`] does, for a writer that is about to wait.
+    /// Counts blocks like [`Moderator::count_published`], but for a writer that is about to wait.
     /// Sets no alarm, because the wait would cancel it at once. Returns true if the caller must
     /// notify the reader now, and then counts an event.
     #[inline]

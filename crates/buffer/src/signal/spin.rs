@@ -10,9 +10,9 @@
 //!
 //! A reader that is faster than its writer catches up after each batch. Then both compete for two
 //! cache lines, that of the position and that of the header being written. This competition costs
-//! the writer more than the copy (`bench pipe`, short blocks on two cores). So while blocks flow, a
-//! reader that has caught up doubles the pauses before each poll, which lets the writer get ahead.
-//! When single blocks arrive, the pauses are halved again.
+//! the writer more than the copy (`bench pipe`, short blocks on two cores). While blocks flow, a
+//! reader that has caught up therefore doubles the pauses before each poll, which lets the writer
+//! get ahead. When single blocks arrive, the pauses are halved again.
 //!
 //! No clock is read: polls and pauses are counted.
 
@@ -48,9 +48,9 @@ impl Spin {
         self.fixed = Some(polls);
     }
 
-    /// Returns the number of polls for this wait: the number set by the user; otherwise 0 if both
-    /// parties share a processor (`together`), because the other party cannot run during polling;
-    /// otherwise the adaptive number.
+    /// Returns the number of polls for this wait. If the user has set a number, this is the result.
+    /// Otherwise it is 0 if both parties share a processor (`together`), because the other party
+    /// cannot run during polling, and the adaptive number if not.
     pub(crate) fn poll_count(&self, together: bool) -> u32 {
         match (self.fixed, together) {
             (Some(polls), _) => polls,
@@ -100,8 +100,8 @@ impl Spin {
         self.extra_pauses + 1
     }
 
-    /// Returns true if the user has set 0 polls, so that the party gives up the processor at once.
-    /// Returns `None` if the number is adaptive.
+    /// If the user has set the number of polls, returns true if it is 0, which means that the party
+    /// gives up the processor at once. Returns `None` if the number is adaptive.
     pub(crate) fn is_fixed_to_zero(&self) -> Option<bool> {
         self.fixed.map(|polls| polls == 0)
     }

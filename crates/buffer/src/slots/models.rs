@@ -15,7 +15,7 @@ struct SlotModel {
     bytes: SlotBytes,
 }
 
-/// The bytes of slot 0. Holds no data: loom only tracks the order of accesses.
+/// The bytes of slot 0. There is no data, because loom only tracks the order of accesses.
 struct SlotBytes(UnsafeCell<()>);
 
 #[expect(unsafe_code, reason = "loom judges whether the accesses race")]

@@ -1,4 +1,4 @@
-//! Layout of a table in its region: head words, the columns as text, the rows.
+//! The layout of a table in its region: head words, the columns as text, and the rows.
 //!
 //! [`TableShape::read`] validates words that another process has written. It returns a shape that
 //! fits the region, or an error.
@@ -25,7 +25,7 @@ pub(super) mod word {
     pub(in super::super) const WRITTEN: usize = 5;
     /// Number of sessions that found no free row.
     pub(in super::super) const LEFT_OUT: usize = 6;
-    /// Index after the last row ever used.
+    /// Number of rows up to and including the last one ever used.
     pub(in super::super) const USED: usize = 7;
     /// 1 if the writer has ended the table. A killed writer does not set this word; the hang-up of
     /// the host's socket reports its death.

@@ -1,4 +1,4 @@
-//! List of the tables in this network namespace, derived from the kernel's list of sockets.
+//! A list of the tables in this network namespace, derived from the kernel's list of sockets.
 
 use crate::name::{Address, Error, OpenRequest, holder};
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! State common to the reader and the writer of a table: the region, its name, and its layout.
+//! The state common to the reader and the writer of a table: the region, its name, and its layout.
 
 use super::layout::TableShape;
 use crate::atomic::AtomicU64;
@@ -21,7 +21,7 @@ impl Table {
         &self.address
     }
 
-    /// Returns filter, columns and size of the table.
+    /// Returns the shape of the table: its filter, columns, and maximum number of rows.
     #[must_use]
     pub const fn shape(&self) -> &TableShape {
         &self.shape

@@ -19,7 +19,7 @@ pub struct TableWriter {
     /// Host that serves the processes which open the table.
     _host: Host,
     used: usize,
-    /// Indices of the rows that were put beyond the end of the table. These rows are only counted.
+    /// Indices of the rows that did not fit into the table. These rows are only counted.
     overflow: HashSet<usize>,
     /// True if a row was put since the last [`TableWriter::end`].
     is_open: bool,

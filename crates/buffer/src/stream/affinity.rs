@@ -1,4 +1,4 @@
-//! Cache affinity of the two ends of a stream. [Th §5.2, §5.5], FEATURES K9
+//! The cache affinity of the two ends of a stream. [Th §5.2, §5.5], FEATURES K9
 //!
 //! Data written by one side is fetched fastest from a cache that both sides share (BASELINES, two
 //! cores). The kernel's scheduler does not know which threads communicate. Each side publishes in
@@ -26,7 +26,7 @@ impl Input {
 }
 
 impl Output {
-    /// Confines this thread as [`Input::share_cache`] does, to the processors that share a cache
+    /// Confines this thread like [`Input::share_cache`], but to the processors that share a cache
     /// with the processor of the first present reader.
     pub fn share_cache(&mut self) -> sys::Result<bool> {
         let first = self.ends.iter().position(|end| !end.gone);

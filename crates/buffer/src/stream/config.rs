@@ -1,4 +1,4 @@
-//! Configuration of a stream, and detection of machines with one processor.
+//! The configuration of a stream, and the detection of machines with one processor.
 
 use crate::scale::Scaling;
 use crate::{Policy, dbuf};
@@ -75,8 +75,8 @@ impl Config {
         self.scaling(Scaling::reallocation(caches()))
     }
 
-    /// Permits the writer to fit the size of the ring to the caches of this machine as
-    /// [`Config::self_sizing`] does, but never below the given capacity: the maximum length of a
+    /// Permits the writer to fit the size of the ring to the caches of this machine, like
+    /// [`Config::self_sizing`], but never below the given capacity, so that the maximum length of a
     /// block does not decrease.
     #[must_use]
     pub fn self_growing(self) -> Self {
@@ -84,7 +84,7 @@ impl Config {
         Self { scaling: sized.scaling.map(|s| s.at_least(self.ring.capacity)), ..sized }
     }
 
-    /// Permits the writer to size the ring as [`Config::self_sizing`] does, up to the given
+    /// Permits the writer to size the ring like [`Config::self_sizing`], but only up to the given
     /// capacity and within memory that is reserved now ([`Config::cut`]). A reader then notices no
     /// change, and no process needs new memory or descriptors.
     #[must_use]
@@ -103,7 +103,7 @@ impl Config {
         Self { latency: Some(ns), ..self }
     }
 
-    /// Sets the policy of a full ring.
+    /// Sets the policy that applies when the ring is full.
     #[must_use]
     pub const fn policy(self, policy: Policy) -> Self {
         Self { ring: dbuf::BlockConfig { policy, ..self.ring }, ..self }
@@ -116,7 +116,7 @@ fn caches() -> &'static [usize] {
     CACHES.get_or_init(|| sys::machine::Machine::detect().caches)
 }
 
-/// Result of [`fix_processor_count`]: true if this process may run on one processor only.
+/// Value determined by [`fix_processor_count`]: true if this process may run on one processor only.
 static SINGLE_PROCESSOR: OnceLock<bool> = OnceLock::new();
 
 /// Determines the number of processors now, for a process that will lose the right to query it

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use sys::descriptor::DESCRIPTORS_MAX;
 use sys::doorbell::SocketDoorbell;
 
-/// State of a stream for its next writer: a message, and two descriptors per reader.
+/// The state of a stream that its next writer needs: a message, and two descriptors per reader.
 #[derive(Debug)]
 pub struct Handover {
     state: HandoverState,
@@ -45,8 +45,9 @@ impl Output {
     /// Publishes all blocks, ends the stream in this process, and returns the state for the next
     /// writer. Fails with [`ChangeError::Admission`] while readers can still join, because joining
     /// readers get their start positions in the memory of this process, and with
-    /// [`ChangeError::Reader`] if there are too many readers; the stream then ends as if dropped.
-    /// Readers that joined before the admission was dropped are handed over like all others.
+    /// [`ChangeError::Reader`] if there are too many readers. In both cases the stream ends as if
+    /// it had been dropped. Readers that joined before the admission was dropped are handed over
+    /// like all others.
     pub fn hand_over(mut self) -> Result<Handover, ChangeError> {
         // Readers that have joined up to here are handed over.
         self.ring.side().poll_joins();

@@ -90,7 +90,7 @@ impl Input {
     }
 
     /// Fixes the number of polls before a sleep. By default the number is adaptive: none if both
-    /// sides share a processor, else as many as past polls have justified.
+    /// sides share a processor, otherwise as many as past polls have justified.
     pub const fn spin(&mut self, spins: u32) {
         self.spin.fix_polls(spins);
     }
@@ -115,7 +115,7 @@ impl Input {
         }
     }
 
-    /// Reads as [`Input::read`] does, but without blocking: returns `None` if there is nothing to
+    /// Reads like [`Input::read`], but without blocking. Returns `None` if there is nothing to
     /// read.
     #[inline]
     pub fn try_read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
@@ -173,7 +173,7 @@ impl Input {
         self.wait_beside(&[], limit)
     }
 
-    /// Waits as [`Input::wait`] does, but also returns when one of the descriptors `others` becomes
+    /// Waits like [`Input::wait`], but also returns when one of the descriptors `others` becomes
     /// readable, or when a signal arrives.
     pub fn wait_beside(
         &mut self,
@@ -371,7 +371,7 @@ impl Input {
         self.fill_until(out, false).map(|(count, _)| count)
     }
 
-    /// Copies as [`Input::fill`] does. If `marks` is true, stops before an empty block; if the
+    /// Copies blocks like [`Input::fill`]. If `marks` is true, stops before an empty block; if the
     /// first block is empty, takes it and returns true.
     fn fill_until(&mut self, out: &mut [u8], marks: bool) -> Result<(usize, bool), Fault> {
         let mut count = 0;

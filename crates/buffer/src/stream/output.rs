@@ -52,7 +52,7 @@ pub(super) struct ReaderEnd {
     /// Descriptor of the reader's page, for a hand-over.
     pub(super) page: OwnedFd,
     /// Number of notifications since the writer last found room. After a switch the number starts
-    /// below zero, at minus the number of notifications that the new segment will cause.
+    /// below zero, to allow for the notifications that the new segment causes.
     pub(super) false_alarms: i64,
 }
 
@@ -62,9 +62,8 @@ impl ReaderEnd {
     }
 }
 
-/// Number of false notifications after which a reader is disconnected. An honest reader notifies
-/// once per sleep of the writer, and only after making enough room; a reader that exceeds the limit
-/// keeps the writer busy.
+/// Number of false notifications after which a reader is disconnected, because it keeps the writer
+/// busy. An honest reader notifies once per sleep of the writer, and only after making enough room.
 const FALSE_ALARMS_MAX: i64 = 64;
 
 impl Output {
@@ -161,7 +160,7 @@ impl Output {
     }
 
     /// Writes a block of up to `length` bytes in place: `fill` writes into the ring and returns the
-    /// number of bytes written. Blocks and fails as [`Output::write`] does. [SL §5.1]
+    /// number of bytes written. Blocks and fails like [`Output::write`]. [SL §5.1]
     #[inline]
     pub fn write_with(
         &mut self,
@@ -268,8 +267,8 @@ impl Output {
         self.ring.disconnect(reader);
     }
 
-    /// Makes room for a block, waiting if the policy is to block. Returns false if there is no room
-    /// and the policy is to drop, and then counts the block as dropped.
+    /// Makes room for a block, waiting if the policy is to block. If there is no room and the
+    /// policy is to drop, counts the block as dropped and returns false.
     #[cold]
     pub(super) fn make_room(&mut self, length: usize) -> Result<bool, Fault> {
         let processor = sys::machine::current_processor() as u64 + 1;

@@ -22,8 +22,8 @@ impl Output {
     }
 
     /// Fixes the ring at its current size. The writer then neither resizes the ring nor makes
-    /// system calls for an earlier resize. Intended for programs that give up the right to such
-    /// calls.
+    /// system calls for an earlier resize. Intended for programs that are about to give up the
+    /// right to make such calls.
     pub fn fix_size(&mut self) {
         (self.scaler, self.segments.file) = (None, None);
     }
@@ -48,9 +48,9 @@ impl Output {
         }
     }
 
-    /// Returns [`Sides::Together`] if all present readers last ran on this processor. A reader on
-    /// an unknown processor counts as sharing this one in two cases: the user has set 0 spins, or
-    /// spinning is adaptive and this process may run on one processor only.
+    /// Returns [`Sides::Together`] if all present readers last ran on this processor. A reader
+    /// whose processor is unknown counts as sharing this one in two cases: if the user has set 0
+    /// spins, or if spinning is adaptive and this process may run on one processor only.
     pub(super) fn sides(&mut self) -> Sides {
         let own = sys::machine::current_processor() as u64 + 1;
         // Whether other processors are allowed is a query of the kernel's files: too slow for each

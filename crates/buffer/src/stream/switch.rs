@@ -1,4 +1,4 @@
-//! Changes of a running stream: another capacity, or the revocation of a reader. [SL §5.4,
+//! Changes to a running stream: another capacity, or the revocation of a reader. [SL §5.4,
 //! reallocation; CONTRACT 23; RELIABILITY T11]
 //!
 //! The writer creates a new segment and announces it to all readers by their doorbells. Then it
@@ -91,8 +91,8 @@ impl Output {
         usize::try_from(self.segments.shape.capacity).unwrap_or(usize::MAX)
     }
 
-    /// Returns the number of bytes that the kernel has allocated for a ring whose capacity changes
-    /// in place, else `None`.
+    /// If the capacity of the ring can change in place, returns the number of bytes that the kernel
+    /// has allocated for the ring; otherwise `None`.
     #[must_use]
     pub fn resident(&self) -> Option<u64> {
         self.segments.file.as_ref()?.resident().ok()

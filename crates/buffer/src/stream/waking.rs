@@ -1,4 +1,4 @@
-//! Wake-ups of a stream's readers on a latency bound. [Th §5.2.2]
+//! Wake-ups of a stream's readers within a bound on the latency. [Th §5.2.2]
 //!
 //! A stream publishes by default after T_b blocks, and wakes a sleeping reader when the reader's
 //! threshold is reached or the writer pauses. With a bound on the latency
@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use sys::doorbell::SocketDoorbell;
 
-/// Overrides, for measurements, of how readers are woken and how the writer waits for room. The
-/// default is the normal behavior.
+/// Overrides for measurements, which change how readers are woken and how the writer waits for
+/// room. The default is the normal behavior.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WakingOverrides {
     /// True if every flush notifies all readers, asleep or not.

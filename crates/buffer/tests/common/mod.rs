@@ -1,4 +1,4 @@
-//! Fixtures for tests between processes: a second process, blocks whose content depends on their
+//! Fixtures for tests with two processes: a second process, blocks whose content depends on their
 //! number, and waits with a time limit.
 //!
 //! The other process runs the same executable as user nobody. Its standard input is a socket that

@@ -19,7 +19,7 @@ pub(crate) fn wait_limit() -> Duration {
     *LIMIT.get_or_init(|| Duration::from_secs(configured().unwrap_or(100)))
 }
 
-/// A wait in progress.
+/// A wait that is in progress.
 struct Wait {
     number: u64,
     what: String,

@@ -103,7 +103,8 @@ macro_rules! rings {
 rings!(dbuf::BlockWriter, dbuf::BlockReader, dbuf::BlockVisitor);
 rings!(fixed::SlotWriter, fixed::SlotReader, fixed::SlotVisitor);
 
-/// A stream, written only if there is room, because a write to a full stream blocks.
+/// A stream, to which the tests write only if there is room, because a write to a full stream
+/// blocks.
 struct Stream {
     output: Output,
     room: fn(&Output) -> bool,
@@ -157,7 +158,8 @@ impl RingReader for Input {
     }
 }
 
-/// A stream of slots, written only if there is room, because a write to a full stream blocks.
+/// A stream of slots, to which the tests write only if there is room, because a write to a full
+/// stream blocks.
 struct Slots {
     output: fixed::stream::SlotOutput,
     waits: bool,

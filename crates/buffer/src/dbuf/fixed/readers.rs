@@ -12,8 +12,8 @@ use abi::ring::writer;
 /// The state of a reader that walks from slot to slot.
 #[derive(Debug)]
 pub struct SlotWalk {
-    /// Position before which blocks are known to be published, so that the fast path applies to
-    /// them. Always 0 in a lossy ring.
+    /// Limit of the fast path: blocks before this position are known to be published. Always 0 in a
+    /// lossy ring.
     fast_limit: u64,
     side: Consumer,
     shape: SlotShape,
@@ -42,7 +42,7 @@ impl SlotWalk {
         matches!(self.side.policy, Policy::Overwrite)
     }
 
-    /// Implements [`BlockWalk::read`], but does not release the block.
+    /// Copies the next block like [`BlockWalk::read`], but does not release it.
     #[inline]
     fn take(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         match self.take_fast(out) {
@@ -96,9 +96,9 @@ impl SlotWalk {
         Ok(None)
     }
 
-    /// Returns the position at which a reader lapped at `position` resumes: the oldest slot that
-    /// the writer will not overwrite soon. Every slot begins a block, so no mark is needed. Returns
-    /// `None` if the writer is overwriting all published slots.
+    /// Returns the position at which a reader resumes after it was lapped at `position`: the oldest
+    /// slot that the writer will not overwrite soon. No mark is needed, because every slot begins a
+    /// block. Returns `None` if the writer is overwriting all published slots.
     fn resume_position(&mut self, position: u64) -> Result<Option<u64>, Fault> {
         let (commit, slots) = (self.side.refresh()?, self.shape.slots as u64);
         let reserve = acquire(self.side.store.writer.word(writer::RESERVE));
@@ -251,7 +251,7 @@ impl SlotVisitor {
         self.0.side.next - self.0.side.released_position()
     }
 
-    /// Copies the next block as [`SlotVisitor::read`] does, without releasing it.
+    /// Copies the next block like [`SlotVisitor::read`], but does not release it.
     #[inline]
     pub(super) fn take(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         self.0.take(out)

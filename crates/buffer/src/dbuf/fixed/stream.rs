@@ -105,7 +105,7 @@ impl SlotOutput {
     }
 
     /// Writes a block of up to `length` bytes in place: `fill` writes into the slot and returns the
-    /// number of bytes written. Blocks and fails as [`SlotOutput::write`] does.
+    /// number of bytes written. Blocks and fails like [`SlotOutput::write`].
     pub fn write_with(
         &mut self,
         length: usize,
@@ -263,7 +263,7 @@ impl SlotInput {
         }
     }
 
-    /// Copies the next block as [`SlotInput::read`] does, without blocking.
+    /// Copies the next block like [`SlotInput::read`], but without blocking.
     #[inline]
     pub fn try_read(&mut self, out: &mut [u8]) -> Result<BlockRead, Fault> {
         if let Some(length) = self.ring.take(out)? {
@@ -310,7 +310,7 @@ impl SlotInput {
     }
 
     /// Announces that the caller is about to sleep until `blocks` more blocks are published or the
-    /// writer flushes. Returns true if there is something to read already. In either case the
+    /// writer flushes. Returns true if there is already something to read. In either case the
     /// caller must call [`SlotInput::wake`] afterwards.
     pub fn announce_sleep(&mut self, blocks: u64) -> Result<bool, Fault> {
         let side = self.ring.side();

@@ -64,7 +64,8 @@ fn lapped_reader_counts_lost_blocks_exactly() {
     assert_eq!(reader.peek(), Err(Fault::Lossy));
 }
 
-/// The writer stores a length greater than the slot size into the table. The reader reports damage.
+/// Expects the reader to report damage after the writer has stored a length greater than the slot
+/// size into the table.
 #[test]
 fn impossible_slot_length_is_reported_as_damage() {
     let (mut writer, mut readers) = ring(&ring_config(64, Policy::Block));

@@ -1,5 +1,5 @@
-//! Fast path of reads, for records that end at or before `fast_limit`. One comparison with the
-//! expected header replaces all checks.
+//! The fast path of reads, for records that end at or before `fast_limit`. A single comparison with
+//! the expected header replaces all checks.
 
 use super::{CheckedRecord, RecordWalk};
 use abi::ring::RecordHeader;
@@ -27,7 +27,7 @@ impl RecordWalk {
     }
 
     /// Returns the next record if it is a block below the limit that follows the last block.
-    /// Returns `None` in all other cases, and always where the ring overwrites.
+    /// Returns `None` in all other cases, and always if the ring overwrites.
     ///
     /// Assumes the length of the last block and verifies it afterwards, so that the address of the
     /// following record does not depend on this header, which another processor may just have

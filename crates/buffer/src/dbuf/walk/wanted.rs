@@ -1,4 +1,4 @@
-//! Reading of only those blocks that a reader selects by their first bytes.
+//! Selective reading, in which a reader selects blocks by their first bytes.
 
 use super::{READ_ATTEMPTS_MAX, RecordWalk};
 use crate::Fault;

@@ -28,10 +28,11 @@ impl Input {
 
     /// Reads the next block that `wants` selects, from a ring that overwrites. `wants` gets the
     /// first `head` bytes of each block, and selects the block by a value other than
-    /// [`Wanted::Nothing`]: its first `head` bytes or the entire block are copied. Earlier blocks
-    /// are passed without being copied. `wants` may be called several times for a block, and also
-    /// with bytes that are being overwritten. Does not block. Fails with [`Fault::TooLong`] if
-    /// `out` is too short, and with [`Fault::Lossy`] if the ring does not overwrite.
+    /// [`Wanted::Nothing`]. The first `head` bytes of the selected block, or the entire block, are
+    /// copied. Earlier blocks are passed without being copied. `wants` may be called several times
+    /// for a block, and also with bytes that are being overwritten. Does not block. Fails with
+    /// [`Fault::TooLong`] if `out` is too short, and with [`Fault::Lossy`] if the ring does not
+    /// overwrite.
     pub fn read_wanted(
         &mut self,
         out: &mut [u8],
@@ -69,7 +70,7 @@ impl Input {
         self.ring.walk().next_number()
     }
 
-    /// Reads as [`Input::try_read`] does, but reports empty blocks as marks. An empty block at the
+    /// Reads like [`Input::try_read`], but reports empty blocks as marks. An empty block at the
     /// front is taken; bytes after an empty block are not copied in the same call. Fails with
     /// [`Fault::Lossy`] if the ring overwrites.
     pub fn read_part(&mut self, out: &mut [u8]) -> Result<PartRead, Fault> {
@@ -164,7 +165,7 @@ impl Input {
         self.announce(1)
     }
 
-    /// Announces sleep as [`Input::announce_sleep`] does, for a caller that need not be woken
+    /// Announces a sleep like [`Input::announce_sleep`], but for a caller that need not be woken
     /// before the writer flushes or a quarter of the ring is unread.
     pub fn announce_sleep_until_flush(&mut self) -> Result<bool, Fault> {
         let enough = self.ring.walk().side.capacity / 4;

@@ -3,7 +3,7 @@
 //!
 //! The writer copies the bytes into the ring, and the reader never copies them out. The room of a
 //! block is not released before the reader has taken the block, so a slow caller stalls the writer
-//! like any slow reader.
+//! just like any slow reader.
 
 use super::{Input, release_interval};
 use crate::Fault;
@@ -55,9 +55,9 @@ impl Input {
     /// block is published, and length 0 at the end of the stream.
     ///
     /// The memory stays mapped until the next call that moves the position. An untrusted writer may
-    /// change the bytes at any time, and so may any writer of a ring that overwrites. So the result
-    /// is an address and not a slice, and [`Input::take_checked`] reports afterwards whether the
-    /// bytes were intact.
+    /// change the bytes at any time, and so may any writer of a ring that overwrites. The result is
+    /// therefore an address and not a slice, and [`Input::take_checked`] reports afterwards whether
+    /// the bytes were intact.
     pub fn locate(&mut self) -> Result<Option<(*const u8, usize)>, Fault> {
         if self.lossy {
             return self.locate_lossy();

@@ -1,4 +1,4 @@
-//! Tests of changes of a stream within one process: sizes, positions across segments, revocation,
+//! Tests of changes to a stream within one process: sizes, positions across segments, revocation,
 //! and invalid segments.
 
 use crate::stream::tests::{open, stream_byte};
