@@ -19,7 +19,7 @@ use sys::packet::{PacketSender, Qdisc};
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, counters, wait_until};
 use testkit::{Frame, need};
 
-/// Environment variable that names the kind of edge that loses a block.
+/// Environment variable with the kind of edge that loses a block.
 const LOSE_VARIABLE: &str = "STREAMLINE_LOSE";
 
 /// A request with calls, a back edge and a ring.

@@ -83,8 +83,8 @@ impl Lanes for DropEveryThird {
     }
 }
 
-/// A filter that classifies even numbers, and reports the odd numbers, which a plain arc does not
-/// select.
+/// A filter that classifies even numbers and reports odd numbers; a plain arc does not select the
+/// latter.
 const CLASSIFY_EVEN: Description = Description {
     name: "even",
     kind: FilterKind::Classification,

@@ -43,8 +43,8 @@ fn datagram_with_many_headers() -> Frame {
     (0..5).fold(start, |frame, _| frame.extension(60, &[0; 7]))
 }
 
-/// Returns frames of which `eth` in the kernel is unsure and, for each of them, three frames of
-/// which the filter `network` is unsure: a frame with too many extension headers, and both
+/// Returns frames that `eth` in the kernel is unsure about and, for each of them, three frames that
+/// the filter `network` is unsure about: a frame with too many extension headers, and both
 /// fragments of a datagram.
 pub(crate) fn unsure_frames() -> Vec<Vec<u8>> {
     let stack = || Frame::ethernet().tag(1).tag(2).tag(3).ipv4(SOURCE_ADDRESS, DESTINATION_ADDRESS);

@@ -276,8 +276,8 @@ fn p7_user_observes_all_its_sockets_and_no_other() {
     assert!(points.status().is_empty());
 }
 
-/// A user's memory contains neither packets that a program could attribute to the wrong user, nor
-/// packets that reach no socket.
+/// A user's memory contains neither packets that might be attributed to the wrong user, nor packets
+/// without a socket.
 #[test]
 fn p7_v7_user_memory_contains_no_foreign_bytes() {
     let Some(()) = skip_unless_loadable() else { return };
@@ -346,8 +346,8 @@ fn numbered_datagram(number: u64) -> Vec<u8> {
     [&number.to_le_bytes()[..], &vec![fill; length]].concat()
 }
 
-/// Packets that interrupt processes that send on the same processor are recorded completely, and
-/// all records are counted.
+/// Packets that interrupt a sender on the same processor are recorded completely, and all records
+/// are counted.
 #[test]
 fn p7_nested_packets_are_whole_and_counted() {
     const SENDERS: u64 = 4;

@@ -1,5 +1,5 @@
-//! Tests of a sink whose reader pauses: the sink shares the thread that reads the kernel ring until
-//! a write holds up that thread, and then continues in a thread of its own.
+//! Tests of a sink with a pausing reader. The sink shares the thread of the kernel ring until one
+//! of its writes holds up that thread; then it continues in its own thread.
 
 use crate::numbers::{FRAME_LENGTH, frame_number, numbered_frames};
 use crate::scratch::Scratch;

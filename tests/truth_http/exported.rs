@@ -1,5 +1,5 @@
-//! Tests that compare every capture with HTTP with the objects that tshark exports: the multisets
-//! of body digests are equal.
+//! Tests that compare every capture that contains HTTP with the objects that tshark exports: the
+//! multisets of body digests are equal.
 //!
 //! Bodies that tshark does not export by design are only counted: truncated bodies (of which tshark
 //! may export a part), bodies after a gap in their direction, and bodies with a coding that cannot

@@ -14,8 +14,8 @@ pub(super) struct FilterTool {
     package: &'static str,
     add: &'static [&'static str],
     remove: &'static str,
-    /// The command that prints the number of counted frames, and the text before the number, or
-    /// `None` for a tool that does not count.
+    /// The command that prints the frame count, with the text before the count, or `None` for a
+    /// tool without one.
     count: Option<(&'static str, &'static str)>,
 }
 

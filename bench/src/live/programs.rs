@@ -34,8 +34,8 @@ pub(super) struct LiveProgram {
     /// Counts the requests in the program's standard output and directory. Returns `None` if it
     /// does not look for requests.
     requests: Option<fn(&[u8], &Path) -> u64>,
-    /// Number of requests that the program finds in the complete capture, for a program that does
-    /// not report losses; else `None`.
+    /// Number of requests in the complete capture as the program finds them, or `None` if the
+    /// program reports losses.
     expected_requests: Option<u64>,
 }
 

@@ -1,5 +1,4 @@
-//! Two processes that trust each other: the writer, and the reader, which is another process of
-//! this program.
+//! The writer and the reader, two processes that trust each other; both run this program.
 
 use super::{dbuf_id, error_text, share_dbuf};
 use crate::child::BenchChild;

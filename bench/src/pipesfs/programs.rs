@@ -66,7 +66,8 @@ impl Programs {
         Client::find(Some(&self.daemon_directory())).map_err(|why| why.to_string())
     }
 
-    /// Returns the command that starts our program, whose messages go to a file with this name.
+    /// Returns the command that starts our program and directs its messages to a file with this
+    /// name.
     pub(super) fn command(&self, name: &str) -> Command {
         let mut command = Command::new(&self.program);
         self.set_environment(&mut command);

@@ -88,7 +88,8 @@ impl RunningRequests {
         Ok(lost)
     }
 
-    /// Returns the command that starts our program, whose messages go to a file with this name.
+    /// Returns the command that starts our program and directs its messages to a file with this
+    /// name.
     fn command(&self, name: &str) -> Command {
         let mut command = Command::new(&self.program);
         command.env("STREAMLINE_DAEMON", self.state_directory()).env("HOME", &self.folder);

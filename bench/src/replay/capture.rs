@@ -87,8 +87,8 @@ pub(super) fn write_open(path: &Path, connections: u32) -> Result<u64> {
     tap.finish()
 }
 
-/// Returns the number of frames that begin a request in a generated capture, in which every head
-/// fits into a segment.
+/// Counts the frames that begin a request in a generated capture, where every head fits into one
+/// segment.
 pub(crate) fn count_requests(path: &Path) -> Result<u64> {
     let capture = std::fs::read(path)?;
     let packets = wire::capture::packets(&capture).map_while(|packet| Some(packet.ok()?.1));

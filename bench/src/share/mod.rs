@@ -55,7 +55,7 @@ const ONE_THREAD_NAME: &str = "one thread";
 enum ShareObservers {
     NoObserver,
     Users(u16),
-    /// Users whose sinks run in the thread that reads the ring.
+    /// Users with sinks in the reading thread of the ring.
     Together(u16),
     Tcpdumps(u16),
 }

@@ -50,8 +50,8 @@ const SIZE_DIVISOR: u64 = 5;
 /// Ring size of the source in MB.
 const RING_MB: u32 = 16;
 
-/// Time after the last frame within which `tcp` stops waiting for segments that are missing from
-/// the capture. A request that leaves a prefix does not receive blocks that are still held there.
+/// Maximum time after the last frame until `tcp` gives up on segments that are missing from the
+/// capture. A request that leaves a prefix does not receive blocks that are still held there.
 const GAP: Duration = Duration::from_millis(1_300);
 
 const ONCE: &str = "prefix and tails once";

@@ -1,4 +1,4 @@
-//! The program that writes the ring: the tap of a request that delivers every frame once.
+//! The program that writes the ring: the tap of a request with a single delivery per frame.
 
 use ebpf::Hook;
 use ebpf::emit::Value;

@@ -18,8 +18,8 @@ use std::process::{Child, Command, ExitCode, Stdio};
 
 /// Exit status of a shell if a program cannot be executed.
 const NOT_EXECUTABLE: u8 = 126;
-/// Number that a shell adds to the number of a signal to obtain the exit status of a program that
-/// the signal ended.
+/// Offset of a shell's exit status for a program killed by a signal: the status is this plus the
+/// signal number.
 const SIGNALLED: i32 = 128;
 
 /// Mounts the file system.
@@ -61,9 +61,8 @@ fn find_directory(directory: &Path) -> std::io::Result<PathBuf> {
     }
 }
 
-/// Starts a process that shows the running paths until the standard input of that process is
-/// closed. The process shows the paths to all users of the machine, or the paths of one user to
-/// that user.
+/// Starts a process that shows the running paths until its standard input is closed. The process
+/// shows the paths to all users of the machine, or the paths of one user to that user.
 pub(crate) fn start_for_daemon(
     directory: &Path,
     (socket, others): (&Path, &str),

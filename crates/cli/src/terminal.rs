@@ -47,8 +47,7 @@ pub(crate) fn can_rewrite() -> bool {
     io::stderr().is_terminal() && !is_dumb()
 }
 
-/// Returns true if another process group owns the terminal, which means that this process runs in
-/// the background.
+/// Returns true if this process runs in the background: another process group owns the terminal.
 pub(crate) fn is_background() -> bool {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     is_background_stat(&stat)

@@ -1,5 +1,4 @@
-//! Taps of a running path: the search for the node that a user names, and for the space in which it
-//! runs.
+//! Taps of a running path: lookup of the node named by the user, and of its space.
 
 use crate::live::Live;
 use crate::registry::MachineRegistry;
@@ -172,7 +171,7 @@ impl Live {
         Ok(state.ids.nodes[at.0])
     }
 
-    /// Returns the classes that a label selects of the blocks that leave a node.
+    /// Returns the classes that a label selects among the blocks leaving a node.
     fn classes_leaving(&self, number: usize, label: &str) -> Result<SelectedClasses, TapError> {
         self.class_ranges_leaving(number, label).map(SelectedClasses::ranges)
     }
@@ -190,7 +189,7 @@ impl Live {
         Ok(classes.map_err(TapError::Which)?.ranges().to_vec())
     }
 
-    /// Returns the form in which the blocks that leave a node are written.
+    /// Returns the form for writing the blocks that leave a node.
     fn tap_form(&self, number: usize, form: StreamForm) -> Result<TapForm, TapError> {
         let (Some(whole), Some(at)) = (self.running_path(), self.node_with_number(number)) else {
             return Err(TapError::Which("there is no such node".to_owned()));

@@ -211,8 +211,8 @@ impl FlowQuery {
 #[derive(Debug)]
 struct FlowObserver {
     why: Arc<FlowQuery>,
-    /// The key of the flow's block that arrived at each running node, and the counters of the node
-    /// at that time, or `None` if no block or several blocks of the flow arrived.
+    /// For each running node, the key of the one block of the flow that arrived, with the node's
+    /// counters at that time; `None` if none or several arrived.
     running: Vec<Option<(u64, Counts)>>,
 }
 

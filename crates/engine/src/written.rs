@@ -1,5 +1,4 @@
-//! Writers of a running path: the search for the node at whose output a program writes, and for the
-//! space in which it runs.
+//! Writers of a running path: lookup of the node that a program writes to, and of its space.
 
 use crate::live::Live;
 use crate::tap::{TapError, TappedNode};

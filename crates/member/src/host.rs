@@ -1,5 +1,5 @@
-//! The daemon as host of kernel programs, for a process that may not load programs or that shares
-//! programs with other processes. [SL §8; CONTRACT 21, 25; RELIABILITY T2, T10]
+//! The daemon as host of kernel programs, for a process that may not load programs, or that shares
+//! them with other processes. [SL §8; CONTRACT 21, 25; RELIABILITY T2, T10]
 //!
 //! The host attaches the kernel part of a request ([`engine::kernel::KernelRequest`]) and maps its
 //! rings read-only into this process. Each such part has its own connection; when the connection

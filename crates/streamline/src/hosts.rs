@@ -98,7 +98,7 @@ fn replaceable_sources(graph: &Graph) -> impl Iterator<Item = bool> {
     })
 }
 
-/// Reason that `explain` prints for a source that [`pin_to_kernel`] has pinned.
+/// Reason that `explain` prints for a source pinned by [`pin_to_kernel`].
 const NO_SOCKET_REASON: &str = "you may not open a packet socket: only a kernel program of the \
                          daemon can observe frames";
 

@@ -29,7 +29,7 @@ pub struct Options {
     pub registered: bool,
     /// Log file of the run, which the daemon reports to its clients.
     pub log: Option<PathBuf>,
-    /// Bytes of past output that each source retains, for taps that start in the past.
+    /// Bytes of output that each source retains for taps that start in the past.
     pub history: Option<usize>,
     /// File to create as a record, from which the run can be replayed.
     pub record: Option<PathBuf>,

@@ -40,9 +40,9 @@ pub struct PathView {
     pub silent: bool,
 }
 
-/// Returns all paths that are visible to this user, with the nodes of those to which it may
-/// connect. Paths that end during the query are omitted. Blocks for at most `limit` until the paths
-/// have replied.
+/// Returns all paths visible to this user, with the nodes of those that the user may connect to.
+/// Paths that end during the query are omitted. Blocks for at most `limit` until the paths have
+/// replied.
 pub fn query_paths(client: &Client, limit: Duration) -> Result<Vec<PathView>, ClientError> {
     let listed = client.list_paths()?;
     let open: Vec<&Path> = listed.iter().filter(|path| path.yours).collect();

@@ -5,7 +5,7 @@ use crate::notice::Notices;
 use crate::workers::child;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The task for which this process was started, and which it has completed.
+/// The completed task that this process was started for.
 #[derive(Debug)]
 #[must_use]
 pub enum Served {
@@ -15,8 +15,7 @@ pub enum Served {
     Worker(Result<(), OpenError>),
 }
 
-/// True once [`serve_if_asked`] has found no task, which shows that this program can serve as its
-/// own helper.
+/// True if this program can be its own helper, because it called [`serve_if_asked`] without a task.
 static CAN_SERVE: AtomicBool = AtomicBool::new(false);
 
 /// Runs an untrusted filter or a worker if this process was started as one; the caller should then

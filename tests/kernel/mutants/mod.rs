@@ -177,8 +177,8 @@ fn try_mutations(
     Some(results)
 }
 
-/// Tries mutations of the first of two filters that affect its output to the second: mutations of
-/// instructions that are not mutated in the twin alone, and survivors of the twin alone.
+/// Tries mutations of the first of two filters that affect its output to the second. These are
+/// mutations that are not tried in the twin alone, and mutations that survived there.
 fn try_mutations_in_pairs(
     twin: &TwinChain,
     target: Target,

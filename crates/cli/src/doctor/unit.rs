@@ -114,8 +114,8 @@ WantedBy=multi-user.target
     )
 }
 
-/// Returns the path of the program as the service sees it, and the commands that install the
-/// program at that path. The commands are empty if the program need not be installed.
+/// Returns the program's path as seen by the service, and the commands to install it there. The
+/// commands are empty if the program need not be installed.
 fn service_program(path: Option<&Path>) -> (String, String) {
     let hidden = ["/home", "/root", "/run/user", "/tmp", "/var/tmp"];
     let Some(path) = path else { return (INSTALLED_PATH.to_owned(), String::new()) };

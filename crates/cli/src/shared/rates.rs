@@ -56,7 +56,7 @@ pub(super) fn losses_by_location(counters: &Counters) -> Vec<(String, u64)> {
     all
 }
 
-/// Returns true if a drop is a loss, which means that the request did not ask for it. The text of
+/// Returns true if a drop is a loss, as opposed to a drop that the request asked for. The text of
 /// the reason decides.
 fn is_lost(lost: &Loss) -> bool {
     DropReason::from_text(&lost.why).is_none_or(DropReason::is_lost)

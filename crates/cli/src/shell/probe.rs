@@ -75,8 +75,8 @@ pub(super) fn find_library(library: Library) -> Result<PathBuf, String> {
     )
 }
 
-/// Returns the canonical form of a path if LD_PRELOAD can contain it, which means that it names a
-/// file and has no blanks or colons; otherwise `None`.
+/// Returns the canonical form of a path if LD_PRELOAD can contain it: the path of a file, without
+/// blanks and colons; otherwise `None`.
 fn preloadable_path(path: &Path) -> Option<PathBuf> {
     let path = path.canonicalize().ok().filter(|path| path.is_file())?;
     let odd = path.as_os_str().as_bytes().iter().any(|byte| b": \t".contains(byte));
@@ -128,8 +128,8 @@ pub(super) fn preload_refusal(name: &str) -> Option<String> {
     Some(format!("{} leads nowhere", path.display()))
 }
 
-/// Returns true if a program names libpcap, as programs that are linked against it do, or runs a
-/// program that is (`tshark`).
+/// Returns true if a program's file contains the name of libpcap: the program is linked against
+/// libpcap, or runs another program that is (`tshark`).
 pub(super) fn uses_libpcap(name: &str) -> bool {
     const NAME: &[u8] = b"libpcap.so";
     let bytes = find_executable(name).and_then(|path| std::fs::read(path).ok());

@@ -218,7 +218,7 @@ impl DividedSource {
         lost
     }
 
-    /// Subtracts blocks that reached the node `to` from the edges and nodes upstream of that node.
+    /// Subtracts blocks at the node `to` from all edges and nodes upstream of it.
     fn subtract_upstream(&self, ledger: &mut Ledger, to: &str, mut amount: Amount) {
         for at in 0..ledger.edges.len() {
             let edge = &mut ledger.edges[at];
@@ -259,8 +259,8 @@ impl DividedSource {
         self.subtract_upstream(ledger, &from, part);
     }
 
-    /// Estimates the output of a kernel program whose counters are lost, as the number of blocks
-    /// that reached the nodes after the program in this process.
+    /// Estimates the output of a kernel program with lost counters, from the blocks that reached
+    /// the next nodes in this process.
     fn estimate_output(&self, graph: &Graph, ledger: &Ledger) -> Amount {
         let reached = downstream_nodes(graph, self.share);
         let mut came = Amount::default();

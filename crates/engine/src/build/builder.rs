@@ -75,8 +75,8 @@ pub(super) struct Draft {
     pub(super) kernels: Vec<(Local, Kernel)>,
     /// Replacements of running kernel programs.
     pub(super) successors: Vec<(Local, ProgramSuccession)>,
-    /// Entry nodes for the output of kernel programs that already run, each with the edges that
-    /// leave the kernel and their target nodes.
+    /// Entry nodes for the output of running kernel programs, each with the edges out of the kernel
+    /// and their targets.
     pub(super) kernel_exits: Vec<(Local, Vec<(usize, NodeId)>)>,
     /// Placeholders for nodes that already run, with the keys of these nodes.
     pub(super) kept: Vec<(Local, NodeKey)>,

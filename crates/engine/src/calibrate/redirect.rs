@@ -1,4 +1,4 @@
-//! Costs of a frame that is redirected to a socket, or that leaves through another interface.
+//! Costs of redirecting a frame to a socket, or forwarding it to another interface.
 //!
 //! The measurement creates a network namespace with a veth pair. Some requests receive the frames
 //! that arrive at one end of the pair; others forward frames from the loopback interface to the

@@ -64,8 +64,8 @@ struct TapCosts {
     tap: f64,
     /// Cost with a request whose thread reads a packet socket.
     socket: f64,
-    /// Cost with a request whose thread reads the output of a program that copies every frame to
-    /// user space.
+    /// Cost with a program that copies every frame to user space, and a thread that reads the
+    /// copies.
     handed: f64,
     /// Additional cost with twins that do not read headers.
     plain: f64,

@@ -39,9 +39,9 @@ pub(super) struct MatchedPlan {
 }
 
 impl MatchedPlan {
-    /// Plans a request so that nodes that stay keep their spaces, if possible. New nodes run in
-    /// threads unless they precede, in the kernel, a node that stays. `refused` lists the refusals
-    /// of the kernel in earlier attempts.
+    /// Plans a request; if possible, existing nodes keep their spaces. New nodes run in threads
+    /// unless they precede, in the kernel, a node that stays. `refused` lists the refusals of the
+    /// kernel in earlier attempts.
     pub(super) fn plan(
         graph: &Graph,
         edited: &EditResult,

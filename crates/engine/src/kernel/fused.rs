@@ -48,8 +48,8 @@ pub(super) struct FusedStep {
     pub(super) classes: ClassSet,
     /// The requests that share the step; the node of the first request represents it.
     pub(super) lines: Vec<usize>,
-    /// The number of the step in the tree of the first request, or `None` for a gate, which is not
-    /// part of that tree.
+    /// The number of the step in the tree of the first request, or `None` for a gate, which that
+    /// tree lacks.
     number_in_request: Option<usize>,
 }
 

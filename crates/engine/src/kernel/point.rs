@@ -391,8 +391,7 @@ impl PointState {
         self.final_counters.push_back((about, ended.clone()));
     }
 
-    /// Adds the state maps that a new program created for filters to the requests that own these
-    /// filters.
+    /// Adds a new program's state maps of filters to the requests that own the filters.
     fn add_states(&mut self, states: Vec<(u32, usize, Map)>) {
         for (number, step, map) in states {
             if let Some(line) = self.lines.iter_mut().find(|line| line.number == number) {

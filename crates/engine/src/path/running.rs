@@ -23,7 +23,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use sys::memory::Lender;
 
-/// Plan index that a ledger uses for an element that the current plan no longer contains.
+/// Plan index of elements that are no longer in the current plan, for ledgers.
 pub const GONE: usize = usize::MAX;
 
 /// All connected components of a running request.

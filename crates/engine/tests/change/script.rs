@@ -91,8 +91,8 @@ impl Sink for OutputSink {
     }
 }
 
-/// The index that stands for a connection's SYN segment, which has no data, among the quarters of
-/// its message.
+/// The index of a connection's SYN segment among the quarters of its message; the segment has no
+/// data.
 const SYN_INDEX: usize = 9;
 
 /// Builds the frames of every connection: before the gate, the SYN segment and the first and third

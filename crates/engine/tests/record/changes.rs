@@ -167,8 +167,8 @@ fn v3_v10_random_changes_are_replayed_identically() {
     assert!(made > 12 && refused > 0, "{made} made, {refused} refused");
 }
 
-/// Changes, and a predicate that returns true for each change that must succeed. The path must
-/// refuse all other changes.
+/// Changes, and a predicate that selects those that must succeed. The path must refuse all other
+/// changes.
 pub(crate) type Changes<'c> = (&'c [&'c str], &'c dyn Fn(&str) -> bool);
 
 /// Records this request and these changes in this directory. Returns the path of the recording and

@@ -1,5 +1,4 @@
-//! Names that filters have in the literature, with the filters of this program that take their
-//! place.
+//! Names of filters in the literature, with the equivalent filters of this program.
 
 use crate::registry::Registry;
 

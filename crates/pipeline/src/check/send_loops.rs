@@ -4,7 +4,8 @@
 use crate::graph::{Graph, NodeId, Use, reachable};
 use crate::language::Diagnostic;
 
-/// Reports each sink that sends over an interface whose sent frames one of its sources observes.
+/// Reports each sink that sends over an interface if one of its sources observes the frames sent
+/// there.
 pub(super) fn find_send_loops(graph: &Graph) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     for (id, node) in graph.ids() {

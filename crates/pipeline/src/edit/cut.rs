@@ -105,8 +105,7 @@ pub(super) fn is_followed(request: &Request, path: &[usize]) -> bool {
     followed_level(request, path).is_some()
 }
 
-/// Returns the length of the path to the innermost pipeline that continues after a group that
-/// contains the filter.
+/// Returns the length of the path to the innermost pipeline with a stage after the filter's group.
 fn followed_level(request: &Request, path: &[usize]) -> Option<usize> {
     (1..path.len().saturating_sub(1)).rev().find(|level| {
         let stages = match term_at(request, &path[..*level]) {

@@ -55,8 +55,8 @@ pub(super) fn unpin_uses(request: &mut Request, at: Span) {
     }
 }
 
-/// Removes unneeded marks, which only one filter has and which no user chose: marks that the old
-/// text lacks, and marks in the form of [`FreshMarks`] that the old text has several times.
+/// Removes marks that only one filter has, unless a user chose them. Marks that the old text lacks,
+/// and marks in the form of [`FreshMarks`] that it has several times, were not chosen by a user.
 pub(super) fn remove_needless(request: &mut Request, old: &[String]) {
     let all = all_marks(request);
     let count = |of: &[String], mark: &String| of.iter().filter(|other| *other == mark).count();

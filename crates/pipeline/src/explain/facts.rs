@@ -14,8 +14,7 @@ pub struct NodeFacts {
     pub arguments: Vec<ArgumentFacts>,
     /// Form of the blocks that leave the node, or `None` for a sink.
     pub form: Option<Form>,
-    /// True for a sink that the request does not contain, which the planner has added to an open
-    /// end.
+    /// True for a sink that the planner added to an open end of the request.
     pub implied: bool,
 }
 

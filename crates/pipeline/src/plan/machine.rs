@@ -8,8 +8,7 @@ use super::near::Processors;
 pub struct Machine {
     /// The number of processors.
     pub processors: usize,
-    /// The processors by number, and the processors that share a cache with the one on which a path
-    /// starts.
+    /// The processors by number, and those that share a cache with the first processor of a path.
     pub near: Processors,
     /// The size of the first-level data cache in bytes.
     pub l1d: usize,

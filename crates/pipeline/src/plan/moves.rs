@@ -69,8 +69,8 @@ impl Plan {
         (0..graph.nodes.len()).map(NodeId).filter(movable).collect()
     }
 
-    /// Returns the unpinned sinks that write files in a thread that also reads a source. The path
-    /// gives such a sink a thread of its own as soon as a write delays the reader.
+    /// Returns the unpinned sinks that write files in the same thread as a source. The path gives
+    /// such a sink a thread of its own as soon as a write delays the reader.
     #[must_use]
     pub fn sinks_with_readers(&self) -> Vec<NodeId> {
         if self.graph.options.flag("no-adapt") || !self.replicas.is_empty() {

@@ -44,8 +44,7 @@ pub fn source_text(prefix: &str) -> String {
     Term::Filter(endpoint_term(SHARED_SOURCE, prefix)).to_string()
 }
 
-/// Returns the prefix that a filter offers to other requests, or `None` if the filter is not the
-/// sink that offers a prefix.
+/// Returns the prefix that a sink offers to other requests, or `None` for any other filter.
 pub(crate) fn offered_prefix(term: &FilterTerm) -> Option<String> {
     prefix_of(term, SHARE_SINK)
 }

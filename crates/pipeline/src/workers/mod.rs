@@ -131,8 +131,8 @@ fn check_source(graph: &Graph, id: NodeId, used: &Use, is_input: bool) -> Result
     }
 }
 
-/// Checks that a sink does not write a single file in order, which several writers could not do.
-/// Fails with the reason.
+/// Checks that a sink does not depend on the order in a single file, which several writers cannot
+/// keep. Fails with the reason.
 fn check_sink(used: &Use) -> Result<(), Ineligible> {
     if let WorkerRule::Directory(_) = used.description.worker_rule(&used.arguments) {
         return Ok(());

@@ -240,8 +240,8 @@ fn begins_with_label(term: &Term) -> bool {
     }
 }
 
-/// Returns true for labels that cannot be a filter's name, so that no white space must precede
-/// them.
+/// Returns true for labels that need no white space before them, because they cannot be a filter's
+/// name.
 fn is_numeric(label: &Label) -> bool {
     let text = label.to_string();
     let text = text.trim_start_matches(['|', '!']);

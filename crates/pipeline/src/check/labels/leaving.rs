@@ -31,7 +31,7 @@ pub fn classes_leaving(
     }
 }
 
-/// Returns the filters that determine the classes of the blocks that leave a node.
+/// Returns the filters that determine the classes of a node's output.
 fn classifiers(graph: &Graph, node: NodeId) -> Vec<&'static Description> {
     let of = |id: NodeId| {
         graph.nodes.get(id.0).and_then(|node| node.filter()).map(|used| used.description)
