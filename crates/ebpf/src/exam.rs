@@ -69,7 +69,7 @@ impl<'p> Interpreter<'p> {
         Self { program, machine: Machine::for_program(program) }
     }
 
-    /// Makes pulling and linearizing fail in the judge's runs, as if memory were lacking.
+    /// Makes pulling and linearizing fail in the judge's runs, as if memory had run out.
     #[must_use]
     pub fn with_memory_shortage(mut self) -> Self {
         self.machine.lacks_memory = true;
@@ -133,8 +133,9 @@ pub fn with_tag_inline(frame: &[u8], tag: Option<Tag>, hook: Hook) -> Vec<u8> {
     }
 }
 
-/// Returns the packet as programs at `hook` receive it. At hooks without a link header, this is the
-/// payload of an untagged Ethernet frame that announces IP, and `None` for any other frame.
+/// Returns the packet as programs at `hook` receive it. At hooks without a link header, the packet
+/// is the payload of an untagged Ethernet frame that announces IP; returns `None` for any other
+/// frame.
 pub fn at_hook<'p>(packet: &Packet<'p>, hook: Hook) -> Option<Packet<'p>> {
     /// Length in bytes of an Ethernet header.
     const LINK: usize = 14;

@@ -97,7 +97,7 @@ pub struct MapSpec {
     pub name: String,
     /// Size in bytes of the only value of the map.
     pub value_size: u32,
-    /// True if user space maps the value into memory instead of reading it by system calls.
+    /// True if user space maps the value into memory instead of reading it with system calls.
     pub mappable: bool,
     /// Index into `Program::filters` of the filter whose private session is the value of the map,
     /// as plain data; `None` for other maps.

@@ -81,7 +81,7 @@ impl<'p> FilterPair<'p> {
         }
     }
 
-    /// Runs program and filter on an unchanged frame, and then on the frame with a tag, and
+    /// Runs the program and the filter on an unchanged frame, and then on the frame with a tag, and
     /// compares their results.
     fn judge(&self, frame: &Frame, counts: &mut JudgeCounts) {
         let Frame { bytes, wire_length } = frame;

@@ -85,7 +85,7 @@ impl SinkEntry {
     }
 }
 
-/// A child program in the catalog; allowed at any position of a request.
+/// A child program in the catalog, which is allowed at any position in a request.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessEntry {
     /// Description of the program downstream of another filter.

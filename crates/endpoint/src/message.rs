@@ -46,7 +46,7 @@ pub enum MessageDefect {
     /// A layer begins outside the frame.
     #[error("one of its layers begins outside of its frame")]
     Layer,
-    /// The class is one that no block may have.
+    /// No block may have this class.
     #[error("it has a class that no block may have")]
     Class,
     /// Undefined flags are set.

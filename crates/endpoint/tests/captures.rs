@@ -130,7 +130,7 @@ fn replay_capture(file: &Path, pool: &mut Pool) -> (Vec<PacketContents>, Option<
     (seen, outcome.err().map(|failure| failure.to_string()))
 }
 
-/// Copies a capture by `replay | pcap`. Returns the number of packets, or `None` if the capture
+/// Copies a capture with `replay | pcap`. Returns the number of packets, or `None` if the capture
 /// contains several link types.
 fn copy_capture(from: &Path, to: &Path, pool: &mut Pool) -> Option<u64> {
     let mut sink = open_pcap(to);

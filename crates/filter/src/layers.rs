@@ -223,7 +223,7 @@ pub fn datagram(block: &mut Block<'_>) -> Result<Option<(Ports, u32, u32)>, Head
 pub struct Segment<'a> {
     /// Fixed part of the header.
     pub header: &'a Tcp,
-    /// Addresses and ports of sender and receiver.
+    /// Addresses and ports of the sender and the receiver.
     pub flow: Flow,
     /// Offset of the header in the frame.
     pub at: u32,

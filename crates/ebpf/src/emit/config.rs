@@ -277,7 +277,7 @@ pub struct Delivery {
     pub number: u16,
     /// Index of the reader that receives the pointer, among the readers of the pointer ring.
     pub reader: u8,
-    /// Number of the exit, which the pointer contains.
+    /// Exit number, which is stored in the pointer.
     pub exit: u32,
     /// True if several exits share the slot and the reader. A frame must then take at most one of
     /// these exits, and for all of them the difference between `failed` and `exit` must be the

@@ -100,7 +100,7 @@ impl Verdict {
 pub enum Outcome {
     /// The class that the last filter gave; [`NONE`] if some filter did not recognize the block.
     Class(u32),
-    /// The program could not decide, so the user implementation must.
+    /// The program could not decide, so the user implementation must decide.
     Unsure,
 }
 

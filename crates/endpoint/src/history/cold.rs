@@ -8,8 +8,9 @@ use super::FrameHeader;
 use buffer::packing;
 use std::collections::VecDeque;
 
-/// Minimum size of a chunk before compression, in bytes. [`CHUNK_MAX`] is the maximum.
+/// Minimum size of a chunk before compression, in bytes.
 const CHUNK_MIN: usize = 16 << 10;
+/// Maximum size of a chunk before compression, in bytes.
 const CHUNK_MAX: usize = 256 << 10;
 /// Maximum number of chunks skipped after a chunk that did not shrink.
 const SKIPPED_CHUNKS_MAX: usize = 64;

@@ -1,4 +1,4 @@
-//! `exec`: runs an ordinary program in a child process, at any position of a request. [SL §3, §4.1]
+//! `exec`: runs an ordinary program in a child process, at any position in a request. [SL §3, §4.1]
 //!
 //! The program reads the viewed bytes of the blocks as one stream from its standard input
 //! (`input`). Its standard output becomes blocks (`output`). The two halves run in different

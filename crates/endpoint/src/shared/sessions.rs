@@ -37,9 +37,10 @@ pub(super) struct SharedStamp {
     pub(super) framed: bool,
 }
 
-/// Bit of a stamp's second word that stores [`SharedStamp::begins`]. [`FRAMED_BIT`] stores
-/// [`SharedStamp::framed`], and the other bits store [`SharedStamp::number`].
+/// Bit of a stamp's second word that stores [`SharedStamp::begins`]. Except for this bit and
+/// [`FRAMED_BIT`], the word stores [`SharedStamp::number`].
 const BEGINS_BIT: u64 = 1 << 63;
+/// Bit of a stamp's second word that stores [`SharedStamp::framed`].
 const FRAMED_BIT: u64 = 1 << 62;
 
 impl SharedStamp {
@@ -70,8 +71,9 @@ impl SharedStamp {
 struct Progress {
     position: [u64; 2],
     ended: [bool; 2],
-    /// Class and time of the latest block.
+    /// Class of the latest block.
     class: Class,
+    /// Time of the latest block.
     time: u64,
 }
 

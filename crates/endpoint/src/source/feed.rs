@@ -12,8 +12,8 @@ use buffer::pool::{Pool, SegmentPin};
 use std::os::fd::BorrowedFd;
 
 /// Size of a read in bytes. A piece is small enough to stay in the processor's cache until filters
-/// read it, and large enough to amortize the system call. Of the sizes from 64 KB to 1 MB, 128 and
-/// 256 KB were the fastest (76 ns per packet of 600 bytes, compared to 90 ns with 1 MB).
+/// read it, and large enough to amortize the system call. Among the sizes from 64 KB to 1 MB, 128
+/// KB and 256 KB were the fastest (76 ns per packet of 600 bytes, compared to 90 ns with 1 MB).
 pub(crate) const PIECE_SIZE: usize = 256 * 1024;
 /// Minimum number of free bytes in a segment for another read. If fewer bytes are free, the next
 /// segment is used.

@@ -46,7 +46,7 @@ pub struct WriterSocket {
 #[error("{0}")]
 pub struct WriterEnded(pub String);
 
-/// Default reason for a path that has not given one.
+/// Reason reported if the path has not given one.
 const NO_REASON: &str = "the path has ended, or the filter was removed";
 
 /// Creates the two ends of a writer: the outside end, and the socket of the inside end.

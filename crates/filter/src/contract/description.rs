@@ -72,9 +72,9 @@ pub struct Description {
     pub output_form: OutputForm,
     /// The part of a frame that the filter reads, unless `effect` returns another.
     pub reads: ReadDepth,
-    /// Returns kind, output form and read depth for given arguments. `None` if they do not depend
-    /// on the arguments. Callers use [`Description::effect_of`] instead. The kind of a source or
-    /// sink is always [`Description::kind`].
+    /// Returns the kind, the output form and the read depth for the given arguments. `None` if
+    /// these do not depend on the arguments. Callers use [`Description::effect_of`] instead. The
+    /// kind of a source or sink is always [`Description::kind`].
     pub effect: Option<fn(&Arguments) -> Effect>,
     /// Restrictions on the input beyond its form.
     pub needs: InputNeeds,
@@ -83,7 +83,7 @@ pub struct Description {
     pub parameters: &'static [Parameter],
     /// Classes that the filter assigns to blocks.
     pub classes: Classes,
-    /// Names for ranges of classes, which an arc can select: `|request`.
+    /// Names of class ranges that an arc can select, as in `|request`.
     pub groups: &'static [(&'static str, ValueRange)],
     /// Reasons for a missing class or a drop. A [`Reason`] is an index into this list.
     pub reasons: &'static [&'static str],

@@ -170,7 +170,7 @@ pub enum Classes {
         meaning: &'static str,
         /// The possible numbers.
         range: ValueRange,
-        /// Names of single numbers, for arcs and for printing.
+        /// Names of individual numbers, for arcs and for printing.
         names: &'static [(&'static str, u32)],
     },
 }

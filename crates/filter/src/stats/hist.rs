@@ -178,8 +178,8 @@ fn format_time(ns: u64) -> String {
     format!("{} {name}", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// Emits the twin. The twin measures intervals by the kernel's clock when it processes a block, not
-/// by the block's timestamp.
+/// Emits the twin. Intervals are measured with the kernel's clock, which the twin reads when it
+/// processes a block, and not from block timestamps.
 fn emit_twin<'s>(
     a: &Arguments,
     s: &mut Scope<'s, '_>,

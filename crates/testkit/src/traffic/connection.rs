@@ -42,7 +42,8 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Opens a connection between the addresses of client and server, and captures its handshake.
+    /// Opens a connection between the addresses of the client and the server, and captures its
+    /// handshake.
     pub(crate) fn open(
         capture: &mut Capture,
         random: &mut Random,

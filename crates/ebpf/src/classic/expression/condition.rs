@@ -1,4 +1,4 @@
-//! Conditions, the intermediate representation between syntax tree and control-flow graph.
+//! Conditions, the intermediate representation between the syntax tree and the control-flow graph.
 //!
 //! Input: tests, each with instructions and a comparison. Output: one condition, which `blocks`
 //! lowers to a graph. Combining conditions folds constants, so that `ip6` on an IPv4-only link

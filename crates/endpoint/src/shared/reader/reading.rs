@@ -146,7 +146,7 @@ impl Shared {
 }
 
 /// Returns the part of a block that the source must read. If no arc selects the class of a message,
-/// its fragments are not read at all. Of other blocks that no arc selects, only the head is read,
+/// its fragments are not read at all. For other blocks that no arc selects, only the head is read,
 /// because it contains the position at which the session continues.
 fn wanted_part(bytes: &[u8], taken: &TakenClasses<'_>) -> Wanted {
     let Some((stamp, block)) = SharedStamp::read(bytes) else { return Wanted::Block };

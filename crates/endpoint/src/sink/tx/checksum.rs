@@ -30,10 +30,10 @@ mod tests {
     use crate::testing::decode_hex;
     use testkit::random::Random;
 
-    /// A datagram without an Ethernet header, over IPv4; the payload is `ab cd ef`.
-    /// [`IPV6_DATAGRAM`] is the same over IPv6.
+    /// A UDP datagram over IPv4, without an Ethernet header; the payload is `ab cd ef`.
     const IPV4_DATAGRAM: &str =
         "4500001f 00010000 40110000 0a000001 0a000002  04d2 0035 000b 1234  abcdef";
+    /// A UDP datagram over IPv6, without an Ethernet header; the payload is `ab cd ef`.
     const IPV6_DATAGRAM: &str = "60000000 000b1140 fd000000000000000000000000000001
         fd000000000000000000000000000002  04d2 0035 000b 0000  abcdef";
 

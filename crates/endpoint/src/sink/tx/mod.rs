@@ -77,10 +77,11 @@ pub const ENTRY: SinkEntry = SinkEntry::new(&TX, open);
 
 /// Maximum time for which one frame waits for room in the queue.
 const ROOM_WAIT_MAX: Duration = Duration::from_secs(1);
-/// Shortest pause between two attempts to send; [`PAUSE_MAX`] is the longest. Pauses are needed
-/// because the kernel does not notify a sender when a full queue has room again. At 1 Gbit/s, two
-/// frames of 1,500 bytes take 25 µs.
+/// Shortest pause between two attempts to send. Pauses are needed because the kernel does not
+/// notify a sender when a full queue has room again. At 1 Gbit/s, two frames of 1,500 bytes take 25
+/// µs.
 const PAUSE_MIN: Duration = Duration::from_micros(25);
+/// Longest pause between two attempts to send.
 const PAUSE_MAX: Duration = Duration::from_millis(1);
 
 const EMSGSIZE: i32 = rustix::io::Errno::MSGSIZE.raw_os_error();

@@ -21,7 +21,7 @@ const FRAME_BUFFERS: u32 = 1024;
 const MTU_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval between two checks for completed transmissions.
 const COMPLETION_INTERVAL: Duration = Duration::from_micros(50);
-/// Maximum wait for outstanding transmissions when the sink finishes.
+/// Maximum time to wait for outstanding transmissions when the sink finishes.
 const FINISH_MAX: Duration = Duration::from_secs(10);
 
 /// Length of an Ethernet header in bytes.

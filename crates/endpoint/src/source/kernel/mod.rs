@@ -56,8 +56,8 @@ pub trait Attachment: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Returns the failure if the export has ended and this process has not requested it: the
-    /// exporting process has exited or has removed the request.
+    /// Returns the failure if the export has ended without a request from this process, because the
+    /// exporting process has exited or removed the request.
     fn export_failure(&self) -> Option<Failure> {
         None
     }

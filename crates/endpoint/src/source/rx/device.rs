@@ -31,8 +31,9 @@ const RING_BYTES_MIN: u64 = 4 << 20;
 /// Maximum default size of the ring in bytes, unless 1/64 of the machine's memory is less.
 const RING_BYTES_MAX: u64 = 128 << 20;
 /// Default timeout of a partly filled segment in milliseconds (T_t), which equals the resolution of
-/// the kernel's timer. [`RETIRE_MS_MAX`] is the maximum.
+/// the kernel's timer.
 const RETIRE_MS_DEFAULT: u64 = 10;
+/// Maximum timeout of a partly filled segment, in milliseconds.
 const RETIRE_MS_MAX: u64 = 1000;
 
 /// Parameters of the packet socket.

@@ -19,7 +19,8 @@ use crate::prelude::*;
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Maximum number of fragments of a datagram: those of 64 bytes in the longest datagram.
+/// Maximum number of fragments of a datagram: enough for the longest datagram in fragments of 64
+/// bytes.
 pub(super) const FRAGMENTS_MAX: u32 = 1024;
 
 /// Minimum interval between scans for expired datagrams, in ns.

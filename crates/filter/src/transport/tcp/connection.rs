@@ -16,7 +16,7 @@ pub(super) struct TcpConnection {
     /// `port` is the server's port, `is_forward_down` is the client's direction, and `flags`
     /// combines [`CLOSED`] and the constants after it.
     pub(super) identity: FlowIdentity,
-    /// The streams of client and server.
+    /// The streams of the client and the server.
     pub(super) sides: [StreamSide; 2],
     /// Start of the client's data according to a SYN that arrived while the connection was open. It
     /// applies only if the server confirms the SYN.

@@ -17,9 +17,9 @@ use wire::tcp::flag;
 /// Time in ns for which the record of an ended connection is retained, so that late segments do not
 /// begin a new connection. The value is that of the TIME-WAIT state in Linux.
 const LINGER_TIME: Time = 60_000_000_000;
-/// Index of the client's side in the state of a connection. [`SERVER`] is the index of the server's
-/// side.
+/// Index of the client's side in the state of a connection.
 pub(super) const CLIENT: usize = 0;
+/// Index of the server's side in the state of a connection.
 pub(super) const SERVER: usize = 1;
 
 impl TcpConnection {

@@ -32,8 +32,8 @@ const FRAMES_MAX: u64 = 1 << 16;
 const SPARE_FRACTION: usize = 16;
 /// Maximum number of ring entries, and thus of frames that wait for the reader.
 const ENTRIES_MAX: u32 = 1 << 14;
-/// Maximum wait for a busy queue. Under load, the kernel frees a queue only some time after its
-/// owner has exited.
+/// Maximum time to wait for a busy queue. Under load, the kernel frees a queue only some time after
+/// its owner has exited.
 const BUSY_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Interval between attempts to open a busy queue.
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);

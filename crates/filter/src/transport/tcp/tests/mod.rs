@@ -16,7 +16,7 @@ mod run;
 use crate::testing::Frame;
 use wire::tcp::flag::{ACK, FIN, RST, SYN};
 
-/// Ports of client and server.
+/// Ports of the client and the server.
 const PORTS: (u16, u16) = (4000, 80);
 
 /// Makes a segment sent by the client.
