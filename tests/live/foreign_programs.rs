@@ -10,8 +10,7 @@ use sys::packet::{PacketRing, PacketSocket, RingShape};
 use testkit::need;
 use testkit::net::{Cable, Pair, SERVER_DEVICE};
 
-/// Programs, a packet socket and a filter of traffic control that belong to the test process, at
-/// the server's device.
+/// Programs, a packet socket and a tc filter at the server's device, all of the test process.
 struct ForeignPrograms {
     pair: Pair,
     _links: Vec<Link>,

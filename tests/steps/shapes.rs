@@ -7,7 +7,7 @@ use std::path::Path;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestShape {
     text: &'static str,
-    /// True for the few requests that every run tests.
+    /// True if every test run includes the request; only a few are.
     pub(crate) in_every_run: bool,
     /// True if the request is also recorded.
     pub(crate) recorded: bool,

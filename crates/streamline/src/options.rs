@@ -33,12 +33,11 @@ pub struct Options {
     pub history: Option<usize>,
     /// File to create as a record, from which the run can be replayed.
     pub record: Option<PathBuf>,
-    /// Size limit of the record in bytes; default 64 MiB.
+    /// Size limit of the record in bytes; default 1 GiB.
     pub record_bytes: Option<u64>,
     /// True to save blocks that made filters panic as captures in the user's state directory.
     pub captures_crashes: bool,
-    /// True for the process that serves a shared prefix. The run ends when there are no readers
-    /// left.
+    /// True if this process serves a shared prefix. The run ends when there are no readers left.
     pub serves_prefix: bool,
     /// True if a request without `--prefix=` joins a shared prefix that runs already.
     pub joins_prefixes: bool,

@@ -223,7 +223,7 @@ fn try_mutations_in_pairs(
 }
 
 /// Returns the packets for a target: complete frames, frames truncated at the ends of headers and,
-/// at traffic control, frames that are not linear or have a tag in metadata.
+/// for tc, frames that are not linear or have a tag in metadata.
 fn packets_for_target(frames: &[Vec<u8>], target: Target) -> Vec<Packet<'_>> {
     let mut packets = match target.hook {
         Hook::Tc => kernel_layouts(frames),

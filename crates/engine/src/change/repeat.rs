@@ -1,5 +1,5 @@
-//! Repetition of the changes of a recorded run. Each change is made in recorded order, while the
-//! spaces are stopped at the recorded positions.
+//! Repetition of the changes made during a recorded run. Each change is made in recorded order,
+//! while the spaces are stopped at the recorded positions.
 
 use super::outcome::ChangeError;
 use super::repeat_change;
@@ -9,7 +9,7 @@ use runtime::commands::CommandError;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// Handle of the thread that repeats the changes of a recording. Dropping the handle waits for the
+/// Handle of the thread that repeats the changes in a recording. Dropping the handle waits for the
 /// thread, which ends after all spaces have ended.
 #[derive(Debug)]
 pub(crate) struct ChangeRepeater(Option<JoinHandle<()>>);

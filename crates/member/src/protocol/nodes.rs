@@ -31,7 +31,7 @@ pub struct NodeDetails {
     pub name: String,
     /// Name of the filter in the catalog; empty for a Boolean section or a merge of sources.
     pub filter: String,
-    /// True for a sink that the request does not contain.
+    /// True if the node is a sink that the request does not contain.
     pub implied: bool,
     /// Index of the Boolean section that has the node as an operand; an operand has no arcs.
     pub inside: Option<usize>,

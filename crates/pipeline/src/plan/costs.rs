@@ -73,7 +73,7 @@ pub struct Costs {
 pub struct FilterCost {
     /// The name of the filter, or the filter with arguments in the syntax of a request.
     pub filter: String,
-    /// True for the kernel, false for a thread.
+    /// True if the space is the kernel, false if it is a thread.
     pub kernel: bool,
     /// The cost per block, in ns.
     pub block: f64,
