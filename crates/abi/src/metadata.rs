@@ -15,7 +15,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 )]
 #[repr(C)]
 pub struct BlockMetadata {
-    /// Time in nanoseconds: since the Unix epoch for captured blocks, else by the path's clock.
+    /// Time in nanoseconds: since the Unix epoch for captured blocks, otherwise on the path's
+    /// clock.
     pub time: u64,
     /// Session id assigned by the last session filter; 0 if no filter has assigned one (CONTRACT
     /// 8).

@@ -22,9 +22,9 @@ mod bare;
 pub enum EntryColumns {
     /// The rich pointer alone: 16 bytes.
     Pointer,
-    /// Pointer and metadata: 32 bytes.
+    /// The pointer and the metadata: 32 bytes.
     Context,
-    /// Pointer, metadata and marks: 64 bytes, one cache line.
+    /// The pointer, the metadata and the marks: 64 bytes, one cache line.
     #[default]
     Marks,
 }
@@ -196,7 +196,7 @@ impl PointerWriter {
 
     /// Continues in new memory of this process, with room for `entries` entries, rounded up to a
     /// power of two. Entries put before stay in the old memory until they are read; the call does
-    /// not wait for readers. Allocates. Returns false, without effect, if a reader has not yet
+    /// not wait for readers. Allocates. Does nothing and returns false if a reader has not yet
     /// followed the last change.
     pub(crate) fn resize(&mut self, entries: usize) -> bool {
         let entries = entries.max(1).next_power_of_two();

@@ -38,7 +38,7 @@ pub(crate) struct JoinQueue {
 struct QueueState {
     joining: Vec<JoiningReader>,
     leaving: Vec<ReaderTicket>,
-    /// True if the writer has exited, so that no reader can join any more.
+    /// True if the writer has exited, so that no more readers can join.
     has_ended: bool,
     /// True if the host accepts no more readers.
     is_closed: bool,
@@ -130,7 +130,7 @@ impl JoinQueue {
         self.lock().is_closed = true;
     }
 
-    /// Returns true if no reader can join any more.
+    /// Returns true if no more readers can join.
     pub(crate) fn is_closed(&self) -> bool {
         let state = self.lock();
         state.is_closed && state.joining.is_empty()

@@ -20,10 +20,10 @@ use crate::{Fault, ReaderCounts};
 /// The position at which a reader starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Start {
-    /// At the oldest block in the ring.
+    /// The reader starts at the oldest block in the ring.
     #[default]
     Oldest,
-    /// After the newest block.
+    /// The reader starts after the newest block.
     Now,
 }
 

@@ -46,9 +46,9 @@ pub struct Scaling {
     /// Size in bytes if the sides share no cache. If the size does not exceed `apart`, this case is
     /// not distinguished.
     pub remote: usize,
-    /// Low-water mark: pressure in per cent below which the ring shrinks.
+    /// Low-water mark: pressure in percent below which the ring shrinks.
     pub low: u8,
-    /// High-water mark: pressure in per cent above which the ring grows.
+    /// High-water mark: pressure in percent above which the ring grows.
     pub high: u8,
 }
 
@@ -320,7 +320,7 @@ impl SizingState {
 const INITIAL_PATIENCE: u64 = 64;
 const PATIENCE_MAX: u64 = 1 << 20;
 
-/// Returns the pressure of a round in per cent.
+/// Returns the pressure of a round in percent.
 fn pressure(round: &RoundMeasurements) -> u8 {
     if round.was_full {
         return 100;

@@ -201,8 +201,8 @@ fn hold_without_reading(offer: RingOffer) {
 /// A function that tries to change a file through its descriptor, and returns true if it succeeds.
 type ChangeAttempt = fn(&File) -> bool;
 
-/// All known operations by which the holder of a descriptor may try to change the file (RELIABILITY
-/// facts 1 to 4).
+/// All known operations with which the holder of a descriptor may try to change the file
+/// (RELIABILITY facts 1 to 4).
 const CHANGE_ATTEMPTS: [(&str, ChangeAttempt); 21] = [
     ("mmap for writing", |file| duplicate_memfd(file).map().is_ok()),
     ("mprotect for writing", |file| {

@@ -132,9 +132,9 @@ impl Aggregate {
         self.slices().map(Slice::bytes)
     }
 
-    /// Returns the entries by which this aggregate is sent to another space: one block per slice,
-    /// with the first and last flags (CONTRACT 6). Pass the aggregate as the origin of these
-    /// entries to [`crossing::CrossingWriter::push`](buffer::crossing::CrossingWriter::push).
+    /// Returns the entries that send this aggregate to another space: one block per slice, with the
+    /// first and last flags (CONTRACT 6). Pass the aggregate as the origin of these entries to
+    /// [`crossing::CrossingWriter::push`](buffer::crossing::CrossingWriter::push).
     pub fn entries(&self, context: BlockMetadata) -> impl Iterator<Item = Entry> {
         let last = self.slices.len().saturating_sub(1);
         self.slices().enumerate().map(move |(index, slice)| {

@@ -96,7 +96,7 @@ impl CachedFile {
         Ok(cached)
     }
 
-    /// Wraps a descriptor received from a peer, which is an allegation. Fails unless it is a
+    /// Wraps a descriptor received from a peer, which is an allegation. Fails for anything but a
     /// regular file, and for files in user-space file systems, which could block readers forever.
     pub fn from_received(id: DbufId, file: OwnedFd) -> Result<Self, Refusal> {
         if sys::file::is_on_fuse(&file)? {
@@ -105,7 +105,7 @@ impl CachedFile {
         Self::from_descriptor(id, file)
     }
 
-    /// Returns the id by which rich pointers name this file.
+    /// Returns the id with which rich pointers refer to this file.
     #[must_use]
     pub fn id(&self) -> DbufId {
         self.inner.id

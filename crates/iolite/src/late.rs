@@ -141,8 +141,8 @@ fn indirect_stream_loses_no_published_block() {
     }
 }
 
-/// A splice neither maps nor reads the block, so it has a check of its own for the end of the
-/// stream.
+/// A splice neither maps nor reads the block, so it checks for the end of the stream in its own
+/// way.
 #[test]
 fn published_blocks_are_spliced_before_writer_death() {
     for how in ENDS {

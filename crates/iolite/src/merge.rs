@@ -38,9 +38,10 @@ pub use stamped::Stamped;
 /// The order among blocks of different producers. Blocks of one producer always stay in order.
 #[derive(Debug)]
 pub enum Order {
-    /// Round robin. A producer's turn ends after this many blocks, if other producers have blocks.
+    /// Round robin order. A producer's turn ends after this many blocks, if other producers have
+    /// blocks.
     Fair(usize),
-    /// In order of timestamps.
+    /// The order of the blocks' timestamps.
     Stamped(Stamped),
 }
 

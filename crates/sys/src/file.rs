@@ -30,9 +30,9 @@ pub struct FileStatus {
 /// The types of file that this crate distinguishes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FileKind {
-    /// Regular file.
+    /// A regular file.
     Regular,
-    /// Pipe or named pipe.
+    /// A pipe or named pipe.
     Pipe,
     /// Any other type.
     Other,

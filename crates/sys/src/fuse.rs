@@ -88,8 +88,8 @@ pub fn unmount(directory: &Path) -> Result<()> {
     }
 }
 
-/// Moves this process into a user namespace and a mount namespace of its own, in which it may mount
-/// and has the same user and group. Mounts made there are invisible outside. The process must have
+/// Moves this process into a new user namespace and a new mount namespace, in which it may mount
+/// and keeps its user and group ids. Mounts made there are invisible outside. The process must have
 /// a single thread.
 pub fn enter_user_namespace() -> Result<()> {
     let (uid, gid) = crate::process::identity();

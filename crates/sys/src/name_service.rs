@@ -1,7 +1,7 @@
 //! Lookups in the C library's name databases: hosts, networks, services, protocols, Ethernet
 //! addresses, through the name service switch (nsswitch.conf(5)).
 //!
-//! libpcap calls the same functions, so names resolve as they do in tcpdump.
+//! libpcap calls the same functions, so names resolve as in tcpdump.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::net::{IpAddr, ToSocketAddrs};

@@ -115,9 +115,9 @@ const REMOVE_ADVICE: &str = "remove it, or choose another place";
 /// The position of the first write to an existing regular file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WriteMode {
-    /// At the beginning of the file.
+    /// Writes begin at the beginning of the file.
     FromStart,
-    /// After the end of the file.
+    /// Writes begin after the end of the file.
     Append,
 }
 

@@ -1,7 +1,8 @@
 //! Tests of the HTTP parser with messages that are split at every offset, from this project and
-//! from the strict test cases of llhttp. `wire::http` must accept, reject and delimit messages as
-//! llhttp does, wherever the input is split. A case in `../shared/cases/llhttp` consists of the
-//! input and the events that llhttp reports. Only the order of events within a head may differ.
+//! from the strict test cases of llhttp. `wire::http` must accept, reject and delimit messages in
+//! the same way as llhttp, wherever the input is split. A case in `../shared/cases/llhttp` consists
+//! of the input and the events that llhttp reports. Only the order of events within a head may
+//! differ.
 
 use std::path::{Path, PathBuf};
 

@@ -224,7 +224,7 @@ impl Producer {
 
     /// From the head on, continues in new memory of this process, which has `data_words` words for
     /// a lap of `capacity` positions. Readers read the old memory to the end and then follow
-    /// ([`available`](super::Consumer::available)). Returns false, without effect, if a reader had
+    /// ([`available`](super::Consumer::available)). Does nothing and returns false if a reader had
     /// not yet followed the last change at the last refresh.
     pub(crate) fn continue_within(&mut self, data_words: usize, capacity: u64) -> bool {
         // A reader that has released exactly up to `start` may still be in the memory before it;

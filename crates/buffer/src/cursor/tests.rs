@@ -11,8 +11,8 @@ fn page_words(page: &Region) -> Vec<u64> {
     page.words().iter().take(8 * LINE_WORDS).map(|word| word.load(Ordering::Relaxed)).collect()
 }
 
-/// Each party writes only its own page. So no cache line alternates between two writers, and a
-/// reader needs write access to no page but its own.
+/// Each party writes only its own page. No cache line therefore alternates between two writers, and
+/// a reader needs write access only to its own page.
 #[test]
 fn d12_each_party_writes_only_its_own_page() {
     for policy in [Policy::Block, Policy::DropNew, Policy::Overwrite] {

@@ -21,8 +21,8 @@ pub trait BlockLayout: fmt::Debug + Sized {
     /// Sets the limit of the fast path, given the padding at the head and the free room, both in
     /// positions.
     fn set_limit(writer: &mut RingWriter<Self>, pad: u64, room: u64);
-    /// Copies a block into the ring if it fits below the limit. Returns false, without effect,
-    /// otherwise.
+    /// Copies a block into the ring if it fits below the limit. Otherwise does nothing and returns
+    /// false.
     fn try_put(writer: &mut RingWriter<Self>, block: &[u8]) -> bool;
     /// Returns the address of the first byte of a block that follows `pad` positions of padding at
     /// the head.
@@ -87,8 +87,8 @@ impl<L: BlockLayout> RingWriter<L> {
         self.layout.block_max()
     }
 
-    /// Copies a block into the ring if it fits below the limit. Returns false, without effect,
-    /// otherwise. This is the fast path of [`RingWriter::write`], with a minimum of instructions.
+    /// Copies a block into the ring if it fits below the limit. Otherwise does nothing and returns
+    /// false. This is the fast path of [`RingWriter::write`], with a minimum of instructions.
     // Not a call: saving its registers would cost as much as copying 64 bytes (`bench pipe`).
     #[inline(always)]
     pub(crate) fn try_put(&mut self, block: &[u8]) -> bool {

@@ -128,7 +128,7 @@ impl BlockWriter {
         (self.layout.free_until, self.limit, self.layout.is_handed_over) = (0, 0, true);
     }
 
-    /// Writes a cut record and changes the capacity in place. Returns `None`, without effect, if
+    /// Writes a cut record and changes the capacity in place. Does nothing and returns `None` if
     /// `capacity` is invalid or exceeds the memory.
     pub(crate) fn change_capacity(&mut self, capacity: u64) -> Option<()> {
         let before = self.layout.data.capacity();

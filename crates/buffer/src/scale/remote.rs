@@ -44,8 +44,8 @@ const SLOW_LAPS_MIN: u64 = 12;
 const WARMUP_LAPS: u64 = 2;
 /// Number of laps after the warm-up that decide the trial.
 const TRIAL_LAPS: u64 = 4;
-/// Maximum cost in the larger ring, in per cent of the cost in the smaller ring, at which the
-/// larger ring is retained.
+/// Maximum cost in the larger ring, in percent of the cost in the smaller ring, at which the larger
+/// ring is retained.
 const COST_PERCENT_MAX: u64 = 70;
 /// Number of laps in the larger ring after which the smaller one is measured again.
 const RECHECK_INTERVAL: u64 = 256;

@@ -64,8 +64,8 @@ impl Spin {
     }
 
     /// Polls `ready` up to the number of times given by [`Spin::poll_count`]. Returns true as soon
-    /// as `ready` does, or false if it never does. `taken` is the total number of blocks that the
-    /// party has taken so far. Fails if `ready` fails.
+    /// as `ready` returns true, and false if it never does. `taken` is the total number of blocks
+    /// that the party has taken so far. Fails if `ready` fails.
     pub fn poll(
         &mut self,
         together: bool,

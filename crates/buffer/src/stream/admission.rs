@@ -35,8 +35,8 @@ impl Admission {
         Ok(admitted.map(|(ticket, ring)| (ticket, Offer::new(ring, peer_end))))
     }
 
-    /// Admits a reader that holds the other end of `doorbell`. The offer then needs no doorbell of
-    /// its own. Returns `None` if the writer has ended the stream.
+    /// Admits a reader that holds the other end of `doorbell`. The offer then needs no other
+    /// doorbell. Returns `None` if the writer has ended the stream.
     pub fn admit_with(
         &self,
         doorbell: SocketDoorbell,

@@ -16,7 +16,7 @@ use abi::ring::{reader, writer};
 
 impl Input {
     /// Confines this thread, and the threads that it will start, to the processors that share a
-    /// cache with the processor on which the writer last ran. Returns false, without effect, if
+    /// cache with the processor on which the writer last ran. Does nothing and returns false if
     /// that processor is unknown or shares no cache. Call this again after the writer has moved to
     /// another processor.
     pub fn share_cache(&mut self) -> sys::Result<bool> {

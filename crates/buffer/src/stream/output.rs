@@ -104,7 +104,7 @@ impl Output {
     }
 
     /// Fixes the number of polls before a sleep. By default the number is adaptive: none if both
-    /// sides share a processor, else as many as past polls have justified.
+    /// sides share a processor, otherwise as many as past polls have justified.
     pub const fn spin(&mut self, spins: u32) {
         self.spin.fix_polls(spins);
     }

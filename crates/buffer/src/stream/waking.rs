@@ -4,8 +4,8 @@
 //! threshold is reached or the writer pauses. With a bound on the latency
 //! ([`super::Config::latency`]) every block is published at once, and a sleeping reader is woken
 //! after T_b blocks or T_t time, by the timer of the process if the writer is busy elsewhere
-//! (`signal::moderate`). The timer has doorbell descriptors of its own, and accesses no other part
-//! of the stream. A superfluous notification only makes a reader check once more.
+//! (`signal::moderate`). The timer has its own doorbell descriptors, and accesses no other part of
+//! the stream. A superfluous notification only makes a reader check once more.
 
 use crate::signal::moderate::{Events, Moderator, Signal, Threshold, Timer};
 use std::os::fd::AsFd;

@@ -16,7 +16,7 @@ pub(crate) fn block(number: u64, room: &mut Vec<u8>) {
     room.resize(length, number.wrapping_mul(37) as u8);
 }
 
-/// Returns a hash of the bytes (FNV-1a), by which receivers compare them.
+/// Returns a hash of the bytes (FNV-1a), with which receivers compare them.
 pub(crate) fn digest(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)

@@ -1,6 +1,6 @@
 //! Limits on the time that tests wait.
 //!
-//! A call that has no time limit of its own, such as a write to a full ring, is wrapped in
+//! A call without its own time limit, such as a write to a full ring, is wrapped in
 //! [`with_watchdog`], whose watchdog thread observes all waits in progress. When one takes too
 //! long, it reports the condition and source location of every wait in progress, and ends the test
 //! program.

@@ -127,7 +127,7 @@ impl Holders {
 }
 
 impl Peer {
-    /// Holds one slice. Returns false, without effect, if the peer would exceed its limit.
+    /// Holds one slice. Does nothing and returns false if the peer would exceed its limit.
     fn hold(&mut self, slice: &Slice, limit: usize) -> bool {
         let key = (slice.pointer().dbuf(), slice.segment());
         if let Some(held) = self.held.get_mut(&key) {

@@ -10,7 +10,7 @@
 //! [`server`](super::server). A granted descriptor cannot be used to write or truncate the memory,
 //! but the owner's own mapping still writes: to the receiver the bytes are foreign, and
 //! [`Window::copy`] copies them. The paper toggles the writer's permission for each buffer; here,
-//! data that justifies a file of its own can be [`Frozen`] and is then read in place.
+//! data that justifies a separate file can be [`Frozen`] and is then read in place.
 
 use super::holders::{Holders, PeerId};
 use super::refusal::GrantRefusal;
@@ -29,7 +29,7 @@ use sys::memory::{Memfd, Seals};
 
 /// The authority that grants memory to peers.
 pub trait Owner {
-    /// Returns the grant by which a permitted peer maps this dbuf. Fails with the reason for a
+    /// Returns the grant with which a permitted peer maps this dbuf. Fails with the reason for a
     /// refusal.
     fn grant(&mut self, dbuf: DbufId, peer: PeerId) -> Result<Grant, GrantRefusal>;
 }

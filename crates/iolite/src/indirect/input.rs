@@ -13,7 +13,7 @@
 //! - I1 The peeked entry is at `next`, and the published cursor of this reader is not beyond it:
 //!   the cursor moves only in methods that take `&mut self`, and never beyond `next`.
 //! - I2 A trusted writer holds the bytes of an entry until this reader's cursor has passed the
-//!   entry (F1, F2 of `flight`, in the writer's process). So by I1 the writer holds the bytes as
+//!   entry (F1, F2 of `flight`, in the writer's process). By I1, the writer thus holds the bytes as
 //!   long as the slice borrows the reader.
 //! - I3 The view of a current entry that is read in place stays in the reader's table while the
 //!   entry is current: a table line is replaced only when a pointer is validated, and then either

@@ -130,8 +130,8 @@ impl Output {
         self.register_memory(pool.memory(), threshold)
     }
 
-    /// Registers frozen data, after which writes of its bytes produce pointers, as
-    /// [`Output::register_pool`] does for a pool.
+    /// Registers frozen data, after which writes of its bytes produce pointers, like
+    /// [`Output::register_pool`] for a pool.
     pub fn register_frozen(&mut self, frozen: &Frozen, threshold: usize) -> bool {
         self.register_memory(frozen.memory(), threshold)
     }
@@ -322,7 +322,7 @@ impl Output {
 }
 
 impl StreamWriter for Output {
-    /// Writes one block, as a pointer if its bytes are in a known dbuf, else as a copy in the
+    /// Writes one block: as a pointer if its bytes are in a known dbuf, otherwise as a copy in the
     /// backing dbuf. Fails with [`Fault::Abandoned`] if no reader is left.
     #[inline]
     fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {

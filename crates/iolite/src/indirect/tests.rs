@@ -280,8 +280,8 @@ fn d11_lapped_reader_loses_blocks_but_reads_none_torn() {
     assert_eq!(put.resident(&input.counts()), Some(0), "{:?}", input.counts());
 }
 
-/// A peek returns bytes in place if that is sound, else a copy. The borrow of the slice limits its
-/// validity (D10).
+/// A peek returns bytes in place if that is sound, otherwise a copy. The borrow of the slice limits
+/// its validity (D10).
 #[test]
 fn d10_peek_is_in_place_for_frozen_or_trusted_memory() {
     let fixture = Fixture::new();

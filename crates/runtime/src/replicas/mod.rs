@@ -1,4 +1,4 @@
-//! Replicas of a filter chain that share its work, each in a space of its own: the protocol between
+//! Replicas of a filter chain that share its work, each in a separate space: the protocol between
 //! dispatcher, replicas and join. [Th §5.4], [Par §IV], CONTRACT 16
 //!
 //! Each batch that reaches the chain gets a **batch id**. The **sequence number** of a block
@@ -83,7 +83,7 @@ struct ReplicaState {
     done: Word,
 }
 
-/// An atomic word on a cache line of its own.
+/// An atomic word that has a cache line to itself.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Word(AtomicU64);

@@ -76,7 +76,7 @@ impl LocalGraph {
         sys::clock::monotonic().wrapping_add(self.epoch)
     }
 
-    /// Ends a pass. No views exist any more, so unpinned memory may be reused.
+    /// Ends a pass. No views remain, so unpinned memory may be reused.
     pub(super) fn end_pass(&mut self) {
         self.intakes.iter_mut().for_each(Pool::end_pass);
         self.work.end_pass();

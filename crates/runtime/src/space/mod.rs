@@ -204,7 +204,7 @@ pub struct SpaceOptions {
     pub demand: Arc<Demand>,
     /// Port that records or replays the run.
     pub events: EventPort,
-    /// Observer that traces blocks; `None` without tracing.
+    /// Observer that traces blocks; `None` if blocks are not traced.
     pub tracer: Option<Box<dyn Observer>>,
 }
 

@@ -243,7 +243,7 @@ impl Space {
         self.ports.events.flush();
     }
 
-    /// Ends a pass. No views exist any more, so unpinned memory may be reused.
+    /// Ends a pass. No views remain, so unpinned memory may be reused.
     pub(super) fn end_pass(&mut self) {
         self.graph.end_pass();
         self.forget_births();

@@ -132,7 +132,7 @@ pub struct TapFeed {
 pub(super) enum RecordForm {
     /// Frames as records of a capture.
     Capture,
-    /// Bytes in view, one block behind the other.
+    /// The bytes in view, of one block after the other.
     Bytes,
     /// Blocks with their frames.
     Blocks,

@@ -56,23 +56,23 @@ pub enum Side {
 /// A position in a chain of programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anchor {
-    /// Before all other programs. A tap sees every packet only in this position, because an earlier
-    /// program may return a verdict for the whole chain.
+    /// The position before all other programs. Only here does a tap see every packet, because an
+    /// earlier program may return a verdict for the whole chain.
     Head,
-    /// After all other programs.
+    /// The position after all other programs.
     Tail,
-    /// Directly before a given program.
+    /// The position directly before a given program.
     Before(Neighbor),
-    /// Directly after a given program.
+    /// The position directly after a given program.
     After(Neighbor),
 }
 
 /// A program in a chain, named by id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Neighbor {
-    /// A link id.
+    /// The program of the link with this id.
     Link(u32),
-    /// A program id, attached with or without a link.
+    /// The program with this id, attached with or without a link.
     Program(u32),
 }
 
@@ -90,15 +90,15 @@ pub struct LinkInfo {
 /// The attachment point of a link. A deleted interface or namespace reads as 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkTarget {
-    /// XDP, by interface index.
+    /// An interface to which an XDP program is attached, by index.
     Xdp(u32),
-    /// TCX, by interface index.
+    /// An interface to which a TCX program is attached, by index, and the direction.
     Tcx(u32, Side),
-    /// A cgroup, by cgroup id.
+    /// A cgroup, by id.
     Cgroup(u64),
-    /// Network namespace, by inode.
+    /// A network namespace, by inode number.
     Namespace(u32),
-    /// Another type of link (BPF_LINK_TYPE_*).
+    /// The target of a link of another type, with the number of the type (BPF_LINK_TYPE_*).
     Other(u32),
 }
 

@@ -18,43 +18,43 @@ const DEVICE_BOUND: u32 = 1 << 6;
 /// Program types (BPF_PROG_TYPE_*).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProgramKind {
-    /// BPF_PROG_TYPE_SOCKET_FILTER
+    /// A socket filter (BPF_PROG_TYPE_SOCKET_FILTER).
     SocketFilter = 1,
-    /// BPF_PROG_TYPE_SCHED_CLS
+    /// A tc classifier (BPF_PROG_TYPE_SCHED_CLS).
     Tc = 3,
-    /// BPF_PROG_TYPE_XDP
+    /// An XDP program (BPF_PROG_TYPE_XDP).
     Xdp = 6,
-    /// BPF_PROG_TYPE_CGROUP_SKB
+    /// A program for the packets of a cgroup (BPF_PROG_TYPE_CGROUP_SKB).
     CgroupPacket = 8,
-    /// BPF_PROG_TYPE_SK_LOOKUP
+    /// A socket lookup program (BPF_PROG_TYPE_SK_LOOKUP).
     SocketLookup = 30,
 }
 
 /// Attach types (`enum bpf_attach_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttachType {
-    /// BPF_CGROUP_INET_INGRESS
+    /// Runs on packets that sockets of the cgroup receive (BPF_CGROUP_INET_INGRESS).
     CgroupIngress = 0,
-    /// BPF_CGROUP_INET_EGRESS
+    /// Runs on packets that sockets of the cgroup send (BPF_CGROUP_INET_EGRESS).
     CgroupEgress = 1,
-    /// BPF_XDP_DEVMAP: runs before a frame leaves through a device map.
+    /// Runs before a frame leaves through a device map (BPF_XDP_DEVMAP).
     XdpDeviceMap = 33,
-    /// BPF_XDP_CPUMAP: runs on the CPU to which a frame was redirected.
+    /// Runs on the CPU to which a frame was redirected (BPF_XDP_CPUMAP).
     XdpCpuMap = 35,
-    /// BPF_SK_LOOKUP
+    /// Runs when the kernel looks up a socket (BPF_SK_LOOKUP).
     SocketLookup = 36,
-    /// BPF_XDP
+    /// Runs on frames that an interface receives (BPF_XDP).
     Xdp = 37,
-    /// BPF_TCX_INGRESS
+    /// Runs on packets that an interface receives, in its TCX chain (BPF_TCX_INGRESS).
     TcxIngress = 46,
-    /// BPF_TCX_EGRESS
+    /// Runs on packets that an interface sends, in its TCX chain (BPF_TCX_EGRESS).
     TcxEgress = 47,
 }
 
 /// The license declared to the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum License {
-    /// Apache-2.0 or MIT, the project's own. Sufficient for most helpers.
+    /// Apache-2.0 or MIT, the licenses of this project. They suffice for most helpers.
     #[default]
     ApacheOrMit,
     /// MIT or GPL, for helpers restricted to GPL-compatible programs, such as timers.

@@ -26,8 +26,8 @@ impl Namespace {
         Self::open_at(Path::new(CURRENT_NAMESPACE), "this namespace")
     }
 
-    /// Opens the network namespace named by `text`: a path if it contains `/`, else a name known to
-    /// `ip netns`, else a process id.
+    /// Opens the network namespace named by `text`: a path if it contains `/`, otherwise a name
+    /// known to `ip netns`, or failing that a process id.
     pub fn open(text: &str) -> Result<Self> {
         let known = Path::new(NAMES_DIRECTORY).join(text);
         let path = if text.contains('/') {
@@ -98,8 +98,8 @@ fn owner_user_namespace(space: &OwnedFd) -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(answer) })
 }
 
-/// Returns the cookie by which BPF programs identify the network namespace of this thread's sockets
-/// (SO_NETNS_COOKIE, Linux 5.14). The kernel never reuses a cookie.
+/// Returns the cookie with which BPF programs identify the network namespace of this thread's
+/// sockets (SO_NETNS_COOKIE, Linux 5.14). The kernel never reuses a cookie.
 pub fn namespace_cookie() -> Result<u64> {
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None);

@@ -187,17 +187,17 @@ impl LinkAddress {
 /// The addressee of a packet (PACKET_*).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PacketKind {
-    /// Sent to this host.
+    /// The packet was sent to this host.
     Host,
-    /// Sent to the broadcast address.
+    /// The packet was sent to the broadcast address.
     Broadcast,
-    /// Sent to a multicast address.
+    /// The packet was sent to a multicast address.
     Multicast,
-    /// Sent to another host, and received because the interface is promiscuous.
+    /// The packet was sent to another host, and received because the interface is promiscuous.
     Other,
-    /// Sent by this host.
+    /// The packet was sent by this host.
     Outgoing,
-    /// Sent by this host to a multicast group of which this host is a member.
+    /// The packet was sent by this host to a multicast group of which this host is a member.
     Loopback,
     /// A number that this crate does not know.
     Unknown(u8),

@@ -297,7 +297,7 @@ mod tests {
     const OFFSETS: Offsets = Offsets { producer: 0, consumer: 64, flags: 128, entries: 192 };
     const SIZE: u32 = 8;
 
-    /// Creates a ring of which the test plays the kernel's side.
+    /// Creates a ring, in which the test plays the role of the kernel.
     fn entry_ring(entry: usize) -> (EntryRing, Mapping) {
         let shape = UmemShape { frame: 2048, frames: 4, headroom: 0 };
         let umem = &Arc::new(Umem::create("sys-test", shape).unwrap());

@@ -253,8 +253,8 @@ fn locate_udp(layers: &mut Layers, bytes: &[u8], l4: u16) {
 }
 
 impl Layers {
-    /// Records that a header or length extends beyond the end. Counts as truncation if the frame is
-    /// truncated or a first fragment, else as malformed.
+    /// Records that a header or length extends beyond the end. The fault is truncation if the frame
+    /// is truncated or a first fragment; otherwise the frame is malformed.
     fn record_overrun(&mut self) {
         if !self.faults.cut && self.fragment == Fragment::Whole {
             self.faults.malformed = true;

@@ -52,11 +52,11 @@ impl core::error::Error for DnsFault {}
 /// A section of a message that contains records.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Section {
-    /// Answers. In an update, prerequisites.
+    /// The answers; in an update, the prerequisites.
     Answer,
-    /// Authority records. In an update, the changes.
+    /// The authority records; in an update, the changes.
     Authority,
-    /// Additional records.
+    /// The additional records.
     Additional,
 }
 

@@ -7,8 +7,8 @@ use abi::ring::RecordHeader;
 impl RecordWalk {
     /// Copies the next block into `out` and passes it, if the block is below the limit, follows the
     /// last block, and is exactly as long as `out`. Equivalent to the checks of
-    /// [`RecordWalk::find`] in fewer instructions. Returns false in all other cases, without
-    /// effect.
+    /// [`RecordWalk::find`] in fewer instructions. In all other cases does nothing and returns
+    /// false.
     // Not a call: saving its registers would cost as much as copying 64 bytes (`bench pipe`).
     #[inline(always)]
     pub(crate) fn take(&mut self, out: &mut [u8]) -> bool {
@@ -67,8 +67,8 @@ impl RecordWalk {
         self.side.taken.bytes += u64::from(found.length);
     }
 
-    /// Adopts the block length in this header as the expected length. Returns false, without
-    /// effect, unless the header belongs to the next block.
+    /// Adopts the block length in this header as the expected length. Does nothing and returns
+    /// false unless the header belongs to the next block.
     #[inline(never)]
     fn adopt_expected_length(&mut self, words: [u64; 2]) -> bool {
         let header = RecordHeader::from_words(words);

@@ -65,9 +65,9 @@ impl Output {
         }
     }
 
-    /// Releases memory that all readers have passed. Writes call this when they need room. Other
-    /// callers use it in a writer that is idle for a long time, and before waiting for a followed
-    /// input.
+    /// Releases memory that all readers have passed. Writes call this when they need room. Callers
+    /// should also call it while the writer is idle for a long time, and before they wait for a
+    /// followed input.
     pub fn reap(&mut self) -> Result<(), Fault> {
         self.refresh_passed().map(|_| ())
     }
