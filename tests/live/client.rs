@@ -69,7 +69,8 @@ struct HttpClient {
 }
 
 impl HttpClient {
-    /// Sends the first half of the requests on one connection, the others on a connection each.
+    /// Sends the first half of the requests over one connection, and each of the others over its
+    /// own connection.
     fn send_requests(&mut self, numbers: Range<usize>) {
         let middle = numbers.start + numbers.len() / 2;
         let server = *self.random.pick(&[SERVER, SERVER6]);

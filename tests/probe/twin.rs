@@ -129,7 +129,8 @@ fn assert_mostly_sure(captures: Vec<std::path::PathBuf>) {
     }
 }
 
-/// The bytes after the first of a 16-byte extension header, 8 bytes longer than the minimum.
+/// The bytes that follow the first byte of a 16-byte extension header, which is 8 bytes longer than
+/// the minimum.
 const LONG_EXTENSION_HEADER: [u8; 15] = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// Returns named frames for which the twin returns unsure, as `filter::twin` documents.

@@ -97,7 +97,7 @@ const EXPECTED_DIFFERENCES: &[ExpectedDifference] = &[
     ),
 ];
 
-/// Captures whose HTTP is inside a protocol that no filter decapsulates, and that protocol.
+/// Captures with HTTP inside a protocol that no filter decapsulates, each with that protocol.
 const ENCAPSULATED: &[(&str, &str)] = &[
     ("suricata/bug-2576-02-ips/temp1.pcap", "NFLOG"),
     ("suricata/decode-chdlc-01/hdlc-http_1tx.pcap", "Cisco HDLC"),

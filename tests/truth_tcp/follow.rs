@@ -48,8 +48,8 @@ const RESET_TEXT: &str =
 const CONFLICTING_OVERLAP: &str =
     "segments overlap with different data: the first is used (`policy=first`)";
 
-/// Captures whose connections are inside a protocol that no filter decapsulates, with the number of
-/// those connections and the protocol.
+/// Captures with connections inside a protocol that no filter decapsulates, each with their number
+/// and the protocol.
 const ENCAPSULATED: &[(&str, usize, &str)] = &[
     ("libpcap-filter/pcap/filter/AH-IPcomp-IPv4.pcap", 1, "AH"),
     ("libpcap-filter/pcap/filter/arcnet-rfc1051-arp-icmp-http.pcap", 1, "ARCNET"),

@@ -218,8 +218,8 @@ impl ReaderState {
         inside.then_some(position)
     }
 
-    /// Returns true if the writer, which has reserved space up to `reserved`, may have overwritten
-    /// a record.
+    /// Returns true if the writer may have overwritten a record, given that it has reserved space
+    /// up to `reserved`.
     fn may_be_lapped(&self, position: u64, reserved: u64) -> bool {
         reserved.wrapping_sub(position) > u64::from(self.shape.bytes)
     }

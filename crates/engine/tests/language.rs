@@ -22,7 +22,7 @@ fn run_to_end(text: &str) -> Outcome {
     outcome
 }
 
-/// Returns the number of blocks that the nodes of these names received, in the order of the text.
+/// Returns the number of blocks that the nodes with these names received, in the order of the text.
 fn node_inputs<const N: usize>(text: &str, names: [&str; N]) -> [u64; N] {
     let outcome = run_to_end(text);
     let mut nodes: Vec<_> = outcome.ledger.filters.iter().collect();

@@ -49,7 +49,7 @@ pub struct Options {
     pub own: Own,
     /// Receiver of messages for people; the default discards them.
     pub notices: Notices,
-    /// Rollback log of acquired resources. Tests inject faults into its steps.
+    /// Rollback log of acquired resources, whose steps tests can make fail.
     pub steps: Steps,
     /// Refusal by the kernel that a test simulates.
     pub refuses: InjectedRefusal,

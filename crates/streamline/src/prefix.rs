@@ -101,7 +101,7 @@ fn permit_start(options: &Options) {
 }
 
 /// Starts the process of a prefix, and waits until the prefix runs or the process has exited. The
-/// process detaches from the terminal, because it belongs to no single request.
+/// process detaches from the terminal, because it does not belong to a single request.
 fn start_prefix(text: &str) -> Result<Started, Failure> {
     let failed = |why: &dyn std::fmt::Display| Failure::new("start", "a shared prefix", why);
     let program = PREFIX_PROGRAM.lock().unwrap_or_else(PoisonError::into_inner).clone();

@@ -30,7 +30,7 @@ fn reply(word: &str) -> Result<(), String> {
     writeln!(out, "{word}").and_then(|()| out.flush()).map_err(error_text)
 }
 
-/// The reading process, from the writer's point of view. The process ends when its standard input
+/// The reading process, from the writer's point of view. The process exits when its standard input
 /// is closed.
 pub(crate) struct ReaderProcess {
     process: Child,

@@ -117,7 +117,7 @@ impl MatchedPlan {
         if all.len() == refused.len() { None } else { self.plan.replan_without(machine, &all) }
     }
 
-    /// Matches a plan of the running graph that has other placements or replicas.
+    /// Matches a plan of the running graph with different placements or replicas.
     pub(super) fn match_reshaped(plan: Plan, state: &PathState) -> Self {
         let same = |id: NodeId, _: &[usize]| (id.0 < state.ids.nodes.len()).then_some(id);
         Self::assign_numbers(plan, (&same, None), state)

@@ -1,4 +1,4 @@
-//! Changes of placement and replicas that leave the request unchanged.
+//! Changes to placement and replicas that leave the request unchanged.
 //!
 //! Input: a running path, new spaces for some nodes, and a flag that requests replicas. Output: the
 //! ledger of the switch, as for an edit. The text stays the same, because placement is not part of

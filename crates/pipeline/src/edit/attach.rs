@@ -81,8 +81,7 @@ pub(super) fn attach(request: &mut Request, at: Span, branch: Branch) -> Result<
     Ok(())
 }
 
-/// Returns true if a branch after a splitter would become one more of the branches among which the
-/// splitter distributes its input.
+/// Returns true if a splitter would also distribute its input to this branch.
 fn can_be_distributed(after: &[(Pipe, Term)], branch: &Branch) -> bool {
     match after {
         [(Pipe { label: None, .. }, Term::Group(group))] => {

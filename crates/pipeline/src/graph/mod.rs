@@ -43,7 +43,7 @@ pub struct Graph {
     pub insertions: Vec<(usize, String)>,
     /// The nodes, in the order of the text.
     pub nodes: Vec<Node>,
-    /// The edges; the edges to one target are in the order of the text.
+    /// The edges. Those to one target are in the order of the text.
     pub edges: Vec<Edge>,
     /// The nodes where branches meet, with their orders.
     pub joins: Vec<Join>,

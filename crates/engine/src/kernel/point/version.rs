@@ -190,8 +190,8 @@ impl Version {
         counted
     }
 
-    /// Returns the filters of the program. For each filter: its name, the number of requests that
-    /// use it, and the number of blocks that arrived.
+    /// Returns the filters of the program, each with its name, the number of requests that use it,
+    /// and the number of blocks that arrived.
     pub(super) fn steps(&self) -> Vec<(String, usize, u64)> {
         let steps = self.fused.steps.iter().zip(&self.words).enumerate();
         let shown = |(number, (shared, word)): (
@@ -204,8 +204,8 @@ impl Version {
         steps.map(shown).collect()
     }
 
-    /// Returns the filters of a request. For each filter: its name, the number of requests that use
-    /// it, and the blocks that arrived for this request.
+    /// Returns the filters of a request, each with its name, the number of requests that use it,
+    /// and the blocks that arrived for this request.
     pub(super) fn steps_of_request(
         &self,
         line: u32,
