@@ -21,15 +21,15 @@ use std::cell::UnsafeCell;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-/// No thread has used the object yet.
+/// State of a lock that no thread has used yet.
 const UNOWNED: u64 = 0;
-/// Every thread takes the lock by an atomic exchange.
+/// State of a lock that every thread takes by an atomic exchange.
 const SHARED: u64 = 1;
-/// A thread is about to replace the owner.
+/// State of a lock whose owner is about to be replaced by another thread.
 const MOVING: u64 = 2;
-/// The owner with the first record. Owners with later records have the following numbers.
+/// Number of the owner with the first record. Owners with later records have the following numbers.
 const FIRST_OWNER: u64 = 3;
-/// The number of a thread without a record, which never becomes an owner.
+/// Number of a thread without a record, which never becomes an owner.
 const NO_RECORD: u64 = u64::MAX;
 
 /// Number of changes of the owner after which the lock becomes shared. Each change costs a few
@@ -45,7 +45,7 @@ const HELD_MAX: usize = 4;
 pub(crate) struct Record {
     /// Addresses of the locks; 0 for none.
     held: [AtomicU64; HELD_MAX],
-    /// 1 if a thread has this record.
+    /// 1 if the record belongs to a thread.
     #[cfg_attr(loom, allow(dead_code, reason = "the models assign records themselves"))]
     taken: AtomicU32,
 }
@@ -59,7 +59,7 @@ pub(crate) struct Record {
 // One cache line, so that ends used by different threads do not disturb each other.
 #[repr(align(64))]
 pub struct BiasedLock<T> {
-    /// `UNOWNED`, `SHARED`, `MOVING`, or the owner.
+    /// State of the lock: `UNOWNED`, `SHARED`, `MOVING`, or the number of the owner.
     owner: AtomicU64,
     /// 1 while a thread holds a shared lock.
     locked: AtomicU32,
@@ -74,7 +74,7 @@ unsafe impl<T: Send> Sync for BiasedLock<T> {}
 /// Exclusive access to the value of a [`BiasedLock`] until dropped.
 pub struct BiasedGuard<'a, T> {
     lock: &'a BiasedLock<T>,
-    /// The place in the owner's record; `None` in a shared lock.
+    /// Entry for the lock in the owner's record; `None` if the lock is shared.
     held: Option<&'a AtomicU64>,
     /// Marker that keeps the guard in the thread that took it, because the guard uses that thread's
     /// record.

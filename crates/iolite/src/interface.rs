@@ -85,9 +85,9 @@ pub trait StreamReader: fmt::Debug {
         Ok(None)
     }
 
-    /// Lends up to `max` bytes of several blocks that lie one after the other, and the length of
-    /// each block but the last. Returns `None` if fewer than two blocks do; then [`lend`] may lend
-    /// one.
+    /// Lends up to `max` bytes of several adjacent blocks. Also returns the length of each block
+    /// except the last one, which may be shorter. Returns `None` if there are not at least two such
+    /// blocks; [`lend`] may then lend one.
     ///
     /// [`lend`]: StreamReader::lend
     fn lend_run(&mut self, _max: usize) -> Result<Option<(Lent<'_>, usize)>, Fault> {
@@ -145,8 +145,9 @@ pub trait StreamWriter: fmt::Debug {
         Ok(None)
     }
 
-    /// Forwards lent blocks of `block` bytes each, from the first on, without waiting. Returns the
-    /// number of bytes forwarded, 0 if [`accept`] must forward the first block.
+    /// Forwards lent blocks of `block` bytes each, beginning with the first one, without waiting.
+    /// Returns the number of bytes forwarded, which is 0 if the first block must be forwarded by
+    /// [`accept`].
     ///
     /// [`accept`]: StreamWriter::accept
     fn accept_run(&mut self, _lent: &Lent<'_>, _block: usize) -> Result<usize, Fault> {

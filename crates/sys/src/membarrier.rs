@@ -1,9 +1,10 @@
 //! Memory barriers that one thread executes on behalf of all threads of the process, by
 //! membarrier(2).
 //!
-//! A protocol between a frequent and a rare party needs a full barrier on both sides. With
-//! [`order_all_threads`] the rare party pays for both (some microseconds), and the frequent party
-//! needs only a barrier against reordering by the compiler.
+//! Some protocols between a party that runs often and a party that runs rarely need a full barrier
+//! on both sides. With [`order_all_threads`], the party that runs rarely pays for both barriers (a
+//! few microseconds), and the party that runs often needs only a barrier against reordering by the
+//! compiler.
 
 use std::sync::OnceLock;
 
@@ -13,15 +14,16 @@ const PRIVATE_EXPEDITED: i32 = 1 << 3;
 /// The command that registers the process for [`PRIVATE_EXPEDITED`].
 const REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
 
-/// Returns true if the kernel lets this process use [`order_all_threads`]. Asks once.
+/// Returns true if the kernel lets this process use [`order_all_threads`]. Asks the kernel only
+/// once.
 #[must_use]
 pub fn is_supported() -> bool {
     static SUPPORTED: OnceLock<bool> = OnceLock::new();
     *SUPPORTED.get_or_init(|| call(REGISTER_PRIVATE_EXPEDITED))
 }
 
-/// Makes every running thread of this process pass a full memory barrier; threads that do not run
-/// pass one before they do. Returns false if the kernel refuses.
+/// Makes every running thread of this process pass a full memory barrier. A thread that is not
+/// running passes one before it next runs. Returns false if the kernel refuses.
 #[must_use]
 pub fn order_all_threads() -> bool {
     // A child of fork(2) may have to register again.

@@ -61,8 +61,8 @@ impl<'a> AggregateBlocks<'a> {
         }
     }
 
-    /// Returns a pointer to up to `max` bytes of the current slice; `None` if no other process can
-    /// get its memory, and at the end.
+    /// Returns a pointer to up to `max` bytes of the current slice; `None` at the end, or if the
+    /// memory of the slice cannot be granted to other processes.
     #[inline]
     fn lend_piece(&self, max: usize) -> Option<Lent<'_>> {
         let lease = self.lease.filter(|lease| lease.memory().can_be_granted())?;

@@ -225,8 +225,8 @@ fn e6_every_source_splices_into_every_destination() {
     }
 }
 
-/// Splices of random lengths move files as runs of blocks. The reader gets each byte once, in
-/// blocks that neither a run nor a full ring has changed.
+/// Splices of random lengths move files as runs of adjacent blocks. The reader gets each byte once,
+/// in blocks that neither a run nor a full ring has changed.
 #[test]
 fn e2_runs_of_blocks_arrive_as_single_blocks_do() {
     let mut random = Random::replayable();

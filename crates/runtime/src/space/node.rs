@@ -197,7 +197,7 @@ impl Node {
     }
 
     /// Returns true if a tap can read the output of the node. Returns false for ring ends and
-    /// dispatchers. The output of a replica is its share of the filter's output.
+    /// dispatchers. At a replica, the tap reads the replica's share of the filter's output.
     pub const fn accepts_taps(&self) -> bool {
         let section = matches!(self.operator, Operator::Section(_) | Operator::OperandSection(_));
         let part = section || matches!(self.operator, Operator::Source(_) | Operator::Filter(_));

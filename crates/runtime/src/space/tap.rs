@@ -77,15 +77,15 @@ pub struct TapStats {
     pub frames: u64,
     /// Number of frames skipped because the backlog was full.
     pub skipped: u64,
-    /// Numbers of the skipped blocks; blocks are counted over the output of the node. Empty for a
-    /// node with replicas, whose blocks have no common order.
+    /// Numbers of the skipped blocks in the output of the node. Empty if the node has replicas,
+    /// because their blocks have no common order.
     pub missing: LossRanges,
     /// Number of blocks without a frame, or with a link type other than that of the first frame.
     pub no_frame: u64,
     /// Number of messages that were truncated or dropped because they were too long, or because too
     /// many were in progress.
     pub cut: u64,
-    /// Reason for the end of the tap; `None` while it runs.
+    /// Reason why the tap has ended; `None` while it runs.
     pub over: Option<TapEnd>,
 }
 
@@ -111,7 +111,7 @@ pub struct Tap {
     ended: mpsc::Receiver<()>,
 }
 
-/// The end of a tap in a space, which sends records to the writing thread.
+/// The part of a tap that belongs to a space and sends records to the writing thread.
 #[derive(Debug)]
 pub struct TapFeed {
     pub(super) shared: Arc<TapState>,
@@ -151,7 +151,7 @@ impl RecordForm {
     }
 }
 
-/// Records that a space sends to the thread of a tap.
+/// A message with records, which a space sends to the thread of a tap.
 #[derive(Debug)]
 pub(super) struct Records {
     /// Number of the replica that emitted the blocks.
@@ -190,9 +190,10 @@ impl TapState {
 }
 
 impl Tap {
-    /// Creates a tap that writes blocks into this pipe: in one form, or in a form for each replica
-    /// of the node. Returns its handle, and its end in the space of each replica. The ends send
-    /// blocks with these classes, or those that at least one arc accepts.
+    /// Creates a tap that writes blocks into this pipe: in one form or, if the node has replicas,
+    /// in one form for each replica. Returns the tap's handle, and a feed for the space of each
+    /// replica. The feeds send the blocks with these classes, or by default the blocks that at
+    /// least one arc accepts.
     ///
     /// # Errors
     ///
