@@ -90,6 +90,7 @@ const SKIPPED_COMMANDS: &[(&str, &str)] = &[
     ("head -3 pipes/", OF_ONE_MOUNT),
     ("head -2 pipes/", OF_ONE_MOUNT),
     ("cat pipes/", OF_ONE_MOUNT),
+    ("chmod 755 pipes/", OF_ONE_MOUNT),
     ("umount pipes", OF_ONE_MOUNT),
 ];
 
