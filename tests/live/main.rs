@@ -24,6 +24,7 @@ mod frames;
 mod hostile;
 mod kernel;
 mod kernel_redirect;
+mod kernel_streams;
 mod live_changes;
 mod long_requests;
 mod nginx;

@@ -56,7 +56,7 @@ for thread in threads: thread.join()
 ";
 
 /// A process that is killed on drop.
-struct Guard(Child);
+pub(crate) struct Guard(Child);
 
 impl Drop for Guard {
     fn drop(&mut self) {
@@ -66,7 +66,7 @@ impl Drop for Guard {
 }
 
 /// A mount that is removed on drop.
-struct Mounted(PathBuf);
+pub(crate) struct Mounted(pub(crate) PathBuf);
 
 impl Mounted {
     fn number(&self, name: &str) -> u64 {
@@ -83,12 +83,12 @@ impl Drop for Mounted {
     }
 }
 
-fn spawn(mut command: Command) -> Guard {
+pub(crate) fn spawn(mut command: Command) -> Guard {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     Guard(command.spawn().expect("a program"))
 }
 
-fn streamline(words: &[&str], daemon: &str) -> Command {
+pub(crate) fn streamline(words: &[&str], daemon: &str) -> Command {
     let mut command = Command::new(streamline_program());
     command.args(words).env("STREAMLINE_DAEMON", daemon);
     command

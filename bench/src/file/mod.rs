@@ -1,13 +1,13 @@
 //! `bench file`: unmodified system programs on cached files, with and without the preloaded
 //! library. [SL fig. 16; IOL fig. 8], goals G12, G13; FEATURES E5, G4
 //!
-//! * `cat f | grep x | wc -l` over streams, over pipes, and as `grep x f | wc -l`, where the file
-//! itself does not pass through a pipe; on one processor and on two. The mechanism alone is the
-//! same work in three threads over two streams; the programs must reach 0.8 of its rate.
+//! - `cat f | grep x | wc -l` over streams, over pipes, and as `grep x f | wc -l`, where the file
+//!   itself does not pass through a pipe; on one processor and on two. The mechanism alone is the
+//!   same work in three threads over two streams; the programs must reach 0.8 of its rate.
 //!
-//! * `dd` from file to file at growing block sizes, with and without copies into its buffer, by the
-//! throughput that dd reports; and the same file dbuf in a process that keeps the mapping for
-//! many copies ("kept").
+//! - `dd` from file to file at growing block sizes, with and without copies into its buffer, by the
+//!   throughput that dd reports; and the same file dbuf in a process that keeps the mapping for
+//!   many copies ("kept").
 //!
 //! The text is generated: lines of 100 bytes, 2 % of which match.
 

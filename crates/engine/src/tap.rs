@@ -11,6 +11,7 @@ use runtime::commands::CommandError;
 use runtime::space::select::SelectedClasses;
 use runtime::space::tap::{OverrunPolicy, Tap, TapOrigin, TapStart};
 use runtime::space::tap_form::{MessageGatherer, TapForm};
+use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -96,6 +97,7 @@ impl Live {
     pub fn tap(&self, wanted: TapRequest, limit: Duration) -> Result<(Tap, TapStart), TapError> {
         let TapRequest { node, classes, form, since, policy, patience, pipe } = wanted;
         let number = self.node_number(node.as_ref())?;
+        self.check_blocks_leave_kernel(number)?;
         let selects = classes.as_deref().is_some_and(|label| !label.is_empty());
         if since.is_some() && (form != StreamForm::Capture || selects) {
             let why = "the path keeps frames: only a capture of all blocks of a node can begin in \
@@ -169,6 +171,40 @@ impl Live {
             )));
         }
         Ok(state.ids.nodes[at.0])
+    }
+
+    /// Fails if the filters that follow a source run in the kernel, and pass nothing on to a
+    /// process.
+    fn check_blocks_leave_kernel(&self, number: usize) -> Result<(), TapError> {
+        let (Some(plan), Some(source)) = (self.plan(), self.node_with_number(number)) else {
+            return Ok(());
+        };
+        let in_kernel = |node: NodeId| plan.space_of(node).kind == SpaceKind::Kernel;
+        let (mut open, mut last) = (vec![source], None);
+        let mut known: HashSet<NodeId> = HashSet::from([source]);
+        while let Some(node) = open.pop() {
+            for to in plan.graph.outputs(node).map(|edge| edge.to) {
+                if !in_kernel(to) {
+                    return Ok(());
+                }
+                last = Some(to);
+                open.extend(known.insert(to).then_some(to));
+            }
+        }
+        let Some(last) = last else { return Ok(()) };
+        let (source, last) = (plan.graph.node(source).name(), plan.graph.node(last).name());
+        Err(TapError::Closed(format!(
+            "all blocks of `{source}` stay in the kernel, where `{last}` runs: move it out first \
+             (`streamline set PATH move {last} process`)"
+        )))
+    }
+
+    /// Returns a node in the kernel that follows a node, if there is one.
+    pub(crate) fn kernel_successor(&self, number: usize) -> Option<String> {
+        let (plan, node) = (self.plan()?, self.node_with_number(number)?);
+        let mut following = plan.graph.outputs(node).map(|edge| edge.to);
+        let found = following.find(|to| plan.space_of(*to).kind == SpaceKind::Kernel)?;
+        Some(plan.graph.node(found).name().to_owned())
     }
 
     /// Returns the classes that a label selects among the blocks leaving a node.

@@ -33,6 +33,12 @@ impl Live {
         limit: Duration,
     ) -> Result<WriterSocket, TapError> {
         let number = self.node_number(wanted.node.as_ref())?;
+        if let Some(filter) = self.kernel_successor(number) {
+            return Err(TapError::Closed(format!(
+                "`{filter}` runs in the kernel, and would not get what is written: move it out \
+                 first (`streamline set PATH move {filter} process`)"
+            )));
+        }
         let form = self.written_form(number, wanted.capture)?;
         let class = self.written_class(number, &wanted.class)?;
         let here = (0..self.spaces().len()).find(|space| {

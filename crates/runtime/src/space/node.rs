@@ -204,9 +204,13 @@ impl Node {
         part && !self.has_moved
     }
 
-    /// Returns true if writers can add blocks to the output of the node.
+    /// Returns true if writers can add blocks to the output of the node. The blocks of a source
+    /// that chooses their arcs have passed filters elsewhere, as in the kernel, which written
+    /// blocks would bypass.
     pub(super) fn can_be_written(&self) -> bool {
-        self.accepts_taps() && self.process().is_none()
+        let chooses_arc =
+            matches!(&self.operator, Operator::Source(part) if part.properties.chooses_arc);
+        self.accepts_taps() && self.process().is_none() && !chooses_arc
     }
 
     /// Returns the blocks that writers outside the path have added to the output.

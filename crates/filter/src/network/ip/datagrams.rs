@@ -19,8 +19,7 @@ use crate::prelude::*;
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Maximum number of fragments of a datagram: enough for the longest datagram in fragments of 64
-/// bytes.
+/// Maximum number of fragments of a datagram: enough for the longest one in pieces of 64 bytes.
 pub(super) const FRAGMENTS_MAX: u32 = 1024;
 
 /// Minimum interval between scans for expired datagrams, in ns.
