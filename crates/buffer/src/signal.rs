@@ -103,7 +103,8 @@ impl Doorbell {
         self.word.load(Ordering::Relaxed) & WAITING != 0
     }
 
-    /// Blocks until a notification after the ticket was issued. May wake spuriously.
+    /// Blocks until a notification arrives that was sent after the ticket was issued. May return
+    /// spuriously.
     pub fn sleep(&self, ticket: Ticket) {
         self.wait(ticket, None);
     }

@@ -118,7 +118,7 @@ struct PipeShape {
 
 const MAGIC: u64 = u64::from_le_bytes(*b"SL pipe1");
 const CAPACITY_MAX: u64 = 1 << 40;
-/// Capacity of a ring that sizes itself.
+/// Value of the capacity that requests a ring that sizes itself.
 const SELF_SIZING: u64 = 0;
 
 impl PipeShape {

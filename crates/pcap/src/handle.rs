@@ -1,4 +1,4 @@
-//! The handles of the program that this library knows, by address.
+//! Table of the program's capture handles that this library serves, by address.
 //!
 //! The table is static and is searched without a lock, so that `pcap_breakloop` can use it in a
 //! signal handler. A handle for which there is no room is left to libpcap.

@@ -62,7 +62,7 @@ pub enum Text {
     Blocks,
     /// The length in bytes of the blocks that a node has received or made.
     Bytes,
-    /// The time in filters per block, in ns.
+    /// Mean time that a filter spends on a block, in ns.
     NsPerBlock,
     /// The number of blocks lost for a reason, by the name of the reason.
     Lost(String),

@@ -32,7 +32,7 @@ struct OpenWriter {
     totals: Arc<Totals>,
     /// Writes that wait for room, oldest first.
     waiting: VecDeque<WaitingWrite>,
-    /// Number under which callers of poll(2) wait, if any do.
+    /// Poll handle (`kh`) that is notified when there is room, or `None` if no caller polls.
     wake: Option<u64>,
     watched: bool,
     /// True if the file is closed, and its end waits for room.
@@ -231,7 +231,8 @@ impl OpenWriter {
         self.socket.end().unwrap_or(true)
     }
 
-    /// Returns the events of poll(2) now. A write to a path that has ended fails at once.
+    /// Returns the events of poll(2) that are ready. A write to a path that has ended fails at
+    /// once.
     fn events(&self) -> u32 {
         match sys::poll::writable(&self.socket, Duration::ZERO) {
             true => WRITABLE,

@@ -38,7 +38,7 @@ pub struct SpaceCounters {
     pub(crate) nodes: Vec<CountedNode>,
     /// Edges of removed nodes.
     pub(crate) edges: Vec<Edge>,
-    /// Continuations of kernel edges in user space, including those of removed nodes.
+    /// Edges of kernel programs that continue in user space, including those of removed nodes.
     pub(crate) continuations: Vec<KernelContinuation>,
     pub(crate) imported: Vec<ImportCounters>,
     /// Reports, each with the index of its node; `usize::MAX` for removed nodes.

@@ -285,7 +285,7 @@ pub unsafe extern "C" fn readv(fd: c_int, pieces: *const IoVec, count: c_int) ->
     }
 }
 
-/// `writev(2)`: to an edge, writes buffer by buffer.
+/// Replaces `writev(2)`. To an edge, writes the buffers one at a time.
 ///
 /// # Safety
 /// `pieces` must point to `count` buffers (X3), all of which must be readable (X2).

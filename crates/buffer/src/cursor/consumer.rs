@@ -8,7 +8,7 @@ use crate::{Fault, Policy, ReaderCounts};
 use abi::ring::{CLOSED, SWITCHED, reader, writer};
 use std::sync::Arc;
 
-/// A reader's cursor of a ring.
+/// A reader's cursor in a ring.
 #[derive(Debug)]
 pub struct Consumer {
     pub store: Arc<RingMemory>,

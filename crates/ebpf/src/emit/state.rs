@@ -127,7 +127,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.compare_exchange(other);
     }
 
-    /// Reads the monotonic clock in ns. A call took 32 ns where it was measured.
+    /// Emits a read of the monotonic clock, in ns. Each call of the helper took 32 ns in a
+    /// measurement.
     pub fn now(&mut self) -> Wide<'s> {
         self.builder().call(Helper::KtimeNs);
         self.keep_wide()

@@ -144,7 +144,7 @@ impl Service {
         }
     }
 
-    /// Fails if a caller has hung up, because it no longer waited for this process.
+    /// Fails if the caller has disconnected and no longer waits for the reply.
     fn check_caller_waits(&self, id: u64) -> Result<(), Fault> {
         let caller = self.clients.get(&id);
         let gone = caller.is_none_or(|caller| sys::local_socket::is_gone(&caller.connection));

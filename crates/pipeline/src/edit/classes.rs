@@ -19,7 +19,8 @@ fn label_of(output: &NodeOutput) -> Result<Label, InvalidEdit> {
     parse_label(output.class.as_deref().unwrap_or_default())
 }
 
-/// Returns the spans of the filters that receive arcs with the label of an output.
+/// Returns the spans of the filters directly downstream of an output, over arcs with the label of
+/// the output.
 fn readers(request: &Request, output: &NodeOutput) -> Result<Vec<Span>, InvalidEdit> {
     let label = label_of(output)?.to_string();
     let parents = uses(request, find_filter(request, &output.node)?);

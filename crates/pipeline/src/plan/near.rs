@@ -33,7 +33,7 @@ pub enum ThreadPlacement {
 }
 
 impl Processors {
-    /// Returns a number of processors that share the last cache, for tests and examples.
+    /// Creates a set of `count` processors that share one last-level cache, for tests and examples.
     #[must_use]
     pub fn sharing(count: usize) -> Self {
         Self { allowed: (0..count).collect(), start: 0, sharers: (0..count).collect() }

@@ -99,8 +99,8 @@ impl Word {
 }
 
 impl ReplicaProgress {
-    /// Creates the progress of a chain of `copies` replicas, whose join sleeps on the doorbell
-    /// `join`.
+    /// Creates the progress tracker for a chain of `copies` replicas. The join sleeps on the
+    /// doorbell `join`.
     pub fn new(copies: usize, join: Arc<Doorbell>) -> Self {
         let copies = (0..copies).map(|_| ReplicaState::default()).collect();
         let [shared, awaited, closed, clock] = std::array::from_fn(|_| Word::default());

@@ -158,7 +158,7 @@ struct Programs {
     /// Input halves of programs that have not exited. The flag is true once [`Demand`] has been
     /// told that the program has closed its input.
     inputs: Vec<(arc::NodeId, bool)>,
-    /// Halves of programs that hot swaps have removed.
+    /// Input and output nodes of programs (`exec`) that hot swaps have removed.
     gone: Vec<Node>,
 }
 

@@ -286,7 +286,7 @@ impl EditBackend for InPlaceEdit<'_> {
     }
 }
 
-/// An edit in a copy.
+/// An edit by copy: the first write copies the block into a draft, which the edit then changes.
 struct CopyEdit<'b> {
     old: &'b [u8],
     work: &'b Pool,

@@ -1,4 +1,4 @@
-//! Generator for tests of MPLS labels and of PPP over Ethernet, whose headers have a fixed length.
+//! Code generation for the primitives `mpls` and `pppoe`, whose headers have a fixed length.
 
 use super::super::condition::Condition;
 use super::link_protocol::{IP, IP6};
