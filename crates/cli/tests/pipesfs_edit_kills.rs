@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::mounted::{Mounted, Reader};
+use common::mounted::{Mounted, Reader, signal, stop};
 use common::{Folder, Guard};
 use std::fs;
 use std::process::{Command, Stdio};
@@ -60,24 +60,6 @@ impl Scene {
         let request = line.find("generate").map(|at| &line[at..]).unwrap();
         request.replace("sample 7", if path == "giver" { "sample 2" } else { "sample 3" })
     }
-}
-
-fn signal(name: &str, process: u32) {
-    let process = process.to_string();
-    assert!(Command::new("kill").args([name, &process]).status().unwrap().success());
-}
-
-/// Stops a process, and waits until each of its threads is stopped.
-fn stop(process: u32) {
-    signal("-STOP", process);
-    let is_stopped = |thread: fs::DirEntry| {
-        let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-        stat.rsplit(") ").next().is_some_and(|state| state.starts_with('T'))
-    };
-    wait_until("all threads are stopped", || {
-        let threads = fs::read_dir(format!("/proc/{process}/task")).unwrap();
-        threads.flatten().all(is_stopped)
-    });
 }
 
 /// Waits until the server has a thread that edits.

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::mounted::{Mounted, Reader, run_in};
+use common::mounted::{Mounted, Reader, run_in, signal, stop};
 use common::{Folder, Guard};
 use std::collections::BTreeSet;
 use std::fs;
@@ -66,24 +66,6 @@ impl Edited {
     fn error(&self) -> String {
         self.mounted.text(".error")
     }
-}
-
-fn signal(name: &str, process: u32) {
-    let process = process.to_string();
-    assert!(Command::new("kill").args([name, &process]).status().unwrap().success());
-}
-
-/// Stops a process, and waits until each of its threads is stopped.
-fn stop(process: u32) {
-    signal("-STOP", process);
-    let is_stopped = |thread: fs::DirEntry| {
-        let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-        stat.rsplit(") ").next().is_some_and(|state| state.starts_with('T'))
-    };
-    wait_until("all threads are stopped", || {
-        let threads = fs::read_dir(format!("/proc/{process}/task")).unwrap();
-        threads.flatten().all(is_stopped)
-    });
 }
 
 /// Returns the error number of an operation.

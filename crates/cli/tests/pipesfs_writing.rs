@@ -6,7 +6,7 @@
 mod common;
 
 use common::Folder;
-use common::mounted::{Mounted, Reader, run_in};
+use common::mounted::{Mounted, Reader, run_in, signal, stop};
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -121,7 +121,7 @@ fn b7_slow_path_makes_writers_wait_and_a_signal_ends_the_wait() {
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
     let path = folder.spawn_named("slow", "buffer slow link=none | count");
     wait_until("it is shown", || mounted.path("slow/buffer:slow").is_dir());
-    let number = path.0.id().to_string();
+    let process = path.0.id();
     let all = mounted.path("slow/buffer:slow/all");
     let mut open = OpenOptions::new();
     let mut nonblocking = open.write(true).custom_flags(O_NONBLOCK).open(&all).unwrap();
@@ -129,11 +129,8 @@ fn b7_slow_path_makes_writers_wait_and_a_signal_ends_the_wait() {
     blocking.args(["-c", "exec head -c 100000000 /dev/zero > slow/buffer:slow/all"]);
     blocking.current_dir(&mounted.directory).stderr(Stdio::null());
     // The process of the path is stopped, so it takes nothing.
-    let signal = |name: &str, process: &str| {
-        assert!(Command::new("kill").args([name, process]).status().unwrap().success());
-    };
     let _quiet = writer(&all);
-    signal("-STOP", &number);
+    stop(process);
     let piece = [0u8; 100_000];
     let mut written = 0;
     let full = loop {
@@ -155,22 +152,22 @@ print(len(poll.poll(0)), len(poll.poll(30000)), file=sys.stderr)";
         let mut waiting = Reader(waiting.stderr(Stdio::piped()).spawn().unwrap());
         let waits = || in_file_system(waiting.0.id(), "poll");
         wait_until("it polls", waits);
-        signal("-CONT", &number);
+        signal("-CONT", process);
         let mut told = String::new();
         waiting.0.stderr.take().unwrap().read_to_string(&mut told).unwrap();
         assert_eq!(told.trim(), "0 1");
     } else {
-        signal("-CONT", &number);
+        signal("-CONT", process);
     }
     wait_until("it is emitted", || mounted.number("slow/buffer:slow/stats/bytes") == written);
     // A blocked write ends with a signal.
     let mut blocked = Reader(blocking.spawn().unwrap());
     wait_until("it writes", || mounted.number("slow/buffer:slow/stats/bytes") > written);
-    signal("-STOP", &number);
+    stop(process);
     wait_until("it waits", || in_file_system(blocked.0.id(), "fuse"));
-    signal("-TERM", &blocked.0.id().to_string());
+    signal("-TERM", blocked.0.id());
     wait_until("the signal ends it", || blocked.0.try_wait().unwrap().is_some());
-    signal("-CONT", &number);
+    signal("-CONT", process);
     wait_balanced(&mounted, "slow/buffer:slow");
 }
 
@@ -224,7 +221,11 @@ fn b7_killed_server_ends_sessions_and_not_the_path() {
         server.0.wait().unwrap();
         assert!(open.write_all(b"x").is_err(), "round {round}");
         drop(open);
-        assert!(Command::new("umount").arg(&mounted.directory).status().unwrap().success());
+        // Programs that other tests start hold the file until they call exec.
+        wait_until("it is unmounted", || {
+            let mut umount = Command::new("umount");
+            umount.arg(&mounted.directory).stderr(Stdio::null()).status().unwrap().success()
+        });
     }
     assert!(folder.run(&["ps"]).out.contains(" served "));
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use testkit::need;
+use testkit::{need, wait_until};
 
 /// A mount that is removed on drop.
 pub(crate) struct Mounted {
@@ -67,4 +67,23 @@ impl Drop for Reader {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// Sends a signal, such as `-STOP`, to a process.
+pub(crate) fn signal(name: &str, process: u32) {
+    let process = process.to_string();
+    assert!(Command::new("kill").args([name, &process]).status().unwrap().success());
+}
+
+/// Stops a process, and waits until each of its threads is stopped.
+pub(crate) fn stop(process: u32) {
+    signal("-STOP", process);
+    let is_stopped = |thread: fs::DirEntry| {
+        let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        stat.rsplit(") ").next().is_some_and(|state| state.starts_with('T'))
+    };
+    wait_until("all threads are stopped", || {
+        let threads = fs::read_dir(format!("/proc/{process}/task")).unwrap();
+        threads.flatten().all(is_stopped)
+    });
 }
