@@ -9,7 +9,7 @@ use common::mounted::{Mounted, Reader, signal, stop};
 use common::{Folder, Guard};
 use std::fs;
 use std::process::{Command, Stdio};
-use testkit::{need, wait_until};
+use testkit::wait_until;
 
 const GIVER: &str = "generate rate=1000 | (udp | count) + (sample 2 | inspect)";
 const TAKER: &str = "generate rate=500 | sample 3 | discard";
@@ -27,13 +27,9 @@ struct Scene {
 impl Scene {
     /// Starts everything; reports a skip where that is impossible.
     fn new() -> Option<Self> {
-        need::require_root()?;
-        need::require_file("/dev/fuse")?;
         let folder = Folder::new();
+        let mounted = Mounted::without_server(&folder)?;
         let daemon = folder.daemon();
-        let directory = folder.path().join("pipes");
-        fs::create_dir(&directory).unwrap();
-        let mounted = Mounted { directory };
         let giver = folder.spawn_named("giver", GIVER);
         let taker = folder.spawn_named("taker", TAKER);
         let mut server = folder.streamline(&["mount", "--foreground", "pipes"]);

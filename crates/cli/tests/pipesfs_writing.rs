@@ -201,12 +201,7 @@ fn b7_end_of_the_path_ends_its_writers_with_a_reason() {
 fn b7_killed_server_ends_sessions_and_not_the_path() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
-    if need::require_root().is_none() || need::require_file("/dev/fuse").is_none() {
-        return;
-    }
-    let directory = folder.path().join("pipes");
-    fs::create_dir(&directory).unwrap();
-    let mounted = Mounted { directory };
+    let Some(mounted) = Mounted::without_server(&folder) else { return };
     let _path = folder.spawn_named("served", "buffer served link=stream | http | count");
     for round in 1..4 {
         let mut server = folder.streamline(&["mount", "--foreground", "pipes"]);

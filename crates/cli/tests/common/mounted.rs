@@ -15,15 +15,21 @@ pub(crate) struct Mounted {
 impl Mounted {
     /// Mounts as root; reports a skip where that is impossible.
     pub(crate) fn new(folder: &Folder, options: &[&str]) -> Option<Self> {
-        need::require_root()?;
-        need::require_file("/dev/fuse")?;
-        let directory = folder.path().join("pipes");
-        fs::create_dir(&directory).unwrap();
-        let mounted = Self { directory };
+        let mounted = Self::without_server(folder)?;
         let words = [&["mount"], options, &["pipes"]].concat();
         let ran = folder.run(&words);
         assert_eq!(ran.status, Some(0), "{}", ran.err);
         Some(mounted)
+    }
+
+    /// Creates the directory `pipes`, on which the test mounts itself; reports a skip where no
+    /// mount is possible.
+    pub(crate) fn without_server(folder: &Folder) -> Option<Self> {
+        need::require_root()?;
+        need::require_file("/dev/fuse")?;
+        let directory = folder.path().join("pipes");
+        fs::create_dir(&directory).unwrap();
+        Some(Self { directory })
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
