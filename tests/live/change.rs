@@ -264,10 +264,11 @@ impl LiveRequest {
         nodes.map(|id| plan.graph.node(*id).name().to_owned()).collect()
     }
 
-    /// Returns the number of blocks that the threads have received so far.
+    /// Returns the number of blocks that the sink `pcap` has received so far.
     pub(crate) fn blocks_received(&self) -> u64 {
         let ledger = self.live.counters(OPERATION_TIMEOUT).ledger;
-        ledger.filters.iter().map(|node| node.taken.blocks).sum()
+        let sink = ledger.filters.iter().find(|node| node.name == "pcap");
+        sink.map_or(0, |node| node.taken.blocks)
     }
 
     /// Stops the request, waits for its end, and returns its outcome.

@@ -65,6 +65,11 @@ impl RunningRequest {
         Self { lives, thread }
     }
 
+    /// Returns the handles of the request's connected components.
+    pub(crate) fn lives(&self) -> &[Live] {
+        &self.lives
+    }
+
     pub(crate) fn stop(self) -> Outcome {
         self.lives.iter().for_each(Live::stop);
         let outcome = self.thread.join().expect("a run");

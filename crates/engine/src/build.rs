@@ -198,6 +198,7 @@ impl Builder<'_> {
             listed: Arc::default(),
             kernel_exits,
             kernels: Arc::downgrade(&kernels),
+            final_kernel_counters: Vec::new(),
             starter: running::StarterState::Pending,
         };
         for (space, processor) in spaces.iter_mut().zip(self.processors(&shared)) {

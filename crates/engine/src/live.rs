@@ -4,7 +4,7 @@
 //! A [`Live`] outlives its path. An ended path answers [`CommandError::Ended`] and reports its
 //! final counters. [`runtime::commands`] describes how commands reach a space.
 
-use crate::kernel::{GenerationCounters, Kernel, ProgramTotals};
+use crate::kernel::{self, GenerationCounters, Kernel, ProgramTotals};
 use crate::path::GONE;
 use crate::path::running::RunningPath;
 use crate::path::starter::ThreadStarter;
@@ -13,6 +13,7 @@ use pipeline::graph::NodeId;
 use pipeline::plan::Plan;
 use runtime::commands::{CommandError, CommandQueue};
 use runtime::control::{Control, ControlEvent};
+use runtime::counters::SpaceCounters;
 use runtime::latency::{Breach, Latency};
 use runtime::ledger::Ledger;
 use runtime::report::{self, NodeReport};
@@ -150,6 +151,34 @@ impl Live {
         all
     }
 
+    /// Returns the counters of the kernel programs so far, or their final counters. `threads`
+    /// contains the counters of the threads. Blocks for at most `limit`.
+    fn kernel_space_counters(
+        &self,
+        threads: &[SpaceCounters],
+        limit: Duration,
+    ) -> Vec<SpaceCounters> {
+        let Some((whole, part)) = &self.whole else { return Vec::new() };
+        let running = {
+            let state = whole.state();
+            let Some(part) = state.parts.get(*part) else { return Vec::new() };
+            if !part.final_kernel_counters.is_empty() {
+                return part.final_kernel_counters.clone();
+            }
+            part.kernels.upgrade()
+        };
+        let Some(kernels) = running else { return Vec::new() };
+        kernel::query_counters(&kernels, threads, limit)
+    }
+
+    /// Stores the final counters of the kernel programs.
+    pub(crate) fn store_kernel_counters(&self, counted: Vec<SpaceCounters>) {
+        let Some((whole, number)) = &self.whole else { return };
+        if let Some(part) = whole.state().parts.get_mut(*number) {
+            part.final_kernel_counters = counted;
+        }
+    }
+
     /// Returns the latest automatic changes to the path, with their reasons.
     #[must_use]
     pub fn adapted(&self) -> Vec<String> {
@@ -239,10 +268,22 @@ impl Live {
         commands.ask(limit, order)
     }
 
-    /// Returns the counters of all spaces. `limit` is divided among the spaces; a space that does
-    /// not respond in its share of the time is reported with its previous counters.
+    /// Returns the counters of all spaces and kernel programs. `limit` is divided among the spaces;
+    /// a space that does not respond in its share of the time is reported with its previous
+    /// counters. Another process that runs a kernel program is queried for at most `limit`; if it
+    /// does not respond, the program's counters are lower bounds derived from the frames that
+    /// arrived.
     #[must_use]
     pub fn counters(&self, limit: Duration) -> Snapshot {
+        self.collect_counters(limit, true)
+    }
+
+    /// Returns the counters like [`Self::counters`], without those of kernel programs.
+    pub(crate) fn thread_counters(&self, limit: Duration) -> Snapshot {
+        self.collect_counters(limit, false)
+    }
+
+    fn collect_counters(&self, limit: Duration, with_kernel: bool) -> Snapshot {
         let all = self.command_queues();
         let at = sys::clock::monotonic();
         let share = limit / u32::try_from(all.len().max(1)).unwrap_or(u32::MAX);
@@ -281,6 +322,11 @@ impl Live {
             let last =
                 gone.into_iter().flatten().filter_map(|one| one.wait_for_end(Duration::ZERO));
             counted.extend(last);
+        }
+        if with_kernel {
+            // Programs write to the threads, so they are queried last.
+            let in_kernel = self.kernel_space_counters(&counted, limit);
+            counted.splice(0..0, in_kernel);
         }
         let mut reports = report::merge_reports(&counted);
         let mut ledger = report::merge_ledger(counted, true);

@@ -18,6 +18,7 @@ use crate::path::running::Kernels;
 use crate::path::starter::{EndedSpace, Thread, ThreadStarter};
 use endpoint::SourceCounters;
 use runtime::control::Control;
+use runtime::counters::SpaceCounters;
 use runtime::failure::PathFailure;
 use runtime::latency::{Breach, Latency};
 use runtime::ledger::Ledger;
@@ -160,7 +161,7 @@ pub fn run(paths: Vec<BuiltPath>, until: StopConditions<'_>) -> sys::Result<Outc
     lives.iter().for_each(|live| live.set_starter(None));
     let mut all = stopped.remains;
     all.sort_by_key(|(number, place, _)| (*number, *place));
-    let mut outcome = build_outcome(all, &kernels, stopped.early, begin);
+    let mut outcome = build_outcome(all, (&kernels, &lives), stopped.early, begin);
     if let Some(live) = lives.first() {
         use_plan_indices(live, &mut outcome);
         outcome.adapted = live.adapted();
@@ -239,7 +240,7 @@ pub fn run_alone(paths: Vec<BuiltPath>) -> Outcome {
         }
     }
     ended.sort_by_key(|(number, place, _)| (*number, *place));
-    let mut outcome = build_outcome(ended, &kernels, false, begin);
+    let mut outcome = build_outcome(ended, (&kernels, &lives), false, begin);
     lives.first().into_iter().for_each(|live| use_plan_indices(live, &mut outcome));
     outcome
 }
@@ -381,7 +382,7 @@ fn use_plan_indices(live: &Live, outcome: &mut Outcome) {
 
 fn build_outcome(
     ended: Vec<EndedSpace>,
-    kernels: &[Kernels],
+    (kernels, lives): (&[Kernels], &[Live]),
     stopped: bool,
     begin: u64,
 ) -> Outcome {
@@ -395,12 +396,16 @@ fn build_outcome(
         }
     }
     let kernels = kernels.iter().map(Some).chain(std::iter::repeat(None));
-    for (mut remains, kernels) in by_path.into_iter().zip(kernels) {
+    for (number, (mut remains, kernels)) in by_path.into_iter().zip(kernels).enumerate() {
         let kernels = kernels.map(|all| all.lock().unwrap_or_else(PoisonError::into_inner));
         let kernels = kernels.as_ref().map_or(&[][..], |kernels| kernels.as_slice());
         outcome.programs.extend(kernels.iter().map(Kernel::totals));
         let inside = kernels.iter().flat_map(|kernel| kernel.remains(&remains));
         let inside: Vec<Remains> = inside.collect();
+        let counted = inside.iter().map(SpaceCounters::from).collect();
+        if let Some(live) = lives.get(number) {
+            live.store_kernel_counters(counted);
+        }
         remains.splice(0..0, inside);
         let programs = remains::finish_programs(&remains);
         outcome.ledger.add(report::final_ledger(&remains));

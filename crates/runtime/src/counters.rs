@@ -192,6 +192,13 @@ impl SpaceCounters {
         }
     }
 
+    /// Returns the totals that this space has received from the kernel program of a source, given
+    /// by its planned index, or `None` if it reads no such program.
+    pub fn received_from_kernel(&self, source: usize) -> Option<&SourceCounters> {
+        let receives = |node: &&CountedNode| node.transport && node.filtered.planned == source;
+        self.nodes.iter().find(receives).and_then(|node| node.seen.as_ref())
+    }
+
     /// Returns the number of blocks that have entered the space from its sources and rings.
     pub fn position(&self) -> u64 {
         let given = self.nodes.iter().filter_map(|node| node.seen.as_ref());

@@ -64,18 +64,19 @@ fn add_rows(to: &mut Report, more: Report) {
     }
 }
 
-/// Collects the counters of a space that has ended.
-fn final_counters(remains: &Remains) -> SpaceCounters {
-    let failed = remains.failure.is_some();
-    let kernel_counts = remains.kernel_counts.clone();
-    let (nodes, imported) = (&remains.nodes, remains.imported.clone());
-    SpaceCounters { kernel_counts, ..SpaceCounters::new(nodes, imported, &remains.retired, failed) }
+impl From<&Remains> for SpaceCounters {
+    fn from(remains: &Remains) -> Self {
+        let failed = remains.failure.is_some();
+        let kernel_counts = remains.kernel_counts.clone();
+        let (nodes, imported) = (&remains.nodes, remains.imported.clone());
+        Self { kernel_counts, ..Self::new(nodes, imported, &remains.retired, failed) }
+    }
 }
 
 /// Returns the ledger of a path that has ended.
 #[must_use]
 pub fn final_ledger(remains: &[Remains]) -> Ledger {
-    merge_ledger(remains.iter().map(final_counters).collect(), false)
+    merge_ledger(remains.iter().map(SpaceCounters::from).collect(), false)
 }
 
 /// Returns the ledger of a path from the counters of its spaces. If `runs` is true, the path still
@@ -102,7 +103,7 @@ pub fn merge_ledger(spaces: Vec<SpaceCounters>, runs: bool) -> Ledger {
                 ledger.add_edge(edge);
             }
             for exit in kernel_counts.exits {
-                ledger.add_edge(complete_kernel_edge(exit, &continuations));
+                ledger.add_edge(complete_kernel_edge(exit, &continuations, runs));
             }
         }
         ledger.edges.extend(space.edges);
@@ -157,15 +158,25 @@ pub fn merge_ledger(spaces: Vec<SpaceCounters>, runs: bool) -> Ledger {
 
 /// Completes an edge that begins in the kernel with the counts of its continuations in user space.
 /// The ledger compares the amount put by the kernel program with the amount taken by the nodes
-/// after the source, not with the source's own counts.
-fn complete_kernel_edge(exit: ExitEdge, continuations: &[KernelContinuation]) -> Edge {
+/// after the source, not with the source's own counts. If `runs` is true, the edge holds the blocks
+/// that are neither taken nor dropped.
+fn complete_kernel_edge(exit: ExitEdge, continuations: &[KernelContinuation], runs: bool) -> Edge {
     let ExitEdge { name, mut edge } = exit;
     edge.taken = Amount::default();
     for (_, rose) in continuations.iter().filter(|(other, _)| *other == name) {
         edge.taken += rose.taken;
         edge.dropped.extend(rose.dropped.iter().copied());
     }
+    if runs {
+        edge.resident = rest_of(&edge);
+    }
     edge
+}
+
+/// Returns the blocks of an edge that were put on it, and neither taken nor dropped.
+fn rest_of(edge: &Edge) -> Amount {
+    let gone = edge.dropped.iter().map(|(_, amount)| *amount).sum::<Amount>() + edge.taken;
+    edge.put.saturating_sub(gone)
 }
 
 /// Returns the reports of the filters, merged over the spaces.
@@ -182,14 +193,7 @@ fn complete_ring_edge(
 ) -> Edge {
     let far = imported.iter().find(|imported| imported.planned == edge.planned);
     (edge.to, edge.taken) = far.map(|far| (far.name.clone(), far.taken)).unwrap_or_default();
-    let gone: Amount = edge.dropped.iter().fold(edge.taken, |gone, (_, amount)| Amount {
-        blocks: gone.blocks + amount.blocks,
-        bytes: gone.bytes + amount.bytes,
-    });
-    let resident = Amount {
-        blocks: edge.put.blocks.saturating_sub(gone.blocks),
-        bytes: edge.put.bytes.saturating_sub(gone.bytes),
-    };
+    let resident = rest_of(&edge);
     if runs {
         edge.resident = resident;
     } else if failed && resident.blocks > 0 {

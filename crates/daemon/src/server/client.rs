@@ -28,6 +28,8 @@ pub(super) struct Client {
     pub(super) kept: Option<KnownState>,
     /// True while a reply of the kernel thread is outstanding.
     pub(super) waits_for_kernel: bool,
+    /// True while a report of the counters of the client's request is outstanding.
+    pub(super) waits_for_counters: bool,
     /// Messages received while a reply of the kernel thread is outstanding.
     pub(super) deferred: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
 }
@@ -79,6 +81,7 @@ impl Client {
             line: RequestState::None,
             kept: None,
             waits_for_kernel: false,
+            waits_for_counters: false,
             deferred: VecDeque::new(),
         }
     }

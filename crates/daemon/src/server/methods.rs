@@ -112,6 +112,7 @@ impl Server {
             }
             "Switch" => call.deserialize_parameters().and_then(|NoParameters {}| self.switch(id)),
             "Detach" => call.deserialize_parameters().and_then(|NoParameters {}| self.detach(id)),
+            "Count" => call.deserialize_parameters().and_then(|NoParameters {}| self.count(id)),
             "Sharing" => {
                 call.deserialize_parameters().and_then(|NoParameters {}| self.queue_report(id))
             }

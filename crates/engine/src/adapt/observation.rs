@@ -40,7 +40,7 @@ impl CounterSnapshot {
                     live.execute(number, limit, |space: &mut Space| space.time_spent()).ok()?,
                 ));
             }
-            ledger.add(live.counters(limit).ledger);
+            ledger.add(live.thread_counters(limit).ledger);
             in_kernel.extend(live.kernel_counters());
         }
         Some(Self { at, ledger, in_kernel, spent, changes })

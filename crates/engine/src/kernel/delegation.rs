@@ -310,6 +310,12 @@ impl DelegatedRequest {
         self.held.number()
     }
 
+    /// Returns the counters and the state of the request so far.
+    #[must_use]
+    pub fn current_counters(&self) -> FinalCounters {
+        self.held.current_counters().unwrap_or_else(FinalCounters::lost_counters)
+    }
+
     /// Detaches the request and returns its final counters and state.
     #[must_use]
     pub fn detach(self) -> FinalCounters {

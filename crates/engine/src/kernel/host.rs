@@ -10,6 +10,7 @@ pub(crate) use pipeline::plan::KernelRefusal;
 use pipeline::plan::Program as Planned;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 use sys::bpf::{RingBuffer, Rings};
 use sys::steps::Steps;
 
@@ -56,10 +57,16 @@ pub struct KernelAttachment {
 pub trait AttachmentHandle: Attachment {
     /// Returns the final counters and state. Detaches the request first if it is still attached.
     fn final_counters(&self) -> &FinalCounters;
-    /// Returns the counters as if the request were detached now, or `None` if this process cannot
-    /// read them.
+    /// Returns the counters as if the request were detached now, or its final counters if it is
+    /// detached. Returns `None` if this process cannot read them.
     fn current_counters(&self) -> Option<FinalCounters> {
         None
+    }
+    /// Returns the counters like [`Self::current_counters`], also if another process has to be
+    /// queried. Blocks for at most `limit`.
+    fn query_counters(&self, limit: Duration) -> Option<FinalCounters> {
+        let _ = limit;
+        self.current_counters()
     }
     /// Returns the number of the request at its attach point, or `None` if another process owns the
     /// point.

@@ -16,6 +16,7 @@
 //! ends with its path, or at the latest with the process.
 
 mod assemble;
+mod current;
 pub mod delegation;
 pub mod direct;
 mod final_counters;
@@ -28,11 +29,11 @@ mod report;
 mod timing;
 mod tree;
 
+pub(crate) use current::{GenerationCounters, query_counters};
 pub use host::{
     AttachmentHandle, Host, InjectedRefusal, KernelAttachment, KernelRequest, PreparedSuccessor,
     ProgramSwitch, SwitchError,
 };
-pub(crate) use report::GenerationCounters;
 pub use report::ProgramTotals;
 
 use crate::error::BuildError;

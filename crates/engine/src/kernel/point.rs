@@ -49,7 +49,7 @@ use endpoint::source::kernel::attach_point::{AttachError, AttachPoint};
 use filter::Attach;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use sys::bpf::{GracePeriod, Link, Map, Program};
 use sys::steps::{Resource, Steps, UNLOGGED};
 
@@ -246,7 +246,7 @@ impl Point {
         state.add_states(states);
         self.store(&mut state, None);
         steps.checkpoint("a line is kept");
-        let handle = RequestHandle { point: Arc::clone(self), number, ended: OnceLock::new() };
+        let handle = RequestHandle::new(Arc::clone(self), number);
         Ok(KernelAttachment { held: Arc::new(handle), rings, bell, behind_tag })
     }
 
@@ -335,11 +335,14 @@ impl Point {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Returns the counters of a request so far.
-    fn current_counters(&self, number: u32) -> Option<KernelCounters> {
+    /// Returns the counters and the filter state of a request so far, or `None` if the request is
+    /// not attached.
+    fn current_counters(&self, number: u32) -> Option<FinalCounters> {
         let state = self.state();
         let line = state.lines.iter().find(|line| line.number == number)?;
-        Some(state.current_counters(line, &state.running.as_ref()?.version))
+        let running = state.running.as_ref().map(|running| &running.version);
+        let counted = state.current_counters(line, running);
+        Some(FinalCounters { counted, ..self.final_counters(line) })
     }
 
     /// Returns the owner's user id of a request.
@@ -348,7 +351,7 @@ impl Point {
         state.lines.iter().find(|line| line.number == number).map(|line| line.uid)
     }
 
-    /// Returns the final counters of a request that is no longer in any running program.
+    /// Returns the counters of a request in programs that no longer run, and its state.
     fn final_counters(&self, line: &AttachedRequest) -> FinalCounters {
         FinalCounters {
             busy: self.busy_packets().saturating_sub(line.busy_before),
@@ -376,9 +379,13 @@ impl PointState {
     }
 
     /// Returns the counters of a request so far.
-    fn current_counters(&self, line: &AttachedRequest, running: &Version) -> KernelCounters {
+    fn current_counters(
+        &self,
+        line: &AttachedRequest,
+        running: Option<&Version>,
+    ) -> KernelCounters {
         let mut counted = line.counted.clone();
-        let versions = self.retired.iter().chain([running]);
+        let versions = self.retired.iter().chain(running);
         versions.for_each(|version| counted.add(&version.current_counters(line)));
         counted
     }

@@ -195,31 +195,38 @@ impl endpoint::source::kernel::Attachment for RedirectProgram {
 impl AttachmentHandle for RedirectProgram {
     /// Returns the final counters and state. The program must have been detached.
     fn final_counters(&self) -> &FinalCounters {
-        self.ended.get_or_init(|| {
-            let mut counted = self.fused.request_counters(0, |number| self.tally(number));
-            let own = |word: &ebpf::FilterSpan| {
-                let step = self.words.iter().position(|known| known == word)?;
-                self.fused.step_in_request(0, step)
-            };
-            let mut states = HashMap::new();
-            for (number, (spec, map)) in self.code.maps.iter().zip(&self.maps).enumerate() {
-                let Some(bytes) = map.as_ref().and_then(|map| map.get(0).ok()) else { continue };
-                let word = spec.state_of.and_then(|word| self.code.filters.get(word));
-                match word {
-                    Some(word) => states.extend(own(word).map(|step| (step, bytes))),
-                    None if number == 0 && !self.code.counters.is_empty() => {
-                        counted.add_reasons(&self.code, &bytes, own);
-                    }
-                    None => {}
-                }
-            }
-            // Run time is not measured, and there is no doorbell.
-            FinalCounters { counted, states, ..FinalCounters::default() }
-        })
+        self.ended.get_or_init(|| self.read_counters())
+    }
+
+    fn current_counters(&self) -> Option<FinalCounters> {
+        Some(self.ended.get().cloned().unwrap_or_else(|| self.read_counters()))
     }
 }
 
 impl RedirectProgram {
+    /// Reads the counters and the state from the memory of the program.
+    fn read_counters(&self) -> FinalCounters {
+        let mut counted = self.fused.request_counters(0, |number| self.tally(number));
+        let own = |word: &ebpf::FilterSpan| {
+            let step = self.words.iter().position(|known| known == word)?;
+            self.fused.step_in_request(0, step)
+        };
+        let mut states = HashMap::new();
+        for (number, (spec, map)) in self.code.maps.iter().zip(&self.maps).enumerate() {
+            let Some(bytes) = map.as_ref().and_then(|map| map.get(0).ok()) else { continue };
+            let word = spec.state_of.and_then(|word| self.code.filters.get(word));
+            match word {
+                Some(word) => states.extend(own(word).map(|step| (step, bytes))),
+                None if number == 0 && !self.code.counters.is_empty() => {
+                    counted.add_reasons(&self.code, &bytes, own);
+                }
+                None => {}
+            }
+        }
+        // Run time is not measured, and there is no doorbell.
+        FinalCounters { counted, states, ..FinalCounters::default() }
+    }
+
     /// Returns a counter, summed over all processors.
     fn tally(&self, number: u16) -> Amount {
         let at = self.take.scratch().tally(number);

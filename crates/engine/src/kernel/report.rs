@@ -39,13 +39,6 @@ pub struct ProgramTotals {
     pub measured: Option<(u64, u64)>,
 }
 
-/// Counters of the current generation so far: blocks by node number, and blocks by edge number.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct GenerationCounters {
-    pub(crate) nodes: Vec<(usize, u64)>,
-    pub(crate) edges: Vec<(usize, u64)>,
-}
-
 /// Drop reason of a delivered frame that was overwritten before this process read it.
 const LAPPED: &str = "lapped";
 /// Drop reason of a frame that the program could not copy to user space.
@@ -54,14 +47,27 @@ const NOT_COPIED: &str = "not copied";
 impl Kernel {
     /// Returns the nodes and edges of all generations. The programs must no longer run.
     pub(crate) fn remains(&self, process: &[Remains]) -> Vec<Remains> {
+        self.collect_remains(|generation| {
+            let taken = generation.taken.clone();
+            let taken = taken.unwrap_or_else(|| generation.source_totals(process));
+            (generation.final_counters(&taken), taken)
+        })
+    }
+
+    /// Returns the nodes and edges of all generations. `counted` returns the counters of a
+    /// generation, and the totals that this process received from it.
+    pub(super) fn collect_remains<'k>(
+        &'k self,
+        counted: impl Fn(&'k Generation) -> (Cow<'k, FinalCounters>, SourceCounters),
+    ) -> Vec<Remains> {
         let (mut ran, mut busy, mut left) = (Amount::default(), 0, [0; LeftReason::ALL.len()]);
         let mut all = Vec::new();
         for (number, generation) in self.generations().enumerate() {
-            let ended = generation.final_counters(process);
+            let (ended, taken) = counted(generation);
             ran += ended.counted.ran;
             busy += ended.busy;
             left.iter_mut().zip(ended.counted.left).for_each(|(all, more)| *all += more);
-            all.push(generation.remains(&ended, number, process));
+            all.push(generation.remains(&ended, number, taken));
         }
         let counters = || {
             let counters = self.place.counters(ran, busy);
@@ -101,31 +107,6 @@ impl Kernel {
         ran
     }
 
-    /// Returns the counters of the current generation so far, or `None` if this process cannot read
-    /// them.
-    pub(crate) fn counts(&self) -> Option<GenerationCounters> {
-        let Generation { graph, ids, tree, sources, handle, .. } = &self.generation;
-        let counted = handle.current_counters()?.counted;
-        let mut counts = GenerationCounters::default();
-        let ran = counted.ran.blocks;
-        counts.nodes.extend(sources.iter().map(|id| (ids.nodes[id.0], ran)));
-        for (number, step) in tree.steps.iter().enumerate() {
-            let entered = amount_at(&counted.entered, number).blocks;
-            for id in &step.nodes {
-                counts.nodes.push((ids.nodes[id.0], entered));
-                let into = graph.edges.iter().zip(&ids.edges).filter(|(edge, _)| edge.to == *id);
-                counts.edges.extend(into.map(|(_, number)| (*number, entered)));
-            }
-        }
-        for (number, exit) in tree.exits.iter().enumerate() {
-            if matches!(exit.which, ExitBlocks::Classes(_)) {
-                let handed = amount_at(&counted.handed, number).blocks;
-                counts.edges.push((ids.edges[exit.edge], handed));
-            }
-        }
-        Some(counts)
-    }
-
     pub(super) fn generations(&self) -> impl Iterator<Item = &Generation> {
         self.before.iter().chain([&self.generation])
     }
@@ -133,19 +114,19 @@ impl Kernel {
 
 impl Generation {
     /// Returns the final counters of a generation. If the serving process is gone, returns lower
-    /// bounds derived from the frames that arrived.
-    fn final_counters(&self, process: &[Remains]) -> Cow<'_, FinalCounters> {
+    /// bounds derived from `taken`, the totals that arrived.
+    pub(super) fn final_counters(&self, taken: &SourceCounters) -> Cow<'_, FinalCounters> {
         match self.handle.final_counters() {
             ended if ended.lost => {
-                let taken = self.taken.clone().unwrap_or_else(|| self.source_totals(process));
                 Cow::Owned(FinalCounters::lower_bounds(&self.tree, &taken.arrived))
             }
             ended => Cow::Borrowed(ended),
         }
     }
 
-    /// Returns the nodes and edges of this generation, which has ended.
-    fn remains(&self, ended: &FinalCounters, number: usize, process: &[Remains]) -> Remains {
+    /// Returns the nodes and edges of this generation with these counters. `taken` holds the totals
+    /// that this process received.
+    fn remains(&self, ended: &FinalCounters, number: usize, taken: SourceCounters) -> Remains {
         let mut nodes = Vec::new();
         for id in &self.sources {
             nodes.push(self.source_node(*id, ended));
@@ -155,7 +136,6 @@ impl Generation {
         }
         let mut told = KernelCounts::default();
         self.add_edges(ended, &mut told);
-        let taken = self.taken.clone().unwrap_or_else(|| self.source_totals(process));
         let ways = self.exit_edges(ended, taken);
         let named = |(exit, edge)| ExitEdge { name: (self.source_number(), number, exit), edge };
         told.exits = ways.into_iter().map(named).collect();
@@ -361,7 +341,7 @@ fn restore_state(mut filter: Filter, kept: Option<&Vec<u8>>) -> Filter {
     filter
 }
 
-fn amount_at(amounts: &[Amount], number: usize) -> Amount {
+pub(super) fn amount_at(amounts: &[Amount], number: usize) -> Amount {
     amounts.get(number).copied().unwrap_or_default()
 }
 

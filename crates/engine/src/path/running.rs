@@ -15,6 +15,7 @@ use filter::Time;
 use pipeline::plan::Plan;
 use runtime::commands::CommandQueue;
 use runtime::control::Control;
+use runtime::counters::SpaceCounters;
 use runtime::demand::Demand;
 use runtime::space::Clock;
 use runtime::space::count_limit::CountLimit;
@@ -75,6 +76,8 @@ pub(crate) struct RunningPart {
     pub(crate) kernel_exits: Vec<KernelExit>,
     /// Kernel programs of this component; the runner of the path owns them.
     pub(crate) kernels: Weak<Mutex<Vec<Kernel>>>,
+    /// The final counters of the kernel programs; empty until the component ends.
+    pub(crate) final_kernel_counters: Vec<SpaceCounters>,
     /// The starter of its threads.
     pub(crate) starter: StarterState,
 }

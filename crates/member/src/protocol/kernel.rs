@@ -43,7 +43,7 @@ pub struct CarriedStep {
 }
 
 /// Replies to `Attach`. The first contains the layout of the memory whose descriptors it transfers,
-/// the last the final counters.
+/// the last the final counters. Those between them respond to `Switch` and `Count`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct AttachReply {
     /// The layout, in the form of [`engine::kernel::delegation::DelegatedLayout::to_text`].
@@ -52,6 +52,9 @@ pub struct AttachReply {
     pub line: Option<u64>,
     /// True if the request has replaced another one.
     pub switched: Option<bool>,
+    /// The counters so far, in the form of `ended`.
+    #[serde(default)]
+    pub counted: Option<String>,
     /// The final counters, in the form of [`engine::kernel::delegation::FinalCounters::to_text`].
     pub ended: Option<String>,
     /// Reason for a removal that the caller did not request.

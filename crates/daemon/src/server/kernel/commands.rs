@@ -28,6 +28,8 @@ pub(in crate::server) enum Command {
     Switch { client: u64 },
     /// Removes a client's request. `why` is the reason if the client did not request the removal.
     Detach { client: u64, why: Option<String> },
+    /// Reports the counters of a client's running request.
+    Count { client: u64 },
     /// Reports the running programs.
     Show { client: u64 },
     /// Removes all requests.
@@ -52,6 +54,11 @@ pub(in crate::server) enum Completion {
         client: u64,
         ended: Box<FinalCounters>,
         why: Option<String>,
+    },
+    /// The counters of a client's request so far, or `None` if the request has ended.
+    Counted {
+        client: u64,
+        counters: Option<Box<FinalCounters>>,
     },
     Shown {
         client: u64,

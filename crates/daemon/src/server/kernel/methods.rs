@@ -82,6 +82,17 @@ impl Server {
         Ok(Answer::single(&json!({})))
     }
 
+    /// Queues a report of the counters of a client's running request. A request whose report is
+    /// already queued gets no second one.
+    pub(in crate::server) fn count(&mut self, id: u64) -> Result<Answer, Fault> {
+        let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
+        if client.line == RequestState::Running && !client.waits_for_counters {
+            let order = Command::Count { client: id };
+            client.waits_for_counters = self.kernel.enqueue(client.who.uid, order).is_some();
+        }
+        Ok(Answer::single(&json!({})))
+    }
+
     /// Queues the removal of a client's request.
     pub(in crate::server) fn queue_removal(&mut self, id: u64) {
         if let Some(client) = self.clients.get_mut(&id) {
@@ -107,7 +118,9 @@ impl Server {
     /// Drops the queued commands of a disconnected client, and removes the client's request.
     pub(in crate::server) fn remove_request(&mut self, id: u64, line: RequestState, uid: u32) {
         let of_client = |order: &Command| match order {
-            Command::Attach { client, .. } | Command::Show { client, .. } => *client == id,
+            Command::Attach { client, .. }
+            | Command::Count { client }
+            | Command::Show { client, .. } => *client == id,
             Command::Switch { .. } | Command::Detach { .. } => false,
             Command::End { .. } | Command::Keep => false,
         };
@@ -134,6 +147,9 @@ impl Server {
                 Completion::Switched { client, result } => self.complete_switch(client, result),
                 Completion::Detached { client, ended, why } => {
                     self.complete_detach(client, &ended, why)
+                }
+                Completion::Counted { client, counters } => {
+                    self.complete_count(client, counters.as_deref());
                 }
                 Completion::Shown { client, status } => self.send_status(client, &status),
                 Completion::Ended => all = true,
@@ -172,6 +188,17 @@ impl Server {
             }
         }
         self.handle_deferred(id);
+    }
+
+    fn complete_count(&mut self, id: u64, counters: Option<&FinalCounters>) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        client.waits_for_counters = false;
+        let runs = client.line == RequestState::Running;
+        if let Some(counters) = counters.filter(|_| runs) {
+            let counted = Some(counters.to_text());
+            let attached = AttachReply { counted, ..AttachReply::default() };
+            self.send(id, Reply { continues: true, ..Reply::new(&attached) }, Vec::new());
+        }
     }
 
     pub(in crate::server) fn complete_switch(&mut self, id: u64, result: Result<(), Fault>) {

@@ -196,6 +196,11 @@ impl KernelThread {
                 complete(Completion::Switched { client, result });
             }
             Command::Detach { client, why } => self.detach(client, why, complete),
+            Command::Count { client } => {
+                let line = self.lines.get(&client);
+                let counters = line.map(|line| Box::new(line.running.current_counters()));
+                complete(Completion::Counted { client, counters });
+            }
             Command::Show { client } => {
                 complete(Completion::Shown { client, status: self.program_status() })
             }

@@ -6,6 +6,7 @@ use super::{Point, successor};
 use crate::error::BuildError;
 use crate::kernel::final_counters::FinalCounters;
 use crate::kernel::host::{AttachmentHandle, KernelRequest, PreparedSuccessor};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// A handle to a request at an attach point. Dropping the handle removes the request.
@@ -13,17 +14,28 @@ use std::sync::{Arc, OnceLock};
 pub(crate) struct RequestHandle {
     pub(super) point: Arc<Point>,
     pub(super) number: u32,
+    /// True once the removal of the request has begun.
+    pub(super) leaving: AtomicBool,
     pub(super) ended: OnceLock<FinalCounters>,
+}
+
+impl RequestHandle {
+    pub(super) const fn new(point: Arc<Point>, number: u32) -> Self {
+        Self { point, number, leaving: AtomicBool::new(false), ended: OnceLock::new() }
+    }
 }
 
 impl AttachmentHandle for RequestHandle {
     fn final_counters(&self) -> &FinalCounters {
+        self.leaving.store(true, Ordering::Release);
         self.ended.get_or_init(|| self.point.remove_request(self.number))
     }
 
     fn current_counters(&self) -> Option<FinalCounters> {
-        let counted = self.point.current_counters(self.number)?;
-        Some(FinalCounters { counted, ..FinalCounters::default() })
+        let current = self.point.current_counters(self.number);
+        // A request that is not attached either is being removed, or was never attached.
+        current
+            .or_else(|| self.leaving.load(Ordering::Acquire).then(|| self.final_counters().clone()))
     }
 
     fn number(&self) -> Option<u32> {

@@ -29,8 +29,8 @@ use pipeline::graph::Graph;
 use pipeline::plan::{Kernel, Machine, programs_of};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
 use sys::bpf::{Link, Map, Program, RingBuffer, Rings};
 
 /// A persisted request, parsed again.
@@ -224,8 +224,7 @@ impl Points {
             let counted =
                 FinalCounters::from_text(ended).ok_or("what was counted cannot be read")?;
             lines.push(restore_request(*number, &lines, new, counted, &mut given)?);
-            let held =
-                RequestHandle { point: Arc::clone(&here), number: *number, ended: OnceLock::new() };
+            let held = RequestHandle::new(Arc::clone(&here), *number);
             let held = Arc::new(held);
             let still = AdoptedStatus::Runs(DelegatedRequest {
                 held: Arc::clone(&held) as _,

@@ -100,7 +100,7 @@ impl Point {
 impl PointState {
     /// Returns the status of a request, including its current counters.
     fn status(&self, line: &AttachedRequest, running: &Version) -> RequestStatus {
-        let counted = self.current_counters(line, running);
+        let counted = self.current_counters(line, Some(running));
         RequestStatus {
             number: line.number,
             owner: line.uid,

@@ -14,7 +14,7 @@ use super::super::host::{
 use super::RequestHandle;
 use super::request::{AttachedRequest, NewRequest};
 use super::version::{NextProgram, StateMaps, Version, VersionError};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use sys::steps::{Resource, Steps, UNLOGGED};
 
 /// A prepared replacement.
@@ -80,7 +80,7 @@ pub(super) fn prepare(
     step(Resource::Program, "a place at an interface")?;
     let (behind_tag, replaced) = (version.behind_tag(number), state.replaced);
     drop(state);
-    let handle = RequestHandle { point: Arc::clone(&point), number, ended: OnceLock::new() };
+    let handle = RequestHandle::new(Arc::clone(&point), number);
     let lent = KernelAttachment { held: Arc::new(handle), rings, bell, behind_tag };
     let ready = Some(LoadedReplacement { line, version, states, steps, replaced });
     let switch = Box::new(PreparedSwitch { old, stays: kept, ready });

@@ -1,0 +1,187 @@
+//! The daemon as host of kernel programs, for a process that may not load programs, or that shares
+//! them with other processes. [SL §8; CONTRACT 21, 25; RELIABILITY T2, T10]
+//!
+//! The host attaches the kernel part of a request ([`engine::kernel::KernelRequest`]) and maps its
+//! rings read-only into this process. Each such part has its own connection; when the connection
+//! closes, the daemon removes the part from the program.
+//!
+//! If the daemon exits without passing its state to a successor, the program ends too: the path
+//! reads the frames already copied, and ends with a message (`Attachment::export_failure`). If a
+//! request changes, its new version is prepared over a second connection and then replaces the old
+//! one. If a service manager preserves the connections, the next daemon completes the calls of the
+//! previous daemon (docs/book/decisions/0038).
+
+mod request;
+
+use self::request::RemoteRequest;
+use crate::client::{Caller, Client, ClientError, LONG_TIMEOUT, escape_hidden};
+use crate::faults::NOT_IN_KERNEL;
+use crate::protocol::{Attach, AttachReply, Permissions, Replacement};
+use crate::rights::{Denial, POLICY_FILE, matches_interface};
+use crate::varlink::{Call, MessageError};
+use engine::build::BuildError;
+use engine::kernel::delegation::{DelegatedLayout, DelegatedProgram, KernelPart};
+use engine::kernel::{AttachmentHandle, Host, KernelAttachment, KernelRequest};
+use pipeline::graph::NodeId;
+use pipeline::plan::{Kernel, KernelRefusal, Plan};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use sys::steps::Resource;
+
+/// A daemon that runs parts of requests in the kernel.
+#[derive(Clone, Debug)]
+pub struct DaemonHost {
+    directory: PathBuf,
+    release: String,
+    /// Rights of this user, or `None` if they are unlimited.
+    bounds: Option<Arc<PolicyGrants>>,
+}
+
+/// The filters and interfaces that the policy grants to this user.
+#[derive(Debug)]
+struct PolicyGrants {
+    filters: Vec<String>,
+    interfaces: Vec<String>,
+    /// Path of the policy file.
+    file: String,
+}
+
+/// Number of descriptors in a reply to `Attach`: frames, pointers, doorbell.
+const ATTACH_DESCRIPTORS: usize = 3;
+
+impl DaemonHost {
+    /// Finds a daemon. Returns `None` if it runs no programs in the kernel. Blocks for at most two
+    /// call timeouts.
+    pub fn find() -> Result<Option<Self>, ClientError> {
+        let client = Client::find(None)?;
+        let allowed = client.permissions()?;
+        let Some(release) = allowed.kernel else { return Ok(None) };
+        let directory = client.directory().to_owned();
+        let about = client.describe_daemon()?;
+        let free = allowed.everything || about.uid == sys::process::identity().0;
+        let file = about.policy.unwrap_or_else(|| POLICY_FILE.to_owned());
+        let Permissions { filters, interfaces, .. } = allowed;
+        let bounds = (!free).then(|| Arc::new(PolicyGrants { filters, interfaces, file }));
+        Ok(Some(Self { directory, release, bounds }))
+    }
+
+    /// Returns the nodes of a plan that the policy excludes from the kernel. Does not check quotas.
+    #[must_use]
+    pub fn policy_refusals(&self, plan: &Plan) -> Vec<KernelRefusal> {
+        let Some(bounds) = &self.bounds else { return Vec::new() };
+        let file = escape_hidden(&bounds.file);
+        let missing = Denial { uid: sys::process::identity().0, file: &file };
+        let why = |node: NodeId| {
+            let used = plan.graph.node(node).filter()?;
+            let name = used.description.name;
+            if !bounds.filters.iter().any(|known| known == name) {
+                return Some(missing.filter_denied(name));
+            }
+            let attach = used.attach()?.ok()?;
+            let netns = attach.netns.as_deref();
+            let open = attach.own_sockets
+                || matches_interface(&bounds.interfaces, &attach.interface, netns);
+            (!open).then(|| missing.interface_denied(&attach.interface, netns))
+        };
+        let steps = plan.programs.iter().flat_map(|program| {
+            let steps = program.steps.iter().flat_map(|step| &step.nodes);
+            program.sources.iter().chain(steps)
+        });
+        steps.filter_map(|node| Some(KernelRefusal { node: *node, why: why(*node)? })).collect()
+    }
+
+    /// Returns the kernel that plans must assume: hardened, because the daemon loads programs
+    /// without CAP_PERFMON.
+    #[must_use]
+    pub fn kernel(&self) -> Kernel {
+        Kernel::Open { release: self.release.clone(), hardened: true }
+    }
+
+    /// Maps the rings in the daemon's reply. An error becomes [`BuildError::Refused`] for the node
+    /// that the reply names, or else for the source.
+    fn map_rings(
+        &self,
+        asked: &KernelRequest<'_>,
+        answer: Result<AttachedRings, ClientError>,
+    ) -> Result<MappedRings, BuildError> {
+        let refused = |node, why: String| BuildError::Refused(KernelRefusal { node, why });
+        let answer = answer.map_err(|error| match error {
+            ClientError::Refused(fault) if fault.name == NOT_IN_KERNEL => {
+                let node = usize::try_from(fault.number("node")).map_or(asked.source, NodeId);
+                // A node outside this part cannot be trusted, so the refusal applies to the source
+                // instead.
+                let known = asked.nodes.contains(&node);
+                refused(if known { node } else { asked.source }, escape_hidden(fault.text("why")))
+            }
+            other => refused(asked.source, format!("the daemon does not run it: {other}")),
+        })?;
+        let (delegation, line, caller) = answer;
+        if !delegation.matches_request(asked) {
+            let why = "the daemon reads this request differently: use the same version of both \
+                       programs";
+            return Err(refused(asked.source, why.to_owned()));
+        }
+        let attach = &asked.planned.attach;
+        let own = || "your own sockets".to_owned();
+        let interface = if attach.own_sockets { own() } else { attach.interface.clone() };
+        let there = Arc::new(RemoteRequest::new(self, (line, caller), interface));
+        let held: Arc<dyn AttachmentHandle> = Arc::clone(&there) as _;
+        let lent = delegation
+            .into_attachment(held)
+            .map_err(|error| refused(asked.source, error.to_string()))?;
+        Ok((lent, there))
+    }
+
+    /// Sends `Attach` on a new connection and receives the rings. If `instead` is given, the daemon
+    /// only prepares the kernel part, which starts to run on `Switch`. Blocks for at most
+    /// [`LONG_TIMEOUT`] per message.
+    fn request_rings(
+        &self,
+        asked: &KernelRequest<'_>,
+        instead: Option<Replacement>,
+    ) -> Result<AttachedRings, ClientError> {
+        asked.steps.announce(Resource::Descriptor, "a connection to the daemon for a line")?;
+        let caller = Client::connect_at(&self.directory)?.into_caller(LONG_TIMEOUT)?;
+        let attach = Attach {
+            line: asked.graph.text.as_ref().to_owned(),
+            part: KernelPart::extract(asked).to_text(),
+            network: network_namespace_id(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            instead,
+        };
+        let call = Call::new("io.streamline.Attach", &attach);
+        caller.send(&Call { more: true, ..call }, &[])?;
+        let (reply, descriptors) = caller.reply()?;
+        let AttachReply { layout, line, .. } = reply.deserialize_result()?;
+        let layout = layout.as_deref().and_then(DelegatedLayout::from_text);
+        let strange = |what: &str| ClientError::Malformed(MessageError::Invalid(what.to_owned()));
+        let (Some(layout), Some(line)) = (layout, line) else {
+            return Err(strange("no layout came"));
+        };
+        let descriptors = <[_; ATTACH_DESCRIPTORS]>::try_from(descriptors);
+        let [records, pointers, doorbell] =
+            descriptors.map_err(|_| strange("other descriptors came than were to"))?;
+        Ok((DelegatedProgram { layout, records, pointers, bell: doorbell }, line, caller))
+    }
+}
+
+impl Host for DaemonHost {
+    fn attach(&self, asked: &KernelRequest<'_>) -> Result<KernelAttachment, BuildError> {
+        self.map_rings(asked, self.request_rings(asked, None)).map(|(lent, _)| lent)
+    }
+}
+
+/// The daemon's reply: the rings, the number of the request, and the connection that keeps the
+/// request attached.
+type AttachedRings = (DelegatedProgram, u64, Caller);
+
+/// The mapped rings, and the handle to the request.
+type MappedRings = (KernelAttachment, Arc<RemoteRequest>);
+
+/// Returns the identity of this thread's network namespace; empty if it cannot be read.
+#[must_use]
+pub fn network_namespace_id() -> String {
+    let about = std::fs::metadata("/proc/thread-self/ns/net");
+    about.map_or_else(|_| String::new(), |about| format!("{}:{}", about.dev(), about.ino()))
+}

@@ -1,0 +1,289 @@
+//! A request that the daemon runs in the kernel, and its replacement by another one.
+
+use super::DaemonHost;
+use crate::client::{Caller, ClientError, escape_hidden};
+use crate::faults::{AGAIN_CAUSE, NOT_IN_KERNEL};
+use crate::protocol::{AttachReply, CarriedStep, Replacement};
+use crate::varlink::Call;
+use engine::build::BuildError;
+use engine::kernel::delegation::{Attachment, Failure, FinalCounters};
+use engine::kernel::{
+    AttachmentHandle, KernelRequest, PreparedSuccessor, ProgramSwitch, SwitchError,
+};
+use std::os::fd::AsFd as _;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A request that the daemon runs in the kernel.
+#[derive(Debug)]
+pub(super) struct RemoteRequest {
+    through: DaemonHost,
+    /// Number that the daemon assigned to the request.
+    line: u64,
+    /// Connection that keeps the request attached.
+    caller: Caller,
+    interface: String,
+    /// The latest counters that the daemon has reported. The lock is held while a message is
+    /// received, so one thread receives each message and records its contents.
+    counted: Mutex<Option<FinalCounters>>,
+    ended: OnceLock<FinalCounters>,
+    lost: Mutex<Option<Failure>>,
+}
+
+/// The cause of the end of a request in the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum EndCause {
+    /// This process has detached the request.
+    Detached,
+    /// Another request has replaced this one.
+    Replaced,
+    /// The daemon has removed the request.
+    Ended,
+}
+
+impl RemoteRequest {
+    /// Creates the handle of a request with this number, which `caller` keeps attached.
+    pub(super) fn new(
+        through: &DaemonHost,
+        (line, caller): (u64, Caller),
+        interface: String,
+    ) -> Self {
+        Self {
+            through: through.clone(),
+            line,
+            caller,
+            interface,
+            counted: Mutex::new(None),
+            ended: OnceLock::new(),
+            lost: Mutex::new(None),
+        }
+    }
+
+    /// Returns the final counters. Receives them first if necessary, like
+    /// [`Self::receive_final_counts`].
+    fn finish(&self, why: EndCause) -> &FinalCounters {
+        if let Some(ended) = self.ended.get() {
+            return ended;
+        }
+        // Every thread takes this lock before it records the end.
+        let mut counted = self.lock_counted();
+        self.ended.get_or_init(|| self.receive_final_counts(why, &mut counted))
+    }
+
+    /// Detaches the request if needed, and receives its final counters. Blocks for at most
+    /// [`LONG_TIMEOUT`](crate::client::LONG_TIMEOUT) per message.
+    fn receive_final_counts(
+        &self,
+        why: EndCause,
+        counted: &mut Option<FinalCounters>,
+    ) -> FinalCounters {
+        let nothing = serde_json::json!({});
+        let call = Call::new("io.streamline.Detach", &nothing);
+        if why == EndCause::Detached
+            && let Err(error) = self.caller.send(&Call { oneway: true, ..call }, &[])
+        {
+            return self.lost_counters(&error.to_string());
+        }
+        let told = loop {
+            if let Some(told) = self.receive_message(counted) {
+                break told;
+            }
+        };
+        self.final_counters_from(why, told)
+    }
+
+    /// Receives the daemon's next message. Returns `None` if the message does not concern the end
+    /// of the request: counters, which are stored in `counted`, or the reply to an earlier switch,
+    /// which a restarted daemon repeats.
+    fn receive_message(
+        &self,
+        counted: &mut Option<FinalCounters>,
+    ) -> Option<Result<AttachReply, ClientError>> {
+        let received = || -> Result<AttachReply, ClientError> {
+            Ok(self.caller.reply()?.0.deserialize_result()?)
+        };
+        match received() {
+            Ok(AttachReply { switched: Some(_), .. }) => None,
+            Ok(AttachReply { counted: Some(text), .. }) => {
+                *counted = FinalCounters::from_text(&text);
+                None
+            }
+            told => Some(told),
+        }
+    }
+
+    /// Receives a message that concerns the end of the request if it has arrived, and records the
+    /// end. Returns true if a message was received.
+    fn receive_pending(&self, counted: &mut Option<FinalCounters>) -> bool {
+        let arrived = sys::poll::readable(&[self.caller.as_fd()], Some(Duration::ZERO)) == [true];
+        if !arrived || self.ended.get().is_some() {
+            return false;
+        }
+        if let Some(message) = self.receive_message(counted) {
+            self.ended.get_or_init(|| self.final_counters_from(EndCause::Ended, message));
+        }
+        true
+    }
+
+    fn lock_counted(&self) -> MutexGuard<'_, Option<FinalCounters>> {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a message for at most [`RETRY_INTERVAL`]. Returns true if the request is still
+    /// attached.
+    fn is_attached(&self) -> bool {
+        sys::poll::readable_within(&[self.caller.as_fd()], Some(RETRY_INTERVAL));
+        Attachment::export_failure(self).is_none() && self.ended.get().is_none()
+    }
+
+    /// Interprets the final message, and records the cause if the request did not end on purpose.
+    fn final_counters_from(
+        &self,
+        why: EndCause,
+        told: Result<AttachReply, ClientError>,
+    ) -> FinalCounters {
+        let AttachReply { ended, why: reason, .. } = match told {
+            Ok(told) => told,
+            Err(ClientError::Disconnected) => return self.lost_counters("the daemon has ended"),
+            Err(other) => return self.lost_counters(&other.to_string()),
+        };
+        // This process did not detach the request, so a path without frames must report the reason.
+        let unasked = (why == EndCause::Ended).then(|| "the daemon has taken it away".to_owned());
+        if let Some(why) = reason.or(unasked) {
+            let failure = Failure::new("watch", &self.interface, escape_hidden(&why));
+            let hint = "all frames before that were processed; `--embedded` runs it without the \
+                        daemon, with your own rights";
+            self.set_failure(failure.hint(hint));
+        }
+        let ended = ended.as_deref().and_then(FinalCounters::from_text);
+        ended.unwrap_or_else(|| self.lost_counters("the daemon does not report the counts"))
+    }
+
+    /// Records the reason why the final counters are unknown, and returns empty counters.
+    fn lost_counters(&self, why: &str) -> FinalCounters {
+        let why = format!("{why}, and with it the program that delivered frames");
+        let hint = "all frames that arrived before were processed; the kernel counts are lost, so \
+                    the report counts only these frames; start again when the daemon is back";
+        self.set_failure(Failure::new("watch", &self.interface, why).hint(hint));
+        FinalCounters::lost_counters()
+    }
+
+    fn set_failure(&self, failure: Failure) {
+        *self.lost.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
+    }
+}
+
+impl Attachment for RemoteRequest {
+    fn detach(&self) {
+        let _ = self.final_counters();
+    }
+
+    fn export_failure(&self) -> Option<Failure> {
+        // A thread that holds the lock receives the messages itself.
+        if let Ok(mut counted) = self.counted.try_lock() {
+            while self.receive_pending(&mut counted) {}
+        }
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl AttachmentHandle for RemoteRequest {
+    fn final_counters(&self) -> &FinalCounters {
+        self.finish(EndCause::Detached)
+    }
+
+    fn query_counters(&self, limit: Duration) -> Option<FinalCounters> {
+        let mut counted = self.lock_counted();
+        while self.receive_pending(&mut counted) {}
+        if let Some(ended) = self.ended.get() {
+            return Some(ended.clone());
+        }
+        let before = counted.take();
+        let nothing = serde_json::json!({});
+        let call = Call::new("io.streamline.Count", &nothing);
+        let sent = self.caller.send(&Call { oneway: true, ..call }, &[]);
+        let until = Instant::now() + limit;
+        while sent.is_ok() && counted.is_none() && self.ended.get().is_none() {
+            let left = until.saturating_duration_since(Instant::now());
+            sys::poll::readable_within(&[self.caller.as_fd()], Some(left));
+            if !self.receive_pending(&mut counted) {
+                break;
+            }
+        }
+        if counted.is_none() {
+            *counted = before;
+        }
+        self.ended.get().cloned().or_else(|| counted.clone())
+    }
+
+    fn successor(
+        self: Arc<Self>,
+        asked: &KernelRequest<'_>,
+        stays: &[(usize, usize)],
+        _about: &str,
+    ) -> Result<PreparedSuccessor, BuildError> {
+        let step = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
+        let stays = stays.iter().map(|(was, is)| CarriedStep { was: step(*was), is: step(*is) });
+        let instead = Replacement { line: self.line, stays: stays.collect() };
+        let mut answer = self.through.request_rings(asked, Some(instead.clone()));
+        let until = sys::clock::monotonic().saturating_add(LONG_TIMEOUT_NS);
+        // If the daemon dies before it replies, the next daemon takes over the running request.
+        while let Err(ClientError::Disconnected | ClientError::NoDaemon(_)) = answer
+            && sys::clock::monotonic() < until
+            && self.is_attached()
+        {
+            answer = self.through.request_rings(asked, Some(instead.clone()));
+        }
+        let (lent, new) = self.through.map_rings(asked, answer)?;
+        Ok(PreparedSuccessor { lent, switch: Box::new(Switch { old: self, new }) })
+    }
+}
+
+/// A prepared request that can replace a running one.
+#[derive(Debug)]
+struct Switch {
+    old: Arc<RemoteRequest>,
+    new: Arc<RemoteRequest>,
+}
+
+impl ProgramSwitch for Switch {
+    fn switch(&mut self) -> Result<(), SwitchError> {
+        let nothing = serde_json::json!({});
+        let call = Call::new("io.streamline.Switch", &nothing);
+        let sent = self.new.caller.send(&Call { oneway: true, ..call }, &[]);
+        let told = sent.and_then(|()| self.new.caller.reply());
+        match told.and_then(|(reply, _)| Ok(reply.deserialize_result()?)) {
+            Ok(AttachReply { switched: Some(true), .. }) => {
+                // The daemon has already sent the final counters of the old request.
+                self.old.finish(EndCause::Replaced);
+                Ok(())
+            }
+            Ok(AttachReply { why, .. }) => Err(SwitchError::Refused(escape_hidden(
+                &why.unwrap_or_else(|| MISSING_REASON.to_owned()),
+            ))),
+            Err(ClientError::Refused(fault)) if fault.name == NOT_IN_KERNEL => {
+                let why = escape_hidden(fault.text("why"));
+                Err(match fault.text("by") == AGAIN_CAUSE {
+                    true => SwitchError::Again(why),
+                    false => SwitchError::Refused(why),
+                })
+            }
+            Err(other) => {
+                let why = format!("the daemon does not change it: {other}");
+                // If the next daemon did not inherit the connection, the switch certainly did not
+                // take place.
+                Err(match other {
+                    ClientError::Disconnected => SwitchError::Again(why),
+                    _ => SwitchError::Refused(why),
+                })
+            }
+        }
+    }
+}
+
+/// Maximum wait for the next daemon, in ns.
+const LONG_TIMEOUT_NS: u64 = 120_000_000_000;
+/// Interval between two attempts to reach the next daemon.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
+/// Message for a refusal without a reason.
+const MISSING_REASON: &str = "the daemon gives no reason for the refusal";
