@@ -22,6 +22,7 @@ mod filters;
 mod habits;
 mod line;
 mod man;
+mod monitor;
 mod mount;
 mod progress;
 mod record;

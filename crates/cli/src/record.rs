@@ -46,8 +46,8 @@ pub(crate) fn replay_record(path: &Path, given: &RunArguments) -> Result<Status,
     let repetition =
         recorded.build_replay(path, given.into.clone(), &options).map_err(report_open_error)?;
     let Repetition { ready, into, whole } = repetition;
-    let finished = run::run_ready(ready, given)?;
-    let status = run::print_results(&finished.results, given, file);
+    let (finished, alarmed) = run::run_ready(ready, given)?;
+    let status = run::print_results(&finished.results, given, file).with_alarm(alarmed);
     if let (Some(into), false) = (into, given.quiet) {
         terminal::print_note(&format!("its output is in {}", into.display()));
     }

@@ -7,6 +7,7 @@
 
 use crate::arguments::RunArguments;
 use crate::failure::{self, report_open_error, report_system_error};
+use crate::monitor::Monitor;
 use crate::progress::ProgressPrinter;
 use crate::report_target::ReportTarget;
 use crate::status::Status;
@@ -77,8 +78,8 @@ pub(crate) fn run_prepared(
     if let Some(number) = ready.number().or_else(|| given.serves_prefix.then_some(0)) {
         notifier.notify(number);
     }
-    let finished = run_ready(ready, given)?;
-    let status = print_results(&finished.results, given, file);
+    let (finished, alarmed) = run_ready(ready, given)?;
+    let status = print_results(&finished.results, given, file).with_alarm(alarmed);
     if let Some(summary) = &finished.results.recorded {
         record::print_summary(summary, given);
     }
@@ -88,7 +89,8 @@ pub(crate) fn run_prepared(
 }
 
 /// Runs a built request and blocks until it ends. Prints progress and alarms on standard error.
-pub(crate) fn run_ready(ready: Ready, given: &RunArguments) -> Result<Finished, Status> {
+/// Returns the finished run, and true if an alarm of `--alarm` was raised.
+pub(crate) fn run_ready(ready: Ready, given: &RunArguments) -> Result<(Finished, bool), Status> {
     let signals = signal::watch().map_err(|error| report_system_error(&error))?;
     let printer = ProgressPrinter::new(given.progress, given.quiet, ready.plan());
     let report = |progress: &Progress| printer.iter().for_each(|printer| printer.print(progress));
@@ -101,9 +103,12 @@ pub(crate) fn run_ready(ready: Ready, given: &RunArguments) -> Result<Finished, 
     };
     let alarm = (!given.quiet).then_some(Alarm(&late));
     let until = StopConditions { readable: Some(signals), elapsed: given.time, watch, alarm };
+    let monitor = Monitor::start(&ready, given)?;
     let finished = ready.run(until);
     terminal::erase_status();
-    finished.map_err(report_open_error)
+    let finished = finished.map_err(report_open_error)?;
+    let alarmed = monitor.is_some_and(|monitor| monitor.finish(&finished.results));
+    Ok((finished, alarmed))
 }
 
 /// Write end of a pipe to the process that started this path in the background. That process waits

@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-/// The exit status: 0 done, 1 failed, 2 usage error, 3 not found, 141 standard output closed. (A
-/// second ^C ends the process with 130 immediately.)
+/// The exit status: 0 done, 1 failed, 2 usage error, 3 not found, 4 an alarm was raised, 141
+/// standard output closed. (A second ^C ends the process with 130 immediately.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     /// Success.
@@ -15,6 +15,8 @@ pub(crate) enum Status {
     Usage,
     /// A named file, filter, program or path does not exist, or there is no daemon.
     Nothing,
+    /// The run was successful, but an alarm of `--alarm` was raised.
+    Alarmed,
     /// The reader of standard output has closed it. The number is the one that shells report for a
     /// program killed by SIGPIPE.
     Unread,
@@ -28,13 +30,22 @@ impl Status {
             Self::Failed => 1,
             Self::Usage => 2,
             Self::Nothing => 3,
+            Self::Alarmed => 4,
             Self::Unread => 128 + 13,
+        }
+    }
+
+    /// Returns `Alarmed` instead of `Done` if an alarm was raised.
+    pub(crate) const fn with_alarm(self, raised: bool) -> Self {
+        match self {
+            Self::Done if raised => Self::Alarmed,
+            other => other,
         }
     }
 
     /// Converts the exit status of another streamline process. Unknown numbers become `Failed`.
     pub(crate) fn from_exit_code(number: u8) -> Self {
-        let all = [Self::Done, Self::Usage, Self::Nothing, Self::Unread];
+        let all = [Self::Done, Self::Usage, Self::Nothing, Self::Alarmed, Self::Unread];
         all.into_iter().find(|status| status.exit_code() == number).unwrap_or(Self::Failed)
     }
 }

@@ -59,7 +59,7 @@ fn print_trace(given: &WhyArguments, expression: &str) -> Result<Status, Status>
     signal::watch().map_err(|error| report_system_error(&error))?;
     let ready =
         prepared.build_with(&run::run_options(&quiet), extras).map_err(report_open_error)?;
-    let Results { plan, outcome, .. } = run::run_ready(ready, &quiet)?.results;
+    let Results { plan, outcome, .. } = run::run_ready(ready, &quiet)?.0.results;
     for failure in outcome.failures.iter().filter(|failure| !failure.is_quiet()) {
         terminal::print_error(&failure.to_string());
     }

@@ -1,16 +1,14 @@
 //! A request that runs on a thread of its own.
 
 use crate::error::OpenError;
+use crate::observer::Observer;
 use crate::options::Options;
-use crate::ready::{Body, Finished, Ready, Results};
-use crate::snapshot::snapshot;
-use crate::workers::GroupControl;
+use crate::ready::{Finished, Ready, Results};
 use engine::change::{ChangeError, SwitchReport};
 use engine::latency_breach;
 use engine::live::Live;
 use engine::run::{Alarm, StopConditions};
 use pipeline::edit::Edit;
-use pipeline::plan::Plan;
 use runtime::latency::Breach;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
@@ -21,12 +19,8 @@ use sys::eventfd::EventFd;
 /// A running request. Dropping this value stops the run and blocks until it has ended.
 #[derive(Debug)]
 pub struct Running {
-    text: String,
-    plan: Plan,
-    lives: Vec<Live>,
-    control: Option<Arc<GroupControl>>,
+    observer: Observer,
     number: Option<u32>,
-    begin: u64,
     stop: Arc<EventFd>,
     /// Doorbell that becomes readable when the run has ended.
     ended: Arc<EventFd>,
@@ -35,20 +29,13 @@ pub struct Running {
 
 /// Maximum wait until the spaces of a path reach a batch boundary.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum wait for the counters of a path.
-const COUNTERS_TIMEOUT: Duration = Duration::from_millis(200);
 
 impl Ready {
     /// Runs the request on a thread of its own, and returns at once.
     pub fn start(self, options: &Options) -> Result<Running, OpenError> {
         let stop = Arc::new(EventFd::new()?);
         let ended = Arc::new(EventFd::new()?);
-        let control = match &self.body {
-            Body::Local(_) => None,
-            Body::Workers(workers) => workers.0.control(),
-        };
-        let (text, plan) = (self.text.clone(), self.plan.clone());
-        let (lives, number) = (self.live_handles(), self.number());
+        let (observer, number) = (self.observer(), self.number());
         let elapsed = options.time.map(|t| u64::try_from(t.as_nanos()).unwrap_or(u64::MAX));
         let (stops, ends) = (Arc::clone(&stop), Arc::clone(&ended));
         let body = move || {
@@ -62,12 +49,11 @@ impl Ready {
             ends.notify();
             run
         };
-        let begin = sys::clock::monotonic();
         let thread = std::thread::Builder::new().name("streamline".to_owned()).spawn(body);
         let thread = Some(thread.map_err(|error| {
             sys::Error::new("clone", "a thread", error.raw_os_error().unwrap_or(0))
         })?);
-        Ok(Running { text, plan, lives, control, number, begin, stop, ended, thread })
+        Ok(Running { observer, number, stop, ended, thread })
     }
 }
 
@@ -87,7 +73,7 @@ impl Running {
     /// workers run it.
     #[must_use]
     pub fn live_handles(&self) -> &[Live] {
-        &self.lives
+        &self.observer.lives
     }
 
     /// Applies an edit to the request while it runs, in all connected spaces or in none. Blocks
@@ -99,8 +85,8 @@ impl Running {
     /// or cannot be planned or built, or if a space does not stop in time. The request then runs as
     /// before. A request with several connected components, or in worker processes, is refused.
     pub fn change(&self, edit: &Edit) -> Result<SwitchReport, ChangeError> {
-        let [live] = self.lives.as_slice() else {
-            let why = match self.lives.len() {
+        let [live] = self.observer.lives.as_slice() else {
+            let why = match self.observer.lives.len() {
                 0 => "worker processes run it: change it through the daemon",
                 _ => "it has several unconnected parts",
             };
@@ -119,16 +105,7 @@ impl Running {
     /// report their counters.
     #[must_use]
     pub fn results_so_far(&self) -> Results {
-        let mut outcome = match &self.control {
-            Some(control) => control.outcome(),
-            None => snapshot(&self.lives, COUNTERS_TIMEOUT),
-        };
-        outcome.elapsed_ns = sys::clock::monotonic().saturating_sub(self.begin);
-        let live = self.lives.first();
-        let last = live.and_then(|live| live.request_text().zip(live.plan()));
-        let (text, plan) = last.unwrap_or_else(|| (self.text.clone(), self.plan.clone()));
-        let crashes = Vec::new();
-        Results { text, plan, outcome, workers: Vec::new(), crashes, recorded: None }
+        self.observer.results_so_far()
     }
 
     /// Blocks until the run has ended and returns its results.

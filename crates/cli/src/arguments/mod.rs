@@ -4,6 +4,7 @@
 //! A request may be one quoted argument or several, and options may precede or follow it: see
 //! [`crate::arranged`].
 
+pub(crate) mod monitor;
 pub(crate) mod mount;
 pub(crate) mod paths;
 pub(crate) mod progress;
@@ -13,6 +14,7 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use engine::kernel::InjectedRefusal;
 use engine::registry::MachineRegistry;
+use monitor::MonitorArguments;
 use pipeline::explain;
 use progress::ProgressMode;
 use shell::{ExecArguments, ShellArguments};
@@ -45,8 +47,8 @@ pub(crate) const FIRST_EXAMPLES: &[(&str, &str)] = &[
 
 /// Description of the exit statuses.
 pub(crate) const EXIT_STATUS_HELP: &str = "0 done, 1 failed, 2 mistakes in the command or the \
-     request, 3 not found, 141 standard output closed. The first ^C drains the run, which then \
-     exits as usual; a second ^C ends it at once with status 130.";
+     request, 3 not found, 4 an alarm was raised, 141 standard output closed. The first ^C drains \
+     the run, which then exits as usual; a second ^C ends it at once with status 130.";
 
 /// Column at which the purpose of an example starts.
 const PURPOSE_COLUMN: usize = 63;
@@ -223,6 +225,9 @@ pub(crate) struct RunArguments {
     /// Show progress: yes, no, or an interval (2, 500ms); default: every second on a terminal
     #[arg(long, value_name = "yes|no|TIME", value_parser = progress::parse_progress_mode)]
     pub(crate) progress: Option<ProgressMode>,
+    /// Metrics and alarms.
+    #[command(flatten)]
+    pub(crate) monitor: MonitorArguments,
     /// Record all input and all changes of the path in a new file, from which the run can be
     /// replayed bit for bit
     #[arg(long, value_name = "FILE", conflicts_with = "replay")]
@@ -278,7 +283,7 @@ impl RunArguments {
 
     /// Returns true if the run measures the time spent in filters.
     pub(crate) const fn is_timed(&self) -> bool {
-        self.stats || self.json || self.report.is_some()
+        self.stats || self.json || self.report.is_some() || !self.monitor.metrics.is_empty()
     }
 }
 

@@ -1,7 +1,9 @@
 //! Arguments of the commands on registered paths.
 
+use super::monitor::MonitorArguments;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
+use streamline::metrics::Target;
 use sys::steps::InjectedFault;
 
 /// Commands on registered paths.
@@ -42,12 +44,25 @@ pub(crate) struct DaemonArguments {
     /// Use this policy file instead of /etc/streamline/policy.toml
     #[arg(long, value_name = "FILE")]
     pub(crate) policy: Option<PathBuf>,
+    /// Serve metrics of all paths for Prometheus at [ADDRESS]:PORT or unix:PATH; may be repeated
+    #[arg(long, value_name = "[ADDRESS]:PORT|unix:PATH", value_parser = parse_server_target)]
+    pub(crate) metrics: Vec<Target>,
     /// Show the running paths in this directory, such as /pipes, to all users of the machine
     #[arg(long, value_name = "DIR")]
     pub(crate) mount: Option<PathBuf>,
     /// Step of the start at which to fail or to stop the process, for tests
     #[arg(long, hide = true, value_name = "fail=N|stop=N|stop=STEP")]
     pub(crate) fault: Option<InjectedFault>,
+}
+
+/// Parses the place of a metrics server. Fails with the reason, also for the name of a file.
+fn parse_server_target(text: &str) -> Result<Target, String> {
+    match text.parse()? {
+        Target::File(_) => Err("write [ADDRESS]:PORT or unix:PATH; files are written by \
+                                `streamline run --metrics=FILE`"
+            .to_owned()),
+        server => Ok(server),
+    }
 }
 
 /// Arguments of `state`.
@@ -82,6 +97,9 @@ pub(crate) struct StartArguments {
     /// Retain this much output of each source (such as 64M), for taps that start in the past
     #[arg(long, value_name = "SIZE")]
     pub(crate) history: Option<String>,
+    /// Metrics and alarms.
+    #[command(flatten)]
+    pub(crate) monitor: MonitorArguments,
     /// A name for the path (optional), and the request in single quotes
     #[arg(value_name = "[NAME] REQUEST", required = true)]
     pub(crate) words: Vec<String>,

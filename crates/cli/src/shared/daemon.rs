@@ -9,9 +9,15 @@ use crate::{mount, terminal};
 use daemon::directory::DirectoryError;
 use daemon::policy::{Policy, Visibility};
 use daemon::server::Server;
+use member::client::Client;
 use member::place::{self, MACHINE_DIRECTORY};
 use member::rights::POLICY_FILE;
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use streamline::figures::query_figures;
+use streamline::metrics;
 use sys::service;
 use sys::steps::Steps;
 
@@ -45,7 +51,9 @@ pub(super) fn run(given: &DaemonArguments) -> Result<Status, Status> {
         };
         started.inspect_err(failed).ok()
     });
+    let metrics = start_metrics(given, &mut server, &directory)?;
     let served = server.serve(stop);
+    drop(metrics);
     if let Some(mut mount) = mount {
         // The process ends when its standard input is closed, and may have ended already.
         drop(mount.stdin.take());
@@ -59,6 +67,40 @@ pub(super) fn run(given: &DaemonArguments) -> Result<Status, Status> {
         terminal::print_note(&format!("paths that continue without a daemon: {paths}"));
     }
     Ok(Status::Done)
+}
+
+/// Maximum wait for the replies of all paths to one scrape.
+const SCRAPE_TIMEOUT: Duration = Duration::from_millis(800);
+
+/// Starts the metrics servers of `--metrics`, which read the paths as clients of this daemon.
+fn start_metrics(
+    given: &DaemonArguments,
+    server: &mut Server,
+    directory: &Path,
+) -> Result<Vec<metrics::Server>, Status> {
+    if given.metrics.is_empty() {
+        return Ok(Vec::new());
+    }
+    let door = server.open_inner_door().map_err(|error| report_system_error(&error))?;
+    let (door, directory) = (Arc::new(door), directory.to_owned());
+    let start = |target: &metrics::Target| {
+        let (door, directory) = (Arc::clone(&door), directory.clone());
+        let figures = move || {
+            let client = Client::connect_inside(door.as_fd(), &directory);
+            let figures = client.and_then(|client| query_figures(&client, SCRAPE_TIMEOUT));
+            // A daemon that is about to end has no paths to report.
+            figures.unwrap_or_default()
+        };
+        let started = metrics::Server::start(target, figures).map_err(|error| {
+            terminal::print_error(&error.to_string());
+            Status::Failed
+        })?;
+        let place = started.as_ref().map(|server| server.place().to_owned());
+        place.iter().for_each(|at| terminal::print_note(&format!("metrics are at {at}")));
+        Ok(started)
+    };
+    let started: Result<Vec<_>, Status> = given.metrics.iter().map(start).collect();
+    Ok(started?.into_iter().flatten().collect())
 }
 
 fn read_policy(given: &DaemonArguments) -> Result<Policy, Status> {

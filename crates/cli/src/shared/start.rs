@@ -184,6 +184,7 @@ fn spawn_path(
     if let Some(count) = given.count {
         command.args(["--count", &count.to_string()]);
     }
+    command.args(given.monitor.words());
     command.args(["--", text]);
     let errors = file.try_clone().map_err(|error| failed(&error))?;
     command.stdin(Stdio::from(socket)).stdout(file).stderr(errors);

@@ -12,6 +12,9 @@ use sys::watcher::Interest;
 
 /// Maximum number of connections accepted per event.
 const ACCEPTS_PER_EVENT: usize = 64;
+/// Event number of the socket through which this process passes connections to itself.
+pub(super) const INNER_DOOR_EVENT: u64 = 5;
+const ROOT_UID: u32 = 0;
 /// Number of connections reserved for root and the daemon's own user.
 const RESERVED_CONNECTIONS: usize = 64;
 
@@ -48,6 +51,15 @@ impl Server {
             let _ = connection.send(reply.to_bytes(), Vec::new());
             return Ok(());
         }
+        self.add_client(connection, who, process)
+    }
+
+    fn add_client(
+        &mut self,
+        connection: Connection,
+        who: Credentials,
+        process: i32,
+    ) -> sys::Result<()> {
         let id = self.next.max(FIRST_CLIENT);
         self.next = id + 1;
         self.watcher.watch(
@@ -58,6 +70,37 @@ impl Server {
         *self.per_user.entry(who.uid).or_default() += 1;
         self.clients.insert(id, Client::new(connection, who, process));
         Ok(())
+    }
+
+    /// Returns a socket through which this process passes connections to the server. A client
+    /// behind such a connection has the rights of root, whichever user runs the daemon, so that it
+    /// sees all paths. Only one such socket exists at a time.
+    pub fn open_inner_door(&mut self) -> sys::Result<OwnedFd> {
+        let (near, far) = sys::descriptor::pair()?;
+        let number = client::encode_number(INNER_DOOR_EVENT, DescriptorKind::Listener);
+        self.watcher.watch(&near, number, Interest::Read)?;
+        self.inner_door = Some(near);
+        Ok(far)
+    }
+
+    /// Accepts a connection that this process passes to itself.
+    pub(super) fn accept_inner(&mut self) {
+        let Some(door) = &self.inner_door else { return };
+        match sys::descriptor::try_receive(door, &mut [0; 16]) {
+            Ok(Some((1.., passed))) => {
+                for visitor in passed {
+                    let who = Credentials { uid: ROOT_UID, gid: ROOT_UID, groups: Vec::new() };
+                    let connection = Connection::new(visitor, Framing::Packets);
+                    // Without a watch the client is dropped, and its side sees the end.
+                    let _ = self.add_client(connection, who, 0);
+                }
+            }
+            Ok(None) => {}
+            Ok(Some(_)) | Err(_) => {
+                let _ = self.watcher.forget(door);
+                self.inner_door = None;
+            }
+        }
     }
 
     /// Returns the connection limit that another connection of this user would exceed, or `None` if

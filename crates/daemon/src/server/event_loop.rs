@@ -1,5 +1,6 @@
 //! State of the server, its start, and the loop that dispatches events.
 
+use super::accept::INNER_DOOR_EVENT;
 use super::client::{self, Client, DescriptorKind};
 use super::kernel::commands::Adoption;
 use super::kernel::queue::{COMPLETION_EVENT, KernelQueue};
@@ -23,6 +24,8 @@ use sys::watcher::{Interest, WatchEvent, Watcher};
 pub struct Server {
     pub(super) watcher: Watcher,
     pub(super) sockets: Vec<(OwnedFd, Framing)>,
+    /// Socket through which this process passes connections to itself, if it was opened.
+    pub(super) inner_door: Option<OwnedFd>,
     pub(super) place: Option<Directory>,
     pub(super) ids: DbufIdRanges,
     /// True if this process created the sockets, false if a service manager passed them.
@@ -144,6 +147,7 @@ impl Server {
             watcher,
             sockets,
             ids: DbufIdRanges::new(place.path() == Path::new(MACHINE_DIRECTORY)),
+            inner_door: None,
             place: Some(place),
             own_sockets,
             steps: steps.clone(),
@@ -223,6 +227,7 @@ impl Server {
             DescriptorKind::Listener if id == COMPLETION_EVENT => {
                 self.handle_completions();
             }
+            DescriptorKind::Listener if id == INNER_DOOR_EVENT => self.accept_inner(),
             DescriptorKind::Listener => return self.accept(id),
             DescriptorKind::Process => self.leaving.push(id),
             DescriptorKind::Admissions => self.read_admission(id),

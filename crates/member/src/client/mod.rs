@@ -77,6 +77,15 @@ impl Client {
         Ok(Self { caller: Caller::new(socket), directory: directory.to_owned() })
     }
 
+    /// Connects to the daemon that runs in this process, through the socket that it has opened for
+    /// that.
+    pub fn connect_inside(door: BorrowedFd<'_>, directory: &FilePath) -> Result<Self, ClientError> {
+        let (near, far) = sys::descriptor::pair()?;
+        sys::descriptor::send(door, b"client", &[far.as_fd()])?;
+        local_socket::set_timeouts(&near, CALL_TIMEOUT)?;
+        Ok(Self { caller: Caller::new(near), directory: directory.to_owned() })
+    }
+
     /// Returns the directory of the daemon.
     #[must_use]
     pub fn directory(&self) -> &FilePath {

@@ -42,6 +42,14 @@ pub(super) fn group_counters(group: &dyn WorkerGroup, nodes: &[Node], elapsed_ns
     counters
 }
 
+/// Converts a ledger of a plan with these nodes. Sets neither the elapsed time nor the spaces.
+#[must_use]
+pub fn ledger_counters(ledger: &Ledger, nodes: &[Node]) -> Counters {
+    let mut counters = Counters::default();
+    add_ledger(&mut counters, ledger, nodes);
+    counters
+}
+
 fn add_ledger(counters: &mut Counters, ledger: &Ledger, nodes: &[Node]) {
     // The plan gives each of several equal filters a unique name.
     let name = |planned: usize, own: &NodeName| {

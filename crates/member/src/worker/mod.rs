@@ -18,6 +18,7 @@ mod service;
 mod spaces;
 mod taps;
 
+pub use counters::ledger_counters;
 pub use path::{PathInfo, WorkerGroup};
 
 use crate::client::{Client, ClientError};

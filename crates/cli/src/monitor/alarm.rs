@@ -1,0 +1,159 @@
+//! The alarms of a run: which conditions hold, since when, and the commands that they start.
+
+use super::condition::Condition;
+use crate::terminal;
+use pipeline::explain::rounded_duration;
+use std::os::fd::AsFd as _;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use streamline::figures::PathFigures;
+use sys::local_socket::open_process;
+
+/// Maximum number of commands of `--alarm-exec` that run at the same time.
+const COMMANDS_MAX: usize = 8;
+/// Maximum wait at the end of the run for commands that still run.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The alarms of a run.
+#[derive(Debug)]
+pub(super) struct Alarms {
+    all: Vec<Alarm>,
+    command: Option<String>,
+    path: String,
+    /// The previous sample.
+    before: Option<PathFigures>,
+    children: Vec<Child>,
+    raised: bool,
+}
+
+/// A condition and its state.
+#[derive(Debug)]
+struct Alarm {
+    condition: Condition,
+    /// Running time in ns since which the comparison holds, or `None` if it does not hold.
+    since: Option<u64>,
+    is_raised: bool,
+}
+
+impl Alarms {
+    /// Creates the alarms for these conditions of a path.
+    pub(super) fn new(conditions: &[Condition], command: Option<String>, path: &str) -> Self {
+        let alarm = |condition: &Condition| Alarm {
+            condition: condition.clone(),
+            since: None,
+            is_raised: false,
+        };
+        let (before, children, raised) = (None, Vec::new(), false);
+        let all = conditions.iter().map(alarm).collect();
+        Self { all, command, path: path.to_owned(), before, children, raised }
+    }
+
+    /// Returns true if there are no conditions.
+    pub(super) const fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Compares a sample with all conditions, and raises or ends alarms.
+    pub(super) fn check(&mut self, now: &PathFigures) {
+        if self.all.is_empty() {
+            return;
+        }
+        let before = self.before.replace(now.clone());
+        let elapsed = now.counters.elapsed_ns;
+        let before = before.as_ref();
+        let before = before.map(|old| (old, elapsed.saturating_sub(old.counters.elapsed_ns)));
+        let mut raised = Vec::new();
+        for alarm in &mut self.all {
+            let Some(value) = alarm.condition.value(now, before) else { continue };
+            let (condition, name) = (&alarm.condition, alarm.condition.number_name());
+            if !condition.holds(value) {
+                alarm.since = None;
+                if std::mem::take(&mut alarm.is_raised) {
+                    terminal::print_note(&format!(
+                        "alarm `{condition}` is over: {name} is {}",
+                        format_value(value)
+                    ));
+                }
+                continue;
+            }
+            let held_ns = elapsed.saturating_sub(*alarm.since.get_or_insert(elapsed));
+            if !alarm.is_raised && held_ns >= condition.duration_ns {
+                alarm.is_raised = true;
+                let since = match condition.duration_ns {
+                    0 => String::new(),
+                    _ => format!(", for {}", rounded_duration(held_ns)),
+                };
+                terminal::print_warning(&format!(
+                    "alarm `{condition}`: {name} is {}{since}",
+                    format_value(value)
+                ));
+                raised.push((condition.to_string(), value));
+            }
+        }
+        self.raised |= !raised.is_empty();
+        raised.iter().for_each(|(condition, value)| self.start_command(condition, *value));
+    }
+
+    /// Compares the final counters with the conditions on totals, and waits for the commands.
+    /// Returns true if an alarm was raised.
+    pub(super) fn finish(mut self, last: &PathFigures) -> bool {
+        // The last interval is too short for a rate.
+        self.all.retain(|alarm| !alarm.condition.is_rate());
+        self.check(last);
+        let deadline = Instant::now() + COMMAND_TIMEOUT;
+        for child in &mut self.children {
+            let process = i32::try_from(child.id()).ok();
+            let process = process.and_then(|number| open_process(number).ok());
+            let left = deadline.saturating_duration_since(Instant::now());
+            let ended = process.map(|process| sys::poll::readable(&[process.as_fd()], Some(left)));
+            if is_running(child) && ended != Some(vec![true]) {
+                terminal::print_warning("the command of --alarm-exec still runs");
+            }
+        }
+        self.raised
+    }
+
+    /// Starts the command of `--alarm-exec`.
+    fn start_command(&mut self, condition: &str, value: f64) {
+        let Some(text) = &self.command else { return };
+        self.children.retain_mut(is_running);
+        if self.children.len() >= COMMANDS_MAX {
+            terminal::print_warning(&format!(
+                "the command of --alarm-exec is not started: {COMMANDS_MAX} of them still run"
+            ));
+            return;
+        }
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", text]).stdin(Stdio::null());
+        command.env("STREAMLINE_ALARM", condition).env("STREAMLINE_VALUE", format_value(value));
+        command.env("STREAMLINE_PATH", &self.path);
+        // Standard output belongs to the sinks.
+        let errors = std::io::stderr().as_fd().try_clone_to_owned();
+        let started = errors.and_then(|errors| command.stdout(errors).spawn());
+        match started {
+            Ok(child) => self.children.push(child),
+            Err(error) => terminal::print_warning(&format!(
+                "the command of --alarm-exec is not started: {}",
+                terminal::reason(&error)
+            )),
+        }
+    }
+}
+
+/// Returns true if a command still runs. Prints a warning if it has failed.
+fn is_running(child: &mut Child) -> bool {
+    match child.try_wait() {
+        Ok(None) => true,
+        Ok(Some(status)) if status.success() => false,
+        Ok(Some(status)) => {
+            terminal::print_warning(&format!("the command of --alarm-exec failed: {status}"));
+            false
+        }
+        Err(_) => false,
+    }
+}
+
+/// Formats a value without needless digits, such as `12` or `0.93`.
+fn format_value(value: f64) -> String {
+    if value.fract() == 0.0 { format!("{value:.0}") } else { format!("{value:.2}") }
+}

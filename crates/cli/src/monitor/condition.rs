@@ -1,0 +1,221 @@
+//! The conditions of `--alarm`, such as `lost>0 for 5s`.
+
+use pipeline::language::nearest;
+use std::fmt;
+use std::str::FromStr;
+use streamline::figures::PathFigures;
+
+/// A condition on a number of a path.
+#[derive(Clone, Debug)]
+pub(crate) struct Condition {
+    /// Text of the condition, as written.
+    text: String,
+    number: Number,
+    operator: Operator,
+    limit: f64,
+    /// Time for which the comparison must hold, in ns.
+    pub(crate) duration_ns: u64,
+}
+
+/// A number of a path.
+#[derive(Clone, Copy, Debug)]
+struct Number {
+    name: &'static str,
+    /// True for the increase per second.
+    is_rate: bool,
+    of: fn(&PathFigures) -> f64,
+}
+
+/// All numbers.
+const NUMBERS: [Number; 11] = [
+    total("lost", lost),
+    rate("lost/s", lost),
+    total("dropped", dropped),
+    rate("dropped/s", dropped),
+    total("late", late),
+    total("blocks", blocks),
+    rate("blocks/s", blocks),
+    total("bytes", bytes),
+    rate("bytes/s", bytes),
+    total("held", held),
+    total("fill", fill),
+];
+
+const fn total(name: &'static str, of: fn(&PathFigures) -> f64) -> Number {
+    Number { name, is_rate: false, of }
+}
+
+const fn rate(name: &'static str, of: fn(&PathFigures) -> f64) -> Number {
+    Number { name, is_rate: true, of }
+}
+
+fn lost(path: &PathFigures) -> f64 {
+    path.lost_blocks() as f64
+}
+
+fn dropped(path: &PathFigures) -> f64 {
+    path.dropped_blocks() as f64
+}
+
+fn late(path: &PathFigures) -> f64 {
+    let sinks = path.counters.latency.iter().flat_map(|latency| &latency.sinks);
+    sinks.map(|sink| sink.exceeded).sum::<u64>() as f64
+}
+
+fn blocks(path: &PathFigures) -> f64 {
+    path.counters.sources.iter().map(|source| source.given.blocks).sum::<u64>() as f64
+}
+
+fn bytes(path: &PathFigures) -> f64 {
+    path.counters.sources.iter().map(|source| source.given.bytes).sum::<u64>() as f64
+}
+
+fn held(path: &PathFigures) -> f64 {
+    path.counters.filters.iter().map(|filter| filter.held.blocks).sum::<u64>() as f64
+}
+
+fn fill(path: &PathFigures) -> f64 {
+    path.ring_fills().iter().map(|ring| ring.ratio()).fold(0.0, f64::max)
+}
+
+/// A comparison.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Operator {
+    AtLeast,
+    AtMost,
+    Above,
+    Below,
+    Equal,
+    Unequal,
+}
+
+/// Texts of the comparisons; those that begin with another one precede it.
+const OPERATORS: [(&str, Operator); 6] = [
+    (">=", Operator::AtLeast),
+    ("<=", Operator::AtMost),
+    ("==", Operator::Equal),
+    ("!=", Operator::Unequal),
+    (">", Operator::Above),
+    ("<", Operator::Below),
+];
+
+impl Condition {
+    /// Returns the current value of the number. `before` is an earlier sample, taken `ns` earlier.
+    /// Returns `None` for a rate without an earlier sample.
+    pub(crate) fn value(
+        &self,
+        now: &PathFigures,
+        before: Option<(&PathFigures, u64)>,
+    ) -> Option<f64> {
+        let of = self.number.of;
+        if !self.number.is_rate {
+            return Some(of(now));
+        }
+        let (before, ns) = before.filter(|(_, ns)| *ns > 0)?;
+        Some((of(now) - of(before)).max(0.0) / (ns as f64 / 1e9))
+    }
+
+    /// Returns true if a value fulfils the comparison.
+    pub(crate) fn holds(&self, value: f64) -> bool {
+        match self.operator {
+            Operator::AtLeast => value >= self.limit,
+            Operator::AtMost => value <= self.limit,
+            Operator::Above => value > self.limit,
+            Operator::Below => value < self.limit,
+            Operator::Equal => (value - self.limit).abs() < f64::EPSILON,
+            Operator::Unequal => (value - self.limit).abs() >= f64::EPSILON,
+        }
+    }
+
+    /// Returns true if the number is an increase per second.
+    pub(crate) const fn is_rate(&self) -> bool {
+        self.number.is_rate
+    }
+
+    /// Returns the name of the number.
+    pub(crate) const fn number_name(&self) -> &'static str {
+        self.number.name
+    }
+}
+
+impl fmt::Display for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl FromStr for Condition {
+    type Err = String;
+
+    /// Parses `NUMBER OPERATOR LIMIT [for TIME]`. Fails with the reason.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let at = text.find(['<', '>', '=', '!']);
+        let (name, rest) = text.split_at(at.ok_or_else(|| {
+            "there is no comparison: write for example 'lost>0' or 'fill>=90% for 5s'".to_owned()
+        })?);
+        let name = name.trim();
+        let number = NUMBERS.into_iter().find(|number| number.name == name).ok_or_else(|| {
+            let all = NUMBERS.map(|number| number.name);
+            let meant = nearest(name, all)
+                .map_or_else(String::new, |meant| format!(", did you mean `{meant}`?"));
+            format!("no number is called `{name}`{meant} (there are {})", all.join(", "))
+        })?;
+        let found = OPERATORS.into_iter().find(|(text, _)| rest.starts_with(text));
+        let (operator_text, operator) =
+            found.ok_or_else(|| "compare with >, >=, <, <=, == or !=".to_owned())?;
+        let rest = &rest[operator_text.len()..];
+        let (limit, duration) = match rest.split_once(" for ") {
+            Some((limit, duration)) => (limit, Some(duration)),
+            None => (rest, None),
+        };
+        let limit = parse_limit(limit.trim())?;
+        let duration = duration.map(|time| pipeline::explain::parse_time(time.trim()));
+        let duration_ns = duration.transpose()?.unwrap_or(0);
+        Ok(Self { text: text.to_owned(), number, operator, limit, duration_ns })
+    }
+}
+
+/// Parses a limit, such as `0`, `1.5`, `90%` or `10k`. Fails with the reason.
+fn parse_limit(text: &str) -> Result<f64, String> {
+    let scales = [('%', 0.01), ('k', 1e3), ('M', 1e6), ('G', 1e9)];
+    let scaled = scales.into_iter().find_map(|(end, scale)| Some((text.strip_suffix(end)?, scale)));
+    let (digits, scale) = scaled.unwrap_or((text, 1.0));
+    let number = digits.trim().parse::<f64>().ok().filter(|number| number.is_finite());
+    number
+        .map(|number| number * scale)
+        .ok_or_else(|| format!("`{text}` is no number: write for example 0, 1.5, 90% or 10k"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn condition_is_a_comparison_with_an_optional_time() {
+        let parse = |text: &str| text.parse::<Condition>().unwrap();
+        let condition = parse("lost>0 for 5s");
+        assert_eq!((condition.number.name, condition.duration_ns), ("lost", 5_000_000_000));
+        assert!(condition.holds(1.0) && !condition.holds(0.0));
+        let condition = parse("fill >= 90%");
+        assert_eq!((condition.limit, condition.duration_ns), (0.9, 0));
+        assert!(condition.holds(0.9) && !condition.holds(0.89));
+        let condition = parse("blocks/s<10k for 500ms");
+        assert_eq!((condition.number.name, condition.limit), ("blocks/s", 10_000.0));
+        assert!(condition.is_rate());
+    }
+
+    #[test]
+    fn wrong_conditions_are_refused_with_the_reason() {
+        for (text, why) in [
+            ("", "no comparison"),
+            ("lost", "no comparison"),
+            ("lots>0", "did you mean `lost`?"),
+            ("lost=0", ">="),
+            ("lost>many", "`many` is no number"),
+            ("lost>0 for ever", "ever"),
+        ] {
+            let refused = text.parse::<Condition>().unwrap_err();
+            assert!(refused.contains(why), "{text}: {refused}");
+        }
+    }
+}

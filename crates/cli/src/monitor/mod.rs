@@ -1,0 +1,157 @@
+//! Observation of a run while it lasts, for `--metrics` and `--alarm`.
+//!
+//! One thread reads the counters of the path every second, compares them with the conditions, and
+//! replaces the files of metrics. Metrics servers have threads of their own. A run without these
+//! options has no such thread.
+
+mod alarm;
+mod condition;
+
+pub(crate) use condition::Condition;
+
+use crate::arguments::RunArguments;
+use crate::status::Status;
+use crate::terminal;
+use alarm::Alarms;
+use std::os::fd::AsFd as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use streamline::figures::{PathFigures, PathState};
+use streamline::metrics::{Server, Target, to_text, write_file};
+use streamline::{Observer, Ready, Results};
+use sys::eventfd::EventFd;
+
+/// Interval between two samples of the counters.
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
+/// Number of samples between two replacements of a file.
+const SAMPLES_PER_FILE: u32 = 5;
+/// Name in metrics of a path that has neither a name nor a number.
+const UNNAMED: &str = "run";
+
+/// The observation of a run.
+#[derive(Debug)]
+pub(crate) struct Monitor {
+    /// Servers, which stop when they are dropped.
+    servers: Vec<Server>,
+    files: Vec<(String, PathBuf)>,
+    name: String,
+    stop: Arc<EventFd>,
+    thread: Option<JoinHandle<Alarms>>,
+}
+
+impl Monitor {
+    /// Starts the observation of a request that is about to run. Returns `None` if the arguments
+    /// ask for none. Prints an error and fails with its status if a server or file cannot be
+    /// created.
+    pub(crate) fn start(ready: &Ready, given: &RunArguments) -> Result<Option<Self>, Status> {
+        if given.monitor.metrics.is_empty() && given.monitor.alarm.is_empty() {
+            return Ok(None);
+        }
+        let number = || ready.number().map(|number| number.to_string());
+        let named = given.path_name.clone();
+        let name = named.clone().or_else(number).unwrap_or_else(|| UNNAMED.to_owned());
+        let observer = ready.observer();
+        let mut servers = Vec::new();
+        let mut files = Vec::new();
+        for target in &given.monitor.metrics {
+            if let Target::File(path) = target {
+                // Files of several runs are read together, so their paths need different names.
+                let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+                files.push((named.clone().or(stem).unwrap_or_else(|| name.clone()), path.clone()));
+            }
+            let (observer, name) = (observer.clone(), name.clone());
+            let figures = move || vec![figures_of(&observer, &name)];
+            let server = Server::start(target, figures).map_err(|error| {
+                terminal::print_error(&error.to_string());
+                Status::Failed
+            })?;
+            if let Some(server) = server {
+                if !given.quiet {
+                    terminal::print_note(&format!("metrics are at {}", server.place()));
+                }
+                servers.push(server);
+            }
+        }
+        for (name, path) in &files {
+            if !write_metrics(path, &figures_of(&observer, name)) {
+                return Err(Status::Failed);
+            }
+        }
+        let alarms = Alarms::new(&given.monitor.alarm, given.monitor.alarm_exec.clone(), &name);
+        let stop = EventFd::new().map_err(|error| crate::failure::report_system_error(&error))?;
+        let stop = Arc::new(stop);
+        let (stopped, written) = (Arc::clone(&stop), files.clone());
+        let watch = move || watch(&observer, alarms, &written, &stopped);
+        let thread = std::thread::Builder::new().name("monitor".to_owned()).spawn(watch);
+        let thread = thread.map_err(|error| {
+            terminal::print_error(&format!(
+                "no thread for --metrics: {}",
+                terminal::reason(&error)
+            ));
+            Status::Failed
+        })?;
+        Ok(Some(Self { servers, files, name, stop, thread: Some(thread) }))
+    }
+
+    /// Ends the observation with the final results of the run. Returns true if an alarm was raised.
+    pub(crate) fn finish(mut self, results: &Results) -> bool {
+        self.stop.notify();
+        drop(std::mem::take(&mut self.servers));
+        let alarms = self.thread.take().and_then(|thread| thread.join().ok());
+        for (name, path) in &self.files {
+            write_metrics(path, &PathFigures::of_results(name, results, PathState::Ended));
+        }
+        let last = PathFigures::of_results(&self.name, results, PathState::Ended);
+        alarms.is_some_and(|alarms| alarms.finish(&last))
+    }
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        self.stop.notify();
+    }
+}
+
+fn figures_of(observer: &Observer, name: &str) -> PathFigures {
+    PathFigures::of_results(name, &observer.results_so_far(), PathState::Running)
+}
+
+/// Samples the counters until `stop` is notified.
+fn watch(
+    observer: &Observer,
+    mut alarms: Alarms,
+    files: &[(String, PathBuf)],
+    stop: &EventFd,
+) -> Alarms {
+    let mut next = Instant::now();
+    for sample in 1_u32.. {
+        next += SAMPLE_INTERVAL;
+        let left = next.saturating_duration_since(Instant::now());
+        if sys::poll::readable(&[stop.as_fd()], Some(left)).contains(&true) {
+            break;
+        }
+        let writes_files = sample.is_multiple_of(SAMPLES_PER_FILE);
+        if alarms.is_empty() && !writes_files {
+            continue;
+        }
+        let mut figures = figures_of(observer, UNNAMED);
+        alarms.check(&figures);
+        for (name, path) in files.iter().filter(|_| writes_files) {
+            figures.name.clone_from(name);
+            write_metrics(path, &figures);
+        }
+    }
+    alarms
+}
+
+/// Replaces a file of metrics. Prints an error and returns false if that fails.
+fn write_metrics(path: &std::path::Path, figures: &PathFigures) -> bool {
+    let written = write_file(path, &to_text(std::slice::from_ref(figures)));
+    if let Err(error) = &written {
+        let (path, why) = (path.display(), terminal::reason(error));
+        terminal::print_error(&format!("cannot write the metrics to {path}: {why}"));
+    }
+    written.is_ok()
+}

@@ -1,0 +1,165 @@
+//! The live figures of paths: the plan of each path with its counters, for programs that show or
+//! export them.
+//!
+//! [`query_figures`] reads all paths of a daemon, and [`PathFigures::of_results`] converts the
+//! results of a run in this process.
+
+use crate::ready::Results;
+use member::client::{COUNT, Client, ClientError, DESCRIBE};
+use member::protocol::{CountReply, Counters, Edge, Link, Node, PathDescription};
+use member::worker::{PathInfo, ledger_counters};
+use runtime::ledger::DropReason;
+use std::time::Duration;
+
+/// The state of a path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PathState {
+    /// The path runs.
+    Running,
+    /// The path runs, but its process did not reply in time.
+    Silent,
+    /// The path has ended, and its counters are final.
+    Ended,
+}
+
+/// A path, its plan and its counters at one moment.
+#[derive(Clone, PartialEq, Debug)]
+pub struct PathFigures {
+    /// Name of the path, unique among the paths that were read together: the name that its user
+    /// chose, `UID/NAME` if several users chose it, or else the number of the path.
+    pub name: String,
+    /// Owner of the path.
+    pub uid: u32,
+    /// State of the path.
+    pub state: PathState,
+    /// True if the time in filters is measured during the entire run. Otherwise it is measured only
+    /// while a client follows the path, so that it is no total.
+    pub is_timed: bool,
+    /// Nodes of the plan; empty for a silent path.
+    pub nodes: Vec<Node>,
+    /// Edges of the plan.
+    pub links: Vec<Link>,
+    /// Counters of the path; all 0 for a silent path.
+    pub counters: Counters,
+}
+
+impl PathFigures {
+    /// Converts the results of a run in this process.
+    #[must_use]
+    pub fn of_results(name: &str, results: &Results, state: PathState) -> Self {
+        let PathInfo { nodes, links, .. } = PathInfo::new(&results.text, &results.plan);
+        let outcome = &results.outcome;
+        let counters = Counters {
+            elapsed_ns: outcome.elapsed_ns,
+            adapted: outcome.adapted.clone(),
+            latency: outcome.latency.clone(),
+            ..ledger_counters(&outcome.ledger, &nodes)
+        };
+        let uid = sys::process::identity().0;
+        let is_timed = outcome.ledger.filters.iter().any(|filter| filter.busy_ns > 0);
+        Self { name: name.to_owned(), uid, state, is_timed, nodes, links, counters }
+    }
+
+    /// Returns the number of lost blocks, as the final report counts them.
+    #[must_use]
+    pub fn lost_blocks(&self) -> u64 {
+        let counters = &self.counters;
+        let all = counters.sources.iter().map(|source| &source.lost);
+        let all = all.chain(counters.edges.iter().map(|edge| &edge.lost));
+        let all = all.chain(counters.filters.iter().map(|filter| &filter.lost)).flatten();
+        let is_lost = |why: &str| DropReason::from_text(why).is_none_or(DropReason::is_lost);
+        all.filter(|loss| is_lost(&loss.why)).filter_map(|loss| loss.blocks).sum()
+    }
+
+    /// Returns the number of dropped blocks for all reasons, those that the request asks for
+    /// included.
+    #[must_use]
+    pub fn dropped_blocks(&self) -> u64 {
+        let counters = &self.counters;
+        let all = counters.sources.iter().map(|source| &source.lost);
+        let all = all.chain(counters.edges.iter().map(|edge| &edge.lost));
+        let all = all.chain(counters.filters.iter().map(|filter| &filter.lost)).flatten();
+        all.filter_map(|loss| loss.blocks).sum()
+    }
+
+    /// Returns the names of the two nodes that an edge connects. The ring between a node and its
+    /// replicas has the names of the ledger.
+    #[must_use]
+    pub fn end_names<'n>(&'n self, edge: &'n Edge) -> (&'n str, &'n str) {
+        let is_of_replicas = ["deal", "join"].contains(&edge.kind.as_str());
+        let link = self.links.get(edge.edge).filter(|_| !is_of_replicas);
+        let name = |node: usize| self.nodes.get(node).map(|node| node.name.as_str());
+        let names = link.and_then(|link| name(link.from).zip(name(link.to)));
+        names.unwrap_or((&edge.from, &edge.to))
+    }
+
+    /// Returns the fill of each ring of the plan.
+    #[must_use]
+    pub fn ring_fills(&self) -> Vec<RingFill<'_>> {
+        let name = |node: usize| self.nodes.get(node).map_or("", |node| node.name.as_str());
+        let rings = self.links.iter().enumerate().filter_map(|(number, link)| {
+            let planned = link.room?;
+            let edges = || self.counters.edges.iter().filter(|edge| edge.edge == number);
+            let fill = edges().map(|edge| edge.resident.blocks).sum();
+            let size = edges().filter_map(|edge| edge.size.as_ref()).max_by_key(|s| s.entries);
+            let room = size.map_or(planned, |size| size.entries);
+            Some(RingFill { from: name(link.from), to: name(link.to), fill, room })
+        });
+        rings.collect()
+    }
+}
+
+/// The fill of a ring between two nodes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RingFill<'n> {
+    /// Name of the writer.
+    pub from: &'n str,
+    /// Name of the reader.
+    pub to: &'n str,
+    /// Number of blocks in the ring.
+    pub fill: u64,
+    /// Current capacity in blocks.
+    pub room: u64,
+}
+
+impl RingFill<'_> {
+    /// Returns the fill as a fraction of the capacity, from 0 to 1.
+    #[must_use]
+    pub fn ratio(&self) -> f64 {
+        if self.room == 0 { 0.0 } else { self.fill.min(self.room) as f64 / self.room as f64 }
+    }
+}
+
+/// Returns the figures of all paths that this client may connect to. Paths that end during the
+/// query are omitted. Blocks for at most `limit` until the paths have replied.
+pub fn query_figures(client: &Client, limit: Duration) -> Result<Vec<PathFigures>, ClientError> {
+    let mut listed = client.list_paths()?;
+    listed.retain(|path| path.yours);
+    let numbers: Vec<_> = listed.iter().map(|path| (path.uid, path.number.to_string())).collect();
+    // The description is requested after the counters, so it is at least as recent.
+    let replies = client.query_all(&numbers, &[COUNT, DESCRIBE], limit, |_, replies| {
+        let mut replies = replies.into_iter();
+        let mut next = || replies.next().unwrap_or_default();
+        let CountReply { counters } = next().deserialize_result()?;
+        let about: PathDescription = next().deserialize_result()?;
+        Ok((counters, about))
+    });
+    let name = |at: usize| match &listed[at].name {
+        None => listed[at].number.to_string(),
+        Some(name) => {
+            let shared = listed.iter().filter(|other| other.name.as_ref() == Some(name)).count();
+            if shared > 1 { format!("{}/{name}", listed[at].uid) } else { name.clone() }
+        }
+    };
+    let figures = replies.into_iter().enumerate().filter_map(|(at, reply)| {
+        let (state, (counters, about)) = match reply {
+            Ok(reply) => (PathState::Running, reply),
+            Err(ClientError::Timeout) => (PathState::Silent, Default::default()),
+            Err(_) => return None,
+        };
+        let PathDescription { nodes, links, .. } = about;
+        let (name, uid, is_timed) = (name(at), listed[at].uid, false);
+        Some(PathFigures { name, uid, state, is_timed, nodes, links, counters })
+    });
+    Ok(figures.collect())
+}

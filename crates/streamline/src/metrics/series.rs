@@ -1,0 +1,163 @@
+//! A family of metrics with its series, whose number is bounded.
+
+use std::collections::HashMap;
+
+/// Maximum number of series of a family, besides the series of the others.
+pub const SERIES_MAX: usize = 1000;
+/// Maximum length of a label value in characters.
+const LABEL_MAX: usize = 100;
+/// Label value of the series that adds up the series beyond [`SERIES_MAX`].
+const OTHER: &str = "other";
+
+/// The kind of a family.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SeriesKind {
+    /// A number that only grows while its node exists.
+    Counter,
+    /// A number that may fall. The series of the others has the sum.
+    Gauge,
+    /// A number that may fall. The series of the others has the maximum.
+    Maximum,
+}
+
+/// The unit of a family, which ends its name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unit {
+    /// A number of things that the name of the family says.
+    None,
+    /// A number of blocks.
+    Blocks,
+    /// A number of bytes.
+    Bytes,
+    /// A time in seconds.
+    Seconds,
+    /// A fraction from 0 to 1.
+    Ratio,
+}
+
+/// The value of a series.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Value {
+    /// A count.
+    Count(u64),
+    /// A measured value.
+    Measure(f64),
+}
+
+/// The labels of a series, as names with values.
+pub(super) type Labels = Vec<(&'static str, String)>;
+
+/// A family of metrics: one name with its series.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Family {
+    /// Name without the unit and without `_total`.
+    pub name: &'static str,
+    /// Unit of the values.
+    pub unit: Unit,
+    /// SeriesKind of the values.
+    pub kind: SeriesKind,
+    /// Description, which ends without a full stop.
+    pub help: &'static str,
+    /// Series in the order of the paths and nodes.
+    pub series: Vec<(Labels, Value)>,
+    /// Index of each series by its labels.
+    known: HashMap<Labels, usize>,
+}
+
+impl Family {
+    pub(super) fn new(
+        name: &'static str,
+        unit: Unit,
+        kind: SeriesKind,
+        help: &'static str,
+    ) -> Self {
+        Self { name, unit, kind, help, series: Vec::new(), known: HashMap::new() }
+    }
+
+    /// Adds a value to the series with these labels.
+    pub(super) fn add(&mut self, labels: &[(&'static str, &str)], value: Value) {
+        let bounded = |text: &str| text.chars().take(LABEL_MAX).collect::<String>();
+        let mut labels: Labels = labels.iter().map(|(name, text)| (*name, bounded(text))).collect();
+        if !self.known.contains_key(&labels) && self.series.len() >= SERIES_MAX {
+            // The reasons are few, and the sums by reason stay right.
+            labels.iter_mut().filter(|(name, _)| *name != "reason").for_each(|(_, text)| {
+                *text = OTHER.to_owned();
+            });
+        }
+        match self.known.get(&labels) {
+            Some(at) => {
+                let known = &mut self.series[*at].1;
+                *known = known.joined(value, self.kind);
+            }
+            // Reasons that another process invents are bounded, too.
+            None if self.series.len() >= 2 * SERIES_MAX => {}
+            None => {
+                self.known.insert(labels.clone(), self.series.len());
+                self.series.push((labels, value));
+            }
+        }
+    }
+
+    pub(super) fn count(&mut self, labels: &[(&'static str, &str)], n: u64) {
+        self.add(labels, Value::Count(n));
+    }
+}
+
+impl Value {
+    fn joined(self, other: Self, kind: SeriesKind) -> Self {
+        match (self, other) {
+            (Self::Count(a), Self::Count(b)) if kind == SeriesKind::Maximum => {
+                Self::Count(a.max(b))
+            }
+            (Self::Count(a), Self::Count(b)) => Self::Count(a.saturating_add(b)),
+            (a, b) if kind == SeriesKind::Maximum => Self::Measure(a.number().max(b.number())),
+            (a, b) => Self::Measure(a.number() + b.number()),
+        }
+    }
+
+    /// Returns the value as a floating-point number.
+    #[must_use]
+    pub fn number(self) -> f64 {
+        match self {
+            Self::Count(n) => n as f64,
+            Self::Measure(x) => x,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn series_beyond_the_limit_are_added_up_by_reason() {
+        let mut family = Family::new("f", Unit::Blocks, SeriesKind::Counter, "help");
+        let names: Vec<String> = (0..SERIES_MAX + 50).map(|n| format!("n{n}")).collect();
+        for _ in 0..2 {
+            for name in &names {
+                family.count(&[("filter", name), ("reason", "ring")], 3);
+            }
+        }
+        assert_eq!(family.series.len(), SERIES_MAX + 1);
+        let sum: f64 = family.series.iter().map(|(_, value)| value.number()).sum();
+        assert_eq!(sum, (names.len() * 2 * 3) as f64);
+        let other = vec![("filter", OTHER.to_owned()), ("reason", "ring".to_owned())];
+        assert_eq!(family.series.last().unwrap(), &(other, Value::Count(50 * 2 * 3)));
+    }
+
+    #[test]
+    fn overflow_series_of_a_ratio_has_the_maximum() {
+        let mut family = Family::new("f", Unit::Ratio, SeriesKind::Maximum, "help");
+        (0..SERIES_MAX).for_each(|n| family.add(&[("from", &n.to_string())], Value::Measure(0.1)));
+        family.add(&[("from", "a")], Value::Measure(0.9));
+        family.add(&[("from", "b")], Value::Measure(0.5));
+        assert_eq!(family.series.last().unwrap().1, Value::Measure(0.9));
+    }
+
+    #[test]
+    fn invented_reasons_are_bounded() {
+        let mut family = Family::new("f", Unit::None, SeriesKind::Counter, "help");
+        (0..10 * SERIES_MAX).for_each(|n| family.count(&[("reason", &n.to_string())], 1));
+        assert_eq!(family.series.len(), 2 * SERIES_MAX);
+    }
+}

@@ -1,0 +1,304 @@
+//! A small HTTP server that answers `GET /metrics`.
+//!
+//! One thread accepts connections, and each connection gets a thread for one request. The number
+//! of connections, the length of a request and its time are bounded. The server reads no body and
+//! keeps no connection open.
+
+use super::format::{to_open_metrics, to_text};
+use super::target::Target;
+use crate::figures::PathFigures;
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use sys::eventfd::EventFd;
+
+/// Maximum number of connections that are served at the same time.
+const CONNECTIONS_MAX: usize = 16;
+/// Maximum length of the head of a request in bytes.
+const HEAD_MAX: usize = 8 << 10;
+/// Maximum time to read a request, and to write its response.
+const TIME_LIMIT: Duration = Duration::from_secs(5);
+/// Pause after a failed accept, for example because the process has no descriptor left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Media type of OpenMetrics.
+const OPEN_METRICS: &str = "application/openmetrics-text";
+
+/// A function that returns the current figures of all paths. Called by several threads.
+type Figures = Arc<dyn Fn() -> Vec<PathFigures> + Send + Sync>;
+
+/// A running server. Dropping it stops the server.
+#[derive(Debug)]
+pub struct Server {
+    place: String,
+    stop: Arc<EventFd>,
+    thread: Option<JoinHandle<()>>,
+    /// Socket to remove at the end.
+    socket: Option<PathBuf>,
+}
+
+/// The failure to listen at a place.
+#[derive(Debug)]
+pub struct ServerError {
+    /// The address or the path.
+    pub place: String,
+    /// The reason.
+    pub error: io::Error,
+}
+
+impl fmt::Display for ServerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = self.error.to_string();
+        let why = text.split(" (os error").next().unwrap_or_default().to_lowercase();
+        write!(f, "cannot serve metrics at {}: {why}", self.place)?;
+        if self.error.kind() == io::ErrorKind::AddrInUse {
+            f.write_str("; choose another port, or :0 for any free one")?;
+        }
+        Ok(())
+    }
+}
+
+enum Listener {
+    Internet(TcpListener),
+    Local(UnixListener),
+}
+
+impl Server {
+    /// Starts a server at an address or socket. Returns `None` for a file.
+    pub fn start(
+        target: &Target,
+        figures: impl Fn() -> Vec<PathFigures> + Send + Sync + 'static,
+    ) -> Result<Option<Self>, ServerError> {
+        let failed = |place: String| |error| ServerError { place, error };
+        let (listener, place, socket) = match target {
+            Target::File(_) => return Ok(None),
+            Target::Address(address) => {
+                let (listener, address) =
+                    listen(*address).map_err(failed(format!("http://{address}/metrics")))?;
+                (Listener::Internet(listener), format!("http://{address}/metrics"), None)
+            }
+            Target::Socket(path) => {
+                let place = format!("unix:{}", path.display());
+                let listener = listen_locally(path).map_err(failed(place.clone()))?;
+                (Listener::Local(listener), place, Some(path.clone()))
+            }
+        };
+        let stop = EventFd::new().map_err(|error| ServerError {
+            place: place.clone(),
+            error: io::Error::from_raw_os_error(error.errno),
+        })?;
+        let stop = Arc::new(stop);
+        let (stopped, figures) = (Arc::clone(&stop), Arc::new(figures) as Figures);
+        let thread = std::thread::Builder::new().name("metrics".to_owned());
+        let thread = thread.spawn(move || serve(&listener, &stopped, &figures));
+        let thread = Some(thread.map_err(failed(place.clone()))?);
+        Ok(Some(Self { place, stop, thread, socket }))
+    }
+
+    /// Returns the place at which the server answers, such as `http://127.0.0.1:9464/metrics`.
+    #[must_use]
+    pub fn place(&self) -> &str {
+        &self.place
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.notify();
+        if let Some(thread) = self.thread.take() {
+            // A panic in the thread cannot be reported here.
+            let _ = thread.join();
+        }
+        if let Some(socket) = &self.socket {
+            let _ = std::fs::remove_file(socket);
+        }
+    }
+}
+
+fn listen(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
+    let listener = TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    let address = listener.local_addr()?;
+    Ok((listener, address))
+}
+
+/// Listens at a socket. A socket at which no process listens any more is replaced.
+fn listen_locally(path: &Path) -> io::Result<UnixListener> {
+    let listener = UnixListener::bind(path).or_else(|error| {
+        let is_socket = path.metadata().is_ok_and(|about| about.file_type().is_socket());
+        let is_abandoned = is_socket
+            && UnixStream::connect(path)
+                .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+        if error.kind() != io::ErrorKind::AddrInUse || !is_abandoned {
+            return Err(error);
+        }
+        std::fs::remove_file(path)?;
+        UnixListener::bind(path)
+    })?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+impl Listener {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Internet(listener) => listener.as_fd(),
+            Self::Local(listener) => listener.as_fd(),
+        }
+    }
+
+    fn accept(&self) -> io::Result<Box<dyn Connection>> {
+        match self {
+            Self::Internet(listener) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nonblocking(false)?;
+                Ok(Box::new(stream))
+            }
+            Self::Local(listener) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nonblocking(false)?;
+                Ok(Box::new(stream))
+            }
+        }
+    }
+}
+
+/// A connection of a client.
+trait Connection: Read + Write + Send {
+    /// Limits the time of the next read or write.
+    fn limit(&self, time: Duration) -> io::Result<()>;
+}
+
+impl Connection for TcpStream {
+    fn limit(&self, time: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(time))?;
+        self.set_write_timeout(Some(time))
+    }
+}
+
+impl Connection for UnixStream {
+    fn limit(&self, time: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(time))?;
+        self.set_write_timeout(Some(time))
+    }
+}
+
+/// Serves connections until `stop` is notified.
+fn serve(listener: &Listener, stop: &EventFd, figures: &Figures) {
+    let active = Arc::new(AtomicUsize::new(0));
+    loop {
+        let ready = sys::poll::readable(&[stop.as_fd(), listener.descriptor()], None);
+        if ready.first() == Some(&true) {
+            return;
+        }
+        let mut connection = match listener.accept() {
+            Ok(connection) => connection,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+            Err(_) => {
+                let _ = sys::poll::readable(&[stop.as_fd()], Some(ACCEPT_PAUSE));
+                continue;
+            }
+        };
+        if active.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
+            active.fetch_sub(1, Ordering::Relaxed);
+            let _ = connection.limit(ACCEPT_PAUSE);
+            let _ =
+                connection.write_all(&response("503 Service Unavailable", "text/plain", "busy\n"));
+            continue;
+        }
+        let (figures, counted) = (Arc::clone(figures), Arc::clone(&active));
+        let thread = std::thread::Builder::new().name("metrics".to_owned());
+        let started = thread.spawn(move || {
+            // A client that has hung up needs no response.
+            let _ = answer(&mut *connection, &figures);
+            counted.fetch_sub(1, Ordering::Relaxed);
+        });
+        if started.is_err() {
+            active.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Reads one request and writes its response.
+fn answer(connection: &mut dyn Connection, figures: &Figures) -> io::Result<()> {
+    let reply = match read_head(connection) {
+        Ok(head) => respond(&head, figures),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => response(
+            "431 Request Header Fields Too Large",
+            "text/plain",
+            "the request is too long\n",
+        ),
+        Err(error) => return Err(error),
+    };
+    connection.limit(TIME_LIMIT)?;
+    connection.write_all(&reply)
+}
+
+/// Reads the head of a request. Fails with `InvalidData` if it is longer than [`HEAD_MAX`].
+fn read_head(connection: &mut dyn Connection) -> io::Result<String> {
+    let deadline = Instant::now() + TIME_LIMIT;
+    let mut head = Vec::new();
+    let mut part = [0; 1024];
+    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        connection.limit(left)?;
+        match connection.read(&mut part)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            n => head.extend_from_slice(&part[..n]),
+        }
+        if head.len() > HEAD_MAX {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+    }
+    Ok(String::from_utf8_lossy(&head).into_owned())
+}
+
+fn respond(head: &str, figures: &Figures) -> Vec<u8> {
+    let mut words = head.lines().next().unwrap_or_default().split(' ');
+    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let path = target.split('?').next().unwrap_or_default();
+    match (method, path) {
+        ("GET" | "HEAD", "/metrics") => {
+            let accepts = head.lines().filter_map(|line| line.split_once(':'));
+            let open = accepts
+                .filter(|(name, _)| name.eq_ignore_ascii_case("accept"))
+                .any(|(_, value)| value.contains(OPEN_METRICS));
+            let figures = figures();
+            let (kind, body) = match open {
+                true => (
+                    format!("{OPEN_METRICS}; version=1.0.0; charset=utf-8"),
+                    to_open_metrics(&figures),
+                ),
+                false => ("text/plain; version=0.0.4; charset=utf-8".to_owned(), to_text(&figures)),
+            };
+            let mut reply = response("200 OK", &kind, &body);
+            if method == "HEAD" {
+                reply.truncate(reply.len() - body.len());
+            }
+            reply
+        }
+        ("GET" | "HEAD", _) => {
+            response("404 Not Found", "text/plain", "the metrics are at /metrics\n")
+        }
+        _ => response("405 Method Not Allowed", "text/plain", "only GET and HEAD\n"),
+    }
+}
+
+fn response(status: &str, kind: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nAllow: GET, \
+         HEAD\r\nConnection: close\r\n\r\n{body}"
+    )
+    .into_bytes()
+}

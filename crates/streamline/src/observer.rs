@@ -1,0 +1,57 @@
+//! A handle that reads the results of a request while it runs, from any thread.
+
+use crate::ready::{Body, Ready, Results};
+use crate::snapshot::snapshot;
+use crate::workers::GroupControl;
+use engine::live::Live;
+use pipeline::plan::Plan;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A handle that reads the results of a request while it runs. It remains valid after the end of
+/// the run and then returns the last counters.
+#[derive(Clone, Debug)]
+pub struct Observer {
+    text: String,
+    plan: Plan,
+    pub(crate) lives: Vec<Live>,
+    control: Option<Arc<GroupControl>>,
+    /// Monotonic time of its creation in ns.
+    begin: u64,
+}
+
+/// Maximum wait for the counters of a path.
+const COUNTERS_TIMEOUT: Duration = Duration::from_millis(200);
+
+impl Ready {
+    /// Returns a handle that reads the results while the request runs. The elapsed time in these
+    /// results begins now.
+    #[must_use]
+    pub fn observer(&self) -> Observer {
+        let control = match &self.body {
+            Body::Local(_) => None,
+            Body::Workers(workers) => workers.0.control(),
+        };
+        let (text, plan) = (self.text.clone(), self.plan.clone());
+        let begin = sys::clock::monotonic();
+        Observer { text, plan, lives: self.live_handles(), control, begin }
+    }
+}
+
+impl Observer {
+    /// Returns the results so far. Blocks for up to 200 ms per connected component until the spaces
+    /// report their counters.
+    #[must_use]
+    pub fn results_so_far(&self) -> Results {
+        let mut outcome = match &self.control {
+            Some(control) => control.outcome(),
+            None => snapshot(&self.lives, COUNTERS_TIMEOUT),
+        };
+        outcome.elapsed_ns = sys::clock::monotonic().saturating_sub(self.begin);
+        let live = self.lives.first();
+        let last = live.and_then(|live| live.request_text().zip(live.plan()));
+        let (text, plan) = last.unwrap_or_else(|| (self.text.clone(), self.plan.clone()));
+        let crashes = Vec::new();
+        Results { text, plan, outcome, workers: Vec::new(), crashes, recorded: None }
+    }
+}
