@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
 mod common;
+#[path = "pcap_door/kernel.rs"]
+mod kernel;
 
 use common::{Folder, Guard};
 use std::fs::File;
@@ -43,12 +45,22 @@ impl Observer {
         is_ours: bool,
         (words, ready): (&[&str], &str),
     ) -> Self {
+        Self::start_in((pair, folder, folder), is_ours, (words, ready))
+    }
+
+    /// Starts a program like [`Self::start`], with its files in a folder, and the daemon of
+    /// another.
+    fn start_in(
+        (pair, folder, shared): (&Pair, &Folder, &Folder),
+        is_ours: bool,
+        (words, ready): (&[&str], &str),
+    ) -> Self {
         let name = if is_ours { "ours" } else { "real" };
         let errors = folder.path().join(format!("{name}.err"));
         let mut command = pair.server.command(if is_ours { STREAMLINE } else { words[0] });
         let rest = if is_ours { words } else { &words[1..] };
         command.args(if is_ours { &["exec"][..] } else { &[] }).args(rest);
-        folder.set_environment(&mut command);
+        shared.set_environment(&mut command);
         command.env("STREAMLINE_PCAP", "report").current_dir(folder.path());
         command.stdout(File::create(folder.path().join(format!("{name}.out"))).unwrap());
         command.stderr(File::create(&errors).unwrap());

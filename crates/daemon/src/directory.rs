@@ -71,8 +71,13 @@ fn remedy(process: Option<u32>) -> String {
 /// Formats the command name of a process for a message, such as ` (streamline)`. Returns an empty
 /// text if the process has exited.
 fn command_suffix(process: u32) -> String {
-    let name = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
-    if name.is_empty() { name } else { format!(" ({})", name.trim_end()) }
+    command_name(process).map_or_else(String::new, |name| format!(" ({name})"))
+}
+
+/// Returns the command name of a process, or `None` if the process has exited.
+pub(crate) fn command_name(process: u32) -> Option<String> {
+    let name = fs::read_to_string(format!("/proc/{process}/comm")).ok()?;
+    Some(name.trim_end().to_owned())
 }
 
 /// A locked directory.

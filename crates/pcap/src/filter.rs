@@ -6,6 +6,8 @@ use streamline::capture::{CapturedFrame, FRAME_MAX};
 
 /// `PACKET_OUTGOING`: the type of a frame that the host sends.
 const PACKET_OUTGOING: u8 = 4;
+/// Code of an instruction that returns a constant.
+const RETURN: u16 = code::RET | code::K;
 /// `ARPHRD_ETHER`.
 const HARDWARE_ETHERNET: u16 = 1;
 /// The maximum length of an IPv4 header in bytes, which is what `ldx 4*([k]&0xf)` yields at most.
@@ -26,6 +28,16 @@ impl Filter {
         let program = ClassicProgram::new(instructions).ok()?;
         let reach = reach(program.instructions()).unwrap_or(FRAME_MAX);
         Some(Self { program, reach, interface_index })
+    }
+
+    /// Returns true if every frame matches.
+    pub(crate) fn accepts_all(&self) -> bool {
+        matches!(self.program.instructions(), [Instruction { code: RETURN, k: 1.., .. }])
+    }
+
+    /// Returns the instructions.
+    pub(crate) fn instructions(&self) -> &[Instruction] {
+        self.program.instructions()
     }
 
     /// Returns the number of bytes of the frame to keep, or 0 to reject it.

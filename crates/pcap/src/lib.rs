@@ -27,5 +27,6 @@
 pub mod export;
 mod filter;
 mod handle;
+mod kernel_filter;
 mod live;
 mod report;

@@ -7,7 +7,9 @@ pub(crate) mod reading;
 
 use crate::filter::Filter;
 use crate::handle::{Handle, Settings, lock};
+use crate::kernel_filter::{KernelFilter, kernel_part};
 use crate::report::{self, Totals};
+use ebpf::classic::Instruction;
 use reading::{CHECK_INTERVAL, Reading, TakeFrame, direction};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
@@ -52,6 +54,7 @@ pub(crate) struct Live {
     datalink: AtomicI32,
     direction: AtomicI32,
     filter: Mutex<Option<Arc<Filter>>>,
+    kernel_filter: Mutex<KernelFilter>,
     /// The capture; `None` while a thread reads it.
     reading: Mutex<Option<Box<Reading>>>,
     wake: EventFd,
@@ -119,6 +122,7 @@ impl Live {
             datalink: AtomicI32::new(ETHERNET),
             direction: AtomicI32::new(direction::BOTH),
             filter: Mutex::new(None),
+            kernel_filter: Mutex::default(),
             reading: Mutex::new(Some(Box::new(Reading::new(capture)))),
             wake: EventFd::new().map_err(text)?,
             selectable: OnceLock::new(),
@@ -163,14 +167,45 @@ impl Live {
         self.is_nonblocking.store(value, Ordering::Relaxed);
     }
 
-    /// Replaces the filter. Returns false if the instructions are no valid program.
-    pub(crate) fn set_filter(&self, instructions: Vec<ebpf::classic::Instruction>) -> bool {
-        match Filter::new(instructions, self.interface_index) {
-            Some(filter) => {
-                *lock(&self.filter) = Some(Arc::new(filter));
-                true
+    /// Loads a filter that the program has compiled and may set later.
+    pub(crate) fn prepare_filter(&self, instructions: Vec<Instruction>) {
+        let filter = Filter::new(instructions, self.interface_index);
+        if let (Some(filter), Some(reading)) = (filter, lock(&self.reading).as_ref()) {
+            let wanted = kernel_part(&filter, self.snapshot);
+            lock(&self.kernel_filter).prepare(&reading.capture, wanted);
+        }
+    }
+
+    /// Replaces the filter. Fails with the reason if the instructions are no valid program, or if
+    /// an earlier filter remains in the kernel.
+    pub(crate) fn set_filter(&self, instructions: Vec<Instruction>) -> Result<(), String> {
+        let Some(filter) = Filter::new(instructions, self.interface_index) else {
+            return Err("BPF program is not valid".to_owned());
+        };
+        let wanted = kernel_part(&filter, self.snapshot);
+        let mut reading = lock(&self.reading);
+        let mut capture = reading.as_mut().map(|reading| &mut reading.capture);
+        lock(&self.kernel_filter).set(capture.as_deref_mut(), wanted)?;
+        *lock(&self.filter) = Some(Arc::new(filter));
+        if let (Some(selectable), Some(capture)) = (self.selectable.get(), capture) {
+            for doorbell in capture.doorbells() {
+                // Those of directions that were not replaced are in the set already.
+                let _ = selectable.set.add(doorbell.as_fd());
             }
-            None => false,
+            // The program looks once, because frames from before may be unread.
+            selectable.timer.set(Some(Duration::ZERO));
+        }
+        Ok(())
+    }
+
+    /// Describes the place of the filter, for the report: empty if there is no filter.
+    fn filter_place(&self) -> String {
+        if lock(&self.filter).as_ref().is_none_or(|filter| filter.accepts_all()) {
+            return String::new();
+        }
+        match &lock(&self.kernel_filter).refusal {
+            None => ", filtered in the kernel".to_owned(),
+            Some(why) => format!(", filtered in the program: {}", why.replace('\n', " ")),
         }
     }
 
@@ -280,8 +315,9 @@ impl Live {
     /// Ends the capture and prints its totals, if that was asked for.
     pub(crate) fn close(&self) {
         let totals = self.totals();
+        let place = self.filter_place();
         *lock(&self.reading) = None;
-        report::print_totals(&self.device, &totals);
+        report::print_totals(&self.device, &totals, &place);
     }
 }
 

@@ -38,15 +38,15 @@ pub(crate) fn tell_fallback(device: &str, why: &str) {
     }
 }
 
-/// Prints the line about a handle that was read from a ring.
-pub(crate) fn print_totals(device: &str, totals: &Totals) {
+/// Prints the line about a handle that was read from a ring. `place` says where its filter ran.
+pub(crate) fn print_totals(device: &str, totals: &Totals, place: &str) {
     if !has_word("report") {
         return;
     }
     let Totals { given, lost, unread } = *totals;
     eprintln!(
         "streamline: {device}: {given} of {given} packets came from the ring; {lost} lost, \
-         {unread} unread"
+         {unread} unread{place}"
     );
 }
 

@@ -11,6 +11,12 @@
 //! earlier time may still be on its way on another processor.
 //!
 //! The rings may lap: a frame that is not read in time is overwritten, and counted as lost.
+//!
+//! The filter can be replaced while frames arrive ([`Capture::prepare_filter`]).
+
+mod refilter;
+
+pub use refilter::{CaptureFilter, PreparedFilter};
 
 use crate::error::OpenError;
 use crate::hosts::Hosts;
@@ -22,6 +28,7 @@ use endpoint::source::kernel::in_place::{captured_length, copy_frame_start};
 use endpoint::source::kernel::reader::{ExportedFrame, Reader};
 use endpoint::source::kernel::wire_length;
 use engine::kernel::direct::{DirectAttachment, attach_directly};
+use pipeline::plan::Plan;
 use std::fmt::Write as _;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
@@ -35,8 +42,8 @@ pub const FRAME_MAX: usize = (64 << 10) + 64 + 4;
 pub struct CaptureSettings {
     /// Name of the interface.
     pub interface: String,
-    /// A pcap-filter(7) expression that the kernel program evaluates; `None` for all frames.
-    pub filter: Option<String>,
+    /// The frames and the bytes that the kernel program copies.
+    pub filter: CaptureFilter,
     /// Memory for unread frames over all processors, in bytes; `None` for the default.
     pub ring: Option<u64>,
     /// Maximum delay of the notification of a frame, in nanoseconds; `None` for the default. At 0
@@ -57,15 +64,23 @@ pub struct Capture {
     wait_ns: u64,
     read: u64,
     skipped: u64,
+    /// Frames that were lost before the filter was replaced.
+    lost_before: u64,
+    settings: CaptureSettings,
+    options: Options,
 }
 
 /// The received frames of an interface, or its sent frames.
 #[derive(Debug)]
 struct Direction {
+    /// The source in requests: `rx` or `tx`.
+    source: &'static str,
     reader: Reader,
     attached: DirectAttachment,
+    /// True if another request has taken the place of this one, whose frames are still read.
+    is_replaced: bool,
     /// The host that runs the program. It outlives the attachment.
-    _host: Hosts,
+    host: Arc<Hosts>,
 }
 
 /// A frame in a ring.
@@ -108,7 +123,7 @@ impl Capture {
         let is_loopback = sys::net::interface(&settings.interface)
             .is_ok_and(|interface| interface.flags.loopback());
         // Each packet on loopback is both sent and received.
-        let sources: &[&str] =
+        let sources: &[&'static str] =
             if is_loopback || settings.received_only { &["rx"] } else { &["rx", "tx"] };
         let mut directions = Vec::new();
         let mut wait_ns = 0;
@@ -118,7 +133,19 @@ impl Capture {
             directions.push(direction);
         }
         let clock = ClockOffset::measure();
-        Ok(Self { directions, clock, loaded_at: 0, wait_ns, read: 0, skipped: 0 })
+        let (settings, options) = (settings.clone(), options.clone());
+        let (loaded_at, read, skipped, lost_before) = (0, 0, 0, 0);
+        Ok(Self {
+            directions,
+            clock,
+            loaded_at,
+            wait_ns,
+            read,
+            skipped,
+            lost_before,
+            settings,
+            options,
+        })
     }
 
     /// Makes frames that have arrived since the last call visible to [`Self::next_frame`].
@@ -131,6 +158,7 @@ impl Capture {
         for direction in &mut self.directions {
             direction.reader.load_positions();
         }
+        self.forget_replaced();
     }
 
     /// Copies the oldest visible frame that `decide` wants to the beginning of `to`, and moves past
@@ -215,7 +243,8 @@ impl Capture {
     #[must_use]
     pub fn counts(&self) -> CaptureCounts {
         let Self { read, skipped, .. } = *self;
-        let mut counts = CaptureCounts { read, skipped, ..CaptureCounts::default() };
+        let lost = self.lost_before;
+        let mut counts = CaptureCounts { read, skipped, lost, unread: 0 };
         for exit in self.directions.iter().flat_map(|direction| direction.reader.exit_losses()) {
             counts.lost += exit.lost;
             counts.unread += exit.unread;
@@ -230,7 +259,7 @@ impl Capture {
     /// Fails if the interface has been removed, or if the daemon has ended the capture. Frames that
     /// were captured before can still be read.
     pub fn check(&self) -> Result<(), Failure> {
-        for Direction { attached, .. } in &self.directions {
+        for Direction { attached, .. } in self.directions.iter().filter(|one| !one.is_replaced) {
             if attached.place.is_gone() {
                 return Err(attached.place.removed_failure(None));
             }
@@ -260,32 +289,58 @@ impl Direction {
     /// Plans and attaches the frames of one source. Returns them with the maximum interval between
     /// notifications, in nanoseconds.
     fn open(
-        source: &str,
+        source: &'static str,
         settings: &CaptureSettings,
         options: &Options,
     ) -> Result<(Self, u64), OpenError> {
-        let request = request_text(source, settings);
-        let Prepared { text, mut plan, hosts, .. } = Prepared::read(&request, options)?;
-        for program in &mut plan.programs {
-            if let Some(delay) = settings.delay_ns {
-                program.ring.signal_ns = delay.clamp(DELAY_MIN_NS, program.ring.signal_ns);
-                program.ring.apart_ns = program.ring.signal_ns / 2;
-                if delay == 0 {
-                    (program.ring.signal_blocks, program.ring.apart_ns) = (1, 0);
-                }
-            }
-        }
+        let Planned { text, plan, host } = plan_source(source, settings, options)?;
         let wait_ns = plan.programs.first().map_or(0, |program| program.ring.signal_ns);
-        let attached = attach_directly(&plan, &hosts, &options.steps).map_err(|error| {
+        let attached = attach_directly(&plan, &host, &options.steps).map_err(|error| {
             options.steps.roll_back();
             OpenError::Build { text, plan: Box::new(plan), error: Box::new(error) }
         })?;
+        Ok((Self::new(source, attached, Arc::new(host)), wait_ns))
+    }
+
+    fn new(source: &'static str, attached: DirectAttachment, host: Arc<Hosts>) -> Self {
         let sinks = attached.exits.iter().map(|exit| exit.sink).collect();
         let reader = Reader::new(Arc::clone(&attached.rings), sinks);
-        Ok((Self { reader, attached, _host: hosts }, wait_ns))
+        Self { source, reader, attached, is_replaced: false, host }
     }
 }
 
+/// The plan of a request for one direction.
+struct Planned {
+    text: String,
+    plan: Plan,
+    host: Hosts,
+}
+
+/// Plans the request for one direction.
+fn plan_source(
+    source: &str,
+    settings: &CaptureSettings,
+    options: &Options,
+) -> Result<Planned, OpenError> {
+    let request = request_text(source, settings);
+    let Prepared { text, mut plan, hosts: host, .. } = Prepared::read(&request, options)?;
+    for program in &mut plan.programs {
+        if let Some(delay) = settings.delay_ns {
+            program.ring.signal_ns = delay.clamp(DELAY_MIN_NS, program.ring.signal_ns);
+            program.ring.apart_ns = program.ring.signal_ns / 2;
+            if delay == 0 {
+                (program.ring.signal_blocks, program.ring.apart_ns) = (1, 0);
+            }
+        }
+        if let Some(bytes) = settings.filter.bytes {
+            program.ring.record_max = program.ring.record_max.min(bytes.max(RECORD_MAX_LEAST));
+        }
+    }
+    Ok(Planned { text, plan, host })
+}
+
+/// Minimum of the number of bytes that are copied of a frame.
+const RECORD_MAX_LEAST: u32 = 64;
 /// Minimum of the maximum interval between notifications, in nanoseconds.
 const DELAY_MIN_NS: u64 = 1_000_000;
 
@@ -297,7 +352,7 @@ fn request_text(source: &str, settings: &CaptureSettings) -> String {
         let _ = write!(text, " ring={bytes}");
     }
     text.push_str(" @kernel");
-    if let Some(expression) = filter {
+    if let Some(expression) = &filter.expression {
         let _ = write!(text, " | bpf {}", quote(expression));
     }
     text.push_str(" | pcap /dev/null");

@@ -55,11 +55,15 @@ impl PollSet {
     /// Creates a set. A descriptor leaves the set when it is closed.
     pub fn new(all: &[impl AsFd]) -> Result<Self> {
         let group = epoll::create(epoll::CreateFlags::CLOEXEC).context("epoll_create1", "")?;
-        for one in all {
-            let data = epoll::EventData::new_u64(0);
-            epoll::add(&group, one, data, epoll::EventFlags::IN).context("epoll_ctl", "")?;
-        }
-        Ok(Self(group))
+        let set = Self(group);
+        all.iter().try_for_each(|one| set.add(one))?;
+        Ok(set)
+    }
+
+    /// Adds a descriptor.
+    pub fn add(&self, one: impl AsFd) -> Result<()> {
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(&self.0, one, data, epoll::EventFlags::IN).context("epoll_ctl", "")
     }
 }
 

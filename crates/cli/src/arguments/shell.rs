@@ -44,7 +44,7 @@ pub(crate) enum PreloadPart {
 /// Arguments of `exec`.
 #[derive(Args, Debug)]
 pub(crate) struct ExecArguments {
-    /// Parts to take over; by default pipes, and the captures of a program that uses libpcap
+    /// Parts to take over; by default all, in the program and in those that it starts
     #[arg(long, value_delimiter = ',', value_name = "PARTS")]
     pub(crate) with: Vec<PreloadPart>,
     /// Let the program copy lazily: it writes the contents that the file has when the write happens

@@ -34,9 +34,9 @@ pub(super) fn format_tables(programs: &[KernelProgram], columns: usize) -> Strin
     });
     let lines: Vec<_> = lines.collect();
     if !lines.is_empty() {
-        let head = ["NO", "USER", "KERNEL", "TAKEN", "GIVEN", "LOST", "NS/S"];
+        let head = ["NO", "USER", "PROCESS", "KERNEL", "TAKEN", "GIVEN", "LOST", "NS/S"];
         text.push('\n');
-        text.push_str(&format_table(head, &lines, &[0, 3, 4, 5, 6], columns));
+        text.push_str(&format_table(head, &lines, &[0, 4, 5, 6, 7], columns));
     }
     text
 }
@@ -104,18 +104,24 @@ fn program_cells(program: &KernelProgram) -> [String; 6] {
     ]
 }
 
-fn request_cells(program: &KernelProgram, line: &KernelRequest) -> [String; 7] {
+fn request_cells(program: &KernelProgram, line: &KernelRequest) -> [String; 8] {
     let dash = || "-".to_owned();
     let count = |n: Option<u64>| n.map_or_else(dash, |n| n.to_string());
     [
         line.path.map_or_else(dash, |number| number.to_string()),
         user_name(line.uid),
+        line.process.map_or_else(dash, |process| format_process(process, line.command.as_deref())),
         attach_point(program),
         count(line.taken),
         count(line.given.map(|given| given.blocks)),
         count(line.lost),
         count(line.kernel_ns),
     ]
+}
+
+/// Formats a process: `tcpdump[812]`.
+fn format_process(process: u32, command: Option<&str>) -> String {
+    format!("{}[{process}]", escape_hidden(command.unwrap_or_default()))
 }
 
 #[cfg(test)]
@@ -128,6 +134,8 @@ mod tests {
         let line = |path, uid, ours: bool| KernelRequest {
             path: Some(path),
             uid,
+            process: ours.then_some(812),
+            command: ours.then(|| "tcpdump".to_owned()),
             taken: ours.then_some(12),
             given: ours.then_some(Amount { blocks: 3, bytes: 60 }),
             lost: ours.then_some(0),
@@ -156,7 +164,7 @@ mod tests {
             "lo received        7      12         2  41001 8.50 MB, 41002 8.50 MB  \
              ip (2), 1 more"
         );
-        assert_eq!(shown[5], " 1  41001  lo received     12      3     0   113");
+        assert_eq!(shown[5], " 1  41001  tcpdump[812]  lo received     12      3     0   113");
         assert_eq!(shown.len(), 6, "of the other's line one is not told how much it had");
         assert_eq!(format_tables(&[], 80), "");
     }

@@ -77,10 +77,13 @@ pub(crate) fn run_preloaded(given: &ExecArguments) -> ExitCode {
             }
         };
     }
-    let libraries = match find_libraries(given, &name) {
+    let libraries = match find_libraries(given) {
         Ok(libraries) => libraries,
         Err(why) => return print_error(&why, NOT_EXECUTABLE),
     };
+    for note in notes_on_captures(given) {
+        terminal::print_note(&note);
+    }
     let mut command = Command::new(program);
     command.args(arguments);
     let _kept = set_preload(&mut command, &libraries, given.lazy);
@@ -88,20 +91,37 @@ pub(crate) fn run_preloaded(given: &ExecArguments) -> ExitCode {
     print_error(&format!("{name}: {}", terminal::reason(&error)), NOT_EXECUTABLE)
 }
 
-/// Finds the libraries for a program: those of `--with`, or by default the pipes library, and the
-/// pcap library for a program that uses libpcap. Fails with the reason if one is missing.
-fn find_libraries(given: &ExecArguments, name: &str) -> Result<Vec<PathBuf>, String> {
+/// Returns a note on each program that the command names and that can have no library, if the
+/// command captures by libpcap: `sudo` in `timeout 5 sudo tcpdump`.
+fn notes_on_captures(given: &ExecArguments) -> Vec<String> {
+    let is_asked = given.with.is_empty() || given.with.contains(&PreloadPart::Pcap);
+    let named = if is_asked { probe::named_programs(&given.words) } else { Vec::new() };
+    if !named.iter().any(|program| probe::uses_libpcap(program)) {
+        return Vec::new();
+    }
+    let refused = named.iter().filter_map(|program| probe::preload_refusal(program));
+    refused.map(|why| format!("{why}: what it captures is read by libpcap")).collect()
+}
+
+/// Finds the libraries for a program: those of `--with`, or by default all. Fails with the reason
+/// if one is missing; of the pcap library only if it was asked for.
+fn find_libraries(given: &ExecArguments) -> Result<Vec<PathBuf>, String> {
     let wants_pcap = given.with.contains(&PreloadPart::Pcap);
     let is_default = given.with.is_empty();
     let mut found = Vec::new();
     if is_default || given.with.contains(&PreloadPart::Pipes) {
         found.push(probe::find_library(Library::Pipes)?);
     }
-    if wants_pcap || is_default && probe::uses_libpcap(name) {
+    if wants_pcap || is_default {
         match probe::find_library(Library::Pcap) {
             Ok(library) => found.push(library),
             Err(why) if wants_pcap => return Err(why),
-            Err(why) => terminal::print_note(&format!("libpcap reads the captures: {why}")),
+            Err(why) => {
+                let named = probe::named_programs(&given.words);
+                if named.iter().any(|program| probe::uses_libpcap(program)) {
+                    terminal::print_note(&format!("libpcap reads the captures: {why}"));
+                }
+            }
         }
     }
     Ok(found)

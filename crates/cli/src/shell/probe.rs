@@ -1,5 +1,6 @@
 //! Search for the libraries to preload, and checks that they can be preloaded into a program.
 
+use memchr::memmem;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read as _;
@@ -128,12 +129,36 @@ pub(super) fn preload_refusal(name: &str) -> Option<String> {
     Some(format!("{} leads nowhere", path.display()))
 }
 
-/// Returns true if a program's file contains the name of libpcap: the program is linked against
-/// libpcap, or runs another program that is (`tshark`).
+/// Returns true if a program's file contains the name of libpcap, or the text that libpcap itself
+/// contains, if the program is linked statically.
 pub(super) fn uses_libpcap(name: &str) -> bool {
-    const NAME: &[u8] = b"libpcap.so";
-    let bytes = find_executable(name).and_then(|path| std::fs::read(path).ok());
-    bytes.is_some_and(|bytes| bytes.windows(NAME.len()).any(|part| part == NAME))
+    find_executable(name)
+        .is_some_and(|path| contains_text(&path, &["libpcap.so", "libpcap version"]))
+}
+
+/// Returns true if the file contains one of these texts.
+fn contains_text(path: &Path, texts: &[&str]) -> bool {
+    let bytes = std::fs::read(path).unwrap_or_default();
+    texts.iter().any(|text| memmem::find(&bytes, text.as_bytes()).is_some())
+}
+
+/// Returns the programs that the words of a command name, also within the text of a `sh -c`, and
+/// the capture program of Wireshark and tshark, which they run.
+pub(super) fn named_programs(words: &[OsString]) -> Vec<String> {
+    let texts = words.iter().filter_map(|word| word.to_str());
+    let parts = texts.flat_map(|text| text.split(|one: char| " \t\n;|&()`'\"<>$".contains(one)));
+    let mut found: Vec<String> = Vec::new();
+    for part in parts.filter(|part| !part.is_empty() && !part.starts_with('-')) {
+        let Some(path) = find_executable(part) else { continue };
+        let runs_dumpcap =
+            contains_text(&path, &["dumpcap"]) && find_executable("dumpcap").is_some();
+        for name in [part].into_iter().chain(runs_dumpcap.then_some("dumpcap")) {
+            if !found.iter().any(|known| known == name) {
+                found.push(name.to_owned());
+            }
+        }
+    }
+    found
 }
 
 fn script_interpreter(line: &[u8]) -> Option<PathBuf> {

@@ -5,7 +5,7 @@ use super::event_loop::{Server, wall_clock_seconds};
 use super::kernel::commands::ProgramStatus;
 use super::registry::Entry;
 use super::store;
-use crate::directory::Directory;
+use crate::directory::{Directory, command_name};
 use crate::policy::Visibility;
 use engine::ids::IdRange;
 use engine::kernel::point::{FrameRingStatus, RequestStatus, SharingDomain};
@@ -205,9 +205,13 @@ impl Server {
             let line = |line: &RequestStatus| {
                 let of_client = seen.lines.get(&line.number);
                 let ours = ours(line.owner);
+                let process =
+                    of_client.filter(|_| ours).and_then(|(process, _)| (*process).try_into().ok());
                 KernelRequest {
                     path: of_client.and_then(|(process, _)| path_of(*process)),
                     uid: line.owner,
+                    process,
+                    command: process.and_then(command_name),
                     taken: ours.then_some(line.taken.blocks),
                     given: ours
                         .then_some(Amount { blocks: line.given.blocks, bytes: line.given.bytes }),

@@ -5,7 +5,10 @@
 //! of the plan is built: no thread, no pool, no sink. Frames of which a twin is unsure leave over
 //! exits of their own, and the caller decides them (CONTRACT 18).
 
-use super::host::{Host, InjectedRefusal, KernelAttachment, KernelRefusal, attach_build_error};
+use super::host::{
+    Host, InjectedRefusal, KernelAttachment, KernelRefusal, PreparedSuccessor, ProgramSwitch,
+    SwitchError, attach_build_error,
+};
 use super::tree::ExitBlocks;
 use super::{AttachmentHandle, KernelRequest, is_trusted};
 use crate::error::BuildError;
@@ -51,6 +54,64 @@ pub fn attach_directly(
     host: &dyn Host,
     steps: &Steps,
 ) -> Result<DirectAttachment, BuildError> {
+    with_request(plan, steps, |asked, place| {
+        Ok(DirectAttachment::new(asked, host.attach(asked)?, place))
+    })
+}
+
+/// A request that can take the place of an attached one.
+#[derive(Debug)]
+pub struct DirectSuccessor {
+    attached: DirectAttachment,
+    switch: Box<dyn ProgramSwitch>,
+}
+
+impl DirectSuccessor {
+    /// Replaces the attached request. Each frame is processed by exactly one of the two, and the
+    /// output of the replaced one is complete. Fails with the reason; the attached request then
+    /// continues.
+    pub fn switch(mut self) -> Result<DirectAttachment, SwitchError> {
+        self.switch.switch()?;
+        Ok(self.attached)
+    }
+}
+
+impl DirectAttachment {
+    fn new(asked: &KernelRequest<'_>, attached: KernelAttachment, place: AttachPoint) -> Self {
+        let KernelAttachment { rings, bell, held, .. } = attached;
+        let exits = asked.tree().exits;
+        let exits = exits.iter().map(|exit| DirectExit {
+            sink: exit.sink,
+            is_unsure: matches!(exit.which, ExitBlocks::Unsure),
+        });
+        Self { rings, doorbell: bell, exits: exits.collect(), place, handle: held }
+    }
+
+    /// Prepares another request to take the place of this one: its program is verified and loaded.
+    /// The switch itself needs no privilege.
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`attach_directly`].
+    pub fn prepare_successor(
+        &self,
+        plan: &Plan,
+        steps: &Steps,
+    ) -> Result<DirectSuccessor, BuildError> {
+        with_request(plan, steps, |asked, place| {
+            let PreparedSuccessor { lent, switch } =
+                Arc::clone(&self.handle).successor(asked, &[], "")?;
+            Ok(DirectSuccessor { attached: Self::new(asked, lent, place), switch })
+        })
+    }
+}
+
+/// Calls `body` with the kernel part of a plan and its attach point.
+fn with_request<T>(
+    plan: &Plan,
+    steps: &Steps,
+    body: impl FnOnce(&KernelRequest<'_>, AttachPoint) -> Result<T, BuildError>,
+) -> Result<T, BuildError> {
     let refused =
         |why: &str| BuildError::Refused(KernelRefusal { node: NodeId(0), why: why.to_owned() });
     let [planned] = plan.programs.as_slice() else {
@@ -71,11 +132,5 @@ pub fn attach_directly(
         refuses: InjectedRefusal::Nothing,
         steps,
     };
-    let KernelAttachment { rings, bell, held, .. } = host.attach(&asked)?;
-    let exits = asked.tree().exits;
-    let exits = exits.iter().map(|exit| DirectExit {
-        sink: exit.sink,
-        is_unsure: matches!(exit.which, ExitBlocks::Unsure),
-    });
-    Ok(DirectAttachment { rings, doorbell: bell, exits: exits.collect(), place, handle: held })
+    body(&asked, place)
 }

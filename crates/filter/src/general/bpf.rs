@@ -38,6 +38,10 @@ The expression is checked against the link types of the capture file or interfac
 frame, for at most 64 types. libpcap, if installed, compiles what the built-in compiler does not
 support. An expression that can match no frame causes a warning.
 
+A compiled program can stand in place of an expression, in the numbers of `tcpdump -ddd` with commas
+for lines, as iptables writes it: `bpf \"4,48 0 0 23,21 0 1 17,6 0 0 1,6 0 0 0\"`. It runs on frames
+of every link type.
+
 Names of hosts, networks, services and protocols are resolved once, when the request is read, and
 recorded in it (`names=`). Replaying a record, or running a part of the request, asks no resolver.
 

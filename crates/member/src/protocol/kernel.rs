@@ -100,6 +100,10 @@ pub struct KernelRequest {
     pub path: Option<u32>,
     /// Owner of the request.
     pub uid: u32,
+    /// Process that reads the frames of the request.
+    pub process: Option<u32>,
+    /// Name of that process, at most 15 bytes (proc_pid_comm(5)).
+    pub command: Option<String>,
     /// Frames processed since the request was attached.
     pub taken: Option<u64>,
     /// Blocks copied to the owner of the request.

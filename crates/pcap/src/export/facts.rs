@@ -1,7 +1,7 @@
 //! Facts about a handle, its errors, and calls that need a handle only for its link type.
 
-use super::reading::FilterProgram;
-use super::{End, Get, Pcap, Set, find_live};
+use super::reading::{FilterProgram, instructions_of};
+use super::{End, Get, Pcap, Set, catch_panic, find_live};
 use crate::handle::{Handle, status};
 use crate::live::Live;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -218,7 +218,8 @@ pub unsafe extern "C" fn pcap_perror(p: Pcap, prefix: *const c_char) {
     }
 }
 
-/// `pcap_compile(3)`: libpcap compiles for the link type of the handle.
+/// `pcap_compile(3)`: libpcap compiles for the link type of the handle. The filter is loaded into
+/// the kernel while the program still has its rights.
 ///
 /// # Safety
 /// The arguments must be as the manual page requires (L2).
@@ -240,6 +241,11 @@ pub unsafe extern "C" fn pcap_compile(
         let result = unsafe { compile(dead, program, expression, optimize, netmask) };
         (result == 0).then_some(result)
     });
+    if compiled.is_some() {
+        // SAFETY: libpcap has filled the program.
+        let instructions = unsafe { instructions_of(program) };
+        catch_panic(|| (), || live.prepare_filter(instructions));
+    }
     compiled.unwrap_or(status::ERROR)
 }
 

@@ -38,6 +38,25 @@ pub struct RawInstruction {
     k: u32,
 }
 
+/// Returns the instructions of a compiled filter.
+///
+/// # Safety
+/// `program` must be filled as by `pcap_compile`.
+pub(super) unsafe fn instructions_of(program: *const FilterProgram) -> Vec<Instruction> {
+    // SAFETY: the caller's promise.
+    let FilterProgram { length, instructions } = unsafe { *program };
+    let raw = match length {
+        0 => &[],
+        // SAFETY: the program has this number of instructions.
+        length => unsafe { std::slice::from_raw_parts(instructions, length as usize) },
+    };
+    let each = raw.iter().map(|raw| {
+        let RawInstruction { code, jt, jf, k } = *raw;
+        Instruction { code, jt, jf, k }
+    });
+    each.collect()
+}
+
 /// Reads packets and passes them to the program's function.
 fn dispatch(
     (handle, live): (&Handle, &Live),
@@ -196,19 +215,11 @@ pub unsafe extern "C" fn pcap_setfilter(p: Pcap, program: *const FilterProgram) 
             return handle.set_error("setfilter: No filter specified");
         }
         // SAFETY: L2: the program is one that `pcap_compile` has filled.
-        let FilterProgram { length, instructions } = unsafe { *program };
-        let raw = match length {
-            0 => &[],
-            // SAFETY: L2: the program has this number of instructions.
-            length => unsafe { std::slice::from_raw_parts(instructions, length as usize) },
-        };
-        let list = raw.iter().map(|raw| {
-            let RawInstruction { code, jt, jf, k } = *raw;
-            Instruction { code, jt, jf, k }
-        });
-        return match live.set_filter(list.collect()) {
-            true => 0,
-            false => handle.set_error("BPF program is not valid"),
+        let instructions = unsafe { instructions_of(program) };
+        let failed = || Err("streamline has failed".to_owned());
+        return match catch_panic(failed, || live.set_filter(instructions)) {
+            Ok(()) => 0,
+            Err(why) => handle.set_error(&why),
         };
     }
     match libpcap!(c"pcap_setfilter" as SetFilter) {

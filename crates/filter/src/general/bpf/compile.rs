@@ -23,6 +23,18 @@ impl Compiled {
     ) -> Result<Self, CompileErrors> {
         let (text, link) =
             (arguments.text("expression").unwrap_or_default(), LinkType::from_file(link.into()));
+        if classic::is_program_in_numbers(text) {
+            return match classic::parse_numbers(text) {
+                Ok(program) => Ok(Self { program: Some(program), compiler: None }),
+                Err(what) => {
+                    let hint =
+                        Some("write it as `tcpdump -ddd` does, with commas for lines".into());
+                    let kind = ErrorKind::Invalid;
+                    let own = classic::ExpressionError { span: 0..text.len(), what, hint, kind };
+                    Err(CompileErrors { own, other: None })
+                }
+            };
+        }
         let options = Options { resolver: names, ..Options::default() };
         let own = match classic::compile(text, link, &options) {
             Ok(program) => return Ok(Self { program: Some(program), compiler: None }),

@@ -1,0 +1,163 @@
+//! Tests of filters in the kernel, of captures behind other programs, and of `ps`.
+
+use super::*;
+use std::process::Output;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+/// The line that `STREAMLINE_PCAP=report` prints if the kernel has filtered the capture.
+const IN_KERNEL: &str = ", filtered in the kernel";
+
+#[test]
+fn tcpdump_that_drops_its_rights_is_filtered_in_the_kernel() {
+    let Some((pair, folder)) = prepare("tcpdump") else { return };
+    let words = ["tcpdump", "-n", "-t", "-c", "20", "-i", SERVER_DEVICE, "udp port 5300"];
+    let start = |is_ours| Observer::start((&pair, &folder), is_ours, (&words, LISTENING));
+    let (real, ours) = (start(false), start(true));
+    send(&pair, PORT + 1, [64; 50]);
+    send(&pair, PORT, (0..20).map(|number| 64 + number));
+    real.finish();
+    let errors = ours.finish();
+    assert_eq!(folder.read("ours.out"), folder.read("real.out"));
+    assert_eq!(folder.read("ours.out").lines().count(), 20);
+    assert_eq!(number_before(&errors, " packets received by filter"), 20, "{errors}");
+    assert!(errors.contains(IN_KERNEL), "{errors}");
+}
+
+#[test]
+fn c6_captures_of_one_interface_keep_their_own_filters() {
+    let Some((pair, folder)) = prepare("tcpdump") else { return };
+    let _daemon = start_daemon(&pair, &folder);
+    let filters = ["udp port 5300", "udp port 5301", "udp[4:2] > 100", "less 60 and udp", "udp"];
+    let wanted = [40, 40, 60, 20, 80];
+    let folders: Vec<(Folder, &str)> = filters.map(|filter| (Folder::new(), filter)).into();
+    let observers = folders.iter().map(|(own, filter)| {
+        let file = own.path().join("ours.pcap").display().to_string();
+        let words = ["tcpdump", "-U", "-Z", "root", "-w", &file, "-i", SERVER_DEVICE, filter];
+        Observer::start_in((&pair, own, &folder), true, (&words, LISTENING))
+    });
+    let observers: Vec<Observer> = observers.collect();
+    // 42 bytes of headers.
+    send(&pair, PORT, (0..40).map(|number| if number < 20 { 10 } else { 100 }));
+    send(&pair, PORT + 1, [200; 40]);
+    let shown = folder.run(&["ps"]).out;
+    for (((own, filter), observer), wanted) in folders.iter().zip(observers).zip(wanted) {
+        let file = own.path().join("ours.pcap");
+        wait_until(&format!("{wanted} packets match {filter:?}"), || {
+            read_packets(&file).len() >= wanted
+        });
+        let errors = observer.interrupt();
+        assert_eq!(read_packets(&file).len(), wanted, "{filter}");
+        assert_eq!(number_before(&errors, " packets received by filter"), wanted as u64);
+        assert_eq!(number_before(&errors, " packets dropped by kernel"), 0, "{errors}");
+        assert!(errors.contains(IN_KERNEL), "{errors}");
+    }
+    let received = format!("{SERVER_DEVICE} received");
+    let rows: Vec<&str> = shown.lines().filter(|row| row.contains("tcpdump[")).collect();
+    let given = |row: &&str| {
+        let counts = row.split(&received).nth(1)?.split_whitespace().nth(1)?;
+        counts.parse::<usize>().ok()
+    };
+    let mut given: Vec<usize> = rows.iter().filter_map(given).collect();
+    given.sort_unstable();
+    assert_eq!(given, [20, 40, 40, 60, 80], "{shown}");
+}
+
+#[test]
+fn filters_are_replaced_while_frames_pass_without_loss() {
+    let Some((pair, folder)) = prepare("tcpdump") else { return };
+    let Some(program) = compile_with_libpcap(&folder, "refilters") else { return };
+    let program = program.display().to_string();
+    let words = [program.as_str(), SERVER_DEVICE];
+    let (end, is_over) = mpsc::channel::<()>();
+    let client = &pair.client;
+    let errors = thread::scope(|scope| {
+        scope.spawn(move || {
+            client.run_inside(move || {
+                let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+                let mut numbers = 0u32..;
+                // Slow enough for rings that hold thousands of frames.
+                while is_over.recv_timeout(Duration::from_millis(1))
+                    == Err(RecvTimeoutError::Timeout)
+                {
+                    for number in numbers.by_ref().take(16) {
+                        for port in [PORT, PORT + 1] {
+                            socket.send_to(&number.to_be_bytes(), (SERVER, port)).unwrap();
+                        }
+                    }
+                }
+            });
+        });
+        let observer = Observer::start((&pair, &folder), true, (&words, "ready"));
+        let errors = observer.finish();
+        drop(end);
+        errors
+    });
+    let out = folder.read("ours.out");
+    assert!(out.contains("6 filters, 0 missing, 0 twice, 0 wrong"), "{out}{errors}");
+    assert!(errors.contains(IN_KERNEL), "{errors}");
+}
+
+#[test]
+fn programs_behind_other_programs_are_served() {
+    let Some((pair, folder)) = prepare("tcpdump") else { return };
+    let text = format!("tcpdump -n -c 5 -i {SERVER_DEVICE} udp port 5300");
+    for words in [vec!["sh", "-c", &text], vec!["env", "A=b", "sh", "-c", &text]] {
+        let observer = Observer::start((&pair, &folder), true, (&words, LISTENING));
+        send(&pair, PORT, [64; 5]);
+        let errors = observer.finish();
+        assert!(errors.contains("5 of 5 packets came from the ring"), "{errors}");
+    }
+}
+
+#[test]
+fn loopback_is_captured_once() {
+    let Some((pair, folder)) = prepare("tcpdump") else { return };
+    let words = ["tcpdump", "-n", "-t", "-c", "12", "-i", "lo", "udp port 5300"];
+    let start = |is_ours| Observer::start((&pair, &folder), is_ours, (&words, LISTENING));
+    let (real, ours) = (start(false), start(true));
+    pair.server.run_inside(|| {
+        let receiver = UdpSocket::bind(("127.0.0.1", PORT)).unwrap();
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        for size in 1..=12 {
+            socket.send_to(&vec![1; size], ("127.0.0.1", PORT)).unwrap();
+        }
+        drop(receiver);
+    });
+    real.finish();
+    let errors = ours.finish();
+    assert_eq!(folder.read("ours.out"), folder.read("real.out"));
+    assert!(errors.contains("12 of 12 packets came from the ring"), "{errors}");
+}
+
+#[test]
+fn programs_that_cannot_be_preloaded_are_told() {
+    if need::require_command("tcpdump").is_none() {
+        return;
+    }
+    common::build_library();
+    common::build_pcap_library();
+    let folder = Folder::new();
+    let privileged = folder.path().join("become");
+    testkit::copy_program(Path::new("/bin/true"), &privileged);
+    let mode = std::os::unix::fs::PermissionsExt::from_mode;
+    std::fs::set_permissions(&privileged, mode(0o4755)).unwrap();
+    let name = privileged.display().to_string();
+    let run = |words: &[&str]| -> Output {
+        let mut command = Command::new(STREAMLINE);
+        folder.set_environment(&mut command);
+        command.arg("exec").args(words).output().unwrap()
+    };
+    let told = |output: &Output| String::from_utf8(output.stderr.clone()).unwrap();
+    let behind = run(&["env", &name, "tcpdump", "-i", "lo"]);
+    let note = format!("note: {name} changes its user: what it captures is read by libpcap");
+    assert!(told(&behind).contains(&note), "{}", told(&behind));
+    assert_eq!(behind.status.code(), Some(0));
+    let itself = run(&[&name, "tcpdump"]);
+    let error = format!("error: the library cannot be preloaded: {name} changes its user");
+    assert!(told(&itself).contains(&error), "{}", told(&itself));
+    assert_eq!(itself.status.code(), Some(126));
+    let unconcerned = run(&["env", &name, "something"]);
+    assert_eq!(told(&unconcerned), "");
+}

@@ -1,0 +1,89 @@
+//! The program's filter in the kernel program of the capture.
+//!
+//! It is loaded when the program compiles it (`pcap_compile`), because programs drop their rights
+//! before they set it (`pcap_setfilter`), and then activated, which needs no rights. The filter
+//! still runs on each frame that is read: it decides frames on which the kernel was unsure, frames
+//! from before the activation, and the number of bytes to keep. A filter that cannot run in the
+//! kernel runs only there.
+
+use crate::filter::Filter;
+use ebpf::classic::write_numbers;
+use streamline::capture::{Capture, CaptureFilter, PreparedFilter};
+
+/// The filter in the kernel, and the next one.
+#[derive(Debug, Default)]
+pub(crate) struct KernelFilter {
+    /// The filter that runs in the kernel.
+    active: CaptureFilter,
+    /// A filter that is loaded and not yet activated.
+    prepared: Option<PreparedFilter>,
+    /// Reason why the filter does not run in the kernel.
+    pub(crate) refusal: Option<String>,
+}
+
+/// Minimum of the number of bytes that the kernel copies of a frame, if not the whole frame. Few
+/// different numbers let captures share their frames.
+const BYTES_LEAST: usize = 256;
+/// Number of bytes from which on whole frames are copied.
+const BYTES_WHOLE: usize = 1500;
+
+/// Returns the part that the kernel is to do for this filter and snapshot length.
+pub(crate) fn kernel_part(filter: &Filter, snapshot: usize) -> CaptureFilter {
+    let bytes = snapshot.max(filter.reach);
+    let bytes = (bytes < BYTES_WHOLE).then(|| bytes.next_power_of_two().max(BYTES_LEAST));
+    CaptureFilter {
+        expression: (!filter.accepts_all()).then(|| write_numbers(filter.instructions())),
+        bytes: bytes.and_then(|bytes| u32::try_from(bytes).ok()),
+    }
+}
+
+impl KernelFilter {
+    /// Loads a filter that may be set later.
+    pub(crate) fn prepare(&mut self, capture: &Capture, wanted: CaptureFilter) {
+        if *capture.filter() != wanted {
+            // `set` tries again, and then keeps the reason.
+            self.prepared = capture.prepare_filter(wanted).ok();
+        }
+    }
+
+    /// Replaces the filter in the kernel. The capture is `None` while it is being read. Fails with
+    /// the reason if an earlier filter remains in the kernel; if no filter is there, keeps the
+    /// reason.
+    pub(crate) fn set(
+        &mut self,
+        capture: Option<&mut Capture>,
+        wanted: CaptureFilter,
+    ) -> Result<(), String> {
+        let replaced = match capture {
+            Some(capture) => {
+                let replaced = replace(capture, self.prepared.take(), wanted);
+                self.active = capture.filter().clone();
+                replaced
+            }
+            None if self.active == wanted => Ok(()),
+            None => Err("it was set while the handle was read".to_owned()),
+        };
+        match replaced {
+            Ok(()) => self.refusal = None,
+            Err(why) if self.active == CaptureFilter::default() => self.refusal = Some(why),
+            Err(why) => return Err(format!("the filter in the kernel was not replaced: {why}")),
+        }
+        Ok(())
+    }
+}
+
+/// Replaces the filter of a capture, unless it is already this one.
+fn replace(
+    capture: &mut Capture,
+    prepared: Option<PreparedFilter>,
+    wanted: CaptureFilter,
+) -> Result<(), String> {
+    if *capture.filter() == wanted {
+        return Ok(());
+    }
+    let prepared = match prepared.filter(|prepared| *prepared.filter() == wanted) {
+        Some(prepared) => prepared,
+        None => capture.prepare_filter(wanted).map_err(|error| error.to_string())?,
+    };
+    capture.switch_filter(prepared).map_err(|error| error.to_string())
+}
