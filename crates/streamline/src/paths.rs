@@ -7,12 +7,14 @@ pub use endpoint::written::{WriterEnded, WriterSocket};
 pub use member::client::{Client, ClientError, PathClient, QUERY_TIMEOUT, escape_hidden};
 pub use member::faults::OUTDATED;
 pub use member::protocol::{
-    Amount, Argument, Change, Counters, Event, Filter, Loss, NodeArc, NodeDetails, Path, Tap,
-    TapReport, TapStart, WriteTo,
+    About, Amount, Argument, Change, Counters, Ended, Event, Filter, Loss, NodeArc, NodeDetails,
+    Path, PathDescription, PathUpdate, Source, Tap, TapReport, TapStart, WriteTo,
 };
+pub use member::rights::user_name;
 pub use new_filter::{NewFilter, new_filter, with_arguments};
 
 mod new_filter;
+pub mod rates;
 
 use crate::neighbors::NeighborFindings;
 use engine::doctor::neighbors::Neighbors;
@@ -75,6 +77,12 @@ fn all_nodes(
         nodes.append(&mut page.nodes);
     }
     Ok((page.line, nodes))
+}
+
+/// Returns the request that a path runs, and the details of its nodes. Blocks for at most
+/// [`member::client::CALL_TIMEOUT`] per call.
+pub fn node_details(to: &PathClient) -> Result<(String, Vec<NodeDetails>), ClientError> {
+    all_nodes(to, to.call(NODES, &Nodes::default())?)
 }
 
 /// Returns the counters of these paths, given by number, in the same order. Blocks for at most

@@ -1,66 +1,12 @@
-//! Rates and losses between two samples of a path's counters.
+//! Rates, losses and latencies of paths, as texts.
 
-use member::protocol::{Amount, Counters, Loss, PlaceLatency};
+use member::protocol::{Counters, PlaceLatency};
 use pipeline::explain::{format_nanoseconds, rounded_duration};
-use runtime::ledger::DropReason;
-use serde::Serialize;
 use streamline::report::count_with_unit;
 
-/// Blocks and bytes per second.
-#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
-pub(super) struct Rate {
-    pub(super) blocks: f64,
-    pub(super) bytes: f64,
-}
-
-/// Computes the rate from two amounts sampled `ns` apart.
-pub(super) fn compute_rate(before: Amount, now: Amount, ns: u64) -> Rate {
-    let seconds = ns as f64 / 1e9;
-    let each = |now: u64, before: u64| match seconds > 0.0 {
-        true => now.saturating_sub(before) as f64 / seconds,
-        false => 0.0,
-    };
-    Rate { blocks: each(now.blocks, before.blocks), bytes: each(now.bytes, before.bytes) }
-}
-
-/// Returns the total output of all sources.
-pub(super) fn source_output(counters: &Counters) -> Amount {
-    let sum =
-        |a: Amount, b: Amount| Amount { blocks: a.blocks + b.blocks, bytes: a.bytes + b.bytes };
-    counters.sources.iter().map(|source| source.given).fold(Amount::default(), sum)
-}
-
-/// Returns the number of lost blocks.
-pub(super) fn lost_blocks(counters: &Counters) -> u64 {
-    losses_by_location(counters).iter().map(|(_, n)| n).sum()
-}
-
-/// Returns the losses by location and reason, in descending order.
-pub(super) fn losses_by_location(counters: &Counters) -> Vec<(String, u64)> {
-    let mut all: Vec<(String, u64)> = Vec::new();
-    let mut add = |lost: &[Loss], place: &dyn Fn(&str) -> String| {
-        let lost = lost.iter().filter(|lost| is_lost(lost));
-        all.extend(lost.map(|lost| (place(&lost.why), lost.blocks.unwrap_or(0))));
-    };
-    for source in &counters.sources {
-        add(&source.lost, &|why| format!("before {} ({why})", source.name));
-    }
-    for edge in &counters.edges {
-        add(&edge.lost, &|why| format!("between {} and {} ({why})", edge.from, edge.to));
-    }
-    for filter in &counters.filters {
-        add(&filter.lost, &|why| format!("in {} ({why})", filter.name));
-    }
-    all.retain(|(_, n)| *n > 0);
-    all.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
-    all
-}
-
-/// Returns true if a drop is a loss, as opposed to a drop that the request asked for. The text of
-/// the reason decides.
-fn is_lost(lost: &Loss) -> bool {
-    DropReason::from_text(&lost.why).is_none_or(DropReason::is_lost)
-}
+pub(super) use streamline::paths::rates::{
+    Rate, compute_rate, losses_by_location, lost_blocks, source_output,
+};
 
 /// Describes the latencies that exceed the bound of the request. Returns `None` if there are none.
 pub(super) fn describe_latency(counters: &Counters) -> Option<String> {
@@ -102,31 +48,13 @@ pub(super) fn short_rate(number: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use member::protocol::Source;
 
     #[test]
-    fn rates_are_differences_over_time() {
-        let amount = |blocks, bytes| Amount { blocks, bytes };
-        let rate = compute_rate(amount(10, 1000), amount(30, 5000), 500_000_000);
-        assert_eq!(rate, Rate { blocks: 40.0, bytes: 8000.0 });
-        assert_eq!(compute_rate(amount(1, 1), amount(2, 2), 0), Rate::default());
+    fn rates_are_formatted_in_six_columns() {
         for (number, text) in
             [(0.0, "0"), (0.5, "0.5"), (4012.0, "4012"), (1_250_000.0, "1.25M"), (2e9, "2.0G")]
         {
             assert_eq!(short_rate(number), text);
         }
-    }
-
-    #[test]
-    fn filtered_blocks_are_not_losses() {
-        let lost = |why: &str, blocks| Loss { why: why.to_owned(), blocks };
-        let source = Source {
-            name: "rx".to_owned(),
-            seen: None,
-            given: Amount::default(),
-            lost: vec![lost("ring", Some(3)), lost("nic", None), lost("filtered", Some(9))],
-        };
-        let counters = Counters { sources: vec![source], ..Counters::default() };
-        assert!(losses_by_location(&counters).contains(&("before rx (ring)".to_owned(), 3)));
     }
 }
