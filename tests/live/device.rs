@@ -1,7 +1,7 @@
 //! Tests of a capturing request while devices and namespaces change.
 
 use crate::numbers::{FRAME_LENGTH, frame_numbers, numbered_frames};
-use crate::observer::{Observer, streamline_program};
+use crate::observer::Observer;
 use crate::send::{capture_length, send_frames};
 use std::net::UdpSocket;
 use std::process::Command;
@@ -9,6 +9,7 @@ use testkit::net::{
     CLIENT, CLIENT_DEVICE, Cable, LIMIT, Namespace, Pair, SERVER, SERVER_DEVICE, packet_sockets,
     wait_until,
 };
+use testkit::streamline_program;
 use testkit::{Frame, need};
 
 fn short_frames(range: std::ops::Range<u64>) -> Vec<Vec<u8>> {

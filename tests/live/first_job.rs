@@ -1,13 +1,13 @@
 //! Test of the paper's first shell job over PipesFS, with the requests of a real client to a real
 //! server over a veth pair. [SL §4.1]
 
-use crate::observer::streamline_program;
 use crate::scratch::Scratch;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use testkit::need;
 use testkit::net::{Cable, Pair, SERVER, wait_until};
+use testkit::streamline_program;
 
 /// The shell job as printed in the paper, for PipesFS mounted at `/pipes`.
 const JOB: &str = "cat /pipes/rx/ip/dport/80/untcp/http/get/all | gzip > log.gz";

@@ -1,7 +1,6 @@
 //! Tests of other applications' programs and packet sockets at an interface, as `doctor` and
 //! `explain` list them.
 
-use crate::observer::streamline_program;
 use serde_json::Value;
 use std::process::Command;
 use sys::bpf::{Anchor, Link, Program, ProgramKind, Side, XdpMode};
@@ -9,6 +8,7 @@ use sys::net::RouteSocket;
 use sys::packet::{PacketRing, PacketSocket, RingShape};
 use testkit::need;
 use testkit::net::{Cable, Pair, SERVER_DEVICE};
+use testkit::streamline_program;
 
 /// Programs, a packet socket and a tc filter at the server's device, all of the test process.
 struct ForeignPrograms {

@@ -277,7 +277,7 @@ fn kernel_redirect_on_the_default_route_needs_force() {
     let Some(pair) = need::require_bpf().and_then(|()| Pair::new(Cable::default())) else { return };
     pair.server.run_ip(&format!("route add default dev {SERVER_DEVICE}"));
     let line = format!("rx {SERVER_DEVICE} take | udp | drop");
-    let program = crate::observer::streamline_program();
+    let program = testkit::streamline_program();
     let output = pair.server.command(program).args(["run", &line]).output().unwrap();
     let told = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{told}");

@@ -18,13 +18,13 @@ fn failure_of(request: &str, filter: &str, command: &str) -> Option<String> {
     let (daemon, pipes) = (folder.path("daemon").display().to_string(), folder.path("pipes"));
     fs::create_dir(&pipes).expect("a folder");
     // The daemon attaches the program, so it runs where the interface is.
-    let mut served = pair.server.command(crate::observer::streamline_program());
+    let mut served = pair.server.command(testkit::streamline_program());
     served.args(["daemon", "--socket", &daemon]);
     let _daemon = spawn(served);
     wait_until("a daemon answers", || {
         streamline(&["ps"], &daemon).output().is_ok_and(|ran| ran.status.success())
     });
-    let mut path = pair.server.command(crate::observer::streamline_program());
+    let mut path = pair.server.command(testkit::streamline_program());
     let request = request.replace("rx", &format!("rx {SERVER_DEVICE}"));
     path.args(["run", "-q", "--no-adapt", &request]).env("STREAMLINE_DAEMON", &daemon);
     let _path = spawn(path);

@@ -420,7 +420,7 @@ fn p7_killed_process_leaves_nothing_attached() {
         };
         texts.filter_map(number).collect::<Vec<u32>>()
     };
-    let mut command = space.command(crate::observer::streamline_program());
+    let mut command = space.command(testkit::streamline_program());
     command.args(["run", "rx own=yes | count"]).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn().expect("it starts");
     wait_until("its programs are attached", || {

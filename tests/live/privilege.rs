@@ -1,13 +1,13 @@
 //! Tests without privileges. The error names the missing capability and the remedy; in a namespace
 //! of the user's own, observation works.
 
-use crate::observer::streamline_program;
 use crate::scratch::Scratch;
 use crate::send::parse_capture;
 use std::path::PathBuf;
 use std::process::Command;
 use testkit::need;
 use testkit::net::Namespace;
+use testkit::streamline_program;
 
 /// Copies the program to a path where every user may execute it.
 pub(crate) fn copy_program_for_every_user(folder: &Scratch) -> PathBuf {

@@ -2,13 +2,14 @@
 //! requests that do not fit into one program.
 
 use crate::numbers::{FRAME_LENGTH, numbered_frames};
-use crate::observer::{Observer, ObserverResult, streamline_program};
+use crate::observer::{Observer, ObserverResult};
 use crate::scratch::Scratch;
 use crate::send::send_all;
 use serde_json::Value;
 use std::process::{Command, Stdio};
 use testkit::need;
 use testkit::net::{Cable, Pair, SERVER_DEVICE, is_observing, wait_until};
+use testkit::streamline_program;
 
 /// Returns a veth pair that carries only the test's traffic, or `None` if programs cannot be
 /// loaded.

@@ -2,10 +2,11 @@
 //! user on another machine would replay it, and the outputs must be identical.
 
 use crate::numbers::{FRAME_LENGTH, numbered_frames};
-use crate::observer::{Observer, streamline_program};
+use crate::observer::Observer;
 use crate::send::send_all;
 use std::process::Command;
 use testkit::net::{Cable, Pair, SERVER_DEVICE};
+use testkit::streamline_program;
 
 /// The output of the request depends on time, so the replay is compared with the recorded run and
 /// not with another live run.

@@ -149,7 +149,7 @@ fn redirect_with_take_leaves_no_frame_for_the_host() {
 fn redirect_loops_are_refused_and_explain_names_the_exit() {
     let Some(line) = TwoLinks::new() else { return };
     let server = &line.pair.server;
-    let program = crate::observer::streamline_program();
+    let program = testkit::streamline_program();
     let explained = |text: &str| {
         let output = server.command(program).args(["explain", text]).output().expect("it runs");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -3,12 +3,13 @@
 //! G7, V17; CONTRACT 2, 3]
 
 use crate::numbers::{frame_numbers, numbered_frames};
-use crate::observer::{Observer, has_xdp_program, streamline_program};
+use crate::observer::{Observer, has_xdp_program};
 use crate::send::{capture_length, send_frames};
 use std::net::UdpSocket;
 use sys::bpf::{Anchor, Link, LinkTarget, Program, ProgramKind, Side, XdpMode};
 use sys::net::RouteSocket;
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER, SERVER_DEVICE, counters, wait_until};
+use testkit::streamline_program;
 use testkit::{Frame, need};
 
 const FRAME_SIZE: usize = 100;

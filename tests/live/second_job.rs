@@ -1,13 +1,13 @@
 //! Test of the paper's second shell job over PipesFS: requests of persistent connections pass
 //! through grep, and are parsed again after it. [SL §4.1]
 
-use crate::observer::streamline_program;
 use crate::scratch::Scratch;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use testkit::need;
 use testkit::net::{Cable, Pair, SERVER, wait_until};
+use testkit::streamline_program;
 
 /// The shell job as printed in the paper, for PipesFS mounted at `/pipes`.
 const JOB: [&str; 3] = [

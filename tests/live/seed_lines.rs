@@ -5,12 +5,13 @@
 //! Some of the papers' requests have no source; `rx |` is then added in front. `f`, `a` and `b` of
 //! the papers stand for any filter, and are replaced by `count` and `sample`.
 
-use crate::observer::{Observer, ObserverResult, streamline_program};
+use crate::observer::{Observer, ObserverResult};
 use crate::send::{parse_capture, send_all};
 use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, counters, wait_until, wait_until_received};
+use testkit::streamline_program;
 
 /// The expected outcome of a request.
 enum ExpectedOutcome {

@@ -3,12 +3,13 @@
 //! senders and several queues.
 
 use crate::numbers::{FRAME_LENGTH, frame_numbers, numbered_frames};
-use crate::observer::{Observer, ObserverResult, streamline_program};
+use crate::observer::{Observer, ObserverResult};
 use crate::scratch::Scratch;
 use crate::send::{capture_length, send_frames, write_capture};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE};
+use testkit::streamline_program;
 use testkit::{Random, mixed_traffic};
 
 /// Number of frames sent at once, fewer than the smallest ring holds.

@@ -3,13 +3,14 @@
 
 use crate::daemon_fixture::{ALICE_UID, BOB_UID, DaemonFixture};
 use crate::numbers::{FRAME_LENGTH, frame_numbers, numbered_frames};
-use crate::observer::{Observer, ObserverResult, streamline_program};
+use crate::observer::{Observer, ObserverResult};
 use crate::send::{capture_length, send_frames};
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 use sys::bpf::{Side, tcx_chain};
 use sys::net::RouteSocket;
 use testkit::net::{CLIENT, CLIENT_DEVICE, Cable, LIMIT, Pair, SERVER, SERVER_DEVICE, wait_until};
+use testkit::streamline_program;
 use testkit::{Frame, need};
 
 /// Returns a veth pair with addresses, or `None` if programs cannot be loaded.

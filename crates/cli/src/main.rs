@@ -10,7 +10,6 @@
 
 mod arguments;
 mod arranged;
-mod bench;
 mod cat;
 mod check;
 mod completion;
@@ -28,6 +27,7 @@ mod progress;
 mod record;
 mod report_target;
 mod run;
+mod separate;
 mod shared;
 mod sharers;
 mod shell;
@@ -82,7 +82,8 @@ fn main() -> ExitCode {
         Command::Complete { line: Some(line), .. } => completion::print_completions(&line),
         Command::Complete { line: None, words } => shared::next::print_candidates(&words),
         Command::Shared(given) => shared::run(&given),
-        Command::Bench { words } => bench::bench(&words),
+        Command::Bench(given) => separate::execute(separate::BENCH, &given.words),
+        Command::Page(given) => separate::execute(separate::PAGE, &given.words),
         Command::Mount(given) => return mount::mount(&given),
         Command::Sh(given) => return shell::run_shell(&given),
         Command::Exec(given) => return shell::run_preloaded(&given),

@@ -228,20 +228,24 @@ fn completion_scripts_are_accepted_by_their_shells() {
 }
 
 #[test]
-fn bench_executes_the_program_beside_it() {
+fn bench_and_page_execute_the_programs_beside_them() {
     let folder = Folder::new();
     // The shell makes the copy: a file that this process wrote could still be open in a child of
     // another test, and could not be executed.
     let copied = format!("cp '{}' streamline", env!("CARGO_BIN_EXE_streamline"));
     assert!(folder.shell(&copied).status().unwrap().success());
-    let ran = CommandResult::from(
-        folder.shell("PATH=/nowhere ./streamline bench chain").output().unwrap(),
-    );
-    assert_eq!(ran.status, Some(3));
-    assert!(ran.err.contains("cargo xtask install --bench"), "{}", ran.err);
-    let script = "printf '#!/bin/sh\\necho \"$@\"\\nexit 7\\n' > streamline-bench
-        chmod +x streamline-bench
-        ./streamline bench chain --json --help";
-    let ran = CommandResult::from(folder.shell(script).output().unwrap());
-    assert_eq!((ran.status, ran.out.as_str()), (Some(7), "chain --json --help\n"), "{}", ran.err);
+    for (name, install) in [("bench", "xtask install --bench"), ("page", "xtask install")] {
+        let ran = folder.shell(&format!("PATH=/nowhere ./streamline {name} chain"));
+        let ran = CommandResult::from({ ran }.output().unwrap());
+        assert_eq!(ran.status, Some(3));
+        assert!(ran.err.contains(install), "{}", ran.err);
+        let script = format!(
+            "printf '#!/bin/sh\\necho \"$@\"\\nexit 7\\n' > streamline-{name}
+            chmod +x streamline-{name}
+            ./streamline {name} chain --json --help"
+        );
+        let ran = CommandResult::from(folder.shell(&script).output().unwrap());
+        let expected = (Some(7), "chain --json --help\n");
+        assert_eq!((ran.status, ran.out.as_str()), expected, "{}", ran.err);
+    }
 }

@@ -59,10 +59,11 @@ pub(super) fn all(root: &Path, paths: &InstallPaths, bench: bool) -> io::Result<
     let text =
         |path: PathBuf| fs::read_to_string(&path).map_err(|error| in_context(error, "read", &path));
     let program = built.join("streamline");
-    let mut files = vec![InstallFile::new("bin/streamline", "the program", read(program.clone())?)];
-    if bench {
-        let bench = read(built.join("streamline-bench"))?;
-        files.push(InstallFile::new("bin/streamline-bench", "`streamline bench`", bench));
+    let bench = bench.then_some(("streamline-bench", "`streamline bench`"));
+    let page = ("streamline-page", "`streamline page`");
+    let mut files = Vec::new();
+    for (name, what) in [("streamline", "the program"), page].into_iter().chain(bench) {
+        files.push(InstallFile::new(Path::new("bin").join(name), what, read(built.join(name))?));
     }
     for (name, purpose) in [
         ("libstreamline_sockets.so", "for `streamline sh`"),

@@ -1,7 +1,7 @@
 //! `install` and `uninstall`: the product, built for release, below a prefix.
 //!
 //! ```text
-//! PREFIX/bin            streamline; streamline-bench with --bench
+//! PREFIX/bin            streamline, streamline-page; streamline-bench with --bench
 //! PREFIX/lib            libstreamline.so, libstreamline.a, pkgconfig/streamline.pc
 //! PREFIX/lib/streamline libstreamline_sockets.so and libstreamline_pcap.so, which `streamline sh`
 //!                       and `streamline exec` load before programs
@@ -102,8 +102,9 @@ pub(crate) fn install(root: &Path, arguments: &[String]) -> Outcome {
     let bench = !rest.is_empty();
     let mut build = cargo::cargo(root);
     build.args(["build", "--release"]);
-    let packages = ["streamline-cli", "streamline-sockets", "streamline-pcap", "streamline-capi"];
-    build.args(packages.iter().flat_map(|package| ["--package", package]));
+    for package in ["cli", "page", "sockets", "pcap", "capi"] {
+        build.args(["--package", &format!("streamline-{package}")]);
+    }
     if bench {
         build.args(["--package", "streamline-bench"]);
     }

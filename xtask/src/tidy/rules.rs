@@ -95,6 +95,8 @@ pub(super) const CRATES: &[WorkspaceCrate] = &[
         &["member", "engine", "runtime", "pipeline", "endpoint", "filter", "sys", "abi"],
     ),
     product_crate("pipesfs", ENTRY_POINTS, &["streamline", "sys"]),
+    // A program of its own: the only one with an async runtime.
+    product_crate("page", ENTRY_POINTS, &["streamline", "sys"]),
     // A library inside other programs: it carries buffers and what finds them, not the engine.
     WorkspaceCrate {
         unsafe_code: UnsafePolicy::Files(&["export.rs", "export/"]),
@@ -259,6 +261,7 @@ pub(super) const IO_NAMES: &[&str] = &[
 /// Files that may put a thread to sleep for a fixed time, each with the reason why the thread
 /// cannot wait for a condition.
 pub(super) const SLEEP_EXCEPTIONS: &[(&str, &str)] = &[
+    ("crates/page/src/collector.rs", "a daemon that is yet to start has nothing to wait for"),
     (
         "crates/endpoint/src/sink/tx/mod.rs",
         "a device's queue that is full tells nobody when it has room again",

@@ -8,6 +8,7 @@ pub(crate) mod monitor;
 pub(crate) mod mount;
 pub(crate) mod paths;
 pub(crate) mod progress;
+pub(crate) mod separate;
 pub(crate) mod shell;
 
 use clap::{Args, Parser, Subcommand};
@@ -17,8 +18,8 @@ use engine::registry::MachineRegistry;
 use monitor::MonitorArguments;
 use pipeline::explain;
 use progress::ProgressMode;
+use separate::SeparateArguments;
 use shell::{ExecArguments, ShellArguments};
-use std::ffi::OsString;
 use std::path::PathBuf;
 use sys::steps::{InjectedFault, Steps};
 
@@ -144,13 +145,12 @@ pub(crate) enum Command {
     /// an interface share; the environment variable STREAMLINE_PCAP is a list of `report` (print
     /// what came through the ring), `quiet` and `off`.
     Exec(ExecArguments),
+    /// Show the running paths in a browser (streamline-page)
+    #[command(disable_help_flag = true)]
+    Page(SeparateArguments),
     /// Run the benchmarks of the project (streamline-bench)
     #[command(disable_help_flag = true)]
-    Bench {
-        /// Arguments of streamline-bench
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        words: Vec<OsString>,
-    },
+    Bench(SeparateArguments),
 }
 
 /// Arguments of `cat`.

@@ -1,0 +1,41 @@
+//! Commands that are programs of their own: `streamline bench` and `streamline page`. These
+//! programs have dependencies that this program must not have (CONTRACT 27).
+
+use crate::status::Status;
+use crate::terminal;
+use std::ffi::OsString;
+use std::io::ErrorKind;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// A command that is a program of its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SeparateProgram {
+    name: &'static str,
+    /// Command that puts the program in place in the source tree.
+    install: &'static str,
+}
+
+/// The program of `streamline bench`.
+pub(crate) const BENCH: SeparateProgram =
+    SeparateProgram { name: "streamline-bench", install: "cargo xtask install --bench" };
+
+/// The program of `streamline page`.
+pub(crate) const PAGE: SeparateProgram =
+    SeparateProgram { name: "streamline-page", install: "cargo xtask install" };
+
+/// Replaces this process by the program, found in this program's directory or else in PATH. Returns
+/// only on failure.
+pub(crate) fn execute(program: SeparateProgram, words: &[OsString]) -> Status {
+    let SeparateProgram { name, install } = program;
+    let beside = std::env::current_exe().ok().map(|own| own.with_file_name(name));
+    let program = beside.filter(|path| path.is_file()).map_or_else(|| name.into(), OsString::from);
+    let error = Command::new(program).args(words).exec();
+    if error.kind() == ErrorKind::NotFound {
+        terminal::print_error(&format!("`{name}` is neither beside this program nor in PATH"));
+        terminal::print_note(&format!("in the source tree `{install}` puts it in place"));
+        return Status::Nothing;
+    }
+    terminal::print_error(&format!("cannot run {name}: {}", terminal::reason(&error)));
+    Status::Failed
+}

@@ -1,0 +1,107 @@
+//! Admission of requests: the token, and the headers `Host` and `Origin`.
+//!
+//! The token travels in the fragment of the printed URL, which browsers do not send, and then in
+//! the header `Authorization`. Unlike a cookie, it is not sent to servers at other ports of the
+//! same host, which may belong to other users, and not sent with requests that another site makes.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read as _};
+
+/// A random token that admits its holder.
+#[derive(Clone)]
+pub struct Token(String);
+
+/// Number of random bytes in a token.
+const TOKEN_BYTES: usize = 24;
+
+impl Token {
+    /// Creates a token from the random numbers of the kernel.
+    pub fn random() -> io::Result<Self> {
+        let mut bytes = [0; TOKEN_BYTES];
+        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+        Ok(Self(bytes.iter().map(|byte| format!("{byte:02x}")).collect()))
+    }
+
+    /// Returns the token for the URL.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+
+    /// Returns true if this is the value of an `Authorization` header with the token. The time does
+    /// not depend on the number of equal characters.
+    #[must_use]
+    pub fn is_in(&self, authorization: Option<&str>) -> bool {
+        let given = authorization.and_then(|value| value.strip_prefix("Bearer "));
+        let Some(given) = given.filter(|given| given.len() == self.0.len()) else { return false };
+        let differences = given.bytes().zip(self.0.bytes()).map(|(given, own)| given ^ own);
+        differences.fold(0, |all, difference| all | difference) == 0
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Token(…)")
+    }
+}
+
+/// Returns true if a `Host` header names this machine by a loopback address or `localhost`. The
+/// port may be that of a tunnel. Another name would belong to a site that resolves to this machine
+/// in order to read the page.
+#[must_use]
+pub fn is_own_host(host: Option<&str>) -> bool {
+    let Some(host) = host else { return false };
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    };
+    ["127.0.0.1", "[::1]", "localhost"].contains(&name)
+}
+
+/// Returns true if a request comes from the page itself or from no page: the `Origin` header, if
+/// there is one, is the origin of the page.
+#[must_use]
+pub fn is_own_origin(origin: Option<&str>, host: Option<&str>) -> bool {
+    let Some(origin) = origin else { return true };
+    origin.strip_prefix("http://").is_some_and(|name| Some(name) == host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn token_admits_only_itself() {
+        let (one, other) = (Token::random().unwrap(), Token::random().unwrap());
+        let bearer = |token: &Token| format!("Bearer {}", token.text());
+        assert!(one.is_in(Some(&bearer(&one))));
+        assert!(!one.is_in(Some(&bearer(&other))));
+        assert!(!one.is_in(Some(one.text())));
+        assert!(!one.is_in(Some("Bearer ")));
+        assert!(!one.is_in(None));
+        assert!(!format!("{one:?}").contains(one.text()));
+    }
+
+    #[test]
+    fn host_is_a_name_of_this_machine() {
+        for own in ["127.0.0.1:7575", "localhost", "localhost:1", "[::1]:80", "[::1]"] {
+            assert!(is_own_host(Some(own)), "{own}");
+        }
+        for other in ["evil.example", "evil.example:7575", "localhost.evil", "127.0.0.1.nip.io", ""]
+        {
+            assert!(!is_own_host(Some(other)), "{other}");
+        }
+        assert!(!is_own_host(None));
+    }
+
+    #[test]
+    fn origin_is_that_of_the_page() {
+        let host = Some("localhost:7575");
+        assert!(is_own_origin(None, host));
+        assert!(is_own_origin(Some("http://localhost:7575"), host));
+        for other in ["http://localhost:7576", "https://localhost:7575", "null", "http://a.b"] {
+            assert!(!is_own_origin(Some(other), host), "{other}");
+        }
+    }
+}

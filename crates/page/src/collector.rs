@@ -1,0 +1,215 @@
+//! The thread that follows the paths of this user while there is a viewer.
+//!
+//! The daemon reports paths that start and end; the process of each path sends its counters twice a
+//! second over a connection that stays open. So the daemon has nothing to do while paths run.
+
+use crate::live::{EndedPath, Figures, Live, PathFigures, PathState};
+use std::collections::BTreeMap;
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use streamline::paths::rates::{self, Rate};
+use streamline::paths::{Client, ClientError, Counters, Path, PathClient, PathUpdate};
+
+/// Interval between two samples.
+pub const INTERVAL: Duration = Duration::from_millis(500);
+/// Time without counters after which a path is silent.
+const SILENCE: Duration = Duration::from_secs(3);
+/// Time until the next attempt to reach a daemon or a path.
+const RETRY: Duration = Duration::from_secs(1);
+/// Maximum time to wait for the daemon to pass a connection to a path.
+const CONNECT_LIMIT: Duration = Duration::from_secs(1);
+/// Maximum number of paths that are followed.
+const PATHS_MAX: usize = 512;
+/// Maximum number of ended paths that are shown.
+const ENDED_MAX: usize = 8;
+
+/// Collects figures until there is no viewer.
+pub(crate) fn collect(live: &Live) {
+    let mut failure = None;
+    while live.keeps_collecting() {
+        let ended = match Collector::connect(live) {
+            Ok(mut collector) => collector.run(live),
+            Err(error) => Err(error),
+        };
+        let Err(error) = ended else { return };
+        failure.replace(error.to_string());
+        live.publish(Figures { time_ms: now_ms(), failure: failure.clone(), ..Figures::default() });
+        std::thread::sleep(RETRY);
+    }
+}
+
+struct Collector {
+    /// The connection over which the daemon reports paths.
+    events: Client,
+    /// The connection over which paths are reached.
+    client: Client,
+    followed: BTreeMap<u32, FollowedPath>,
+    figures: Figures,
+}
+
+/// A path of this user.
+struct FollowedPath {
+    /// The connection, or the time of the next attempt.
+    to: Result<PathClient, Instant>,
+    last: Instant,
+}
+
+impl Collector {
+    fn connect(live: &Live) -> Result<Self, ClientError> {
+        let (client, events) = (live.connect()?, live.connect()?);
+        let daemon = Some(client.describe_daemon()?);
+        events.watch_paths()?;
+        let figures = Figures { daemon, ..Figures::default() };
+        Ok(Self { events, client, followed: BTreeMap::new(), figures })
+    }
+
+    /// Follows the paths until there is no viewer, or the daemon ends.
+    fn run(&mut self, live: &Live) -> Result<(), ClientError> {
+        let mut next = Instant::now() + INTERVAL;
+        loop {
+            self.wait(next.saturating_duration_since(Instant::now()))?;
+            let now = Instant::now();
+            if now < next {
+                continue;
+            }
+            next = now.max(next + INTERVAL);
+            if !live.keeps_collecting() {
+                return Ok(());
+            }
+            self.follow_waiting(now);
+            self.mark_silent(now);
+            self.figures.time_ms = now_ms();
+            live.publish(self.figures.clone());
+        }
+    }
+
+    /// Waits for the daemon or a path, for at most `limit`, and takes what they sent.
+    fn wait(&mut self, limit: Duration) -> Result<(), ClientError> {
+        let connected = self.followed.iter().filter_map(|(number, path)| {
+            let to = path.to.as_ref().ok()?;
+            Some((*number, to.as_fd()))
+        });
+        let (numbers, mut sockets): (Vec<u32>, Vec<_>) = connected.unzip();
+        sockets.push(self.events.as_fd());
+        let mut ready = sys::poll::readable(&sockets, Some(limit));
+        let has_event = ready.pop() == Some(true);
+        for (number, _) in numbers.into_iter().zip(ready).filter(|(_, ready)| *ready) {
+            self.take_update(number);
+        }
+        if has_event {
+            let event = self.events.next_event()?;
+            self.take_event(&event.event, event.path);
+        }
+        Ok(())
+    }
+
+    fn take_event(&mut self, what: &str, path: Path) {
+        let number = path.number;
+        if what == "went" {
+            self.followed.remove(&number);
+            if self.figures.paths.remove(&number).is_some() && path.yours {
+                self.note_end(EndedPath { path, ended: None, time_ms: now_ms() });
+            }
+            return;
+        }
+        let now = Instant::now();
+        if path.yours && self.followed.len() < PATHS_MAX {
+            let new = FollowedPath { to: Err(now), last: now };
+            self.followed.entry(number).or_insert(new);
+            self.follow(number, now);
+        }
+        let state = if path.yours { PathState::Running } else { PathState::Hidden };
+        match self.figures.paths.get_mut(&number) {
+            Some(known) => known.path = path,
+            None => {
+                let rate = Rate::default();
+                let new = PathFigures { path, state, counters: None, rate, lost_rate: 0.0 };
+                self.figures.paths.insert(number, new);
+            }
+        }
+    }
+
+    /// Adds an ended path to the list; an end with a report replaces one without.
+    fn note_end(&mut self, end: EndedPath) {
+        let same = |known: &EndedPath| {
+            (known.path.number, known.path.started) == (end.path.number, end.path.started)
+        };
+        match self.figures.ended.iter_mut().find(|known| same(known)) {
+            Some(known) if end.ended.is_some() => *known = end,
+            Some(_) => {}
+            None => self.figures.ended.push(end),
+        }
+        let surplus = self.figures.ended.len().saturating_sub(ENDED_MAX);
+        self.figures.ended.drain(..surplus);
+    }
+
+    /// Connects to a path and subscribes to its counters, if the time of the attempt has come.
+    fn follow(&mut self, number: u32, now: Instant) {
+        let Some(path) = self.followed.get_mut(&number) else { return };
+        if path.to.as_ref().err().is_some_and(|due| *due <= now) {
+            let to = self.client.connect_within(&number.to_string(), CONNECT_LIMIT);
+            let subscribed = to.and_then(|to| to.subscribe(INTERVAL).map(|()| to));
+            path.to = subscribed.map_err(|_| now + RETRY);
+        }
+    }
+
+    fn follow_waiting(&mut self, now: Instant) {
+        let waiting = self.followed.iter().filter(|(_, path)| path.to.is_err());
+        for number in waiting.map(|(number, _)| *number).collect::<Vec<_>>() {
+            self.follow(number, now);
+        }
+    }
+
+    fn mark_silent(&mut self, now: Instant) {
+        for (number, path) in &self.followed {
+            let silent = now.duration_since(path.last) > SILENCE;
+            if let (true, Some(known)) = (silent, self.figures.paths.get_mut(number)) {
+                known.state = PathState::Silent;
+                (known.rate, known.lost_rate) = (Rate::default(), 0.0);
+            }
+        }
+    }
+
+    fn take_update(&mut self, number: u32) {
+        let Some(path) = self.followed.get_mut(&number) else { return };
+        let Ok(to) = &path.to else { return };
+        let now = Instant::now();
+        match to.next_update() {
+            Ok(PathUpdate { ended: Some(ended), .. }) => {
+                path.to = Err(now + SILENCE);
+                if let Some(known) = self.figures.paths.get(&number) {
+                    let path = known.path.clone();
+                    self.note_end(EndedPath { path, ended: Some(ended), time_ms: now_ms() });
+                }
+            }
+            Ok(PathUpdate { counters: Some(counters), .. }) => {
+                path.last = now;
+                if let Some(known) = self.figures.paths.get_mut(&number) {
+                    take_counters(known, counters);
+                }
+            }
+            Ok(_) => {}
+            // A path that has ended is reported by the daemon.
+            Err(_) => path.to = Err(now + RETRY),
+        }
+    }
+}
+
+/// Computes the rates since the last counters.
+fn take_counters(known: &mut PathFigures, counters: Counters) {
+    known.state = PathState::Running;
+    let before = known.counters.replace(Arc::new(counters));
+    if let (Some(before), Some(now)) = (before, &known.counters) {
+        let ns = now.elapsed_ns.saturating_sub(before.elapsed_ns);
+        known.rate =
+            rates::compute_rate(rates::source_output(&before), rates::source_output(now), ns);
+        let lost = rates::lost_blocks(now).saturating_sub(rates::lost_blocks(&before));
+        known.lost_rate = if ns > 0 { lost as f64 * 1e9 / ns as f64 } else { 0.0 };
+    }
+}
+
+fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,29 @@
+//! The live page: running paths in a browser.
+//!
+//! ```text
+//!  browser ── HTTP ──► server ── access
+//!                        ├──► assets
+//!                        ├──► plan, edits ──────────► processes of the paths
+//!                        └──► live ◄── collector ◄──────────┘
+//!                               └──► history
+//! ```
+//!
+//! - [`access`]: which requests are admitted; [`server`]: the routes; [`assets`]: the files of the
+//!   page; [`listener`]: the sockets;
+//! - [`live`]: the latest figures, and the viewers that wait for them; [`collector`]: the thread
+//!   that follows the paths while there is a viewer; [`history`]: the figures of the last hour;
+//! - [`plan`]: nodes and edges of a path.
+//!
+//! The server runs in a process of its own as the user who started it, and can do what this user
+//! can do by `streamline`. A path costs nothing while no browser shows the page. This is the only
+//! crate with an async runtime; queries of paths run in threads outside it.
+#![forbid(unsafe_code)]
+
+pub mod access;
+pub mod assets;
+pub mod collector;
+pub mod history;
+pub mod listener;
+pub mod live;
+pub mod plan;
+pub mod server;

@@ -1,0 +1,258 @@
+//! The latest figures of all paths, and the viewers that wait for them.
+
+use crate::collector;
+use crate::history::{Columns, History};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use streamline::paths::rates::{self, Rate};
+use streamline::paths::{About, Client, ClientError, Counters, Ended, Path, user_name};
+use tokio::sync::watch;
+
+/// The figures of all paths at one time.
+#[derive(Clone, Debug, Default)]
+pub struct Figures {
+    /// Time in ms since 1970; 0 before the first sample.
+    pub time_ms: u64,
+    /// The daemon, if it replied.
+    pub daemon: Option<About>,
+    /// The reason for which there are no figures.
+    pub failure: Option<String>,
+    /// Paths that are visible to this user, by number.
+    pub paths: BTreeMap<u32, PathFigures>,
+    /// Paths of this user that have ended, the latest last.
+    pub ended: Vec<EndedPath>,
+}
+
+/// The figures of a path.
+#[derive(Clone, Debug)]
+pub struct PathFigures {
+    /// The path as listed by the daemon.
+    pub path: Path,
+    /// The reachability of the path.
+    pub state: PathState,
+    /// The latest counters.
+    pub counters: Option<Arc<Counters>>,
+    /// Output rate of the sources.
+    pub rate: Rate,
+    /// Lost blocks per second.
+    pub lost_rate: f64,
+}
+
+/// The reachability of a path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PathState {
+    /// The process of the path sends counters.
+    Running,
+    /// The process of the path does not send counters in time.
+    Silent,
+    /// The path belongs to another user.
+    Hidden,
+}
+
+/// A path that has ended while somebody looked.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct EndedPath {
+    /// The path as last listed by the daemon.
+    pub path: Path,
+    /// Exit status and report, if the path sent them.
+    pub ended: Option<Ended>,
+    /// Time of the end in ms since 1970.
+    pub time_ms: u64,
+}
+
+/// A line of the list of paths.
+#[derive(Serialize)]
+struct ListedPath<'f> {
+    #[serde(flatten)]
+    path: &'f Path,
+    user: String,
+    state: PathState,
+    rate: Rate,
+    lost: Option<u64>,
+    lost_rate: f64,
+}
+
+/// The figures of the path that a viewer has selected.
+#[derive(Serialize)]
+struct SelectedPath<'f> {
+    number: u32,
+    /// Identity of the plan, which changes if nodes or edges do.
+    plan: String,
+    counters: &'f Counters,
+    /// Reasons of drops that the request asked for; the others are losses.
+    by_request: BTreeSet<&'f str>,
+}
+
+/// The event that a viewer receives for each sample.
+#[derive(Serialize)]
+struct LiveEvent<'f> {
+    time_ms: u64,
+    daemon: Option<&'f About>,
+    failure: Option<&'f str>,
+    paths: Vec<ListedPath<'f>>,
+    ended: &'f [EndedPath],
+    selected: Option<SelectedPath<'f>>,
+}
+
+impl Figures {
+    /// Returns the event for a viewer as JSON, with all counters of the selected path.
+    #[must_use]
+    pub fn to_event(&self, selected: Option<u32>) -> String {
+        let list = self.paths.values().map(|known| ListedPath {
+            path: &known.path,
+            user: user_name(known.path.uid).unwrap_or_else(|| known.path.uid.to_string()),
+            state: known.state,
+            rate: known.rate,
+            lost: known.counters.as_ref().map(|counters| rates::lost_blocks(counters)),
+            lost_rate: known.lost_rate,
+        });
+        let selected = selected.and_then(|number| {
+            let known = self.paths.get(&number)?;
+            let counters = known.counters.as_ref()?;
+            let plan = plan_identity(known.path.line.as_deref().unwrap_or_default(), counters);
+            Some(SelectedPath { number, plan, counters, by_request: by_request(counters) })
+        });
+        let event = LiveEvent {
+            time_ms: self.time_ms,
+            daemon: self.daemon.as_ref(),
+            failure: self.failure.as_deref(),
+            paths: list.collect(),
+            ended: &self.ended,
+            selected,
+        };
+        // Numbers, texts and lists: nothing here can fail.
+        serde_json::to_string(&event).unwrap_or_default()
+    }
+}
+
+/// Returns an identity of the nodes and edges that counters belong to.
+#[must_use]
+pub fn plan_identity(line: &str, counters: &Counters) -> String {
+    use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+    let mut hasher = DefaultHasher::new();
+    line.hash(&mut hasher);
+    for filter in &counters.filters {
+        (filter.node, &filter.name).hash(&mut hasher);
+    }
+    for edge in &counters.edges {
+        (edge.edge, &edge.from, &edge.to, &edge.kind).hash(&mut hasher);
+    }
+    for space in &counters.spaces {
+        space.name.hash(&mut hasher);
+    }
+    format!("{:016x}", hasher.finish())
+}
+
+fn by_request(counters: &Counters) -> BTreeSet<&str> {
+    let sources = counters.sources.iter().map(|source| &source.lost);
+    let edges = counters.edges.iter().map(|edge| &edge.lost);
+    let filters = counters.filters.iter().map(|filter| &filter.lost);
+    let drops = sources.chain(edges).chain(filters).flatten();
+    drops.filter(|drop| !rates::is_lost(drop)).map(|drop| drop.why.as_str()).collect()
+}
+
+/// The figures that the page shows, collected while there is a viewer.
+#[derive(Debug)]
+pub struct Live {
+    directory: Option<PathBuf>,
+    latest: watch::Sender<Arc<Figures>>,
+    viewers: Mutex<Viewers>,
+    histories: Mutex<HashMap<u32, History>>,
+}
+
+#[derive(Debug, Default)]
+struct Viewers {
+    count: usize,
+    /// True while a collector runs.
+    collects: bool,
+}
+
+impl Live {
+    /// Creates the figures of the daemon in `directory`, or else in the standard directories.
+    #[must_use]
+    pub fn new(directory: Option<PathBuf>) -> Arc<Self> {
+        let latest = watch::Sender::new(Arc::default());
+        let (viewers, histories) = Default::default();
+        Arc::new(Self { directory, latest, viewers, histories })
+    }
+
+    /// Opens a connection to the daemon.
+    pub fn connect(&self) -> Result<Client, ClientError> {
+        Client::find(self.directory.as_deref())
+    }
+
+    /// Adds a viewer. The first one starts the collector.
+    pub fn add_viewer(self: &Arc<Self>) -> Viewer {
+        let mut viewers = lock(&self.viewers);
+        viewers.count += 1;
+        if !viewers.collects {
+            let live = Arc::clone(self);
+            // Without a thread the viewer gets no figures, and tries again later.
+            let thread = std::thread::Builder::new().name("collector".to_owned());
+            viewers.collects = thread.spawn(move || collector::collect(&live)).is_ok();
+        }
+        Viewer { live: Arc::clone(self), figures: self.latest.subscribe() }
+    }
+
+    /// Returns true if a collector runs, and with it queries of paths.
+    #[must_use]
+    pub fn collects(&self) -> bool {
+        lock(&self.viewers).collects
+    }
+
+    /// Returns false, and lets the next viewer start a collector, if there is no viewer.
+    pub(crate) fn keeps_collecting(&self) -> bool {
+        let mut viewers = lock(&self.viewers);
+        viewers.collects = viewers.count > 0;
+        viewers.collects
+    }
+
+    /// Publishes figures, and adds them to the histories.
+    pub(crate) fn publish(&self, figures: Figures) {
+        let mut histories = lock(&self.histories);
+        if figures.failure.is_none() {
+            histories.retain(|number, _| figures.paths.contains_key(number));
+        }
+        for (number, known) in &figures.paths {
+            if let (Some(counters), PathState::Running) = (&known.counters, known.state) {
+                histories.entry(*number).or_default().push(figures.time_ms, counters);
+            }
+        }
+        drop(histories);
+        self.latest.send_replace(Arc::new(figures));
+    }
+
+    /// Returns the history of the sources of a path, or of an edge.
+    #[must_use]
+    pub fn history(&self, number: u32, edge: Option<usize>) -> Columns {
+        lock(&self.histories).get(&number).map(|history| history.columns(edge)).unwrap_or_default()
+    }
+}
+
+/// A viewer of the figures. The paths are queried while there is one.
+#[derive(Debug)]
+pub struct Viewer {
+    live: Arc<Live>,
+    figures: watch::Receiver<Arc<Figures>>,
+}
+
+impl Viewer {
+    /// Waits for the next figures. Returns `None` if there will be none.
+    pub async fn next(&mut self) -> Option<Arc<Figures>> {
+        self.figures.changed().await.ok()?;
+        Some(Arc::clone(&self.figures.borrow_and_update()))
+    }
+}
+
+impl Drop for Viewer {
+    fn drop(&mut self) {
+        lock(&self.live.viewers).count -= 1;
+    }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}

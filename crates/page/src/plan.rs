@@ -1,0 +1,24 @@
+//! Nodes and edges of a path, which change only if its request does.
+
+use crate::live::Live;
+use serde::Serialize;
+use streamline::paths::{self, ClientError, NodeDetails, PathDescription};
+
+/// A path with its plan.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct PathPlan {
+    /// The path, with the spaces of its nodes and the transports of its edges.
+    pub path: PathDescription,
+    /// The nodes in the same order, with the reasons for their placement.
+    pub nodes: Vec<NodeDetails>,
+}
+
+impl PathPlan {
+    /// Queries a path. Blocks until it has replied, for a limited time.
+    pub fn query(live: &Live, number: u32) -> Result<Self, ClientError> {
+        let client = live.connect()?;
+        let (to, path) = client.connect_described(&number.to_string())?;
+        let (_, nodes) = paths::node_details(&to)?;
+        Ok(Self { path, nodes })
+    }
+}

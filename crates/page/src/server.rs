@@ -1,0 +1,226 @@
+//! The routes of the server.
+//!
+//! | route | reply |
+//! |---|---|
+//! | `/`, `/app.js`, … | the page, without any data; no token needed |
+//! | `GET /api/live?path=NUMBER` | server-sent events: all paths, and all counters of one |
+//! | `GET /api/plan?path=NUMBER` | nodes and edges of a path |
+//! | `GET /api/history?path=NUMBER&edge=INDEX` | rates of the last hour |
+//!
+//! Every request needs a `Host` of this machine, and an `Origin` that is the page, if it has one.
+//! A request for data needs the token; over a Unix socket, the connection of the same user instead.
+
+use crate::access::{Token, is_own_host, is_own_origin};
+use crate::assets::{ASSETS, Asset, CONTENT_SECURITY_POLICY};
+use crate::listener::Listener;
+use crate::live::Live;
+use crate::plan::PathPlan;
+use axum::Router;
+use axum::extract::{Query, Request, State};
+use axum::http::header::{self, HeaderName};
+use axum::http::{HeaderValue, StatusCode};
+use axum::middleware::{self, Next};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use futures_util::stream;
+use serde::Deserialize;
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use streamline::paths::ClientError;
+
+/// The state that all routes share.
+#[derive(Clone, Debug)]
+pub struct Server {
+    /// The figures of the paths.
+    pub live: Arc<Live>,
+    /// The token for requests; `None` on a Unix socket, which only one user can connect to.
+    pub token: Option<Token>,
+}
+
+/// An error in a reply.
+#[derive(Debug)]
+pub struct Failure {
+    status: StatusCode,
+    text: String,
+}
+
+impl Failure {
+    /// Creates an error with a status and a message for people.
+    #[must_use]
+    pub fn new(status: StatusCode, text: impl Into<String>) -> Self {
+        Self { status, text: text.into() }
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let body = serde_json::json!({ "error": self.text });
+        (self.status, axum::Json(body)).into_response()
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        let status = match &error {
+            ClientError::NoDaemon(_) => StatusCode::SERVICE_UNAVAILABLE,
+            ClientError::Timeout => StatusCode::GATEWAY_TIMEOUT,
+            ClientError::PathEnded(_) | ClientError::Disconnected => StatusCode::NOT_FOUND,
+            _ => StatusCode::BAD_REQUEST,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+impl Server {
+    /// Returns the routes.
+    pub fn routes(self) -> Router {
+        let data = Router::new()
+            .route("/live", get(send_figures))
+            .route("/plan", get(send_plan))
+            .route("/history", get(send_history))
+            .layer(middleware::from_fn_with_state(self.clone(), check_token));
+        let mut routes = Router::new().nest("/api", data);
+        for asset in ASSETS {
+            routes = routes.route(asset.path, get(move || async move { send_asset(*asset) }));
+        }
+        routes.layer(middleware::from_fn(check_headers)).with_state(self)
+    }
+
+    /// Serves until the process ends.
+    pub async fn serve(self, listener: &Listener) -> io::Result<()> {
+        let routes = self.routes();
+        match listener {
+            Listener::Tcp(socket) => {
+                let socket = tokio::net::TcpListener::from_std(socket.try_clone()?)?;
+                axum::serve(socket, routes).await
+            }
+            Listener::Unix(socket, ..) => {
+                let socket = tokio::net::UnixListener::from_std(socket.try_clone()?)?;
+                let uid = sys::process::identity().0;
+                axum::serve(OwnUserListener { socket, uid }, routes).await
+            }
+        }
+    }
+}
+
+/// A Unix socket that accepts connections of one user, and of root.
+struct OwnUserListener {
+    socket: tokio::net::UnixListener,
+    uid: u32,
+}
+
+impl axum::serve::Listener for OwnUserListener {
+    type Io = tokio::net::UnixStream;
+    type Addr = ();
+
+    async fn accept(&mut self) -> (Self::Io, ()) {
+        loop {
+            let (connection, _) = axum::serve::Listener::accept(&mut self.socket).await;
+            let peer = connection.peer_cred().map(|peer| peer.uid());
+            if peer.is_ok_and(|peer| peer == self.uid || peer == 0) {
+                return (connection, ());
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn header_text(request: &Request, name: HeaderName) -> Option<&str> {
+    request.headers().get(name).map(|value| value.to_str().unwrap_or("?"))
+}
+
+/// Refuses requests of other sites, and adds the headers that restrict what the page may do.
+async fn check_headers(request: Request, next: Next) -> Response {
+    let host = header_text(&request, header::HOST);
+    let origin = header_text(&request, header::ORIGIN);
+    let mut reply = if !is_own_host(host) {
+        Failure::new(StatusCode::MISDIRECTED_REQUEST, "this host name is not that of the page")
+            .into_response()
+    } else if !is_own_origin(origin, host) {
+        Failure::new(StatusCode::FORBIDDEN, "another site has sent this request").into_response()
+    } else {
+        next.run(request).await
+    };
+    let fixed = [
+        (header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::CACHE_CONTROL, "no-store"),
+        (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    ];
+    for (name, value) in fixed {
+        reply.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    reply
+}
+
+async fn check_token(State(server): State<Server>, request: Request, next: Next) -> Response {
+    let given = header_text(&request, header::AUTHORIZATION);
+    if server.token.as_ref().is_some_and(|token| !token.is_in(given)) {
+        let text = "the token is missing or old: open the URL that `streamline page` printed";
+        return Failure::new(StatusCode::UNAUTHORIZED, text).into_response();
+    }
+    next.run(request).await
+}
+
+fn send_asset(asset: Asset) -> Response {
+    ([(header::CONTENT_TYPE, asset.media_type)], asset.text).into_response()
+}
+
+/// A path, and perhaps one of its edges.
+#[derive(Clone, Copy, Debug, Deserialize)]
+struct Selection {
+    path: Option<u32>,
+    edge: Option<usize>,
+}
+
+impl Selection {
+    fn number(self) -> Result<u32, Failure> {
+        self.path.ok_or_else(|| Failure::new(StatusCode::BAD_REQUEST, "`path` is missing"))
+    }
+}
+
+/// Sends figures while the connection is open.
+async fn send_figures(
+    State(server): State<Server>,
+    Query(selected): Query<Selection>,
+) -> impl IntoResponse {
+    let viewer = server.live.add_viewer();
+    let events = stream::unfold(viewer, move |mut viewer| async move {
+        let figures = viewer.next().await?;
+        let event = Event::default().event("figures").data(figures.to_event(selected.path));
+        Some((Ok::<_, Infallible>(event), viewer))
+    });
+    Sse::new(events).keep_alive(KeepAlive::default())
+}
+
+async fn send_plan(
+    State(server): State<Server>,
+    Query(selected): Query<Selection>,
+) -> Result<Response, Failure> {
+    let number = selected.number()?;
+    let plan = in_thread(move || PathPlan::query(&server.live, number)).await??;
+    Ok(axum::Json(plan).into_response())
+}
+
+async fn send_history(
+    State(server): State<Server>,
+    Query(selected): Query<Selection>,
+) -> Result<Response, Failure> {
+    let number = selected.number()?;
+    Ok(axum::Json(server.live.history(number, selected.edge)).into_response())
+}
+
+/// Runs a function that blocks in a thread for such functions.
+pub(crate) async fn in_thread<T: Send + 'static>(
+    run: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Failure> {
+    let failed = |_| Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "the request failed");
+    tokio::task::spawn_blocking(run).await.map_err(failed)
+}

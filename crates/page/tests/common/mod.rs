@@ -1,0 +1,116 @@
+//! Fixture of the tests: a daemon, paths, and the page as a process.
+
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use testkit::{streamline_program, wait_until};
+
+/// A daemon in a directory of its own. Paths and daemon end on drop.
+pub(crate) struct Machine {
+    folder: PathBuf,
+    daemon: Child,
+}
+
+impl Machine {
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("streamline-page-{}-{number}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        fs::create_dir(&folder).unwrap();
+        let mut command = Command::new(streamline_program());
+        command.arg("daemon").arg("--socket").arg(folder.join("daemon"));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let daemon = command.env_remove("NOTIFY_SOCKET").spawn().unwrap();
+        let machine = Self { folder, daemon };
+        wait_until("a daemon replies", || machine.run(&["ps"]).status.success());
+        machine
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    fn set_environment(&self, command: &mut Command) {
+        command.env("STREAMLINE_DAEMON", self.path("daemon"));
+        command.env("XDG_STATE_HOME", self.path("state")).env("NO_COLOR", "1");
+        command.current_dir(&self.folder).stdin(Stdio::null());
+    }
+
+    /// Runs `streamline` with these arguments.
+    pub(crate) fn run(&self, words: &[&str]) -> Output {
+        let mut command = Command::new(streamline_program());
+        self.set_environment(&mut command);
+        command.args(words).output().unwrap()
+    }
+
+    /// Starts a path; returns its number.
+    pub(crate) fn start(&self, name: &str, request: &str) -> u32 {
+        let output = self.run(&["start", name, request]);
+        let number = String::from_utf8_lossy(&output.stdout).trim().parse();
+        number.unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)))
+    }
+
+    /// Starts the page at an address.
+    pub(crate) fn page(&self, listen: &str) -> Page {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_streamline-page"));
+        self.set_environment(&mut command);
+        let mut child = command.args(["--listen", listen]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let mut url = String::new();
+        output.read_line(&mut url).unwrap();
+        Page { child, url: url.trim().to_owned(), _output: output }
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let listed = self.run(&["ps", "--json"]);
+        let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap_or_default();
+        let paths = listed["paths"].as_array().cloned().unwrap_or_default();
+        for path in paths {
+            self.run(&["stop", "--kill", &path["number"].to_string()]);
+        }
+        let _ = self.daemon.kill();
+        let _ = self.daemon.wait();
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// The process of the page, which ends on drop.
+pub(crate) struct Page {
+    pub(crate) child: Child,
+    /// The printed URL.
+    pub(crate) url: String,
+    _output: BufReader<ChildStdout>,
+}
+
+impl Page {
+    /// Returns host and port.
+    pub(crate) fn host(&self) -> &str {
+        self.url.strip_prefix("http://").unwrap().split('/').next().unwrap()
+    }
+
+    pub(crate) fn token(&self) -> &str {
+        self.url.split_once("#token=").unwrap().1
+    }
+
+    /// Returns true if the page has a thread that follows the paths.
+    pub(crate) fn collects(&self) -> bool {
+        let tasks = Path::new("/proc").join(self.child.id().to_string()).join("task");
+        let tasks = fs::read_dir(tasks).unwrap().flatten();
+        let mut names = tasks.map(|task| fs::read_to_string(task.path().join("comm")));
+        names.any(|name| name.is_ok_and(|name| name.trim() == "collector"))
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

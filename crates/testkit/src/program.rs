@@ -1,0 +1,63 @@
+//! The program `streamline`, for tests outside its crate.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// Returns the program named by `STREAMLINE_PROGRAM`, or else the program of this test's build,
+/// which is rebuilt first if a source is newer.
+///
+/// # Panics
+/// If the program does not build.
+#[must_use]
+pub fn streamline_program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        if let Some(named) = std::env::var_os("STREAMLINE_PROGRAM") {
+            return named.into();
+        }
+        let own = std::env::current_exe().expect("this program");
+        // target/debug/deps/live-0123.
+        let profile = own.ancestors().nth(2).expect("a folder of builds");
+        let program = profile.join("streamline");
+        if !is_up_to_date(&program) {
+            build_program(profile);
+        }
+        program
+    })
+}
+
+fn build_program(profile: &Path) {
+    let name = profile.file_name().expect("a name");
+    let name = if name == "debug" { "dev".as_ref() } else { name };
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(["build", "--quiet", "--package", "streamline-cli", "--profile"]).arg(name);
+    command.arg("--target-dir").arg(profile.parent().expect("a folder of builds"));
+    command.current_dir(crate::cases::workspace_root());
+    assert!(command.status().expect("cargo").success(), "the program does not build");
+}
+
+/// Returns true if a program is newer than all its sources: the crates' files without tests, and
+/// the embedded examples. `cargo test --workspace` builds the program first, and the program must
+/// not be rebuilt with other features while tests run. (Cargo's dependency list does not exist if
+/// only tests were built.)
+fn is_up_to_date(program: &Path) -> bool {
+    let age = |path: &Path| fs::metadata(path).and_then(|file| file.modified()).ok();
+    let Some(built) = age(program) else { return false };
+    let workspace = crate::cases::workspace_root();
+    let mut waiting: Vec<PathBuf> =
+        ["crates", "examples", "Cargo.lock"].map(|name| workspace.join(name)).into();
+    while let Some(path) = waiting.pop() {
+        if path.file_stem().is_some_and(|name| name == "tests") {
+            continue;
+        }
+        match fs::read_dir(&path) {
+            Ok(entries) => waiting.extend(entries.flatten().map(|entry| entry.path())),
+            Err(_) if age(&path) > Some(built) => return false,
+            Err(_) => {}
+        }
+    }
+    true
+}
