@@ -6,7 +6,13 @@ use crate::line;
 use crate::status::Status;
 use crate::terminal;
 use pipeline::Diagnostic;
-use streamline::Options;
+use pipeline::language::Severity;
+use std::sync::{Arc, Mutex, PoisonError};
+use streamline::report::{Object, json_line, to_object};
+use streamline::{Notice, Notices, OpenError, Options};
+
+/// Version of the `--json` format.
+const VERSION: u32 = 1;
 
 /// Prints all mistakes in a request. The exit status is 0 if there are none, otherwise 2.
 pub(crate) fn check(given: &CheckArguments) -> Status {
@@ -14,6 +20,9 @@ pub(crate) fn check(given: &CheckArguments) -> Status {
         Ok(text) => text,
         Err(status) => return status,
     };
+    if given.json {
+        return check_as_json(&text, given.syntax);
+    }
     let (request, mistakes) = pipeline::parse(&text);
     let right = match given.syntax {
         true => {
@@ -30,4 +39,63 @@ pub(crate) fn check(given: &CheckArguments) -> Status {
         (true, true) => terminal::print_text(&format!("{request}\n")),
         (true, false) => Status::Done,
     }
+}
+
+/// Prints the mistakes as one JSON object.
+fn check_as_json(text: &str, syntax: bool) -> Status {
+    let (request, mut mistakes) = pipeline::parse(text);
+    if !syntax {
+        // Warnings arrive as notices, also those of a request without errors.
+        let warnings: Arc<Mutex<Vec<Diagnostic>>> = Arc::default();
+        let raised = Arc::clone(&warnings);
+        let notices = Notices::new(move |notice| {
+            if let Notice::RequestWarnings(_, list) = notice {
+                raised.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(list);
+            }
+        });
+        let options = Options { notices, ..Options::default() };
+        mistakes = match streamline::read_graph(text, &options) {
+            Ok(_) => std::mem::take(&mut *warnings.lock().unwrap_or_else(PoisonError::into_inner)),
+            Err(OpenError::Mistakes { list, .. }) => list,
+            Err(other) => return failure::report_open_error(other),
+        };
+    }
+    let is_correct = !mistakes.iter().any(Diagnostic::is_error);
+    let canonical = is_correct.then(|| request.to_string());
+    let mistakes: Vec<Object> = mistakes.iter().map(|one| mistake_json(text, one)).collect();
+    let object = to_object(&[
+        ("version", &VERSION),
+        ("correct", &is_correct),
+        // The request in its canonical form, if it is correct.
+        ("request", &canonical),
+        ("mistakes", &mistakes),
+    ]);
+    match terminal::print_text(&json_line(&object)) {
+        Status::Done if !is_correct => Status::Usage,
+        printed => printed,
+    }
+}
+
+/// Returns a mistake with its range in the text, in bytes, and its first line and column, counted
+/// from 1 in characters.
+fn mistake_json(text: &str, mistake: &Diagnostic) -> Object {
+    let (start, end) = (mistake.span.start, mistake.span.end);
+    let before = text.get(..start).unwrap_or(text);
+    let line = before.matches('\n').count() + 1;
+    let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
+    let severity = match mistake.severity {
+        Severity::Error => "error",
+        Severity::Warning => "warning",
+    };
+    to_object(&[
+        ("severity", &severity),
+        ("what", &mistake.what),
+        ("why", &mistake.why),
+        ("hint", &mistake.hint),
+        ("text", &text.get(start..end).unwrap_or_default()),
+        ("start", &start),
+        ("end", &end),
+        ("line", &line),
+        ("column", &column),
+    ])
 }

@@ -1,5 +1,6 @@
 //! `streamline filters`: lists and describes filters, sources and sinks.
 
+use crate::arguments::FiltersArguments;
 use crate::status::Status;
 use crate::terminal;
 use abi::text::Visible;
@@ -8,13 +9,49 @@ use pipeline::Registry;
 use pipeline::explain::{self, Page};
 use pipeline::language::nearest;
 use std::fmt::Write as _;
+use streamline::report::{Object, json_line, to_object};
+
+/// Version of the `--json` format.
+const VERSION: u32 = 1;
 
 /// Prints the list, or the description of one entry.
-pub(crate) fn filters(name: Option<&str>) -> Status {
-    match name {
+pub(crate) fn filters(given: &FiltersArguments) -> Status {
+    match &given.name {
+        None if given.json => terminal::print_text(&to_json(|_| true)),
         None => terminal::print_text(&format_list()),
-        Some(name) => print_description(name),
+        Some(name) => print_description(name, given.json),
     }
+}
+
+/// Returns the entries with a name that `is_wanted` accepts as one JSON object.
+fn to_json(is_wanted: impl Fn(&str) -> bool) -> String {
+    let fact = |(label, text): &(&str, String)| to_object(&[("name", label), ("text", text)]);
+    let facts = |page: &Page, is_wanted: &dyn Fn(&str) -> bool| -> Vec<Object> {
+        let sections = page.sections.iter().filter(|section| is_wanted(section.title));
+        sections.flat_map(|section| section.facts.iter().map(fact)).collect()
+    };
+    let is_common = |title: &str| !["Parameters", "Facts"].contains(&title);
+    let entries = MachineRegistry::descriptions().filter(|entry| is_wanted(entry.name));
+    let entries = entries.map(|entry| {
+        let endpoint = MachineRegistry::Local.endpoint(entry);
+        let kind = if endpoint.is_program { "program" } else { entry.kind.name() };
+        let page = Page::for_entry(entry, endpoint);
+        to_object(&[
+            ("name", &page.name),
+            ("kind", &kind),
+            ("summary", &page.summary),
+            ("usage", &page.usage),
+            ("details", &page.details),
+            // Values, defaults and meanings, as in the manual.
+            ("parameters", &facts(&page, &|title| title == "Parameters")),
+            // Parameters that every filter has.
+            ("common_parameters", &facts(&page, &is_common)),
+            ("facts", &facts(&page, &|title| title == "Facts")),
+            ("example", &page.example),
+        ])
+    });
+    let entries: Vec<Object> = entries.collect();
+    json_line(&to_object(&[("version", &VERSION), ("filters", &entries)]))
 }
 
 /// Titles of the groups, each with the kinds of entries that belong to it.
@@ -59,7 +96,7 @@ fn format_list() -> String {
     out
 }
 
-fn print_description(name: &str) -> Status {
+fn print_description(name: &str, json: bool) -> Status {
     let named: Vec<_> =
         MachineRegistry::descriptions().filter(|entry| entry.name == name).collect();
     if named.is_empty() {
@@ -69,6 +106,9 @@ fn print_description(name: &str) -> Status {
         terminal::print_error(&format!("no filter is called `{}`{hint}", Visible(name)));
         terminal::print_note("`streamline filters` lists all");
         return Status::Nothing;
+    }
+    if json {
+        return terminal::print_text(&to_json(|known| known == name));
     }
     // One name can denote both a source and a sink.
     let texts: Vec<String> = named

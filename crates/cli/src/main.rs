@@ -27,6 +27,7 @@ mod progress;
 mod record;
 mod report_target;
 mod run;
+mod schema;
 mod separate;
 mod shared;
 mod sharers;
@@ -74,8 +75,9 @@ fn main() -> ExitCode {
         Command::Cat(given) => cat::cat(&given),
         Command::Check(given) => check::check(&given),
         Command::Explain(given) => explain::explain(&given),
-        Command::Filters(given) => filters::filters(given.name.as_deref()),
+        Command::Filters(given) => filters::filters(&given),
         Command::Doctor(given) => doctor::doctor(&given),
+        Command::Schema { name } => schema::print_schema(name.as_deref()),
         Command::Examples { write } => examples::examples(write.as_deref()),
         Command::Man(given) => man::man(&given),
         Command::Completion { shell } => completion::print_script(shell),

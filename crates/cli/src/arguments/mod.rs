@@ -106,6 +106,11 @@ pub(crate) enum Command {
     Filters(FiltersArguments),
     /// Report what works on this machine, with remedies for what does not
     Doctor(DoctorArguments),
+    /// List the JSON schemas of all outputs of `--json`, or print one
+    Schema {
+        /// The schema: a command, or one of the listed names
+        name: Option<String>,
+    },
     /// Print example requests, or write them into a folder with the capture that they read
     ///
     /// To begin with: streamline examples --write examples
@@ -315,6 +320,9 @@ pub(crate) struct CheckArguments {
     /// Print a correct request in its canonical form
     #[arg(short, long)]
     pub(crate) verbose: bool,
+    /// Print one JSON object with all mistakes and their positions
+    #[arg(short, long)]
+    pub(crate) json: bool,
 }
 
 /// Arguments of `why`.
@@ -365,6 +373,9 @@ pub(crate) struct ExplainArguments {
 /// Arguments of `filters`.
 #[derive(Args, Debug)]
 pub(crate) struct FiltersArguments {
+    /// Print one JSON object
+    #[arg(short, long)]
+    pub(crate) json: bool,
     /// A filter, source or sink; default: list all
     pub(crate) name: Option<String>,
 }

@@ -14,7 +14,7 @@ use serde::Serialize;
 use streamline::privilege::{self, Operation, Remedy};
 
 /// Version of the `--json` format.
-const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 1;
 /// The request that appears in suggested commands.
 const EXAMPLE_REQUEST: &str = "rx | count";
 

@@ -32,6 +32,14 @@ struct Page {
     others: NeighborFindings,
 }
 
+/// The state of one facility, as `--json` prints it.
+#[derive(Serialize, Debug)]
+struct Subject<'v> {
+    version: u32,
+    #[serde(flatten)]
+    verdict: &'v Verdict,
+}
+
 /// Probes the machine and prints the findings.
 pub(crate) fn doctor(given: &DoctorArguments) -> Status {
     let of = |door: fn(&Facts) -> Verdict| print_facility(&door(&Facts::collect()), given.json);
@@ -56,7 +64,7 @@ pub(crate) fn doctor(given: &DoctorArguments) -> Status {
 /// Prints the state of one facility. The exit status is 0 if it is available.
 fn print_facility(verdict: &Verdict, json: bool) -> Status {
     let printed = terminal::print_text(&match json {
-        true => json_line(verdict),
+        true => json_line(&Subject { version: findings::VERSION, verdict }),
         false => page::format_verdict(verdict, terminal::has_colour_output()),
     });
     match (printed, verdict.open) {

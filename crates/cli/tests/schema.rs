@@ -1,0 +1,169 @@
+//! Tests of the published schemas: each output of `--json` is held to its schema, by the Python
+//! module `jsonschema`. A field that the schema does not name is an error here.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+
+mod common;
+
+use common::{CommandResult, Folder};
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use testkit::{need, wait_until};
+
+/// Checks lines of `NAME OBJECT` against the schemas in a directory. Objects of a schema may have
+/// the named fields only, although programs must accept others.
+const JUDGE: &str = r#"
+import json, sys
+from jsonschema import Draft202012Validator
+def close(part):
+    if isinstance(part, dict):
+        if 'properties' in part: part.setdefault('additionalProperties', False)
+        for inner in part.values(): close(inner)
+    elif isinstance(part, list):
+        for inner in part: close(inner)
+schemas = {}
+for line in sys.stdin:
+    name, _, text = line.partition(' ')
+    if name not in schemas:
+        schema = json.load(open(f'{sys.argv[1]}/{name}.v1.json'))
+        Draft202012Validator.check_schema(schema)
+        close(schema)
+        schemas[name] = Draft202012Validator(schema)
+    for error in schemas[name].iter_errors(json.loads(text)):
+        print(name, list(error.absolute_path), error.message[:300])
+print('checked', *sorted(schemas))
+"#;
+
+/// Returns the verdict of the judge on these outputs, or `None` with a reported skip.
+fn judge(outputs: &[(&str, String)]) -> Option<String> {
+    // The interpreter of the distribution has the modules of the distribution.
+    let python = Path::new("/usr/bin/python3");
+    let tried = Command::new(python).args(["-c", "import jsonschema"]).output();
+    if !tried.is_ok_and(|tried| tried.status.success()) {
+        return need::report_skip("needs the Python module jsonschema");
+    }
+    let schemas = testkit::cases::workspace_root().join("docs/schema");
+    let mut judge = Command::new(python);
+    judge.args(["-c", JUDGE]).arg(schemas);
+    judge.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut judge = judge.spawn().unwrap();
+    let mut input = judge.stdin.take().unwrap();
+    for (name, text) in outputs {
+        let objects = text.lines().filter(|line| line.starts_with('{'));
+        let mut count = 0;
+        for object in objects {
+            writeln!(input, "{name} {object}").unwrap();
+            count += 1;
+        }
+        assert!(count > 0, "{name} has no object: {text}");
+    }
+    drop(input);
+    let judged = CommandResult::from(judge.wait_with_output().unwrap());
+    assert_eq!(judged.status, Some(0), "{}", judged.err);
+    Some(judged.out)
+}
+
+#[test]
+fn outputs_without_a_daemon_fit_their_schemas() {
+    let folder = Folder::new();
+    let out = |words: &[&str]| folder.run(words).out;
+    let web = "examples/web.pcap";
+    let mut outputs = Vec::new();
+    for line in [
+        format!("replay {web} | tcp | http | pcap o.pcap"),
+        format!("replay {web} | (dport |80 count + udp | user x)"),
+        format!("--parallel=2 replay {web} | tcp | http | hist"),
+        "--latency=100ms generate rate=1000 count=200 | pcap p.pcap".to_owned(),
+        "--engines=2 generate rate=1000 count=200 | udp | count".to_owned(),
+        format!("replay {web} | udp | drop"),
+    ] {
+        let ran = folder.run(&["run", "-j", &line]);
+        outputs.push(("run", ran.err));
+        if !ran.out.is_empty() {
+            outputs.push(("line-end", ran.out));
+        }
+    }
+    for line in ["replay x | htpp | count", "a | | b", "rx lo | count"] {
+        outputs.push(("check", out(&["check", "-j", line])));
+    }
+    outputs.push(("filters", out(&["filters", "-j"])));
+    outputs.push(("filters", out(&["filters", "-j", "pcap"])));
+    for line in [
+        "rx lo | bpf \"tcp\" | tcp | http | json".to_owned(),
+        "--prefix=shared rx lo | bpf \"udp\" | tcp | http | count".to_owned(),
+        format!("replay {web} | (dport |80 count + user y)"),
+        "rx lo take | count".to_owned(),
+    ] {
+        outputs.push(("explain", out(&["explain", "-j", &line])));
+    }
+    outputs.push(("doctor", out(&["doctor", "-j"])));
+    outputs.push(("doctor-subject", out(&["doctor", "-j", "rx"])));
+    for line in ["tcp | http | count", "udp | drop"] {
+        outputs.push(("why", out(&["why", "-j", "ip", web, line])));
+    }
+    let Some(verdict) = judge(&outputs) else { return };
+    assert_eq!(verdict, "checked check doctor doctor-subject explain filters line-end run why\n");
+}
+
+#[test]
+fn outputs_about_paths_fit_their_schemas() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let lines = [
+        ("a", "generate rate=1000 | count state=ports"),
+        ("b", "--latency=100ms generate rate=1000 | pcap z.pcap"),
+        ("c", "--engines=2 generate rate=1000 | udp | count"),
+        ("d", "generate rate=1000 | user zz"),
+    ];
+    let _paths = lines.map(|(name, line)| folder.spawn_named(name, line));
+    wait_until("the state is published", || folder.run(&["state"]).out.contains("ports"));
+    let out = |words: &[&str]| {
+        let ran = folder.run(words);
+        assert_eq!(ran.status, Some(0), "{words:?}: {}", ran.err);
+        ran.out
+    };
+    let mut outputs = vec![
+        ("ps", out(&["ps", "-j"])),
+        ("spaces", out(&["spaces", "-j"])),
+        ("states", out(&["state", "--json"])),
+        ("state", out(&["state", "--json", "ports"])),
+    ];
+    outputs.extend(lines.map(|(name, _)| ("top", out(&["top", "--once", "-j", name]))));
+    let Some(verdict) = judge(&outputs) else { return };
+    assert_eq!(verdict, "checked ps spaces state states top\n");
+}
+
+#[test]
+fn check_reports_the_position_of_each_mistake() {
+    let folder = Folder::new();
+    let ran = folder.run(&["check", "--json", "replay x |\n htpp | count"]);
+    assert_eq!((ran.status, ran.err.as_str()), (Some(2), ""));
+    let found: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    let first = &found["mistakes"][0];
+    assert_eq!(found["correct"], false);
+    assert_eq!((&first["line"], &first["column"]), (&2.into(), &2.into()));
+    assert_eq!((&first["start"], &first["end"]), (&12.into(), &16.into()));
+    assert_eq!(first["text"], "htpp");
+    let ran = folder.run(&["check", "--json", "replay x|count"]);
+    assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""));
+    let found: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(found["request"], "replay x | count");
+}
+
+#[test]
+fn schema_command_prints_the_published_files() {
+    let folder = Folder::new();
+    let listed = folder.run(&["schema"]);
+    assert_eq!(listed.status, Some(0));
+    for line in listed.out.lines() {
+        let name = line.split_whitespace().next().unwrap();
+        let file = format!("docs/schema/{name}.v1.json");
+        let text = std::fs::read_to_string(testkit::cases::workspace_root().join(file)).unwrap();
+        assert_eq!(folder.run(&["schema", name]).out, text);
+    }
+    assert_eq!(listed.out.lines().count(), 13);
+    let wrong = folder.run(&["schema", "runs"]);
+    assert_eq!(wrong.status, Some(3));
+    assert!(wrong.err.contains("did you mean `run`?"), "{}", wrong.err);
+}
