@@ -83,7 +83,10 @@ fn word_kind(word: &OsStr, command: &clap::Command) -> WordKind {
         return WordKind::Line;
     }
     let takes = |wanted: &dyn Fn(&clap::Arg) -> bool| {
-        command.get_arguments().find(|known| wanted(known)).map(|a| a.get_action().takes_values())
+        // A value that may be left out follows `=`.
+        let takes_next =
+            |known: &clap::Arg| known.get_action().takes_values() && !known.is_require_equals_set();
+        command.get_arguments().find(|known| wanted(known)).map(takes_next)
     };
     if let Some(long) = text.strip_prefix("--") {
         let (key, value) = long.split_once('=').map_or((long, None), |(k, v)| (k, Some(v)));

@@ -4,11 +4,12 @@
 //! The functions in this module define the `--json` format. `version` changes when a field is
 //! removed or changes its meaning.
 
-use crate::arguments::{ExplainArguments, RunArguments};
+use crate::arguments::RunArguments;
+use crate::arguments::explain::ExplainArguments;
 use crate::failure::report_open_error;
 use crate::run::{self, StartNotifier};
 use crate::status::Status;
-use crate::{line, sharers, terminal};
+use crate::{drawings, line, sharers, terminal};
 use engine::doctor::Refusal;
 use engine::doctor::neighbors::{Neighbors, device_rules};
 use pipeline::explain;
@@ -33,6 +34,7 @@ pub(crate) fn explain(given: &ExplainArguments) -> Status {
             embedded: given.embedded,
             stats: given.analyze,
             analyze: given.analyze,
+            drawings: given.drawings.clone(),
             ..RunArguments::default()
         };
         let options = run::run_options(&run);
@@ -47,6 +49,7 @@ pub(crate) fn explain(given: &ExplainArguments) -> Status {
         }
         let text = prepared.text().to_owned();
         if given.analyze {
+            drawings::check_output(&given.drawings, prepared.plan())?;
             terminal::print_error_text(&format!(
                 "{}\n",
                 explain::format_plan(prepared.plan(), prepared.machine())
@@ -56,12 +59,14 @@ pub(crate) fn explain(given: &ExplainArguments) -> Status {
         }
         let prepared = prepared.with_policy().map_err(report_open_error)?;
         let (plan, machine) = (prepared.plan(), prepared.machine());
-        if !given.json && !given.dot {
+        if !given.drawings.is_empty() {
+            return Ok(drawings::draw(&given.drawings, plan, None));
+        }
+        if !given.json {
             print_changes(&text, plan);
         }
         let printed = terminal::print_text(&match () {
             () if given.json => json_line(&to_json(&text, plan, machine)),
-            () if given.dot => explain::format_dot(plan),
             () => {
                 let shared =
                     sharers::format_prefixes(plan) + &sharers::format_alike_requests(&text);

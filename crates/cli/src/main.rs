@@ -14,6 +14,7 @@ mod cat;
 mod check;
 mod completion;
 mod doctor;
+mod drawings;
 mod examples;
 mod explain;
 mod failure;

@@ -73,7 +73,7 @@ impl ProgressPrinter {
 }
 
 /// Returns true if a sink of the request writes to standard output.
-fn has_printing_sink(plan: &Plan) -> bool {
+pub(crate) fn has_printing_sink(plan: &Plan) -> bool {
     let graph = &plan.graph;
     graph.ids().any(|(id, node)| {
         let Some(used) = node.filter() else { return false };

@@ -11,7 +11,7 @@ use crate::monitor::Monitor;
 use crate::progress::ProgressPrinter;
 use crate::report_target::ReportTarget;
 use crate::status::Status;
-use crate::{line, record, terminal};
+use crate::{drawings, line, record, terminal};
 use engine::latency_breach;
 use engine::run::{Alarm, Progress, ProgressWatch};
 use engine::signal;
@@ -80,6 +80,14 @@ pub(crate) fn run_prepared(
     }
     let (finished, alarmed) = run_ready(ready, given)?;
     let status = print_results(&finished.results, given, file).with_alarm(alarmed);
+    let status = match given.drawings.is_empty() {
+        true => status,
+        false => {
+            let figures = analysis::drawn_figures(&finished.results);
+            let drawn = drawings::draw(&given.drawings, &finished.results.plan, Some(&figures));
+            if status == Status::Done { drawn } else { status }
+        }
+    };
     if let Some(summary) = &finished.results.recorded {
         record::print_summary(summary, given);
     }

@@ -192,7 +192,7 @@ fn o6_branches_with_a_common_prefix_share_one_program() {
 fn dot_output_contains_every_node_and_edge() {
     for case in read_cases() {
         let Ok(plan) = plan_case(&case) else { continue };
-        let dot = explain::format_dot(&plan);
+        let dot = explain::format_dot(&plan, None);
         let edges = dot.lines().filter(|line| line.contains(" -> ")).count();
         assert_eq!(edges, plan.graph.edges.len());
         let outer = plan.graph.ids().filter(|(_, node)| node.inside.is_none()).count();
@@ -204,10 +204,68 @@ fn dot_output_contains_every_node_and_edge() {
     }
 }
 
+/// Returns the values of an attribute of all node frames, in order.
+fn frame_attribute(svg: &str, name: &str) -> Vec<usize> {
+    let frames = svg.split("<rect class=\"node").skip(1);
+    let value = |frame: &str| {
+        let (_, rest) = frame.split_once(&format!(" {name}=\"")).expect("the attribute");
+        rest.split('"').next().and_then(|digits| digits.parse().ok()).expect("a number")
+    };
+    frames.map(value).collect()
+}
+
+#[test]
+fn svg_shows_every_node_and_edge_without_overlap() {
+    for case in read_cases() {
+        let Ok(plan) = plan_case(&case) else { continue };
+        let svg = explain::format_svg(&plan, None);
+        let outer = plan.graph.ids().filter(|(_, node)| node.inside.is_none()).count();
+        assert_eq!(svg.matches("<rect class=\"node").count(), outer, "{}", case.request);
+        assert_eq!(svg.matches("<path class=\"edge").count(), plan.graph.edges.len());
+        assert_eq!(svg.matches("<rect class=\"lane").count(), plan.spaces.len());
+        for tag in ["g", "text", "title", "svg", "style"] {
+            let opened =
+                svg.matches(&format!("<{tag}>")).count() + svg.matches(&format!("<{tag} ")).count();
+            assert_eq!(opened, svg.matches(&format!("</{tag}>")).count(), "{tag}");
+        }
+        let [x, y, width, height] =
+            ["x", "y", "width", "height"].map(|name| frame_attribute(&svg, name));
+        for a in 0..outer {
+            for b in a + 1..outer {
+                let beside = x[a] + width[a] < x[b] || x[b] + width[b] < x[a];
+                let below = y[a] + height[a] < y[b] || y[b] + height[b] < y[a];
+                assert!(beside || below, "{a} and {b} overlap in\n{svg}");
+            }
+        }
+    }
+}
+
+#[test]
+fn drawings_show_rates_costs_and_losses_once_measured() {
+    let case = case_named("24-shared-prefix.plan");
+    let plan = plan_case(&case).unwrap();
+    let mut figures = explain::DrawnFigures::default();
+    figures.measured.elapsed_ns = 1_000_000_000;
+    figures.measured.nodes.resize_with(plan.graph.nodes.len(), Default::default);
+    figures.measured.edges.resize_with(plan.graph.edges.len(), Default::default);
+    let node = &mut figures.measured.nodes[0];
+    (node.blocks, node.calls, node.busy_ns) = (20_500, 10, 20_500 * 105);
+    figures.measured.edges[0].put = 20_500;
+    figures.lost_in_nodes = vec![7];
+    figures.lost_on_edges = vec![9];
+    for drawing in
+        [explain::format_dot(&plan, Some(&figures)), explain::format_svg(&plan, Some(&figures))]
+    {
+        for text in ["105 ns", "20.5k/s", "lost 7", "lost 9"] {
+            assert!(drawing.contains(text), "{text} is not in\n{drawing}");
+        }
+    }
+}
+
 #[test]
 fn explain_and_dot_name_filters_evaluated_ahead() {
     let plan = plan_case(&case_named("19-asked-ahead.plan")).unwrap();
-    assert_eq!(explain::format_dot(&plan).matches("xlabel=\"in the kernel too\"").count(), 3);
+    assert_eq!(explain::format_dot(&plan, None).matches("xlabel=\"in the kernel too\"").count(), 3);
     let asked: Vec<_> =
         plan.pushdowns.iter().map(|p| plan.pushed_filter(p.source).unwrap()).collect();
     let asked: Vec<_> = asked.iter().filter_map(|given| given.text("expression")).collect();
@@ -219,7 +277,7 @@ fn explain_and_dot_name_filters_evaluated_ahead() {
     let except = "of devices without an Ethernet header everything enters, ";
     assert!(text.contains(except), "{text}");
     let plan = plan_case(&case_named("20-not-asked-ahead.plan")).unwrap();
-    assert!(!explain::format_dot(&plan).contains("in the kernel too"));
+    assert!(!explain::format_dot(&plan, None).contains("in the kernel too"));
     assert_eq!(plan.pushdowns.len(), 6);
     assert!(
         plan.pushdowns.iter().all(|p| p.filter.is_err() && plan.pushed_filter(p.source).is_none())

@@ -7,9 +7,10 @@
 use crate::ready::Results;
 use engine::calibrate::{self, StoredCosts};
 use engine::run::Outcome;
-use pipeline::explain::{self, Measurements, ProgramMeasurement};
+use pipeline::explain::{self, DrawnFigures, Measurements, ProgramMeasurement};
 use pipeline::graph::NodeId;
 use pipeline::plan::{COSTS_VERSION, Costs, Machine, PersistedPlan, Plan, PlannedEdge};
+use runtime::ledger::{Amount, DropReason};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -50,6 +51,34 @@ pub fn analyze(results: &Results) -> Analysis {
         Err(_) => Vec::new(),
     };
     Analysis { text: explain::format_analysis(plan, &measurements), saved, changes }
+}
+
+/// Returns the figures of a run for a drawing of its plan.
+#[must_use]
+pub fn drawn_figures(results: &Results) -> DrawnFigures {
+    let Results { plan, outcome, .. } = results;
+    let names = explain::unique_names(&plan.graph);
+    let mut lost_in_nodes = vec![0; plan.graph.nodes.len()];
+    let mut lost_on_edges = vec![0; plan.graph.edges.len()];
+    let amount = |dropped: &[(DropReason, Amount)]| -> u64 {
+        let lost = dropped.iter().filter(|(why, _)| why.is_lost());
+        lost.map(|(_, amount)| amount.blocks).sum()
+    };
+    for filter in &outcome.ledger.filters {
+        let node = lost_in_nodes.get_mut(filter.planned);
+        node.into_iter().for_each(|lost| *lost += amount(&filter.dropped));
+    }
+    for edge in &outcome.ledger.edges {
+        let place = lost_on_edges.get_mut(edge.planned);
+        place.into_iter().for_each(|lost| *lost += amount(&edge.dropped));
+    }
+    for (name, seen) in &outcome.ledger.sources {
+        let lost = seen.dropped.iter().filter(|(place, _)| place.is_lost());
+        let lost: u64 = lost.filter_map(|(_, blocks)| *blocks).sum();
+        let node = names.iter().position(|known| known == name);
+        node.into_iter().for_each(|node| lost_in_nodes[node] += lost);
+    }
+    DrawnFigures { measured: run_measurements(plan, outcome), lost_in_nodes, lost_on_edges }
 }
 
 /// Returns the differences between a plan and the plan of the last analyzed run of the same

@@ -4,6 +4,7 @@
 //! A request may be one quoted argument or several, and options may precede or follow it: see
 //! [`crate::arranged`].
 
+pub(crate) mod explain;
 pub(crate) mod monitor;
 pub(crate) mod mount;
 pub(crate) mod paths;
@@ -11,12 +12,12 @@ pub(crate) mod progress;
 pub(crate) mod separate;
 pub(crate) mod shell;
 
+use self::explain::{DrawingArguments, ExplainArguments};
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use engine::kernel::InjectedRefusal;
 use engine::registry::MachineRegistry;
 use monitor::MonitorArguments;
-use pipeline::explain;
 use progress::ProgressMode;
 use separate::SeparateArguments;
 use shell::{ExecArguments, ShellArguments};
@@ -58,10 +59,14 @@ const PURPOSE_COLUMN: usize = 63;
 fn template() -> String {
     let mut text = format!("{ABOUT}\n\nExamples:\n");
     for (command, what) in FIRST_EXAMPLES {
-        text.push_str(&explain::hanging_indent(&format!("  {command}"), what, PURPOSE_COLUMN));
+        text.push_str(&pipeline::explain::hanging_indent(
+            &format!("  {command}"),
+            what,
+            PURPOSE_COLUMN,
+        ));
     }
     text.push_str("\n{usage-heading} {usage}\n       streamline 'REQUEST'\n\n{all-args}\n\n");
-    text.push_str(&explain::hanging_indent("Exit status:", EXIT_STATUS_HELP, 13));
+    text.push_str(&pipeline::explain::hanging_indent("Exit status:", EXIT_STATUS_HELP, 13));
     text
 }
 
@@ -257,6 +262,9 @@ pub(crate) struct RunArguments {
     /// Report measurements beside the planner's estimates, and save them for later plans
     #[arg(skip)]
     pub(crate) analyze: bool,
+    /// Drawings of the plan with the figures of the run
+    #[arg(skip)]
+    pub(crate) drawings: DrawingArguments,
     /// Run without the daemon: unregistered, and with this user's rights alone
     #[arg(long, conflicts_with_all = ["path_name", "background"])]
     pub(crate) embedded: bool,
@@ -340,34 +348,6 @@ pub(crate) struct WhyArguments {
     /// Print one JSON object
     #[arg(short, long)]
     pub(crate) json: bool,
-}
-
-/// Arguments of `explain`.
-#[derive(Args, Debug)]
-pub(crate) struct ExplainArguments {
-    /// The request.
-    #[command(flatten)]
-    pub(crate) line: RequestArguments,
-    /// Print one JSON object
-    #[arg(short, long)]
-    pub(crate) json: bool,
-    /// Print the graph in the DOT language, for dot -Tsvg
-    #[arg(long, conflicts_with = "json")]
-    pub(crate) dot: bool,
-    /// Plan without the daemon
-    #[arg(long)]
-    pub(crate) embedded: bool,
-    /// Also run the request and show measurements; all text except data then goes to standard error
-    #[arg(long, conflicts_with_all = ["json", "dot"])]
-    pub(crate) analyze: bool,
-    /// Stop the run after this time (10us, 250ms, 2s, 5m)
-    #[arg(long = "for", value_name = "TIME", value_parser = pipeline::explain::parse_time)]
-    #[arg(requires = "analyze")]
-    pub(crate) time: Option<u64>,
-    /// Stop the run when the sinks have received this many blocks
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    #[arg(requires = "analyze")]
-    pub(crate) count: Option<u64>,
 }
 
 /// Arguments of `filters`.

@@ -191,7 +191,7 @@ fn edge_table(plan: &Plan, measured: &Measurements, names: &[String]) -> String 
 
 impl NodeMeasurement {
     /// Returns the mean time per block, in ns, or `None` if not measured.
-    fn ns_per_block(&self) -> Option<f64> {
+    pub(super) fn ns_per_block(&self) -> Option<f64> {
         let measured = self.busy_ns > 0 && self.blocks > 0;
         measured.then(|| self.busy_ns as f64 / self.blocks as f64)
     }

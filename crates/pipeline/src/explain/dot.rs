@@ -1,6 +1,7 @@
 //! The output of a plan as a Graphviz graph: `streamline explain --dot … | dot -Tsvg > plan.svg`.
 
 use super::draw::format_label;
+use super::figures::{DrawnFigures, edge_figures, node_lines};
 use crate::graph::Edge;
 use crate::names::node_text;
 use crate::plan::{Plan, PlannedEdge};
@@ -9,9 +10,9 @@ use filter::text::visible;
 use std::fmt::Write as _;
 
 /// Formats the graph, with spaces as frames, rings as thick edges, pipes as edges with an empty
-/// arrowhead, and back edges dashed.
+/// arrowhead, and back edges dashed. Shows rates, measured costs and losses if there are figures.
 #[must_use]
-pub fn format_dot(plan: &Plan) -> String {
+pub fn format_dot(plan: &Plan, figures: Option<&DrawnFigures>) -> String {
     let graph = &plan.graph;
     let parts = plan.spaces.iter().map(|space| space.component + 1).max().unwrap_or(0);
     let mut out = String::from("digraph streamline {\n  rankdir=LR;\n");
@@ -34,29 +35,35 @@ pub fn format_dot(plan: &Plan) -> String {
                 _ if node.is_process() => ", style=dashed",
                 _ => "",
             };
-            let text = quoted_dot_string(&node_text(graph, id));
+            let mut lines = vec![node_text(graph, id)];
+            lines.extend(node_lines(plan, id, figures));
+            let loses = lines.iter().skip(1).any(|line| line.starts_with("lost "));
+            let red = if loses { ", color=red" } else { "" };
+            let lines: Vec<String> = lines.iter().map(|line| quoted_dot_string(line)).collect();
+            let text = lines.join("\\n").replace("\"\\n\"", "\\n");
             let kernel = match plan.sources_pushing(id).next() {
                 Some(_) => ", xlabel=\"in the kernel too\"",
                 None => "",
             };
-            let _ = writeln!(out, "    n{} [label={text}{shape}{kernel}];", id.0);
+            let _ = writeln!(out, "    n{} [label={text}{shape}{red}{kernel}];", id.0);
         }
         out.push_str("  }\n");
     }
-    for (edge, planned) in graph.edges.iter().zip(&plan.edges) {
+    for (number, (edge, planned)) in graph.edges.iter().zip(&plan.edges).enumerate() {
+        let measured = figures.map(|figures| edge_figures(number, figures));
         let _ = writeln!(
             out,
             "  n{} -> n{} [{}];",
             edge.from.0,
             edge.to.0,
-            edge_attributes(edge, planned)
+            edge_attributes(edge, planned, measured)
         );
     }
     out.push_str("}\n");
     out
 }
 
-fn edge_attributes(edge: &Edge, planned: &PlannedEdge) -> String {
+fn edge_attributes(edge: &Edge, planned: &PlannedEdge, measured: Option<(String, u64)>) -> String {
     let class = format_label(&edge.classes);
     let (what, style) = match planned {
         PlannedEdge::Call => (None, ""),
@@ -66,8 +73,12 @@ fn edge_attributes(edge: &Edge, planned: &PlannedEdge) -> String {
             (Some(format!("ring of {}", ring.entries)), ", penwidth=3")
         }
     };
-    let text: Vec<String> = class.into_iter().chain(what).collect();
-    format!("label={}{style}", quoted_dot_string(&text.join(" ")))
+    let (rate, lost) = measured.unzip();
+    let lost = lost.filter(|lost| *lost > 0);
+    let red = if lost.is_some() { ", color=red, fontcolor=red" } else { "" };
+    let lost = lost.map(|lost| format!("lost {lost}"));
+    let text: Vec<String> = class.into_iter().chain(what).chain(rate).chain(lost).collect();
+    format!("label={}{style}{red}", quoted_dot_string(&text.join(" ")))
 }
 
 /// Quotes a Graphviz string and replaces control characters.

@@ -8,7 +8,9 @@ mod analysis;
 mod dot;
 mod draw;
 mod facts;
+mod figures;
 mod help;
+mod svg;
 pub mod table;
 mod words;
 
@@ -18,10 +20,12 @@ pub use analysis::{
 };
 pub use dot::format_dot;
 pub use facts::{ArgumentFacts, NodeFacts, arc_label, node_facts};
+pub use figures::DrawnFigures;
 pub use help::{COMMON_TITLE, OPTIONS_TITLE, Page, Section};
 pub use help::{
     common_parameters, format_help, format_options, hanging_indent, option_facts, option_words,
 };
+pub use svg::format_svg;
 pub use table::COLUMNS;
 
 pub use crate::format::{

@@ -1,0 +1,52 @@
+//! The drawings of `explain`: `--dot` and `--svg`.
+
+use crate::arguments::explain::DrawingArguments;
+use crate::status::Status;
+use crate::{progress, terminal};
+use pipeline::explain::{self, DrawnFigures};
+use pipeline::plan::Plan;
+use std::path::Path;
+
+/// Fails with an error if a drawing and the data of the request would both go to standard output.
+pub(crate) fn check_output(wanted: &DrawingArguments, plan: &Plan) -> Result<(), Status> {
+    if !wanted.prints() || (plan.reports.is_empty() && !progress::has_printing_sink(plan)) {
+        return Ok(());
+    }
+    terminal::print_error(
+        "the request prints on standard output, too: name a file for the drawing, as in \
+         --svg=plan.svg",
+    );
+    Err(Status::Usage)
+}
+
+/// Draws the plan as the arguments ask, with the figures of a run if there are any.
+pub(crate) fn draw(
+    wanted: &DrawingArguments,
+    plan: &Plan,
+    figures: Option<&DrawnFigures>,
+) -> Status {
+    let dot = wanted.dot.as_ref().map(|file| (file, explain::format_dot(plan, figures)));
+    let svg = wanted.svg.as_ref().map(|file| (file, explain::format_svg(plan, figures)));
+    let mut status = Status::Done;
+    for (file, text) in dot.into_iter().chain(svg) {
+        let written = write(file, &text);
+        if status == Status::Done {
+            status = written;
+        }
+    }
+    status
+}
+
+fn write(file: &Path, text: &str) -> Status {
+    if file.as_os_str() == "-" {
+        return terminal::print_text(text);
+    }
+    match std::fs::write(file, text) {
+        Ok(()) => Status::Done,
+        Err(error) => {
+            let (file, why) = (file.display(), terminal::reason(&error));
+            terminal::print_error(&format!("cannot write the drawing to {file}: {why}"));
+            Status::Failed
+        }
+    }
+}

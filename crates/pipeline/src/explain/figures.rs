@@ -1,0 +1,73 @@
+//! Measured figures of a drawing, and the texts that show them.
+
+use super::analysis::Measurements;
+use crate::format::format_one_decimal;
+use crate::graph::NodeId;
+use crate::plan::Plan;
+
+/// The measured figures of a drawing. The losses are given by node and by edge of the plan.
+#[derive(Debug, Clone, Default)]
+pub struct DrawnFigures {
+    /// The measurements of the run.
+    pub measured: Measurements,
+    /// The number of blocks lost in each node, or before it if it is a source.
+    pub lost_in_nodes: Vec<u64>,
+    /// The number of blocks lost on each edge.
+    pub lost_on_edges: Vec<u64>,
+}
+
+/// Returns the lines below the name of a node: its cost, its rate and its losses. Without figures,
+/// returns the expected cost.
+pub(super) fn node_lines(plan: &Plan, id: NodeId, figures: Option<&DrawnFigures>) -> Vec<String> {
+    let expected = plan.expected_cost(id).map(format_one_decimal);
+    let Some(figures) = figures else {
+        return expected.map(|ns| format!("{ns} ns expected")).into_iter().collect();
+    };
+    let mut lines = Vec::new();
+    let node = figures.measured.nodes.get(id.0).copied().unwrap_or_default();
+    let measured = node.ns_per_block().map(format_one_decimal);
+    match (measured, expected) {
+        (Some(ns), Some(expected)) => lines.push(format!("{ns} ns, {expected} expected")),
+        (Some(ns), None) => lines.push(format!("{ns} ns")),
+        (None, Some(expected)) => lines.push(format!("{expected} ns expected")),
+        (None, None) => {}
+    }
+    lines.push(rate_text(node.blocks, figures.measured.elapsed_ns));
+    let lost = figures.lost_in_nodes.get(id.0).copied().unwrap_or(0);
+    if lost > 0 {
+        lines.push(format!("lost {lost}"));
+    }
+    lines
+}
+
+/// Returns the rate on an edge, and the number of blocks lost on it.
+pub(super) fn edge_figures(edge: usize, figures: &DrawnFigures) -> (String, u64) {
+    let put = figures.measured.edges.get(edge).map_or(0, |edge| edge.put);
+    let lost = figures.lost_on_edges.get(edge).copied().unwrap_or(0);
+    (rate_text(put, figures.measured.elapsed_ns), lost)
+}
+
+/// Formats a number of blocks per second, such as `950/s` or `12.5k/s`.
+fn rate_text(blocks: u64, elapsed_ns: u64) -> String {
+    let rate = blocks as f64 * 1e9 / elapsed_ns.max(1) as f64;
+    match rate {
+        rate if rate >= 1e6 => format!("{}M/s", format_one_decimal(rate / 1e6)),
+        rate if rate >= 1e4 => format!("{}k/s", format_one_decimal(rate / 1e3)),
+        rate if rate >= 10.0 || blocks == 0 => format!("{rate:.0}/s"),
+        rate => format!("{}/s", format_one_decimal(rate)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_have_three_digits_or_fewer() {
+        for (blocks, text) in
+            [(0, "0/s"), (5, "5/s"), (950, "950/s"), (12_500, "12.5k/s"), (3_200_000, "3.2M/s")]
+        {
+            assert_eq!(rate_text(blocks, 1_000_000_000), text);
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! The drawing of a plan as SVG: a lane for each space, a column for each step from the sources.
+//!
+//! `streamline explain --svg=plan.svg 'REQUEST'`. The picture needs no other program. Its colors
+//! follow the preference of the reader for a dark or light page.
+
+use super::draw::format_label;
+use super::figures::{DrawnFigures, edge_figures, node_lines};
+use crate::graph::{Edge, NodeId};
+use crate::names::node_text;
+use crate::plan::{Plan, PlannedEdge};
+use filter::FilterKind;
+use filter::text::visible;
+use std::fmt::Write as _;
+
+/// Width of a character in px.
+const CHARACTER: usize = 8;
+/// Height of a line of text in px.
+const LINE: usize = 16;
+/// Distance between a text and the frame of its node, in px.
+const PADDING: usize = 10;
+/// Distance between two columns, which holds the labels of edges, in px.
+const COLUMN_GAP: usize = 130;
+/// Distance between two rows, and between lanes, in px.
+const ROW_GAP: usize = 18;
+/// Height of the title of a lane in px.
+const TITLE: usize = 24;
+/// Maximum number of characters of a node's text.
+const TEXT_MAX: usize = 40;
+
+const STYLE: &str = "text{font:13px monospace;fill:#1b1f24}\
+     .lane{fill:#f3f5f8;stroke:#c8ced6}.node{fill:#fff;stroke:#4a5562}\
+     .source{fill:#e2f0e6}.sink{fill:#e3ebf8}.process{stroke-dasharray:5 3}\
+     .edge{fill:none;stroke:#4a5562}.back{stroke-dasharray:5 3}\
+     .small{font-size:11px;fill:#58626e}.lost{fill:#c62828}.edge.loses{stroke:#c62828}\
+     @media(prefers-color-scheme:dark){text{fill:#e6e9ed}.lane{fill:#1b1f24;stroke:#3a424c}\
+     .node{fill:#2a3038;stroke:#98a3b0}.source{fill:#213a2a}.sink{fill:#22324f}\
+     .edge{stroke:#98a3b0}.small{fill:#a9b3bf}.lost{fill:#ff8a80}.edge.loses{stroke:#ff8a80}}";
+
+/// A node with its place in the picture, in px.
+struct Placed {
+    id: NodeId,
+    column: usize,
+    lines: Vec<String>,
+    x: usize,
+    y: usize,
+    width: usize,
+    height: usize,
+}
+
+/// Draws the plan, with rates, measured costs and losses if there are figures.
+#[must_use]
+pub fn format_svg(plan: &Plan, figures: Option<&DrawnFigures>) -> String {
+    let mut nodes = texts(plan, figures);
+    let lanes = place(plan, &mut nodes);
+    let width = nodes.iter().map(|node| node.x + node.width).max().unwrap_or(0) + 2 * ROW_GAP;
+    let height = lanes.iter().map(|(_, y, height)| y + height).max().unwrap_or(0) + ROW_GAP;
+    let mut out = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
+         width=\"{width}\" height=\"{height}\" role=\"img\">\n<title>{}</title>\n<style>{STYLE}\
+         </style>\n<defs><marker id=\"to\" viewBox=\"0 0 8 8\" refX=\"7\" refY=\"4\" \
+         markerWidth=\"9\" markerHeight=\"9\" markerUnits=\"userSpaceOnUse\" orient=\"auto\">\
+         <path d=\"M0 0L8 4L0 8z\" fill=\"#7a8592\"/></marker></defs>\n",
+        escaped(&plan.graph.text)
+    );
+    for (name, y, height) in &lanes {
+        let _ = writeln!(
+            out,
+            "<rect class=\"lane\" x=\"{}\" y=\"{y}\" width=\"{}\" height=\"{height}\" rx=\"6\"/>\
+             <text class=\"small\" x=\"{}\" y=\"{}\">{}</text>",
+            ROW_GAP / 2,
+            width - ROW_GAP,
+            ROW_GAP,
+            y + LINE,
+            escaped(name)
+        );
+    }
+    for (number, (edge, planned)) in plan.graph.edges.iter().zip(&plan.edges).enumerate() {
+        let end = |id: NodeId| nodes.iter().find(|node| node.id == id);
+        if let (Some(from), Some(to)) = (end(edge.from), end(edge.to)) {
+            let measured = figures.map(|figures| edge_figures(number, figures));
+            write_edge(&mut out, (from, to), (edge, planned), measured);
+        }
+    }
+    nodes.iter().for_each(|node| write_node(&mut out, plan, node));
+    out.push_str("</svg>\n");
+    out
+}
+
+/// Returns the nodes with their texts and sizes.
+fn texts(plan: &Plan, figures: Option<&DrawnFigures>) -> Vec<Placed> {
+    let graph = &plan.graph;
+    let columns = columns(plan);
+    let outer = graph.ids().filter(|(_, node)| node.inside.is_none());
+    let placed = outer.map(|(id, _)| {
+        let mut text: String = node_text(graph, id).chars().take(TEXT_MAX).collect();
+        if node_text(graph, id).chars().count() > TEXT_MAX {
+            text.push('…');
+        }
+        let mut lines = vec![text];
+        lines.extend(node_lines(plan, id, figures));
+        if plan.sources_pushing(id).next().is_some() {
+            lines.push("in the kernel too".to_owned());
+        }
+        let longest = lines.iter().map(|line| line.chars().count()).max().unwrap_or(0);
+        let (width, height) = (longest * CHARACTER + 2 * PADDING, lines.len() * LINE + PADDING);
+        Placed { id, column: columns[id.0], lines, x: 0, y: 0, width, height }
+    });
+    placed.collect()
+}
+
+/// Returns the column of each node: the longest way from a source, without back edges.
+fn columns(plan: &Plan) -> Vec<usize> {
+    let mut columns = vec![0; plan.graph.nodes.len()];
+    // A way has fewer edges than the graph has nodes.
+    for _ in 0..columns.len() {
+        let mut changed = false;
+        for edge in plan.graph.edges.iter().filter(|edge| !edge.back) {
+            let least = columns[edge.from.0] + 1;
+            if columns[edge.to.0] < least && least < columns.len() {
+                columns[edge.to.0] = least;
+                changed = true;
+            }
+        }
+        if !changed {
+            break;
+        }
+    }
+    columns
+}
+
+/// Places all nodes. Returns the lanes: name, top and height.
+fn place(plan: &Plan, nodes: &mut [Placed]) -> Vec<(String, usize, usize)> {
+    let last = nodes.iter().map(|node| node.column).max().unwrap_or(0);
+    let mut x = 2 * ROW_GAP;
+    for column in 0..=last {
+        let here = || nodes.iter().filter(|node| node.column == column);
+        let width = here().map(|node| node.width).max().unwrap_or(0);
+        for node in nodes.iter_mut().filter(|node| node.column == column) {
+            node.x = x;
+        }
+        x += width + COLUMN_GAP;
+    }
+    let parts = plan.spaces.iter().map(|space| space.component + 1).max().unwrap_or(0);
+    let mut lanes = Vec::new();
+    let mut y = ROW_GAP / 2;
+    for (number, space) in plan.spaces.iter().enumerate() {
+        let mut bottom = y + TITLE;
+        for column in 0..=last {
+            let mut next = y + TITLE;
+            let here = |node: &&mut Placed| {
+                node.column == column && plan.placements[node.id.0].space == number
+            };
+            for node in nodes.iter_mut().filter(here) {
+                node.y = next;
+                next += node.height + ROW_GAP;
+            }
+            bottom = bottom.max(next);
+        }
+        let name = match parts {
+            0 | 1 => space.name.clone(),
+            _ => format!("path {}: {}", space.component + 1, space.name),
+        };
+        lanes.push((name, y, bottom - y));
+        y = bottom + ROW_GAP / 2;
+    }
+    lanes
+}
+
+fn write_node(out: &mut String, plan: &Plan, node: &Placed) {
+    let known = plan.graph.node(node.id);
+    let class = match known.kind() {
+        Some(FilterKind::Source) => " source",
+        Some(FilterKind::Sink) => " sink",
+        _ if known.is_process() => " process",
+        _ => "",
+    };
+    let Placed { x, y, width, height, .. } = node;
+    let _ = write!(
+        out,
+        "<g><title>{}</title><rect class=\"node{class}\" x=\"{x}\" y=\"{y}\" width=\"{width}\" \
+         height=\"{height}\" rx=\"4\"/>",
+        escaped(&plan.placements[node.id.0].because)
+    );
+    for (number, line) in node.lines.iter().enumerate() {
+        let class = match number {
+            0 => "",
+            _ if line.starts_with("lost ") => " class=\"small lost\"",
+            _ => " class=\"small\"",
+        };
+        let (x, y) = (x + PADDING, y + (number + 1) * LINE);
+        let _ = write!(out, "<text{class} x=\"{x}\" y=\"{y}\">{}</text>", escaped(line));
+    }
+    out.push_str("</g>\n");
+}
+
+fn write_edge(
+    out: &mut String,
+    (from, to): (&Placed, &Placed),
+    (edge, planned): (&Edge, &PlannedEdge),
+    measured: Option<(String, u64)>,
+) {
+    let (style, what) = match planned {
+        PlannedEdge::Call => ("", None),
+        PlannedEdge::Back => (" back", None),
+        PlannedEdge::Pipe => ("", Some("pipe".to_owned())),
+        PlannedEdge::Ring(ring) | PlannedEdge::Kernel(ring) => {
+            (" ring", Some(format!("ring of {}", ring.entries)))
+        }
+    };
+    let lost = measured.as_ref().map_or(0, |(_, lost)| *lost);
+    let loses = if lost > 0 { " loses" } else { "" };
+    let width = if style == " ring" { 3 } else { 1 };
+    let (x1, y1) = (from.x + from.width, from.y + from.height / 2);
+    let (x2, y2) = (to.x, to.y + to.height / 2);
+    let (bend1, bend2) = match edge.back {
+        // A back edge leaves and enters at the sides, too, in a wider curve.
+        true => (x1 + COLUMN_GAP, x2.saturating_sub(COLUMN_GAP)),
+        false => ((x1 + x2) / 2, (x1 + x2) / 2),
+    };
+    let _ = write!(
+        out,
+        "<path class=\"edge{style}{loses}\" stroke-width=\"{width}\" marker-end=\"url(#to)\" \
+         d=\"M{x1} {y1}C{bend1} {y1} {bend2} {y2} {x2} {y2}\"/>"
+    );
+    // The labels stand at the end of the edge, where no other edge has one.
+    let x = x2.saturating_sub(COLUMN_GAP - PADDING);
+    let mut label = |class: &str, y: usize, text: &str| {
+        let _ = write!(out, "<text class=\"{class}\" x=\"{x}\" y=\"{y}\">{}</text>", escaped(text));
+    };
+    let above: Vec<String> = format_label(&edge.classes).into_iter().chain(what).collect();
+    label("small", y2.saturating_sub(LINE / 4), &above.join(" "));
+    if let Some((rate, lost)) = measured {
+        label("small", y2 + LINE * 3 / 4, &rate);
+        if lost > 0 {
+            label("small lost", y2 + LINE * 7 / 4, &format!("lost {lost}"));
+        }
+    }
+    out.push('\n');
+}
+
+/// Escapes a text for XML and replaces control characters.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            c => out.push(visible(c)),
+        }
+    }
+    out
+}
