@@ -51,7 +51,8 @@ fn drawing_and_data_are_not_mixed_on_standard_output() {
 #[test]
 fn drawings_are_read_by_graphviz_and_an_xml_parser() {
     let folder = Folder::new();
-    let line = r#"rx lo | bpf "tcp port 80 or host 1.2.3.4" | ((match "a<b&c" | count) + (tcp | http | json))"#;
+    let line = "rx lo | bpf \"tcp port 80 or host 1.2.3.4\" | \
+                ((match \"a<b&c\" | count) + (tcp | http | json))";
     let dot = folder.run(&["explain", "--embedded", "--dot", line]).out;
     let svg = folder.run(&["explain", "--embedded", "--svg", line]).out;
     assert!(dot.contains("a<b&c") && svg.contains("a&lt;b&amp;c"), "{dot}{svg}");

@@ -117,6 +117,9 @@ fn outputs_about_paths_fit_their_schemas() {
         ("d", "generate rate=1000 | user zz"),
     ];
     let _paths = lines.map(|(name, line)| folder.spawn_named(name, line));
+    // A path whose filters run in a kernel program, where this user may load one.
+    let has_kernel = need::require_bpf().is_some();
+    let _kernel = has_kernel.then(|| folder.spawn_named("e", "rx lo | bpf \"udp\" | pcap e.pcap"));
     wait_until("the state is published", || folder.run(&["state"]).out.contains("ports"));
     let out = |words: &[&str]| {
         let ran = folder.run(words);
@@ -130,6 +133,9 @@ fn outputs_about_paths_fit_their_schemas() {
         ("state", out(&["state", "--json", "ports"])),
     ];
     outputs.extend(lines.map(|(name, _)| ("top", out(&["top", "--once", "-j", name]))));
+    if has_kernel {
+        outputs.push(("top", out(&["top", "--once", "-j", "e"])));
+    }
     let Some(verdict) = judge(&outputs) else { return };
     assert_eq!(verdict, "checked ps spaces state states top\n");
 }
