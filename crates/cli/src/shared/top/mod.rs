@@ -4,10 +4,12 @@
 //! single screen is printed as text; with `--json`, one object per sample.
 //!
 //! - `snapshot`: a snapshot computed from two samples;
+//! - `view`: the choices of the user: order, filter, selected node;
 //! - `screen`: the screen.
 
 mod screen;
 mod snapshot;
+mod view;
 
 use super::connect::{connect_path, wait_readable, watch_signals};
 use super::sharing;
@@ -19,7 +21,7 @@ use member::client::{ClientError, PathClient};
 use member::protocol::Counters;
 use ratatui::Terminal;
 use ratatui::backend::{CrosstermBackend, TestBackend};
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
+use ratatui::crossterm::event::{self, Event};
 use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode, size,
@@ -29,6 +31,7 @@ use std::io::{self, IsTerminal as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
 use streamline::report::json_line;
+use view::{Effect, View};
 
 /// Assumed width and height of the screen if there is no terminal, in characters.
 const DEFAULT_SIZE: (u16, u16) = (80, 24);
@@ -144,7 +147,7 @@ fn render_text(snapshot: &Snapshot) -> String {
         size().ok().filter(|_| io::stdout().is_terminal()).unwrap_or(DEFAULT_SIZE);
     let backend = TestBackend::new(columns, rows);
     let Ok(mut terminal) = Terminal::new(backend);
-    let Ok(_) = terminal.draw(|frame| screen::draw_screen(frame, snapshot, 0));
+    let Ok(_) = terminal.draw(|frame| screen::draw_screen(frame, snapshot, None));
     let buffer = terminal.backend().buffer();
     let mut text = String::new();
     for row in 0..rows {
@@ -195,14 +198,16 @@ fn run_screen(
     to.subscribe(Duration::from_nanos(given.every)).map_err(|error| report_client_error(&error))?;
     let mut screen = Screen::open().map_err(failed)?;
     let stdin = io::stdin();
-    let (mut snapshot, mut first) = (None, 0);
+    let (mut snapshot, mut view) = (None, View::default());
     loop {
         let ready = wait_readable(&[to.as_fd(), stdin.as_fd()], signals, None);
         let Some(ready) = ready else { return Ok(Status::Done) };
-        if ready.get(1) == Some(&true) && event::poll(Duration::ZERO).map_err(failed)? {
+        // Several keys may arrive at once, and only the first makes the terminal readable.
+        while event::poll(Duration::ZERO).map_err(failed)? {
             match event::read().map_err(failed)? {
-                Event::Key(key) if is_quit_key(key.code, key.modifiers) => return Ok(Status::Done),
-                Event::Key(key) => first = scroll_position(first, key.code),
+                Event::Key(key) if view.apply_key(key, snapshot.as_ref()) == Effect::Quit => {
+                    return Ok(Status::Done);
+                }
                 _ => {}
             }
         }
@@ -219,22 +224,10 @@ fn run_screen(
             }
         }
         if let Some(snapshot) = &snapshot {
-            screen.0.draw(|frame| screen::draw_screen(frame, snapshot, first)).map_err(failed)?;
+            screen
+                .0
+                .draw(|frame| screen::draw_screen(frame, snapshot, Some(&view)))
+                .map_err(failed)?;
         }
-    }
-}
-
-fn is_quit_key(code: KeyCode, modifiers: KeyModifiers) -> bool {
-    let control = modifiers.contains(KeyModifiers::CONTROL);
-    matches!(code, KeyCode::Char('q') | KeyCode::Esc) || control && code == KeyCode::Char('c')
-}
-
-/// Returns the index of the first visible node after a key press.
-const fn scroll_position(first: usize, code: KeyCode) -> usize {
-    match code {
-        KeyCode::Down | KeyCode::Char('j') => first.saturating_add(1),
-        KeyCode::Up | KeyCode::Char('k') => first.saturating_sub(1),
-        KeyCode::Home => 0,
-        _ => first,
     }
 }

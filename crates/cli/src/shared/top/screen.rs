@@ -5,7 +5,8 @@ use super::super::connect::{format_age, user_name};
 use super::super::rates::short_rate;
 use super::super::sharing::program_sentence;
 use super::snapshot::{Loss, NodeRates, RingFill, SinkRing, Snapshot};
-use crate::progress;
+use super::view::{Order, View};
+use crate::{progress, terminal};
 use member::client::escape_hidden;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -18,9 +19,21 @@ const LINES_MAX: usize = 4;
 /// Width of the bar that shows the fill of a ring, in columns.
 const BAR_WIDTH: usize = 20;
 
-/// Draws the screen; the list of nodes starts at index `first`.
-pub(super) fn draw_screen(frame: &mut Frame<'_>, snapshot: &Snapshot, first: usize) {
-    let rings = (snapshot.rings.len() + snapshot.reader_rings.len()).min(LINES_MAX);
+/// Number of lines for the details of a node.
+const DETAIL_LINES: usize = 5;
+
+/// Draws the screen, with the choices of the user if the screen is interactive.
+pub(super) fn draw_screen(frame: &mut Frame<'_>, snapshot: &Snapshot, view: Option<&View>) {
+    let fixed = View::default();
+    let is_interactive = view.is_some();
+    let view = view.unwrap_or(&fixed);
+    let shown = view.nodes(snapshot);
+    let selected = view.selected_of(shown.len());
+    let details = shown.get(selected).filter(|_| view.is_open);
+    let rings = match details {
+        Some(_) => DETAIL_LINES,
+        None => (snapshot.rings.len() + snapshot.reader_rings.len()).min(LINES_MAX),
+    };
     let lost = snapshot.lost.len().clamp(1, LINES_MAX);
     let rows = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
     let areas = Layout::vertical([
@@ -32,8 +45,17 @@ pub(super) fn draw_screen(frame: &mut Frame<'_>, snapshot: &Snapshot, first: usi
     ]);
     let [head, nodes, ring, loss, foot] = areas.areas(frame.area());
     frame.render_widget(Paragraph::new(heading_lines(snapshot, head)), head);
-    frame.render_widget(node_table(snapshot, first), nodes);
-    if rings > 0 {
+    match view.shows_help {
+        true => frame.render_widget(section_paragraph("keys", help_lines()), nodes),
+        false => {
+            let height = usize::from(nodes.height.saturating_sub(1));
+            let table = node_table(&shown, (view.order, selected, is_interactive), height);
+            frame.render_widget(table, nodes);
+        }
+    }
+    if let Some(node) = details {
+        frame.render_widget(section_paragraph("node", detail_lines(snapshot, node)), ring);
+    } else if rings > 0 {
         let lines = snapshot.rings.iter().map(ring_line);
         let lines = lines.chain(snapshot.reader_rings.iter().map(sink_ring_line));
         let lines: Vec<Line<'_>> = lines.take(LINES_MAX).collect();
@@ -44,7 +66,8 @@ pub(super) fn draw_screen(frame: &mut Frame<'_>, snapshot: &Snapshot, first: usi
         false => snapshot.lost.iter().take(LINES_MAX).map(loss_line).collect(),
     };
     frame.render_widget(section_paragraph("lost", lines), loss);
-    frame.render_widget(Paragraph::new(status_line(snapshot)), foot);
+    let line = input_line(view).unwrap_or_else(|| status_line(snapshot));
+    frame.render_widget(Paragraph::new(line), foot);
 }
 
 fn heading_lines(snapshot: &Snapshot, area: Rect) -> Vec<Line<'static>> {
@@ -69,36 +92,51 @@ fn heading_lines(snapshot: &Snapshot, area: Rect) -> Vec<Line<'static>> {
     lines
 }
 
-fn node_table(snapshot: &Snapshot, first: usize) -> Table<'static> {
+/// Returns the color of a meaning, or no color if the user or the terminal wants none.
+fn colour(wanted: Color) -> Style {
+    if terminal::has_colour_output() { Style::new().fg(wanted) } else { Style::new() }
+}
+
+/// Formats the nodes. The selected node is among the visible ones; `height` is the number of rows.
+fn node_table(
+    shown: &[&NodeRates],
+    (order, selected, is_interactive): (Order, usize, bool),
+    height: usize,
+) -> Table<'static> {
     let head = ["filter", "runs in", "blocks/s", "bytes/s", "ns/block", "held", "lost"];
     let bold = Style::new().add_modifier(Modifier::BOLD);
-    // At least the last node stays visible.
-    let first = first.min(snapshot.nodes.len().saturating_sub(1));
-    let rows = snapshot.nodes.iter().skip(first).map(node_row);
+    let first = (selected + 1).saturating_sub(height.max(1));
+    let rows = shown.iter().enumerate().skip(first).map(|(number, node)| {
+        let row = node_row(node, order == Order::Graph);
+        let is_selected = is_interactive && number == selected;
+        if is_selected { row.style(Style::new().add_modifier(Modifier::REVERSED)) } else { row }
+    });
     let widths = [
         Constraint::Min(20),
         Constraint::Length(14),
-        Constraint::Length(8),
-        Constraint::Length(8),
-        Constraint::Length(8),
+        Constraint::Length(9),
+        Constraint::Length(9),
+        Constraint::Length(9),
         Constraint::Length(6),
         Constraint::Length(6),
     ];
     let head = head.iter().enumerate().map(|(column, title)| match column {
         0 | 1 => Cell::from(*title),
+        _ if *title == order.column() => right_aligned(format!("{title}▾")),
         _ => right_aligned((*title).to_owned()),
     });
     Table::new(rows, widths).header(Row::new(head).style(bold)).column_spacing(1)
 }
 
-fn node_row(node_rates: &NodeRates) -> Row<'static> {
+/// Formats a node, indented by its depth if `is_indented` is true.
+fn node_row(node_rates: &NodeRates, is_indented: bool) -> Row<'static> {
     let label = match node_rates.classes.as_str() {
         "" => String::new(),
         classes => format!("|{classes} "),
     };
     let name = format!(
         "{}{}{}",
-        "  ".repeat(node_rates.depth.min(8)),
+        "  ".repeat(if is_indented { node_rates.depth.min(8) } else { 0 }),
         escape_hidden(&label),
         escape_hidden(&node_rates.name)
     );
@@ -106,7 +144,7 @@ fn node_row(node_rates: &NodeRates) -> Row<'static> {
     let dash = |n: u64| if n == 0 { "-".to_owned() } else { short_rate(n as f64) };
     let lost = match node_rates.lost {
         0 => right_aligned("-".to_owned()),
-        n => right_aligned(short_rate(n as f64)).style(Style::new().fg(Color::Red)),
+        n => right_aligned(short_rate(n as f64)).style(colour(Color::Red)),
     };
     Row::new([
         Cell::from(name),
@@ -138,7 +176,7 @@ fn ring_line(ring: &RingFill) -> Line<'static> {
     let (from, to) = (escape_hidden(&ring.from), escape_hidden(&ring.to));
     let because = reason(&ring.because);
     let text = format!("  {from} → {to}  {bar}  {:.0} % of {}{because}", part * 100.0, ring.room);
-    let colour = if part > 0.9 { Style::new().fg(Color::Red) } else { Style::new() };
+    let colour = if part > 0.9 { colour(Color::Red) } else { Style::new() };
     Line::styled(text, colour)
 }
 
@@ -159,19 +197,70 @@ fn reason(because: &str) -> String {
 fn loss_line(loss: &Loss) -> Line<'static> {
     let fresh = if loss.fresh > 0 { format!("  +{}", loss.fresh) } else { String::new() };
     let text = format!("  {} {}{fresh}", loss.blocks, escape_hidden(&loss.place));
-    Line::styled(text, Style::new().fg(Color::Red))
+    Line::styled(text, colour(Color::Red))
 }
 
 /// Text that explains the keys of an interactive screen.
-pub(super) const KEY_HELP: &str = "q quits, arrows move";
+pub(super) const KEY_HELP: &str = "? help, q quits, arrows move, s sorts, / filters, Enter opens";
+
+/// Formats the help of all keys.
+fn help_lines() -> Vec<Line<'static>> {
+    const KEYS: [(&str, &str); 7] = [
+        ("arrows, j k", "select a node; Home and End, the first and the last"),
+        ("Enter", "open the selected node: its counters, and the arcs that lead to it"),
+        ("s", "sort by the next column: graph, blocks/s, bytes/s, ns/block, held, lost"),
+        ("/", "show only nodes whose name or space contains a text; Enter ends it"),
+        ("Esc", "close the help or the node, then clear the filter, then quit"),
+        ("?", "open and close this help"),
+        ("q, ^C", "quit; the path runs on"),
+    ];
+    KEYS.iter().map(|(key, effect)| Line::from(format!("  {key:12} {effect}"))).collect()
+}
+
+/// Formats all counters of a node, and the arcs that lead to it and away from it.
+fn detail_lines(snapshot: &Snapshot, node: &NodeRates) -> Vec<Line<'static>> {
+    let at = snapshot.path.nodes.iter().position(|known| known.name == node.name);
+    let name = |node: usize| {
+        snapshot.path.nodes.get(node).map_or_else(String::new, |node| escape_hidden(&node.name))
+    };
+    let links = |of: fn(&member::protocol::Link) -> (usize, usize)| -> String {
+        let ends = snapshot.path.links.iter().filter_map(|link| {
+            let (own, other) = of(link);
+            let classes = if link.classes.is_empty() { "" } else { " |" };
+            (Some(own) == at).then(|| format!("{}{classes}{}", name(other), link.classes))
+        });
+        let ends: Vec<String> = ends.collect();
+        if ends.is_empty() { "-".to_owned() } else { escape_hidden(&ends.join(", ")) }
+    };
+    let time = node.block_ns.map_or_else(|| "not measured".to_owned(), |ns| format!("{ns:.1} ns"));
+    vec![
+        Line::from(format!(
+            "  {} in {}: {} blocks, {} bytes in all",
+            escape_hidden(&node.name),
+            escape_hidden(&node.space),
+            node.taken.blocks,
+            node.taken.bytes
+        )),
+        Line::from(format!("  time per block {time}, held {}, lost {}", node.held, node.lost)),
+        Line::from(format!("  from {}", links(|link| (link.to, link.from)))),
+        Line::from(format!("  to   {}", links(|link| (link.from, link.to)))),
+    ]
+}
+
+/// Returns the line in which the user types a filter, or the filter that is in use.
+fn input_line(view: &View) -> Option<Line<'static>> {
+    let cursor = if view.is_typing { "_" } else { "  (Esc clears)" };
+    let is_used = view.is_typing || !view.filter.is_empty();
+    is_used.then(|| Line::from(format!("/{}{cursor}", escape_hidden(&view.filter))))
+}
 
 fn status_line(snapshot: &Snapshot) -> Line<'static> {
     let dim = Style::new().add_modifier(Modifier::DIM);
     match (snapshot.silent_space.first(), &snapshot.latency_note, &snapshot.adapted) {
         (Some(late), ..) => {
-            Line::styled(format!("late: {}", escape_hidden(late)), Style::new().fg(Color::Yellow))
+            Line::styled(format!("late: {}", escape_hidden(late)), colour(Color::Yellow))
         }
-        (None, Some(behind), _) => Line::styled(escape_hidden(behind), Style::new().fg(Color::Red)),
+        (None, Some(behind), _) => Line::styled(escape_hidden(behind), colour(Color::Red)),
         (None, None, Some(adapted)) => {
             Line::styled(format!("adapted: {}", escape_hidden(adapted)), dim)
         }
