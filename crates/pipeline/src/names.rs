@@ -4,6 +4,7 @@ use crate::format::{format_bytes, format_nanoseconds};
 use crate::graph::{Boolean, Graph, Link, NodeId, Step, Use};
 use crate::language::write_quoted;
 use filter::{Parameter, Type, Value};
+use std::collections::HashMap;
 use std::fmt::Write as _;
 
 /// Returns a unique name for every node: `bpf`, `tcp#X` if the node has a mark, `bpf#1` and `bpf#2`
@@ -11,16 +12,17 @@ use std::fmt::Write as _;
 #[must_use]
 pub fn unique_names(graph: &Graph) -> Vec<String> {
     let plain: Vec<String> = graph.ids().map(|(id, _)| unnumbered_name(graph, id)).collect();
-    let mut seen = vec![0; plain.len()];
-    for at in 0..plain.len() {
-        seen[at] = plain[..=at].iter().filter(|name| **name == plain[at]).count();
+    let mut totals: HashMap<&str, usize> = HashMap::new();
+    plain.iter().for_each(|name| *totals.entry(name).or_default() += 1);
+    let mut seen: HashMap<&str, usize> = HashMap::new();
+    let mut names = Vec::with_capacity(plain.len());
+    for name in &plain {
+        let number = seen.entry(name).or_default();
+        *number += 1;
+        let is_single = totals.get(name.as_str()) == Some(&1);
+        names.push(if is_single { name.clone() } else { format!("{name}#{number}") });
     }
-    let several = |name: &String| plain.iter().filter(|other| *other == name).count() > 1;
-    plain
-        .iter()
-        .zip(seen)
-        .map(|(name, n)| if several(name) { format!("{name}#{n}") } else { name.clone() })
-        .collect()
+    names
 }
 
 fn unnumbered_name(graph: &Graph, id: NodeId) -> String {

@@ -1,0 +1,65 @@
+//! Tests of listings of large trees of PipesFS, which come from what is known of the paths.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+
+mod common;
+
+use common::Folder;
+use common::mounted::Mounted;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use testkit::wait_until;
+
+/// Number of classes of the path, each with two filters behind it.
+const CLASSES: usize = 25;
+
+/// Returns the directories below a directory, without those of counters and arguments.
+fn filters_below(directory: &Path) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut open = vec![directory.to_owned()];
+    while let Some(at) = open.pop() {
+        for entry in fs::read_dir(at).unwrap().map(Result::unwrap) {
+            let name = entry.file_name().into_string().unwrap();
+            if entry.file_type().unwrap().is_dir() && !["config", "stats"].contains(&&*name) {
+                let path = entry.path();
+                found.insert(path.strip_prefix(directory).unwrap().display().to_string());
+                open.push(path);
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn b1_listing_of_many_filters_shows_each_edit_at_the_next_look() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
+    let arc = |class| format!("(|{class} sample 2 | count)");
+    let arcs: Vec<String> = (1..=CLASSES).map(arc).collect();
+    let line = format!("generate rate=10 | dport | ({})", arcs.join(" + "));
+    let _path = folder.spawn_named("web", &line);
+    wait_until("it is shown", || mounted.path("web/generate").is_dir());
+    let top = mounted.path("web/generate/dport");
+    let below = |class| ["", "/sample:2", "/sample:2/count"].map(|below| format!("{class}{below}"));
+    let mut expected: BTreeSet<String> = (1..=CLASSES).flat_map(below).collect();
+    for _ in 0..2 {
+        assert_eq!(filters_below(&top), expected);
+    }
+    let (made, moved) = ("20/inspect", "7/sample:2/inspect");
+    fs::create_dir(top.join(made)).unwrap();
+    expected.insert(made.to_owned());
+    assert_eq!(filters_below(&top), expected, "a filter was made");
+    fs::rename(top.join(made), top.join(moved)).unwrap();
+    expected.remove(made);
+    expected.insert(moved.to_owned());
+    assert_eq!(filters_below(&top), expected, "the filter was moved");
+    fs::remove_dir(top.join(moved)).unwrap();
+    expected.remove(moved);
+    assert_eq!(filters_below(&top), expected, "the filter was removed");
+    let edit = ["set", "web", "add", "inspect", "below", "dport/3"];
+    assert_eq!(folder.run(&edit).status, Some(0));
+    expected.insert("3/inspect".to_owned());
+    wait_until("the edit of another program is shown", || filters_below(&top) == expected);
+}

@@ -1,0 +1,64 @@
+//! Names that programs look up in directories, listed or not.
+
+use super::{Key, Part, STREAMS, stream};
+use crate::names::unescape;
+use crate::tree::{DirectoryId, Tree};
+use streamline::paths;
+
+impl Tree {
+    /// Returns the object with this name in a directory, listed or not.
+    #[must_use]
+    pub fn lookup(&self, key: &Key, name: &str, names: &[String]) -> Option<Key> {
+        let directory = self.directory(&key.place).filter(|_| key.part == Part::Whole);
+        if let Some(child) = directory.and_then(|directory| directory.child(name)) {
+            return self.child_key(key, name, child);
+        }
+        let fixed = match key.part {
+            Part::Whole => self.fixed_entries(key, names)?,
+            _ => self.entries(key, names)?,
+        };
+        let listed = fixed.into_iter().find(|entry| entry.name == name);
+        listed
+            .map(|entry| entry.key)
+            .or_else(|| self.lookup_numbered(key, name))
+            .or_else(|| self.lookup_unlisted(key, name))
+    }
+
+    fn lookup_unlisted(&self, key: &Key, name: &str) -> Option<Key> {
+        match (&key.part, &key.place) {
+            (
+                Part::Whole,
+                DirectoryId::Node(..) | DirectoryId::Class(..) | DirectoryId::Path(_),
+            ) if name == STREAMS && !self.forms(&key.place).is_empty() => {
+                Some(key.sibling(Part::Streams))
+            }
+            (
+                Part::Whole,
+                DirectoryId::Node(..) | DirectoryId::Class(..) | DirectoryId::Path(_),
+            ) if self.past(key, name).is_some() => Some(key.sibling(Part::Link(name.to_owned()))),
+            (Part::Streams, _) => self.past(key, name).map(|stream| key.sibling(stream)),
+            (Part::Whole, DirectoryId::Node(path, node)) => {
+                let class = unescape(name)?;
+                if paths::manual_names().contains(&class.as_str()) {
+                    // `mkdir tcp/http` makes the filter: the class of this name is `tcp/80`.
+                    return None;
+                }
+                let directory = self.directory(&key.place)?;
+                let (view, details) = self.first_node(directory)?;
+                let valid = !details.form.is_empty()
+                    && paths::is_class(&view.line, details, &class).unwrap_or(false);
+                let place = DirectoryId::Class(*path, node.clone(), class);
+                valid.then(|| Key::directory(place))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the stream that a name with a start in the past denotes, such as `all@-5s` or
+    /// `all.pcap@block:4711`.
+    fn past(&self, key: &Key, name: &str) -> Option<Part> {
+        let (stem, from) = name.split_once('@')?;
+        let (form, _) = self.forms(&key.place).into_iter().find(|(_, known)| *known == stem)?;
+        Some(stream(form, Some(from.to_owned())))
+    }
+}

@@ -1,0 +1,51 @@
+//! Groups of equal nodes of several paths, each of which is one directory.
+
+use super::{Member, Tree};
+use std::collections::HashMap;
+
+/// A group of equal nodes of several paths, which may share a directory below another directory.
+pub(super) struct Group {
+    pub(super) class: String,
+    /// Index among the equal nodes of one path below one parent.
+    ordinal: usize,
+    pub(super) members: Vec<Member>,
+}
+
+/// The groups below one directory.
+#[derive(Default)]
+pub(super) struct Groups {
+    pub(super) all: Vec<Group>,
+    /// Indexes of the groups of each class and filter.
+    near: HashMap<(String, String), Vec<usize>>,
+}
+
+impl Tree {
+    /// Adds a member to the group of equal nodes of other paths of the same user.
+    pub(super) fn join_group(&self, groups: &mut Groups, class: &str, member: Member) {
+        let filter = self.node(member).map_or("", |node| node.filter.as_str());
+        // Only nodes with the same class and the same filter are compared.
+        let near = groups.near.entry((class.to_owned(), filter.to_owned())).or_default();
+        let groups = &mut groups.all;
+        let same =
+            |group: &Group| group.members.first().is_some_and(|one| self.alike(*one, member));
+        let of_path = |group: &Group| group.members.iter().any(|one| one.path == member.path);
+        let equal: Vec<usize> = near.iter().copied().filter(|at| same(&groups[*at])).collect();
+        let ordinal = equal.iter().filter(|at| of_path(&groups[**at])).count();
+        match equal.into_iter().find(|at| groups[*at].ordinal == ordinal) {
+            Some(at) => groups[at].members.push(member),
+            None => {
+                near.push(groups.len());
+                groups.push(Group { class: class.to_owned(), ordinal, members: vec![member] });
+            }
+        }
+    }
+
+    /// Returns true if two nodes belong to one user and are the same filter with the same
+    /// arguments.
+    fn alike(&self, one: Member, other: Member) -> bool {
+        let uid = |member: Member| self.paths[member.path].path.uid;
+        let (Some(a), Some(b)) = (self.node(one), self.node(other)) else { return false };
+        let section = a.filter.is_empty() && a.name != b.name;
+        uid(one) == uid(other) && a.filter == b.filter && a.arguments == b.arguments && !section
+    }
+}
