@@ -1,5 +1,5 @@
 //! The cost of a file system request to a server on the reader's core, on the other core, and on
-//! any core; and the cost of listing a thousand filters.
+//! any core; and the cost of listing a thousand filters, of one path and of a hundred.
 
 use super::programs::Programs;
 use crate::harness::{
@@ -19,6 +19,15 @@ const O_NONBLOCK: i32 = 0o4000;
 /// Number of arcs of the path that is listed, each with four filters; a request has at most 1,000.
 const ARCS: usize = 249;
 
+/// Number of paths that are listed together.
+const PATHS: usize = 100;
+/// The request of each of these paths, with ten filters.
+const FEW_FILTERS: &str = "generate rate=1 | dport | \
+                           ((|1 sample 2 | sample 3 | sample 4 | count) + \
+                           (|2 sample 3 | sample 4 | sample 5 | count))";
+/// Goal for listing a thousand filters, in µs.
+const LISTING_MAX: f64 = 250_000.0;
+
 /// The filters after each arc of that path.
 const FILTERS: &str = "sample 2 | sample 3 | sample 4 | count";
 
@@ -30,7 +39,7 @@ const LIMIT: &str = "limit";
 /// Measures requests, and a listing.
 pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     let mut rows = Vec::new();
-    let names = ["a request", "a control read", "ls -R"];
+    let names = ["a request", "a control read", "ls -R", "du", "ls -R of 100 paths"];
     if !names.iter().any(|name| is_selected(name)) {
         return Ok(rows);
     }
@@ -58,12 +67,26 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     };
     rows.extend(measure_row("a request", rounds, &mounts, empty, None)?);
     rows.extend(measure_row("a control read", rounds, &mounts, control, Some(9.0))?);
-    if is_selected("ls -R") {
+    let mounts: Vec<_> = mounts.into_iter().take(1).collect();
+    if is_selected("ls -R") || is_selected("du") {
         let arcs: Vec<String> = (1..=ARCS).map(|class| format!("(|{class} {FILTERS})")).collect();
-        programs.add_path("many", &format!("generate rate=1 | dport | ({})", arcs.join(" + ")))?;
-        let mounts: Vec<_> = mounts.into_iter().take(1).collect();
+        let many = programs
+            .add_path("many", &format!("generate rate=1 | dport | ({})", arcs.join(" + ")))?;
         wait_until("it is shown", || mounts[0].1.join("many/generate/dport/249/sample:2").is_dir());
-        rows.extend(measure_row("ls -R", rounds, &mounts, list, Some(250_000.0))?);
+        let ls = |mount: &Path| list(&mount.join("many"), false);
+        rows.extend(measure_row("ls -R", rounds, &mounts, ls, Some(LISTING_MAX))?);
+        let du = |mount: &Path| list(&mount.join("many"), true);
+        rows.extend(measure_row("du", rounds, &mounts, du, None)?);
+        let _ = programs.child(many).kill();
+    }
+    if is_selected("ls -R of 100 paths") {
+        for number in 1..=PATHS {
+            programs.add_path(&format!("few{number}"), FEW_FILTERS)?;
+        }
+        let last = format!("few{PATHS}/generate/dport/2/sample:3");
+        wait_until("they are shown", || mounts[0].1.join(&last).is_dir());
+        let ls = |mount: &Path| list(mount, false);
+        rows.extend(measure_row("ls -R of 100 paths", rounds, &mounts, ls, Some(LISTING_MAX))?);
     }
     Ok(rows)
 }
@@ -104,20 +127,24 @@ fn time_each(mut call: impl FnMut() -> Result<(), String>) -> Result<f64, String
     Ok((sys::clock::monotonic() - began) as f64 / f64::from(REQUESTS) / 1e3)
 }
 
-/// Lists the directories of the path, with all their files; returns the time in µs.
-fn list(mount: &Path) -> Result<f64, String> {
+/// Lists a directory with all its files and directories, and optionally reads the attributes of
+/// each; returns the time in µs.
+fn list(directory: &Path, attributes: bool) -> Result<f64, String> {
     let began = sys::clock::monotonic();
-    let directories = list_directory(&mount.join("many"))?;
+    let directories = list_directory(directory, attributes)?;
     let took = (sys::clock::monotonic() - began) as f64 / 1e3;
     if directories < 4 * ARCS { Err(format!("{directories} directories")) } else { Ok(took) }
 }
 
-fn list_directory(directory: &Path) -> Result<usize, String> {
+fn list_directory(directory: &Path, attributes: bool) -> Result<usize, String> {
     let mut count = 1;
     for entry in fs::read_dir(directory).map_err(text)? {
         let entry = entry.map_err(text)?;
+        if attributes {
+            entry.metadata().map_err(text)?;
+        }
         if entry.file_type().map_err(text)?.is_dir() {
-            count += list_directory(&entry.path())?;
+            count += list_directory(&entry.path(), attributes)?;
         }
     }
     Ok(count)

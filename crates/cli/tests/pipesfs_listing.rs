@@ -1,11 +1,11 @@
-//! Tests of listings of large trees of PipesFS, which come from what is known of the paths.
+//! Tests of listings of PipesFS, and of the state that filters publish.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
 mod common;
 
 use common::Folder;
-use common::mounted::Mounted;
+use common::mounted::{Mounted, signal, stop};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -62,4 +62,34 @@ fn b1_listing_of_many_filters_shows_each_edit_at_the_next_look() {
     assert_eq!(folder.run(&edit).status, Some(0));
     expected.insert("3/inspect".to_owned());
     wait_until("the edit of another program is shown", || filters_below(&top) == expected);
+}
+
+#[test]
+fn b1_published_state_is_a_table_below_its_filter() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
+    let name = format!("files-{}", std::process::id());
+    let line = format!("generate rate=1000 | udp | count state={name} | discard");
+    let path = folder.spawn_named("web", &line);
+    wait_until("it is shown", || mounted.path("web/generate/udp").is_dir());
+    assert_eq!(mounted.names("web/generate/udp/count/state"), BTreeSet::from([name.clone()]));
+    assert!(!mounted.path("web/generate/udp/state").exists(), "it publishes nothing");
+    let state = format!("web/generate/udp/count/state/{name}");
+    let blocks = || {
+        let table = mounted.text(&state);
+        let mut lines = table.lines();
+        assert_eq!(lines.next(), Some("blocks\tbytes\tmessages"));
+        let row: Vec<u64> =
+            lines.next().unwrap().split('\t').map(|number| number.parse().unwrap()).collect();
+        assert_eq!((row.len(), lines.next()), (3, None), "{table}");
+        row[0]
+    };
+    let first = blocks();
+    wait_until("the state goes on", || blocks() > first);
+    stop(path.0.id());
+    let error = fs::read_to_string(mounted.path(&state)).err();
+    signal("-CONT", path.0.id());
+    assert_eq!(error.and_then(|error| error.raw_os_error()), Some(5));
+    assert!(mounted.text(".error").contains(&format!("state/{name}: ")), "the reason is told");
 }

@@ -55,7 +55,12 @@ pub fn text(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<String>
             line(&count.map_or_else(|| "unknown".to_owned(), |count| count.to_string()))
         }
         // The tree does not contain the text of these files.
-        Text::NsPerBlock | Text::Error | Text::Others | Text::Read | Text::Written => None,
+        Text::NsPerBlock
+        | Text::Error
+        | Text::Others
+        | Text::Read
+        | Text::Written
+        | Text::State(_) => None,
     }
 }
 

@@ -1,9 +1,9 @@
 //! The entries of each directory: files, links and directories by name. This module is pure, like
 //! the tree.
 
+mod lookup;
 mod numbered;
 
-use crate::names::unescape;
 use crate::tree::{Child, Directory, DirectoryId, Tree};
 use streamline::paths;
 
@@ -27,6 +27,8 @@ pub enum Part {
     Stats,
     /// A directory with a file for each reason for losses.
     Dropped,
+    /// A directory with the state that a filter publishes.
+    State,
     /// An unlisted directory with the streams.
     Streams,
     /// A stream of the blocks that leave the node of the directory.
@@ -66,6 +68,8 @@ pub enum Text {
     NsPerBlock,
     /// The number of blocks lost for a reason, by the name of the reason.
     Lost(String),
+    /// The state that a filter publishes, by the name under which it does.
+    State(String),
     /// Bytes that programs have read from the streams of a place.
     Read,
     /// Bytes that programs have written to the streams of a place.
@@ -156,9 +160,12 @@ impl Key {
     #[must_use]
     pub const fn kind(&self) -> ObjectKind {
         match self.part {
-            Part::Whole | Part::Config | Part::Stats | Part::Dropped | Part::Streams => {
-                ObjectKind::Directory
-            }
+            Part::Whole
+            | Part::Config
+            | Part::Stats
+            | Part::Dropped
+            | Part::State
+            | Part::Streams => ObjectKind::Directory,
             Part::Link(_) => ObjectKind::Link,
             Part::Stream(_) | Part::Events | Part::Text(_) => ObjectKind::File,
         }
@@ -207,22 +214,12 @@ impl Tree {
     #[must_use]
     pub fn entries(&self, key: &Key, names: &[String]) -> Option<Vec<Entry>> {
         match (&key.part, &key.place) {
-            (Part::Whole, DirectoryId::Root) => Some(self.root_entries(key)),
-            (Part::Whole, DirectoryId::Filters) => {
-                let manual = |name: &&str| key.text(name, Text::Manual((*name).to_owned()));
-                Some(paths::manual_names().iter().map(manual).collect())
+            (Part::Whole, _) => {
+                let mut entries = self.fixed_entries(key, names)?;
+                let directory = self.directory(&key.place);
+                entries.extend(directory.into_iter().flat_map(|of| self.children(key, of)));
+                Some(entries)
             }
-            (Part::Whole, DirectoryId::Machine) => {
-                let interface = |name: &String| Entry {
-                    name: crate::names::escape(name),
-                    key: Key::directory(DirectoryId::Interface(name.clone())),
-                };
-                Some(names.iter().map(interface).collect())
-            }
-            (Part::Whole, DirectoryId::Interface(_)) => {
-                Some(vec![key.text("others", Text::Others)])
-            }
-            (Part::Whole, _) => self.place_entries(key),
             (Part::Config, _) => {
                 let (_, node) = self.first_node(self.directory(&key.place)?)?;
                 let argument = |argument: &paths::Argument| {
@@ -246,6 +243,11 @@ impl Tree {
                 };
                 Some(names.iter().map(lost).collect())
             }
+            (Part::State, _) => {
+                let (_, node) = self.first_node(self.directory(&key.place)?)?;
+                let state = |name: &str| key.text(name, Text::State(name.to_owned()));
+                Some(published_name(node).map(state).into_iter().collect())
+            }
             (Part::Streams, _) => {
                 let forms = self.forms(&key.place).into_iter();
                 Some(forms.map(|(form, name)| key.entry(name, stream(form, None))).collect())
@@ -254,72 +256,33 @@ impl Tree {
         }
     }
 
-    /// Returns the object with this name in a directory, listed or not.
-    #[must_use]
-    pub fn lookup(&self, key: &Key, name: &str, names: &[String]) -> Option<Key> {
-        let listed = self.entries(key, names)?.into_iter().find(|entry| entry.name == name);
-        listed
-            .map(|entry| entry.key)
-            .or_else(|| self.lookup_numbered(key, name))
-            .or_else(|| self.lookup_unlisted(key, name))
-    }
-
-    fn lookup_unlisted(&self, key: &Key, name: &str) -> Option<Key> {
-        match (&key.part, &key.place) {
-            (
-                Part::Whole,
-                DirectoryId::Node(..) | DirectoryId::Class(..) | DirectoryId::Path(_),
-            ) if name == STREAMS && !self.forms(&key.place).is_empty() => {
-                Some(key.sibling(Part::Streams))
+    /// Returns the entries of a directory that are neither filters nor links between filters.
+    fn fixed_entries(&self, key: &Key, names: &[String]) -> Option<Vec<Entry>> {
+        match &key.place {
+            DirectoryId::Root => Some(root_entries(key)),
+            DirectoryId::Filters => {
+                let manual = |name: &&str| key.text(name, Text::Manual((*name).to_owned()));
+                Some(paths::manual_names().iter().map(manual).collect())
             }
-            (
-                Part::Whole,
-                DirectoryId::Node(..) | DirectoryId::Class(..) | DirectoryId::Path(_),
-            ) if self.past(key, name).is_some() => Some(key.sibling(Part::Link(name.to_owned()))),
-            (Part::Streams, _) => self.past(key, name).map(|stream| key.sibling(stream)),
-            (Part::Whole, DirectoryId::Node(path, node)) => {
-                let class = unescape(name)?;
-                if paths::manual_names().contains(&class.as_str()) {
-                    // `mkdir tcp/http` makes the filter: the class of this name is `tcp/80`.
-                    return None;
-                }
-                let directory = self.directory(&key.place)?;
-                let (view, details) = self.first_node(directory)?;
-                let valid = !details.form.is_empty()
-                    && paths::is_class(&view.line, details, &class).unwrap_or(false);
-                let place = DirectoryId::Class(*path, node.clone(), class);
-                valid.then(|| Key::directory(place))
+            DirectoryId::Machine => {
+                let interface = |name: &String| Entry {
+                    name: crate::names::escape(name),
+                    key: Key::directory(DirectoryId::Interface(name.clone())),
+                };
+                Some(names.iter().map(interface).collect())
             }
-            _ => None,
+            DirectoryId::Interface(_) => Some(vec![key.text("others", Text::Others)]),
+            _ => self.place_entries(key),
         }
-    }
-
-    /// Returns the stream that a name with a start in the past denotes, such as `all@-5s` or
-    /// `all.pcap@block:4711`.
-    fn past(&self, key: &Key, name: &str) -> Option<Part> {
-        let (stem, from) = name.split_once('@')?;
-        let (form, _) = self.forms(&key.place).into_iter().find(|(_, known)| *known == stem)?;
-        Some(stream(form, Some(from.to_owned())))
-    }
-
-    fn root_entries(&self, key: &Key) -> Vec<Entry> {
-        let fixed = [
-            key.text("README", Text::Readme),
-            key.text(".error", Text::Error),
-            key.entry(".events", Part::Events),
-            Entry { name: ".filters".to_owned(), key: Key::directory(DirectoryId::Filters) },
-            Entry { name: ".machine".to_owned(), key: Key::directory(DirectoryId::Machine) },
-        ];
-        let root = self.directories.first();
-        fixed
-            .into_iter()
-            .chain(root.into_iter().flat_map(|root| self.children(key, root)))
-            .collect()
     }
 
     fn place_entries(&self, key: &Key) -> Option<Vec<Entry>> {
         let mut entries = Vec::new();
         let directory = self.directory(&key.place);
+        // A class need not be carried by any arc.
+        if directory.is_none() && !self.has(key) {
+            return None;
+        }
         for (_, name) in self.forms(&key.place) {
             entries.push(key.entry(name, Part::Link(name.to_owned())));
         }
@@ -331,17 +294,14 @@ impl Tree {
                 entries.push(key.entry("config", Part::Config));
             }
             entries.push(key.entry("stats", Part::Stats));
+            if published_name(node).is_some() {
+                entries.push(key.entry("state", Part::State));
+            }
             entries.push(key.text("place", Text::Space));
             entries.push(key.text("why", Text::Why));
         }
         if let DirectoryId::Path(_) = key.place {
             entries.push(key.text("request", Text::Request));
-        }
-        match directory {
-            Some(directory) => entries.extend(self.children(key, directory)),
-            // This class is not carried by any arc.
-            None if self.has(key) => {}
-            None => return None,
         }
         Some(entries)
     }
@@ -352,11 +312,14 @@ impl Tree {
         directory: &'t Directory,
     ) -> impl Iterator<Item = Entry> + 't {
         directory.children.iter().filter_map(move |(name, child)| {
-            let key = match child {
-                Child::Directory(at) => Key::directory(self.directories.get(*at)?.place.clone()),
-                Child::Link(_) => key.sibling(Part::Link(name.clone())),
-            };
-            Some(Entry { name: name.clone(), key })
+            Some(Entry { name: name.clone(), key: self.child_key(key, name, child)? })
+        })
+    }
+
+    fn child_key(&self, key: &Key, name: &str, child: &Child) -> Option<Key> {
+        Some(match child {
+            Child::Directory(at) => Key::directory(self.directories.get(*at)?.place.clone()),
+            Child::Link(_) => key.sibling(Part::Link(name.to_owned())),
         })
     }
 
@@ -380,15 +343,28 @@ impl Tree {
     pub fn target(&self, key: &Key) -> Option<String> {
         let Part::Link(name) = &key.part else { return None };
         let directory = self.directory(&key.place);
-        let child = directory.and_then(|directory| {
-            directory.children.iter().find(|(known, _)| known == name).map(|(_, child)| child)
-        });
-        match child {
+        match directory.and_then(|directory| directory.child(name)) {
             Some(Child::Link(target)) => Some(target.clone()),
             Some(Child::Directory(_)) => None,
             None => Some(format!("{STREAMS}/{name}")),
         }
     }
+}
+
+/// Returns the name under which a filter publishes its state, if it does.
+fn published_name(node: &paths::NodeDetails) -> Option<&str> {
+    let state = node.arguments.iter().find(|argument| argument.name == "state")?;
+    Some(state.value.as_str()).filter(|name| !name.is_empty())
+}
+
+fn root_entries(key: &Key) -> Vec<Entry> {
+    vec![
+        key.text("README", Text::Readme),
+        key.text(".error", Text::Error),
+        key.entry(".events", Part::Events),
+        Entry { name: ".filters".to_owned(), key: Key::directory(DirectoryId::Filters) },
+        Entry { name: ".machine".to_owned(), key: Key::directory(DirectoryId::Machine) },
+    ]
 }
 
 const fn stream(form: StreamForm, from: Option<String>) -> Part {

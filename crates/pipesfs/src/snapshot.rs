@@ -2,7 +2,7 @@
 //! system.
 
 use crate::content::CountersByPath;
-use crate::tree::Tree;
+use crate::tree::{Tree, sort_paths};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -12,7 +12,7 @@ use streamline::paths::{self, Client, ClientError, Counters, PathClient};
 /// Time for which a snapshot of the tree is current. The kernel caches names for the same time.
 pub const CURRENT: Duration = Duration::from_millis(100);
 /// Time for which counters are current.
-const COUNTERS_CURRENT: Duration = Duration::from_millis(10);
+pub const COUNTERS_CURRENT: Duration = Duration::from_millis(10);
 /// Number of times the duration of a query for which its result is used at least. So the walk of a
 /// large tree does not consist of queries.
 const QUERY_TIMES: u32 = 5;
@@ -20,7 +20,7 @@ const QUERY_TIMES: u32 = 5;
 const SAMPLE_TIME: Duration = Duration::from_millis(150);
 const SAMPLE_CURRENT: Duration = Duration::from_secs(1);
 /// Maximum time to wait for the replies of all paths together.
-const REPLY_LIMIT: Duration = Duration::from_millis(800);
+pub const REPLY_LIMIT: Duration = Duration::from_millis(800);
 
 /// The tree at one moment.
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ pub struct Snapshot {
     /// Number of the snapshot. It increases with each change of the paths.
     pub generation: u64,
     /// The tree.
-    pub tree: Tree,
+    pub tree: Arc<Tree>,
     /// The reason for an empty tree, if the daemon did not reply.
     pub failure: Option<String>,
     taken: Option<Instant>,
@@ -39,6 +39,24 @@ pub struct Snapshot {
 /// The time of the second of two samples, and the counters in both samples.
 type Samples = (Instant, Arc<Counters>, Arc<Counters>);
 
+/// The counters of a path.
+#[derive(Debug)]
+struct KnownCounters {
+    taken: Instant,
+    /// Duration of the query.
+    took: Duration,
+    /// The counters, or `None` if the path did not reply.
+    counters: Option<Arc<Counters>>,
+}
+
+impl KnownCounters {
+    /// Returns true if the counters are younger than `age`, or than some times the duration of the
+    /// query.
+    fn is_current(&self, age: Duration) -> bool {
+        self.taken.elapsed() < age.max(self.took * QUERY_TIMES)
+    }
+}
+
 /// The latest snapshot and counters.
 #[derive(Debug)]
 pub struct Snapshots {
@@ -46,8 +64,8 @@ pub struct Snapshots {
     latest: RwLock<Arc<Snapshot>>,
     /// The connection to the daemon. Its lock lets one thread at a time send queries.
     client: Mutex<Option<Client>>,
-    /// The end of the time for which counters are used, and the counters, by path.
-    counters: Mutex<HashMap<u32, (Instant, Arc<Counters>)>>,
+    /// Counters by path.
+    counters: Mutex<HashMap<u32, KnownCounters>>,
     /// Two samples of the counters of each path.
     samples: Mutex<HashMap<u32, Samples>>,
 }
@@ -85,7 +103,8 @@ impl Snapshots {
         }
         let before = self.latest();
         let began = Instant::now();
-        let asked = self.ask(&mut client, |client| paths::query_paths(client, REPLY_LIMIT));
+        let asked = self
+            .ask(&mut client, |client| paths::query_paths(client, &before.tree.paths, REPLY_LIMIT));
         let (mut views, failure) = match asked {
             Ok(views) => (views, None),
             Err(error) => (Vec::new(), Some(error.to_string())),
@@ -96,13 +115,18 @@ impl Snapshots {
                 (known.path.number, known.path.started) == (view.path.number, view.path.started)
             });
             if let Some(known) = known {
-                view.nodes.clone_from(&known.nodes);
+                view.nodes = Arc::clone(&known.nodes);
+                view.version = known.version;
                 view.line.clone_from(&known.line);
             }
         }
-        let tree = Tree::after(views, &before.tree);
-        let same = tree.paths == before.tree.paths && before.taken.is_some();
+        sort_paths(&mut views);
+        let same = views == before.tree.paths && before.taken.is_some();
         let generation = before.generation + u64::from(!same);
+        let tree = match same {
+            true => Arc::clone(&before.tree),
+            false => Arc::new(Tree::after(views, &before.tree)),
+        };
         if !same {
             // Counters belong to the nodes of the requests that ran.
             lock(&self.counters).clear();
@@ -114,30 +138,39 @@ impl Snapshots {
         snapshot
     }
 
-    /// Returns the counters of paths, which are given by owner and number. Omits paths that do not
-    /// reply. Blocks for a limited time.
-    pub fn counters(&self, wanted: &[(u32, u32)]) -> CountersByPath {
-        let mut client = lock(&self.client);
-        let mut known = lock(&self.counters);
-        let began = Instant::now();
-        known.retain(|_, (until, _)| began < *until);
-        let missing = wanted.iter().filter(|(_, number)| !known.contains_key(number)).copied();
-        let missing: Vec<(u32, u32)> = missing.collect();
-        if !missing.is_empty() {
-            let asked = self.ask(&mut client, |client| {
-                Ok(paths::query_counters(client, &missing, REPLY_LIMIT))
-            });
-            let until = Instant::now() + COUNTERS_CURRENT.max(began.elapsed() * QUERY_TIMES);
-            for ((_, number), reply) in missing.iter().zip(asked.unwrap_or_default()) {
-                if let Ok(counters) = reply {
-                    known.insert(*number, (until, Arc::new(counters)));
-                }
-            }
+    /// Returns the counters of paths, which are given by owner and number. Queries the paths whose
+    /// counters are older than `age`, and omits those that do not reply. Blocks for a limited time.
+    pub fn counters(&self, wanted: &[(u32, u32)], age: Duration) -> CountersByPath {
+        if self.has_counters(wanted, age) {
+            return found(&lock(&self.counters), wanted);
         }
-        let found = wanted
-            .iter()
-            .filter_map(|(_, number)| Some((*number, Arc::clone(&known.get(number)?.1))));
-        found.collect()
+        let mut client = lock(&self.client);
+        let began = Instant::now();
+        let missing: Vec<(u32, u32)> = {
+            let known = lock(&self.counters);
+            let is_missing = |(_, number): &&(u32, u32)| {
+                known.get(number).is_none_or(|known| !known.is_current(age))
+            };
+            wanted.iter().filter(is_missing).copied().collect()
+        };
+        let asked = self
+            .ask(&mut client, |client| Ok(paths::query_counters(client, &missing, REPLY_LIMIT)));
+        let took = began.elapsed();
+        let mut known = lock(&self.counters);
+        for ((_, number), reply) in missing.iter().zip(asked.unwrap_or_default()) {
+            let (taken, counters) = (Instant::now(), reply.ok().map(Arc::new));
+            known.insert(*number, KnownCounters { taken, took, counters });
+        }
+        found(&known, wanted)
+    }
+
+    /// Returns true if the counters of these paths are known and younger than `age`, or are known
+    /// to be missing. Does not block.
+    #[must_use]
+    pub fn has_counters(&self, wanted: &[(u32, u32)], age: Duration) -> bool {
+        let known = lock(&self.counters);
+        let is_known = |number| known.get(number).is_some_and(|known| known.is_current(age));
+        wanted.iter().all(|(_, number)| is_known(number))
     }
 
     /// Returns two samples of the counters of paths, between which the time in their filters is
@@ -194,6 +227,14 @@ impl Snapshots {
         }
         question(client.insert(self.connect()?))
     }
+}
+
+/// Returns the known counters of the wanted paths.
+fn found(known: &HashMap<u32, KnownCounters>, wanted: &[(u32, u32)]) -> CountersByPath {
+    let found = wanted
+        .iter()
+        .filter_map(|(_, number)| Some((*number, known.get(number)?.counters.clone()?)));
+    found.collect()
 }
 
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -6,10 +6,12 @@
 //! Paths are untrusted. Indexes are checked, a node is placed once, and a node without a source
 //! upstream is not shown.
 
+mod groups;
 mod links;
 mod parents;
 
 use crate::names::{TakenNames, escape, filter_name};
+use groups::Groups;
 use parents::{Homes, Parents, first_parents, homes};
 use std::collections::{HashMap, VecDeque};
 use streamline::paths::{NodeDetails, PathView};
@@ -88,7 +90,22 @@ pub struct Directory {
     pub members: Vec<Member>,
     /// Directories and links by name, in the order of the request.
     pub children: Vec<(String, Child)>,
+    /// Index of each child in `children`, by name.
+    child_numbers: HashMap<String, usize>,
     taken: TakenNames,
+}
+
+impl Directory {
+    /// Returns the directory or link with this name.
+    #[must_use]
+    pub fn child(&self, name: &str) -> Option<&Child> {
+        self.children.get(*self.child_numbers.get(name)?).map(|(_, child)| child)
+    }
+
+    fn add_child(&mut self, name: String, child: Child) {
+        self.child_numbers.insert(name.clone(), self.children.len());
+        self.children.push((name, child));
+    }
 }
 
 /// The tree of a snapshot.
@@ -129,14 +146,6 @@ const STREAM_ENTRIES: &[&str] = &[
     "request",
 ];
 
-/// A group of equal nodes of several paths, which may share a directory below another directory.
-struct Group {
-    class: String,
-    /// Index among the equal nodes of one path below one parent.
-    ordinal: usize,
-    members: Vec<Member>,
-}
-
 impl Tree {
     /// Creates the tree of these paths. On name conflicts, root's paths come first, then paths in
     /// ascending order of their numbers.
@@ -149,7 +158,7 @@ impl Tree {
     /// below the one below which it stood, as long as there is an arc from there.
     #[must_use]
     pub fn after(mut paths: Vec<PathView>, before: &Self) -> Self {
-        paths.sort_by_key(|view| (view.path.uid != 0, view.path.number));
+        sort_paths(&mut paths);
         let mut tree = Self { paths, ..Self::default() };
         tree.add((DirectoryId::Root, String::new()), 0, Vec::new(), ROOT_ENTRIES);
         let parents = |view: &PathView| first_parents(view, &before.homes);
@@ -211,7 +220,7 @@ impl Tree {
 
     /// Adds the sources of paths without a name. Equal sources of one user share a directory.
     fn add_sources(&mut self, parents: &[Parents], open: &mut VecDeque<usize>) {
-        let mut groups: Vec<Group> = Vec::new();
+        let mut groups = Groups::default();
         for (path, parents) in parents.iter().enumerate() {
             if self.paths[path].path.name.is_some() {
                 continue;
@@ -220,14 +229,14 @@ impl Tree {
                 self.join_group(&mut groups, "", Member { path, node });
             }
         }
-        for group in groups {
+        for group in groups.all {
             self.add_node(0, group.members, open);
         }
     }
 
     /// Adds the nodes below a directory.
     fn add_children(&mut self, at: usize, parents: &[Parents], open: &mut VecDeque<usize>) {
-        let mut groups: Vec<Group> = Vec::new();
+        let mut groups = Groups::default();
         for member in self.directories[at].members.clone() {
             let Some(node) = self.node(member) else { continue };
             let arcs = node.arcs.iter().enumerate();
@@ -244,39 +253,13 @@ impl Tree {
                 self.join_group(&mut groups, &class, Member { path: member.path, node });
             }
         }
-        for group in groups {
+        for group in groups.all {
             let parent = match group.class.is_empty() {
                 true => at,
                 false => self.class_directory(at, &group.class),
             };
             self.add_node(parent, group.members, open);
         }
-    }
-
-    /// Adds a member to the group of equal nodes of other paths of the same user.
-    fn join_group(&self, groups: &mut Vec<Group>, class: &str, member: Member) {
-        let same = |group: &Group| {
-            group.class == class
-                && group.members.first().is_some_and(|one| self.alike(*one, member))
-        };
-        let of_path = |group: &Group| group.members.iter().any(|one| one.path == member.path);
-        let ordinal = groups.iter().filter(|group| same(group) && of_path(group)).count();
-        match groups.iter_mut().find(|group| group.ordinal == ordinal && same(group)) {
-            Some(group) => group.members.push(member),
-            None => {
-                let class = class.to_owned();
-                groups.push(Group { class, ordinal, members: vec![member] });
-            }
-        }
-    }
-
-    /// Returns true if two nodes belong to one user and are the same filter with the same
-    /// arguments.
-    fn alike(&self, one: Member, other: Member) -> bool {
-        let uid = |member: Member| self.paths[member.path].path.uid;
-        let (Some(a), Some(b)) = (self.node(one), self.node(other)) else { return false };
-        let section = a.filter.is_empty() && a.name != b.name;
-        uid(one) == uid(other) && a.filter == b.filter && a.arguments == b.arguments && !section
     }
 
     /// Returns the directory of a class of the blocks that leave a node.
@@ -327,7 +310,7 @@ impl Tree {
     ) -> usize {
         let at = self.directories.len();
         if at > 0 {
-            self.directories[parent].children.push((name.clone(), Child::Directory(at)));
+            self.directories[parent].add_child(name.clone(), Child::Directory(at));
         }
         self.places.insert(place.clone(), at);
         let (children, taken) = (Vec::new(), TakenNames::reserved(reserved));
@@ -340,6 +323,7 @@ impl Tree {
             started,
             members,
             children,
+            child_numbers: HashMap::new(),
             taken,
         });
         at
@@ -352,6 +336,12 @@ impl Tree {
         let directory = &mut self.directories[at];
         (directory.uid, directory.started) = (uid, started);
     }
+}
+
+/// Sorts paths in the order in which they get names: root's paths come first, then paths in
+/// ascending order of their numbers.
+pub fn sort_paths(paths: &mut [PathView]) {
+    paths.sort_by_key(|view| (view.path.uid != 0, view.path.number));
 }
 
 /// Returns the nodes that have no parent.

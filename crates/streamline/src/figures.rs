@@ -140,7 +140,7 @@ pub fn query_figures(client: &Client, limit: Duration) -> Result<Vec<PathFigures
     let replies = client.query_all(&numbers, &[COUNT, DESCRIBE], limit, |_, replies| {
         let mut replies = replies.into_iter();
         let mut next = || replies.next().unwrap_or_default();
-        let CountReply { counters } = next().deserialize_result()?;
+        let CountReply { counters, .. } = next().deserialize_result()?;
         let about: PathDescription = next().deserialize_result()?;
         Ok((counters, about))
     });

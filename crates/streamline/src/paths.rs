@@ -12,22 +12,29 @@ pub use member::protocol::{
 };
 pub use member::rights::user_name;
 pub use new_filter::{NewFilter, new_filter, with_arguments};
+pub use published::published_state;
 
 mod new_filter;
+mod published;
 pub mod rates;
 
 use crate::neighbors::NeighborFindings;
 use engine::doctor::neighbors::Neighbors;
 use engine::registry::MachineRegistry;
 use member::client::{COUNT, NODES};
-use member::protocol::{CountReply, Nodes, NodesReply};
+use member::protocol::{Count, Nodes, NodesReply};
+use member::varlink::Call;
 use pipeline::Registry as _;
 use pipeline::explain;
 use pipeline::graph::NodeId;
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Maximum number of nodes that are accepted from a path.
 const NODES_MAX: usize = 1 << 16;
+/// Number of times that the nodes of a path are read, if the path changes in between.
+const ATTEMPTS_MAX: usize = 4;
 
 /// A path in the daemon's registry, with its nodes.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -37,52 +44,83 @@ pub struct PathView {
     /// Text of the request that the path runs; empty if the path was not queried.
     pub line: String,
     /// Nodes of the path's plan; empty if the path was not queried or did not reply.
-    pub nodes: Vec<NodeDetails>,
+    pub nodes: Arc<Vec<NodeDetails>>,
+    /// Version of the text and the nodes, which differs after each change of the path. `None` if
+    /// the path was not queried or has none.
+    pub version: Option<u64>,
     /// True if the path belongs to the caller but did not reply in time.
     pub silent: bool,
 }
 
 /// Returns all paths visible to this user, with the nodes of those that the user may connect to.
-/// Paths that end during the query are omitted. Blocks for at most `limit` until the paths have
+/// Paths that end during the query are omitted. A path that has not changed since it was last
+/// queried, as one of `known`, keeps its nodes. Blocks for at most `limit` until the paths have
 /// replied.
-pub fn query_paths(client: &Client, limit: Duration) -> Result<Vec<PathView>, ClientError> {
+pub fn query_paths(
+    client: &Client,
+    known: &[PathView],
+    limit: Duration,
+) -> Result<Vec<PathView>, ClientError> {
     let listed = client.list_paths()?;
+    let known: HashMap<_, &PathView> =
+        known.iter().map(|view| ((view.path.number, view.path.started), view)).collect();
+    let known = |path: &Path| known.get(&(path.number, path.started)).copied();
     let open: Vec<&Path> = listed.iter().filter(|path| path.yours).collect();
-    let names: Vec<_> = open.iter().map(|path| (path.uid, path.number.to_string())).collect();
-    let mut replies = client.query_all(&names, &[NODES], limit, |to, replies| {
+    let call = |path: &&Path| {
+        let known = known(path).and_then(|view| view.version);
+        let call = Call::new(NODES, &Nodes { first: None, known });
+        (path.uid, (path.number.to_string(), vec![call]))
+    };
+    let calls: Vec<_> = open.iter().map(call).collect();
+    let mut replies = client.call_all(&calls, limit, |to, replies| {
         all_nodes(&to, replies.into_iter().next().unwrap_or_default().deserialize_result()?)
     });
     let mut replies = replies.drain(..);
     let view = |path: Path| {
         let reply = if path.yours { replies.next() } else { None };
-        let (line, nodes, silent) = match reply {
-            Some(Ok((line, nodes))) => (line, nodes, false),
-            Some(Err(ClientError::Timeout)) => (String::new(), Vec::new(), true),
+        let NodesReply { version, line, nodes, .. } = match reply {
+            Some(Ok(reply)) => reply,
+            Some(Err(ClientError::Timeout)) => {
+                return Some(PathView { path, silent: true, ..PathView::default() });
+            }
             Some(Err(_)) => return None,
-            None => Default::default(),
+            None => return Some(PathView { path, ..PathView::default() }),
         };
-        Some(PathView { path, line, nodes, silent })
+        let same = known(&path).filter(|known| version.is_some() && known.version == version);
+        Some(match same {
+            Some(known) => PathView { path, silent: false, ..known.clone() },
+            None => PathView { path, line, nodes: Arc::new(nodes), version, silent: false },
+        })
     };
     Ok(listed.into_iter().filter_map(view).collect())
 }
 
-/// Returns the request and all nodes of a path. `page` contains the first nodes.
-fn all_nodes(
-    to: &PathClient,
-    mut page: NodesReply,
-) -> Result<(String, Vec<NodeDetails>), ClientError> {
+/// Returns the request and all nodes of a path. `page` contains the first nodes. If the path
+/// changes in the meantime, begins anew, [`ATTEMPTS_MAX`] times at most.
+fn all_nodes(to: &PathClient, mut page: NodesReply) -> Result<NodesReply, ClientError> {
     let mut nodes = std::mem::take(&mut page.nodes);
-    while let Some(first) = page.next.filter(|next| *next == nodes.len() && *next < NODES_MAX) {
-        page = to.call(NODES, &Nodes { first: Some(first) })?;
-        nodes.append(&mut page.nodes);
+    let mut attempts = 1;
+    while let Some(next) = page.next.filter(|next| *next == nodes.len() && *next < NODES_MAX) {
+        let version = page.version;
+        page = to.call(NODES, &Nodes { first: Some(next), known: None })?;
+        if page.version == version {
+            nodes.append(&mut page.nodes);
+        } else if attempts == ATTEMPTS_MAX {
+            return Err(ClientError::Timeout);
+        } else {
+            attempts += 1;
+            page = to.call(NODES, &Nodes::default())?;
+            nodes = std::mem::take(&mut page.nodes);
+        }
     }
-    Ok((page.line, nodes))
+    Ok(NodesReply { nodes, ..page })
 }
 
 /// Returns the request that a path runs, and the details of its nodes. Blocks for at most
 /// [`member::client::CALL_TIMEOUT`] per call.
 pub fn node_details(to: &PathClient) -> Result<(String, Vec<NodeDetails>), ClientError> {
-    all_nodes(to, to.call(NODES, &Nodes::default())?)
+    let NodesReply { line, nodes, .. } = all_nodes(to, to.call(NODES, &Nodes::default())?)?;
+    Ok((line, nodes))
 }
 
 /// Returns the counters of these paths, given by number, in the same order. Blocks for at most
@@ -92,12 +130,27 @@ pub fn query_counters(
     numbers: &[(u32, u32)],
     limit: Duration,
 ) -> Vec<Result<Counters, ClientError>> {
-    let names: Vec<_> = numbers.iter().map(|(uid, number)| (*uid, number.to_string())).collect();
-    client.query_all(&names, &[COUNT], limit, |_, replies| {
-        let CountReply { counters } =
-            replies.into_iter().next().unwrap_or_default().deserialize_result()?;
-        Ok(counters)
-    })
+    let call = |(uid, number): &(u32, u32)| {
+        let call = Call::new(COUNT, &Count { first: Some(0) });
+        (*uid, (number.to_string(), vec![call]))
+    };
+    let calls: Vec<_> = numbers.iter().map(call).collect();
+    let mut counted = client.call_all(&calls, limit, |to, replies| {
+        let first = replies.into_iter().next().unwrap_or_default().deserialize_result()?;
+        to.all_counters(first)
+    });
+    for (of, (uid, number)) in counted.iter_mut().zip(numbers) {
+        if matches!(of, Err(ClientError::Refused(_))) {
+            // A path of an older version returns all counters at once.
+            let path = [(*uid, number.to_string())];
+            let mut replies = client.query_all(&path, &[COUNT], limit, |to, replies| {
+                let all = replies.into_iter().next().unwrap_or_default().deserialize_result()?;
+                to.all_counters(all)
+            });
+            *of = replies.pop().unwrap_or(Err(ClientError::Timeout));
+        }
+    }
+    counted
 }
 
 /// Returns the names of all filters, sources and sinks, sorted.

@@ -133,7 +133,7 @@ fn sample_paths(
     let name = |samples: &&mut PathSamples| (samples.path.uid, samples.path.number.to_string());
     let names: Vec<(u32, String)> = asked.iter().map(name).collect();
     let take = |_, replies: Vec<Reply>| {
-        let CountReply { counters } =
+        let CountReply { counters, .. } =
             replies.into_iter().next().unwrap_or_default().deserialize_result()?;
         Ok(counters)
     };

@@ -117,7 +117,7 @@ fn query_paths(client: &Client, names: &[(u32, String)]) -> Vec<Result<PathSpace
     client.query_all(names, &[COUNT, DESCRIBE], QUERY_TIMEOUT, |to, replies| {
         let mut replies = replies.into_iter();
         let mut next = || replies.next().unwrap_or_default();
-        let CountReply { counters } = next().deserialize_result()?;
+        let CountReply { counters, .. } = next().deserialize_result()?;
         Ok(path_spaces(next().deserialize_result()?, to.uid(), counters))
     })
 }

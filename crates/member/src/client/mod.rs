@@ -181,22 +181,35 @@ impl Client {
         limit: Duration,
         take: impl Fn(PathClient, Vec<Reply>) -> Result<R, ClientError>,
     ) -> Vec<Result<R, ClientError>> {
+        let calls: Vec<Call> =
+            methods.iter().map(|method| Call::new(method, &NoParameters {})).collect();
+        let each = |(uid, path): &(u32, String)| (*uid, (path.clone(), calls.clone()));
+        self.call_all(&Vec::from_iter(paths.iter().map(each)), limit, take)
+    }
+
+    /// Queries many paths like [`query_all`](Self::query_all), each with calls of its own.
+    pub fn call_all<R>(
+        &self,
+        paths: &[(u32, (String, Vec<Call>))],
+        limit: Duration,
+        take: impl Fn(PathClient, Vec<Reply>) -> Result<R, ClientError>,
+    ) -> Vec<Result<R, ClientError>> {
         let deadline = Instant::now() + limit;
-        let begin = |path: &String| {
+        let begin = |(path, calls): &(String, Vec<Call>)| {
             let left = deadline.saturating_duration_since(Instant::now());
             self.caller.set_timeout(left).map_err(Err)?;
             let to = self.connect(path).map_err(Err)?;
-            for method in methods {
-                to.caller.send(&Call::new(method, &NoParameters {}), &[]).map_err(Err)?;
+            for call in calls {
+                to.caller.send(call, &[]).map_err(Err)?;
             }
             Ok(PendingReplies { to, replies: Vec::new() })
         };
-        let next = |_: &String, mut asked: PendingReplies| {
+        let next = |(_, calls): &(String, Vec<Call>), mut asked: PendingReplies| {
             match asked.to.caller.reply() {
                 Err(error) => return ControlFlow::Break(Err(asked.to.hangup_as_end(error))),
                 Ok((reply, _)) => asked.replies.push(reply),
             }
-            match asked.replies.len() < methods.len() {
+            match asked.replies.len() < calls.len() {
                 true => ControlFlow::Continue(asked),
                 false => ControlFlow::Break(take(asked.to, asked.replies)),
             }

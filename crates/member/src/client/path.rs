@@ -3,7 +3,7 @@
 use super::caller::{CALL_TIMEOUT, Caller, LONG_TIMEOUT};
 use super::error::ClientError;
 use crate::protocol::{
-    Change, ChangeReply, CommitSubtree, CountReply, Counters, Follow, NoParameters,
+    Change, ChangeReply, CommitSubtree, Count, CountReply, Counters, Follow, NoParameters,
     PathDescription, PathUpdate, TakeSubtree, Tap, TapReport, TapStart, WriteTo,
 };
 use crate::varlink::{Call, MESSAGE_MAX, MessageError};
@@ -69,7 +69,22 @@ impl PathClient {
 
     /// Returns the path's counters.
     pub fn counters(&self) -> Result<Counters, ClientError> {
-        let CountReply { counters } = self.call(COUNT, &NoParameters {})?;
+        match self.call(COUNT, &Count { first: Some(0) }) {
+            // A path of an older version returns all counters at once.
+            Err(ClientError::Refused(_)) => self.all_counters(self.call(COUNT, &Count::default())?),
+            first => self.all_counters(first?),
+        }
+    }
+
+    /// Returns all counters, of which `first` contains the first.
+    pub fn all_counters(&self, first: CountReply) -> Result<Counters, ClientError> {
+        let CountReply { mut counters, mut next } = first;
+        while let Some(at) = next.filter(|at| *at == counters.filters.len() + counters.edges.len())
+        {
+            let page: CountReply = self.call(COUNT, &Count { first: Some(at) })?;
+            counters.append(page.counters);
+            next = page.next;
+        }
         Ok(counters)
     }
 

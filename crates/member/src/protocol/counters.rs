@@ -26,6 +26,18 @@ pub struct Counters {
     pub latency: Option<Latency>,
 }
 
+impl Counters {
+    /// Appends the next page of counters to those of the first page.
+    pub fn append(&mut self, mut page: Self) {
+        if self.filters.is_empty() {
+            *self = page;
+        } else {
+            self.filters.append(&mut page.filters);
+            self.edges.append(&mut page.edges);
+        }
+    }
+}
+
 /// The counters of a source.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Source {
@@ -132,11 +144,24 @@ pub struct Space {
     pub late: Option<String>,
 }
 
+/// Parameters of `Count`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Count {
+    /// Index of the first filter or edge to return; 0 reads the counters, and another index returns
+    /// more of what was read last. `None` for all counters in one reply.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first: Option<usize>,
+}
+
 /// Reply to `Count`.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct CountReply {
-    /// Counters so far.
+    /// Counters so far; after the first reply, only those of filters and edges.
     pub counters: Counters,
+    /// Index with which to call again, or `None` if there are no more filters and edges.
+    #[serde(default)]
+    pub next: Option<usize>,
 }
 
 /// Parameters of `Follow`.

@@ -14,7 +14,7 @@ pub use control::{
     TapStart, WriteTo,
 };
 pub use counters::{
-    CountReply, Counters, Edge, Ended, Filter, Follow, Loss, PathUpdate, Source, Space,
+    Count, CountReply, Counters, Edge, Ended, Filter, Follow, Loss, PathUpdate, Source, Space,
 };
 pub use kernel::{
     Attach, AttachReply, CarriedStep, KernelProgram, KernelPrograms, KernelRequest, KernelRing,

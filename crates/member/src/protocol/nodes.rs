@@ -8,12 +8,18 @@ use serde::{Deserialize, Serialize};
 pub struct Nodes {
     /// Index of the first node to return, by default 0.
     pub first: Option<usize>,
+    /// Version of the nodes that the caller knows. If it is current, the reply has no nodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub known: Option<u64>,
 }
 
 /// Reply to `Nodes`: consecutive nodes of the path's plan, as many as fit into a reply.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct NodesReply {
-    /// Text of the request that the path runs.
+    /// Version of the nodes and of the text, which is unique on this machine. It differs after
+    /// each change. `None` if the path has no plan to describe.
+    pub version: Option<u64>,
+    /// Text of the request that the path runs; empty if the caller knows the version.
     pub line: String,
     /// Nodes in the order of the plan.
     pub nodes: Vec<NodeDetails>,

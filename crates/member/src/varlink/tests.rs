@@ -105,9 +105,9 @@ fn field_names<T: Serialize>(value: &T) -> Vec<String> {
 #[test]
 fn interface_files_match_the_types() {
     use protocol::{
-        About, Amount, Argument, Attach, AttachReply, CarriedStep, ConnectReply, Counters, Edge,
-        Ended, Filter, Follow, KernelProgram, KernelPrograms, KernelRequest, KernelRing,
-        KernelStep, Link, Loss, Node, NodeArc, NodeDetails, Nodes, NodesReply, Path,
+        About, Amount, Argument, Attach, AttachReply, CarriedStep, ConnectReply, Count, CountReply,
+        Counters, Edge, Ended, Filter, Follow, KernelProgram, KernelPrograms, KernelRequest,
+        KernelRing, KernelStep, Link, Loss, Node, NodeArc, NodeDetails, Nodes, NodesReply, Path,
         PathDescription, PathUpdate, Permissions, Quota, Register, Replacement, Source, Space,
     };
     let (none, amount) = (String::new, Amount::default);
@@ -188,8 +188,10 @@ fn interface_files_match_the_types() {
         ("type Argument", field_names(&Argument::default())),
         ("type NodeArc", field_names(&NodeArc::default())),
         ("type NodeDetails", field_names(&NodeDetails::default())),
-        ("method Nodes", field_names(&Nodes::default())),
-        ("method Nodes(first: ?int) ->", field_names(&NodesReply::default())),
+        ("method Nodes", field_names(&Nodes { known: Some(0), ..Nodes::default() })),
+        ("method Nodes(first: ?int, known: ?int) ->", field_names(&NodesReply::default())),
+        ("method Count", field_names(&Count { first: Some(0) })),
+        ("method Count(first: ?int) ->", field_names(&CountReply::default())),
         ("type Node", field_names(&Node { name: none(), space: none(), copies: Vec::new() })),
         ("type Link", field_names(&link)),
         ("type Ended", field_names(&Ended::default())),

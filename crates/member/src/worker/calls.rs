@@ -1,11 +1,11 @@
 //! Implementation of the methods of the interface `io.streamline.path`.
 
-use super::nodes::describe_nodes;
+use super::nodes::DescribedNodes;
 use super::path::PathInfo;
 use super::service::{COUNTERS_TIMEOUT, Service, UpdateSchedule};
 use super::{counters, spaces, taps};
 use crate::faults;
-use crate::protocol::{Change, ChangeReply, CountReply, Follow, NoParameters, Nodes};
+use crate::protocol::{Change, ChangeReply, Count, CountReply, Follow, NoParameters, Nodes};
 use crate::varlink::{Call, Fault, Reply, interface};
 use engine::registry::MachineRegistry;
 use pipeline::binding::SpaceBinding;
@@ -37,16 +37,21 @@ impl Service {
                 single_reply(&self.about)
             }
             "Nodes" => {
-                let Nodes { first } = call.deserialize_parameters()?;
+                let wanted: Nodes = call.deserialize_parameters()?;
                 self.refresh_plan();
-                let (plan, live) = (self.path.plan.as_ref(), self.lives.first());
-                let first = first.unwrap_or_default();
-                let page = plan.map(|plan| describe_nodes(plan, live, &self.path.line, first));
-                single_reply(&page.unwrap_or_default())
+                if let Some(plan) = &self.path.plan {
+                    let (known, live) = (&mut self.described, self.lives.first());
+                    DescribedNodes::update(known, plan, live, &self.path.line);
+                }
+                let described = self.described.as_ref();
+                single_reply(&described.map(|known| known.page(wanted)).unwrap_or_default())
             }
             "Count" => {
-                let NoParameters {} = call.deserialize_parameters()?;
-                single_reply(&CountReply { counters: self.current_counters() })
+                let Count { first } = call.deserialize_parameters()?;
+                single_reply(&match first {
+                    None => CountReply { counters: self.current_counters(), next: None },
+                    Some(first) => self.counters_page(id, first),
+                })
             }
             "Change" => {
                 self.check_caller_waits(id)?;
@@ -189,6 +194,7 @@ impl Service {
         (self.about.nodes, self.about.links) = (now.nodes.clone(), now.links.clone());
         (self.path.nodes, self.path.links) = (now.nodes, now.links);
         self.path.plan = now.plan;
+        self.described = None;
     }
 
     /// Refreshes the recorded placement if the path has changed it automatically.
@@ -201,6 +207,19 @@ impl Service {
         if let Some(plan) = live.plan() {
             self.set_plan(&plan);
         }
+    }
+
+    /// Returns counters from index `first` on. Index 0 reads them. They are kept until the client has
+    /// got all, so that all pages are from one moment.
+    fn counters_page(&mut self, id: u64, first: usize) -> CountReply {
+        let current = if first == 0 { Some(self.current_counters()) } else { None };
+        let Some(client) = self.clients.get_mut(&id) else { return CountReply::default() };
+        let Some(all) = current.or_else(|| client.counted.take()) else {
+            return CountReply::default();
+        };
+        let page = counters::counters_page(&all, first);
+        client.counted = page.next.is_some().then_some(all);
+        page
     }
 
     pub(super) fn current_counters(&mut self) -> crate::protocol::Counters {

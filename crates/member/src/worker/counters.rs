@@ -2,9 +2,10 @@
 
 use super::path::WorkerGroup;
 use super::spaces;
-use crate::protocol::{Counters, Edge, Filter, Link, Loss, Node, Source};
+use crate::protocol::{CountReply, Counters, Edge, Filter, Link, Loss, Node, Source};
 use engine::live::Live;
 use runtime::ledger::{DropReason, Ledger, NodeName};
+use serde::Serialize;
 use std::time::Duration;
 
 /// Collects the counters of a path's connected components. Blocks for at most `limit` for each
@@ -91,4 +92,95 @@ fn add_ledger(counters: &mut Counters, ledger: &Ledger, nodes: &[Node]) {
 
 fn to_loss(why: DropReason, blocks: Option<u64>) -> Loss {
     Loss { why: why.to_string(), blocks }
+}
+
+/// Maximum length of the filters and edges in one reply, in bytes. The rest of a reply has room for
+/// sources, spaces and changes.
+const PAGE_MAX: usize = 96 << 10;
+
+/// Returns as many filters, and edges after them, as fit into a reply, starting at index `first`.
+/// The page from index 0 contains everything else.
+pub(super) fn counters_page(all: &Counters, first: usize) -> CountReply {
+    let mut page = Counters::default();
+    if first == 0 {
+        page.elapsed_ns = all.elapsed_ns;
+        page.sources.clone_from(&all.sources);
+        page.spaces.clone_from(&all.spaces);
+        page.adapted.clone_from(&all.adapted);
+        page.latency.clone_from(&all.latency);
+    }
+    let mut room = PAGE_MAX;
+    page.filters = take_while_fits(all.filters.get(first..).unwrap_or_default(), &mut room);
+    let mut next = first + page.filters.len();
+    if let Some(edge) = next.checked_sub(all.filters.len()) {
+        page.edges = take_while_fits(all.edges.get(edge..).unwrap_or_default(), &mut room);
+        next += page.edges.len();
+    }
+    let next = (next < all.filters.len() + all.edges.len()).then_some(next);
+    CountReply { counters: page, next }
+}
+
+/// Returns the first items that fit into `room` bytes, and reduces the room by their length. An
+/// item that is longer than a page fits into an empty one.
+fn take_while_fits<T: Clone + Serialize>(items: &[T], room: &mut usize) -> Vec<T> {
+    let fits = |item: &&T| {
+        let length = serde_json::to_string(item).map_or(0, |text| text.len()).min(PAGE_MAX);
+        let left = room.checked_sub(length);
+        *room = left.unwrap_or(0);
+        left.is_some()
+    };
+    items.iter().take_while(fits).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::Amount;
+
+    #[test]
+    fn f6_counters_of_many_filters_are_whole_over_all_pages() {
+        let amount = Amount::default;
+        let filter = |node| Filter {
+            node,
+            name: format!("count#{node}"),
+            taken: amount(),
+            made: amount(),
+            passed: amount(),
+            unselected: amount(),
+            consumed: amount(),
+            held: amount(),
+            lost: Vec::new(),
+            calls: 0,
+            busy_ns: 0,
+            ring: None,
+        };
+        let edge = |edge| Edge {
+            edge,
+            from: "count".to_owned(),
+            to: "count".to_owned(),
+            kind: "call".to_owned(),
+            put: amount(),
+            taken: amount(),
+            resident: amount(),
+            lost: Vec::new(),
+            size: None,
+        };
+        let all = Counters {
+            elapsed_ns: 7,
+            filters: (0..3000).map(filter).collect(),
+            edges: (0..3000).map(edge).collect(),
+            adapted: vec!["moved".to_owned()],
+            ..Counters::default()
+        };
+        let (mut read, mut pages, mut next) = (Counters::default(), 0, Some(0));
+        while let Some(first) = next {
+            let page = counters_page(&all, first);
+            assert!(serde_json::to_string(&page).unwrap().len() < crate::varlink::REPLY_MAX);
+            next = page.next;
+            read.append(page.counters);
+            pages += 1;
+        }
+        assert_eq!(read, all);
+        assert!(pages > 5, "{pages}");
+    }
 }

@@ -1,6 +1,6 @@
 //! Nodes of a plan in the types of the protocol.
 
-use crate::protocol::{Argument, NodeArc, NodeDetails, NodesReply};
+use crate::protocol::{Argument, NodeArc, NodeDetails, Nodes, NodesReply};
 use engine::live::Live;
 use pipeline::explain::{self, ArgumentFacts};
 use pipeline::plan::{Candidate, Plan};
@@ -10,29 +10,60 @@ use pipeline::plan::{Candidate, Plan};
 /// [`LINE_MAX`](crate::protocol::LINE_MAX).
 const PAGE_MAX: usize = 128 << 10;
 
-/// Describes the nodes of the plan that a path runs, starting at index `first`. Returns as many
-/// nodes as fit into a reply.
-pub(super) fn describe_nodes(
-    plan: &Plan,
-    live: Option<&Live>,
-    line: &str,
-    first: usize,
-) -> NodesReply {
-    let names = explain::unique_names(&plan.graph);
-    let numbers = live.map(Live::node_numbers).unwrap_or_default();
-    let (mut nodes, mut length) = (Vec::new(), 0);
-    for (at, name) in names.into_iter().enumerate().skip(first) {
-        let id = numbers.get(at).map(|number| *number as u64);
-        let node = NodeDetails { id, ..describe_node(plan, at, name) };
-        length += serde_json::to_string(&node).map_or(0, |text| text.len());
-        if length > PAGE_MAX && !nodes.is_empty() {
-            break;
+/// The nodes of a path as they are described to clients. They are kept until they change, because
+/// clients that show a path ask again and again.
+#[derive(Debug)]
+pub(super) struct DescribedNodes {
+    version: u64,
+    line: String,
+    /// Number of each node, which the node keeps through changes.
+    numbers: Vec<usize>,
+    nodes: Vec<NodeDetails>,
+}
+
+impl DescribedNodes {
+    /// Describes the nodes of a plan, unless `known` describes them already.
+    pub(super) fn update(known: &mut Option<Self>, plan: &Plan, live: Option<&Live>, line: &str) {
+        let numbers = live.map(Live::node_numbers).unwrap_or_default();
+        if known.as_ref().is_some_and(|known| known.line == line && known.numbers == numbers) {
+            return;
         }
-        nodes.push(node);
+        let names = explain::unique_names(&plan.graph).into_iter().enumerate();
+        let nodes = names.map(|(at, name)| {
+            let id = numbers.get(at).map(|number| *number as u64);
+            NodeDetails { id, ..describe_node(plan, at, name) }
+        });
+        let (nodes, line) = (nodes.collect(), line.to_owned());
+        *known = Some(Self { version: next_version(), line, numbers, nodes });
     }
-    let next = first + nodes.len();
-    let next = (next < plan.graph.nodes.len()).then_some(next);
-    NodesReply { line: line.to_owned(), nodes, next }
+
+    /// Returns as many nodes as fit into a reply, starting at index `first`, or none if the caller
+    /// knows this version.
+    pub(super) fn page(&self, wanted: Nodes) -> NodesReply {
+        let version = Some(self.version);
+        if wanted.known == version {
+            return NodesReply { version, ..NodesReply::default() };
+        }
+        let first = wanted.first.unwrap_or_default();
+        let (mut nodes, mut length) = (Vec::new(), 0);
+        for node in self.nodes.iter().skip(first) {
+            length += serde_json::to_string(node).map_or(0, |text| text.len());
+            if length > PAGE_MAX && !nodes.is_empty() {
+                break;
+            }
+            nodes.push(node.clone());
+        }
+        let next = first + nodes.len();
+        let next = (next < self.nodes.len()).then_some(next);
+        NodesReply { version, line: self.line.clone(), nodes, next }
+    }
+}
+
+/// Returns a version that no process of this machine has used: a moment of this process. The number
+/// fits into a signed integer.
+fn next_version() -> u64 {
+    let process = u64::from(std::process::id()) << 40;
+    (process ^ sys::clock::monotonic()) & (i64::MAX as u64)
 }
 
 fn describe_node(plan: &Plan, at: usize, name: String) -> NodeDetails {

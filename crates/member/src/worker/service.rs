@@ -1,10 +1,11 @@
 //! The thread that serves the clients of a path: its event loop and its connections.
 
+use super::nodes::DescribedNodes;
 use super::path::PathInfo;
 use super::registration::{Registration, SEARCH_INTERVAL, Shared};
 use crate::client::Client;
 use crate::connection::{Connection, Received};
-use crate::protocol::{Admit, Ended, PathDescription, PathUpdate};
+use crate::protocol::{Admit, Counters, Ended, PathDescription, PathUpdate};
 use crate::varlink::{Call, Fault, REPLY_MAX, Reply};
 use engine::live::Live;
 use std::collections::BTreeMap;
@@ -23,6 +24,8 @@ pub(super) struct Service {
     pub(super) about: PathDescription,
     /// Value of the path's change counter when `about` was written.
     pub(super) changes: u64,
+    /// The nodes of the plan as they were last described to a client.
+    pub(super) described: Option<DescribedNodes>,
     pub(super) lives: Vec<Live>,
     watcher: Watcher,
     /// Registration with a daemon, or `None` while no daemon is found.
@@ -43,6 +46,8 @@ pub(super) struct Service {
 pub(super) struct AdmittedClient {
     pub(super) connection: Connection,
     pub(super) schedule: Option<UpdateSchedule>,
+    /// Counters that the client has begun to read.
+    pub(super) counted: Option<Counters>,
     /// Tap of this client; it ends with the connection.
     pub(super) tap: Option<runtime::space::tap::Tap>,
 }
@@ -88,6 +93,7 @@ impl Service {
             path,
             about,
             changes: 0,
+            described: None,
             lives,
             watcher,
             registration: None,
@@ -164,7 +170,8 @@ impl Service {
         self.next += 1;
         let connection = Connection::new(socket, Framing::Packets);
         self.watcher.watch(&connection, id, Interest::Read)?;
-        self.clients.insert(id, AdmittedClient { connection, schedule: None, tap: None });
+        self.clients
+            .insert(id, AdmittedClient { connection, schedule: None, counted: None, tap: None });
         Ok(())
     }
 

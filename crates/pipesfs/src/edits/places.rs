@@ -42,6 +42,7 @@ impl Tree {
             Part::Config => Some("config".to_owned()),
             Part::Stats => Some("stats".to_owned()),
             Part::Dropped => Some("stats/dropped".to_owned()),
+            Part::State => Some("state".to_owned()),
             Part::Streams => Some(".streams".to_owned()),
             _ => None,
         });

@@ -36,9 +36,9 @@ fn tree() -> Tree {
         node(4, "discard", "discard", &[]),
         node(5, "inspect", "inspect", &[]),
     ];
-    let web = PathView { path: path(1, "web"), nodes, ..PathView::default() };
+    let web = PathView { path: path(1, "web"), nodes: nodes.into(), ..PathView::default() };
     let nodes = vec![node(1, "stream", "stream", &[(1, "")]), node(2, "discard", "discard", &[])];
-    let clean = PathView { path: path(2, "clean"), nodes, ..PathView::default() };
+    let clean = PathView { path: path(2, "clean"), nodes: nodes.into(), ..PathView::default() };
     Tree::new(vec![web, clean])
 }
 

@@ -5,7 +5,7 @@ use crate::content::{self, CountersByPath};
 use crate::entries::{Entry, Key, ObjectKind, Part, Text};
 use crate::mount::Others;
 use crate::protocol::{Attributes, DirectoryBuffer, EntryTimes, Header, errno};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{CURRENT, Snapshot};
 use crate::tree::{DirectoryId, Tree};
 use std::sync::Arc;
 use sys::net::RouteSocket;
@@ -25,7 +25,7 @@ impl Server {
     pub(super) fn lookup(&self, header: &Header, name: &str) -> Result<Outcome, i32> {
         let parent = self.key(header.inode)?;
         let snapshot = self.snapshots.latest();
-        let names = self.names(&snapshot, &parent);
+        let names = self.names(&snapshot, &parent, header.uid)?;
         let key = snapshot.tree.lookup(&parent, name, &names).ok_or(errno::ENOENT)?;
         let inode = lock(&self.inodes).reference(&key);
         self.attributes(&key, inode).map(Outcome::Entry).inspect_err(|_| {
@@ -95,7 +95,7 @@ impl Server {
     pub(super) fn open_directory(&self, header: &Header) -> Result<Outcome, i32> {
         let key = self.key(header.inode)?;
         let snapshot = self.snapshots.latest();
-        let names = self.names(&snapshot, &key);
+        let names = self.names(&snapshot, &key, header.uid)?;
         let entries = snapshot.tree.entries(&key, &names).ok_or(errno::ENOENT)?;
         let is_listed = |entry: &Entry| self.is_listed(&snapshot.tree, &entry.key, header.uid);
         let entries =
@@ -161,11 +161,10 @@ impl Server {
 
     /// Returns the names in a listing that are unknown to the tree: reasons for losses, and
     /// interfaces.
-    fn names(&self, snapshot: &Snapshot, key: &Key) -> Vec<String> {
-        match (&key.part, &key.place) {
+    fn names(&self, snapshot: &Snapshot, key: &Key, uid: u32) -> Result<Vec<String>, i32> {
+        Ok(match (&key.part, &key.place) {
             (Part::Dropped, _) => {
-                let paths = content::counted_paths(&snapshot.tree, &key.place);
-                let counters = self.snapshots.counters(&paths);
+                let counters = self.counters((&snapshot.tree, key), CURRENT, uid)?;
                 content::losses(&snapshot.tree, key, &counters).into_keys().collect()
             }
             (Part::Whole, DirectoryId::Machine) => {
@@ -173,6 +172,6 @@ impl Server {
                 links.unwrap_or_default().into_iter().map(|one| one.name).collect()
             }
             _ => Vec::new(),
-        }
+        })
     }
 }

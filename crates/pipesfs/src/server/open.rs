@@ -4,11 +4,13 @@ use super::{Handle, Outcome, Server, lock};
 use crate::content::{self, CountersByPath};
 use crate::entries::{Key, Part, Stream, Text};
 use crate::protocol::{Header, O_ACCMODE, Operation, Request, errno};
+use crate::snapshot::{COUNTERS_CURRENT, CURRENT, REPLY_LIMIT};
 use crate::streams::StreamOrigin;
 use crate::totals::Totals;
 use crate::tree::{DirectoryId, Member, Tree};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 use streamline::paths::{self, ClientError, PathClient, Tap};
 
 /// Makes the kernel forward every read instead of caching (`FOPEN_DIRECT_IO`). A file position may
@@ -22,10 +24,15 @@ impl Server {
     /// Returns true if a request queries paths even if the snapshot is current.
     pub(super) fn asks(&self, request: &Request) -> bool {
         let key = || lock(&self.inodes).key(request.header.inode);
-        let counts = |key: Key| match key.part {
-            Part::Dropped | Part::Stream(_) | Part::Events => true,
-            Part::Text(Text::Others) => true,
-            Part::Text(text) => text.is_counter(),
+        let are_known = |key: &Key, age| {
+            let paths = content::counted_paths(&self.snapshots.latest().tree, &key.place);
+            self.snapshots.has_counters(&paths, age)
+        };
+        let counts = |key: Key| match &key.part {
+            Part::Stream(_) | Part::Events => true,
+            Part::Text(Text::Others | Text::NsPerBlock | Text::State(_)) => true,
+            Part::Dropped => !are_known(&key, CURRENT),
+            Part::Text(text) => text.is_counter() && !are_known(&key, COUNTERS_CURRENT),
             _ => false,
         };
         match request.operation {
@@ -131,7 +138,6 @@ impl Server {
     fn text(&self, key: &Key, text: &Text, uid: u32) -> Result<String, i32> {
         let snapshot = self.snapshots.latest();
         let tree = &snapshot.tree;
-        let counted = || content::counted_paths(tree, &key.place);
         match text {
             Text::Error => Ok(self.failures.line(uid)),
             Text::Read => Ok(format!("{}\n", self.totals.read_and_written(&key.place).0)),
@@ -140,6 +146,13 @@ impl Server {
                 let DirectoryId::Interface(name) = &key.place else { return Err(errno::ENOENT) };
                 Ok(paths::others_at(name))
             }
+            Text::State(name) => {
+                let owner = tree.directory(&key.place).ok_or(errno::ENOENT)?.uid;
+                paths::published_state(owner, name, REPLY_LIMIT).map_err(|why| {
+                    let directory = tree.path_to(key);
+                    self.fail(uid, errno::EIO, format!("{directory}/state/{name}: {why}"))
+                })
+            }
             Text::Readme if snapshot.failure.is_some() => {
                 let why = snapshot.failure.as_deref().unwrap_or_default();
                 let text = content::text(tree, key, &CountersByPath::new()).unwrap_or_default();
@@ -147,9 +160,30 @@ impl Server {
             }
             Text::NsPerBlock => self.time_per_block(tree, key),
             text if text.is_counter() => {
-                content::text(tree, key, &self.snapshots.counters(&counted())).ok_or(errno::ENOENT)
+                let counters = self.counters((tree, key), COUNTERS_CURRENT, uid)?;
+                content::text(tree, key, &counters).ok_or(errno::ENOENT)
             }
             _ => content::text(tree, key, &CountersByPath::new()).ok_or(errno::ENOENT),
+        }
+    }
+
+    /// Returns the counters of the paths of a directory, which are at most `age` old. Fails if a
+    /// path does not return them, because without them sums would be wrong.
+    pub(super) fn counters(
+        &self,
+        (tree, key): (&Tree, &Key),
+        age: Duration,
+        uid: u32,
+    ) -> Result<CountersByPath, i32> {
+        let wanted = content::counted_paths(tree, &key.place);
+        let counters = self.snapshots.counters(&wanted, age);
+        match wanted.iter().find(|(_, number)| !counters.contains_key(number)) {
+            None => Ok(counters),
+            Some((_, number)) => {
+                let directory = tree.path_to(key);
+                let why = format!("{directory}: path {number} does not return its counters");
+                Err(self.fail(uid, errno::EIO, why))
+            }
         }
     }
 

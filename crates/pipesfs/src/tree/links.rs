@@ -34,7 +34,7 @@ impl Tree {
         let node = self.node(to)?;
         let (name, number) = (node_name(node), id(node, to));
         let name = self.take_name(here, &name, number);
-        self.directories[here].children.push((name, Child::Link(target)));
+        self.directories[here].add_child(name, Child::Link(target));
         Some(())
     }
 
