@@ -51,6 +51,16 @@ impl LinkType {
         NAMES.iter().find(|(link, _)| *link == self).map(|(_, name)| *name)
     }
 
+    /// Returns the type of a capture file for frames of this type. A file of raw IP takes IPv4 and
+    /// IPv6.
+    #[must_use]
+    pub const fn in_file(self) -> Self {
+        match self {
+            Self::IPV4 | Self::IPV6 => Self::RAW,
+            other => other,
+        }
+    }
+
     /// Returns the longest record that libpcap accepts for this link type, in bytes.
     pub const fn record_max(self) -> u32 {
         match self.0 {

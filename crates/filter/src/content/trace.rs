@@ -133,7 +133,8 @@ impl SessionCapture {
         context: BlockMetadata,
         cx: &mut StreamContext<'_, 'a>,
     ) {
-        let link = u32::from(block.marks.link) + 1;
+        let file_link = LinkType(block.marks.link).in_file();
+        let link = u32::from(file_link.0) + 1;
         let frame = block.entry().frame().with_class(Class::NONE);
         if self.link_plus_one != 0 && self.link_plus_one != link {
             return cx.drop(block, OTHER_LINK_TYPE);
@@ -142,7 +143,7 @@ impl SessionCapture {
             cx.count(REPEATED, 1);
             return cx.consume(block);
         }
-        let header = write::file_header(LinkType(block.marks.link));
+        let header = write::file_header(file_link);
         let header: &[u8] = if self.link_plus_one == 0 { &header } else { &[] };
         let bytes = block.frame;
         let bytes = bytes.get(..write::SNAP_LENGTH as usize).unwrap_or(bytes);

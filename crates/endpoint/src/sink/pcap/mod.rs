@@ -152,7 +152,7 @@ impl Sink for Pcap {
 
 impl Pcap {
     fn check_link_type(&mut self, block: &Block<'_>) -> Result<(), Failure> {
-        let link = LinkType(block.marks.link);
+        let link = LinkType(block.marks.link).in_file();
         match self.link {
             None => {
                 self.write_header(link);
@@ -282,6 +282,19 @@ pub(crate) mod tests {
         assert_eq!(failure, format!("cannot write {path}: {expected}"));
         assert_eq!(sink.amount_written(), Some(Amount { blocks: 1, bytes: 5 }));
         assert_eq!(read_capture(&path).len(), 1);
+    }
+
+    #[test]
+    fn raw_ip_of_both_versions_shares_a_file() {
+        let dir = TempDir::new();
+        let path = dir.path("ip.pcap");
+        let mut sink = pcap_sink(&path).unwrap();
+        let raw = |link: LinkType, bytes| block_over(Marks::frame(link.0, 2, 2), bytes);
+        let batch = [raw(LinkType::IPV4, b"\x45\x00"), raw(LinkType::IPV6, b"\x60\x00")];
+        sink.consume(&batch_of(&batch), 0).unwrap();
+        sink.finish().unwrap();
+        let links: Vec<u16> = read_capture(&path).iter().map(|packet| packet.2).collect();
+        assert_eq!(links, [LinkType::RAW.0; 2]);
     }
 
     #[test]

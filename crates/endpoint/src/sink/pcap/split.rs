@@ -86,7 +86,7 @@ impl SplitPcap {
     }
 
     fn append_frame(&mut self, file: &mut OutputFile, block: &Block<'_>) -> Result<(), Failure> {
-        let link = LinkType(block.marks.link);
+        let link = LinkType(block.marks.link).in_file();
         self.record.clear();
         match file.link.replace(link) {
             None => self.record.extend_from_slice(&write::file_header(link)),
