@@ -4,13 +4,14 @@ use super::counting::CountingSink;
 use super::drop::DROP;
 use super::redirect::{REDIRECT, REFUSED};
 use crate::Sink;
-use filter::{Amount, Description, Report};
+use filter::{Amount, Arguments, Description, Report};
 
 /// Returns a stand-in for the sink with this description. It reports the amount that the kernel has
-/// consumed. `refused` is the amount that the kernel has not sent.
+/// consumed. `refused` is the number of frames that the kernel has not sent.
 #[must_use]
 pub fn offloaded_sink(
     description: &Description,
+    arguments: &Arguments,
     taken: Amount,
     refused: u64,
 ) -> (Box<dyn Sink>, Report) {
@@ -26,7 +27,13 @@ pub fn offloaded_sink(
     sink.refused = (refused > 0).then(|| (REFUSED.into(), Amount { blocks: refused, bytes: 0 }));
     let first = if sends { "sent by the kernel" } else { "blocks" };
     let rows = [(first, sink.consumed.blocks), ("bytes", sink.consumed.bytes)];
-    (Box::new(sink), Report::from_rows(rows))
+    let mut report = Report::from_rows(rows);
+    if let (true, Some(interface)) = (sends, arguments.text("interface")) {
+        // The words of the same sink in a thread, so that the report adds both counts.
+        let sent = format!("sent through {interface}");
+        report = report.with_delivered(sink.consumed.blocks, "frame", sent);
+    }
+    (Box::new(sink), report)
 }
 
 #[cfg(test)]
@@ -34,22 +41,25 @@ mod tests {
     use super::*;
     use crate::DropReason;
     use crate::sink::discard::DISCARD;
+    use crate::testing::checked_arguments;
 
     #[test]
     fn offloaded_sinks_report_written_and_dropped_blocks() {
         let taken = Amount { blocks: 3, bytes: 5 };
-        let (sink, report) = offloaded_sink(&DROP, taken, 0);
+        let (sink, report) = offloaded_sink(&DROP, &Arguments::default(), taken, 0);
         assert_eq!(sink.drops_by_reason(), [(DropReason::ByRequest, taken)]);
         assert_eq!((sink.amount_written(), report.rows.len()), (Some(Amount::default()), 0));
-        let (sink, report) = offloaded_sink(&DISCARD, taken, 0);
+        let (sink, report) = offloaded_sink(&DISCARD, &Arguments::default(), taken, 0);
         assert_eq!((sink.amount_written(), sink.drops_by_reason().len()), (Some(taken), 0));
         assert_eq!(report.rows, [("blocks".to_owned(), 3), ("bytes".to_owned(), 5)]);
-        let (sink, report) = offloaded_sink(&REDIRECT, taken, 2);
+        let arguments = checked_arguments(&REDIRECT, &[("interface", "eth1")]);
+        let (sink, report) = offloaded_sink(&REDIRECT, &arguments, taken, 2);
         assert_eq!(sink.amount_written().map(|sent| sent.blocks), Some(1));
         assert_eq!(
             sink.drops_by_reason(),
             [("refused by the kernel".into(), Amount { blocks: 2, bytes: 0 })]
         );
         assert_eq!(report.rows.first(), Some(&("sent by the kernel".to_owned(), 1)));
+        assert_eq!((report.outputs[0].count, &*report.outputs[0].done), (1, "sent through eth1"));
     }
 }

@@ -204,7 +204,7 @@ impl Generation {
         let part = match (is_sink, description.user) {
             (true, _) => {
                 let refused = ended.counted.reason_count(step, REFUSED_COUNTER);
-                let (sink, report) = offloaded_sink(description, taken, refused);
+                let (sink, report) = offloaded_sink(description, &used.arguments, taken, refused);
                 written = sink.amount_written().unwrap_or_default();
                 Operator::Sink(SinkOperator { report: Some(report), ..SinkOperator::new(sink) })
             }
