@@ -175,6 +175,12 @@ pub(crate) struct TapArguments {
     /// End the tap if this request has read nothing for this time (default 10s)
     #[arg(long, value_name = "TIME", value_parser = pipeline::explain::parse_time)]
     pub(crate) patience: Option<u64>,
+    /// Stop after this time (10us, 250ms, 2s, 5m)
+    #[arg(long = "for", value_name = "TIME", value_parser = pipeline::explain::parse_time)]
+    pub(crate) time: Option<u64>,
+    /// Stop when the sinks of the request have received this many blocks
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
     /// The name or number of a path, and one of its nodes; default: its source
     #[arg(value_name = "PATH[:NODE]")]
     pub(crate) path: String,

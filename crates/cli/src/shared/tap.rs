@@ -41,7 +41,8 @@ pub(super) fn run(given: &TapArguments) -> Result<Status, Status> {
     streamline::read_graph(&text(0), &options).map_err(report_open_error)?;
     let (began, pipe) = to.tap(&wanted).map_err(|error| report_client_error(&error))?;
     terminal::print_note(&describe_start(&given.path, &began, given.from.is_some()));
-    let quiet = RunArguments { quiet: true, ..RunArguments::default() };
+    let (count, time) = (given.count, given.time);
+    let quiet = RunArguments { quiet: true, count, time, ..RunArguments::default() };
     let options = Options { outside_kernel: true, ..run::run_options(&quiet) };
     let prepared = Prepared::read(
         &text(pipe.as_raw_fd()),
