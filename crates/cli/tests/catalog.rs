@@ -37,6 +37,61 @@ fn every_filter_is_listed_and_described() {
     }
 }
 
+/// The introduction of the page that describes all filters.
+const FILTERS_PAGE_HEAD: &str = "\
+# Filters
+
+All sources, filters and sinks, as `streamline filters NAME` prints them. This page is generated:
+`UPDATE=1 cargo test -p streamline-cli --test catalog` writes it again.
+
+Every filter between source and sink also takes these parameters:
+
+```text
+untrusted     run the filter in a sandboxed process that can only compute (yes or no; optional)
+state         publish the state of the filter under this name (`streamline state NAME`) (a name;
+              optional)
+state_mode    who may read the state: you alone (600, the default), your group, everybody (600
+              or 640 or 644; optional)
+```
+";
+
+/// Compares the book's page about filters with their descriptions. With `UPDATE=1`, writes it.
+#[test]
+fn filters_page_of_the_book_matches_the_descriptions() {
+    let folder = Folder::new();
+    let mut page = FILTERS_PAGE_HEAD.to_owned();
+    let of_every_filter: String = FILTERS_PAGE_HEAD
+        .split("```text\n")
+        .skip(1)
+        .flat_map(|rest| rest.split("```").next().unwrap().lines())
+        .map(|line| format!("    {line}\n"))
+        .collect();
+    let of_every_filter = format!("Parameters of every filter\n{of_every_filter}\n");
+    let mut removed = 0;
+    for line in folder.run(&["filters"]).out.lines() {
+        match line.strip_prefix("  ").and_then(|entry| entry.split(' ').next()) {
+            Some(_) if line.ends_with("only in test builds") => {}
+            // `filters NAME` describes a name that is both a source and a sink as both.
+            Some(name) if page.contains(&format!("\n### {name}\n")) => {}
+            Some(name) => {
+                let told = folder.run(&["filters", name]).out;
+                removed += told.matches(&of_every_filter).count();
+                let told = told.replace(&of_every_filter, "");
+                page.push_str(&format!("\n### {name}\n\n```text\n{}\n```\n", told.trim_end()));
+            }
+            None if line.is_empty() || line.starts_with('`') => {}
+            None => page.push_str(&format!("\n## {line}\n")),
+        }
+    }
+    assert!(removed > 20, "the parameters of every filter are described in other words: {removed}");
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/book/filters.md");
+    if std::env::var_os("UPDATE").is_some() {
+        fs::write(file, &page).unwrap();
+    }
+    let current = fs::read_to_string(file).unwrap_or_default() == page;
+    assert!(current, "docs/book/filters.md is old: write it again with UPDATE=1");
+}
+
 #[test]
 fn request_options_are_in_help_and_book() {
     let folder = Folder::new();
