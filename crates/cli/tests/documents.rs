@@ -1,5 +1,6 @@
 //! Tests that run every command of README, the book and `--help` exactly as printed: in a directory
-//! with the examples, as an unprivileged user, or as root if it starts with `sudo`.
+//! with the examples, as an unprivileged user, or as root if it starts with `sudo`. The output that
+//! a page shows under a command is compared with that of the command ([`pages`]).
 //!
 //! A command is a line indented by four spaces that starts with `streamline`, `sudo streamline` or
 //! `cargo run --release --`, or a block marked `sh`. The commands of a page run in order, in one
@@ -10,8 +11,10 @@
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
 mod common;
+mod pages;
 
 use common::{CommandResult, Folder};
+use pages::{PageCommand, PageCommands, page_commands};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -42,6 +45,16 @@ const PAGES: &[Page] = &[
     Page {
         preamble: "streamline daemon --socket $STREAMLINE_DAEMON &",
         ..page_without_setup("docs/book/01-tour.md")
+    },
+    page_without_setup("docs/book/cookbook.md"),
+    page_without_setup("docs/book/cookbook/packets.md"),
+    page_without_setup("docs/book/cookbook/services.md"),
+    page_without_setup("docs/book/cookbook/captures.md"),
+    page_without_setup("docs/book/cookbook/live.md"),
+    Page {
+        preamble: "streamline daemon --socket $STREAMLINE_DAEMON &",
+        root: true,
+        ..page_without_setup("docs/book/cookbook/running.md")
     },
     page_without_setup("docs/book/06-planner.md"),
     page_without_setup("docs/book/07-live.md"),
@@ -96,6 +109,9 @@ const SKIPPED_COMMANDS: &[(&str, &str)] = &[
     ("umount pipes", OF_ONE_MOUNT),
 ];
 
+/// Programs that some commands use. A command is skipped if its program is not installed.
+const USED_PROGRAMS: &[&str] = &["jq", "tcpdump", "tshark", "gcc"];
+
 /// Prefixes of commands that exit with a status other than 0.
 const FAILING_COMMANDS: &[(&str, i32)] = &[
     // This command demonstrates a mistake.
@@ -104,61 +120,13 @@ const FAILING_COMMANDS: &[(&str, i32)] = &[
     ("streamline doctor rx", 1),
 ];
 
-/// A command of a page.
-#[derive(Debug)]
-struct PageCommand {
-    place: String,
-    text: String,
-    sudo: bool,
-}
-
 fn repository_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// Returns the commands of a page, in order.
-fn page_commands(file: &str, text: &str) -> Vec<PageCommand> {
-    let mut found = Vec::new();
-    let mut fence: Option<(usize, bool, String)> = None;
-    // The preceding lines of text, which name the user who runs the commands.
-    let mut said = String::new();
-    for (number, line) in text.lines().enumerate() {
-        if let Some(kind) = line.strip_prefix("```") {
-            match fence.take() {
-                Some((at, true, script)) => {
-                    let place = format!("{file}:{at}");
-                    let sudo = script.lines().any(|line| line.starts_with("sudo "))
-                        || said.contains("As root");
-                    found.push(PageCommand { place, text: script.replace("sudo ", ""), sudo });
-                }
-                Some(_) => {}
-                None => fence = Some((number + 2, kind == "sh", String::new())),
-            }
-        } else if let Some((_, _, script)) = &mut fence {
-            script.push_str(line);
-            script.push('\n');
-        } else if let Some(line) = line.strip_prefix("    ") {
-            let line = line.trim_start();
-            let line = line.strip_prefix("$ ").unwrap_or(line);
-            let (sudo, line) = match line.strip_prefix("sudo ") {
-                Some(line) => (true, line),
-                None => (false, line),
-            };
-            let line = line.replace("cargo run --release -- ", "streamline ");
-            if line.starts_with("streamline ") {
-                found.push(PageCommand {
-                    place: format!("{file}:{}", number + 1),
-                    text: line,
-                    sudo,
-                });
-            }
-        } else if line.starts_with('#') {
-            said.clear();
-        } else {
-            said.push_str(line);
-        }
-    }
-    found
+/// Returns the library for C and Python, which the build of all packages puts beside the tests.
+fn c_library() -> PathBuf {
+    std::env::current_exe().unwrap().with_file_name("libstreamline_c.so")
 }
 
 /// The environment in which the commands of a page run.
@@ -204,6 +172,13 @@ impl Environment {
         command.env("STREAMLINE_DAEMON", format!("{own}/daemon")).env("NO_COLOR", "1");
         command.env("TMPDIR", self.folder.path());
         command.env("STREAMLINE_LIB", common::build_library());
+        if script.contains("streamline exec ") {
+            common::build_pcap_library();
+        }
+        if script.contains("import streamline") {
+            command.env("STREAMLINE_LIBRARY", c_library());
+            command.env("PYTHONPATH", repository_root().join("crates/capi/python"));
+        }
         for name in ["XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"] {
             command.env_remove(name);
         }
@@ -268,7 +243,7 @@ fn signal_group(group: u32, which: &str) {
 }
 
 /// Runs the commands of a page. Returns the number of commands and the failures.
-fn run_commands(place: &Environment, page: &Page, typed: &[PageCommand]) -> (usize, Vec<String>) {
+fn run_commands(place: &Environment, page: &Page, typed: &PageCommands) -> (usize, Vec<String>) {
     let daemon = page.preamble.contains("daemon");
     let preamble = page.preamble.trim_end_matches('&').to_owned();
     let mut kept = None;
@@ -282,20 +257,36 @@ fn run_commands(place: &Environment, page: &Page, typed: &[PageCommand]) -> (usi
         let ran = finish_child(place.start(&preamble, user), false);
         assert_eq!(ran.status, Some(0), "{}: {ran:?}", page.file);
     }
+    let traffic = typed.traffic.as_ref().map(|script| place.start(script, 0));
     let (mut count, mut wrong) = (0, Vec::new());
-    for command in typed {
+    for command in &typed.all {
         if SKIPPED_COMMANDS.iter().any(|(begins, _)| command.text.starts_with(begins)) {
+            continue;
+        }
+        let mut used = USED_PROGRAMS.iter().filter(|name| command.uses(name));
+        if used.any(|name| need::require_command(name).is_none()) {
+            continue;
+        }
+        if command.text.contains("import streamline") && need::require_file(c_library()).is_none() {
             continue;
         }
         let ends_with =
             FAILING_COMMANDS.iter().find(|(begins, _)| command.text.starts_with(begins));
         let wanted = ends_with.map_or(0, |(_, status)| *status);
         let user = if page.root || command.sudo { 0 } else { READER_UID };
-        let ran = finish_child(place.start(&command.text, user), is_endless(&command.text));
+        // Where a page produces traffic, its commands end by themselves.
+        let endless = is_endless(&command.text) && traffic.is_none();
+        let ran = finish_child(place.start(&command.text, user), endless);
         count += 1;
         if ran.status != Some(wanted) {
             wrong.push(format!("{}: {}\n{ran:#?}", command.place, command.text));
+        } else if let Some(difference) = command.compare_output(&ran) {
+            wrong.push(format!("{}: {}\n{difference}", command.place, command.text));
         }
+    }
+    if let Some(mut traffic) = traffic {
+        signal_group(traffic.id(), "-KILL");
+        traffic.wait().unwrap();
     }
     if let Some(mut kept) = kept {
         let _ = finish_child(place.start("streamline ps --json", 0), false);
@@ -339,7 +330,7 @@ fn commands_of_help_run_as_printed() {
     let help = place.folder.run(&["--help"]).out;
     let (_, examples) = help.split_once("Examples:\n").unwrap();
     let (examples, _) = examples.split_once("\n\n").unwrap();
-    let typed: Vec<PageCommand> = examples
+    let all: Vec<PageCommand> = examples
         .lines()
         .filter_map(|line| {
             let line = line.trim_start();
@@ -354,20 +345,22 @@ fn commands_of_help_run_as_printed() {
                 place: "--help".into(),
                 text,
                 sudo,
+                output: None,
             })
         })
         .collect();
-    assert!(typed.len() > 5, "{typed:?}");
+    assert!(all.len() > 5, "{all:?}");
+    let commands = PageCommands { all, traffic: None };
     let written = finish_child(place.start("streamline examples --write .", READER_UID), false);
     assert_eq!(written.status, Some(0), "{written:?}");
-    let (_, wrong) = run_commands(&place, &page_without_setup("--help"), &typed);
+    let (_, wrong) = run_commands(&place, &page_without_setup("--help"), &commands);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
 fn every_page_with_commands_is_listed() {
     let mut missing = Vec::new();
-    for folder in [".", "docs/book", "docs/book/buffers"] {
+    for folder in [".", "docs/book", "docs/book/buffers", "docs/book/cookbook"] {
         for entry in std::fs::read_dir(repository_root().join(folder)).unwrap() {
             let path = entry.unwrap().path();
             if path.extension().is_none_or(|extension| extension != "md") {
@@ -377,7 +370,7 @@ fn every_page_with_commands_is_listed() {
             let file = if folder == "." { name.to_owned() } else { format!("{folder}/{name}") };
             let text = std::fs::read_to_string(&path).unwrap();
             let known = PAGES.iter().any(|page| page.file == file);
-            if !known && !page_commands(&file, &text).is_empty() {
+            if !known && !page_commands(&file, &text).all.is_empty() {
                 missing.push(file);
             }
         }

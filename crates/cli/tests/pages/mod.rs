@@ -1,0 +1,152 @@
+//! Commands of a page and the output that the page shows under them.
+//!
+//! A block marked `text` directly after a command shows its standard output, or its standard output
+//! and then its standard error. In this block, `…` alone in a line stands for any number of lines
+//! and `…` within a line for any text. Durations (`in 5 ms`) and trailing space are not compared.
+//!
+//! A block marked `sh traffic` runs beside all commands of the page, as root.
+
+use crate::common::CommandResult;
+
+/// A command of a page.
+#[derive(Debug, Default)]
+pub(crate) struct PageCommand {
+    pub(crate) place: String,
+    pub(crate) text: String,
+    pub(crate) sudo: bool,
+    /// The output that the page shows.
+    pub(crate) output: Option<String>,
+}
+
+/// The commands of a page, in order.
+#[derive(Debug, Default)]
+pub(crate) struct PageCommands {
+    pub(crate) all: Vec<PageCommand>,
+    /// The script that produces the traffic for the commands.
+    pub(crate) traffic: Option<String>,
+}
+
+impl PageCommand {
+    /// Returns true if the command runs this program.
+    pub(crate) fn uses(&self, program: &str) -> bool {
+        self.text.split_whitespace().any(|word| word.trim_matches('"') == program)
+    }
+
+    /// Returns a description of the difference between the output that the page shows and that of
+    /// a run, or `None` if they are equal.
+    pub(crate) fn compare_output(&self, ran: &CommandResult) -> Option<String> {
+        let shown = self.output.as_ref()?;
+        let both = format!("{}{}", ran.out, ran.err);
+        if is_output(shown, &both) {
+            return None;
+        }
+        // A page may omit the closing line, but neither a warning nor an error.
+        let omits = !["warning:", "error:"].iter().any(|word| ran.err.contains(word));
+        if omits && is_output(shown, &ran.out) {
+            return None;
+        }
+        Some(format!("the page shows\n{shown}but the output is\n{both}"))
+    }
+}
+
+/// Returns true if an output has the form that a page shows.
+fn is_output(shown: &str, output: &str) -> bool {
+    let shown: Vec<String> = shown.lines().map(without_duration).collect();
+    let output: Vec<String> = output.lines().map(without_duration).collect();
+    is_sequence(&shown, &output, &|shown| shown == "…", &|shown, line| {
+        let shown: Vec<String> = shown.chars().map(String::from).collect();
+        let line: Vec<String> = line.chars().map(String::from).collect();
+        is_sequence(&shown, &line, &|shown| shown == "…", &|a, b| a == b)
+    })
+}
+
+/// Returns true if `items` match `pattern`, in which a `gap` stands for any number of items.
+fn is_sequence(
+    pattern: &[String],
+    items: &[String],
+    is_gap: &dyn Fn(&str) -> bool,
+    is_equal: &dyn Fn(&str, &str) -> bool,
+) -> bool {
+    // `reachable[n]` is true if the first `n` items match the pattern so far.
+    let mut reachable = vec![false; items.len() + 1];
+    reachable[0] = true;
+    for part in pattern {
+        let mut next = vec![false; items.len() + 1];
+        if is_gap(part) {
+            if let Some(first) = reachable.iter().position(|reached| *reached) {
+                next[first..].fill(true);
+            }
+        } else {
+            for (index, item) in items.iter().enumerate() {
+                next[index + 1] = reachable[index] && is_equal(part, item);
+            }
+        }
+        reachable = next;
+    }
+    reachable[items.len()]
+}
+
+/// Returns a line without trailing space, and with `N ms` in place of a duration after `in`.
+fn without_duration(line: &str) -> String {
+    let line = line.trim_end();
+    let Some((before, after)) = line.split_once(" bytes in ") else { return line.to_owned() };
+    let mut words = after.splitn(2, ' ');
+    let (Some(figure), Some(rest)) = (words.next(), words.next()) else { return line.to_owned() };
+    if !figure.starts_with(|c: char| c.is_ascii_digit()) {
+        return line.to_owned();
+    }
+    let rest = rest.trim_start_matches(|c: char| c.is_ascii_alphabetic());
+    format!("{before} bytes in N ms{rest}")
+}
+
+/// Returns the commands of a page.
+pub(crate) fn page_commands(file: &str, text: &str) -> PageCommands {
+    let mut found: Vec<PageCommand> = Vec::new();
+    let mut traffic = None;
+    let mut fence: Option<(usize, String, String)> = None;
+    // The preceding lines of text, which name the user who runs the commands.
+    let mut said = String::new();
+    // True if only empty lines follow the last command.
+    let mut is_directly_after = false;
+    for (number, line) in text.lines().enumerate() {
+        if let Some(kind) = line.strip_prefix("```") {
+            let Some((at, kind, block)) = fence.take() else {
+                fence = Some((number + 2, kind.to_owned(), String::new()));
+                continue;
+            };
+            if kind == "sh" {
+                let sudo =
+                    block.lines().any(|line| line.starts_with("sudo ")) || said.contains("As root");
+                let (place, text) = (format!("{file}:{at}"), block.replace("sudo ", ""));
+                found.push(PageCommand { place, text, sudo, output: None });
+            } else if kind == "sh traffic" {
+                traffic = Some(block);
+            } else if kind == "text" && is_directly_after {
+                found.last_mut().unwrap().output = Some(block);
+            }
+            is_directly_after = kind == "sh";
+        } else if let Some((_, _, block)) = &mut fence {
+            block.push_str(line);
+            block.push('\n');
+        } else if let Some(line) = line.strip_prefix("    ") {
+            let line = line.trim_start();
+            let line = line.strip_prefix("$ ").unwrap_or(line);
+            let (sudo, line) = match line.strip_prefix("sudo ") {
+                Some(line) => (true, line),
+                None => (false, line),
+            };
+            let text = line.replace("cargo run --release -- ", "streamline ");
+            is_directly_after = text.starts_with("streamline ");
+            if is_directly_after {
+                let place = format!("{file}:{}", number + 1);
+                found.push(PageCommand { place, text, sudo, output: None });
+            }
+        } else if line.starts_with('#') {
+            (is_directly_after, said) = (false, String::new());
+        } else {
+            is_directly_after &= line.trim().is_empty();
+            said.push_str(line);
+        }
+    }
+    PageCommands { all: found, traffic }
+}
