@@ -1,6 +1,6 @@
-//! The service manager's protocols: socket activation (`LISTEN_FDS`, sd_listen_fds(3)), and
+//! The service manager's protocols: socket activation (`LISTEN_FDS`, sd_listen_fds(3)),
 //! notifications with descriptors that the manager stores across a restart (`NOTIFY_SOCKET`,
-//! sd_notify(3), `FDSTORE`).
+//! sd_notify(3), `FDSTORE`), and the watchdog (`WATCHDOG_USEC`, sd_watchdog_enabled(3)).
 
 use crate::descriptor::{DESCRIPTORS_MAX, send};
 use crate::error::{Error, ErrorContext as _, Result};
@@ -72,6 +72,18 @@ pub fn stores_descriptors() -> bool {
     let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let most = named("FDSTORE").and_then(|most| most.into_string().ok()?.parse::<u64>().ok());
     named("NOTIFY_SOCKET").is_some() && most.is_some_and(|most| most > 0)
+}
+
+/// Returns the interval within which the service manager expects `WATCHDOG=1` from this process,
+/// or `None` if it expects none.
+#[must_use]
+pub fn watchdog_interval() -> Option<Duration> {
+    let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
+    let is_other = |pid: u64| pid != u64::from(std::process::id());
+    if std::env::var_os("WATCHDOG_PID").is_some() && number("WATCHDOG_PID").is_none_or(is_other) {
+        return None;
+    }
+    number("WATCHDOG_USEC").filter(|limit| *limit > 0).map(Duration::from_micros)
 }
 
 /// Returns a memfd that contains these bytes, for the service manager to store.

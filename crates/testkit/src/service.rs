@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -16,6 +16,8 @@ use std::time::Duration;
 pub struct Manager {
     socket: PathBuf,
     store: Arc<Mutex<Vec<(String, OwnedFd)>>>,
+    /// Number of reports to the watchdog.
+    reports: Arc<AtomicUsize>,
     stopping: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -39,13 +41,15 @@ impl Manager {
         let notified = UnixDatagram::bind(&socket).expect("a socket");
         notified.set_nonblocking(true).expect("a socket");
         let (store, stopping) = (Arc::default(), Arc::new(AtomicBool::new(false)));
+        let reports = Arc::new(AtomicUsize::new(0));
         let (stored, ends) = (Arc::clone(&store), Arc::clone(&stopping));
+        let counted = Arc::clone(&reports);
         let listens = move || {
             let mut before = false;
             loop {
                 // Messages sent before the manager was dropped are still received.
                 let last = ends.load(Ordering::Relaxed);
-                receive_notifications(&notified, &stored);
+                receive_notifications(&notified, &stored, &counted);
                 if last && before {
                     return;
                 }
@@ -57,7 +61,7 @@ impl Manager {
             }
         };
         let thread = Some(std::thread::spawn(listens));
-        Self { socket, store, stopping, thread }
+        Self { socket, store, reports, stopping, thread }
     }
 
     /// Returns the names of the stored descriptors, sorted.
@@ -66,6 +70,12 @@ impl Manager {
         let mut names: Vec<String> = self.lock().iter().map(|(name, _)| name.clone()).collect();
         names.sort_unstable();
         names
+    }
+
+    /// Returns the number of reports to the watchdog (`WATCHDOG=1`) so far.
+    #[must_use]
+    pub fn watchdog_reports(&self) -> usize {
+        self.reports.load(Ordering::Relaxed)
     }
 
     /// Returns duplicates of the stored descriptors whose names contain `part`, sorted by name.
@@ -134,14 +144,20 @@ impl Drop for Manager {
 }
 
 /// Handles all pending notifications, without blocking.
-fn receive_notifications(notified: &UnixDatagram, stored: &Mutex<Vec<(String, OwnedFd)>>) {
+fn receive_notifications(
+    notified: &UnixDatagram,
+    stored: &Mutex<Vec<(String, OwnedFd)>>,
+    reports: &AtomicUsize,
+) {
     let mut bytes = [0; 4096];
     let mut store = stored.lock().unwrap_or_else(PoisonError::into_inner);
     while let Ok(Some((length, descriptors))) = sys::descriptor::try_receive(notified, &mut bytes) {
         let text = String::from_utf8_lossy(bytes.get(..length).unwrap_or_default()).into_owned();
         let name = text.lines().find_map(|line| line.strip_prefix("FDNAME="));
         let name = name.unwrap_or("stored").to_owned();
-        if text.contains("FDSTOREREMOVE=1") {
+        if text.lines().any(|line| line == "WATCHDOG=1") {
+            reports.fetch_add(1, Ordering::Relaxed);
+        } else if text.contains("FDSTOREREMOVE=1") {
             store.retain(|(known, _)| *known != name);
         } else if text.contains("FDSTORE=1") {
             store.extend(descriptors.into_iter().map(|fd| (name.clone(), fd)));

@@ -32,7 +32,13 @@ impl ManagedDaemon {
 
     /// Starts the service with the contents of the store.
     fn start(&self) -> Guard {
-        let shell = self.fixture.with_environment(Command::new("bash"));
+        self.start_with(&[])
+    }
+
+    /// Starts the service with the contents of the store and these environment variables.
+    fn start_with(&self, variables: &[(&str, &str)]) -> Guard {
+        let mut shell = self.fixture.with_environment(Command::new("bash"));
+        shell.envs(variables.iter().copied());
         let program = env!("CARGO_BIN_EXE_streamline").to_owned();
         let words = [vec![program], self.fixture.daemon_args()].concat();
         Guard(self.manager.run_service(shell, &words, |command| command.spawn().unwrap()))
@@ -116,6 +122,26 @@ fn restarted_daemon_keeps_all_paths() {
     wait_until("the last one answers", || manager.fixture.connect_client().is_some());
     assert_eq!(manager.fixture.list_paths(), []);
     drop(daemon);
+}
+
+#[test]
+fn idle_daemon_reports_to_the_watchdog_that_expects_it() {
+    let name = "restart::idle_daemon_reports_to_the_watchdog_that_expects_it";
+    if need::require_command("bash").is_none() || !testkit::runs_alone(name) {
+        return;
+    }
+    let manager = ManagedDaemon::new();
+    let daemon = manager.start_with(&[("WATCHDOG_USEC", "200000")]);
+    wait_until("three reports", || manager.manager.watchdog_reports() >= 3);
+    drop(daemon);
+    // The reports of another process are not those of the daemon.
+    let manager = ManagedDaemon::new();
+    let _daemon = manager.start_with(&[("WATCHDOG_USEC", "200000"), ("WATCHDOG_PID", "1")]);
+    wait_until("a daemon answers", || manager.fixture.connect_client().is_some());
+    let _one = manager.fixture.spawn(&["run", "--as", "one", "-q", COUNT_REQUEST]);
+    // A first report would have been received before the descriptors of the path.
+    wait_until("the path is kept", || manager.stored_names().len() == 3);
+    assert_eq!(manager.manager.watchdog_reports(), 0);
 }
 
 /// If the daemon dies during the registration of a path, the path continues and registers with the

@@ -6,6 +6,7 @@ use super::kernel::commands::Adoption;
 use super::kernel::queue::{COMPLETION_EVENT, KernelQueue};
 use super::registry::Registry;
 use super::store::{self, Stored};
+use super::watchdog::WatchdogReports;
 use crate::directory::{Directory, DirectoryError};
 use crate::ids::DbufIdRanges;
 use crate::policy::Policy;
@@ -197,22 +198,25 @@ impl Server {
     }
 
     /// Serves clients until `stop` becomes readable. Then removes all kernel requests, or leaves
-    /// them to the next daemon.
+    /// them to the next daemon. Meanwhile reports to the watchdog of the service manager, if it
+    /// expects reports.
     pub fn serve(&mut self, stop: BorrowedFd<'_>) -> sys::Result<()> {
         let stopped = client::encode_number(STOP_EVENT, DescriptorKind::Listener);
         self.watcher.watch(stop, stopped, Interest::Read)?;
+        let mut watchdog = WatchdogReports::from_environment();
         let mut paused = false;
         loop {
-            let limit = paused.then_some(ACCEPT_PAUSE);
+            let pause = paused.then_some(ACCEPT_PAUSE);
+            let report = watchdog.as_mut().map(WatchdogReports::send_if_due);
             paused = false;
-            for event in self.watcher.wait(limit) {
+            for event in self.watcher.wait(pause.into_iter().chain(report).min()) {
                 if event.number == stopped {
                     self.end_requests();
                     return self.watcher.forget(stop);
                 }
                 paused |= self.handle_event(event);
             }
-            if paused != (limit.is_some()) {
+            if paused != pause.is_some() {
                 self.watch_listeners(!paused);
             }
             self.disconnect_leaving();

@@ -25,5 +25,6 @@ mod methods;
 mod registry;
 mod restore;
 mod store;
+mod watchdog;
 
 pub use event_loop::Server;
