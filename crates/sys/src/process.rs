@@ -132,9 +132,11 @@ pub fn set_exact_timers() {
 /// Gives this thread real-time priority (`SCHED_FIFO`), above all ordinary threads, for
 /// measurements in which every event is a context switch. Needs CAP_SYS_NICE.
 pub fn set_real_time() -> Result<()> {
-    let parameters = libc::sched_param { sched_priority: 1 };
-    // SAFETY: sched_setscheduler(2) reads the structure, which lives; 0 is the calling thread.
-    let set = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) };
+    // The kernel's structure has one member. Musl has another one, and does not make this call.
+    let priority: libc::c_int = 1;
+    let number = libc::SYS_sched_setscheduler;
+    // SAFETY: sched_setscheduler(2) reads the integer, which lives; 0 is the calling thread.
+    let set = unsafe { libc::syscall(number, 0, libc::SCHED_FIFO, &raw const priority) };
     match set {
         0 => Ok(()),
         _ => Err(Error::last("sched_setscheduler", "SCHED_FIFO")),

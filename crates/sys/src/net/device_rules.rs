@@ -44,7 +44,8 @@ pub fn device_rules(interface: &str) -> Result<u32> {
     // SAFETY: SIOCETHTOOL (netdevice(7)) reads a `struct ifreq` of at most 40 bytes, which is live,
     // and reads and writes a `struct ethtool_rxnfc` of 192 bytes at its address, which is live and
     // of that size.
-    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, request) };
+    let result =
+        unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as libc::Ioctl, request) };
     if result < 0 {
         return Err(Error::last("ethtool", format!("rules of {interface}")));
     }

@@ -90,7 +90,7 @@ impl PacketSender {
         let fd = self.0.as_raw_fd();
         // SAFETY: sendmmsg(2) reads `count` messages, each with one part, and the bytes of the
         // part, which are live slices; it writes only to `msg_len` of the messages.
-        let answer = unsafe { libc::sendmmsg(fd, messages.as_mut_ptr(), count, SEND_FLAGS) };
+        let answer = unsafe { libc::sendmmsg(fd, messages.as_mut_ptr(), count, SEND_FLAGS as _) };
         match usize::try_from(answer) {
             Ok(went) if went > 0 => Ok(went),
             _ => Err(SendStop::from_errno(Error::last("sendmmsg", "").errno)),
