@@ -11,6 +11,7 @@ pub(crate) mod paths;
 pub(crate) mod progress;
 pub(crate) mod separate;
 pub(crate) mod shell;
+mod version;
 
 use self::explain::{DrawingArguments, ExplainArguments};
 use clap::{Args, Parser, Subcommand};
@@ -72,7 +73,8 @@ fn template() -> String {
 
 /// All arguments.
 #[derive(Parser, Debug)]
-#[command(name = "streamline", version, help_template = template(), disable_help_subcommand = true)]
+#[command(name = "streamline", version, long_version = version::details())]
+#[command(help_template = template(), disable_help_subcommand = true)]
 pub(crate) struct Arguments {
     /// The subcommand.
     #[command(subcommand)]

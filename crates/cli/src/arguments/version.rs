@@ -1,0 +1,15 @@
+//! Output of `streamline --version`.
+
+/// Returns the version, the commit, the target, and the features that not every build has.
+pub(super) fn details() -> String {
+    let features = match cfg!(target_feature = "crt-static") {
+        false => "libpcap for expressions that only libpcap knows; libraries for sh and exec",
+        true => "none (static: without libpcap, and without libraries for sh and exec)",
+    };
+    format!(
+        "{}\ncommit: {}\ntarget: {}\nfeatures: {features}",
+        env!("CARGO_PKG_VERSION"),
+        env!("STREAMLINE_COMMIT"),
+        env!("STREAMLINE_TARGET"),
+    )
+}
