@@ -8,6 +8,7 @@
 
 mod cargo;
 mod ci;
+mod dist;
 mod examples;
 mod install;
 mod kernels;
@@ -50,6 +51,14 @@ const VERBS: &[Verb] = &[
         usage: "[--prefix DIR]",
         summary: "removes what `install` put there, by its manifest",
         run: install::uninstall,
+    },
+    Verb {
+        name: "dist",
+        usage: "[--dirty] [--quick] [--no-static] [--try[=SUITE] | --try-only[=SUITE]]",
+        summary: "the packages of a release, in target/dist: .deb, tarballs, components, sums; \
+                  --quick builds without optimization; --try installs, upgrades and removes them \
+                  in a virtual machine, --try-only those that are there",
+        run: dist::dist,
     },
     Verb {
         name: "tidy",

@@ -1,8 +1,6 @@
 //! The files of an installation, with their paths below the prefix.
 
-use super::InstallPaths;
 use super::manifest::in_context;
-use crate::cargo;
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,18 +8,38 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// A file to install.
-#[derive(Debug)]
-pub(super) struct InstallFile {
+#[derive(Clone, Debug)]
+pub(crate) struct InstallFile {
     /// Path below the prefix.
-    pub(super) to: PathBuf,
+    pub(crate) to: PathBuf,
     /// Description of the file for the summary.
-    pub(super) what: &'static str,
-    bytes: Vec<u8>,
-    mode: u32,
+    pub(crate) what: &'static str,
+    pub(crate) bytes: Vec<u8>,
+    /// Permission bits.
+    pub(crate) mode: u32,
+}
+
+/// The build whose files are installed, and the directory where they are used.
+#[derive(Debug)]
+pub(crate) struct InstallSource<'a> {
+    /// Directory into which cargo built the programs and libraries.
+    pub(crate) built: &'a Path,
+    pub(crate) prefix: &'a Path,
+    /// True if the benchmarks are installed.
+    pub(crate) bench: bool,
+    /// True if the libraries for C, Python, `sh` and `exec`, and the live page are installed.
+    pub(crate) libraries: bool,
+}
+
+impl InstallSource<'_> {
+    /// Returns true if the prefix is on the default search paths of all users.
+    fn is_system_wide(&self) -> bool {
+        super::is_system_wide(self.prefix)
+    }
 }
 
 impl InstallFile {
-    pub(super) fn new(to: impl Into<PathBuf>, what: &'static str, bytes: Vec<u8>) -> Self {
+    pub(crate) fn new(to: impl Into<PathBuf>, what: &'static str, bytes: Vec<u8>) -> Self {
         let to = to.into();
         let mode = if to.starts_with("bin") || to.extension().is_some_and(|end| end == "so") {
             0o755
@@ -31,14 +49,14 @@ impl InstallFile {
         Self { to, what, bytes, mode }
     }
 
-    pub(super) fn write(&self, path: &Path) -> io::Result<()> {
+    pub(crate) fn write(&self, path: &Path) -> io::Result<()> {
         write_atomically(path, &self.bytes, self.mode)
     }
 }
 
 /// Writes a file under a temporary name and renames it, so that a process that has the old file
 /// open keeps it.
-pub(super) fn write_atomically(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+pub(crate) fn write_atomically(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".new-{}", std::process::id()));
     let beside = path.with_file_name(name);
@@ -52,43 +70,20 @@ pub(super) fn write_atomically(path: &Path, bytes: &[u8], mode: u32) -> io::Resu
     })
 }
 
-/// Returns all files to install, which it reads from the build output.
-pub(super) fn all(root: &Path, paths: &InstallPaths, bench: bool) -> io::Result<Vec<InstallFile>> {
-    let built = cargo::target(root).join("release");
-    let read = |path: PathBuf| fs::read(&path).map_err(|error| in_context(error, "read", &path));
-    let text =
-        |path: PathBuf| fs::read_to_string(&path).map_err(|error| in_context(error, "read", &path));
-    let program = built.join("streamline");
-    let bench = bench.then_some(("streamline-bench", "`streamline bench`"));
-    let page = ("streamline-page", "`streamline page`");
+/// Returns all files to install, which it reads from the build output and the working tree.
+pub(crate) fn all(root: &Path, source: &InstallSource<'_>) -> io::Result<Vec<InstallFile>> {
+    let program = source.built.join("streamline");
+    let bench = source.bench.then_some(("streamline-bench", "`streamline bench`"));
+    let page = source.libraries.then_some(("streamline-page", "`streamline page`"));
     let mut files = Vec::new();
-    for (name, what) in [("streamline", "the program"), page].into_iter().chain(bench) {
-        files.push(InstallFile::new(Path::new("bin").join(name), what, read(built.join(name))?));
+    for (name, what) in [("streamline", "the program")].into_iter().chain(page).chain(bench) {
+        let bytes = read(&source.built.join(name))?;
+        files.push(InstallFile::new(Path::new("bin").join(name), what, bytes));
     }
-    for (name, purpose) in [
-        ("libstreamline_sockets.so", "for `streamline sh`"),
-        ("libstreamline_pcap.so", "for `streamline exec`"),
-    ] {
-        let library = read(built.join(name))?;
-        files.push(InstallFile::new(Path::new("lib/streamline").join(name), purpose, library));
+    if source.libraries {
+        files.extend(libraries(root, source)?);
     }
-    for suffix in ["so", "a"] {
-        let library = read(built.join(format!("libstreamline_c.{suffix}")))?;
-        let to = format!("lib/libstreamline.{suffix}");
-        files.push(InstallFile::new(to, "for C programs", library));
-    }
-    let capi = root.join("crates/capi");
-    let python = read(capi.join("python/streamline.py"))?;
-    files.push(InstallFile::new("share/streamline/python/streamline.py", "for Python", python));
-    let header = read(capi.join("include/streamline.h"))?;
-    files.push(InstallFile::new("include/streamline.h", "for C programs", header));
-    let about = with_prefix(&text(capi.join("streamline.pc"))?, &paths.prefix);
-    files.push(InstallFile::new(
-        "lib/pkgconfig/streamline.pc",
-        "for C programs",
-        about.into_bytes(),
-    ));
-    files.extend(man_pages(&program, &cargo::target(root).join("install"))?);
+    files.extend(man_pages(&program, &source.built.join("install"))?);
     for (shell, to) in [
         ("bash", "share/bash-completion/completions/streamline"),
         ("zsh", "share/zsh/site-functions/_streamline"),
@@ -100,28 +95,74 @@ pub(super) fn all(root: &Path, paths: &InstallPaths, bench: bool) -> io::Result<
     for path in files_in(&root.join("examples"))? {
         let name = path.file_name().unwrap_or_default().to_owned();
         let to = Path::new("share/streamline/examples").join(name);
-        files.push(InstallFile::new(to, "examples", read(path)?));
+        files.push(InstallFile::new(to, "examples", read(&path)?));
     }
     for name in ["LICENSE-APACHE", "LICENSE-MIT"] {
         let to = Path::new("share/streamline").join(name);
-        files.push(InstallFile::new(to, "licences", read(root.join(name))?));
+        files.push(InstallFile::new(to, "licences", read(&root.join(name))?));
     }
-    if paths.is_system_wide() {
-        let units = root.join("dist/systemd");
-        for (name, unit) in [
-            ("streamline.service", text(units.join("streamline.service"))?),
-            ("streamline.socket", text(units.join("streamline.socket"))?),
-        ] {
-            let own = paths.prefix.join("bin/streamline").display().to_string();
-            let unit = unit.replace("/usr/bin/streamline", &own);
-            let to = Path::new("lib/systemd/system").join(name);
-            files.push(InstallFile::new(to, "the daemon of the machine", unit.into_bytes()));
-        }
-        let user = read(root.join("dist/sysusers.d/streamline.conf"))?;
-        let to = "lib/sysusers.d/streamline.conf";
-        files.push(InstallFile::new(to, "the daemon of the machine", user));
+    let dashboard = read(&root.join("dist/grafana/streamline.json"))?;
+    files.push(InstallFile::new("share/streamline/grafana.json", "for Grafana", dashboard));
+    if source.is_system_wide() {
+        files.extend(service_files(root, source.prefix)?);
     }
     Ok(files)
+}
+
+/// Returns the libraries that other programs load, and what C and Python programs need.
+fn libraries(root: &Path, source: &InstallSource<'_>) -> io::Result<Vec<InstallFile>> {
+    let mut files = Vec::new();
+    for (name, purpose) in [
+        ("libstreamline_sockets.so", "for `streamline sh`"),
+        ("libstreamline_pcap.so", "for `streamline exec`"),
+    ] {
+        let library = read(&source.built.join(name))?;
+        files.push(InstallFile::new(Path::new("lib/streamline").join(name), purpose, library));
+    }
+    for suffix in ["so", "a"] {
+        let library = read(&source.built.join(format!("libstreamline_c.{suffix}")))?;
+        let to = format!("lib/libstreamline.{suffix}");
+        files.push(InstallFile::new(to, "for C programs", library));
+    }
+    let capi = root.join("crates/capi");
+    let python = read(&capi.join("python/streamline.py"))?;
+    files.push(InstallFile::new("share/streamline/python/streamline.py", "for Python", python));
+    let header = read(&capi.join("include/streamline.h"))?;
+    files.push(InstallFile::new("include/streamline.h", "for C programs", header));
+    let about = with_prefix(&read_text(&capi.join("streamline.pc"))?, source.prefix);
+    let to = "lib/pkgconfig/streamline.pc";
+    files.push(InstallFile::new(to, "for C programs", about.into_bytes()));
+    Ok(files)
+}
+
+/// Returns the files of the daemon of the machine: units, user, directory and an example policy.
+fn service_files(root: &Path, prefix: &Path) -> io::Result<Vec<InstallFile>> {
+    const PURPOSE: &str = "the daemon of the machine";
+    let dist = root.join("dist");
+    let mut files = Vec::new();
+    for name in ["streamline.service", "streamline.socket"] {
+        let own = prefix.join("bin/streamline").display().to_string();
+        let unit = read_text(&dist.join("systemd").join(name))?;
+        let unit = unit.replace("/usr/bin/streamline", &own);
+        let to = Path::new("lib/systemd/system").join(name);
+        files.push(InstallFile::new(to, PURPOSE, unit.into_bytes()));
+    }
+    for (from, to) in [
+        ("sysusers.d/streamline.conf", "lib/sysusers.d/streamline.conf"),
+        ("tmpfiles.d/streamline.conf", "lib/tmpfiles.d/streamline.conf"),
+        ("policy.toml", "share/streamline/policy.toml"),
+    ] {
+        files.push(InstallFile::new(to, PURPOSE, read(&dist.join(from))?));
+    }
+    Ok(files)
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    fs::read(path).map_err(|error| in_context(error, "read", path))
+}
+
+fn read_text(path: &Path) -> io::Result<String> {
+    fs::read_to_string(path).map_err(|error| in_context(error, "read", path))
 }
 
 /// Replaces the prefix in the text of a pkg-config file.
@@ -140,7 +181,7 @@ fn man_pages(program: &Path, scratch: &Path) -> io::Result<Vec<InstallFile>> {
     let mut files = Vec::new();
     for section in ["man1", "man7"] {
         for path in files_in(&scratch.join(section))? {
-            let page = fs::read(&path).map_err(|error| in_context(error, "read", &path))?;
+            let page = read(&path)?;
             let name = path.file_name().unwrap_or_default();
             let to = Path::new("share/man").join(section).join(name);
             files.push(InstallFile::new(to, "the manual", page));

@@ -7,7 +7,7 @@
 //!                       and `streamline exec` load before programs
 //! PREFIX/include        streamline.h
 //! PREFIX/share          man pages, completions of bash, zsh and fish
-//! PREFIX/share/streamline   the examples, and the manifest of the installed files
+//! PREFIX/share/streamline   examples, an example policy, the manifest of the installed files
 //! ```
 //!
 //! PREFIX is `/usr/local` for root and `~/.local` for other users. With the prefix `/usr` or
@@ -16,12 +16,12 @@
 //! temporary name and then renamed, so that running programs keep the old file. Files of an earlier
 //! installation that are no longer installed are removed.
 
-mod file_list;
+pub(crate) mod file_list;
 mod manifest;
 
 use crate::cargo;
 use crate::outcome::Outcome;
-use file_list::InstallFile;
+use file_list::{InstallFile, InstallSource};
 use manifest::InstallManifest;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -29,6 +29,15 @@ use std::path::{Path, PathBuf};
 
 /// The directory below the prefix that holds the manifest and the examples.
 const SHARE_DIRECTORY: &str = "share/streamline";
+
+/// Packages that make up the product, without the benchmarks.
+pub(crate) const PACKAGES: [&str; 5] = [
+    "streamline-cli",
+    "streamline-page",
+    "streamline-sockets",
+    "streamline-pcap",
+    "streamline-capi",
+];
 
 /// Directories of an installation.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -72,11 +81,11 @@ impl InstallPaths {
     fn manifest_path(&self) -> PathBuf {
         self.staged_path(&self.prefix.join(SHARE_DIRECTORY).join("manifest"))
     }
+}
 
-    /// Returns true if the prefix is on the default search paths of all users.
-    fn is_system_wide(&self) -> bool {
-        ["/usr", "/usr/local"].iter().any(|known| self.prefix == Path::new(known))
-    }
+/// Returns true if the prefix is on the default search paths of all users.
+fn is_system_wide(prefix: &Path) -> bool {
+    ["/usr", "/usr/local"].iter().any(|known| prefix == Path::new(known))
 }
 
 fn default_prefix() -> Result<PathBuf, String> {
@@ -102,16 +111,16 @@ pub(crate) fn install(root: &Path, arguments: &[String]) -> Outcome {
     let bench = !rest.is_empty();
     let mut build = cargo::cargo(root);
     build.args(["build", "--release"]);
-    for package in ["cli", "page", "sockets", "pcap", "capi"] {
-        build.args(["--package", &format!("streamline-{package}")]);
-    }
+    build.args(PACKAGES.iter().flat_map(|package| ["--package", package]));
     if bench {
         build.args(["--package", "streamline-bench"]);
     }
     if !cargo::run(&mut build) {
         return Outcome::Failed;
     }
-    let files = match file_list::all(root, &paths, bench) {
+    let built = cargo::target(root).join("release");
+    let source = InstallSource { built: &built, prefix: &paths.prefix, bench, libraries: true };
+    let files = match file_list::all(root, &source) {
         Ok(files) => files,
         Err(error) => return report_failure("what is to be installed cannot be made", &error),
     };
@@ -216,14 +225,14 @@ fn print_summary(paths: &InstallPaths, files: &[InstallFile]) {
         println!("  export PATH=\"{prefix}/bin:$PATH\"");
         println!("  export MANPATH=\"{prefix}/share/man:\"");
     }
-    if destination && !paths.is_system_wide() {
+    if destination && !is_system_wide(&paths.prefix) {
         println!("\nC programs: export PKG_CONFIG_PATH=\"{prefix}/lib/pkgconfig\"");
         println!("zsh, before compinit: fpath+=(\"{prefix}/share/zsh/site-functions\")");
     } else if destination {
         println!("\nC programs: run `ldconfig` once, so that they find the library");
         println!(
-            "the daemon of the machine: systemd-sysusers && systemctl daemon-reload && \\\n  \
-                  systemctl enable --now streamline.socket"
+            "the daemon of the machine: systemd-sysusers && systemd-tmpfiles --create && \\\n  \
+                  systemctl daemon-reload && systemctl enable --now streamline.socket"
         );
     }
     println!("\nto begin with: streamline examples --write examples");

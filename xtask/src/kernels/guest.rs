@@ -30,9 +30,9 @@ pub(super) struct Kernel {
 }
 
 /// Result of a boot.
-pub(super) struct BootResult {
-    pub(super) well: bool,
-    pub(super) lines: Vec<String>,
+pub(crate) struct BootResult {
+    pub(crate) well: bool,
+    pub(crate) lines: Vec<String>,
 }
 
 impl Kernel {
@@ -128,7 +128,7 @@ fn linked_libraries(program: &Path) -> Result<Vec<String>, String> {
 }
 
 /// Runs the emulator and prints the guest's output; kills the emulator after [`TIME_LIMIT`].
-fn run_emulator(qemu: &mut Command) -> Result<BootResult, String> {
+pub(crate) fn run_emulator(qemu: &mut Command) -> Result<BootResult, String> {
     let mut child = qemu
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -10,7 +10,7 @@
 //! Emulation is in software (no KVM), one kernel at a time, and takes about two minutes for each.
 
 mod archive;
-mod guest;
+pub(crate) mod guest;
 
 use crate::cargo;
 use crate::outcome::Outcome;

@@ -288,6 +288,12 @@ mod tests {
     }
 
     #[test]
+    fn example_policy_has_the_built_in_values() {
+        let text = include_str!("../../../../dist/policy.toml");
+        assert_eq!(parse_policy(text).unwrap(), Policy::default());
+    }
+
+    #[test]
     fn p5_only_listed_interfaces_are_open_to_listed_users() {
         let policy = parse_policy(
             "[[open]]\nusers = [\"alice\", 1002]\ninterfaces = [\"eth0\", \"blue/eth1\"]\n\

@@ -1,0 +1,55 @@
+//! Trees of files to pack, and tarballs.
+
+use super::release::{Release, program_output};
+use crate::install::file_list::InstallFile;
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Command;
+
+/// Removes a directory with its contents, and creates it again.
+pub(super) fn create_empty(folder: &Path) -> io::Result<()> {
+    if folder.exists() {
+        fs::remove_dir_all(folder)?;
+    }
+    create_folder(folder)
+}
+
+/// Creates a directory and its missing parents, which all users may read regardless of the umask.
+fn create_folder(folder: &Path) -> io::Result<()> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = folder.parent() {
+        create_folder(parent)?;
+    }
+    fs::create_dir(folder)?;
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o755))
+}
+
+/// Writes files below a directory.
+pub(super) fn write_files(folder: &Path, files: &[InstallFile]) -> io::Result<()> {
+    for file in files {
+        let path = folder.join(&file.to);
+        create_folder(path.parent().unwrap_or(folder))?;
+        file.write(&path)?;
+    }
+    Ok(())
+}
+
+/// Packs the directory `name` in `parent` into `NAME.tar.gz` in `output`. Owner and times do not
+/// depend on this machine, and the order is that of the names.
+pub(super) fn pack(
+    parent: &Path,
+    name: &str,
+    output: &Path,
+    release: &Release,
+) -> Result<(), String> {
+    let mut tar = Command::new("tar");
+    tar.args(["--create", "--sort=name", "--format=ustar", "--numeric-owner"]);
+    tar.args(["--owner=0", "--group=0", "--use-compress-program=gzip -9 -n"]);
+    tar.arg(format!("--mtime=@{}", release.epoch)).arg("--directory").arg(parent);
+    tar.arg("--file").arg(output.join(format!("{name}.tar.gz"))).arg(name).env("LC_ALL", "C");
+    program_output(&mut tar).map(drop)
+}

@@ -1,0 +1,124 @@
+//! Trial of the packages in a virtual machine with systemd: installation, first request, service,
+//! upgrade while a path runs, and removal.
+//!
+//! The machine is a Debian release made by mmdebstrap, with its kernel, in emulation, which works
+//! everywhere (nested virtualization does not). The script `guest.sh` runs in it and reports each
+//! check. Needs root, qemu, mmdebstrap and mkfs.ext4; the Debian release is downloaded once.
+
+use super::release::program_output;
+use super::stage;
+use crate::install::file_list::InstallFile;
+use crate::kernels::guest::run_emulator;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Debian release of a trial whose release is not given.
+pub(super) const DEFAULT_SUITE: &str = "bookworm";
+
+/// Size of the disk of the machine.
+const DISK_SIZE: &str = "3G";
+
+/// Debian packages of the machine: systemd, a kernel, and what the checks need.
+const CONTENT: &str = "systemd,systemd-sysv,dbus,udev,linux-image-cloud-amd64,iproute2,\
+                       iputils-ping,procps,python3,man-db,gcc,libc6-dev,pkgconf,bash-completion";
+
+/// Service that runs the script after the start of the machine.
+const SERVICE: &str = "[Unit]\nDescription=Trial of packages\nAfter=multi-user.target\n\n\
+                       [Service]\nType=oneshot\nExecStart=/root/guest.sh\nEnvironment=HOME=/root\n";
+
+/// Tries packages, and an upgrade to the same packages with a higher version. Prints the checks.
+pub(super) fn run(target: &Path, suite: &str, packages: &[PathBuf]) -> Result<(), String> {
+    let home = target.join("dist-trial");
+    fs::create_dir_all(&home).map_err(|why| format!("{}: {why}", home.display()))?;
+    let archive = home.join(format!("{suite}.tar"));
+    if !archive.exists() {
+        download(suite, &archive)?;
+    }
+    let next = packages.iter().map(|package| repack(&home, package));
+    let next = next.collect::<Result<Vec<_>, _>>()?;
+    let root = home.join("root");
+    stage::create_empty(&root).map_err(|why| format!("{}: {why}", root.display()))?;
+    program_output(Command::new("tar").arg("-xf").arg(&archive).arg("-C").arg(&root))?;
+    stage::write_files(&root, &guest_files(packages, &next)?).map_err(|why| why.to_string())?;
+    let wanted = root.join("etc/systemd/system/default.target.wants");
+    fs::create_dir_all(&wanted)
+        .and_then(|()| {
+            let unit = "/etc/systemd/system/trial.service";
+            std::os::unix::fs::symlink(unit, wanted.join("trial.service"))
+        })
+        .map_err(|why| why.to_string())?;
+    let [kernel, ramdisk] = ["vmlinuz-", "initrd.img-"].map(|start| {
+        let entries = fs::read_dir(root.join("boot")).into_iter().flatten().flatten();
+        let mut paths = entries.map(|entry| entry.path());
+        paths.find(|path| path.file_name().is_some_and(|n| n.to_string_lossy().starts_with(start)))
+    });
+    let kernel = kernel.ok_or("the Debian release has no kernel")?;
+    let ramdisk = ramdisk.ok_or("the Debian release has no initial ramdisk")?;
+    let disk = home.join("disk.img");
+    // The file may not exist.
+    let _ = fs::remove_file(&disk);
+    let mut mkfs = Command::new("mkfs.ext4");
+    program_output(mkfs.args(["-q", "-d"]).arg(&root).arg(&disk).arg(DISK_SIZE))?;
+    println!("\n== {suite} in a virtual machine");
+    let mut qemu = Command::new("qemu-system-x86_64");
+    let machine = "-accel tcg,thread=multi -cpu max -smp 2 -m 2048 -nographic -no-reboot -nic none";
+    qemu.args(machine.split(' '));
+    qemu.arg("-kernel").arg(kernel).arg("-initrd").arg(ramdisk);
+    qemu.arg("-drive").arg(format!("file={},if=virtio,format=raw", disk.display()));
+    qemu.args(["-append", "root=/dev/vda rw console=ttyS0 quiet systemd.show_status=no panic=-1"]);
+    let booted = run_emulator(&mut qemu)?;
+    let _ = fs::remove_file(&disk);
+    let _ = fs::remove_dir_all(&root);
+    println!("\n{suite}:");
+    booted.lines.iter().for_each(|line| println!("  {line}"));
+    match booted.well {
+        true => Ok(()),
+        false => Err(format!("the trial in {suite} failed")),
+    }
+}
+
+/// Makes the archive of a Debian release.
+fn download(suite: &str, archive: &Path) -> Result<(), String> {
+    println!("$ mmdebstrap {suite}");
+    let part = archive.with_extension("part.tar");
+    let mut mmdebstrap = Command::new("mmdebstrap");
+    mmdebstrap.args(["--quiet", "--variant=minbase", &format!("--include={CONTENT}"), suite]);
+    program_output(mmdebstrap.arg(&part).arg("http://deb.debian.org/debian"))?;
+    fs::rename(&part, archive).map_err(|why| why.to_string())
+}
+
+/// Copies a package with a higher version, and returns the path of the copy.
+fn repack(home: &Path, package: &Path) -> Result<PathBuf, String> {
+    let tree = home.join("next");
+    stage::create_empty(&tree).map_err(|why| format!("{}: {why}", tree.display()))?;
+    program_output(Command::new("dpkg-deb").arg("-R").arg(package).arg(&tree))?;
+    let control = tree.join("DEBIAN/control");
+    let text = fs::read_to_string(&control).map_err(|why| format!("control: {why}"))?;
+    let version = text.lines().find_map(|line| line.strip_prefix("Version: "));
+    let version = version.ok_or("a package has no version")?.to_owned();
+    // Packages depend on the version of one another.
+    let text = text.replace(&version, &format!("{version}.1"));
+    fs::write(&control, text).map_err(|why| format!("control: {why}"))?;
+    let copy = home.join(package.file_name().unwrap_or_default());
+    program_output(Command::new("dpkg-deb").args(["-Zgzip", "-z1", "-b"]).arg(&tree).arg(&copy))?;
+    fs::remove_dir_all(&tree).map_err(|why| format!("{}: {why}", tree.display()))?;
+    Ok(copy)
+}
+
+/// Returns the files of the trial in the machine.
+fn guest_files(packages: &[PathBuf], next: &[PathBuf]) -> Result<Vec<InstallFile>, String> {
+    let script = include_bytes!("guest.sh").to_vec();
+    let mut script = InstallFile::new("root/guest.sh", "the trial", script);
+    script.mode = 0o755;
+    let unit = "etc/systemd/system/trial.service";
+    let mut files = vec![script, InstallFile::new(unit, "the trial", SERVICE.into())];
+    for (folder, packages) in [("root/now", packages), ("root/next", next)] {
+        for path in packages {
+            let bytes = fs::read(path).map_err(|why| format!("{}: {why}", path.display()))?;
+            let to = Path::new(folder).join(path.file_name().unwrap_or_default());
+            files.push(InstallFile::new(to, "the trial", bytes));
+        }
+    }
+    Ok(files)
+}
