@@ -31,9 +31,9 @@ fn has_word(word: &str) -> bool {
 }
 
 /// Says once that libpcap reads a handle, and why.
-pub(crate) fn tell_fallback(device: &str, why: &str) {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    if !has_word("quiet") && !TOLD.swap(true, Ordering::Relaxed) {
+pub(crate) fn report_fallback(device: &str, why: &str) {
+    static IS_REPORTED: AtomicBool = AtomicBool::new(false);
+    if !has_word("quiet") && !IS_REPORTED.swap(true, Ordering::Relaxed) {
         eprintln!("streamline: {device}: read by libpcap, not from a shared ring: {why}");
     }
 }

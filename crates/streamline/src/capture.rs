@@ -51,6 +51,8 @@ pub struct CaptureSettings {
     pub delay_ns: Option<u64>,
     /// True to leave out the frames that the host sends.
     pub received_only: bool,
+    /// A pcap-filter(7) expression of frames to take from the host; `None` to observe frames.
+    pub take: Option<String>,
 }
 
 /// A live capture of an interface.
@@ -92,6 +94,8 @@ pub struct CapturedFrame {
     pub wire_length: u32,
     /// Number of captured bytes in the ring, including the VLAN tag.
     pub captured: usize,
+    /// Size of each segment in bytes if the frame is yet to be divided into segments, else 0.
+    pub segment_size: u16,
     /// True if the host sends the frame.
     pub is_sent: bool,
     /// True if the kernel program was unsure whether the frame matches the filter of the settings.
@@ -124,7 +128,11 @@ impl Capture {
             .is_ok_and(|interface| interface.flags.loopback());
         // Each packet on loopback is both sent and received.
         let sources: &[&'static str] =
-            if is_loopback || settings.received_only { &["rx"] } else { &["rx", "tx"] };
+            if is_loopback || settings.received_only || settings.take.is_some() {
+                &["rx"]
+            } else {
+                &["rx", "tx"]
+            };
         let mut directions = Vec::new();
         let mut wait_ns = 0;
         for source in sources {
@@ -182,6 +190,7 @@ impl Capture {
                 time_ns: self.clock.time_of_day(exported.header.time),
                 wire_length: wire_length(&exported.header),
                 captured: captured_length(&exported.header),
+                segment_size: exported.header.segment_size,
                 is_sent: exported.header.sent,
                 is_undecided: exit.is_none_or(|exit| exit.is_unsure),
             };
@@ -346,8 +355,11 @@ const DELAY_MIN_NS: u64 = 1_000_000;
 
 /// Returns the request for one direction. Its sink stands for the calling program.
 fn request_text(source: &str, settings: &CaptureSettings) -> String {
-    let CaptureSettings { interface, filter, ring, .. } = settings;
+    let CaptureSettings { interface, filter, ring, take, .. } = settings;
     let mut text = format!("{source} {}", quote(interface));
+    if let Some(expression) = take {
+        let _ = write!(text, " take {}", quote(expression));
+    }
     if let Some(bytes) = ring {
         let _ = write!(text, " ring={bytes}");
     }

@@ -115,6 +115,7 @@ fn libraries(root: &Path, source: &InstallSource<'_>) -> io::Result<Vec<InstallF
     for (name, purpose) in [
         ("libstreamline_sockets.so", "for `streamline sh`"),
         ("libstreamline_pcap.so", "for `streamline exec`"),
+        ("libstreamline_udp.so", "for `streamline exec --with=udp`"),
     ] {
         let library = read(&source.built.join(name))?;
         files.push(InstallFile::new(Path::new("lib/streamline").join(name), purpose, library));

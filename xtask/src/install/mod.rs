@@ -3,8 +3,8 @@
 //! ```text
 //! PREFIX/bin            streamline, streamline-page; streamline-bench with --bench
 //! PREFIX/lib            libstreamline.so, libstreamline.a, pkgconfig/streamline.pc
-//! PREFIX/lib/streamline libstreamline_sockets.so and libstreamline_pcap.so, which `streamline sh`
-//!                       and `streamline exec` load before programs
+//! PREFIX/lib/streamline libstreamline_sockets.so, libstreamline_pcap.so and libstreamline_udp.so,
+//!                       which `streamline sh` and `streamline exec` load before programs
 //! PREFIX/include        streamline.h
 //! PREFIX/share          man pages, completions of bash, zsh and fish
 //! PREFIX/share/streamline   examples, an example policy, the manifest of the installed files
@@ -31,11 +31,12 @@ use std::path::{Path, PathBuf};
 const SHARE_DIRECTORY: &str = "share/streamline";
 
 /// Packages that make up the product, without the benchmarks.
-pub(crate) const PACKAGES: [&str; 5] = [
+pub(crate) const PACKAGES: [&str; 6] = [
     "streamline-cli",
     "streamline-page",
     "streamline-sockets",
     "streamline-pcap",
+    "streamline-udp",
     "streamline-capi",
 ];
 

@@ -107,6 +107,11 @@ pub(super) const CRATES: &[WorkspaceCrate] = &[
         unsafe_code: UnsafePolicy::Files(&["export.rs", "export/"]),
         ..product_crate("pcap", ENTRY_POINTS, &["streamline", "ebpf", "sys"])
     },
+    // A library inside other programs that receives datagrams itself.
+    WorkspaceCrate {
+        unsafe_code: UnsafePolicy::Files(&["export.rs", "export/"]),
+        ..product_crate("udp", ENTRY_POINTS, &["streamline", "sys"])
+    },
     WorkspaceCrate {
         unsafe_code: UnsafePolicy::Files(&["export.rs"]),
         ..product_crate(

@@ -39,12 +39,14 @@ pub(crate) enum PreloadPart {
     Pcap,
     /// Pipes to other programs
     Pipes,
+    /// UDP sockets that receive many datagrams: they receive them from a ring
+    Udp,
 }
 
 /// Arguments of `exec`.
 #[derive(Args, Debug)]
 pub(crate) struct ExecArguments {
-    /// Parts to take over; by default all, in the program and in those that it starts
+    /// Parts to take over, also in programs that it starts; by default pcap and pipes
     #[arg(long, value_delimiter = ',', value_name = "PARTS")]
     pub(crate) with: Vec<PreloadPart>,
     /// Let the program copy lazily: it writes the contents that the file has when the write happens

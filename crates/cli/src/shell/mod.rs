@@ -112,6 +112,9 @@ fn find_libraries(given: &ExecArguments) -> Result<Vec<PathBuf>, String> {
     if is_default || given.with.contains(&PreloadPart::Pipes) {
         found.push(probe::find_library(Library::Pipes)?);
     }
+    if given.with.contains(&PreloadPart::Udp) {
+        found.push(probe::find_library(Library::Udp)?);
+    }
     if wants_pcap || is_default {
         match probe::find_library(Library::Pcap) {
             Ok(library) => found.push(library),

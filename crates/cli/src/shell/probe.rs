@@ -15,6 +15,8 @@ pub(super) enum Library {
     Pipes,
     /// The library that reads live captures of libpcap from shared rings.
     Pcap,
+    /// The library whose UDP sockets receive from rings.
+    Udp,
 }
 
 /// Environment variable that contains the path of the pipes library or the directory of both.
@@ -25,6 +27,7 @@ impl Library {
         match self {
             Self::Pipes => "libstreamline_sockets.so",
             Self::Pcap => "libstreamline_pcap.so",
+            Self::Udp => "libstreamline_udp.so",
         }
     }
 
@@ -32,6 +35,7 @@ impl Library {
         match self {
             Self::Pipes => "turns pipes into streams",
             Self::Pcap => "reads captures from shared rings",
+            Self::Udp => "receives datagrams from rings",
         }
     }
 
@@ -39,6 +43,7 @@ impl Library {
         match self {
             Self::Pipes => "streamline-sockets",
             Self::Pcap => "streamline-pcap",
+            Self::Udp => "streamline-udp",
         }
     }
 }
@@ -64,7 +69,7 @@ pub(super) fn find_library(library: Library) -> Result<PathBuf, String> {
             let (purpose, package) = (library.purpose(), library.package());
             let without = match library {
                 Library::Pipes => "`streamline sh --isolate` runs without it",
-                Library::Pcap => "`--with=pipes` runs without it",
+                Library::Pcap | Library::Udp => "`--with=pipes` runs without it",
             };
             format!(
                 "{name}, which {purpose}, is neither beside this program nor in a library \

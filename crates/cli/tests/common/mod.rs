@@ -150,6 +150,12 @@ pub(crate) fn build_pcap_library() -> &'static Path {
     LIBRARY.get_or_init(|| build_preloaded("pcap"))
 }
 
+/// Builds the library for UDP sockets, and returns its path.
+pub(crate) fn build_udp_library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| build_preloaded("udp"))
+}
+
 /// Builds a library. Only the library is built, so that the command keeps its features.
 fn build_preloaded(name: &str) -> PathBuf {
     let mut build = Command::new(env!("CARGO"));

@@ -151,7 +151,7 @@ fn activate(handle: &Handle) -> bool {
         }
         Err(why) => {
             if !why.is_empty() {
-                report::tell_fallback(&settings.device, &why);
+                report::report_fallback(&settings.device, &why);
             }
             false
         }

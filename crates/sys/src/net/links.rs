@@ -76,6 +76,15 @@ impl RouteSocket {
         Ok(Self { socket: socket.context("socket", "rtnetlink")?, sequence: Mutex::new(0) })
     }
 
+    /// Opens a socket for queries about nftables instead of interfaces.
+    pub(super) fn open_netfilter() -> Result<Self> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let protocol = Some(rustix::net::netlink::NETFILTER);
+        let socket =
+            rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol);
+        Ok(Self { socket: socket.context("socket", "nfnetlink")?, sequence: Mutex::new(0) })
+    }
+
     /// Lists all interfaces.
     pub fn list_interfaces(&self) -> Result<Vec<Interface>> {
         for _ in 0..DUMP_ATTEMPTS_MAX {

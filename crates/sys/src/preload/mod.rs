@@ -4,6 +4,7 @@
 //! No function here allocates or takes a lock. Only [`set_errno`] sets `errno` on purpose; callers
 //! of other functions first save it with [`errno`].
 
+pub mod udp;
 pub mod window;
 
 use crate::doorbell::Peer;

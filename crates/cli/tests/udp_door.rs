@@ -1,0 +1,372 @@
+//! Tests of `streamline exec --with=udp` with servers over a virtual cable: what they answer is
+//! compared with what was sent, and the share of datagrams that came through the ring is printed.
+
+#![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
+
+mod common;
+
+use common::{Folder, Guard};
+use std::fs::File;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+use sys::bpf::{Side, tcx_chain};
+use sys::net::RouteSocket;
+use testkit::net::{Cable, Pair, SERVER, SERVER_DEVICE};
+use testkit::{need, wait_until};
+
+const STREAMLINE: &str = env!("CARGO_BIN_EXE_streamline");
+/// The port of the servers.
+const PORT: u16 = 5400;
+/// Number of datagrams after which a server surely receives from its ring.
+const WARM: usize = 160;
+/// The longest wait for an answer.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// A server that runs under `streamline exec --with=udp`.
+struct Server<'p> {
+    pair: &'p Pair,
+    folder: Folder,
+    process: Guard,
+}
+
+/// Returns a cable and the C server; `None` if the machine does not permit the test.
+fn prepare() -> Option<(Pair, Folder, PathBuf)> {
+    need::require_bpf()?;
+    let compiler = need::require_command("cc")?;
+    let pair = Pair::new(Cable::default())?;
+    common::build_library();
+    common::build_udp_library();
+    let folder = Folder::new();
+    let program = folder.path().join("echo");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/udp_door/echo.c");
+    let mut command = Command::new(compiler);
+    command.args(["-O1", "-Wall", "-Werror", "-o"]).arg(&program).arg(source);
+    let built = command.output().unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    Some((pair, folder, program))
+}
+
+impl<'p> Server<'p> {
+    /// Starts a server and waits until it is ready.
+    fn start(pair: &'p Pair, words: &[&str]) -> Self {
+        let folder = Folder::new();
+        let mut command = pair.server.command(STREAMLINE);
+        command.args(["exec", "--with=udp"]).args(words).current_dir(folder.path());
+        folder.set_environment(&mut command);
+        command.env("STREAMLINE_UDP", "report");
+        command.stderr(File::create(folder.path().join("err")).unwrap());
+        let process = Guard(command.spawn().unwrap());
+        let server = Self { pair, folder, process };
+        wait_until("the server is ready", || server.errors().contains("ready"));
+        server
+    }
+
+    fn errors(&self) -> String {
+        self.folder.read("err")
+    }
+
+    /// Returns a socket of the client.
+    fn client(&self) -> UdpSocket {
+        let socket = self.pair.client.run_inside(|| UdpSocket::bind("0.0.0.0:0").unwrap());
+        socket.set_read_timeout(Some(LIMIT)).unwrap();
+        socket
+    }
+
+    /// Lets the server end, and returns what it has printed on standard error.
+    fn finish(mut self, client: &UdpSocket) -> String {
+        exchange(client, b"quit");
+        wait_until("the server ends", || self.process.0.try_wait().unwrap().is_some());
+        let status = self.process.0.wait().unwrap();
+        assert!(status.success(), "{status}: {}", self.errors());
+        self.errors()
+    }
+}
+
+fn address() -> SocketAddr {
+    SocketAddr::new(SERVER.parse().unwrap(), PORT)
+}
+
+/// Sends a datagram to the server, which must answer with the same bytes.
+fn exchange(client: &UdpSocket, bytes: &[u8]) {
+    client.send_to(bytes, address()).unwrap();
+    let mut room = vec![0; 1 << 16];
+    let (length, from) = receive(client, &mut room);
+    assert_eq!((&room[..length], from), (bytes, address()));
+}
+
+/// Receives a datagram. A signal during the wait does not end it.
+fn receive(client: &UdpSocket, room: &mut [u8]) -> (usize, SocketAddr) {
+    loop {
+        match client.recv_from(room) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            received => return received.unwrap(),
+        }
+    }
+}
+
+/// Exchanges numbered datagrams of different sizes.
+fn exchange_numbered(client: &UdpSocket, count: usize) {
+    for number in 0..count {
+        let mut bytes = vec![number as u8; 4 + number % 1400];
+        bytes[..4].copy_from_slice(&(number as u32).to_be_bytes());
+        exchange(client, &bytes);
+    }
+}
+
+/// Sends several datagrams at once, each of which must be answered once.
+fn exchange_burst(client: &UdpSocket, count: u32) {
+    for number in 0..count {
+        client.send_to(&number.to_be_bytes(), address()).unwrap();
+    }
+    let mut room = [0; 100];
+    let mut answers: Vec<u32> = (0..count)
+        .map(|_| {
+            let (length, _) = receive(client, &mut room);
+            u32::from_be_bytes(room[..length].try_into().unwrap())
+        })
+        .collect();
+    answers.sort_unstable();
+    assert_eq!(answers, (0..count).collect::<Vec<_>>());
+}
+
+/// Returns the datagrams of the report: those from the ring, and all since the promotion.
+fn reported(errors: &str) -> (u64, u64) {
+    let line = errors.lines().find(|line| line.contains("datagrams came from the ring"));
+    let line = line.unwrap_or_else(|| panic!("no report: {errors}"));
+    assert!(line.ends_with("; 0 lost, 0 damaged"), "{line}");
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let of = words.iter().position(|word| *word == "of").unwrap();
+    (words[of - 1].parse().unwrap(), words[of + 1].parse().unwrap())
+}
+
+/// Returns the number of programs at the ingress of the server's interface.
+fn ingress_programs(pair: &Pair) -> usize {
+    pair.server.run_inside(|| {
+        let index = RouteSocket::open().unwrap().by_name(SERVER_DEVICE).unwrap().index;
+        tcx_chain(index, Side::Ingress).unwrap().members.len()
+    })
+}
+
+#[test]
+fn c1_udp_servers_receive_from_their_ring_by_each_call() {
+    let Some((pair, _folder, program)) = prepare() else { return };
+    let program = program.display().to_string();
+    let ways = [
+        ("none", "recvfrom"),
+        ("none", "recvmmsg"),
+        ("poll", "recvmsg"),
+        ("select", "recvfrom"),
+        ("level", "recvfrom"),
+        ("level", "syscall"),
+        ("edge", "recvmsg"),
+        ("edge", "recvmmsg"),
+    ];
+    for (wait, call) in ways {
+        let server = Server::start(&pair, &[&program, &PORT.to_string(), wait, call]);
+        let client = server.client();
+        exchange_numbered(&client, 400);
+        exchange_burst(&client, 64);
+        // In fragments, which the kernel joins.
+        exchange(&client, &[7; 3000]);
+        exchange_burst(&client, 8);
+        let errors = server.finish(&client);
+        let (ring, all) = reported(&errors);
+        assert!(ring * 100 >= all * 95 && all - ring >= 1, "{wait} {call}: {errors}");
+        assert_eq!(ingress_programs(&pair), 0, "{wait} {call}");
+    }
+}
+
+#[test]
+fn socket_that_other_processes_share_returns_to_the_kernel() {
+    let Some((pair, _folder, program)) = prepare() else { return };
+    let program = program.display().to_string();
+    let server = Server::start(&pair, &[&program, &PORT.to_string(), "poll", "recvfrom"]);
+    let client = server.client();
+    exchange_numbered(&client, WARM);
+    assert_eq!(ingress_programs(&pair), 1);
+    exchange(&client, b"fork");
+    // A datagram that comes before is the parent's, which waits for its child.
+    wait_until("the program is gone", || ingress_programs(&pair) == 0);
+    exchange_numbered(&client, 50);
+    // The child may not take what its parent could receive.
+    exchange_numbered(&client, 2 * WARM);
+    assert_eq!(ingress_programs(&pair), 0);
+    let errors = server.finish(&client);
+    assert!(errors.contains("another process has the socket"), "{errors}");
+}
+
+#[test]
+fn server_outlives_daemon_and_leaves_nothing_when_killed() {
+    let Some((pair, _folder, program)) = prepare() else { return };
+    let program = program.display().to_string();
+    let mut server = Server::start(&pair, &[&program, &PORT.to_string(), "level", "recvfrom"]);
+    let client = server.client();
+    exchange_numbered(&client, WARM);
+    assert_eq!(ingress_programs(&pair), 1);
+    server.process.0.kill().unwrap();
+    server.process.0.wait().unwrap();
+    wait_until("the program is gone", || ingress_programs(&pair) == 0);
+
+    let shared = Folder::new();
+    let mut command = pair.server.command(STREAMLINE);
+    shared.set_environment(&mut command);
+    let place = shared.path().join("no-daemon").display().to_string();
+    let mut daemon = Guard(command.args(["daemon", "--socket", &place]).spawn().unwrap());
+    wait_until("a daemon answers", || shared.run(&["ps"]).status == Some(0));
+    let mut command = pair.server.command(STREAMLINE);
+    command.args(["exec", "--with=udp", &program, &PORT.to_string(), "level", "recvfrom"]);
+    shared.set_environment(&mut command);
+    command.env("STREAMLINE_UDP", "report");
+    command.stderr(File::create(shared.path().join("err")).unwrap());
+    let process = Guard(command.spawn().unwrap());
+    let server = Server { pair: &pair, folder: shared, process };
+    wait_until("the server is ready", || server.errors().contains("ready"));
+    exchange_numbered(&client, WARM);
+    let shown = server.folder.run(&["ps"]).out;
+    assert!(shown.contains("echo["), "{shown}");
+    daemon.0.kill().unwrap();
+    daemon.0.wait().unwrap();
+    wait_until("the program is gone", || ingress_programs(&pair) == 0);
+    exchange_numbered(&client, 50);
+    let errors = server.finish(&client);
+    let (ring, all) = reported(&errors);
+    assert!(ring > 0 && all - ring >= 50, "{errors}");
+}
+
+#[test]
+fn sockets_that_only_the_kernel_serves_are_told() {
+    let Some((pair, _folder, _)) = prepare() else { return };
+    if need::require_command("python3").is_none() {
+        return;
+    }
+    let script = "
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(socket.IPPROTO_IP, 8, 1)
+s.bind(('', 5400))
+print('ready', file=sys.stderr, flush=True)
+while True:
+    b, _, _, a = s.recvmsg(65536, 1000)
+    s.sendto(b, a)
+    if b == b'quit': break
+";
+    let server = Server::start(&pair, &["python3", "-c", script]);
+    let client = server.client();
+    exchange_numbered(&client, WARM);
+    assert_eq!(ingress_programs(&pair), 0);
+    let errors = server.finish(&client);
+    let note = "streamline: udp 0.0.0.0:5400: received by the kernel, not from a ring: it asks for \
+                addresses (IP_PKTINFO)";
+    assert_eq!(errors.matches(note).count(), 1, "{errors}");
+}
+
+#[test]
+fn python_server_with_selectors_receives_from_its_ring() {
+    let Some((pair, _folder, _)) = prepare() else { return };
+    if need::require_command("python3").is_none() {
+        return;
+    }
+    let script = "
+import asyncio, sys
+class Echo(asyncio.DatagramProtocol):
+    def connection_made(self, transport): self.transport = transport
+    def datagram_received(self, data, address):
+        self.transport.sendto(data, address)
+        if data == b'quit': done.set_result(None)
+async def main():
+    global done
+    done = asyncio.get_running_loop().create_future()
+    transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
+        Echo, local_addr=('0.0.0.0', 5400))
+    print('ready', file=sys.stderr, flush=True)
+    await done
+    transport.close()
+asyncio.run(main())
+";
+    let server = Server::start(&pair, &["python3", "-c", script]);
+    let client = server.client();
+    exchange_numbered(&client, 400);
+    exchange_burst(&client, 64);
+    let (ring, all) = reported(&server.finish(&client));
+    assert!(ring * 100 >= all * 95, "{ring} of {all}");
+}
+
+/// Returns a query for the address of `hN.example`.
+fn query(number: u16) -> Vec<u8> {
+    let mut bytes = [number.to_be_bytes(), [0, 0], [0, 1]].concat();
+    bytes.extend([0; 6]);
+    for label in [format!("h{}", number % 50), "example".to_owned()] {
+        bytes.push(label.len() as u8);
+        bytes.extend(label.as_bytes());
+    }
+    bytes.extend([0, 0, 1, 0, 1]);
+    bytes
+}
+
+/// Asks a name server, and returns its answers.
+fn ask(client: &UdpSocket, count: u16) -> Vec<Vec<u8>> {
+    let mut room = vec![0; 1 << 16];
+    let answers = (0..count).map(|number| {
+        client.send_to(&query(number), address()).unwrap();
+        let (length, _) = receive(client, &mut room);
+        room[..length].to_vec()
+    });
+    answers.collect()
+}
+
+#[test]
+fn named_answers_from_its_ring_as_from_its_socket() {
+    let Some((pair, _folder, _)) = prepare() else { return };
+    let Some(named) = need::require_command("named") else { return };
+    let named = named.display().to_string();
+    let folder = Folder::new();
+    let place = folder.path().display();
+    let hosts: String = (0..50).map(|n| format!("h{n} IN A 10.1.2.{n}\n")).collect();
+    let zone =
+        format!("$TTL 60\n@ IN SOA ns a 1 60 60 60 60\n@ IN NS ns\nns IN A {SERVER}\n{hosts}");
+    std::fs::write(folder.path().join("zone"), zone).unwrap();
+    let configuration = format!(
+        "options {{ directory \"{place}\"; listen-on port {PORT} {{ {SERVER}; }};\n\
+         listen-on-v6 {{ none; }}; recursion no; pid-file none; session-keyfile none;\n\
+         managed-keys-directory \"{place}\"; dnssec-validation no; }};\n\
+         controls {{ }};\n\
+         zone \"example\" {{ type primary; file \"{place}/zone\"; }};\n"
+    );
+    let file = folder.path().join("named.conf");
+    std::fs::write(&file, configuration).unwrap();
+    // named gives up the right to load programs when it starts.
+    let mut daemon = pair.server.command(STREAMLINE);
+    folder.set_environment(&mut daemon);
+    let socket = folder.path().join("no-daemon");
+    let _daemon = Guard(daemon.arg("daemon").arg("--socket").arg(socket).spawn().unwrap());
+    wait_until("a daemon answers", || folder.run(&["ps"]).status == Some(0));
+    let answers = [false, true].map(|is_ours| {
+        let mut command = pair.server.command(if is_ours { STREAMLINE } else { &named });
+        if is_ours {
+            command.args(["exec", "--with=udp", &named]);
+        }
+        command.args(["-g", "-4", "-n", "1", "-c"]).arg(&file);
+        folder.set_environment(&mut command);
+        command.env("STREAMLINE_UDP", "report");
+        let errors = folder.path().join("named.err");
+        command.stderr(File::create(&errors).unwrap());
+        let mut process = Guard(command.spawn().unwrap());
+        wait_until("named runs", || folder.read("named.err").contains("all zones loaded"));
+        let client = pair.client.run_inside(|| UdpSocket::bind("0.0.0.0:0").unwrap());
+        client.set_read_timeout(Some(LIMIT)).unwrap();
+        let answers = ask(&client, 600);
+        let number = process.0.id().to_string();
+        assert!(Command::new("kill").arg(&number).status().unwrap().success());
+        process.0.wait().unwrap();
+        if is_ours {
+            let (ring, all) = reported(&folder.read("named.err"));
+            assert!(ring >= 400 && ring * 100 >= all * 95, "{ring} of {all}");
+        }
+        answers
+    });
+    assert_eq!(answers[0], answers[1]);
+    assert!(answers[1][7].windows(4).any(|address| address == [10, 1, 2, 7]));
+}

@@ -1,0 +1,85 @@
+//! Detection of firewall rules, which packets bypass that a program takes before the network stack.
+
+use super::RouteSocket;
+use super::links::encode_message;
+use crate::{Error, Result};
+use std::fs;
+
+mod number {
+    /// `NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETCHAIN`.
+    pub(super) const GET_CHAIN: u16 = 10 << 8 | 4;
+    /// `NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWCHAIN`.
+    pub(super) const NEW_CHAIN: u16 = 10 << 8 | 3;
+    /// `NLM_F_REQUEST | NLM_F_DUMP`.
+    pub(super) const REQUEST_DUMP: u16 = 0x301;
+    /// `NFTA_CHAIN_HOOK`, which a chain has that packets enter.
+    pub(super) const CHAIN_HOOK: u16 = 4;
+    /// Bits of the type of an attribute, without its flags.
+    pub(super) const TYPE_MASK: u16 = 0x3fff;
+}
+
+/// Size of `struct nfgenmsg` in bytes.
+const MESSAGE_SIZE: usize = 4;
+/// List of the tables of iptables, if its module is loaded.
+const LEGACY_TABLES: &str = "/proc/self/net/ip_tables_names";
+
+/// Returns true if packets enter a chain of nftables or a table of iptables in the network
+/// namespace of the calling thread. The rules in them are not read. Needs CAP_NET_ADMIN.
+pub fn has_packet_rules() -> Result<bool> {
+    if fs::read_to_string(LEGACY_TABLES).is_ok_and(|tables| !tables.trim().is_empty()) {
+        return Ok(true);
+    }
+    let socket = match RouteSocket::open_netfilter() {
+        Ok(socket) => socket,
+        // The kernel has no nfnetlink.
+        Err(error) if error.errno == libc::EPROTONOSUPPORT => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    let mut found = false;
+    let request = |sequence| {
+        encode_message(number::GET_CHAIN, number::REQUEST_DUMP, sequence, &[0; MESSAGE_SIZE])
+    };
+    let listed = socket.dump("the list of nftables chains", request, |kind, body| {
+        found |= kind == number::NEW_CHAIN && has_hook(body);
+    });
+    match listed {
+        // Without the module of nftables there is nobody who answers.
+        Err(Error { errno: libc::EINVAL | libc::EOPNOTSUPP | libc::ENOENT, .. }) => Ok(false),
+        listed => listed.map(|()| found),
+    }
+}
+
+/// Returns true if a chain has a hook.
+fn has_hook(body: &[u8]) -> bool {
+    let mut rest = body.get(MESSAGE_SIZE..).unwrap_or_default();
+    while let Some((&[a, b, c, d], _)) = rest.split_first_chunk::<4>() {
+        let (length, kind) = (u16::from_ne_bytes([a, b]), u16::from_ne_bytes([c, d]));
+        if kind & number::TYPE_MASK == number::CHAIN_HOOK {
+            return true;
+        }
+        let step = usize::from(length).max(4).next_multiple_of(4);
+        rest = rest.get(step..).unwrap_or_default();
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chains_with_hook_are_recognized() {
+        let attribute = |kind: u16, value: &[u8]| {
+            let length = (4 + value.len()) as u16;
+            let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
+            bytes.extend(value);
+            bytes.resize(bytes.len().next_multiple_of(4), 0);
+            bytes
+        };
+        let plain = [vec![0; 4], attribute(1, b"filter\0"), attribute(3, b"input\0")].concat();
+        assert!(!has_hook(&plain));
+        let based = [plain, attribute(4 | 0x8000, &[0; 16])].concat();
+        assert!(has_hook(&based));
+        assert!(!has_hook(&[]));
+    }
+}

@@ -1,0 +1,119 @@
+//! Facts about a UDP socket of the program.
+
+use super::{borrow, errno, set_errno};
+use rustix::net::{SocketAddrAny, sockopt};
+use std::ffi::{c_int, c_void};
+use std::net::{SocketAddr, SocketAddrV4};
+use std::time::Duration;
+
+/// A UDP socket of IPv4.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UdpSocketFacts {
+    /// The address to which the socket is bound.
+    pub local: SocketAddrV4,
+    /// Property of the socket that only the kernel can serve, if it has one.
+    pub obstacle: Option<&'static str>,
+    /// Index of the interface to which the socket is bound; 0 for none.
+    pub device: u32,
+}
+
+/// Options that add control messages to datagrams, or change who receives a datagram.
+const OBSTACLES: [(c_int, c_int, &str); 15] = [
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMP, "it asks for times (SO_TIMESTAMP)"),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, "it asks for times (SO_TIMESTAMPNS)"),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPING, "it asks for times (SO_TIMESTAMPING)"),
+    (libc::SOL_SOCKET, libc::SO_RXQ_OVFL, "it asks for drops (SO_RXQ_OVFL)"),
+    (libc::IPPROTO_IP, libc::IP_PKTINFO, "it asks for addresses (IP_PKTINFO)"),
+    (libc::IPPROTO_IP, libc::IP_RECVTTL, "it asks for hops (IP_RECVTTL)"),
+    (libc::IPPROTO_IP, libc::IP_RECVTOS, "it asks for service types (IP_RECVTOS)"),
+    (libc::IPPROTO_IP, libc::IP_RECVOPTS, "it asks for options (IP_RECVOPTS)"),
+    (libc::IPPROTO_IP, libc::IP_RETOPTS, "it asks for options (IP_RETOPTS)"),
+    (libc::IPPROTO_IP, libc::IP_RECVORIGDSTADDR, "it asks for addresses (IP_RECVORIGDSTADDR)"),
+    (libc::IPPROTO_IP, libc::IP_TRANSPARENT, "it serves other hosts' addresses (IP_TRANSPARENT)"),
+    (libc::IPPROTO_IP, IP_CHECKSUM, "it asks for checksums (IP_CHECKSUM)"),
+    (libc::IPPROTO_IP, IP_RECVFRAGSIZE, "it asks for fragments (IP_RECVFRAGSIZE)"),
+    (libc::SOL_UDP, libc::UDP_GRO, "it receives several datagrams at once (UDP_GRO)"),
+    (libc::SOL_UDP, libc::UDP_ENCAP, "it serves a tunnel (UDP_ENCAP)"),
+];
+const IP_CHECKSUM: c_int = 23;
+const IP_RECVFRAGSIZE: c_int = 25;
+
+/// Returns true if a descriptor is a UDP socket of IPv4.
+#[must_use]
+pub fn is_udp_socket(number: c_int) -> bool {
+    let is = |name, value| option(number, libc::SOL_SOCKET, name) == Some(value);
+    is(libc::SO_TYPE, libc::SOCK_DGRAM)
+        && is(libc::SO_DOMAIN, libc::AF_INET)
+        && is(libc::SO_PROTOCOL, libc::IPPROTO_UDP)
+}
+
+/// Returns the facts about a descriptor; `None` if it is no bound UDP socket of IPv4.
+#[must_use]
+pub fn udp_socket(number: c_int) -> Option<UdpSocketFacts> {
+    let socket = borrow(number).filter(|_| is_udp_socket(number))?;
+    let local = SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok()?;
+    let SocketAddr::V4(local) = local else { return None };
+    let peer: Option<SocketAddrAny> = rustix::net::getpeername(socket).ok().flatten();
+    let connected = peer.is_some().then_some("it is connected to one peer");
+    let filtered = has_filter(number).then_some("it has a filter of its own");
+    let is_set = |(level, name, why): &(c_int, c_int, &'static str)| {
+        option(number, *level, *name).is_some_and(|value| value != 0).then_some(*why)
+    };
+    let obstacle = connected.or(filtered).or_else(|| OBSTACLES.iter().find_map(is_set));
+    let device = option(number, libc::SOL_SOCKET, SO_BINDTOIFINDEX).unwrap_or(0);
+    (local.port() != 0).then_some(UdpSocketFacts { local, obstacle, device: device.unsigned_abs() })
+}
+
+/// `SO_BINDTOIFINDEX`.
+const SO_BINDTOIFINDEX: c_int = 62;
+
+/// Returns true if setting this option may give the socket a property that only the kernel serves.
+#[must_use]
+pub fn is_obstacle(level: c_int, name: c_int) -> bool {
+    let binds = level == libc::SOL_SOCKET
+        && [SO_BINDTOIFINDEX, libc::SO_BINDTODEVICE, libc::SO_ATTACH_FILTER, libc::SO_ATTACH_BPF]
+            .contains(&name);
+    binds || OBSTACLES.iter().any(|(l, n, _)| (*l, *n) == (level, name))
+}
+
+/// Returns the receive timeout of a socket; `None` if it has none.
+#[must_use]
+pub fn receive_timeout(number: c_int) -> Option<Duration> {
+    sockopt::socket_timeout(borrow(number)?, sockopt::Timeout::Recv).ok().flatten()
+}
+
+/// Returns the network namespace cookie of a socket.
+#[must_use]
+pub fn namespace_cookie_of(number: c_int) -> Option<u64> {
+    const SO_NETNS_COOKIE: c_int = 71;
+    let mut cookie = 0u64;
+    let mut size = 8;
+    let place = (&raw mut cookie).cast::<c_void>();
+    // SAFETY: getsockopt(2) writes at most `size` bytes to the place.
+    let got = unsafe {
+        libc::getsockopt(number, libc::SOL_SOCKET, SO_NETNS_COOKIE, place, &raw mut size)
+    };
+    (got == 0).then_some(cookie)
+}
+
+fn option(number: c_int, level: c_int, name: c_int) -> Option<c_int> {
+    let mut value: c_int = 0;
+    let mut size = 4;
+    let saved = errno();
+    let place = (&raw mut value).cast::<c_void>();
+    // SAFETY: getsockopt(2) writes at most `size` bytes to the place.
+    let got = unsafe { libc::getsockopt(number, level, name, place, &raw mut size) };
+    set_errno(saved);
+    (got == 0).then_some(value)
+}
+
+/// Returns true if the socket has a classic filter.
+fn has_filter(number: c_int) -> bool {
+    let mut count = 0;
+    let saved = errno();
+    let (name, nowhere) = (libc::SO_GET_FILTER, std::ptr::null_mut());
+    // SAFETY: with a size of 0, getsockopt(2) only tells the number of instructions.
+    let got = unsafe { libc::getsockopt(number, libc::SOL_SOCKET, name, nowhere, &raw mut count) };
+    set_errno(saved);
+    got == 0 && count > 0
+}

@@ -1,0 +1,158 @@
+//! Reception on a promoted socket.
+
+use super::epoll::{self, real_epoll_ctl};
+use super::waits::wait_readable;
+use super::{IoVec, Message, catch_panic, missing_function, quietly};
+use crate::ring::Datagram;
+use crate::socket::{Socket, Taken};
+use crate::table;
+use std::ffi::{c_int, c_uint};
+use std::ptr;
+use std::time::Instant;
+use sys::preload;
+
+type ReceiveMessage = unsafe extern "C" fn(c_int, *mut Message, c_int) -> isize;
+
+/// Flags of receive calls that this library knows.
+pub(super) mod flag {
+    pub(in crate::export) const PEEK: i32 = 0x2;
+    pub(in crate::export) const TRUNC: i32 = 0x20;
+    pub(in crate::export) const DONTWAIT: i32 = 0x40;
+    pub(in crate::export) const WAITALL: i32 = 0x100;
+    pub(in crate::export) const WAITFORONE: i32 = 0x10000;
+    pub(in crate::export) const CMSG_CLOEXEC: i32 = 0x4000_0000;
+    pub(in crate::export) const KNOWN: i32 =
+        PEEK | TRUNC | DONTWAIT | WAITALL | WAITFORONE | CMSG_CLOEXEC;
+}
+
+/// `EAGAIN`.
+const EAGAIN: i32 = 11;
+/// `AF_INET`.
+const AF_INET: u16 = 2;
+
+/// Receives by the C library.
+///
+/// # Safety
+/// U2 must hold for the message.
+pub(super) unsafe fn real_recvmsg(number: c_int, message: *mut Message, flags: c_int) -> isize {
+    match real!(c"recvmsg" as ReceiveMessage) {
+        // SAFETY: U1, U2.
+        Some(receive) => unsafe { receive(number, message, flags) },
+        None => missing_function(),
+    }
+}
+
+/// `struct sockaddr_in`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Address {
+    family: u16,
+    port: [u8; 2],
+    host: [u8; 4],
+    rest: [u8; 8],
+}
+
+/// Counts a datagram that the kernel has delivered through a descriptor.
+pub(super) fn count(number: c_int, received: isize, flags: c_int) {
+    if received < 0 || flags & flag::PEEK != 0 {
+        return;
+    }
+    quietly(|| {
+        let Some(socket) = table::find(number) else { return };
+        socket.count_datagram(number, |known, ring| {
+            let mut event = epoll::ring_event(known.events, known.data);
+            real_epoll_ctl(known.set, epoll::EPOLL_CTL_ADD, ring, &raw mut event) == 0
+        });
+    });
+}
+
+/// Copies a datagram to a message. Returns what the call returns.
+///
+/// # Safety
+/// U2 must hold for the message.
+unsafe fn copy_to_message(datagram: &Datagram<'_>, message: *mut Message, flags: c_int) -> isize {
+    // SAFETY: U2.
+    let message = unsafe { &mut *message };
+    let mut rest = datagram.bytes;
+    for number in 0..message.piece_count {
+        // SAFETY: U2: the array has this number of pieces.
+        let piece = unsafe { message.pieces.add(number) };
+        // SAFETY: U2.
+        let IoVec { base, length } = unsafe { *piece };
+        let (now, later) = rest.split_at(length.min(rest.len()));
+        // SAFETY: U2: the piece has `length` writable bytes, and is not part of the ring.
+        unsafe { ptr::copy_nonoverlapping(now.as_ptr(), base.cast::<u8>(), now.len()) };
+        rest = later;
+    }
+    if !message.name.is_null() {
+        let from = datagram.from;
+        let address = Address {
+            family: AF_INET,
+            port: from.port().to_be_bytes(),
+            host: from.ip().octets(),
+            rest: [0; 8],
+        };
+        let size = size_of::<Address>();
+        let room = size.min(message.name_length as usize);
+        // SAFETY: U2: the place has `name_length` writable bytes.
+        unsafe {
+            ptr::copy_nonoverlapping((&raw const address).cast::<u8>(), message.name.cast(), room);
+        };
+        message.name_length = size as c_uint;
+    }
+    message.control_length = 0;
+    message.flags = if rest.is_empty() { 0 } else { flag::TRUNC };
+    let copied = datagram.bytes.len() - rest.len();
+    let length = if flags & flag::TRUNC != 0 { datagram.bytes.len() } else { copied };
+    length.cast_signed()
+}
+
+/// Receives a message on a promoted socket: from its ring, else from the placeholder, else waits
+/// for either.
+///
+/// # Safety
+/// U2 must hold for the message.
+pub(super) unsafe fn receive_promoted(
+    socket: &Socket,
+    number: c_int,
+    message: *mut Message,
+    flags: c_int,
+) -> isize {
+    let mut begun = None;
+    let mut asks_kernel = socket.reads_placeholder_first();
+    loop {
+        if !asks_kernel {
+            let errno = preload::errno();
+            // SAFETY: U2.
+            let copy =
+                |datagram: &Datagram<'_>| unsafe { copy_to_message(datagram, message, flags) };
+            let taken =
+                catch_panic(|| Taken::Nothing, || socket.take(flags & flag::PEEK != 0, copy));
+            preload::set_errno(errno);
+            if let Taken::Answer(answer) = taken {
+                return answer;
+            }
+        }
+        asks_kernel = false;
+        // SAFETY: U2.
+        let received = unsafe { real_recvmsg(number, message, flags | flag::DONTWAIT) };
+        if received >= 0 {
+            count(number, received, flags);
+            return received;
+        }
+        if preload::errno() != EAGAIN {
+            return received;
+        }
+        if socket.has_datagram() {
+            continue;
+        }
+        if flags & flag::DONTWAIT != 0 || preload::is_nonblocking(number) {
+            preload::set_errno(EAGAIN);
+            return -1;
+        }
+        if let Err(errno) = wait_readable(number, socket, *begun.get_or_insert_with(Instant::now)) {
+            preload::set_errno(errno);
+            return -1;
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! `libstreamline_udp.so`, preloaded into a program (`LD_PRELOAD`): UDP sockets of the program
+//! receive from rings of Streamline's kernel programs. [SL §4.3; FEATURES C1]
+//!
+//! The program's socket stays a socket of the kernel, the *placeholder*: it owns the port, sends,
+//! and receives what the ring does not. A socket that has received many datagrams is *promoted*: a
+//! kernel program takes the datagrams for its address and port at the interface, and puts them into
+//! a ring that the program's own thread reads.
+//!
+//! ```text
+//!   interface ─► kernel program ─┬─► ring ───────────────────┬─► recvfrom, recvmsg, recvmmsg
+//!                                └─► stack ─► placeholder ───┘   poll, select, epoll
+//! ```
+//!
+//! The kernel program takes IPv4 datagrams without options that are addressed to one of the
+//! interface's own addresses. Fragments, multicast, loopback and everything else reach the
+//! placeholder. A call reads the ring first, and the placeholder if the ring is empty; the order of
+//! datagrams between the two is unspecified.
+//!
+//! Invariants. A socket that is not promoted is the kernel's, and its calls are passed through. A
+//! promoted socket returns to the kernel for good before a fork, before it is connected, and when
+//! it gets an option that only the kernel serves; datagrams in the ring are read before. If the
+//! kernel program ends for another reason (the interface or the daemon is gone), datagrams reach
+//! the placeholder by themselves (docs/book/decisions/0112).
+#![deny(unsafe_code)]
+
+#[expect(unsafe_code, reason = "functions that C programs call")]
+pub mod export;
+mod promotion;
+mod report;
+mod ring;
+mod socket;
+mod table;

@@ -1,0 +1,116 @@
+//! The decision to promote a socket, and the reasons against it.
+
+use crate::report;
+use crate::ring::Ring;
+use std::collections::HashSet;
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::sync::OnceLock;
+use sys::holders::Holders;
+use sys::net::{Interface, RouteSocket};
+use sys::preload;
+use sys::preload::udp::{self, UdpSocketFacts};
+
+/// Device type of interfaces with Ethernet frames (`ARPHRD_ETHER`).
+const ETHERNET_TYPE: u16 = 1;
+
+/// Opens the ring of a socket. Fails with the reason why the socket stays the kernel's.
+pub(crate) fn promote(number: i32, facts: &UdpSocketFacts) -> Result<Ring, String> {
+    if let Some(why) = facts.obstacle {
+        return Err(why.to_owned());
+    }
+    let own = sys::net::namespace_cookie().map_err(|error| error.to_string())?;
+    if udp::namespace_cookie_of(number) != Some(own) {
+        return Err("it belongs to another network namespace".to_owned());
+    }
+    if is_held_by_others(number) {
+        return Err("another process has the socket, too".to_owned());
+    }
+    if count_sockets(facts.local) != 1 {
+        return Err("other sockets have the same port and address".to_owned());
+    }
+    if !report::has_word("force") {
+        match has_packet_rules() {
+            Ok(false) => {}
+            Ok(true) => {
+                return Err("firewall rules exist, which would not apply to it \
+                            (STREAMLINE_UDP=force ignores them)"
+                    .to_owned());
+            }
+            Err(error) => return Err(format!("firewall rules are unknown: {error}")),
+        }
+    }
+    let (interface, hosts) = find_interface(facts)?;
+    Ring::open(&interface.name, &hosts, facts.local.port())
+}
+
+/// True if firewall rules existed when the program started; empty if that was unknown.
+static RULES_AT_START: OnceLock<bool> = OnceLock::new();
+
+/// Looks for firewall rules while the program still has the rights with which it was started.
+pub(crate) fn look_for_rules() {
+    if let Ok(rules) = sys::net::has_packet_rules() {
+        let _ = RULES_AT_START.set(rules);
+    }
+}
+
+/// Returns true if firewall rules exist. For a program that has dropped its rights, the answer is
+/// that of its start.
+fn has_packet_rules() -> sys::Result<bool> {
+    sys::net::has_packet_rules().or_else(|error| RULES_AT_START.get().copied().ok_or(error))
+}
+
+/// Finds the interface over which other hosts reach the socket, and its addresses at which they do.
+fn find_interface(facts: &UdpSocketFacts) -> Result<(Interface, Vec<Ipv4Addr>), String> {
+    let routes = RouteSocket::open().map_err(|error| error.to_string())?;
+    let all = routes.addresses().map_err(|error| error.to_string())?;
+    let wanted = *facts.local.ip();
+    let mut found: Vec<(u32, Ipv4Addr)> = Vec::new();
+    for (index, address) in all {
+        let IpAddr::V4(address) = address else { continue };
+        let is_served = wanted.is_unspecified() || wanted == address;
+        if is_served && (facts.device == 0 || facts.device == index) {
+            found.push((index, address));
+        }
+    }
+    let Some((first, _)) = found.first().copied() else {
+        return Err("no interface has its address".to_owned());
+    };
+    if found.iter().any(|(index, _)| *index != first) {
+        return Err("several interfaces receive for it".to_owned());
+    }
+    let interface = routes.by_index(first).map_err(|error| error.to_string())?;
+    if interface.hatype != ETHERNET_TYPE || interface.flags.loopback() {
+        return Err(format!("{} has no Ethernet frames", interface.name));
+    }
+    Ok((interface, found.into_iter().map(|(_, address)| address).collect()))
+}
+
+/// Returns true if another process has a descriptor of the socket.
+fn is_held_by_others(number: i32) -> bool {
+    let Some(inode) = preload::inode(number) else { return true };
+    let found = Holders::find(&HashSet::from([inode]), &HashSet::new());
+    let own = std::process::id();
+    found.holders_of_socket(inode).iter().any(|holder| holder.process != own)
+}
+
+/// Returns the number of UDP sockets of the namespace that may receive datagrams for this address.
+fn count_sockets(local: SocketAddrV4) -> usize {
+    let read = |name: &str| {
+        std::fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap_or_default()
+    };
+    let both = read("udp") + &read("udp6");
+    let bound = both.lines().filter_map(|line| line.split_whitespace().nth(1));
+    bound.filter(|bound| may_receive(bound, local)).count()
+}
+
+/// Returns true if a socket that is bound to an address, as procfs writes it, may receive datagrams
+/// for another one.
+fn may_receive(bound: &str, local: SocketAddrV4) -> bool {
+    let Some((host, port)) = bound.split_once(':') else { return false };
+    if u16::from_str_radix(port, 16) != Ok(local.port()) {
+        return false;
+    }
+    let own = format!("{:08X}", u32::from_ne_bytes(local.ip().octets()));
+    let is_everywhere = host.bytes().all(|digit| digit == b'0');
+    is_everywhere || local.ip().is_unspecified() || host.ends_with(&own)
+}

@@ -1,0 +1,52 @@
+//! Messages to people: why a socket stays the kernel's, and at its end how many datagrams came from
+//! its ring.
+//!
+//! The environment variable [`VARIABLE`] has words, separated by commas: `report` prints a line
+//! when a promoted socket is closed, `quiet` suppresses the note about a socket that stays the
+//! kernel's, and `force` promotes sockets although firewall rules exist, which then do not apply.
+
+use std::net::SocketAddrV4;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Name of the environment variable.
+const VARIABLE: &str = "STREAMLINE_UDP";
+
+/// The datagrams of a socket since its promotion.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Totals {
+    /// Datagrams that the program received from the ring.
+    pub(crate) from_ring: u64,
+    /// Datagrams that the program received from the placeholder.
+    pub(crate) from_kernel: u64,
+    /// Datagrams that were overwritten in the ring.
+    pub(crate) lost: u64,
+    /// Datagrams with a wrong length or checksum.
+    pub(crate) damaged: u64,
+}
+
+/// Returns true if the variable has this word.
+pub(crate) fn has_word(word: &str) -> bool {
+    let value = std::env::var(VARIABLE).unwrap_or_default();
+    value.split(',').any(|one| one.trim() == word)
+}
+
+/// Says once that a socket stays the kernel's, and why.
+pub(crate) fn report_refusal(local: SocketAddrV4, why: &str) {
+    static IS_REPORTED: AtomicBool = AtomicBool::new(false);
+    if !has_word("quiet") && !IS_REPORTED.swap(true, Ordering::Relaxed) {
+        eprintln!("streamline: udp {local}: received by the kernel, not from a ring: {why}");
+    }
+}
+
+/// Prints the line about a promoted socket.
+pub(crate) fn print_totals(local: SocketAddrV4, interface: &str, totals: &Totals) {
+    if !has_word("report") {
+        return;
+    }
+    let Totals { from_ring, from_kernel, lost, damaged } = *totals;
+    let all = from_ring + from_kernel;
+    eprintln!(
+        "streamline: udp {local}: {from_ring} of {all} datagrams came from the ring of \
+         {interface}; {lost} lost, {damaged} damaged"
+    );
+}

@@ -1,0 +1,225 @@
+//! The ring of a promoted socket: the datagrams that a kernel program takes for it.
+
+use crate::report::Totals;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use streamline::Options;
+use streamline::capture::{Capture, CaptureSettings, CapturedFrame, FRAME_MAX};
+use sys::eventfd::EventFd;
+use sys::poll::PollSet;
+
+/// Length of an Ethernet header in bytes.
+const ETHERNET: usize = 14;
+/// Length of an IPv4 header without options in bytes.
+const IP: usize = 20;
+/// Length of a UDP header in bytes.
+const UDP: usize = 8;
+/// Number of looks into an empty ring between two checks that its kernel program still runs.
+const LOOKS_PER_CHECK: u32 = 1024;
+
+/// The ring of a socket.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    pub(crate) interface: String,
+    capture: Capture,
+    frame: Box<[u8]>,
+    pending: Option<Pending>,
+    /// A descriptor that is readable when datagrams may be available.
+    set: PollSet,
+    /// Keeps the descriptor readable while datagrams remain after a look.
+    more: EventFd,
+    has_more: bool,
+    /// True once no more datagrams enter the ring.
+    is_detached: bool,
+    empty_looks: u32,
+    read: u64,
+    damaged: u64,
+}
+
+/// A datagram in the copied frame, or several of the same sender that follow one another.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    from: SocketAddrV4,
+    start: usize,
+    end: usize,
+    /// Length of each datagram but the last in bytes.
+    segment: usize,
+}
+
+/// A received datagram.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Datagram<'r> {
+    pub(crate) from: SocketAddrV4,
+    pub(crate) bytes: &'r [u8],
+}
+
+impl Ring {
+    /// Takes the datagrams for this port of these addresses at an interface. Fails with the reason.
+    pub(crate) fn open(interface: &str, hosts: &[Ipv4Addr], port: u16) -> Result<Self, String> {
+        let hosts: Vec<String> = hosts.iter().map(|host| format!("dst host {host}")).collect();
+        let wanted = CaptureSettings {
+            interface: interface.to_owned(),
+            take: Some(format!(
+                "udp dst port {port} and ip[0] = 0x45 and ether[0] & 1 = 0 and ({})",
+                hosts.join(" or ")
+            )),
+            delay_ns: Some(0),
+            ..CaptureSettings::default()
+        };
+        let capture =
+            Capture::open(&wanted, &Options::default()).map_err(|error| error.to_string())?;
+        let more = EventFd::new().map_err(|error| error.to_string())?;
+        let set = PollSet::new(&capture.doorbells().chain([more.as_fd()]).collect::<Vec<_>>());
+        Ok(Self {
+            interface: interface.to_owned(),
+            set: set.map_err(|error| error.to_string())?,
+            capture,
+            frame: vec![0; FRAME_MAX].into_boxed_slice(),
+            pending: None,
+            more,
+            has_more: false,
+            is_detached: false,
+            empty_looks: 0,
+            read: 0,
+            damaged: 0,
+        })
+    }
+
+    /// Returns the number of the descriptor that is readable when datagrams may be available.
+    pub(crate) fn number(&self) -> i32 {
+        self.set.as_fd().as_raw_fd()
+    }
+
+    /// Returns the next datagram without removing it; `None` if the ring is empty.
+    pub(crate) fn peek(&mut self) -> Option<Datagram<'_>> {
+        if !self.find_next() {
+            return None;
+        }
+        let Pending { from, start, end, segment } = self.pending?;
+        let bytes = self.frame.get(start..end.min(start + segment))?;
+        Some(Datagram { from, bytes })
+    }
+
+    /// Removes the datagram that [`Self::peek`] has returned.
+    pub(crate) fn pass(&mut self) {
+        self.read += 1;
+        if let Some(Pending { start, end, segment, .. }) = &mut self.pending {
+            *start += (*segment).max(1);
+            if start >= end {
+                self.pending = None;
+            }
+        }
+    }
+
+    /// Returns true if a datagram is pending.
+    pub(crate) fn find_next(&mut self) -> bool {
+        let mut has_loaded = false;
+        while self.pending.is_none() {
+            let whole = |frame: &CapturedFrame, _: &[u8]| Some(frame.captured);
+            if let Some((frame, copied)) = self.capture.next_frame(&mut self.frame, 0, whole) {
+                let bytes = self.frame.get(..copied).unwrap_or_default();
+                self.pending = find_datagram(bytes, usize::from(frame.segment_size));
+                self.damaged += u64::from(self.pending.is_none());
+            } else if !has_loaded || self.capture.has_frames() {
+                self.capture.load();
+                has_loaded = true;
+                // The load has drained the doorbells.
+                let has_more = self.capture.has_frames();
+                self.set_more(has_more);
+            } else {
+                self.set_more(false);
+                self.check();
+                return false;
+            }
+        }
+        true
+    }
+
+    fn set_more(&mut self, has_more: bool) {
+        match (self.has_more, has_more) {
+            (false, true) => self.more.notify(),
+            (true, false) => {
+                self.more.clear();
+            }
+            _ => {}
+        }
+        self.has_more = has_more;
+    }
+
+    /// Checks from time to time that the kernel program still runs.
+    fn check(&mut self) {
+        self.empty_looks = self.empty_looks.wrapping_add(1);
+        if self.empty_looks.is_multiple_of(LOOKS_PER_CHECK) && self.capture.check().is_err() {
+            self.is_detached = true;
+        }
+    }
+
+    /// Lets further datagrams reach the placeholder. Those in the ring can still be read.
+    pub(crate) fn detach(&mut self) {
+        if !self.is_detached {
+            self.capture.detach();
+            self.is_detached = true;
+        }
+    }
+
+    /// Returns true if no datagram can enter the ring.
+    pub(crate) const fn is_detached(&self) -> bool {
+        self.is_detached
+    }
+
+    /// Adds the numbers of the ring to those of a socket.
+    pub(crate) fn add_to(&self, totals: &mut Totals) {
+        totals.from_ring += self.read;
+        totals.lost += self.capture.counts().lost;
+        totals.damaged += self.damaged;
+    }
+}
+
+/// Finds the datagrams in a frame, which are several if `segment` is not 0. Returns `None` if a
+/// length or the checksum is wrong.
+fn find_datagram(frame: &[u8], segment: usize) -> Option<Pending> {
+    let word = |at: usize| Some(u16::from_be_bytes(frame.get(at..at + 2)?.try_into().ok()?));
+    let total = usize::from(word(ETHERNET + 2)?);
+    let packet = frame.get(ETHERNET..ETHERNET + total)?;
+    let udp = packet.get(IP..)?;
+    let length = usize::from(word(ETHERNET + IP + 4)?);
+    let length = if segment > 0 { udp.len() } else { length };
+    let datagram = udp.get(..length).filter(|datagram| datagram.len() >= UDP)?;
+    let checksum = word(ETHERNET + IP + 6)?;
+    // The kernel has verified what it joins.
+    if segment == 0 && checksum != 0 && !is_sum_right(packet, datagram, checksum) {
+        return None;
+    }
+    let host: [u8; 4] = packet.get(12..16)?.try_into().ok()?;
+    let start = ETHERNET + IP + UDP;
+    let end = ETHERNET + IP + length;
+    Some(Pending {
+        from: SocketAddrV4::new(Ipv4Addr::from(host), word(ETHERNET + IP)?),
+        start,
+        end,
+        segment: if segment > 0 { segment } else { (end - start).max(1) },
+    })
+}
+
+/// Returns true if the checksum is right, or if it is left to the device, so that it covers the
+/// pseudo header only.
+fn is_sum_right(packet: &[u8], datagram: &[u8], checksum: u16) -> bool {
+    let addresses = sum(packet.get(12..20).unwrap_or_default());
+    let pseudo = addresses + 17 + datagram.len() as u64;
+    fold(pseudo) == checksum || fold(pseudo + sum(datagram)) == 0xffff
+}
+
+fn sum(bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<4>();
+    let words: u64 = words.iter().map(|word| u64::from(u32::from_be_bytes(*word))).sum();
+    let mut last = [0; 4];
+    last.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
+    words + u64::from(u32::from_be_bytes(last))
+}
+
+fn fold(mut sum: u64) -> u16 {
+    while sum > 0xffff {
+        sum = (sum >> 16) + (sum & 0xffff);
+    }
+    sum as u16
+}

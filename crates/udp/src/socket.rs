@@ -1,0 +1,285 @@
+//! The state of a UDP socket.
+
+use crate::promotion::promote;
+use crate::report::{self, Totals};
+use crate::ring::{Datagram, Ring};
+use crate::table;
+use std::net::SocketAddrV4;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use sys::preload::{self, udp};
+
+/// Number of datagrams within [`HOT_INTERVAL`] after which a socket is promoted.
+const HOT_DATAGRAMS: u32 = 64;
+/// See [`HOT_DATAGRAMS`].
+const HOT_INTERVAL: Duration = Duration::from_secs(10);
+/// Every such call asks the placeholder first, so that neither waits for the other.
+const PLACEHOLDER_PERIOD: u32 = 64;
+
+/// A UDP socket of the program.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    state: Mutex<SocketState>,
+    /// Number of the descriptor that is readable when the ring may have datagrams, plus 1; 0 if the
+    /// socket is not promoted.
+    ring_number: AtomicUsize,
+    /// Id of the thread that holds the lock, so that a signal handler does not wait for it.
+    owner: AtomicUsize,
+    calls: AtomicU32,
+}
+
+#[derive(Debug)]
+struct SocketState {
+    stage: Stage,
+    registrations: Vec<Registration>,
+    local: Option<SocketAddrV4>,
+    from_kernel: u64,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// The socket is the kernel's, and its datagrams are counted.
+    Counted { datagrams: u32, since: Option<Instant> },
+    /// The socket is promoted.
+    Promoted(Box<Ring>),
+    /// The socket is the kernel's for good.
+    Kernel,
+}
+
+/// A registration of the socket with an epoll set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Registration {
+    pub(crate) set: i32,
+    pub(crate) number: i32,
+    pub(crate) events: u32,
+    pub(crate) data: u64,
+}
+
+/// The result of a look into the ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Taken {
+    /// The call returns this.
+    Answer(isize),
+    /// No datagram is in the ring.
+    Nothing,
+}
+
+struct Locked<'s> {
+    state: MutexGuard<'s, SocketState>,
+    owner: &'s AtomicUsize,
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.owner.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Socket {
+    pub(crate) const fn new() -> Self {
+        let stage = Stage::Counted { datagrams: 0, since: None };
+        let state = SocketState { stage, registrations: Vec::new(), local: None, from_kernel: 0 };
+        Self {
+            state: Mutex::new(state),
+            ring_number: AtomicUsize::new(0),
+            owner: AtomicUsize::new(0),
+            calls: AtomicU32::new(0),
+        }
+    }
+
+    /// Locks the state; `None` in a signal handler that interrupts a call on this socket.
+    fn lock(&self) -> Option<Locked<'_>> {
+        thread_local! {
+            static PLACE: u8 = const { 0 };
+        }
+        let own = PLACE.with(|place| std::ptr::from_ref(place).addr());
+        if self.owner.load(Ordering::Relaxed) == own {
+            return None;
+        }
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.owner.store(own, Ordering::Relaxed);
+        Some(Locked { state, owner: &self.owner })
+    }
+
+    /// Returns true if the socket has a ring.
+    pub(crate) fn is_promoted(&self) -> bool {
+        self.ring_number.load(Ordering::Acquire) != 0
+    }
+
+    /// Returns true if the socket has a ring and this port.
+    pub(crate) fn has_port(&self, port: u16) -> bool {
+        let Some(locked) = self.lock() else { return false };
+        self.is_promoted() && locked.state.local.is_some_and(|local| local.port() == port)
+    }
+
+    /// Returns the descriptor that is readable when the ring may have datagrams.
+    pub(crate) fn ring_number(&self) -> Option<i32> {
+        let number = self.ring_number.load(Ordering::Acquire).checked_sub(1)?;
+        i32::try_from(number).ok()
+    }
+
+    /// Counts a datagram that the kernel has delivered, and promotes a socket that receives many.
+    /// `register` adds a descriptor to an epoll set like an existing registration.
+    pub(crate) fn count_datagram(
+        &self,
+        number: i32,
+        register: impl Fn(&Registration, i32) -> bool,
+    ) {
+        let Some(mut locked) = self.lock() else { return };
+        let state = &mut *locked.state;
+        state.from_kernel += u64::from(self.is_promoted());
+        let Stage::Counted { datagrams, since } = &mut state.stage else { return };
+        *datagrams += 1;
+        if *datagrams < HOT_DATAGRAMS {
+            return;
+        }
+        let now = Instant::now();
+        let begun = since.replace(now);
+        *datagrams = 0;
+        if begun.is_some_and(|begun| now - begun > HOT_INTERVAL) || begun.is_none() {
+            // The interval of the first datagrams is unknown.
+            return;
+        }
+        let Some(facts) = udp::udp_socket(number) else { return };
+        state.local = Some(facts.local);
+        state.stage = Stage::Kernel;
+        match self.begin_ring(number, &facts, &state.registrations, register) {
+            Ok(ring) => {
+                let number = usize::try_from(ring.number()).unwrap_or(0);
+                state.stage = Stage::Promoted(Box::new(ring));
+                table::count_promoted(true);
+                self.ring_number.store(number + 1, Ordering::Release);
+            }
+            Err(why) => report::report_refusal(facts.local, &why),
+        }
+    }
+
+    fn begin_ring(
+        &self,
+        number: i32,
+        facts: &udp::UdpSocketFacts,
+        registrations: &[Registration],
+        register: impl Fn(&Registration, i32) -> bool,
+    ) -> Result<Ring, String> {
+        if registrations.iter().any(|known| !known.can_be_mirrored()) {
+            return Err("an epoll set reports it once, or to one of several waiters".to_owned());
+        }
+        let mut ring = promote(number, facts)?;
+        if registrations.iter().all(|known| register(known, ring.number())) {
+            return Ok(ring);
+        }
+        ring.detach();
+        Err("an epoll set does not take its ring".to_owned())
+    }
+
+    /// Returns true if this call is to ask the placeholder first.
+    pub(crate) fn reads_placeholder_first(&self) -> bool {
+        self.calls.fetch_add(1, Ordering::Relaxed) % PLACEHOLDER_PERIOD == PLACEHOLDER_PERIOD - 1
+    }
+
+    /// Passes the next datagram of the ring to `take`, and removes it unless `is_kept`.
+    pub(crate) fn take(&self, is_kept: bool, take: impl FnOnce(&Datagram<'_>) -> isize) -> Taken {
+        let Some(mut locked) = self.lock() else { return Taken::Nothing };
+        let Stage::Promoted(ring) = &mut locked.state.stage else { return Taken::Nothing };
+        if let Some(datagram) = ring.peek() {
+            let answer = take(&datagram);
+            if !is_kept {
+                ring.pass();
+            }
+            return Taken::Answer(answer);
+        }
+        if ring.is_detached() {
+            self.end_ring(&mut locked.state);
+        }
+        Taken::Nothing
+    }
+
+    /// Returns true if the ring has a datagram.
+    pub(crate) fn has_datagram(&self) -> bool {
+        let Some(mut locked) = self.lock() else { return false };
+        match &mut locked.state.stage {
+            Stage::Promoted(ring) => ring.find_next(),
+            _ => false,
+        }
+    }
+
+    /// Records what the program does with an epoll set. Returns the ring's descriptor if the same
+    /// is to be done with it.
+    pub(crate) fn record_registration(
+        &self,
+        wanted: Option<Registration>,
+        key: (i32, i32),
+    ) -> Option<i32> {
+        let mut locked = self.lock()?;
+        let (set, number) = key;
+        let state = &mut *locked.state;
+        state.registrations.retain(|known| (known.set, known.number) != (set, number));
+        let is_other = state.registrations.iter().any(|known| known.set == set);
+        state.registrations.extend(wanted);
+        let is_promoted = matches!(state.stage, Stage::Promoted(_));
+        if is_promoted && (is_other || wanted.is_some_and(|wanted| !wanted.can_be_mirrored())) {
+            drop(locked);
+            self.demote();
+            return None;
+        }
+        drop(locked);
+        self.ring_number()
+    }
+
+    /// Returns true if an event with this data may come from the ring or the placeholder.
+    pub(crate) fn has_registration(&self, set: i32, data: u64) -> bool {
+        let Some(locked) = self.lock() else { return false };
+        locked.state.registrations.iter().any(|known| (known.set, known.data) == (set, data))
+    }
+
+    /// Returns the socket to the kernel for good. Datagrams in the ring can still be read.
+    pub(crate) fn demote(&self) {
+        let Some(mut locked) = self.lock() else { return };
+        match &mut locked.state.stage {
+            Stage::Promoted(ring) => {
+                ring.detach();
+                if !ring.find_next() {
+                    self.end_ring(&mut locked.state);
+                }
+            }
+            stage => *stage = Stage::Kernel,
+        }
+    }
+
+    fn end_ring(&self, state: &mut SocketState) {
+        if let Stage::Promoted(ring) = std::mem::replace(&mut state.stage, Stage::Kernel) {
+            self.ring_number.store(0, Ordering::Release);
+            table::count_promoted(false);
+            let mut totals = Totals { from_kernel: state.from_kernel, ..Totals::default() };
+            ring.add_to(&mut totals);
+            if let Some(local) = state.local {
+                report::print_totals(local, &ring.interface, &totals);
+            }
+        }
+    }
+
+    /// Ends the ring with the last descriptor of the socket.
+    pub(crate) fn close(&self) {
+        if let Some(mut locked) = self.lock() {
+            let errno = preload::errno();
+            self.end_ring(&mut locked.state);
+            preload::set_errno(errno);
+        }
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Registration {
+    /// Returns true if the ring can be registered with the same events.
+    fn can_be_mirrored(&self) -> bool {
+        const EPOLLONESHOT: u32 = 1 << 30;
+        const EPOLLEXCLUSIVE: u32 = 1 << 28;
+        self.events & (EPOLLONESHOT | EPOLLEXCLUSIVE) == 0
+    }
+}

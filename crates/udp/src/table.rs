@@ -1,0 +1,131 @@
+//! The descriptors of the program that are UDP sockets.
+//!
+//! A descriptor is classified when it is first used, and again after it was closed. Descriptors
+//! from [`DESCRIPTORS_MAX`] on are the kernel's.
+
+use crate::socket::Socket;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use sys::preload::{self, udp};
+
+/// The number of descriptors that are known: 0 to 1023.
+const DESCRIPTORS_MAX: usize = 1024;
+/// The value in [`KINDS`] of a descriptor that has not been classified.
+const UNKNOWN: u8 = 0;
+/// The value in [`KINDS`] of a descriptor that is no UDP socket.
+const OTHER: u8 = 1;
+/// The value in [`KINDS`] of a UDP socket.
+const SOCKET: u8 = 2;
+
+static KINDS: [AtomicU8; DESCRIPTORS_MAX] = [const { AtomicU8::new(UNKNOWN) }; DESCRIPTORS_MAX];
+static SOCKETS: [Mutex<Option<Arc<Socket>>>; DESCRIPTORS_MAX] =
+    [const { Mutex::new(None) }; DESCRIPTORS_MAX];
+/// Number of promoted sockets.
+static PROMOTED: AtomicUsize = AtomicUsize::new(0);
+
+/// Returns the socket of a descriptor; `None` if the descriptor is no UDP socket.
+pub(crate) fn find(number: i32) -> Option<Arc<Socket>> {
+    let index = usize::try_from(number).ok()?;
+    let kind = KINDS.get(index)?;
+    match kind.load(Ordering::Acquire) {
+        OTHER => None,
+        SOCKET => lock(SOCKETS.get(index)?).clone(),
+        _ => {
+            let errno = preload::errno();
+            let is_socket = udp::is_udp_socket(number);
+            preload::set_errno(errno);
+            if !is_socket {
+                // A closed descriptor may become a socket without a call of this library.
+                if preload::inode(number).is_some() {
+                    kind.store(OTHER, Ordering::Release);
+                }
+                return None;
+            }
+            let mut place = lock(SOCKETS.get(index)?);
+            let socket = place.get_or_insert_with(|| Arc::new(Socket::new())).clone();
+            kind.store(SOCKET, Ordering::Release);
+            Some(socket)
+        }
+    }
+}
+
+/// Returns the socket of a descriptor if it is promoted.
+pub(crate) fn find_promoted(number: i32) -> Option<Arc<Socket>> {
+    if PROMOTED.load(Ordering::Acquire) == 0 {
+        return None;
+    }
+    find(number).filter(|socket| socket.is_promoted())
+}
+
+/// Changes the number of promoted sockets.
+pub(crate) fn count_promoted(is_new: bool) {
+    if is_new {
+        PROMOTED.fetch_add(1, Ordering::AcqRel);
+    } else {
+        PROMOTED.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Returns true if no socket is promoted.
+pub(crate) fn has_no_promoted() -> bool {
+    PROMOTED.load(Ordering::Acquire) == 0
+}
+
+/// Forgets a descriptor that is about to be closed or replaced. The last descriptor of a socket
+/// ends its ring.
+pub(crate) fn forget(number: i32) {
+    let Some(index) = usize::try_from(number).ok().filter(|index| *index < DESCRIPTORS_MAX) else {
+        return;
+    };
+    if let (Some(kind), Some(place)) = (KINDS.get(index), SOCKETS.get(index))
+        && kind.swap(UNKNOWN, Ordering::AcqRel) == SOCKET
+    {
+        let socket = lock(place).take();
+        drop(socket);
+    }
+}
+
+/// Records that a descriptor is a copy of another one.
+pub(crate) fn record_duplicate(from: i32, to: i32) {
+    let index = |number: i32| usize::try_from(number).ok().filter(|at| *at < DESCRIPTORS_MAX);
+    forget(to);
+    let socket = index(from).and_then(|at| lock(SOCKETS.get(at)?).clone());
+    match (socket, index(to)) {
+        (Some(socket), Some(to)) => {
+            if let (Some(kind), Some(place)) = (KINDS.get(to), SOCKETS.get(to)) {
+                *lock(place) = Some(socket);
+                kind.store(SOCKET, Ordering::Release);
+            }
+        }
+        // A descriptor that is not known would bypass the ring.
+        (Some(socket), None) => socket.demote(),
+        (None, _) => {}
+    }
+}
+
+/// Calls `body` with each known socket.
+pub(crate) fn each(body: impl Fn(&Socket)) {
+    for (kind, place) in KINDS.iter().zip(&SOCKETS) {
+        if kind.load(Ordering::Acquire) == SOCKET
+            && let Some(socket) = lock(place).clone()
+        {
+            body(&socket);
+        }
+    }
+}
+
+/// Forgets all sockets in a forked child, without ending what the parent reads.
+pub(crate) fn forget_in_child() {
+    for (kind, place) in KINDS.iter().zip(&SOCKETS) {
+        if kind.swap(UNKNOWN, Ordering::AcqRel) == SOCKET {
+            // A lock that another thread held at the fork stays locked.
+            let socket = place.try_lock().ok().and_then(|mut place| place.take());
+            std::mem::forget(socket);
+        }
+    }
+    PROMOTED.store(0, Ordering::Release);
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
