@@ -1,5 +1,6 @@
 // The page: the list of paths, the selected path, and its details.
 
+import { Composer, watchEdits } from "./composer.js";
 import { Failure, get, receive, takeToken } from "./api.js";
 import { Details } from "./details.js";
 import { figuresOf } from "./figures.js";
@@ -155,7 +156,7 @@ function updateRow(row, path, now) {
   state.trends.set(path.number, trend);
   const most = Math.max(1, ...trend);
   const begin = TREND - trend.length;
-  row.trend.setAttribute("points", trend.map((n, at) => `${begin + at},${(18.5 - (17 * n) / most).toFixed(1)}`).join(" "));
+  row.trend.setAttribute("points", trend.map((n, at) => `${begin + at},${(18.5 - (13 * n) / most).toFixed(1)}`).join(" "));
 }
 
 function showEnded(ended) {
@@ -270,5 +271,7 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
+new Composer((number) => choose(number, true));
+watchEdits(() => state.number);
 takeToken();
 follow();

@@ -1,7 +1,10 @@
 // The panel of details: of the path, of a node, or of an edge.
 
+import { post, receive } from "./api.js";
 import { byteRate, bytes, count, make, rate, setRows, setText, time, visible } from "./format.js";
 import { Plot } from "./plot.js";
+
+const MESSAGES_MAX = 30;
 
 export class Details {
   constructor(root, { select }) {
@@ -41,8 +44,54 @@ export class Details {
       section("Counters", this.facts),
       section("Drops", this.drops),
       given.length ? section("Arguments", list) : null,
-      section("Where it runs", where, about?.elsewhere?.length ? make("p", { class: "muted" }, "Not elsewhere:") : null, elsewhere),
+      section("Last messages", ...this.messageParts(node.name)),
+      section("Where it runs", where, this.costParts(node.name), about?.elsewhere?.length ? make("p", { class: "muted" }, "Not elsewhere:") : null, elsewhere),
     ];
+  }
+
+  // The messages that leave a node, tapped from the moment somebody asks until nobody looks.
+  messageParts(name) {
+    const list = make("ul", { class: "plain messages", tabindex: 0, "aria-label": "Messages" });
+    list.hidden = true;
+    const said = make("p", { class: "muted", role: "status" });
+    const button = make("button", { type: "button", class: "action", "aria-pressed": "false" }, "Show");
+    button.addEventListener("click", () => {
+      const tapped = this.tap != null;
+      this.untap();
+      button.setAttribute("aria-pressed", String(!tapped));
+      setText(button, tapped ? "Show" : "Stop");
+      if (tapped) return;
+      const tap = new AbortController();
+      this.tap = tap;
+      list.hidden = false;
+      setText(said, "");
+      const query = new URLSearchParams({ path: this.number, node: name });
+      receive(`/api/messages?${query}`, tap.signal, (_, value) => {
+        list.prepend(make("li", {}, visible(JSON.stringify(value)).slice(0, 2000)));
+        while (list.children.length > MESSAGES_MAX) list.lastElementChild.remove();
+      }).then(() => setText(said, "the tap has ended")).catch((error) => {
+        if (!tap.signal.aborted) setText(said, error.message);
+      });
+    });
+    return [button, said, list];
+  }
+
+  // The cost of a node in each space that can run it, as `explain` gives them for its request.
+  costParts(name) {
+    const list = make("dl", { class: "facts costs" });
+    const line = this.plan.path.line;
+    if (this.explained?.line !== line) this.explained = { line, plan: post("/api/explain", { line }) };
+    this.explained.plan.then((plan) => {
+      const filter = plan.filters.find((known) => known.name === name);
+      const candidates = (filter?.candidates ?? []).filter((known) => known.cost_ns != null);
+      setRows(list, candidates.map((known) => [`cost in ${known.space}`, `${time(known.cost_ns)} a block`]));
+    }).catch(() => {});
+    return list;
+  }
+
+  untap() {
+    this.tap?.abort();
+    this.tap = null;
   }
 
   edgeParts(index, title) {
@@ -145,6 +194,7 @@ export class Details {
   release() {
     this.plot?.destroy();
     this.plot = null;
+    this.untap();
   }
 }
 

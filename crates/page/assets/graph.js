@@ -54,16 +54,16 @@ export class Graph {
       ? svg("text", { class: "node-copies", x: node.width - 8, y: 15 }, `×${node.copies.length}`)
       : null;
     const group = svg("g", {
-      class: `node ${kind}`, transform: `translate(${node.x} ${node.y})`, role: "button", tabindex: -1,
+      class: `node ${kind}`, "aria-label": `${shown}, in ${visible(node.space)}`, transform: `translate(${node.x} ${node.y})`, role: "button", tabindex: -1,
     },
       svg("rect", { class: "box", width: node.width, height: node.height, rx: 7 }),
       source || sink
         ? svg("rect", { class: "stripe", x: source ? 0 : node.width - 4, y: 8, width: 4, height: node.height - 16, rx: 2 })
         : null,
-      svg("text", { class: "node-name", x: node.width / 2, y: 19 }, shown), count, replicas);
+      svg("text", { class: "node-name", x: node.width / 2, y: 19 }, shown), " ", replicas, " ", count);
     root.append(group);
     const key = `node ${node.index}`;
-    this.nodes.set(node.index, { group, count, node, name, key });
+    this.nodes.set(node.index, { group, count, node, name, key, labelled: replicas ? `${shown} ${replicas.textContent}` : shown });
     this.listen(group, { kind: "node", index: node.index });
   }
 
@@ -72,7 +72,7 @@ export class Graph {
     const line = svg("path", { class: "line", d: edge.path });
     const at = labelPlaces(edge, this.layout.vertical);
     const label = svg("text", { class: "edge-rate", ...at.rate });
-    const group = svg("g", { class: `edge ${edge.back ? "back" : ""}`, role: "button", tabindex: -1 },
+    const group = svg("g", { class: `edge ${edge.back ? "back" : ""}`, "aria-label": `Edge from ${name}`, role: "button", tabindex: -1 },
       svg("path", { class: "hit", d: edge.path }), line);
     root.append(group);
     const parts = svg("g", { class: "edge-labels", "aria-hidden": "true" }, label);
@@ -114,16 +114,17 @@ export class Graph {
       if (known.ring) fillRing(known.ring, now);
       const lost = now.lost > 0 ? `, ${now.lost} lost` : "";
       const inside = known.ring ? `, ring ${now.resident} of ${now.room}` : "";
-      known.group.setAttribute("aria-label", `Edge from ${known.name}, ${short(now.rate)} blocks per second${inside}${lost}`);
+      known.group.setAttribute("aria-label", `Edge from ${known.name}, ${rate(now.rate)}${inside}${lost}`);
     }
     for (const [index, known] of this.nodes) {
       const now = figures.nodes.get(index);
       if (!now) continue;
       const lost = now.lost > 0 ? ` · lost ${short(now.lost)}` : "";
-      setText(known.count, rate(now.rate) + lost);
+      const shown = rate(now.rate) + lost;
+      setText(known.count, shown);
       known.group.classList.toggle("loses", now.lostRate > 0);
       known.group.classList.toggle("lost", now.lost > 0);
-      known.group.setAttribute("aria-label", `${known.name}, in ${visible(known.node.space)}, ${short(now.rate)} blocks per second${now.lost > 0 ? `, ${now.lost} lost` : ""}`);
+      known.group.setAttribute("aria-label", `${known.labelled} ${shown}, in ${visible(known.node.space)}`);
     }
   }
 

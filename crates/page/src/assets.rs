@@ -24,6 +24,7 @@ pub const ASSETS: &[Asset] = &[
     style("/style.css", include_str!("../assets/style.css")),
     script("/app.js", include_str!("../assets/app.js")),
     script("/api.js", include_str!("../assets/api.js")),
+    script("/composer.js", include_str!("../assets/composer.js")),
     script("/details.js", include_str!("../assets/details.js")),
     script("/figures.js", include_str!("../assets/figures.js")),
     script("/format.js", include_str!("../assets/format.js")),

@@ -55,6 +55,11 @@ impl History {
         let edges = |known: &Option<(u64, Arc<Counters>)>| {
             known.as_ref().is_some_and(|(_, before)| !has_same_edges(before, counters))
         };
+        let is_old = |(_, before): &(u64, Arc<Counters>)| before.elapsed_ns == counters.elapsed_ns;
+        if self.last.as_ref().is_some_and(is_old) {
+            // The path has not sent counters since the last sample.
+            return;
+        }
         if edges(&self.last) {
             // The request was changed: the numbers of its edges now mean other edges.
             *self = Self::default();
@@ -143,11 +148,11 @@ fn has_same_edges(one: &Counters, other: &Counters) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use streamline::paths::{Amount, Source};
 
     fn counters(blocks: u64, seconds: u64) -> Arc<Counters> {
-        let given = Amount { blocks, bytes: blocks * 100 };
-        let source = Source { name: "rx".to_owned(), seen: None, given, lost: Vec::new() };
+        let given = serde_json::json!({ "blocks": blocks, "bytes": blocks * 100 });
+        let source = serde_json::json!({ "name": "rx", "given": given, "lost": [] });
+        let source = serde_json::from_value(source).unwrap();
         let elapsed_ns = seconds * 1_000_000_000;
         Arc::new(Counters { elapsed_ns, sources: vec![source], ..Counters::default() })
     }

@@ -3,6 +3,7 @@
 
 use clap::Parser;
 use page::access::Token;
+use page::commands::Program;
 use page::listener::{Address, Listener};
 use page::live::Live;
 use page::server::Server;
@@ -58,7 +59,8 @@ fn serve(given: Arguments) -> Result<(), String> {
         Some(token) => format!("{address}#token={}", token.text()),
         None => address,
     };
-    let server = Server { live: Live::new(given.socket), token };
+    let program = Program::find(given.socket.clone());
+    let server = Server { live: Live::new(given.socket), token, program };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
     let (ended, end) = tokio::sync::oneshot::channel();

@@ -6,12 +6,17 @@
 //! | `GET /api/live?path=NUMBER` | server-sent events: all paths, and all counters of one |
 //! | `GET /api/plan?path=NUMBER` | nodes and edges of a path |
 //! | `GET /api/history?path=NUMBER&edge=INDEX` | rates of the last hour |
+//! | `GET /api/messages?path=NUMBER&node=NAME` | server-sent events: messages that leave a filter |
+//! | `POST /api/check`, `complete`, `explain` | mistakes, completions, plan of a request |
+//! | `POST /api/start`, `stop`, `set` | start, stop, edit of a path |
 //!
 //! Every request needs a `Host` of this machine, and an `Origin` that is the page, if it has one.
 //! A request for data needs the token; over a Unix socket, the connection of the same user instead.
 
 use crate::access::{Token, is_own_host, is_own_origin};
+use crate::actions;
 use crate::assets::{ASSETS, Asset, CONTENT_SECURITY_POLICY};
+use crate::commands::Program;
 use crate::listener::Listener;
 use crate::live::Live;
 use crate::plan::PathPlan;
@@ -22,7 +27,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use futures_util::stream;
 use serde::Deserialize;
 use std::convert::Infallible;
@@ -37,6 +42,8 @@ pub struct Server {
     pub live: Arc<Live>,
     /// The token for requests; `None` on a Unix socket, which only one user can connect to.
     pub token: Option<Token>,
+    /// The program that starts paths and explains requests.
+    pub program: Program,
 }
 
 /// An error in a reply.
@@ -80,6 +87,13 @@ impl Server {
             .route("/live", get(send_figures))
             .route("/plan", get(send_plan))
             .route("/history", get(send_history))
+            .route("/messages", get(actions::messages))
+            .route("/check", post(actions::check))
+            .route("/complete", post(actions::complete))
+            .route("/explain", post(actions::explain))
+            .route("/start", post(actions::start))
+            .route("/stop", post(actions::stop))
+            .route("/set", post(actions::change))
             .layer(middleware::from_fn_with_state(self.clone(), check_token));
         let mut routes = Router::new().nest("/api", data);
         for asset in ASSETS {

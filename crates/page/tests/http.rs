@@ -138,18 +138,18 @@ fn stream_carries_the_counters_of_the_path() {
             break counters;
         }
     };
-    let shown = counters["sources"][0]["given"]["blocks"].as_u64().unwrap();
+    let given_live = counters["sources"][0]["given"]["blocks"].as_u64().unwrap();
     let after = given();
-    assert!(before < shown && shown <= after, "{before} < {shown} <= {after}");
+    assert!(before < given_live && given_live <= after, "{before} < {given_live} <= {after}");
     for edge in counters["edges"].as_array().unwrap() {
         let blocks = |what: &str| edge[what]["blocks"].as_u64().unwrap();
         assert!(blocks("put") >= blocks("taken"), "{edge}");
     }
     let filters = counters["filters"].as_array().unwrap();
     let dport = filters.iter().find(|filter| filter["name"] == "dport").unwrap();
-    assert!(dport["taken"]["blocks"].as_u64() <= Some(shown), "{dport}");
+    assert!(dport["taken"]["blocks"].as_u64() <= Some(given_live), "{dport}");
     let later = figures.next_counters();
-    assert!(later["sources"][0]["given"]["blocks"].as_u64() >= Some(shown));
+    assert!(later["sources"][0]["given"]["blocks"].as_u64() >= Some(given_live));
 }
 
 #[test]
@@ -160,26 +160,26 @@ fn stream_lists_paths_that_start_and_end() {
     assert_eq!(figures.next()["paths"].as_array().map(Vec::len), Some(0));
     machine.start("late", "generate rate=100 | count");
     let rate = |figures: &Value| figures["paths"][0]["rate"]["blocks"].as_f64();
-    let shown = loop {
-        let shown = figures.next();
-        if rate(&shown) > Some(0.0) {
-            break shown;
+    let event = loop {
+        let event = figures.next();
+        if rate(&event) > Some(0.0) {
+            break event;
         }
     };
-    assert_eq!(shown["paths"][0]["name"], "late");
+    assert_eq!(event["paths"][0]["name"], "late");
     machine.run(&["stop", "late"]);
     loop {
-        let shown = figures.next();
-        let report = shown["ended"][0]["ended"]["report"].as_str().unwrap_or_default().to_owned();
+        let event = figures.next();
+        let report = event["ended"][0]["ended"]["report"].as_str().unwrap_or_default().to_owned();
         if report.contains("none lost") {
-            assert_eq!(shown["paths"].as_array().map(Vec::len), Some(0));
+            assert_eq!(event["paths"].as_array().map(Vec::len), Some(0));
             return;
         }
     }
 }
 
 #[test]
-fn history_holds_the_rates_that_were_shown() {
+fn history_holds_the_rates_of_the_last_samples() {
     let machine = Machine::new();
     let number = machine.start("kept", "generate rate=1000 | count");
     let page = machine.page("127.0.0.1:0");

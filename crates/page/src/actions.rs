@@ -1,0 +1,173 @@
+//! Routes that act: check, completion and explanation of a request, start and stop of a path,
+//! edits, and messages of a filter.
+
+use crate::commands::{CommandOutcome, split_words};
+use crate::messages::Messages;
+use crate::server::{Failure, Server, in_thread};
+use axum::Json;
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use axum::response::IntoResponse;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use futures_util::stream;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::convert::Infallible;
+use streamline::{OpenError, Options, read_graph};
+
+/// A request, and perhaps the name of its path.
+#[derive(Debug, Deserialize)]
+pub(crate) struct RequestText {
+    line: String,
+    name: Option<String>,
+}
+
+/// An edit of a path: the words after `streamline set PATH`.
+#[derive(Debug, Deserialize)]
+pub(crate) struct PathEdit {
+    path: u32,
+    edit: String,
+}
+
+/// A path.
+#[derive(Debug, Deserialize)]
+pub(crate) struct PathChoice {
+    path: u32,
+}
+
+/// A node of a path, by its name.
+#[derive(Debug, Deserialize)]
+pub(crate) struct NodeChoice {
+    path: u32,
+    node: String,
+}
+
+/// A mistake in a request. Positions count UTF-16 units, as browsers do.
+#[derive(Debug, Serialize)]
+struct Mistake {
+    start: usize,
+    end: usize,
+    what: String,
+    hint: String,
+    error: bool,
+}
+
+/// Returns the mistakes in a request.
+pub(crate) async fn check(Json(given): Json<RequestText>) -> Result<Json<Value>, Failure> {
+    let mistakes = in_thread(move || mistakes_in(&given.line)).await?;
+    Ok(Json(serde_json::json!({ "mistakes": mistakes })))
+}
+
+fn mistakes_in(line: &str) -> Vec<Mistake> {
+    let list = match read_graph(line, &Options::alone()) {
+        Ok(_) => return Vec::new(),
+        Err(OpenError::Mistakes { list, .. }) => list,
+        Err(other) => {
+            let what = other.to_string();
+            return vec![Mistake { start: 0, end: 0, what, hint: String::new(), error: true }];
+        }
+    };
+    let position = |at: usize| line.get(..at).unwrap_or(line).encode_utf16().count();
+    let mistakes = list.into_iter().map(|found| Mistake {
+        start: position(found.span.start),
+        end: position(found.span.end),
+        error: found.is_error(),
+        what: found.what,
+        hint: if found.hint.is_empty() { found.why } else { found.hint },
+    });
+    mistakes.collect()
+}
+
+/// Returns the completions of an incomplete request, each as the whole request.
+pub(crate) async fn complete(
+    State(server): State<Server>,
+    Json(given): Json<RequestText>,
+) -> Result<Json<Value>, Failure> {
+    let line = format!("--line={}", given.line);
+    let outcome = run(server, vec!["complete".to_owned(), line]).await?;
+    Ok(Json(Value::from_iter(outcome.output.lines())))
+}
+
+/// Returns the plan of a request with the candidates for each filter, as `explain --json`.
+pub(crate) async fn explain(
+    State(server): State<Server>,
+    Json(given): Json<RequestText>,
+) -> Result<Json<Value>, Failure> {
+    let words = ["explain", "--json", "--", &given.line].map(str::to_owned);
+    let outcome = run(server, words.into()).await?;
+    match serde_json::from_str(&outcome.output) {
+        Ok(plan) if outcome.succeeded => Ok(Json(plan)),
+        _ => Err(Failure::new(StatusCode::BAD_REQUEST, outcome.messages.trim())),
+    }
+}
+
+/// Starts a path, and returns its number.
+pub(crate) async fn start(
+    State(server): State<Server>,
+    Json(given): Json<RequestText>,
+) -> Result<Json<Value>, Failure> {
+    let name = given.name.filter(|name| !name.is_empty());
+    let is_name = |name: &String| {
+        !name.starts_with('-')
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || ".-_".contains(c))
+    };
+    if name.as_ref().is_some_and(|name| !is_name(name)) {
+        let text = "a name has letters, digits, `.`, `-` and `_`";
+        return Err(Failure::new(StatusCode::BAD_REQUEST, text));
+    }
+    let words = ["start".to_owned(), "--".to_owned()].into_iter().chain(name).chain([given.line]);
+    let outcome = run(server, words.collect()).await?;
+    match outcome.output.trim().parse::<u32>() {
+        Ok(number) if outcome.succeeded => Ok(Json(serde_json::json!({ "number": number }))),
+        _ => Err(Failure::new(StatusCode::BAD_REQUEST, outcome.messages.trim())),
+    }
+}
+
+/// Stops a path: its sources end, and blocks that were already read are still processed.
+pub(crate) async fn stop(
+    State(server): State<Server>,
+    Json(given): Json<PathChoice>,
+) -> Result<Json<Value>, Failure> {
+    in_thread(move || {
+        let client = server.live.connect()?;
+        client.connect_described(&given.path.to_string())?.0.stop()
+    })
+    .await??;
+    Ok(Json(serde_json::json!({})))
+}
+
+/// Edits a path, and returns the sentence with the ledger of the change.
+pub(crate) async fn change(
+    State(server): State<Server>,
+    Json(given): Json<PathEdit>,
+) -> Result<Json<Value>, Failure> {
+    let reply = in_thread(move || {
+        let client = server.live.connect()?;
+        let (to, _) = client.connect_described(&given.path.to_string())?;
+        to.change(&split_words(&given.edit))
+    })
+    .await??;
+    Ok(Json(serde_json::to_value(reply).unwrap_or_default()))
+}
+
+/// Sends the messages that leave a node while the connection is open.
+pub(crate) async fn messages(
+    State(server): State<Server>,
+    Query(given): Query<NodeChoice>,
+) -> Result<impl IntoResponse, Failure> {
+    let tap = in_thread(move || Messages::tap(&server.live, given.path, given.node)).await??;
+    let events = stream::unfold(tap, |mut tap| async move {
+        let line = tap.next().await?;
+        Some((Ok::<_, Infallible>(Event::default().event("message").data(line)), tap))
+    });
+    Ok(Sse::new(events).keep_alive(KeepAlive::default()))
+}
+
+/// Runs `streamline` with these arguments.
+async fn run(server: Server, words: Vec<String>) -> Result<CommandOutcome, Failure> {
+    let outcome = in_thread(move || server.program.run(&words)).await?;
+    outcome.map_err(|error| {
+        let text = format!("the program `streamline` cannot run: {error}");
+        Failure::new(StatusCode::INTERNAL_SERVER_ERROR, text)
+    })
+}

@@ -1,0 +1,141 @@
+//! The actions of the page that are commands of `streamline`: the program runs as the same user, in
+//! a process of its own, with a time limit. So a request means here what it means in a terminal.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Read};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// Name of the program.
+const PROGRAM: &str = "streamline";
+/// Maximum number of bytes that are read of each output of the program.
+const OUTPUT_MAX: u64 = 8 << 20;
+/// Time after which the program is killed.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// The program `streamline`, which the actions of the page run.
+#[derive(Clone, Debug)]
+pub struct Program {
+    path: OsString,
+    /// Directory of the daemon, if it is not a standard one.
+    daemon: Option<PathBuf>,
+}
+
+/// The outcome of a command.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CommandOutcome {
+    /// True if the exit status is 0.
+    pub succeeded: bool,
+    /// Standard output.
+    pub output: String,
+    /// Standard error, with mistakes and their positions.
+    pub messages: String,
+}
+
+impl Program {
+    /// Finds the program in the directory of this one, or else in `PATH`.
+    #[must_use]
+    pub fn find(daemon: Option<PathBuf>) -> Self {
+        let beside = std::env::current_exe().ok().map(|own| own.with_file_name(PROGRAM));
+        let beside = beside.filter(|path| path.is_file());
+        let path = beside.map_or_else(|| PROGRAM.into(), OsString::from);
+        Self { path, daemon }
+    }
+
+    /// Runs the program, and blocks until it has ended. Fails if it cannot be started or does not
+    /// end in time.
+    pub fn run<W: AsRef<OsStr>>(&self, words: &[W]) -> io::Result<CommandOutcome> {
+        let mut command = Command::new(&self.path);
+        command.args(words).env("NO_COLOR", "1").stdin(Stdio::null());
+        if let Some(daemon) = &self.daemon {
+            command.env("STREAMLINE_DAEMON", daemon);
+        }
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        let (output, messages) = (child.stdout.take(), child.stderr.take());
+        let (output, messages, in_time) = std::thread::scope(|scope| {
+            let output = scope.spawn(|| read_text(output));
+            let messages = scope.spawn(|| read_text(messages));
+            let in_time = wait(&mut child);
+            let text = |text: Result<String, _>| text.unwrap_or_default();
+            (text(output.join()), text(messages.join()), in_time)
+        });
+        let status = child.wait()?;
+        match in_time {
+            true => Ok(CommandOutcome { succeeded: status.success(), output, messages }),
+            false => Err(io::Error::new(io::ErrorKind::TimedOut, "it did not end in time")),
+        }
+    }
+}
+
+/// Waits until a process has ended, for at most [`LIMIT`], and kills it then. Returns true if it
+/// ended by itself.
+fn wait(child: &mut Child) -> bool {
+    let number = i32::try_from(child.id()).unwrap_or_default();
+    let ended = sys::local_socket::open_process(number).is_ok_and(|process| {
+        use std::os::fd::AsFd as _;
+        sys::poll::readable_within(&[process.as_fd()], Some(LIMIT)) == [true]
+    });
+    if !ended {
+        // The process may have ended meanwhile.
+        let _ = child.kill();
+    }
+    ended
+}
+
+fn read_text(stream: Option<impl Read>) -> String {
+    let mut bytes = Vec::new();
+    // What was read before a failure is shown.
+    let _ = stream.map(|stream| stream.take(OUTPUT_MAX).read_to_end(&mut bytes));
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Splits text into words at white space. Quotes of either kind hold words together, and stay if
+/// they are not at both ends of a word, because requests contain quotes, too.
+#[must_use]
+pub fn split_words(text: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut word = String::new();
+    let mut quote = None;
+    for c in text.chars() {
+        match quote {
+            Some(open) if c == open => quote = None,
+            None if c == '"' || c == '\'' => quote = Some(c),
+            None if c.is_whitespace() => {
+                words.push(std::mem::take(&mut word));
+                continue;
+            }
+            _ => {}
+        }
+        word.push(c);
+    }
+    words.push(word);
+    words.retain(|word| !word.is_empty());
+    words.into_iter().map(|word| strip_quotes(&word)).collect()
+}
+
+fn strip_quotes(word: &str) -> String {
+    let inside = |quote: char| {
+        let inside = word.strip_prefix(quote)?.strip_suffix(quote)?;
+        (!inside.contains(quote)).then(|| inside.to_owned())
+    };
+    inside('\'').or_else(|| inside('"')).unwrap_or_else(|| word.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_an_edit_are_split_outside_quotes() {
+        let split = |text: &str| split_words(text).join("/");
+        assert_eq!(split("arg count every=1s"), "arg/count/every=1s");
+        assert_eq!(
+            split("insert 'bpf \"tcp port 80\"' after rx"),
+            "insert/bpf \"tcp port 80\"/after/rx"
+        );
+        assert_eq!(split("  remove \"count#1\" "), "remove/count#1");
+        assert_eq!(split("arg match text=\"a b\""), "arg/match/text=\"a b\"");
+        assert!(split_words(" ").is_empty());
+    }
+}

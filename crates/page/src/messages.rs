@@ -1,0 +1,83 @@
+//! The messages that leave a filter, as a tap shows them while a browser reads.
+
+use crate::live::Live;
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use streamline::paths::{self, ClientError, Tap};
+use sys::eventfd::EventFd;
+use tokio::sync::mpsc;
+
+/// Maximum number of messages that wait for the browser. The tap skips further ones.
+const WAITING_MAX: usize = 64;
+/// Maximum length of a message in bytes; the rest is left out.
+const LINE_MAX: usize = 64 << 10;
+
+/// The messages of a tap as lines of JSON. The tap ends when this value is dropped.
+#[derive(Debug)]
+pub struct Messages {
+    lines: mpsc::Receiver<String>,
+    dropped: Arc<EventFd>,
+}
+
+impl Messages {
+    /// Taps the output of a node. Blocks until the path has replied.
+    pub fn tap(live: &Live, number: u32, node: String) -> Result<Self, ClientError> {
+        let dropped = Arc::new(EventFd::new()?);
+        let to = paths::connect(&live.connect()?, &number.to_string())?;
+        let form = Some("json".to_owned());
+        let (_, pipe) = to.tap(&Tap { node: Some(node), form, ..Tap::default() })?;
+        let (sender, lines) = mpsc::channel(WAITING_MAX);
+        let stop = Arc::clone(&dropped);
+        let read = move || {
+            read_lines(&mut pipe.into(), &stop, &sender);
+            drop(to);
+        };
+        // Without a thread the sender is dropped, and the messages are at their end.
+        let _ = std::thread::Builder::new().name("tap".to_owned()).spawn(read);
+        Ok(Self { lines, dropped })
+    }
+
+    /// Waits for the next message. Returns `None` if the path or the tap has ended.
+    pub async fn next(&mut self) -> Option<String> {
+        self.lines.recv().await
+    }
+}
+
+impl Drop for Messages {
+    fn drop(&mut self) {
+        self.lines.close();
+        self.dropped.notify();
+    }
+}
+
+/// Sends the lines of a pipe until its end, or until `stop` is notified.
+fn read_lines(pipe: &mut File, stop: &EventFd, sender: &mpsc::Sender<String>) {
+    let mut bytes = vec![0; LINE_MAX];
+    let mut line = Vec::new();
+    loop {
+        let ready = sys::poll::readable(&[pipe.as_fd(), stop.as_fd()], None);
+        if ready.last() == Some(&true) {
+            return;
+        }
+        let length = match ready.first() {
+            Some(true) => pipe.read(&mut bytes).unwrap_or(0),
+            _ => continue,
+        };
+        if length == 0 {
+            return;
+        }
+        for piece in bytes[..length].split_inclusive(|byte| *byte == b'\n') {
+            let room = LINE_MAX.saturating_sub(line.len());
+            line.extend_from_slice(&piece[..piece.len().min(room)]);
+            if piece.ends_with(b"\n") {
+                let text = String::from_utf8_lossy(&line).trim_end().to_owned();
+                line.clear();
+                if sender.blocking_send(text).is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
