@@ -83,6 +83,7 @@ const PAGES: &[Page] = &[
     page_without_setup("docs/book/14-files.md"),
     page_without_setup("docs/book/15-metrics.md"),
     page_without_setup("docs/book/17-json.md"),
+    page_without_setup("docs/book/18-install.md"),
     Page {
         preamble: "seq 100000 > words; seq 1000 > a",
         ..page_without_setup("docs/book/buffers/programs.md")
