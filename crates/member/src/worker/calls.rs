@@ -209,8 +209,8 @@ impl Service {
         }
     }
 
-    /// Returns counters from index `first` on. Index 0 reads them. They are kept until the client has
-    /// got all, so that all pages are from one moment.
+    /// Returns counters from index `first` on. Index 0 reads them. They are kept until the client
+    /// has got all, so that all pages are from one moment.
     fn counters_page(&mut self, id: u64, first: usize) -> CountReply {
         let current = if first == 0 { Some(self.current_counters()) } else { None };
         let Some(client) = self.clients.get_mut(&id) else { return CountReply::default() };
