@@ -117,7 +117,7 @@ fn exchange_numbered(client: &UdpSocket, count: usize) {
 }
 
 /// Sends several datagrams at once, each of which must be answered once.
-fn exchange_burst(client: &UdpSocket, count: u32) {
+fn exchange_many(client: &UdpSocket, count: u32) {
     for number in 0..count {
         client.send_to(&number.to_be_bytes(), address()).unwrap();
     }
@@ -168,10 +168,10 @@ fn c1_udp_servers_receive_from_their_ring_by_each_call() {
         let server = Server::start(&pair, &[&program, &PORT.to_string(), wait, call]);
         let client = server.client();
         exchange_numbered(&client, 400);
-        exchange_burst(&client, 64);
+        exchange_many(&client, 64);
         // In fragments, which the kernel joins.
         exchange(&client, &[7; 3000]);
-        exchange_burst(&client, 8);
+        exchange_many(&client, 8);
         let errors = server.finish(&client);
         let (ring, all) = reported(&errors);
         assert!(ring * 100 >= all * 95 && all - ring >= 1, "{wait} {call}: {errors}");
@@ -237,7 +237,7 @@ fn server_outlives_daemon_and_leaves_nothing_when_killed() {
 }
 
 #[test]
-fn sockets_that_only_the_kernel_serves_are_told() {
+fn sockets_that_only_the_kernel_serves_are_reported() {
     let Some((pair, _folder, _)) = prepare() else { return };
     if need::require_command("python3").is_none() {
         return;
@@ -289,7 +289,7 @@ asyncio.run(main())
     let server = Server::start(&pair, &["python3", "-c", script]);
     let client = server.client();
     exchange_numbered(&client, 400);
-    exchange_burst(&client, 64);
+    exchange_many(&client, 64);
     let (ring, all) = reported(&server.finish(&client));
     assert!(ring * 100 >= all * 95, "{ring} of {all}");
 }

@@ -132,7 +132,7 @@ fn loopback_is_captured_once() {
 }
 
 #[test]
-fn programs_that_cannot_be_preloaded_are_told() {
+fn programs_that_cannot_be_preloaded_are_reported() {
     if need::require_command("tcpdump").is_none() {
         return;
     }

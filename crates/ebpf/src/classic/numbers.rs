@@ -27,8 +27,9 @@ pub fn parse_numbers(text: &str) -> Result<ClassicProgram, String> {
         instructions.push(instruction.ok_or_else(|| format!("`{part}` is no instruction"))?);
     }
     if count != Some(instructions.len()) {
-        let (is, said) = (instructions.len(), text.split(',').next().unwrap_or_default().trim());
-        return Err(format!("it has {is} instructions, but begins with {said}"));
+        let first = text.split(',').next().unwrap_or_default().trim();
+        let count = instructions.len();
+        return Err(format!("it has {count} instructions, but begins with {first}"));
     }
     ClassicProgram::new(instructions).map_err(|invalid| invalid.to_string())
 }

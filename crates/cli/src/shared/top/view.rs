@@ -85,10 +85,10 @@ impl View {
     /// Returns the nodes to show, in their order.
     pub(super) fn nodes<'s>(&self, snapshot: &'s Snapshot) -> Vec<&'s NodeRates> {
         let wanted = self.filter.to_lowercase();
-        let is_shown = |node: &&NodeRates| {
+        let is_listed = |node: &&NodeRates| {
             [&node.name, &node.space].iter().any(|text| text.to_lowercase().contains(&wanted))
         };
-        let mut nodes: Vec<&NodeRates> = snapshot.nodes.iter().filter(is_shown).collect();
+        let mut nodes: Vec<&NodeRates> = snapshot.nodes.iter().filter(is_listed).collect();
         if self.order != Order::Graph {
             nodes.sort_by(|a, b| self.order.value(b).total_cmp(&self.order.value(a)));
         }
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn key_s_sorts_by_each_column_in_turn() {
+    fn key_s_sorts_by_the_next_column() {
         let snapshot = snapshot(&[("rx", 10), ("tcp", 30), ("http", 20)]);
         let mut view = View::default();
         assert_eq!(names(&view, &snapshot), ["rx", "tcp", "http"]);
