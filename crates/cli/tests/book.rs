@@ -142,8 +142,10 @@ fn ps_lists_the_shared_kernel_program() {
     // User names may differ in width from the numbers in the book.
     let mut free = testkit::user::unnamed_uids(1001);
     let mut typed = typed.to_owned();
-    for uid in ["1001", "1002", "1003"] {
-        typed = typed.replace(uid, &free.next().unwrap().to_string());
+    // A new number may be that of the next user in the book, so the highest is replaced first.
+    let numbers = ["1001", "1002", "1003"].map(|uid| (uid, free.next().unwrap().to_string()));
+    for (uid, free) in numbers.iter().rev() {
+        typed = typed.replace(uid, free);
     }
     let folder = Folder::new();
     let program = folder.path().join("streamline");
