@@ -5,8 +5,8 @@
 //! results of a run in this process.
 
 use crate::ready::Results;
-use member::client::{COUNT, Client, ClientError, DESCRIBE};
-use member::protocol::{CountReply, Counters, Edge, Link, Node, PathDescription};
+use member::client::{Client, ClientError, DESCRIBE};
+use member::protocol::{Counters, Edge, Link, Node, PathDescription};
 use member::worker::{PathInfo, ledger_counters};
 use runtime::ledger::DropReason;
 use std::time::Duration;
@@ -137,11 +137,9 @@ pub fn query_figures(client: &Client, limit: Duration) -> Result<Vec<PathFigures
     listed.retain(|path| path.yours);
     let numbers: Vec<_> = listed.iter().map(|path| (path.uid, path.number.to_string())).collect();
     // The description is requested after the counters, so it is at least as recent.
-    let replies = client.query_all(&numbers, &[COUNT, DESCRIBE], limit, |_, replies| {
-        let mut replies = replies.into_iter();
-        let mut next = || replies.next().unwrap_or_default();
-        let CountReply { counters, .. } = next().deserialize_result()?;
-        let about: PathDescription = next().deserialize_result()?;
+    let replies = client.count_all(&numbers, &[DESCRIBE], limit, |_, counters, replies| {
+        let about = replies.into_iter().next().unwrap_or_default();
+        let about: PathDescription = about.deserialize_result()?;
         Ok((counters, about))
     });
     let name = |at: usize| match &listed[at].name {

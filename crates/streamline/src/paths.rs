@@ -21,8 +21,8 @@ pub mod rates;
 use crate::neighbors::NeighborFindings;
 use engine::doctor::neighbors::Neighbors;
 use engine::registry::MachineRegistry;
-use member::client::{COUNT, NODES};
-use member::protocol::{Count, Nodes, NodesReply};
+use member::client::NODES;
+use member::protocol::{Nodes, NodesReply};
 use member::varlink::Call;
 use pipeline::Registry as _;
 use pipeline::explain;
@@ -130,27 +130,9 @@ pub fn query_counters(
     numbers: &[(u32, u32)],
     limit: Duration,
 ) -> Vec<Result<Counters, ClientError>> {
-    let call = |(uid, number): &(u32, u32)| {
-        let call = Call::new(COUNT, &Count { first: Some(0) });
-        (*uid, (number.to_string(), vec![call]))
-    };
-    let calls: Vec<_> = numbers.iter().map(call).collect();
-    let mut counted = client.call_all(&calls, limit, |to, replies| {
-        let first = replies.into_iter().next().unwrap_or_default().deserialize_result()?;
-        to.all_counters(first)
-    });
-    for (of, (uid, number)) in counted.iter_mut().zip(numbers) {
-        if matches!(of, Err(ClientError::Refused(_))) {
-            // A path of an older version returns all counters at once.
-            let path = [(*uid, number.to_string())];
-            let mut replies = client.query_all(&path, &[COUNT], limit, |to, replies| {
-                let all = replies.into_iter().next().unwrap_or_default().deserialize_result()?;
-                to.all_counters(all)
-            });
-            *of = replies.pop().unwrap_or(Err(ClientError::Timeout));
-        }
-    }
-    counted
+    let path = |(uid, number): &(u32, u32)| (*uid, number.to_string());
+    let paths: Vec<_> = numbers.iter().map(path).collect();
+    client.count_all(&paths, &[], limit, |_, counters, _| Ok(counters))
 }
 
 /// Returns the names of all filters, sources and sinks, sorted.

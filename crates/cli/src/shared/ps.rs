@@ -12,9 +12,8 @@ use crate::failure::{is_path_gone, report_client_error};
 use crate::progress::short_bytes;
 use crate::status::Status;
 use crate::terminal;
-use member::client::{COUNT, Client, ClientError, QUERY_TIMEOUT, escape_hidden};
-use member::protocol::{CountReply, Counters, Path};
-use member::varlink::Reply;
+use member::client::{Client, ClientError, QUERY_TIMEOUT, escape_hidden};
+use member::protocol::{Counters, Path};
 use serde::Serialize;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use streamline::report::{json_line, to_object};
@@ -132,13 +131,8 @@ fn sample_paths(
         samples.iter_mut().filter(|samples| samples.is_reachable()).collect();
     let name = |samples: &&mut PathSamples| (samples.path.uid, samples.path.number.to_string());
     let names: Vec<(u32, String)> = asked.iter().map(name).collect();
-    let take = |_, replies: Vec<Reply>| {
-        let CountReply { counters, .. } =
-            replies.into_iter().next().unwrap_or_default().deserialize_result()?;
-        Ok(counters)
-    };
-    let is_reachable = client.query_all(&names, &[COUNT], limit, take);
-    asked.iter_mut().zip(is_reachable).for_each(|(samples, answer)| put(samples, answer));
+    let counted = client.count_all(&names, &[], limit, |_, counters, _| Ok(counters));
+    asked.iter_mut().zip(counted).for_each(|(samples, counters)| put(samples, counters));
 }
 
 impl PathRow {

@@ -9,8 +9,8 @@ use crate::failure::{is_path_gone, report_client_error};
 use crate::progress::{consecutive_ranges, short_bytes};
 use crate::status::Status;
 use crate::terminal;
-use member::client::{COUNT, Client, ClientError, DESCRIBE, QUERY_TIMEOUT, escape_hidden};
-use member::protocol::{Amount, CountReply, Counters, Edge, Node, Path, PathDescription, Space};
+use member::client::{Client, ClientError, DESCRIBE, QUERY_TIMEOUT, escape_hidden};
+use member::protocol::{Amount, Counters, Edge, Node, Path, PathDescription, Space};
 use pipeline::explain::rounded_duration;
 use serde::Serialize;
 use streamline::report::{json_line, to_object};
@@ -114,11 +114,9 @@ fn query_user_paths(client: &Client, listed: Vec<Path>) -> Vec<PathSpaces> {
 /// Queries these paths in parallel.
 fn query_paths(client: &Client, names: &[(u32, String)]) -> Vec<Result<PathSpaces, ClientError>> {
     // The description is requested after the counters, so it is at least as recent.
-    client.query_all(names, &[COUNT, DESCRIBE], QUERY_TIMEOUT, |to, replies| {
-        let mut replies = replies.into_iter();
-        let mut next = || replies.next().unwrap_or_default();
-        let CountReply { counters, .. } = next().deserialize_result()?;
-        Ok(path_spaces(next().deserialize_result()?, to.uid(), counters))
+    client.count_all(names, &[DESCRIBE], QUERY_TIMEOUT, |to, counters, replies| {
+        let about = replies.into_iter().next().unwrap_or_default();
+        Ok(path_spaces(about.deserialize_result()?, to.uid(), counters))
     })
 }
 

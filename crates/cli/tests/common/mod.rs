@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Subdirectory in which commands look for the daemon. It is empty unless a test starts one.
-const DAEMON_DIR: &str = "no-daemon";
+pub(crate) const DAEMON_DIR: &str = "no-daemon";
 
 /// A temporary directory that contains `examples`.
 #[derive(Debug)]

@@ -18,8 +18,8 @@ pub use path::{COUNT, DESCRIBE, NODES, PathClient, STOP};
 use crate::gather::gather;
 use crate::place::{self, PACKET_SOCKET};
 use crate::protocol::{
-    About, Connect, ConnectReply, Event, KernelPrograms, NoParameters, Path, PathDescription,
-    PathList, PathNumber, Permissions, Register, RequestChange,
+    About, Connect, ConnectReply, Count, CountReply, Counters, Event, KernelPrograms, NoParameters,
+    Path, PathDescription, PathList, PathNumber, Permissions, Register, RequestChange,
 };
 use crate::varlink::{Call, MessageError, Reply};
 use std::ops::ControlFlow;
@@ -218,6 +218,40 @@ impl Client {
         // If a connection has failed by now, the next call reports the error.
         _ = self.caller.set_timeout(CALL_TIMEOUT);
         answers.into_iter().map(|answer| answer.unwrap_or(Err(ClientError::Timeout))).collect()
+    }
+
+    /// Queries the counters of many paths like [`query_all`](Self::query_all), and then calls the
+    /// methods `also` on each. Passes the connection, the counters and the replies to `take`. Waits
+    /// for [`CALL_TIMEOUT`] longer if a path has more counters than fit into one reply.
+    pub fn count_all<R>(
+        &self,
+        paths: &[(u32, String)],
+        also: &[&str],
+        limit: Duration,
+        take: impl Fn(PathClient, Counters, Vec<Reply>) -> Result<R, ClientError>,
+    ) -> Vec<Result<R, ClientError>> {
+        let query = |paths: &[(u32, String)], first: Option<usize>| {
+            let count = std::iter::once(Call::new(COUNT, &Count { first }));
+            let also = also.iter().map(|method| Call::new(method, &NoParameters {}));
+            let calls: Vec<Call> = count.chain(also).collect();
+            let each = |(uid, path): &(u32, String)| (*uid, (path.clone(), calls.clone()));
+            let paths: Vec<_> = paths.iter().map(each).collect();
+            self.call_all(&paths, limit, |to, replies| {
+                let mut replies = replies.into_iter();
+                let first: CountReply = replies.next().unwrap_or_default().deserialize_result()?;
+                let counters = to.all_counters(first)?;
+                take(to, counters, replies.collect())
+            })
+        };
+        let mut counted = query(paths, Some(0));
+        for (result, path) in counted.iter_mut().zip(paths) {
+            if matches!(result, Err(ClientError::Refused(_))) {
+                // A path of an older version returns all counters at once.
+                let again = query(std::slice::from_ref(path), None).pop();
+                *result = again.unwrap_or(Err(ClientError::Timeout));
+            }
+        }
+        counted
     }
 
     /// Connects to a path and fetches its description within [`QUERY_TIMEOUT`], so that a stopped
