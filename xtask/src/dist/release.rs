@@ -96,9 +96,13 @@ pub(super) fn build(
     for setting in settings(root, &target_dir)? {
         shell.args(["--config", &setting]);
     }
-    if release.quick {
-        shell.args(["--config", "profile.release.opt-level=0"]);
-        shell.args(["--config", "profile.release.lto=\"off\""]);
+    let optimization: &[&str] = match release.quick {
+        true => &["profile.release.opt-level=0", "profile.release.lto=\"off\""],
+        // The program has 14.3 MB so, and 18.0 MB with the usual settings.
+        false => &["profile.release.lto=\"fat\"", "profile.release.codegen-units=1"],
+    };
+    for setting in optimization {
+        shell.args(["--config", setting]);
     }
     let packages = if target.is_some() { &PACKAGES[..1] } else { &PACKAGES };
     shell.args(packages.iter().flat_map(|package| ["--package", package]));
