@@ -138,7 +138,6 @@ fn p7_own_traffic_request_survives_a_restarted_daemon() {
     let Some((manager, fixture)) = managed_fixture() else { return };
     let line = "rx own=yes ring=1MB | udp @kernel | dport @kernel |9 pcap all.pcap";
     let (carol, dave) = (fixture.run(CAROL_UID, line), fixture.run(DAVE_UID, line));
-    let path = fixture.path_id(&carol);
     let send_datagrams = |uid: u32, count: usize| {
         fixture.pair.server.run_inside(|| {
             let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
@@ -174,6 +173,8 @@ fn p7_own_traffic_request_survives_a_restarted_daemon() {
         sent += 100;
         // The next daemon changes the restored request.
         let words = if sent == 200 { "remove ip" } else { "insert ip before udp" };
+        // A path whose descriptors the manager did not take registers again by itself.
+        let path = fixture.path_id(&carol);
         fixture.assert_change_succeeds(CAROL_UID, path, words);
     }
     for (user, sent) in [(carol, sent), (dave, 90)] {
