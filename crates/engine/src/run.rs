@@ -23,7 +23,7 @@ use runtime::failure::PathFailure;
 use runtime::latency::{Breach, Latency};
 use runtime::ledger::Ledger;
 use runtime::report::{self, NodeReport};
-use runtime::space::{Remains, Space, remains};
+use runtime::space::{Space, SpaceResults, results};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -122,7 +122,7 @@ pub fn run(paths: Vec<BuiltPath>, until: StopConditions<'_>) -> sys::Result<Outc
     let steps = paths.first().map_or_else(Steps::default, |path| path.steps.clone());
     let logs: Vec<Steps> = paths.iter().map(|path| path.steps.clone()).collect();
     let started = SpaceThreads::all(&paths, &steps);
-    let SpaceThreads { starters, threads, done, remains, running } = match started {
+    let SpaceThreads { starters, threads, done, results, running } = match started {
         Ok(started) => started,
         Err(error) => {
             paths.iter().for_each(|path| path.live.set_starter(None));
@@ -155,11 +155,11 @@ pub fn run(paths: Vec<BuiltPath>, until: StopConditions<'_>) -> sys::Result<Outc
     let watcher = AdaptThread::start_for(&lives);
     let changer = ChangeRepeater::start_for(&lives);
     let alarms = LatencyChecks::new(until.alarm, lives.first());
-    let stopped = wait_for_end(&controls, until, (begin, alarms), &done, &remains, &running);
+    let stopped = wait_for_end(&controls, until, (begin, alarms), &done, &results, &running);
     drop((watcher, changer));
     steps.checkpoint("all has ended");
     lives.iter().for_each(|live| live.set_starter(None));
-    let mut all = stopped.remains;
+    let mut all = stopped.results;
     all.sort_by_key(|(number, place, _)| (*number, *place));
     let mut outcome = build_outcome(all, (&kernels, &lives), stopped.early, begin);
     if let Some(live) = lives.first() {
@@ -176,7 +176,7 @@ struct SpaceThreads {
     starters: Vec<ThreadStarter>,
     threads: Vec<Vec<Thread>>,
     done: Arc<EventFd>,
-    remains: mpsc::Receiver<EndedSpace>,
+    results: mpsc::Receiver<EndedSpace>,
     running: Arc<AtomicUsize>,
 }
 
@@ -184,7 +184,7 @@ impl SpaceThreads {
     fn all(paths: &[BuiltPath], steps: &Steps) -> sys::Result<Self> {
         steps.announce(Resource::Descriptor, "what tells that spaces have ended")?;
         let done = Arc::new(EventFd::new()?);
-        let (ended, remains) = mpsc::channel();
+        let (ended, results) = mpsc::channel();
         let running = Arc::new(AtomicUsize::new(0));
         let starter = |(number, path): (usize, &BuiltPath)| ThreadStarter {
             number,
@@ -205,7 +205,7 @@ impl SpaceThreads {
             spaces.map(thread).collect::<sys::Result<Vec<Thread>>>()
         };
         let threads = starters.iter().zip(paths).map(of_path).collect::<sys::Result<_>>()?;
-        Ok(Self { starters, threads, done, remains, running })
+        Ok(Self { starters, threads, done, results, running })
     }
 }
 
@@ -229,7 +229,7 @@ pub fn run_alone(paths: Vec<BuiltPath>) -> Outcome {
                 if let Some(lent) = slot.take_if(|space| space.has_borrow_request()) {
                     match lent.lend() {
                         Ok(back) => *slot = Some(back),
-                        Err(remains) => ended.push((number, place, Some(*remains))),
+                        Err(results) => ended.push((number, place, Some(*results))),
                     }
                 }
                 let goes_on = slot.as_mut().is_some_and(Space::step);
@@ -246,7 +246,7 @@ pub fn run_alone(paths: Vec<BuiltPath>) -> Outcome {
 }
 
 struct WaitResult {
-    remains: Vec<EndedSpace>,
+    results: Vec<EndedSpace>,
     early: bool,
 }
 
@@ -258,12 +258,12 @@ fn wait_for_end(
     ended: &mpsc::Receiver<EndedSpace>,
     running: &AtomicUsize,
 ) -> WaitResult {
-    let mut waited = WaitResult { remains: Vec::new(), early: false };
+    let mut waited = WaitResult { results: Vec::new(), early: false };
     let mut rounds = until.watch.map(|watch| ProgressReports::new(watch, begin));
     loop {
         done.clear();
-        waited.remains.extend(ended.try_iter());
-        if waited.remains.len() >= running.load(Ordering::Relaxed) {
+        waited.results.extend(ended.try_iter());
+        if waited.results.len() >= running.load(Ordering::Relaxed) {
             alarms.iter_mut().for_each(|alarms| alarms.check(sys::clock::monotonic()));
             return waited;
         }
@@ -388,30 +388,30 @@ fn build_outcome(
 ) -> Outcome {
     let mut outcome = Outcome { stopped, ..Outcome::default() };
     let paths = ended.iter().map(|(number, _, _)| number + 1).max().unwrap_or(0);
-    let mut by_path: Vec<Vec<Remains>> = (0..paths).map(|_| Vec::new()).collect();
-    for (number, _, remains) in ended {
-        match remains {
-            Some(remains) => by_path[number].push(remains),
+    let mut by_path: Vec<Vec<SpaceResults>> = (0..paths).map(|_| Vec::new()).collect();
+    for (number, _, results) in ended {
+        match results {
+            Some(results) => by_path[number].push(results),
             None => outcome.failures.push(PathFailure::from_panicked_space(number)),
         }
     }
     let kernels = kernels.iter().map(Some).chain(std::iter::repeat(None));
-    for (number, (mut remains, kernels)) in by_path.into_iter().zip(kernels).enumerate() {
+    for (number, (mut results, kernels)) in by_path.into_iter().zip(kernels).enumerate() {
         let kernels = kernels.map(|all| all.lock().unwrap_or_else(PoisonError::into_inner));
         let kernels = kernels.as_ref().map_or(&[][..], |kernels| kernels.as_slice());
         outcome.programs.extend(kernels.iter().map(Kernel::totals));
-        let inside = kernels.iter().flat_map(|kernel| kernel.remains(&remains));
-        let inside: Vec<Remains> = inside.collect();
+        let inside = kernels.iter().flat_map(|kernel| kernel.final_results(&results));
+        let inside: Vec<SpaceResults> = inside.collect();
         let counted = inside.iter().map(SpaceCounters::from).collect();
         if let Some(live) = lives.get(number) {
             live.store_kernel_counters(counted);
         }
-        remains.splice(0..0, inside);
-        let programs = remains::finish_programs(&remains);
-        outcome.ledger.add(report::final_ledger(&remains));
-        outcome.reports.extend(report::node_reports(&remains));
+        results.splice(0..0, inside);
+        let programs = results::finish_programs(&results);
+        outcome.ledger.add(report::final_ledger(&results));
+        outcome.reports.extend(report::node_reports(&results));
         let mut failures: Vec<PathFailure> =
-            remains.iter_mut().filter_map(|space| space.failure.take()).collect();
+            results.iter_mut().filter_map(|space| space.failure.take()).collect();
         for program in programs {
             // The space of the program may have reported the same end.
             if !failures.iter().any(|failure| failure.reports_same_exit(&program)) {

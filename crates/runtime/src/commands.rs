@@ -13,7 +13,7 @@
 
 use crate::counters::SpaceCounters;
 use crate::failure::PathFailure;
-use crate::space::{Remains, Space, SpaceResources};
+use crate::space::{Space, SpaceResources, SpaceResults};
 use crate::status::SpaceStatus;
 use buffer::signal::Doorbell;
 use std::collections::VecDeque;
@@ -283,14 +283,14 @@ pub struct ExclusiveBorrow {
 
 impl BorrowRequest {
     /// Lends the space to the borrower, and blocks until the borrower returns it. Returns the space
-    /// at once if the borrower no longer exists. Fails with the remains of the space if the
+    /// at once if the borrower no longer exists. Fails with the results of the space if the
     /// borrower drops it.
-    pub fn lend(self, space: Space) -> Result<Space, Box<Remains>> {
+    pub fn lend(self, space: Space) -> Result<Space, Box<SpaceResults>> {
         if let Err(mpsc::SendError(space)) = self.to.send(space) {
             return Ok(space);
         }
         let failure = || Some(PathFailure::from_panicked_space(0));
-        let lost = |_| Box::new(Remains { failure: failure(), ..Remains::default() });
+        let lost = |_| Box::new(SpaceResults { failure: failure(), ..SpaceResults::default() });
         self.back.recv().map_err(lost)
     }
 }

@@ -5,17 +5,17 @@ use crate::counters::{
     CountedNode, ExitEdge, ImportCounters, KernelContinuation, SpaceCounters, node_report,
 };
 use crate::ledger::{Edge, Ledger, LossRanges, NodeEntry, NodeName};
-use crate::space::Remains;
+use crate::space::SpaceResults;
 use filter::{Amount, DeliveredItems, Report};
 
 /// Returns the reports of the filters and sinks of a path.
 #[must_use]
-pub fn node_reports(remains: &[Remains]) -> Vec<NodeReport> {
-    let ended = |space: &Remains| -> Vec<NodeReport> {
+pub fn node_reports(results: &[SpaceResults]) -> Vec<NodeReport> {
+    let ended = |space: &SpaceResults| -> Vec<NodeReport> {
         let last = space.nodes.iter().filter_map(node_report);
         last.chain(space.retired.reports.iter().cloned()).collect()
     };
-    merge_by_node(remains.iter().flat_map(ended))
+    merge_by_node(results.iter().flat_map(ended))
 }
 
 /// Merges the reports of the same node, and omits empty ones.
@@ -64,19 +64,19 @@ fn add_rows(to: &mut Report, more: Report) {
     }
 }
 
-impl From<&Remains> for SpaceCounters {
-    fn from(remains: &Remains) -> Self {
-        let failed = remains.failure.is_some();
-        let kernel_counts = remains.kernel_counts.clone();
-        let (nodes, imported) = (&remains.nodes, remains.imported.clone());
-        Self { kernel_counts, ..Self::new(nodes, imported, &remains.retired, failed) }
+impl From<&SpaceResults> for SpaceCounters {
+    fn from(results: &SpaceResults) -> Self {
+        let failed = results.failure.is_some();
+        let kernel_counts = results.kernel_counts.clone();
+        let (nodes, imported) = (&results.nodes, results.imported.clone());
+        Self { kernel_counts, ..Self::new(nodes, imported, &results.retired, failed) }
     }
 }
 
 /// Returns the ledger of a path that has ended.
 #[must_use]
-pub fn final_ledger(remains: &[Remains]) -> Ledger {
-    merge_ledger(remains.iter().map(SpaceCounters::from).collect(), false)
+pub fn final_ledger(results: &[SpaceResults]) -> Ledger {
+    merge_ledger(results.iter().map(SpaceCounters::from).collect(), false)
 }
 
 /// Returns the ledger of a path from the counters of its spaces. If `runs` is true, the path still

@@ -6,7 +6,7 @@ use super::tree::ExitBlocks;
 use super::{Generation, Kernel};
 use endpoint::SourceCounters;
 use runtime::counters::SpaceCounters;
-use runtime::space::Remains;
+use runtime::space::SpaceResults;
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -40,8 +40,8 @@ pub(crate) fn query_counters(
         let known = handles.iter().zip(&queried);
         let mut known = known.filter(|(handle, _)| Arc::ptr_eq(handle, &kernel.generation.handle));
         let counters = known.next().and_then(|(_, counters)| counters.clone());
-        let remains = kernel.current_remains(counters, &received.cloned().unwrap_or_default());
-        counted.extend(remains.iter().map(SpaceCounters::from));
+        let results = kernel.current_results(counters, &received.cloned().unwrap_or_default());
+        counted.extend(results.iter().map(SpaceCounters::from));
     }
     counted
 }
@@ -50,15 +50,15 @@ impl Kernel {
     /// Returns the nodes and edges of all generations while the current program runs. `queried`
     /// contains the program's counters, or is `None` if they are unknown; `received` contains the
     /// totals that this process has received from the program.
-    fn current_remains(
+    fn current_results(
         &self,
         queried: Option<FinalCounters>,
         received: &SourceCounters,
-    ) -> Vec<Remains> {
+    ) -> Vec<SpaceResults> {
         let mut received = received.clone();
         // The reader still reaches these frames; until then the edge holds them.
         received.arrived.iter_mut().for_each(|exit| exit.unread = 0);
-        self.collect_remains(|generation| match &generation.taken {
+        self.collect_results(|generation| match &generation.taken {
             Some(taken) => (generation.final_counters(taken), taken.clone()),
             None => {
                 let bounds = || FinalCounters::lower_bounds(&generation.tree, &received.arrived);

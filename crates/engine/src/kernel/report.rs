@@ -18,7 +18,7 @@ use filter::{Amount, Counts, Filter, FilterKind, Holds, MovedSession, PRIVATE_KE
 use pipeline::graph::{NodeId, Use};
 use runtime::counters::{ExitEdge, KernelCounts};
 use runtime::ledger::{Edge, EdgeKind};
-use runtime::space::Remains;
+use runtime::space::SpaceResults;
 use runtime::space::node::{Node, Operator, SinkOperator};
 use std::borrow::Cow;
 
@@ -46,8 +46,8 @@ const NOT_COPIED: &str = "not copied";
 
 impl Kernel {
     /// Returns the nodes and edges of all generations. The programs must no longer run.
-    pub(crate) fn remains(&self, process: &[Remains]) -> Vec<Remains> {
-        self.collect_remains(|generation| {
+    pub(crate) fn final_results(&self, process: &[SpaceResults]) -> Vec<SpaceResults> {
+        self.collect_results(|generation| {
             let taken = generation.taken.clone();
             let taken = taken.unwrap_or_else(|| generation.source_totals(process));
             (generation.final_counters(&taken), taken)
@@ -56,10 +56,10 @@ impl Kernel {
 
     /// Returns the nodes and edges of all generations. `counted` returns the counters of a
     /// generation, and the totals that this process received from it.
-    pub(super) fn collect_remains<'k>(
+    pub(super) fn collect_results<'k>(
         &'k self,
         counted: impl Fn(&'k Generation) -> (Cow<'k, FinalCounters>, SourceCounters),
-    ) -> Vec<Remains> {
+    ) -> Vec<SpaceResults> {
         let (mut ran, mut busy, mut left) = (Amount::default(), 0, [0; LeftReason::ALL.len()]);
         let mut all = Vec::new();
         for (number, generation) in self.generations().enumerate() {
@@ -67,7 +67,7 @@ impl Kernel {
             ran += ended.counted.ran;
             busy += ended.busy;
             left.iter_mut().zip(ended.counted.left).for_each(|(all, more)| *all += more);
-            all.push(generation.remains(&ended, number, taken));
+            all.push(generation.final_results(&ended, number, taken));
         }
         let counters = || {
             let counters = self.place.counters(ran, busy);
@@ -78,7 +78,7 @@ impl Kernel {
         let seen = |id: &NodeId| (node_name(&self.generation, *id), counters());
         let sources = self.generation.sources.iter().map(seen).collect();
         if let Some(told) =
-            all.last_mut().and_then(|remains: &mut Remains| remains.kernel_counts.as_mut())
+            all.last_mut().and_then(|results: &mut SpaceResults| results.kernel_counts.as_mut())
         {
             told.sources = sources;
         }
@@ -126,7 +126,12 @@ impl Generation {
 
     /// Returns the nodes and edges of this generation with these counters. `taken` holds the totals
     /// that this process received.
-    fn remains(&self, ended: &FinalCounters, number: usize, taken: SourceCounters) -> Remains {
+    fn final_results(
+        &self,
+        ended: &FinalCounters,
+        number: usize,
+        taken: SourceCounters,
+    ) -> SpaceResults {
         let mut nodes = Vec::new();
         for id in &self.sources {
             nodes.push(self.source_node(*id, ended));
@@ -139,7 +144,7 @@ impl Generation {
         let ways = self.exit_edges(ended, taken);
         let named = |(exit, edge)| ExitEdge { name: (self.source_number(), number, exit), edge };
         told.exits = ways.into_iter().map(named).collect();
-        Remains { nodes, kernel_counts: Some(told), ..Remains::default() }
+        SpaceResults { nodes, kernel_counts: Some(told), ..SpaceResults::default() }
     }
 
     /// Counts the lost and the duplicated blocks at the exits of an ended generation. `taken` holds
@@ -172,8 +177,8 @@ impl Generation {
     }
 
     /// Returns the totals that the source of this program received in this process, taken from the
-    /// remains of its space.
-    fn source_totals(&self, process: &[Remains]) -> SourceCounters {
+    /// results of its space.
+    fn source_totals(&self, process: &[SpaceResults]) -> SourceCounters {
         let mut nodes = process.iter().flat_map(|space| &space.nodes);
         let source = nodes.find_map(|node| match &node.operator {
             Operator::Source(part) if node.planned == self.source_number() => Some(part),

@@ -2,16 +2,16 @@
 //! runs.
 
 use runtime::control::Control;
-use runtime::space::{Remains, Space};
+use runtime::space::{Space, SpaceResults};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use sys::eventfd::EventFd;
 
-/// An ended space: the index of its path, the index of the space in the path, and its remains, or
+/// An ended space: the index of its path, the index of the space in the path, and its results, or
 /// `None` if it panicked.
-pub(crate) type EndedSpace = (usize, usize, Option<Remains>);
+pub(crate) type EndedSpace = (usize, usize, Option<SpaceResults>);
 
 /// A handle that starts threads for the spaces of a path, before or while the path runs.
 #[derive(Clone, Debug)]
@@ -78,12 +78,12 @@ impl ThreadStarter {
                 // thread then runs on any processor.
                 let _ = sys::process::pin_among(&near);
             }
-            let remains = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| space.run()));
-            if remains.is_err() {
+            let results = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| space.run()));
+            if results.is_err() {
                 control.stop();
             }
             // The receiver is gone only if the process is ending.
-            let _ = ended.send((number, place, remains.ok()));
+            let _ = ended.send((number, place, results.ok()));
             done.notify();
         };
         let refused = |error: std::io::Error| {

@@ -252,11 +252,11 @@ fn process_blocks(mut space: Space, streams: &Streams, held_max: u32) -> Result<
             return Err(fault.to_string());
         }
     }
-    let remains = space.end();
-    match remains.failure {
+    let results = space.end();
+    match results.failure {
         None => {
             // This is a final report, and its reader may already be gone.
-            let account = remains.nodes.iter().find(|node| node.planned == FILTER_NODE);
+            let account = results.nodes.iter().find(|node| node.planned == FILTER_NODE);
             let _ = account.map(|node| {
                 streams.write_message(&StateRecord::Account(Account::read(node)).encode())
             });

@@ -13,7 +13,7 @@
 //! - [`events`], `repeat`, [`stall`]: recording and replay of a run;
 //! - [`writers`] and [`writer_port`]: blocks of programs outside the path, which leave a node as
 //!   its own;
-//! - [`memory`]: memory services for filters; [`remains`]: counters and results after the end.
+//! - [`memory`]: memory services for filters; [`results`]: counters and results after the end.
 
 pub mod arc;
 pub mod assemble;
@@ -38,9 +38,9 @@ mod pass;
 mod pause;
 pub mod published;
 mod pull;
-pub mod remains;
 mod repeat;
 mod replica_end;
+pub mod results;
 mod retire;
 mod run;
 pub mod saved;
@@ -81,7 +81,7 @@ use std::sync::Arc;
 pub use crate::counters::ImportCounters;
 pub use clock::Clock;
 pub use input::Input;
-pub use remains::{Remains, SpaceResources};
+pub use results::{SpaceResources, SpaceResults};
 pub use sleep::TimeSpent;
 
 /// Index of the intake shared by the sources that have no memory of their own.

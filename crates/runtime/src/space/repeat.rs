@@ -69,8 +69,8 @@ impl Space {
         }
     }
 
-    /// Replays the events of a record. Returns the remains of the space.
-    pub(super) fn replay(mut self, mut player: Box<dyn EventReader>) -> super::Remains {
+    /// Replays the events of a record. Returns the results of the space.
+    pub(super) fn replay(mut self, mut player: Box<dyn EventReader>) -> super::SpaceResults {
         let mut last = 0;
         let mut whole = false;
         while self.graph.pass.failure.is_none() && !self.ports.control.is_stopped() {
@@ -97,10 +97,10 @@ impl Space {
                     self.ports.events = EventPort::Replay(Some(player));
                     match request.lend(self) {
                         Ok(back) => self = back,
-                        Err(remains) => return *remains,
+                        Err(results) => return *results,
                     }
                     let Some(back) = self.ports.events.take_reader() else {
-                        return self.into_remains();
+                        return self.into_results();
                     };
                     player = back;
                     if self.accounts.swaps == before {
@@ -148,7 +148,7 @@ impl Space {
         }
         self.finish(last);
         self.ports.commands.store_final_counters(self.counted());
-        self.into_remains()
+        self.into_results()
     }
 
     /// Executes queued commands and answers position requests.

@@ -4,7 +4,7 @@ use super::cpu_pin::CpuPin;
 use super::input::Input;
 use super::node::Operator;
 use super::pass::PassResult;
-use super::remains::Remains;
+use super::results::SpaceResults;
 use super::{Clock, Programs, Space};
 use crate::commands::BorrowRequest;
 use crate::failure::PathFailure;
@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 impl Space {
     /// Runs until all sources have ended or the path is stopped. Then releases held blocks, and
     /// ends the sinks and rings. Blocks.
-    pub fn run(mut self) -> Remains {
+    pub fn run(mut self) -> SpaceResults {
         self.ports.commands.0.record_thread(self.resources());
         let mut cpu_pin = CpuPin::default();
         cpu_pin.pin_to(self.processor);
@@ -26,7 +26,7 @@ impl Space {
             if let Some(request) = self.ports.borrow.take() {
                 match request.lend(self) {
                     Ok(back) => self = back,
-                    Err(remains) => return *remains,
+                    Err(results) => return *results,
                 }
                 // The swap may have changed the CPU of the space.
                 cpu_pin.pin_to(self.processor);
@@ -55,8 +55,8 @@ impl Space {
     }
 
     /// Lends the space to a waiting borrower, if there is one, and blocks until the borrower
-    /// returns it. Fails with the remains of the space if the borrower drops it.
-    pub fn lend(mut self) -> Result<Self, Box<Remains>> {
+    /// returns it. Fails with the results of the space if the borrower drops it.
+    pub fn lend(mut self) -> Result<Self, Box<SpaceResults>> {
         match self.ports.borrow.take() {
             Some(request) => request.lend(self),
             None => Ok(self),
@@ -118,7 +118,7 @@ impl Space {
     }
 
     /// Releases held blocks, and ends sinks and rings.
-    pub fn end(mut self) -> Remains {
+    pub fn end(mut self) -> SpaceResults {
         if self.graph.pass.failure.is_some() {
             self.ports.control.stop();
         }
@@ -133,7 +133,7 @@ impl Space {
             self.publish_state(false);
         }
         self.ports.commands.store_final_counters(self.counted());
-        self.into_remains()
+        self.into_results()
     }
 
     /// Executes the queued commands. A panic in a command fails the path.

@@ -2,7 +2,7 @@
 
 use super::arc::NodeId;
 use super::node::Operator;
-use super::{ImportCounters, Input, Remains, Space};
+use super::{ImportCounters, Input, Space, SpaceResults};
 use crate::failure::PathFailure;
 use crate::ring::Import;
 use filter::Time;
@@ -59,11 +59,11 @@ impl Space {
         }
     }
 
-    pub(super) fn into_remains(self) -> Remains {
+    pub(super) fn into_results(self) -> SpaceResults {
         let imported = self.import_counters();
         let (retired, programs) = (self.accounts.retired, self.programs.gone);
         let failure = self.graph.pass.failure;
-        Remains {
+        SpaceResults {
             nodes: self.graph.nodes,
             imported,
             failure,

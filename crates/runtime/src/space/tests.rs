@@ -166,34 +166,34 @@ fn create_space(assembly: Assembly, inputs: Vec<Input>, batch: usize, ids: u32) 
     })
 }
 
-fn assert_balanced(remains: &[Remains]) -> Ledger {
-    let ledger = final_ledger(remains);
+fn assert_balanced(results: &[SpaceResults]) -> Ledger {
+    let ledger = final_ledger(results);
     assert_eq!(ledger.imbalances(), []);
     ledger
 }
 
 /// Runs `numbers | GRAPH | sink`, where `build` makes the graph. Returns the numbers and classes at
-/// the sink, and the remains of the space.
+/// the sink, and the results of the space.
 fn run_graph(
     end: u32,
     batch: usize,
     build: impl FnOnce(&mut Assembly, NodeId, NodeId),
-) -> (Vec<(u32, u32)>, Remains) {
+) -> (Vec<(u32, u32)>, SpaceResults) {
     let kept = Arc::default();
     let mut assembly = Assembly::default();
     let from = assembly.add_node(number_source(end));
     let to = assembly.add_node(collector_sink(&kept));
     build(&mut assembly, from, to);
-    let remains =
+    let results =
         create_space(assembly, vec![Input::Source { node: from, intake: 0 }], batch, 1).run();
     let kept = std::mem::take(&mut *kept.lock().unwrap());
-    (kept, remains)
+    (kept, results)
 }
 
 #[test]
 fn join_keeps_input_order_at_every_batch_size() {
     for batch in [1, 7, 32, 64] {
-        let (kept, remains) = run_graph(500, batch, |a, from, to| {
+        let (kept, results) = run_graph(500, batch, |a, from, to| {
             let even = a.add_node(filter_node("even", Filter::classify(MultipleClassifier(2))));
             let third = a.add_node(filter_node("third", Filter::classify(MultipleClassifier(3))));
             let late =
@@ -204,7 +204,7 @@ fn join_keeps_input_order_at_every_batch_size() {
             a.add_arc(third, late, SelectedClasses::Answered, false, 3);
             a.add_arc(late, to, SelectedClasses::Answered, false, 4);
         });
-        assert_balanced(&[remains]);
+        assert_balanced(&[results]);
         // A block that leaves `late` was caused by the block that pushed it out.
         let mut expected = Vec::new();
         for n in 0..500u32 {
@@ -235,7 +235,7 @@ impl Stream for Triple {
 #[test]
 fn k2_blocks_made_before_a_fork_are_joined_block_by_block() {
     for batch in [1, 32] {
-        let (kept, remains) = run_graph(100, batch, |a, from, to| {
+        let (kept, results) = run_graph(100, batch, |a, from, to| {
             let thrice = a.add_node(filter_node("thrice", Filter::stream(Triple)));
             let left = a.add_node(filter_node("left", Filter::classify(MultipleClassifier(1))));
             let right = a.add_node(filter_node("right", Filter::lanes(AddHundred)));
@@ -245,7 +245,7 @@ fn k2_blocks_made_before_a_fork_are_joined_block_by_block() {
             a.add_arc(left, to, SelectedClasses::Answered, false, 3);
             a.add_arc(right, to, SelectedClasses::Answered, false, 4);
         });
-        assert_balanced(&[remains]);
+        assert_balanced(&[results]);
         let one = |n: u32| [(n, 1), (n + 100, 1)];
         let expected: Vec<_> = (0..100).flat_map(|n| [one(n), one(n), one(n)].concat()).collect();
         assert_eq!(kept, expected, "batches of {batch}");
@@ -274,7 +274,7 @@ impl Source for AlternatingArcs {
 #[test]
 fn k2_source_that_chooses_arcs_keeps_its_order_at_joins() {
     for batch in [1, 7, 32] {
-        let (kept, remains) = run_graph(200, batch, |a, from, to| {
+        let (kept, results) = run_graph(200, batch, |a, from, to| {
             let numbers = Numbers { next: 0, end: 200, given: Amount::default() };
             a.replace_operator(
                 from,
@@ -290,7 +290,7 @@ fn k2_source_that_chooses_arcs_keeps_its_order_at_joins() {
             a.add_arc(left, to, SelectedClasses::Answered, false, 4);
             a.add_arc(right, to, SelectedClasses::Answered, false, 5);
         });
-        assert_balanced(&[remains]);
+        assert_balanced(&[results]);
         let parted = |n: u32| (n as usize / batch).is_multiple_of(2);
         let of = |n: u32| if parted(n) { vec![(n, 1), (n + 100, 1)] } else { vec![(n, 1)] };
         let expected: Vec<_> = (0..200).flat_map(of).collect();
@@ -300,7 +300,7 @@ fn k2_source_that_chooses_arcs_keeps_its_order_at_joins() {
 
 #[test]
 fn edit_is_invisible_to_a_sibling_branch() {
-    let (kept, remains) = run_graph(100, 32, |a, from, to| {
+    let (kept, results) = run_graph(100, 32, |a, from, to| {
         let edited = a.add_node(filter_node("hundred", Filter::lanes(AddHundred)));
         let plain = a.add_node(filter_node("plain", Filter::classify(MultipleClassifier(1))));
         a.add_arc(from, edited, SelectedClasses::Answered, false, 0);
@@ -308,7 +308,7 @@ fn edit_is_invisible_to_a_sibling_branch() {
         a.add_arc(edited, to, SelectedClasses::Answered, false, 2);
         a.add_arc(plain, to, SelectedClasses::Answered, false, 3);
     });
-    assert_balanced(&[remains]);
+    assert_balanced(&[results]);
     let expected: Vec<_> = (0..100).flat_map(|n| [(n + 100, 1), (n, 1)]).collect();
     assert_eq!(kept, expected);
 }
@@ -316,7 +316,7 @@ fn edit_is_invisible_to_a_sibling_branch() {
 #[test]
 fn section_evaluates_its_operands_in_sequence() {
     // (even +* !third) ++ seventh, and all other blocks take the other arc.
-    let (kept, remains) = run_graph(300, 32, |a, from, to| {
+    let (kept, results) = run_graph(300, 32, |a, from, to| {
         let even = a.add_operand(filter_node("even", Filter::classify(MultipleClassifier(2))));
         let third = a.add_operand(filter_node("third", Filter::classify(MultipleClassifier(3))));
         let seventh =
@@ -329,7 +329,7 @@ fn section_evaluates_its_operands_in_sequence() {
         a.add_arc(from, section, SelectedClasses::Answered, false, 0);
         a.add_arc(section, to, SelectedClasses::Answered, false, 1);
     });
-    assert_balanced(&[remains]);
+    assert_balanced(&[results]);
     let wanted = |n: &u32| (n.is_multiple_of(2) && !n.is_multiple_of(3)) || n.is_multiple_of(7);
     let expected: Vec<_> = (0..300).filter(wanted).map(|n| (n, 1)).collect();
     assert_eq!(kept, expected);
@@ -337,13 +337,13 @@ fn section_evaluates_its_operands_in_sequence() {
 
 #[test]
 fn block_in_a_cycle_is_dropped_at_the_hop_limit_and_counted() {
-    let (kept, remains) = run_graph(10, 4, |a, from, to| {
+    let (kept, results) = run_graph(10, 4, |a, from, to| {
         let again = a.add_node(filter_node("again", Filter::classify(MultipleClassifier(1))));
         a.add_arc(from, again, SelectedClasses::Answered, false, 0);
         a.add_arc(again, again, SelectedClasses::Answered, true, 1);
         a.add_arc(again, to, SelectedClasses::Answered, false, 2);
     });
-    let ledger = assert_balanced(&[remains]);
+    let ledger = assert_balanced(&[results]);
     assert_eq!(kept.len(), 10 * (1 + usize::from(walk::HOPS_MAX)));
     let hops = ledger.edges.iter().flat_map(|e| &e.dropped);
     let hops: u64 =
@@ -353,19 +353,19 @@ fn block_in_a_cycle_is_dropped_at_the_hop_limit_and_counted() {
 
 #[test]
 fn panic_of_a_filter_ends_the_path_and_captures_the_block() {
-    let (kept, remains) = run_graph(100, 32, |a, from, to| {
+    let (kept, results) = run_graph(100, 32, |a, from, to| {
         let fails = a.add_node(filter_node("fails", Filter::classify(PanicFilter)));
         a.add_arc(from, fails, SelectedClasses::Answered, false, 0);
         a.add_arc(fails, to, SelectedClasses::Answered, false, 1);
     });
     assert_eq!(kept.len(), 32, "the batch before the one with the bug");
-    let failure = remains.failure.as_ref().expect("the path failed");
+    let failure = results.failure.as_ref().expect("the path failed");
     let crate::failure::Cause::Panic { message, block } = &failure.cause else {
         panic!("{failure}");
     };
     assert!(message.contains("forty is too much"));
     assert_eq!(block.as_ref().map(|b| b.bytes.clone()), Some(40u32.to_be_bytes().to_vec()));
-    assert_balanced(&[remains]);
+    assert_balanced(&[results]);
 }
 
 #[test]
@@ -399,8 +399,8 @@ fn two_spaces_with_a_small_ring_lose_no_block() {
     let mut second = create_space(b, vec![input], 32, 3);
     second.ports.doorbell = far;
     let other = std::thread::spawn(move || second.run());
-    let remains = [first.run(), other.join().unwrap()];
-    assert_balanced(&remains);
+    let results = [first.run(), other.join().unwrap()];
+    assert_balanced(&results);
     let kept = kept.lock().unwrap();
     assert!(kept.iter().map(|(n, _)| *n).eq(0..100_000), "{} blocks", kept.len());
 }
@@ -452,7 +452,7 @@ fn timer_of_a_filter_fires_without_input() {
     let to = a.add_node(collector_sink(&kept));
     a.add_arc(from, delay, SelectedClasses::Answered, false, 0);
     a.add_arc(delay, to, SelectedClasses::Answered, false, 1);
-    let remains = create_space(a, vec![Input::Source { node: from, intake: 0 }], 32, 1).run();
-    assert_balanced(&[remains]);
+    let results = create_space(a, vec![Input::Source { node: from, intake: 0 }], 32, 1).run();
+    assert_balanced(&[results]);
     assert_eq!(*kept.lock().unwrap(), [(0, 1)]);
 }

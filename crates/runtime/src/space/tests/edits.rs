@@ -64,8 +64,8 @@ impl Edit for NarrowToTail {
     }
 }
 
-fn node_edits(remains: &Remains, name: &str) -> Edits {
-    remains.nodes.iter().find(|node| node.name == name).expect("a node").flow.edits
+fn node_edits(results: &SpaceResults, name: &str) -> Edits {
+    results.nodes.iter().find(|node| node.name == name).expect("a node").flow.edits
 }
 
 fn direct_edits(direct: u64) -> Edits {
@@ -84,18 +84,18 @@ fn received_numbers(kept: &ReceivedNumbers) -> Vec<u32> {
 
 #[test]
 fn l8_rule_1_filter_without_edits_copies_nothing() {
-    let (kept, remains) = run_graph(100, 32, |a, from, to| {
+    let (kept, results) = run_graph(100, 32, |a, from, to| {
         let looks = a.add_node(filter_node("looks", Filter::edit(EditNothing)));
         a.add_arc(from, looks, SelectedClasses::Answered, false, 0);
         a.add_arc(looks, to, SelectedClasses::Answered, false, 1);
     });
-    assert_eq!((kept.len(), node_edits(&remains, "looks")), (100, Edits::default()));
-    assert_balanced(&[remains]);
+    assert_eq!((kept.len(), node_edits(&results, "looks")), (100, Edits::default()));
+    assert_balanced(&[results]);
 }
 
 #[test]
 fn l8_rule_2_block_read_only_downstream_is_edited_in_place() {
-    let (kept, remains) = run_graph(100, 32, |a, from, to| {
+    let (kept, results) = run_graph(100, 32, |a, from, to| {
         let (one, two) = (a.add_node(filter_node("one", Filter::edit(Add(100)))), Add(1000));
         let two = a.add_node(filter_node("two", Filter::edit(two)));
         a.add_arc(from, one, SelectedClasses::Answered, false, 0);
@@ -104,17 +104,17 @@ fn l8_rule_2_block_read_only_downstream_is_edited_in_place() {
     });
     assert!(kept.iter().map(|(n, _)| *n).eq((0..100).map(|n| n + 1100)));
     assert_eq!(
-        [node_edits(&remains, "one"), node_edits(&remains, "two")],
+        [node_edits(&results, "one"), node_edits(&results, "two")],
         [direct_edits(100), direct_edits(100)]
     );
-    assert_balanced(&[remains]);
+    assert_balanced(&[results]);
 }
 
 #[test]
 fn l3_l8_rule_2_parallel_reads_precede_an_edit_in_place() {
     for editor_first in [true, false] {
         let read: ReceivedNumbers = Arc::default();
-        let (kept, remains) = run_graph(100, 32, |a, from, to| {
+        let (kept, results) = run_graph(100, 32, |a, from, to| {
             let reader = a.add_node(collector_sink(&read));
             let add = a.add_node(filter_node("add", Filter::edit(Add(100))));
             let ends = if editor_first { [add, reader] } else { [reader, add] };
@@ -128,15 +128,15 @@ fn l3_l8_rule_2_parallel_reads_precede_an_edit_in_place() {
             received_numbers(&read).into_iter().eq(0..100),
             "a sibling does not see the change"
         );
-        assert_eq!(node_edits(&remains, "add"), direct_edits(100), "editor first: {editor_first}");
-        assert_balanced(&[remains]);
+        assert_eq!(node_edits(&results, "add"), direct_edits(100), "editor first: {editor_first}");
+        assert_balanced(&[results]);
     }
 }
 
 #[test]
 fn l4_l8_rule_3_new_block_in_place_of_an_edit_copies_nothing() {
     let read: ReceivedNumbers = Arc::default();
-    let (kept, remains) = run_graph(100, 32, |a, from, to| {
+    let (kept, results) = run_graph(100, 32, |a, from, to| {
         let reader = a.add_node(collector_sink(&read));
         let doubles = a.add_node(filter_node("doubles", Filter::edit(ReplaceByDouble)));
         a.add_arc(from, doubles, SelectedClasses::Answered, false, 0);
@@ -146,8 +146,8 @@ fn l4_l8_rule_3_new_block_in_place_of_an_edit_copies_nothing() {
     assert!(kept.iter().map(|(n, _)| *n).eq((0..100).map(|n| n * 2)));
     assert!(received_numbers(&read).into_iter().eq(0..100));
     let appended = Edits { appended: 100, ..Edits::default() };
-    assert_eq!(node_edits(&remains, "doubles"), appended);
-    assert_balanced(&[remains]);
+    assert_eq!(node_edits(&results, "doubles"), appended);
+    assert_balanced(&[results]);
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn l5_l8_rule_4_change_of_metadata_copies_and_writes_no_byte() {
             Ok(Report::default())
         }
     }
-    let (_, remains) = run_graph(10, 32, |a, from, _| {
+    let (_, results) = run_graph(10, 32, |a, from, _| {
         let tails = a.add_node(filter_node("tails", Filter::edit(NarrowToTail)));
         let seen = Box::new(LengthSink(Arc::clone(&lengths)));
         let seen = a.add_node(create_node("seen", Operator::Sink(SinkOperator::new(seen))));
@@ -178,13 +178,13 @@ fn l5_l8_rule_4_change_of_metadata_copies_and_writes_no_byte() {
                 frame.dbuf() == DbufId::new(1).unwrap() && frame.length() == 4 && *length == 2
             })
     );
-    assert_eq!(node_edits(&remains, "tails"), Edits::default());
+    assert_eq!(node_edits(&results, "tails"), Edits::default());
 }
 
 #[test]
 fn l2_one_of_two_parallel_editors_copies_the_other_does_not() {
     let other: ReceivedNumbers = Arc::default();
-    let (kept, remains) = run_graph(100, 32, |a, from, to| {
+    let (kept, results) = run_graph(100, 32, |a, from, to| {
         let one = a.add_node(filter_node("one", Filter::edit(Add(100))));
         let two = a.add_node(filter_node("two", Filter::edit(Add(1000))));
         let end = a.add_node(collector_sink(&other));
@@ -195,19 +195,19 @@ fn l2_one_of_two_parallel_editors_copies_the_other_does_not() {
     });
     assert!(kept.iter().map(|(n, _)| *n).eq(100..200));
     assert!(received_numbers(&other).into_iter().eq(1000..1100));
-    let both = [node_edits(&remains, "one"), node_edits(&remains, "two")];
+    let both = [node_edits(&results, "one"), node_edits(&results, "two")];
     assert!(
         both == [copied_edits(100), direct_edits(100)]
             || both == [direct_edits(100), copied_edits(100)],
         "{both:?}"
     );
-    assert_balanced(&[remains]);
+    assert_balanced(&[results]);
 }
 
 #[test]
 fn l2_d15_held_block_is_copied_before_an_edit() {
     let late: ReceivedNumbers = Arc::default();
-    let (kept, remains) = run_graph(100, 32, |a, from, to| {
+    let (kept, results) = run_graph(100, 32, |a, from, to| {
         let add = a.add_node(filter_node("add", Filter::edit(Add(100))));
         let holds = a.add_node(filter_node("late", Filter::stream(HoldThree(HeldList::default()))));
         let end = a.add_node(collector_sink(&late));
@@ -218,13 +218,13 @@ fn l2_d15_held_block_is_copied_before_an_edit() {
     });
     assert!(kept.iter().map(|(n, _)| *n).eq(100..200));
     assert!(received_numbers(&late).into_iter().eq(0..100), "what was held left as it had come");
-    assert_eq!(node_edits(&remains, "add"), copied_edits(100));
-    assert_balanced(&[remains]);
+    assert_eq!(node_edits(&results, "add"), copied_edits(100));
+    assert_balanced(&[results]);
 }
 
 #[test]
 fn l2_blocks_that_share_bytes_are_edited_in_copies() {
-    let (kept, remains) = run_graph(30, 8, |a, from, to| {
+    let (kept, results) = run_graph(30, 8, |a, from, to| {
         let thrice = a.add_node(filter_node("thrice", Filter::stream(Triple)));
         let add = a.add_node(filter_node("add", Filter::edit(Add(100))));
         a.add_arc(from, thrice, SelectedClasses::Answered, false, 0);
@@ -233,13 +233,13 @@ fn l2_blocks_that_share_bytes_are_edited_in_copies() {
     });
     let thrice = (100..130).flat_map(|n| [n; 3]);
     assert!(kept.iter().map(|(n, _)| *n).eq(thrice), "each is changed once: {kept:?}");
-    assert_eq!(node_edits(&remains, "add"), copied_edits(90));
-    assert_balanced(&[remains]);
+    assert_eq!(node_edits(&results, "add"), copied_edits(90));
+    assert_balanced(&[results]);
 }
 
 /// Runs `numbers | (ring to a second space | add | sink)`. If `edits_here` is true, `add | sink`
-/// also runs in the first space. Returns the numbers at both sinks, and the remains of both spaces.
-fn run_over_a_ring(edits_here: bool) -> (Vec<u32>, Vec<u32>, [Remains; 2]) {
+/// also runs in the first space. Returns the numbers at both sinks, and the results of both spaces.
+fn run_over_a_ring(edits_here: bool) -> (Vec<u32>, Vec<u32>, [SpaceResults; 2]) {
     let (there, here): (ReceivedNumbers, ReceivedNumbers) = (Arc::default(), Arc::default());
     let (near, far) = (Arc::new(Doorbell::new()), Arc::new(Doorbell::new()));
     let config = RingConfig { entries: 64, ..RingConfig::default() };
@@ -269,24 +269,24 @@ fn run_over_a_ring(edits_here: bool) -> (Vec<u32>, Vec<u32>, [Remains; 2]) {
         create_space(b, vec![Input::Ring { node: enter, import, ended: false }], 32, 3);
     second.ports.doorbell = far;
     let other = std::thread::spawn(move || second.run());
-    let remains = [first.run(), other.join().unwrap()];
-    assert_balanced(&remains);
-    (received_numbers(&there), received_numbers(&here), remains)
+    let results = [first.run(), other.join().unwrap()];
+    assert_balanced(&results);
+    (received_numbers(&there), received_numbers(&here), results)
 }
 
 #[test]
 fn l7_block_of_another_space_is_edited_in_the_local_pool() {
-    let (there, _, remains) = run_over_a_ring(false);
+    let (there, _, results) = run_over_a_ring(false);
     assert!(there.into_iter().eq(100_000..110_000));
-    assert_eq!(node_edits(&remains[1], "there"), copied_edits(10_000));
+    assert_eq!(node_edits(&results[1], "there"), copied_edits(10_000));
 }
 
 #[test]
 fn l2_d15_block_in_a_ring_is_copied_before_an_edit() {
-    let (there, here, remains) = run_over_a_ring(true);
+    let (there, here, results) = run_over_a_ring(true);
     assert!(there.into_iter().eq(100_000..110_000), "the other space saw no change");
     assert!(here.into_iter().eq(500_000..510_000));
-    assert_eq!(node_edits(&remains[0], "here"), copied_edits(10_000));
+    assert_eq!(node_edits(&results[0], "here"), copied_edits(10_000));
 }
 
 /// A source of long blocks whose bytes are all equal.
@@ -379,14 +379,14 @@ fn run_stamps(fragments: bool) -> (ReceivedFragments, Edits) {
     a.add_arc(from, keeps, SelectedClasses::Answered, false, 1);
     a.add_arc(stamps, to, SelectedClasses::Answered, false, 2);
     a.add_arc(keeps, end, SelectedClasses::Answered, false, 3);
-    let remains = create_space(a, vec![Input::Source { node: from, intake: 0 }], 32, 1).run();
+    let results = create_space(a, vec![Input::Source { node: from, intake: 0 }], 32, 1).run();
     let held = held.lock().unwrap();
     assert!(held.len() == 3, "{}", held.len());
     for (n, (_, _, bytes)) in held.iter().enumerate() {
         assert!(bytes.iter().all(|b| usize::from(*b) == n), "what was held is as it was");
     }
-    let how = node_edits(&remains, "stamps");
-    assert_balanced(&[remains]);
+    let how = node_edits(&results, "stamps");
+    assert_balanced(&[results]);
     let pieces = edited.lock().unwrap().clone();
     (pieces, how)
 }
@@ -511,9 +511,9 @@ fn run_random(steps: &[Step], how: EditMode, batch: usize) -> (Vec<Vec<u32>>, u6
     let input = Input::Source { node: nodes[0], intake: 0 };
     let mut space = create_space(a, vec![input], batch, 1);
     space.graph.pass.copies = how == EditMode::Copies;
-    let remains = space.run();
-    let direct = remains.nodes.iter().map(|node| node.flow.edits.direct).sum();
-    assert_balanced(&[remains]);
+    let results = space.run();
+    let direct = results.nodes.iter().map(|node| node.flow.edits.direct).sum();
+    assert_balanced(&[results]);
     (kept.iter().map(received_numbers).collect(), direct)
 }
 

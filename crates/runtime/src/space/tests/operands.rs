@@ -137,7 +137,7 @@ fn two_operands(
 fn run_section(seed: u64, slow: bool, heavy: bool) -> (Classes, Classes) {
     const BLOCK_COUNT: u32 = 300;
     let mut wanted = Vec::new();
-    let (mut kept, remains) = run_graph(BLOCK_COUNT, 32, |a, from, to| {
+    let (mut kept, results) = run_graph(BLOCK_COUNT, 32, |a, from, to| {
         let both = random_expr(&mut Random::new(seed), 3, a, slow);
         let class = |n: u32| {
             let mut result = 1;
@@ -152,7 +152,7 @@ fn run_section(seed: u64, slow: bool, heavy: bool) -> (Classes, Classes) {
         a.add_arc(from, section, SelectedClasses::Answered, false, 0);
         a.add_arc(section, to, SelectedClasses::All, false, 1);
     });
-    let ledger = assert_balanced(&[remains]);
+    let ledger = assert_balanced(&[results]);
     assert!(ledger.filters.iter().all(|node| node.held.blocks == 0), "seed {seed}");
     kept.sort_unstable();
     (kept, wanted)

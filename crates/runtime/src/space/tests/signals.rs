@@ -94,14 +94,14 @@ impl Classify for SpinFilter {
 }
 
 /// Runs `source | (ring to a second space) + busy` in one space, with `flood | none` beside it if
-/// `flood` is given, and the sink in the second space. Returns the remains of both spaces.
+/// `flood` is given, and the sink in the second space. Returns the results of both spaces.
 fn run_two_spaces(
     source: Box<dyn Source>,
     flood: Option<FloodSource>,
     sink: Box<dyn Sink>,
     threshold: Threshold,
     busy_ns: u64,
-) -> [Remains; 2] {
+) -> [SpaceResults; 2] {
     let (near, far) = (Arc::new(Doorbell::new()), Arc::new(Doorbell::new()));
     let config = RingConfig { entries: 256, ..RingConfig::default() };
     let (writer, mut readers) = crossing(&config, Arc::clone(&near), &[Arc::clone(&far)]).unwrap();
@@ -132,13 +132,13 @@ fn run_two_spaces(
         create_space(b, vec![Input::Ring { node: enter, import, ended: false }], 32, 3);
     second.ports.doorbell = far;
     let other = std::thread::spawn(move || second.run());
-    let remains = [first.run(), other.join().unwrap()];
-    assert_balanced(&remains);
-    remains
+    let results = [first.run(), other.join().unwrap()];
+    assert_balanced(&results);
+    results
 }
 
-fn ring_events(remains: &Remains) -> Events {
-    let mut exports = remains.nodes.iter().filter_map(|node| match &node.operator {
+fn ring_events(results: &SpaceResults) -> Events {
+    let mut exports = results.nodes.iter().filter_map(|node| match &node.operator {
         Operator::Export(export) => Some(export.events()),
         _ => None,
     });
@@ -161,11 +161,11 @@ fn run_trickle(ns: u64, busy_ns: u64, blocks: u32) -> (Vec<u64>, Events) {
     let sink = Box::new(ArrivalSink { arrived, at: Arc::clone(&at) });
     let threshold = Threshold { blocks: 32, ns };
     let flood = (busy_ns == 0).then_some(flood);
-    let remains = run_two_spaces(Box::new(source), flood, sink, threshold, busy_ns);
+    let results = run_two_spaces(Box::new(source), flood, sink, threshold, busy_ns);
     let (given_at, at) = (given_at.lock().unwrap(), at.lock().unwrap());
     let mut waits: Vec<u64> = at.iter().zip(&*given_at).map(|(at, given)| at - given).collect();
     waits.sort_unstable();
-    (waits, ring_events(&remains[0]))
+    (waits, ring_events(&results[0]))
 }
 
 #[test]
@@ -193,8 +193,8 @@ fn k7_steady_stream_is_signalled_in_batches() {
     let kept = Arc::default();
     let numbers = Numbers { next: 0, end: 200_000, given: Amount::default() };
     let sink = Box::new(Collector(Arc::clone(&kept)));
-    let remains = run_two_spaces(Box::new(numbers), None, sink, Threshold::default(), 0);
+    let results = run_two_spaces(Box::new(numbers), None, sink, Threshold::default(), 0);
     assert_eq!(kept.lock().unwrap().len(), 200_000);
-    let events = ring_events(&remains[0]);
+    let events = ring_events(&results[0]);
     assert!(events.total() <= 200_000 / 32, "at most one for 32 blocks: {events:?}");
 }

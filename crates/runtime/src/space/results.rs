@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// The results and counters that a space leaves at its end.
 #[derive(Debug, Default)]
-pub struct Remains {
+pub struct SpaceResults {
     /// Nodes with their counters.
     pub nodes: Vec<Node>,
     /// Blocks and bytes taken from each ring.
@@ -35,10 +35,10 @@ pub struct SpaceResources {
 
 /// Blocks until all programs of an ended path have exited. Returns a failure for each program that
 /// failed. Called after all spaces have ended, because only then are all pipes closed.
-pub fn finish_programs(remains: &[Remains]) -> Vec<PathFailure> {
+pub fn finish_programs(results: &[SpaceResults]) -> Vec<PathFailure> {
     let mut finished: Vec<&Arc<Process>> = Vec::new();
     let mut failures = Vec::new();
-    for node in remains.iter().flat_map(|space| space.nodes.iter().chain(&space.programs)) {
+    for node in results.iter().flat_map(|space| space.nodes.iter().chain(&space.programs)) {
         let Some(process) = node.process() else { continue };
         if finished.iter().any(|other| Arc::ptr_eq(other, process)) {
             continue;
