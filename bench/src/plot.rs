@@ -104,7 +104,7 @@ fn color(place: usize) -> RGBColor {
     RGBColor(red, green, blue)
 }
 
-/// The rows of one unit.
+/// A panel of a chart: the curves or the bars of all rows with one unit.
 enum Panel<'r> {
     Lines { unit: &'r str, lines: Vec<Curve> },
     Bars { unit: &'r str, bars: Vec<Bar> },

@@ -50,14 +50,15 @@ fn fail_each_step_of(wanted: impl Fn(&RequestShape) -> bool) {
     eprintln!("{shapes} requests, {steps} steps failed, {went_on} of them were gone on without");
 }
 
-/// Fixture of a trial: a directory, a network and the initial resources.
+/// Fixture of a trial: a directory, a network and the baseline of the resources.
 struct Trial {
     pair: Pair,
     /// The directory that requests write to.
     folder: Scratch,
     capture: PathBuf,
-    /// The resources of this process before any request.
-    initial_resources: Resources,
+    /// The baseline: the resources of this process before any request, and those that it keeps
+    /// after the first run of a request.
+    baseline: Resources,
 }
 
 impl Trial {
@@ -65,8 +66,8 @@ impl Trial {
         let folder = Scratch::new();
         fs::create_dir(folder.path("here")).expect("a folder");
         let capture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/web.pcap");
-        let base = Resources::of_this_process(&pair, &folder.path("here"));
-        Self { pair, folder, capture, initial_resources: base }
+        let baseline = Resources::of_this_process(&pair, &folder.path("here"));
+        Self { pair, folder, capture, baseline }
     }
 
     fn working_directory(&self) -> PathBuf {
@@ -165,7 +166,7 @@ impl Trial {
     /// process keeps them for later requests.
     fn record_baseline(&mut self, line: &str) {
         for _ in 0..200 {
-            if self.resources().excess_over(&self.initial_resources).is_empty() {
+            if self.resources().excess_over(&self.baseline).is_empty() {
                 return;
             }
             std::thread::park_timeout(std::time::Duration::from_millis(1));
@@ -173,15 +174,15 @@ impl Trial {
         let now = self.resources();
         eprintln!(
             "kept by the process since {line}: {}",
-            now.excess_over(&self.initial_resources).join(", ")
+            now.excess_over(&self.baseline).join(", ")
         );
-        self.initial_resources = self.initial_resources.max(&now);
+        self.baseline = self.baseline.max(&now);
     }
 
     fn assert_resources_restored(&self, what: &str) {
         let mut looks = 0;
         wait_until(&format!("nothing stays of {what}"), || {
-            let more = self.resources().excess_over(&self.initial_resources);
+            let more = self.resources().excess_over(&self.baseline);
             looks += 1;
             if looks % 5000 == 0 {
                 eprintln!("{what}: this is still there: {}", more.join(", "));

@@ -45,7 +45,8 @@ const TAILS: [&str; 10] = [
 const NO_TAIL: &str = "| discard";
 /// Frames per second.
 const RATE: f64 = 50_000.0;
-/// Divisor of the capture size in the options, which is meant for all benches.
+/// Divisor of [`Options::size`], the capture size for all benches: this bench generates a smaller
+/// capture.
 const SIZE_DIVISOR: u64 = 5;
 /// Ring size of the source in MB.
 const RING_MB: u32 = 16;

@@ -36,7 +36,8 @@ pub(crate) struct BootResult {
 }
 
 impl Kernel {
-    /// Returns the newest kernel of a series.
+    /// Returns the newest Debian kernel of a series such as `6.1`. Downloads and unpacks its
+    /// package into `home`, unless a package of the series is there already.
     pub(super) fn find_newest(home: &Path, series: &str) -> Result<Self, String> {
         let dots = series.replace('.', r"\.");
         let pattern = format!(r"^linux-image-{dots}\.[0-9].*cloud-amd64-unsigned$");

@@ -24,7 +24,7 @@ pub(crate) enum PathCommand {
     Tap(TapArguments),
     /// Follow a path until it ends; ^C detaches and leaves it running
     Attach(AttachArguments),
-    /// Monitor paths: rates, fill of rings, losses with reasons, time per block
+    /// Monitor paths: rates, ring fill levels, losses with reasons, time per block
     Top(TopArguments),
     /// List the published states of filters (`state=NAME`), or print one
     State(StateArguments),

@@ -94,9 +94,10 @@ struct Listing {
 }
 
 impl Neighbors {
-    /// Lists the programs and sockets at an interface, or at all interfaces, of a network namespace
-    /// (`None`: that of this thread), except those that only this process holds. Reads the
-    /// descriptors of all processes if any are found.
+    /// Lists the programs and sockets at `interface` (`None`: at every interface) in the network
+    /// namespace `netns` (`None`: that of this thread). Omits those that only this process holds.
+    /// If there are any programs or sockets, reads the descriptors of all processes to find their
+    /// holders.
     #[must_use]
     pub fn find(netns: Option<&str>, interface: Option<&str>) -> Self {
         let listed = match netns {

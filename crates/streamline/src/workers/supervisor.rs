@@ -162,8 +162,8 @@ impl Supervisor {
         Ok(printed)
     }
 
-    /// Blocks until `more` other workers are ready. Fails if one of them ends first, after it has
-    /// reported the reason.
+    /// Blocks until `more` further workers are ready. Fails if a worker ends first. Unless it was
+    /// killed, that worker has already reported why.
     fn wait_ready(&self, more: usize) -> Result<(), OpenError> {
         for _ in 0..more {
             let Ok((at, message)) = self.inbox.recv() else {
