@@ -48,7 +48,7 @@ pub(crate) use rebuild::{Prepared, prepare};
 /// The spaces of one connected component of a request, built but not yet running.
 #[derive(Debug)]
 pub struct BuiltPath {
-    /// The spaces. Spaces with sources come first, the others in the order of the plan.
+    /// The spaces, in the order of the plan.
     pub(crate) spaces: Vec<Space>,
     /// The kernel programs that feed these spaces.
     pub(crate) kernels: running::Kernels,

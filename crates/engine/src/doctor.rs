@@ -48,7 +48,8 @@ pub struct Facts {
     pub interfaces: Result<Vec<Interface>, Refusal>,
     /// Programs and packet sockets at these interfaces, including those of other applications.
     pub neighbors: neighbors::Neighbors,
-    /// Helper programs and libraries, each with its path, or `None` if it is not installed.
+    /// Helper programs and libraries, each with its path or, for a library, the way in which it was
+    /// found; `None` if it is not installed.
     pub helpers: Vec<(&'static str, Option<String>)>,
 }
 
@@ -97,8 +98,8 @@ pub enum RefusalKind {
 /// A limit of the kernel or of this process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Limit {
-    /// Name of the limit: a sysctl(8) setting if the name contains a dot, else a limit of
-    /// getrlimit(2).
+    /// Name of the limit: a sysctl(8) setting if the name contains a dot, else a limit as named in
+    /// proc_pid_limits(5).
     pub name: &'static str,
     /// Value of the limit, or `None` if it cannot be read.
     pub value: Option<Bound>,

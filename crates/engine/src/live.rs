@@ -39,9 +39,9 @@ const ADAPTED_MAX: usize = 32;
 pub struct Snapshot {
     /// Time of the query on the monotonic clock, in ns.
     pub at: u64,
-    /// Nodes, edges and sources as in the final ledger. The position of an edge counts the blocks
-    /// put on it. The number of blocks in a ring is the number put minus the number taken. A ring's
-    /// reader is queried before its writer, so the difference is never negative.
+    /// Nodes, edges and sources as in the final ledger. The number of blocks in a ring is the
+    /// number put minus the number taken. A ring's reader is queried before its writer, so the
+    /// difference is never negative.
     pub ledger: Ledger,
     /// Latest reports of the filters.
     pub reports: Vec<NodeReport>,

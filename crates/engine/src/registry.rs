@@ -19,12 +19,12 @@ pub enum MachineRegistry {
     #[default]
     Local,
     /// The registry for recorded requests. Names are not looked up, because the results of earlier
-    /// lookups are in the text. Files and interfaces are not read, because they may have changed
-    /// since the recording.
+    /// lookups are in the text. Files (other than keys) and interfaces are not read, because they
+    /// may have changed since the recording.
     Recorded,
     /// The registry for requests of untrusted peers. libpcap, name lookups, files, interfaces and
-    /// keys are unavailable. Only filters that may run in this process are created. (RELIABILITY
-    /// T5)
+    /// keys are unavailable. Only filters with a kernel twin are created to check their arguments.
+    /// (RELIABILITY T5)
     Untrusted,
     /// The registry for calibration. It is like [`Self::Recorded`], but every key name yields the
     /// same fixed key.

@@ -83,7 +83,7 @@ pub struct TapRequest {
     pub policy: OverrunPolicy,
     /// Time without progress of the reader after which the tap ends.
     pub patience: Duration,
-    /// Write end of the pipe that receives the capture.
+    /// Write end of the pipe that receives the blocks.
     pub pipe: OwnedFd,
 }
 
@@ -212,7 +212,7 @@ impl Live {
         self.class_ranges_leaving(number, label).map(SelectedClasses::ranges)
     }
 
-    /// Returns the ranges of these classes.
+    /// Returns the ranges of the classes that a label selects among the blocks leaving a node.
     pub(crate) fn class_ranges_leaving(
         &self,
         number: usize,

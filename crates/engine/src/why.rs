@@ -288,7 +288,7 @@ fn frame_key(block: &Block<'_>) -> u64 {
     hasher.finish()
 }
 
-/// Returns the source node of a node's first input edge, ignoring back edges.
+/// Returns the node from which a node's first input edge comes, ignoring back edges.
 fn upstream(graph: &Graph, id: NodeId) -> Option<NodeId> {
     graph.inputs(id).find(|edge| !edge.back).map(|edge| edge.from)
 }

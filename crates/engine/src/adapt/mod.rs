@@ -4,13 +4,15 @@
 //! Input: running paths, and the changes that they may make by themselves ([`Adapt`]). Output:
 //! changes to their shape ([`crate::change::reshape`]), each reported with its reason
 //! ([`Live::adapted`]). A thread beside the spaces counts the shares of arcs in the first seconds
-//! ([`start`]) and then ends, or makes short observations for as long as the path runs
-//! ([`observation`]): costs of filters, block rates, idle time. The planner predicts gains from its
-//! cost table, corrected by the observations; [`replicas`] and [`moves`] decide, without clock or
-//! threads. If one thread has too much work, some of its work moves to other threads ([`spread`]).
+//! ([`start`]), and then ends or waits for reports of stalled sinks ([`stalls`]). If requested, it
+//! instead makes short observations for as long as the path runs ([`observation`]): costs of
+//! filters, block rates, idle time. The planner predicts gains from its cost table, corrected by
+//! the observations; [`replicas`] and [`moves`] decide, without clock or threads. If one thread has
+//! too much work, some of its work moves to other threads ([`spread`]).
 //!
-//! Every prediction is verified: the path is measured again after a change, and a change that does
-//! not pay is undone and not repeated soon. Nothing is measured between two observations.
+//! The gain from more threads is verified: the rate is measured again, and a change that does not
+//! pay is undone and not repeated soon. A moved filter moves back only if later observations
+//! predict a gain. Nothing is measured between two observations.
 
 mod moves;
 mod observation;
@@ -102,7 +104,7 @@ struct PathObserver {
     staged: Option<MadeStages>,
     /// True once the user has been told that the counters of kernel programs are unreadable.
     blind: bool,
-    /// Numbers of the sink nodes that have been tried in a thread of their own.
+    /// Numbers of the sink nodes whose move to a thread of their own was made or refused.
     relieved: HashSet<usize>,
 }
 
@@ -188,7 +190,7 @@ impl PathObserver {
         }))
     }
 
-    /// Makes a change if one is due. Returns true if a change was made or is imminent.
+    /// Makes a change if one is due. Returns true if a change was made, refused or is imminent.
     fn adapt(&mut self, observation: &Observation) -> bool {
         let most = self.adapt.rate_policy.observation_ns.saturating_mul(OBSERVATION_FACTOR_MAX);
         let little = observation.input_blocks() < BLOCKS_MIN;

@@ -64,8 +64,8 @@ pub(super) struct ReplicaPolicy {
     little: u32,
     /// The rate without replicas, measured before replicas were added. `None` if there are no
     /// replicas, or once the replicas have proved to pay off.
-    busy_without_replicas: Option<f64>,
-    /// Time before which the policy changes nothing, in ns.
+    rate_without_replicas: Option<f64>,
+    /// Time in ns before which no replicas are added, and none are removed for lack of work.
     rests_until: u64,
     rest: u64,
     sleep: u64,
@@ -77,7 +77,7 @@ impl ReplicaPolicy {
             rate_policy,
             votes: Vec::new(),
             little: 0,
-            busy_without_replicas: None,
+            rate_without_replicas: None,
             rests_until: 0,
             rest: rate_policy.pause_ns,
             sleep: 0,
@@ -98,7 +98,7 @@ impl ReplicaPolicy {
     /// Returns true if a change is imminent, or if the effect of the last change has not been
     /// evaluated yet.
     pub(super) const fn is_imminent(&self) -> bool {
-        !self.votes.is_empty() || self.busy_without_replicas.is_some()
+        !self.votes.is_empty() || self.rate_without_replicas.is_some()
     }
 
     /// Disables the policy after a permanent refusal, so that it proposes no further changes.
@@ -131,7 +131,7 @@ impl ReplicaPolicy {
         self.votes.push(inputs.rate);
         let enough = self.votes.len() >= self.rate_policy.agreeing_observations as usize;
         if enough {
-            self.busy_without_replicas = Some(mean_rate(&self.votes));
+            self.rate_without_replicas = Some(mean_rate(&self.votes));
         }
         enough
     }
@@ -144,26 +144,26 @@ impl ReplicaPolicy {
             self.lengthen_wait(at);
             return Some(format!("all of it keeps {percent:.0} % of one processor busy"));
         }
-        let busy_without_replicas =
-            self.busy_without_replicas.filter(|_| inputs.idle <= IDLE_RATIO_MIN)?;
+        let rate_without_replicas =
+            self.rate_without_replicas.filter(|_| inputs.idle <= IDLE_RATIO_MIN)?;
         self.votes.push(inputs.rate);
         if self.votes.len() < self.rate_policy.agreeing_observations as usize {
             return None;
         }
         let rate = mean_rate(&self.votes);
         self.votes.clear();
-        if rate >= busy_without_replicas * GAIN_MIN {
+        if rate >= rate_without_replicas * GAIN_MIN {
             // The replicas pay off, so the wait is reset.
-            (self.busy_without_replicas, self.rest) = (None, self.rate_policy.pause_ns);
+            (self.rate_without_replicas, self.rest) = (None, self.rate_policy.pause_ns);
             return None;
         }
         self.lengthen_wait(at);
         Some(format!(
-            "with more threads {rate:.0} blocks a second, without {busy_without_replicas:.0}"
+            "with more threads {rate:.0} blocks a second, without {rate_without_replicas:.0}"
         ))
     }
 
-    /// Lengthens the wait before the next change, after replicas that did not pay.
+    /// Lengthens the wait before the next change, after replicas are removed.
     fn lengthen_wait(&mut self, at: u64) {
         self.rest = self.rest.saturating_mul(WAIT_FACTOR).min(WAIT_MAX_NS);
         self.rests_until = at.saturating_add(self.rest);

@@ -1,7 +1,7 @@
 //! Distribution of the work of one thread over several threads, by replicas of a chain or by
 //! stages.
 //!
-//! The planner proposes the change that leaves the least work in any one thread, based on costs
+//! The planner proposes the change after which a block takes the least time, based on costs
 //! measured in this path. [`super::replicas`] decides when the change is made, and keeps or undoes
 //! it according to the measured rate.
 //!

@@ -17,8 +17,8 @@ use super::share::WorkerView;
 use endpoint::{DropReason, SourceCounters};
 use filter::Amount;
 
-/// The drop reason of a loss with only a known lower bound. The remainder, whose size is unknown,
-/// is listed under the actual locations.
+/// The drop reason of a loss of which only a lower bound is known. The remainder, whose size is
+/// unknown, is listed under the actual locations.
 pub(super) const LOSS_LOWER_BOUND: DropReason =
     DropReason::Named("own sockets and rings, at least");
 

@@ -47,7 +47,7 @@ pub(super) struct EndpointContext<'p> {
 }
 
 impl EndpointContext<'_> {
-    /// Opens a source.
+    /// Opens a source; in a replay, a stand-in whose blocks come from the recording.
     pub(super) fn open_source(&self, id: NodeId, used: &Use) -> Result<Operator, BuildError> {
         if let RecordMode::Play(replay) = &self.extras.record_mode {
             let (replay, planned) = (Arc::clone(replay), self.ids.nodes[id.0]);
@@ -94,7 +94,7 @@ impl EndpointContext<'_> {
         sandbox::start(used, (about, &self.origins.published), with).map_err(failure_at(id))
     }
 
-    /// Opens a sink.
+    /// Opens a sink. A silent path opens `discard` instead, as does a replay for a sink that sends.
     pub(super) fn open_sink(
         &self,
         id: NodeId,

@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 impl Builder<'_> {
-    /// Attaches gauges to new sinks and to new sources that read a kernel ring, or, if blocks drive
-    /// the clock, to new rings only. Does nothing unless the request bounds the latency.
+    /// Attaches gauges to new rings and, unless blocks drive the clock, to new sinks and to new
+    /// sources that read a kernel ring. Does nothing unless the request bounds the latency.
     pub(super) fn attach_gauges(&self, drafts: &mut [Draft]) {
         let Some(latency) = &self.plan.latency else { return };
         self.extras.budget.set_bound(latency.bound_ns);
@@ -76,7 +76,7 @@ impl Builder<'_> {
     }
 
     /// Returns the label of a ring: the names of the nodes at both ends of its edge, or for a ring
-    /// of a replica, `title` and the replica's number.
+    /// of a replica, which is not on an edge, `title` and the ring's number.
     fn ring_label(&self, number: usize, title: &str) -> String {
         let edge = self.ids.edges.iter().position(|known| *known == number);
         let Some(edge) = edge.and_then(|at| self.plan.graph.edges.get(at)) else {

@@ -37,8 +37,8 @@ pub(super) struct ReplicatedChain {
 }
 
 impl ReplicatedChain {
-    /// Returns the pairs of spaces between which blocks cross, first to the replicas, then from the
-    /// replicas.
+    /// Returns the pairs of spaces between which blocks cross. For each replica, these are the pair
+    /// from the dispatcher to the replica, and the pair from the replica to the join.
     pub(super) fn crossings(&self) -> impl Iterator<Item = (usize, usize)> {
         let first = self.places.first().copied().unwrap_or(self.join);
         self.places.iter().flat_map(move |place| [(first, *place), (*place, self.join)])

@@ -43,7 +43,8 @@ pub(super) struct RingEnds {
 }
 
 impl PendingRing {
-    /// Returns the ends of a ring that already runs.
+    /// Returns the pending ring for a ring that already runs. Its ends are empty, because they are
+    /// placed already.
     fn of_running_ring(edge: usize, number: usize) -> Self {
         let kept = Some((number, false));
         Self { edges: vec![edge], ends: RingEnds::default(), kept, enter: None }

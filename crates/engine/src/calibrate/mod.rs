@@ -4,7 +4,7 @@
 //! Input: the machine. Output: a cost table for the planner, and the figures that could not be
 //! measured, with the reasons. [SL §7.1; CONTRACT 27]
 //!
-//! - [`user`]: every filter in a thread, on bundled frames;
+//! - [`user`]: every filter in a thread, on bundled or generated frames;
 //! - [`twins`]: every twin in the kernel, by test runs;
 //! - [`transfer`]: rings, copies, wake-ups;
 //! - [`taps`]: delivery of a frame to a packet socket or to a kernel program, and its copy to user
@@ -14,7 +14,8 @@
 //! - [`stored`]: the file that keeps the cost table.
 //!
 //! Each figure is the minimum over several rounds, because other load on the machine can only
-//! increase it. A difference between two requests is the median over rounds that run both.
+//! increase it. Only the additional costs of twins under load ([`taps`]) are medians, over rounds
+//! that run both of two compared requests.
 
 mod calibration;
 mod load;

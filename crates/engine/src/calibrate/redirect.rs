@@ -21,7 +21,7 @@ use sys::packet::{PacketSender, Qdisc};
 const NEAR_END: &str = "calibrate0";
 /// Name of the other end of the veth pair, where forwarded frames end.
 const FAR_END: &str = "calibrate1";
-/// Number of rounds; the median is used.
+/// Number of rounds; the minimum is used.
 const ROUNDS: usize = 8;
 /// Number of frames sent per round, fewer than an AF_XDP socket can hold.
 const ROUND_FRAMES: usize = 1_024;
@@ -47,8 +47,8 @@ struct CableCosts {
     socket: f64,
     /// A program redirects the frame to a socket; a thread drops it.
     redirected: f64,
-    /// A program copies the frame to user space.
-    copied_out: f64,
+    /// A program discards the frame.
+    discarded: f64,
     sent: f64,
     thread: f64,
     alone: f64,
@@ -96,14 +96,14 @@ fn measure_costs() -> Result<CableCosts> {
             *least = least.min(found?);
         }
     }
-    let [dropped, socket, redirected, copied_out, sent, thread, alone, unreceived] = least;
+    let [dropped, socket, redirected, discarded, sent, thread, alone, unreceived] = least;
     let [dropped, socket, redirected] = [dropped, socket, redirected].map(|cost| cost - unreceived);
-    Ok(CableCosts { dropped, socket, redirected, copied_out, sent, thread, alone })
+    Ok(CableCosts { dropped, socket, redirected, discarded, sent, thread, alone })
 }
 
 impl CableCosts {
     fn record_in(&self, calibration: &mut Calibration) {
-        let Self { dropped, socket, redirected, copied_out, sent, thread, alone } = *self;
+        let Self { dropped, socket, redirected, discarded, sent, thread, alone } = *self;
         let costs = &mut calibration.costs;
         let dport = costs.filters.iter().find(|cost| cost.kernel && cost.filter == "dport");
         let dport = dport.map_or(costs.twin, |cost| cost.block);
@@ -117,7 +117,7 @@ impl CableCosts {
             let (filter, block) = ("redirect".to_owned(), block.max(0.0));
             costs.set_filter(FilterCost { filter, kernel, block, byte: 0.0 });
         };
-        put(true, sent - copied_out);
+        put(true, sent - discarded);
         put(false, thread - alone);
     }
 }

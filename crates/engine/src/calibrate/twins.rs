@@ -80,9 +80,9 @@ pub(super) fn min_run_ns(program: &Program) -> Result<f64> {
     min_round_ns(program, (REPEATED_RUNS, ROUNDS))
 }
 
-fn min_round_ns(program: &Program, (repeat, min_round_ns): (u32, usize)) -> Result<f64> {
+fn min_round_ns(program: &Program, (repeat, rounds): (u32, usize)) -> Result<f64> {
     let frame = datagram_frame(1);
-    min_of_rounds(min_round_ns, || Ok(program.test_run(&frame, repeat)?.duration_ns.into()))
+    min_of_rounds(rounds, || Ok(program.test_run(&frame, repeat)?.duration_ns.into()))
 }
 
 /// Measures the twin of this filter in a test run at this attach point, in ns. The arguments are

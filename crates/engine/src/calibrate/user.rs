@@ -1,5 +1,6 @@
-//! Costs of filters in a thread, measured with bundled frames. For each filter, the request in its
-//! example is run, truncated after the filter.
+//! Costs of filters in a thread. A filter that follows others in its example is measured behind
+//! these, with the frames of a bundled capture. Any other filter is measured with generated frames
+//! of two lengths.
 
 use super::calibration::{Calibration, Result, min_of_rounds};
 use super::load::plan_request;
@@ -95,8 +96,8 @@ fn measure_cost(description: &Description, capture: &Capture) -> Result<(f64, f6
     Ok(((short.ns - byte * f64::from(SHORT_BYTES)).max(COST_MIN_NS), byte))
 }
 
-/// Divides a measured time into a cost per block and a cost per byte, when all measured blocks had
-/// the same length. A filter that reads whole blocks has only a cost per byte, any other filter
+/// Divides an average cost into a cost per block and a cost per byte, without a second measurement
+/// at another length: a filter that reads whole blocks gets only a cost per byte, any other filter
 /// only a cost per block.
 fn split_cost(description: &Description, seen: BlockCost) -> (f64, f64) {
     match description.reads {

@@ -103,8 +103,8 @@ impl InPlaceChange {
         Ok(SwitchReport { position, paused_ns, text, ..SwitchReport::default() })
     }
 
-    /// Returns the command queues of the spaces that run the changed filters. Spaces with sources
-    /// come first.
+    /// Returns the command queues of the spaces that run the changed filters, in the order of the
+    /// plan.
     fn command_queues(&self, state: &PathState) -> Vec<Arc<CommandQueue>> {
         let (mut queues, plan) = (Vec::new(), &self.plan);
         let all = |id: &NodeId| match plan.replicas_of(*id) {

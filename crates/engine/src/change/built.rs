@@ -24,7 +24,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use sys::steps::Resource;
 
-/// The callbacks that are called while the spaces of a change are paused.
+/// The recording that a switch repeats, if any, and the callbacks that are called while the spaces
+/// of the change are paused.
 pub(super) struct SwitchHooks<'h, 'a> {
     pub(super) replay: Option<&'h record::Replay>,
     /// Called when the switch can no longer fail.

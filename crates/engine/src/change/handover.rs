@@ -24,13 +24,13 @@ pub(super) type TakeAgreement<'a> = &'a mut dyn FnMut() -> Result<Vec<HandedStat
 /// A move of filters between two paths, while the spaces of one of them are paused.
 pub(super) enum Handover<'a> {
     Give {
-        /// Planned index and name of each filter; the index is `None` if the filter has no private
+        /// Node number and name of each filter; the number is `None` if the filter has no private
         /// state to hand over.
         filters: Vec<(Option<usize>, &'static str)>,
         agree: GiveAgreement<'a>,
     },
     Take {
-        /// Number of each filter.
+        /// Node number of each filter.
         filters: Vec<usize>,
         agree: TakeAgreement<'a>,
     },

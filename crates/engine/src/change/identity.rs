@@ -379,7 +379,8 @@ impl MatchedPlan {
             || has_replicas(&state.plan, part, name)
     }
 
-    /// Returns true if nodes move into this space from a space that the new plan no longer has.
+    /// Returns true if a space that the new plan no longer has contains nodes that move to other
+    /// spaces, or replicas.
     pub(super) fn receives_nodes(&self, state: &PathState, part: usize, name: &str) -> bool {
         let stays = |number: &usize| self.kept.contains(number);
         has_replicas(&state.plan, part, name)

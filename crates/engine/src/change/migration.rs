@@ -175,8 +175,9 @@ impl FilterMigration {
         }
     }
 
-    /// Returns the number of blocks that the filter holds in its process. They return together with
-    /// its state. These blocks were counted as consumed when they were sent to the process.
+    /// Returns the number of held blocks that return with the filter's state from its process to
+    /// this one; 0 if the filter moves to another process. These blocks were counted as consumed
+    /// when they were sent to the process.
     pub(super) fn count_returning(&self, taken: &mut StoppedSpaces) -> u64 {
         let is = |node: &&mut Node| {
             node.planned == self.number && matches!(node.operator, Operator::Filter(_))

@@ -2,9 +2,10 @@
 //!
 //! Each path makes its own change: one removes the subtree and the other adds it. Both changes are
 //! prepared, and both paths are paused, before either change takes effect. `agree` is called at
-//! that moment, and if it fails the path is left unchanged. State that is not tied to a session
-//! moves with its filter. Sessions and held blocks belong to the stream that the filter leaves, so
-//! they end in the old graph.
+//! that moment, and if it fails the path is left unchanged. Private state moves with its filter,
+//! unless the filter holds blocks; then the move fails. The sessions of all other filters, with the
+//! blocks that they hold, belong to the stream that the filter leaves, so they end in the old
+//! graph.
 
 use super::built::BuiltChange;
 use super::handover::{GiveAgreement, HandedState, Handover, TakeAgreement};

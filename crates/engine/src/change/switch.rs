@@ -29,7 +29,7 @@ pub(super) struct SpaceSwitch {
     bell: Arc<Doorbell>,
     fresh: Option<Space>,
     hot_swap: HotSwap,
-    /// Keys of the nodes that the space contains after the switch.
+    /// Keys of the existing nodes that the space contains after the switch.
     stays: HashSet<NodeKey>,
     /// Index of the space in the old plan; `usize::MAX` for a new space.
     rank: usize,
@@ -121,8 +121,9 @@ pub(super) struct SwitchContext<'l, 'a> {
     pub(super) settled: &'l dyn Fn(),
 }
 
-/// Switches these spaces, waiting at most `limit` for each. Fails without effect if a space cannot
-/// be borrowed in time, or if a new filter or program refuses the old state or cannot be installed.
+/// Switches these spaces, waiting at most `limit` for all of them together. Fails without effect if
+/// a space cannot be borrowed in time, or if a new filter or program refuses the old state or
+/// cannot be installed.
 pub(super) fn switch(
     mut targets: Vec<(SpaceSwitch, Option<Thread>)>,
     context: SwitchContext<'_, '_>,

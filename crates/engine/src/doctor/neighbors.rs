@@ -36,8 +36,8 @@ pub struct Neighbor {
     pub kind: NeighborKind,
     /// The program, or `None` for a socket, or for a filter without a program.
     pub program: Option<NeighborProgram>,
-    /// User id of the process that loaded the program or opened the socket, or `None` without
-    /// CAP_SYS_ADMIN.
+    /// User id of the process that loaded the program or opened the socket. `None` for a filter
+    /// without a program, and for a program without CAP_SYS_ADMIN.
     pub uid: Option<u32>,
     /// Processes that hold the program or socket open, as far as their descriptors can be read. A
     /// program without holders was attached by netlink or pinned, and outlives the process that

@@ -147,9 +147,9 @@ impl KernelPart {
 
 impl Points {
     /// Runs the kernel part of another process's request in a program that loads without
-    /// CAP_PERFMON (CONTRACT 25). The plan must be for a kernel that is [`Kernel::Open`] and
-    /// hardened. `graph` is the request as parsed here, with default sources and sinks added;
-    /// `part` is untrusted.
+    /// CAP_PERFMON (CONTRACT 25). The kernel of `machine` must be [`Kernel::Open`], and counts as
+    /// hardened. The graph is the request as parsed here, with default sources and sinks added; the
+    /// [`KernelPart`] is untrusted.
     ///
     /// # Errors
     ///

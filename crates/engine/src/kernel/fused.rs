@@ -412,7 +412,8 @@ impl RequestPositions {
 }
 
 impl Fork {
-    /// Returns true if the fork has a single edge, to a step that already counts the blocks.
+    /// Returns true if the fork has a single edge, to a step or an exit that already counts the
+    /// blocks.
     pub(super) fn has_one_edge(&self) -> bool {
         self.steps.len() + self.exits.len() == 1
     }
@@ -479,7 +480,8 @@ fn step_use<'m>(member: &Member<'m>, step: &Step) -> Option<&'m Use> {
     step.nodes.first().and_then(|id| member.graph.node(*id).filter())
 }
 
-/// Returns true if these steps of two requests are the same filter with the same state.
+/// Returns true if these steps of two requests are the same filter with the same arguments, as
+/// defined by [`Use::is_same`], so that the state of one fits the other.
 pub(super) fn is_same_filter(one: (&Member<'_>, usize), other: (&Member<'_>, usize)) -> bool {
     fn filter<'m>((member, step): (&Member<'m>, usize)) -> Option<&'m Use> {
         step_use(member, member.tree.steps.get(step)?)

@@ -13,7 +13,8 @@
 //! The user implementation of each filter also runs, in the first thread of its connected
 //! component, for blocks of which the twin is unsure (CONTRACT 18). The counters of both
 //! implementations are added up at the end. Nothing is pinned in a file system, so an attachment
-//! ends with its path, or at the latest with the process.
+//! ends with its path, or at the latest with the process, unless a keeper holds its descriptors
+//! ([`point`]).
 
 mod assemble;
 mod current;

@@ -91,7 +91,7 @@ struct PointState {
     full: bool,
     /// Number of times that the program was replaced.
     replaced: u64,
-    /// Number of frames processed by programs that have been replaced.
+    /// Number of frames processed by replaced programs, except those in `retired`.
     frames: u64,
     lines: Vec<AttachedRequest>,
     running: Option<RunningProgram>,
@@ -370,7 +370,8 @@ impl Point {
 }
 
 impl PointState {
-    /// Prepares the wait for replaced programs, which the removal of counters requires.
+    /// Prepares the wait until replaced programs have finished, which [`Self::collect_retired`]
+    /// requires.
     fn enable_waiting(&mut self) -> Result<(), String> {
         if self.grace.is_none() {
             self.grace = Some(GracePeriod::new().map_err(|error| error.to_string())?);

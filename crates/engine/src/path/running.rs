@@ -123,7 +123,8 @@ pub(crate) struct RunningRing {
     /// Number of the node that reads the ring.
     pub(crate) to: usize,
     pub(crate) stride: usize,
-    /// True if the ring carries frame metadata, independent of the size of an entry.
+    /// True if the entries carry marks, which `stride` alone does not tell for blocks from the
+    /// kernel.
     pub(crate) marks: bool,
 }
 

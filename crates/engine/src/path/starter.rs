@@ -23,7 +23,7 @@ pub(crate) struct ThreadStarter {
     pub(crate) ended: mpsc::Sender<EndedSpace>,
     pub(crate) done: Arc<EventFd>,
     pub(crate) running: Arc<AtomicUsize>,
-    /// Processors for the first spaces of the path; empty means all processors.
+    /// Processors for the spaces with which the path starts; empty means all processors.
     pub(crate) near: Arc<[usize]>,
 }
 

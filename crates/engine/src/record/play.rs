@@ -22,9 +22,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub struct Replay {
     record: Record,
-    /// Totals of the sources, by node index in the plan.
+    /// Totals of the sources, by node number.
     seen: Mutex<HashMap<usize, SourceCounters>>,
-    /// Recorded input of the programs, by node index in the plan.
+    /// Recorded input of the programs, by node number.
     inputs: Mutex<HashMap<usize, RecordedCounts>>,
     /// True if a space reached the end of a recording that is shorter than the recorded run.
     short: AtomicBool,
@@ -80,7 +80,8 @@ impl Replay {
         self.stalls.end_changer();
     }
 
-    /// Decides how a space proceeds at a recorded change. `wanted`: true if the change needs it.
+    /// Decides how a space proceeds at a recorded change. `wanted` is true if the change in
+    /// progress needs the space.
     fn swap_decision(&self, number: u64, wanted: bool) -> SwapDecision {
         let changes = self.changes();
         match &changes.over {

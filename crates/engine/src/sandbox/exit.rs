@@ -150,7 +150,8 @@ impl Exit {
         self.release_stream();
     }
 
-    /// Consumes the latest message unless it is a block. Returns false for a block.
+    /// Consumes the latest message if it belongs to the filter's state or is a report of its
+    /// counters. Returns false for an output block.
     fn consume_record(&mut self, length: usize) -> Result<bool, MessageDefect> {
         let message = self.message.get(..length).unwrap_or_default();
         match (StateRecord::read(message), &mut self.gathering) {

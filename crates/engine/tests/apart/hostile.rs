@@ -58,7 +58,7 @@ fn run_with_branch<T>(filter: &str, file: &str, act: impl FnOnce(&Live) -> T) ->
     (done, outcome)
 }
 
-/// Asserts that a filter's output is a prefix of its input, or equals its input unless `ended` is
+/// Asserts that a filter's output is a prefix of its input, and equals its input unless `ended` is
 /// true.
 fn assert_prefix(outcome: &Outcome, file: &str, ended: bool) {
     let given = outcome.ledger.sources[0].1.given.blocks;
@@ -75,7 +75,8 @@ pub(crate) fn change_refusal(live: &Live, words: &str) -> String {
     }
 }
 
-/// A sandboxed filter that misbehaves when asked for its state is killed, and its arc is dropped.
+/// A sandboxed filter that misbehaves when asked for its state ends, and its later input is
+/// dropped.
 fn v18_filter_that_lies_about_its_state_is_ended() {
     let lies = [
         ("abort", "was ended by signal 6 (SIGABRT)"),
@@ -164,7 +165,7 @@ fn v18_false_state_fails_its_own_path_alone() {
     assert_prefix(&run_with_branch, "sane", false);
 }
 
-/// Returns the sandbox processes of this test, oldest first.
+/// Returns the ids of the sandbox processes of this test, in ascending order.
 fn sandbox_process_ids() -> Vec<u32> {
     let tasks = std::fs::read_dir("/proc/self/task").expect("our threads");
     let of = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("children"));
@@ -176,8 +177,8 @@ fn sandbox_process_ids() -> Vec<u32> {
     all
 }
 
-/// Returns true if all threads of a process sleep.
-fn all_threads_sleep(process: u32) -> bool {
+/// Returns true if the main thread of a process sleeps.
+fn main_thread_sleeps(process: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
 }
@@ -213,7 +214,7 @@ fn v18_process_killed_at_each_step_refuses_the_change() {
                         (last, since) = (came, Instant::now());
                     }
                     let still = since.elapsed() > Duration::from_millis(500);
-                    let child = meant().filter(|child| still && all_threads_sleep(*child));
+                    let child = meant().filter(|child| still && main_thread_sleeps(*child));
                     child.into_iter().for_each(kill_process);
                     child.is_some()
                 });

@@ -7,8 +7,8 @@ use engine::change::{SwitchReport, reshape};
 use engine::live::Live;
 use pipeline::plan::{Costs, FilterCost, Machine};
 
-/// Returns a machine with this many processors and a filter so expensive that it is replicated over
-/// all of them.
+/// Returns a machine with this many processors, where `match` and `compress` are so expensive that
+/// they are replicated over all of them.
 fn costly_machine(processors: usize) -> Machine {
     let mut costs = Costs::default();
     for filter in ["match", "compress"] {

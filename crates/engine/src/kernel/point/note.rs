@@ -27,8 +27,8 @@ pub(super) struct Note {
     pub(super) left: Vec<(String, String)>,
 }
 
-/// Removes the newest readable note from the descriptors. Returns the number of the note, and the
-/// note.
+/// Removes the newest note from the descriptors. Returns its number and its contents, or `None` if
+/// there is no note or the newest one cannot be read.
 pub(super) fn take_newest(given: &mut PersistedDescriptors) -> Option<(u64, Note)> {
     let numbers = given.keys().filter_map(|name| name.strip_prefix("note")?.parse::<u64>().ok());
     let number = numbers.max()?;

@@ -279,9 +279,9 @@ impl<'l> Assembly<'l> {
 fn group_by_owner<'l>(lines: &[&'l AttachedRequest]) -> Vec<&'l AttachedRequest> {
     let owner = |line: &&AttachedRequest| Arc::as_ptr(&line.owner);
     let owners: Vec<_> = lines.iter().map(owner).collect();
-    let mut sort_maps = lines.to_vec();
-    sort_maps.sort_by_key(|line| owners.iter().position(|first| *first == owner(line)));
-    sort_maps
+    let mut sorted = lines.to_vec();
+    sorted.sort_by_key(|line| owners.iter().position(|first| *first == owner(line)));
+    sorted
 }
 
 /// Sorts the maps of a program into the map of reason counters, the new state maps by request and
