@@ -112,8 +112,8 @@ impl SocketDoorbell {
         }
     }
 
-    /// Discards up to eight pending notifications; usually one is pending. If more are pending,
-    /// this end stays readable.
+    /// Discards one pending notification; usually only one is pending. If more are pending, this
+    /// end stays readable.
     pub fn clear(&self) -> Peer {
         match recv(&self.0, &mut [0; 8], RecvFlags::DONTWAIT) {
             Ok((0, _)) => Peer::Gone,

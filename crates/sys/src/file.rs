@@ -136,7 +136,8 @@ impl FileMapping {
     }
 
     /// Writes a range of the file to a descriptor (`write(2)`). Returns the number of bytes
-    /// written, 0 if the range begins beyond the end of the file.
+    /// written, 0 if the range begins on a page beyond the end of the file. Bytes between the end
+    /// of the file and the end of its last page are zero.
     pub fn write_to(&self, at: usize, len: usize, to: impl AsFd) -> Result<usize> {
         let (to, from) = (to.as_fd().as_raw_fd(), self.address(at, len)?);
         // SAFETY: the kernel reads the range, which is in this mapping (`address`), and returns

@@ -41,7 +41,8 @@ impl HostileAct {
         Self { name: name.to_owned(), shared: shared.collect(), parent }
     }
 
-    /// Performs the act. Returns only if the kernel refuses the act without killing the process.
+    /// Performs the act; does nothing if the name is unknown. In a confined process, returns only
+    /// if the kernel refuses the act without killing the process.
     pub fn perform(&self) {
         match self.name.as_str() {
             "abort" => std::process::abort(),

@@ -34,7 +34,8 @@ pub fn open_directory(path: &Path) -> Result<OwnedFd> {
     rustix::fs::open(path, flags, Mode::empty()).context("open", path.display().to_string())
 }
 
-/// Opens a file of a directory with mode 0600, creating it if missing.
+/// Opens a file of a directory for reading and writing, without following a symbolic link. Creates
+/// the file with mode 0600 if it is missing.
 pub fn open_private_file(directory: &OwnedFd, name: &str) -> Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(directory, name, flags, Mode::from_raw_mode(0o600))

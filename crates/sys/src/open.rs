@@ -126,7 +126,7 @@ pub enum WriteMode {
 pub struct Target {
     /// The open file.
     pub file: File,
-    /// True if this call created it.
+    /// True if this call created the file. False if the file was created through a dangling link.
     pub created: bool,
 }
 

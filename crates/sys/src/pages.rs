@@ -64,7 +64,8 @@ pub fn node() -> Result<u32> {
 }
 
 /// Makes the kernel prefer a NUMA node for pages of this memory that are not yet allocated,
-/// whichever thread touches them first. Does nothing on a kernel without NUMA.
+/// whichever thread touches them first. Does nothing on a kernel without NUMA, or if `node` is 64
+/// or more.
 pub fn prefer(memory: &Mapping, node: u32) -> Result<()> {
     let Some(mask) = 1_u64.checked_shl(node) else { return Ok(()) };
     let (at, len) = (memory.base().as_ptr(), memory.len());

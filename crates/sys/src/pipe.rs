@@ -28,8 +28,8 @@ pub fn write(pipe: impl AsFd, bytes: &[u8]) -> Result<usize> {
     rustix::io::write(pipe, bytes).context("write", "a pipe")
 }
 
-/// Sets the capacity of a pipe in bytes, rounded up to a number of pages that is a power of two.
-/// Fails with EPERM if the user is not allowed pipes of this size.
+/// Sets the capacity of a pipe in bytes, rounded up to a number of pages that is a power of two,
+/// and returns the new capacity. Fails with EPERM if the user is not allowed pipes of this size.
 pub fn set_capacity(pipe: impl AsFd, bytes: usize) -> Result<usize> {
     rustix::pipe::fcntl_setpipe_size(pipe, bytes).context("fcntl", "F_SETPIPE_SZ")
 }

@@ -92,7 +92,8 @@ pub fn detach_stdin() -> Result<OwnedFd> {
     Ok(before)
 }
 
-/// Raises the soft limit on open descriptors to the hard limit, and returns the hard limit.
+/// Raises the soft limit on open descriptors to the hard limit if possible. Returns the resulting
+/// soft limit; `u64::MAX` if there is none.
 #[must_use]
 pub fn raise_descriptor_limit() -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

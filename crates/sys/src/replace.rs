@@ -68,8 +68,8 @@ impl Replacement {
         &mut self.file
     }
 
-    /// Renames the new file over the old one and returns it. On an error the old file stays and the
-    /// new file is deleted.
+    /// Renames the new file over the old one and returns the new file. If the renaming fails, the
+    /// old file stays and the new file is deleted.
     pub fn commit(self) -> io::Result<File> {
         fs::rename(&self.name, &self.target)?;
         // The temporary name is gone, so the drop deletes nothing.
@@ -133,7 +133,7 @@ pub fn must_write_in_place(error: &io::Error) -> bool {
 }
 
 /// Replaces the contents of `file`, whose path is `path`: atomically if possible, otherwise in
-/// place.
+/// place. If `file` is not a regular file, only writes the bytes.
 pub fn replace_contents(path: &Path, file: &mut File, bytes: &[u8]) -> io::Result<()> {
     if !file.metadata()?.is_file() {
         return file.write_all(bytes);

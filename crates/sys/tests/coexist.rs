@@ -107,8 +107,7 @@ fn v17_ours_and_others_programs_all_see_every_packet() {
     });
 }
 
-/// Expects the kernel to refuse `ip` an interface that has our program, and our program to
-/// continue.
+/// Expects `ip` to fail to attach a program where ours is attached, and our program to continue.
 #[test]
 fn v17_ip_cannot_replace_our_xdp_program() {
     let Some(()) = need::require_bpf() else { return };

@@ -10,7 +10,8 @@ use crate::machine::Capabilities;
 pub struct LoadError {
     /// Error of the failed call.
     pub error: Error,
-    /// The verifier's log; empty if verification did not start.
+    /// The verifier's log; empty if verification did not start, or if the program is too complex
+    /// (E2BIG).
     pub log: String,
     /// Capabilities for loading network programs that this thread lacks. Without CAP_PERFMON,
     /// programs can be loaded, but the verifier is stricter.
@@ -36,7 +37,7 @@ impl LoadError {
 const PERFMON: &str = "CAP_PERFMON";
 
 /// Lists the capabilities for loading network programs that the calling thread lacks. A thread with
-/// CAP_SYS_ADMIN needs neither CAP_BPF nor CAP_PERFMON.
+/// CAP_SYS_ADMIN needs none of them.
 #[must_use]
 pub fn missing_capabilities() -> Vec<&'static str> {
     // Capabilities are per thread.

@@ -102,8 +102,8 @@ impl Map {
         Self::create_with_inner(wanted, 0)
     }
 
-    /// Creates an array of maps with one element, which holds a map of the same type and sizes as
-    /// `inner`.
+    /// Creates an array of maps with one element, which is empty and can hold a map of the same
+    /// type and sizes as `inner`.
     pub(super) fn array_of(inner: &Self, name: &str) -> Result<Self> {
         let wanted = MapSpecification::from_words(name, MapKind::Maps, 1);
         Self::create_with_inner(&wanted, inner.fd.as_raw_fd().cast_unsigned())

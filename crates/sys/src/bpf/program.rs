@@ -197,7 +197,7 @@ impl<'a> Load<'a> {
     }
 
     /// Loads the program. First tries without the verifier's log, which is five times faster; if
-    /// the kernel refuses, tries again with the log.
+    /// the kernel refuses with an error other than EPERM and E2BIG, tries again with the log.
     pub fn load(&self) -> std::result::Result<Program, LoadError> {
         let refused = match self.load_with_retries(&mut []) {
             Ok(program) => return Ok(program),

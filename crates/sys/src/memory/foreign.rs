@@ -20,9 +20,11 @@ const ALIGN_MIN: usize = 1024;
 /// The same loop serves all lengths, because `rep movsb` takes up to four times as long for blocks
 /// of 4 KB and more that another CPU has just written (`bench pipe`, two cores, same cache).
 ///
-/// # Safety `length` bytes must be readable at `from` and writable at `to`, `length` must be at
-/// least [`COPY_MIN`], and the ranges must not overlap. If another party accesses a range
-/// concurrently, no Rust reference to the range may exist.
+/// # Safety
+///
+/// `length` bytes must be readable at `from` and writable at `to`, `length` must be at least
+/// [`COPY_MIN`], and the ranges must not overlap. If another party accesses a range concurrently,
+/// no Rust reference to the range may exist.
 #[inline(always)]
 pub unsafe fn copy_bytes(from: *const u8, to: *mut u8, length: usize) {
     debug_assert!(length >= COPY_MIN);
@@ -101,8 +103,10 @@ pub fn copy_into_words(bytes: &[u8], words: &[AtomicU64]) {
 /// destination. Blocks of a ring follow their headers, so without this alignment every second store
 /// would cross a cache line.
 ///
-/// # Safety The requirements of [`copy_bytes`] must hold, `length` must be at least [`WIDE_MIN`],
-/// and the CPU must support AVX.
+/// # Safety
+///
+/// The requirements of [`copy_bytes`] must hold, `length` must be at least [`WIDE_MIN`], and the
+/// CPU must support AVX.
 #[inline(never)]
 unsafe fn copy_wide(from: *const u8, to: *mut u8, length: usize) {
     // SAFETY: as in `copy_bytes`, which has detected AVX; `vzeroupper` restores the register state

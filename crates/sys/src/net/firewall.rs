@@ -1,4 +1,4 @@
-//! Detection of firewall rules, which packets bypass that a program takes before the network stack.
+//! Detection of firewall rules. Packets that a program takes before the network stack bypass them.
 
 use super::RouteSocket;
 use super::links::encode_message;
@@ -12,7 +12,7 @@ mod number {
     pub(super) const NEW_CHAIN: u16 = 10 << 8 | 3;
     /// `NLM_F_REQUEST | NLM_F_DUMP`.
     pub(super) const REQUEST_DUMP: u16 = 0x301;
-    /// `NFTA_CHAIN_HOOK`, which a chain has that packets enter.
+    /// `NFTA_CHAIN_HOOK`: attribute of a chain that packets enter from the network stack.
     pub(super) const CHAIN_HOOK: u16 = 4;
     /// Bits of the type of an attribute, without its flags.
     pub(super) const TYPE_MASK: u16 = 0x3fff;

@@ -42,7 +42,8 @@ pub struct Interface {
     pub flags: InterfaceFlags,
     /// Link-layer address; empty if the interface has none.
     pub mac: Vec<u8>,
-    /// Kind of virtual device: `veth`, `vlan`, `bridge`, `tun`, …; `None` for hardware.
+    /// Kind of virtual device: `veth`, `vlan`, `bridge`, `tun`, …; `None` for hardware and for
+    /// `lo`.
     pub kind: Option<String>,
     /// Index of the lower device or peer, which may be in another namespace.
     pub link: Option<u32>,
@@ -95,8 +96,8 @@ impl InterfaceFlags {
 }
 
 /// Counters of an interface since its creation (`struct rtnl_link_stats64`, documented in
-/// `linux/if_link.h`). The fields from `rx_dropped` on count receive losses; drivers differ in
-/// which of these fields they use.
+/// `linux/if_link.h`). `rx_dropped` and the more specific `rx_` fields after it count receive
+/// losses; drivers differ in which of these fields they use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     /// Frames received, excluding those dropped by the device.

@@ -67,11 +67,11 @@ impl BlockHeader {
 pub struct PacketHeader {
     /// Byte offset of this header in the block.
     pub at: usize,
-    /// Distance in bytes to the next header; 0 for the last packet.
+    /// Byte offset of the next header in the block; 0 for the last packet.
     pub next: usize,
     /// Byte offset of the frame in the block. All `captured` bytes are inside the block.
     pub frame: usize,
-    /// Byte offset of layer 3 as determined by the kernel, clamped to the frame.
+    /// Byte offset of layer 3 in the block, as determined by the kernel and clamped to the frame.
     pub network: usize,
     /// Captured length in bytes.
     pub captured: u32,

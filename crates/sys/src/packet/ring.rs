@@ -33,7 +33,8 @@ pub struct RingShape {
     pub segment: usize,
     /// Number of segments: a power of two.
     pub segments: usize,
-    /// Time in ms after which the kernel retires a segment that holds at least one frame.
+    /// Time in ms after which the kernel retires a segment that holds at least one frame; 0 counts
+    /// as 1.
     pub retire_ms: u32,
     /// Number of free bytes before each frame, in addition to [`layout::FRAME_PADDING`].
     pub reserve: u32,

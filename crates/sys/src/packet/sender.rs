@@ -39,8 +39,8 @@ pub struct SendReport {
 /// A reason why a frame was not sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SendStop {
-    /// There is no room at present. The errno is EAGAIN for a full socket buffer and ENOBUFS for a
-    /// full queue.
+    /// There is no room at present, or a signal arrived. The errno is EAGAIN for a full socket
+    /// buffer, ENOBUFS for a full queue, ENOMEM, or EINTR.
     Full(i32),
     /// The frame was refused, with this errno: it is too long, or the interface is down or gone.
     Refused(i32),

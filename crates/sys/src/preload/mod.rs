@@ -1,8 +1,9 @@
 //! System and loader calls for a library that is preloaded into another program, which owns the
 //! descriptors and signal handlers.
 //!
-//! No function here allocates or takes a lock. Only [`set_errno`] sets `errno` on purpose; callers
-//! of other functions first save it with [`errno`].
+//! No function here allocates or takes a lock, except [`next_symbol`], [`loaded_symbol`],
+//! [`copy_for_program`], [`receive`] and [`has_threads`]. Only [`set_errno`] sets `errno` on
+//! purpose; callers of other functions first save it with [`errno`].
 
 pub mod udp;
 pub mod window;
@@ -144,7 +145,8 @@ fn readiness(events: PollFlags) -> Readiness {
     Readiness { readable: events.contains(PollFlags::IN), over: events.intersects(over) }
 }
 
-/// Returns true if no process can read from the other end of the pipe.
+/// Returns true if no process can read from the other end of the pipe, or if the descriptor is not
+/// open.
 #[must_use]
 pub fn has_no_reader(number: c_int) -> bool {
     let Some(fd) = borrow(number) else { return true };
@@ -170,7 +172,8 @@ pub fn is_call_restarted() -> bool {
     })
 }
 
-/// Sends one byte over a rendezvous socket. Never blocks.
+/// Sends one byte over a rendezvous socket. Never blocks. Returns [`Peer::Gone`] on any error, even
+/// if the queue is full.
 pub fn send_byte(socket: c_int) -> Peer {
     let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
     match borrow(socket).map(|fd| rustix::net::send(fd, &[1], flags)) {
@@ -280,7 +283,7 @@ pub fn has_threads() -> bool {
     std::fs::read_dir("/proc/self/task").map_or(true, |tasks| tasks.take(2).count() > 1)
 }
 
-/// Closes all descriptors except `keep`, which is sorted.
+/// Sorts `keep`, and closes all descriptors except those in it.
 pub fn close_others(keep: &mut [c_int]) {
     keep.sort_unstable();
     let mut from = 0;

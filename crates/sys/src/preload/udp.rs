@@ -82,7 +82,7 @@ pub fn receive_timeout(number: c_int) -> Option<Duration> {
     sockopt::socket_timeout(borrow(number)?, sockopt::Timeout::Recv).ok().flatten()
 }
 
-/// Returns the network namespace cookie of a socket.
+/// Returns the network namespace cookie of a socket; `None` before Linux 5.14.
 #[must_use]
 pub fn namespace_cookie_of(number: c_int) -> Option<u64> {
     const SO_NETNS_COOKIE: c_int = 71;

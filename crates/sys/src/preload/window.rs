@@ -62,8 +62,8 @@ pub fn install_handler() -> bool {
     done == 0 && PREVIOUS_ACTION.set(before).is_ok()
 }
 
-/// SIGSEGV handler. Uses only atomics, mprotect(2), pread(2) and sigaction(2), as signal-safety(7)
-/// permits.
+/// SIGSEGV handler. Uses only atomics, mprotect(2), pread(2), sigaction(2) and raise(3). A fault
+/// outside the windows goes to the program's previous action.
 extern "C" fn on_fault(
     signal: libc::c_int,
     about: *mut libc::siginfo_t,
@@ -101,8 +101,8 @@ extern "C" fn on_fault(
 }
 
 /// Makes `len` bytes at `base` (whole pages) a window onto the file with descriptor `number`, from
-/// offset `at` on. Returns false if the program has already touched this buffer, or if no window is
-/// free.
+/// offset `at` on. Returns false if the program has already touched this buffer, if the buffer
+/// overlaps another window, if no window is free, or if the kernel refuses.
 #[must_use]
 pub fn create_window(base: usize, len: usize, number: usize, at: u64) -> bool {
     let end = base + len;

@@ -168,7 +168,8 @@ impl Frames {
             .extend(addresses.iter().rev().filter_map(|at| self.umem.frame_of(*at)));
     }
 
-    /// Marks a frame as received (F2). Returns false if the frame was not lent.
+    /// Marks a frame as received (F2). Returns false if the frame is already received or is being
+    /// sent. Does not distinguish a lent frame from a free one.
     pub(super) fn mark_received(&self, address: u64) -> bool {
         let Some(frame) = self.umem.frame_of(address) else { return false };
         let word = self.word(frame);

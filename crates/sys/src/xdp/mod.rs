@@ -16,8 +16,8 @@ mod receiver;
 mod redirect;
 mod ring;
 mod sender;
-mod setting;
 mod socket;
+mod uapi;
 mod umem;
 
 pub use frames::Frames;

@@ -90,8 +90,8 @@ impl Redirect {
     }
 
     /// Creates the map and a program, and attaches the program to an interface. Prefers native
-    /// mode, and a program that queries the driver for VLAN tags. Calls `ready` before the
-    /// attachment, so that the first frame finds its socket.
+    /// mode, and a program that queries the driver for VLAN tags. Calls `ready` before each attempt
+    /// to attach, so that the first frame finds its socket.
     pub fn attach_new<E: From<LoadError> + From<Error>>(
         (name, queues, fragments): (&str, u32, bool),
         interface: u32,

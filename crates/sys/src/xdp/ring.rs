@@ -4,7 +4,7 @@
 //! index in private memory and publishes it. It reads the kernel's index once per call, and rejects
 //! it (EBADMSG) if the two indices differ by more than the ring's size.
 
-use super::setting::Offsets;
+use super::uapi::Offsets;
 use super::umem::Umem;
 use crate::error::{Error, Result};
 use crate::memory::Mapping;

@@ -63,7 +63,7 @@ pub enum TxPacket<'a> {
 /// The result of [`XdpSender::push`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PushReport {
-    /// Number of packets newly taken by the kernel, oldest first.
+    /// Number of packets newly taken by the kernel, counted from the oldest.
     pub taken: usize,
     /// True if the device had no room for the packet after those.
     pub refused: bool,
@@ -120,7 +120,8 @@ impl XdpSender {
     }
 
     /// Queues a packet. Returns false if the ring or the free frames are exhausted; retry after
-    /// [`XdpSender::push`].
+    /// [`XdpSender::push`]. Always returns false for an empty packet, for one of more than 17
+    /// frames, and for a part of a free or lent frame.
     pub fn enqueue(&mut self, packet: TxPacket<'_>) -> Result<bool> {
         let Some(tx) = self.socket.tx.as_mut() else { return Ok(false) };
         // Keeps room for one packet, so that a dropped one can be put back.
@@ -213,8 +214,8 @@ impl XdpSender {
         }
     }
 
-    /// Removes the entries that the kernel has taken from `queued`, remembers those of the last
-    /// packet in `last`, and returns the number of packets.
+    /// Removes from `queued` the entries that the kernel has taken, and keeps those of the last
+    /// packet in `last`. Returns the number of packets taken, without ghosts.
     fn remove_taken(&mut self) -> Result<usize> {
         let Some(tx) = self.socket.tx.as_ref() else { return Ok(0) };
         let left = tx.waiting()? as usize;
@@ -264,7 +265,8 @@ impl XdpSender {
     }
 }
 
-/// Copies bytes into free frames and returns the number of frames; 0 if too few frames are free.
+/// Copies bytes into free frames and returns the number of frames; 0 if too few frames are free, or
+/// if 18 or more are needed.
 fn copy_into_frames(
     frames: &Frames,
     bytes: &[u8],

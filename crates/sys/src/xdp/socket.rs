@@ -1,7 +1,7 @@
 //! An AF_XDP socket at one queue of an interface.
 
 use super::ring::{CompletionRing, EntryRing, FillRing, RingLayout, RxRing, TxRing};
-use super::setting::{self, AllOffsets, Registration};
+use super::uapi::{self, AllOffsets, Registration};
 use super::umem::Umem;
 use crate::error::{ErrorContext as _, Result};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
@@ -115,7 +115,7 @@ impl XdpSocket {
             flags: 0,
             pad: 0,
         };
-        setting::set(socket.as_fd(), setting::UMEM, &registration)?;
+        uapi::set(socket.as_fd(), uapi::UMEM, &registration)?;
         Self::finish_open(socket, umem, settings, None)
     }
 
@@ -186,7 +186,7 @@ impl XdpSocket {
 
     /// Returns the counters since the creation of the socket.
     pub fn statistics(&self) -> Result<XdpStatistics> {
-        let all: [u64; 6] = setting::get(self.socket.as_fd(), setting::STATISTICS)?;
+        let all: [u64; 6] = uapi::get(self.socket.as_fd(), uapi::STATISTICS)?;
         let [rx_dropped, rx_invalid, tx_invalid, rx_full, fill_empty, tx_empty] = all;
         Ok(XdpStatistics { rx_dropped, rx_invalid, tx_invalid, rx_full, fill_empty, tx_empty })
     }
@@ -197,8 +197,8 @@ impl XdpSocket {
         settings: SocketSettings,
         shared: Option<BorrowedFd<'_>>,
     ) -> Result<Self> {
-        use setting::{COMPLETION_AT, COMPLETION_RING, FILL_AT, FILL_RING};
-        use setting::{RX_AT, RX_RING, TX_AT, TX_RING};
+        use uapi::{COMPLETION_AT, COMPLETION_RING, FILL_AT, FILL_RING};
+        use uapi::{RX_AT, RX_RING, TX_AT, TX_RING};
         let fd = socket.as_fd();
         let sizes = [
             (FILL_RING, settings.fill),
@@ -207,9 +207,9 @@ impl XdpSocket {
             (TX_RING, settings.tx),
         ];
         for (name, size) in sizes.into_iter().filter(|(_, size)| *size > 0) {
-            setting::set(fd, name, &size)?;
+            uapi::set(fd, name, &size)?;
         }
-        let offsets: AllOffsets = setting::get(fd, setting::OFFSETS)?;
+        let offsets: AllOffsets = uapi::get(fd, uapi::OFFSETS)?;
         let ring = |name, at, offsets, entry, size| {
             let form = RingLayout { name, at, offsets, entry, size, umem };
             (size > 0).then(|| EntryRing::map(fd, &form)).transpose()
@@ -219,14 +219,8 @@ impl XdpSocket {
             ring("completion ring", COMPLETION_AT, offsets.completion, 8, settings.completion)?;
         let rx = ring("receive ring", RX_AT, offsets.rx, 16, settings.rx)?;
         let tx = ring("send ring", TX_AT, offsets.tx, 16, settings.tx)?;
-        setting::bind(
-            fd,
-            settings.interface,
-            settings.queue,
-            bind_flags(settings, shared),
-            shared,
-        )?;
-        let options: u32 = setting::get(fd, setting::OPTIONS)?;
+        uapi::bind(fd, settings.interface, settings.queue, bind_flags(settings, shared), shared)?;
+        let options: u32 = uapi::get(fd, uapi::OPTIONS)?;
         Ok(Self {
             fill: fill.map(FillRing),
             completion: completion.map(CompletionRing),
@@ -242,15 +236,15 @@ impl XdpSocket {
 /// Returns the flags for bind(2). With the sharing flag the kernel rejects all other flags.
 fn bind_flags(settings: SocketSettings, shared: Option<BorrowedFd<'_>>) -> u16 {
     if shared.is_some() {
-        return setting::SHARED;
+        return uapi::SHARED;
     }
     let mode = match settings.mode {
-        CopyMode::ZeroCopy => setting::ZERO_COPY,
-        CopyMode::Copy => setting::COPY,
+        CopyMode::ZeroCopy => uapi::ZERO_COPY,
+        CopyMode::Copy => uapi::COPY,
         CopyMode::Either => 0,
     };
-    let fragments = if settings.fragments { setting::FRAGMENTS } else { 0 };
-    setting::NEED_WAKEUP | mode | fragments
+    let fragments = if settings.fragments { uapi::FRAGMENTS } else { 0 };
+    uapi::NEED_WAKEUP | mode | fragments
 }
 
 fn open_unbound() -> Result<OwnedFd> {

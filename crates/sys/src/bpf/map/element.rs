@@ -8,7 +8,8 @@ use crate::error::{Error, Result};
 
 impl Map {
     /// Returns the value of an array element. Fails with ENOENT if the index is out of range, or if
-    /// the element of an array of programs or sockets is empty.
+    /// the element of an array of programs or maps is empty. Fails with EOPNOTSUPP for an array of
+    /// sockets, whose elements cannot be read.
     pub fn get(&self, entry: u32) -> Result<Vec<u8>> {
         let mut value = vec![0; self.value_size];
         self.call_element_command(command::MAP_LOOKUP_ELEM, "MAP_LOOKUP_ELEM", entry, &mut value)?;
@@ -26,7 +27,7 @@ impl Map {
         )
     }
 
-    /// Empties an element of an array of programs or sockets. Does nothing if the element is
+    /// Empties an element of an array of programs, maps or sockets. Does nothing if the element is
     /// already empty.
     pub fn clear(&self, entry: u32) -> Result<()> {
         match self.call_element_command(command::MAP_DELETE_ELEM, "MAP_DELETE_ELEM", entry, &mut [])
