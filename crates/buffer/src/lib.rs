@@ -23,6 +23,8 @@ pub mod atomic;
 )]
 pub mod biased;
 #[cfg(not(loom))]
+pub mod compression;
+#[cfg(not(loom))]
 #[expect(unsafe_code, reason = "gives out held bytes; argued by the invariants of `pool`")]
 pub mod crossing;
 pub mod cursor;
@@ -44,8 +46,6 @@ pub mod late;
 mod ledger;
 #[cfg(not(loom))]
 pub mod name;
-#[cfg(not(loom))]
-pub mod packing;
 #[cfg(not(loom))]
 pub mod pages;
 #[cfg(not(loom))]

@@ -248,7 +248,7 @@ fn ring_edge(from: &Node, export: &crate::ring::Export) -> Edge {
     Edge {
         put: Amount { blocks: put.blocks, bytes: put.bytes } + full,
         dropped,
-        events: Some(export.events()),
+        events: Some(export.wakeup_counts()),
         size: Some(export.size()),
         ..Edge::new(from.name.clone(), NodeName::default(), export.kind, export.planned)
     }

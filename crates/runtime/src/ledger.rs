@@ -5,7 +5,7 @@
 //! filter trims views, it also finds imbalances in bytes
 //! (docs/book/decisions/0004-ledger-bytes.md). It stores no derived counts.
 
-use buffer::signal::moderate::Events;
+use buffer::signal::moderate::WakeupCounts;
 pub use endpoint::ReaderRing;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -170,7 +170,7 @@ pub struct Edge {
     pub resident: Amount,
     /// Events sent to the reader of a ring, by cause.
     #[serde(skip)]
-    pub events: Option<Events>,
+    pub events: Option<WakeupCounts>,
     /// Current size of the ring; `None` for other edges.
     #[serde(default)]
     pub size: Option<RingSize>,

@@ -18,7 +18,7 @@ use buffer::crossing::{
 use buffer::ibuf::PushResult;
 use buffer::scale::Scaling;
 use buffer::signal::Doorbell;
-use buffer::signal::moderate::{Events, Moderator, Threshold, Timer};
+use buffer::signal::moderate::{Moderator, Threshold, Timer, WakeupCounts};
 use buffer::{Fault, WriterCounts};
 use filter::{Amount, Batch};
 use std::sync::Arc;
@@ -143,8 +143,8 @@ impl Export {
 
     /// Returns the number of events sent, by cause.
     #[must_use]
-    pub fn events(&self) -> Events {
-        self.events.events()
+    pub fn wakeup_counts(&self) -> WakeupCounts {
+        self.events.wakeup_counts()
     }
 
     /// Puts the blocks in the live lanes of a batch into the ring, in order. Blocks while the ring

@@ -18,7 +18,7 @@
 
 use super::Pool;
 use crate::Fault;
-use crate::packing;
+use crate::compression;
 use crate::slots::FREE;
 use abi::Extent;
 use std::collections::{BTreeMap, BTreeSet};
@@ -102,7 +102,7 @@ impl Pool {
         // SAFETY: `filled` bytes from the start of the slot are in the region and are not written
         // (M1) while the pool is borrowed (M3).
         let bytes = unsafe { memory.region.bytes(at, length) };
-        let Some(bytes) = packing::pack(bytes) else { return };
+        let Some(bytes) = compression::compress(bytes) else { return };
         // K1: unpublished only once the pages are gone, which the kernel may refuse.
         if file.punch(at, memory.segment()).is_ok() {
             memory.slots.fill(slot, 0);
@@ -129,7 +129,7 @@ impl Pool {
         // SAFETY: the slot is in the region, which is writable (its file was punched), and `length`
         // is its filled length; no other code accesses these bytes (K2).
         let room = unsafe { memory.region.bytes_mut(slot * memory.segment(), packed.length) };
-        if !packing::unpack(&packed.bytes, room) {
+        if !compression::decompress(&packed.bytes, room) {
             debug_assert!(false, "a packed segment does not unpack");
             return Err(fault);
         }

@@ -73,7 +73,7 @@ impl Signal for Doorbell {
 
 /// Number of events sent, by cause.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Events {
+pub struct WakeupCounts {
     /// Events sent after T_b blocks.
     pub batch: u64,
     /// Events sent by the timer after T_t.
@@ -82,7 +82,7 @@ pub struct Events {
     pub idle: u64,
 }
 
-impl Events {
+impl WakeupCounts {
     /// Returns the number of all events.
     #[must_use]
     pub const fn total(self) -> u64 {
@@ -104,7 +104,7 @@ pub struct Moderator {
     since: Option<u64>,
     alarm: Arc<Alarm>,
     timer: Arc<Timer>,
-    events: Events,
+    events: WakeupCounts,
 }
 
 impl Moderator {
@@ -120,7 +120,7 @@ impl Moderator {
         timer.alarms().push(Arc::downgrade(&alarm));
         let timer = Arc::clone(timer);
         let range = (threshold.blocks, threshold.blocks);
-        let (half, pending, events) = (u64::MAX, 0, Events::default());
+        let (half, pending, events) = (u64::MAX, 0, WakeupCounts::default());
         Self { threshold, range, half, pending, since: None, alarm, timer, events }
     }
 
@@ -235,8 +235,8 @@ impl Moderator {
 
     /// Returns the counts of events.
     #[must_use]
-    pub fn events(&self) -> Events {
-        Events { timer: self.alarm.fired.load(Ordering::Relaxed), ..self.events }
+    pub fn wakeup_counts(&self) -> WakeupCounts {
+        WakeupCounts { timer: self.alarm.fired.load(Ordering::Relaxed), ..self.events }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::cursor::{Producer, ReaderChange};
 use crate::join::Contact;
 use crate::scale::{Scaler, Sides};
 use crate::signal::Spin;
-use crate::signal::moderate::Events;
+use crate::signal::moderate::WakeupCounts;
 use crate::wait::{Notifier, Sleeper, Urgency, WaitResult};
 use crate::{Fault, Policy, WriterCounts, dbuf};
 use abi::ring::{reader, writer};
@@ -117,8 +117,8 @@ impl Output {
     /// Returns the numbers of wake-ups caused by the bound on the latency, or `None` if there is no
     /// bound.
     #[must_use]
-    pub fn events(&self) -> Option<Events> {
-        self.latency.as_ref().map(Latency::events)
+    pub fn wakeup_counts(&self) -> Option<WakeupCounts> {
+        self.latency.as_ref().map(Latency::wakeup_counts)
     }
 
     /// Passes the doorbells of all present readers to the latency timer, if there is one.

@@ -7,7 +7,7 @@
 //! (`signal::moderate`). The timer has its own doorbell descriptors, and accesses no other part of
 //! the stream. A superfluous notification only makes a reader check once more.
 
-use crate::signal::moderate::{Events, Moderator, Signal, Threshold, Timer};
+use crate::signal::moderate::{Moderator, Signal, Threshold, Timer, WakeupCounts};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -78,8 +78,8 @@ impl Latency {
         self.moderator.must_notify_before_wait();
     }
 
-    pub(super) fn events(&self) -> Events {
-        self.moderator.events()
+    pub(super) fn wakeup_counts(&self) -> WakeupCounts {
+        self.moderator.wakeup_counts()
     }
 }
 
@@ -124,11 +124,11 @@ mod tests {
         // dropped. How soon after T_t the others end depends on the machine, but they must end
         // without a flush.
         waits.retain(|wait| *wait >= NS);
-        let events = output.events().unwrap();
+        let events = output.wakeup_counts().unwrap();
         assert!(!waits.is_empty() && events.timer > 0, "the timer, not the writer: {events:?}");
         assert_eq!(events.batch, 0, "{events:?}");
         // A batch is not held back until T_t.
-        let is_event = |output: &Output| output.events().unwrap().batch > 0;
+        let is_event = |output: &Output| output.wakeup_counts().unwrap().batch > 0;
         for _ in 0..20 {
             if is_event(&output) {
                 break;

@@ -5,7 +5,7 @@
 //! each failure.
 
 use super::FrameHeader;
-use buffer::packing;
+use buffer::compression;
 use std::collections::VecDeque;
 
 /// Minimum size of a chunk before compression, in bytes.
@@ -93,7 +93,7 @@ impl ColdChunks {
             return false;
         }
         let chunk: Vec<u8> = bytes.range(..length).copied().collect();
-        let Some(packed) = packing::pack(&chunk) else {
+        let Some(packed) = compression::compress(&chunk) else {
             self.skipped_chunks = (self.skipped_chunks * 2).clamp(1, SKIPPED_CHUNKS_MAX);
             self.bytes_to_skip = self.skipped_chunks * self.chunk_size;
             return false;
@@ -149,7 +149,7 @@ impl ColdReader<'_> {
         if self.frames_left == 0 {
             let chunk = self.chunks.next()?;
             self.bytes.resize(chunk.length, 0);
-            let is_unpacked = packing::unpack(&chunk.packed, &mut self.bytes);
+            let is_unpacked = compression::decompress(&chunk.packed, &mut self.bytes);
             debug_assert!(is_unpacked, "a chunk of this history");
             (self.at, self.frames_left) = (chunk.evicted_bytes, chunk.frames_left);
         }

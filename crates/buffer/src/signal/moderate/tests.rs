@@ -27,7 +27,7 @@ fn k4_counter_sends_one_event_per_batch_and_resets() {
     let events: Vec<usize> = (1..=96).filter(|n| due[n - 1]).collect();
     assert_eq!(events, [32, 64, 96]);
     assert_eq!(timer.fire_due(u64::MAX), None, "the batch event cancels the alarm");
-    assert_eq!(moderator.events(), Events { batch: 3, ..Events::default() });
+    assert_eq!(moderator.wakeup_counts(), WakeupCounts { batch: 3, ..WakeupCounts::default() });
     assert_eq!(sent.0.load(Ordering::Relaxed), 0);
 }
 
@@ -45,7 +45,7 @@ fn k4_first_block_arms_timer_that_sends_the_event() {
     assert!(!moderator.count_published(31, true, || 5000));
     assert_eq!(timer.fire_due(5000), Some(6000));
     assert!(moderator.count_published(1, true, || unreachable!()));
-    assert_eq!(moderator.events(), Events { batch: 1, timer: 1, idle: 0 });
+    assert_eq!(moderator.wakeup_counts(), WakeupCounts { batch: 1, timer: 1, idle: 0 });
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn k4_idle_writer_sends_its_event_without_an_alarm() {
     assert!(moderator.count_last_published(1, true));
     assert_eq!(timer.fire_due(0), None, "the alarm is cancelled");
     assert!(!moderator.must_notify_before_wait());
-    assert_eq!(moderator.events(), Events { idle: 2, ..Events::default() });
+    assert_eq!(moderator.wakeup_counts(), WakeupCounts { idle: 2, ..WakeupCounts::default() });
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn awake_reader_gets_no_event() {
     );
     assert!(!moderator.must_notify_before_wait(), "once");
     assert_eq!(timer.fire_due(u64::MAX), None);
-    assert_eq!((moderator.events().total(), sent.0.load(Ordering::Relaxed)), (1, 0));
+    assert_eq!((moderator.wakeup_counts().total(), sent.0.load(Ordering::Relaxed)), (1, 0));
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn k4_sleeper_is_woken_within_bound_by_timer() {
         head.store(u64::MAX, Ordering::Release);
         doorbell.notify();
     });
-    let Events { batch, timer, idle } = moderator.events();
+    let WakeupCounts { batch, timer, idle } = moderator.wakeup_counts();
     assert!((batch, idle) == (0, 0) && timer >= 10, "{timer}");
     slept.sort_unstable();
     assert!(slept.len() >= 10, "woken at T_t, not before: {slept:?}");

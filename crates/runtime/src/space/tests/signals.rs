@@ -2,7 +2,7 @@
 //! K4, K7, A16.
 
 use super::*;
-use buffer::signal::moderate::Events;
+use buffer::signal::moderate::WakeupCounts;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A source that emits one number at a time. It emits the next number after the previous number has
@@ -137,9 +137,9 @@ fn run_two_spaces(
     results
 }
 
-fn ring_events(results: &SpaceResults) -> Events {
+fn ring_events(results: &SpaceResults) -> WakeupCounts {
     let mut exports = results.nodes.iter().filter_map(|node| match &node.operator {
-        Operator::Export(export) => Some(export.events()),
+        Operator::Export(export) => Some(export.wakeup_counts()),
         _ => None,
     });
     exports.next().expect("an export")
@@ -147,7 +147,7 @@ fn ring_events(results: &SpaceResults) -> Events {
 
 /// Runs a trickle over a ring. Returns the sorted latencies of its blocks in nanoseconds, and the
 /// events of the ring.
-fn run_trickle(ns: u64, busy_ns: u64, blocks: u32) -> (Vec<u64>, Events) {
+fn run_trickle(ns: u64, busy_ns: u64, blocks: u32) -> (Vec<u64>, WakeupCounts) {
     let (given_at, at) = (Arc::<Mutex<Vec<u64>>>::default(), Arc::<Mutex<Vec<u64>>>::default());
     let arrived = Arc::<AtomicU64>::default();
     let numbers = |end| Numbers { next: 0, end, given: Amount::default() };

@@ -3,14 +3,14 @@
 /// Compresses `bytes`. Returns `None` if that saves less than a quarter. Takes about 2 ns per byte,
 /// and less for bytes without repetitions.
 #[must_use]
-pub fn pack(bytes: &[u8]) -> Option<Box<[u8]>> {
+pub fn compress(bytes: &[u8]) -> Option<Box<[u8]>> {
     let packed = lz4_flex::block::compress(bytes);
     (packed.len() <= bytes.len() / 4 * 3).then(|| packed.into())
 }
 
-/// Decompresses bytes that [`pack`] returned into `out`, which must be as long as the original
-/// bytes. Returns false if [`pack`] cannot have returned `packed`.
+/// Decompresses bytes that [`compress`] returned into `out`, which must be as long as the original
+/// bytes. Returns false if [`compress`] cannot have returned `packed`.
 #[must_use]
-pub fn unpack(packed: &[u8], out: &mut [u8]) -> bool {
+pub fn decompress(packed: &[u8], out: &mut [u8]) -> bool {
     lz4_flex::block::decompress_into(packed, out).is_ok_and(|length| length == out.len())
 }
