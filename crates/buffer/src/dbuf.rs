@@ -9,8 +9,8 @@
 //!
 //! There are two kinds of reader. [`BlockReader`] is in the writer's process, trusts the writer,
 //! and may read blocks in place. [`BlockVisitor`] is attached to a ring of another process
-//! ([`crate::share`]). All bytes are foreign to the visitor, so it only copies, and validates
-//! everything in the ring.
+//! ([`crate::share`]). All bytes are foreign to the visitor, so it only copies (except under D6),
+//! and validates everything in the ring.
 //!
 //! `&[u8]` is sound here (rings that block or drop new, in one process) by these invariants, cited
 //! below:
@@ -85,7 +85,8 @@ pub fn ring(config: &BlockConfig) -> (BlockWriter, Vec<BlockReader>) {
 /// A reader in the writer's process, which may read blocks in place.
 pub type BlockReader = readers::RingReader<RecordWalk, readers::Local>;
 
-/// A reader outside the writer's process, which copies blocks and never reads them in place.
+/// A reader outside the writer's process, which copies blocks. Reads them in place only if the
+/// creator of the memory is trusted (D6).
 pub type BlockVisitor = readers::RingReader<RecordWalk, readers::Foreign>;
 
 impl BlockVisitor {

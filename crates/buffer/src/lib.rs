@@ -10,8 +10,10 @@
 //!    ever created: they are copied word by word, and the lap is checked again afterwards
 //!    (`foreign`).
 //!
-//! This crate sleeps only in [`signal::Doorbell`], allocates only when a ring or pool is created or
-//! grows by a segment, and reads no clock.
+//! Rings and pools neither sleep nor read a clock, and allocate memory for blocks only when they
+//! are created or grow by a segment. The modules on top of them (`signal`, `doorbells`, `stream`,
+//! `name`) sleep. Clocks are read only for T_t (`signal::moderate`), for the sizing of rings
+//! (`scale`), and for time limits (`name`).
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![cfg_attr(loom, allow(dead_code, reason = "the models need only a part"))]

@@ -153,8 +153,9 @@ impl Pool {
         Ok(Self::from_memory(memory, 1))
     }
 
-    /// Creates a pool whose segments are allocated by page faults on first write, for a process
-    /// that may not call fallocate(2). If memory is short, SIGBUS ends the process.
+    /// Creates a pool whose segments after the first are allocated by page faults on first write,
+    /// for a process that will lose the right to call fallocate(2). If memory is short, SIGBUS ends
+    /// the process.
     pub fn without_allocation(id: DbufId, config: PoolConfig) -> sys::Result<Self> {
         let pool = Self::new(id, config)?;
         pool.populated.set(pool.memory.slots.len());
@@ -203,7 +204,7 @@ impl Pool {
         self.memory.file()
     }
 
-    /// Returns the size in bytes of all slots that have been used so far.
+    /// Returns the size in bytes of all slots that have memory, used or not.
     #[must_use]
     pub fn allocated_bytes(&self) -> u64 {
         (self.populated.get() * self.memory.segment()) as u64
@@ -326,9 +327,8 @@ impl Pool {
         Ok(Lease::new(&self.memory, slot))
     }
 
-    /// Ends a pass: recycles all segments without pins and leases. Also closes the open segment if
-    /// it is at least half full. Below that, the segment stays open, so that a space without
-    /// backlog reuses one segment.
+    /// Ends a pass: recycles all segments without pins and leases, but the open segment only if it
+    /// is at least half full. Below that, it stays open and is filled further.
     pub fn end_pass(&mut self) {
         self.drafting.set(false);
         if self.is_lent() {

@@ -88,7 +88,8 @@ impl Scaling {
         Self { together: range, apart: range, remote: 0, low: 25, high: 75 }
     }
 
-    /// Returns these parameters with no size below `least` bytes.
+    /// Returns these parameters with no size below `least` bytes, except `remote`, which stays the
+    /// same.
     #[must_use]
     pub fn at_least(self, least: usize) -> Self {
         let beyond = |(low, high): (usize, usize)| (low.max(least), high.max(least));

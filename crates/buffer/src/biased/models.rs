@@ -1,5 +1,5 @@
-//! Loom models of the lock: in all interleavings at most one thread has access to the value, and
-//! sees what the thread before it wrote.
+//! Loom models of the lock: in all interleavings up to a bound of preemptions, at most one thread
+//! has access to the value, and sees what the thread before it wrote.
 
 use super::*;
 use loom::cell;
@@ -29,9 +29,9 @@ impl SharedLock {
         })
     }
 
-    /// Makes one call as thread `number`, which counts itself in the value. Loom fails if another
-    /// thread accesses the value at the same time, or if writes of earlier threads are not visible
-    /// yet.
+    /// Makes one call as thread `number`, which counts itself in the value and, if `forgets` is
+    /// true, forgets the owner. Loom fails if another thread accesses the value at the same time,
+    /// or if writes of earlier threads are not visible yet.
     fn call(&self, number: u64, forgets: bool) {
         let own = if number == NO_RECORD { number } else { number + FIRST_OWNER };
         let Some(guard) = self.lock.try_lock_as(own, &self.records) else { return };
@@ -54,8 +54,9 @@ impl SharedLock {
     }
 }
 
-/// Runs threads in all interleavings with up to `preemptions` preemptions. Each thread makes the
-/// given number of calls. The first thread is the main thread.
+/// Runs threads in all interleavings with up to `preemptions` preemptions. Each thread is given by
+/// its number and, for each of its calls, true if the call forgets the owner. The first thread is
+/// the main thread.
 fn check_calls(threads: &'static [(u64, &'static [bool])], handovers: u32, preemptions: usize) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);

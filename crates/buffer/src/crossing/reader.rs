@@ -183,9 +183,8 @@ impl<'a> Batch<'a> {
     }
 
     /// Returns the bytes of a block in a segment that this batch keeps in place: an entry's bytes
-    /// or a subrange of them. For repeated access to one entry this is cheaper than
-    /// [`Batch::bytes`], because the entry is not loaded again. Fails with a [`Fault`] for a block
-    /// outside the batch's segments.
+    /// or a subrange of them. Loads entries until one is in the same segment. Fails with a
+    /// [`Fault`] for a block outside the batch's segments.
     pub fn resolve(&self, pointer: RichPointer) -> Result<&'a [u8], Fault> {
         if pointer.is_hole() {
             return Err(Fault::Hole);

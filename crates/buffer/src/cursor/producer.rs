@@ -269,10 +269,10 @@ impl Producer {
         self.oldest < self.start || self.cut.is_some()
     }
 
-    /// Reads all cursors and returns the oldest position that a reader still needs, or the head if
-    /// all readers have left. Evicts and counts each reader with an impossible position, and
-    /// continues for the other readers. Fails with [`Fault::Poisoned`] if an evicted reader was the
-    /// last and no other can join.
+    /// Reads all cursors and returns the oldest position that a reader still needs. If all readers
+    /// have left, returns the head, or the published position if readers can join. Evicts and
+    /// counts each reader with an impossible position, and continues for the other readers. Fails
+    /// with [`Fault::Poisoned`] if an evicted reader was the last and no other can join.
     pub fn refresh(&mut self) -> Result<u64, Fault> {
         self.poll_joins();
         // A reader that joins later starts at the published position, so nothing is written more
@@ -310,7 +310,7 @@ impl Producer {
     }
 
     /// Returns true if every reader has left or was evicted, as of the last refresh, and none can
-    /// join.
+    /// join. A ring that never had a reader, and that none can join, is not abandoned.
     pub fn is_abandoned(&self) -> bool {
         let all_gone = self.records.iter().all(|record| record.gone);
         all_gone && self.queue.as_ref().map_or(!self.records.is_empty(), |queue| queue.is_closed())

@@ -197,9 +197,9 @@ impl RecordWalk {
         Ok(())
     }
 
-    /// Locates the next block, passing pads. Returns `None` if no block is published. All header
-    /// fields are checked against the window of readable positions before use. Fails with
-    /// [`Fault::Damaged`] if the record is invalid.
+    /// Locates the next block, passing pads, cuts and a switch. Returns `None` if no block is
+    /// published in this segment. All header fields are checked against the window of readable
+    /// positions before use. Fails with [`Fault::Damaged`] if the record is invalid.
     #[inline]
     pub(crate) fn find(&mut self) -> Result<Option<CheckedRecord>, Fault> {
         match self.next_fast() {
@@ -298,8 +298,8 @@ impl RecordWalk {
         self.side.taken.bytes += u64::from(found.length);
     }
 
-    /// Returns the maximum number of blocks that fit between the last block passed and this
-    /// position.
+    /// Returns the maximum number of blocks that can be lost between the last block passed and this
+    /// position: as many as fit in a ring that overwrites, otherwise none.
     fn max_lost_before(&self, position: u64) -> u64 {
         match self.side.policy {
             Policy::Overwrite => position.saturating_sub(self.passed) / RecordHeader::SIZE as u64,

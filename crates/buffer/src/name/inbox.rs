@@ -17,7 +17,8 @@ use std::time::Duration;
 use sys::doorbell::SocketDoorbell;
 use sys::poll;
 
-/// The receiving end of an inbox. Dropping it releases the name.
+/// The receiving end of an inbox. Dropping it ends the inbox: the host then refuses writers, and
+/// releases the name at its next activity.
 #[derive(Debug)]
 pub struct Inbox {
     pub(super) queue: Arc<Queue>,

@@ -73,12 +73,14 @@ impl Reply {
         Self { number: error.errno.unsigned_abs() as u64, ..Self::new(KIND_FAILED) }
     }
 
-    /// Sends the reply. Does not block: a message that does not fit into the socket is an error.
+    /// Sends the reply. Does not block: the reply is the first message, and fits into an empty
+    /// socket.
     pub(super) fn send(&self, to: &OwnedFd, descriptors: &[BorrowedFd<'_>]) -> sys::Result<()> {
         sys::descriptor::send(to, self.as_bytes(), descriptors)
     }
 
-    /// Receives the reply of a host, with its descriptors. Blocks until the socket's time limit.
+    /// Receives the reply of a host, with its descriptors. Blocks for at most the socket's time
+    /// limit, and then fails with [`Error::Silent`].
     pub(super) fn receive(from: &OwnedFd, address: &Address) -> Result<Grant, Error> {
         let mut bytes = [0; Self::SIZE];
         let received = sys::descriptor::receive(from, &mut bytes);

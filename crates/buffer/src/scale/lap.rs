@@ -31,7 +31,8 @@ impl Scaler {
     }
 
     /// Starts the time measurement of this lap, or ends a started one. The clock is read at most
-    /// twice per lap. Called when the writer takes its slow path at `head`.
+    /// twice per lap, and once more for each wait. Called when the writer takes its slow path at
+    /// `head`.
     pub(crate) fn measure_lap(&mut self, head: u64) {
         if self.timing.is_some() {
             return;

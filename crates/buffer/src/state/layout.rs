@@ -19,7 +19,7 @@ pub(super) mod word {
     pub(in super::super) const COLUMNS: usize = 2;
     /// Maximum number of rows.
     pub(in super::super) const ROWS: usize = 3;
-    /// Sequence lock of all words after it.
+    /// Sequence lock of the words after it, except [`ENDED`], and of all rows.
     pub(in super::super) const LOCK: usize = 4;
     /// Time of the last write in nanoseconds of the monotonic clock.
     pub(in super::super) const WRITTEN: usize = 5;

@@ -168,13 +168,14 @@ impl Input {
     }
 
     /// Waits until there is something to read or the stream has ended, but no longer than `limit`
-    /// (`None`: no limit).
+    /// (`None`: no limit). May return [`WaitResult::NotReady`] earlier, after a signal or another
+    /// notification.
     pub fn wait(&mut self, limit: Option<Duration>) -> Result<WaitResult, Fault> {
         self.wait_beside(&[], limit)
     }
 
     /// Waits like [`Input::wait`], but also returns when one of the descriptors `others` becomes
-    /// readable, or when a signal arrives.
+    /// readable.
     pub fn wait_beside(
         &mut self,
         others: &[BorrowedFd<'_>],

@@ -114,8 +114,8 @@ impl Output {
         self.waking = waking;
     }
 
-    /// Returns the numbers of wake-ups caused by the bound on the latency, or `None` if there is no
-    /// bound.
+    /// Returns the numbers of wake-ups, by cause, of a stream with a bound on the latency; `None`
+    /// without a bound.
     #[must_use]
     pub fn wakeup_counts(&self) -> Option<WakeupCounts> {
         self.latency.as_ref().map(Latency::wakeup_counts)

@@ -57,7 +57,8 @@ impl Segments {
     }
 }
 
-/// Reason why a change to a running stream failed. The stream then continues unchanged.
+/// Reason why a change to a running stream failed. The stream then continues unchanged, unless it
+/// was to be handed over ([`Output::hand_over`]).
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ChangeError {
     /// A reader has not entered the last segment yet. The change may be retried later.

@@ -1,5 +1,6 @@
-//! Loom models of a wake-up, in all interleavings. A sleeper that announces its sleep before the
-//! other party reaches the position is either notified or sees the position.
+//! Loom models of a wake-up, in all interleavings up to a bound of preemptions. A sleeper that
+//! announces its sleep before the other party reaches the position is either notified or sees the
+//! position.
 
 use super::*;
 use crate::atomic::AtomicU64;
@@ -16,10 +17,9 @@ struct WakeUpWords {
     doorbell: (Mutex<bool>, Condvar),
 }
 
-/// Checks a wake-up in all interleavings. The other party advances the position to `last` in steps
-/// of one, and looks for a sleeper after each step: with `last_urgency` after the last step, and
-/// with `step_urgency` after every other step. The sleeper waits until the position is at least
-/// `threshold`.
+/// Checks a wake-up. The other party advances the position to `last` in steps of one, and looks for
+/// a sleeper after each step: with `last_urgency` after the last step, and with `step_urgency`
+/// after every other step. The sleeper waits until the position is at least `threshold`.
 fn check_wake_up(last: u64, threshold: u64, step_urgency: Urgency, last_urgency: Urgency) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);

@@ -152,7 +152,7 @@ impl SlotOutput {
         self.ring.reader_counts(reader)
     }
 
-    /// Excludes a reader from flow control and closes its doorbell.
+    /// Excludes a reader from flow control and notifies it no longer.
     pub fn disconnect(&mut self, reader: usize) {
         self.doorbells.disconnect(&mut self.ring.side, reader);
     }
@@ -291,7 +291,8 @@ impl SlotInput {
     }
 
     /// Waits until a block is published or the stream ends, for at most `limit` (`None` means
-    /// without limit).
+    /// without limit). May return [`WaitResult::NotReady`] earlier, after a signal or another
+    /// notification.
     pub fn wait(&mut self, limit: Option<Duration>) -> Result<WaitResult, Fault> {
         for _ in 0..self.spins {
             if self.is_readable()? {

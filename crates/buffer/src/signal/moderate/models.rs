@@ -1,5 +1,5 @@
-//! Loom models, in all interleavings, of a writer that publishes and is then busy elsewhere. The
-//! timer or T_b wakes its reader, or the reader sees the blocks.
+//! Loom models, in all interleavings up to a bound of preemptions, of a writer that publishes and
+//! is then busy elsewhere. The timer or T_b wakes its reader, or the reader sees the blocks.
 
 use super::*;
 use crate::atomic::AtomicU32;
