@@ -412,8 +412,8 @@ fn highest_state(dfa: &dense::DFA<Vec<u32>>, from: impl Iterator<Item = StateID>
     last
 }
 
-/// Returns the offset, not less than `at`, of the first byte that is one of the up to three bytes
-/// in `among`. Returns the length of `bytes` if there is none.
+/// Returns the offset, not less than `at`, of the first byte of `among` that is one of the one to
+/// three bytes in `bytes`. Returns the length of `among` if there is none.
 #[inline]
 fn find_any_byte(bytes: &[u8], among: &[u8], at: usize) -> usize {
     let rest = among.get(at..).unwrap_or_default();

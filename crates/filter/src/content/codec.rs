@@ -1,7 +1,7 @@
 //! Encoder and decoder for the compressed formats of `compress` and `decompress`.
 //!
-//! Input: the bytes of a block. Output: the converted bytes in a reused buffer, or an error. Both
-//! limit the size of the output before producing it, which stops decompression bombs.
+//! Input: the bytes of a block. Output: the converted bytes in a reused buffer, or an error. The
+//! decoder limits the size of the output before producing it, which stops decompression bombs.
 
 use super::lz4;
 use abi::BLOCK_MAX;

@@ -126,7 +126,8 @@ impl SessionCapture {
     }
 
     /// Emits the capture record of a frame, after the file header if the frame is the first of the
-    /// session.
+    /// session. Drops a frame whose link type differs from that of the file, and consumes a
+    /// repeated frame without a record.
     fn emit_record<'a>(
         &mut self,
         block: &Block<'a>,

@@ -95,7 +95,8 @@ impl RateParameters {
     /// Returns the arrival time of a block with timestamp `stamp`, where `due` is the next due time
     /// and `now` is the time on the path's clock. The result is at most `now`, and equals `now` if
     /// the timestamp is missing or the wall clock was set back. A clock change is recognized by the
-    /// distance to `due`, which otherwise never exceeds `step + allowance`.
+    /// distance to `due`, which otherwise exceeds `interval + allowance` only by reordering, at
+    /// most [`CLOCK_STEP_MAX`].
     fn arrival(self, stamp: u64, due: u64, now: u64) -> u64 {
         let ahead = self.allowance.saturating_add(self.interval).saturating_add(CLOCK_STEP_MAX);
         match stamp == 0 || due > stamp.saturating_add(ahead) {

@@ -19,7 +19,8 @@ use wire::http::{Coding, Codings};
 
 impl BlockPass<'_, '_, '_> {
     /// Holds the block's bytes from offset `from` to the current offset as a piece of the open
-    /// message's coded body.
+    /// message's coded body. If the held body becomes too large, abandons the decoding and emits
+    /// the bytes. If memory runs out, also marks the message as broken.
     pub(super) fn hold_body_piece(&mut self, from: u32) {
         let length = self.offset - from;
         let gathered = self.direction().held_bytes.saturating_add(length);
@@ -116,8 +117,8 @@ const OUTPUT_STEP: usize = 64 * 1024;
 const CODINGS_MAX: usize = 4;
 
 impl BodyDecoder {
-    /// Creates a decoder that produces at most `most` bytes per body. The part of the output beyond
-    /// 64 KiB is also limited to `ratio` times the input.
+    /// Creates a decoder that produces at most `most` bytes per body. The output of a coding is
+    /// also limited to `ratio` times the coded body, but not to less than 64 KiB.
     pub(super) const fn new(ratio: usize, most: usize) -> Self {
         Self { ratio, most, input: Vec::new(), output: Vec::new() }
     }
@@ -148,8 +149,8 @@ impl BodyDecoder {
     }
 }
 
-/// Undoes one coding and appends the decoded bytes to `out`. Returns true if the coded input was
-/// complete.
+/// Undoes one coding and stores the decoded bytes in `out`, which must be empty. Returns true if
+/// the coded input was complete.
 fn decode_coding(
     coding: Coding,
     bytes: &[u8],
@@ -191,8 +192,8 @@ enum InflateEnd {
     Corrupt,
 }
 
-/// Decodes consecutive gzip members (RFC 1952) without checking their checksums. Returns true
-/// unless the last member is truncated.
+/// Decodes consecutive gzip members (RFC 1952) without checking their checksums. Returns false if
+/// the last member is truncated, or corrupt after some output.
 fn gunzip(bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<bool, Counter> {
     const TRAILER_SIZE: usize = 8;
     let mut rest = skip_gzip_header(bytes).ok_or(reasons::NOT_DECODABLE)?;

@@ -174,8 +174,8 @@ impl ObservedBody {
     }
 }
 
-/// Returns true for the class of a 1xx response. Another response to the same request follows such
-/// a response (RFC 9110 §15.2).
+/// Returns true for the class of a 1xx response other than 101, which switches the protocol.
+/// Another response to the same request follows such a response (RFC 9110 §15.2).
 pub(super) const fn is_interim(class: Class) -> bool {
     100 <= class.0 && class.0 < 200 && class.0 != 101
 }

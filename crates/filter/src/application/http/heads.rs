@@ -109,10 +109,11 @@ impl BlockPass<'_, '_, '_> {
         true
     }
 
-    /// Stops parsing a direction that is not HTTP/1; the return value is always false. If the
-    /// protocol is recognized, the other direction is stopped too. If it is not, the other
-    /// direction is stopped only if it is not parsed as HTTP/1 either. A direction that lost its
-    /// framing continues after an unrecognized protocol, because HTTP/1 may still follow.
+    /// Stops parsing a direction that is not HTTP/1, and passes the rest of the block without a
+    /// class; the return value is always false. A recognized protocol becomes that of the
+    /// connection, and stops the other direction too. The protocol becomes [`Protocol::Other`] once
+    /// neither direction is HTTP/1. A direction that lost its framing continues after an
+    /// unrecognized protocol, because HTTP/1 may still follow.
     pub(super) fn reject_protocol(&mut self, protocol: Protocol) -> bool {
         let lost = self.direction().phase().is_lost();
         self.release_held_head(self.direction, reasons::NOT_HTTP);
@@ -140,7 +141,8 @@ impl BlockPass<'_, '_, '_> {
         }
     }
 
-    /// Holds the rest of the block as a piece of an incomplete head.
+    /// Holds the rest of the block as a piece of an incomplete head. A head that becomes too long
+    /// is a syntax error. If memory runs out, abandons the message framing.
     fn hold_head_piece(&mut self, length: usize, seek: HeadSearch) {
         let gathered = self.direction().held_bytes.saturating_add(length as u32);
         if gathered as usize > self.options.head {

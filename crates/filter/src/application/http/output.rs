@@ -32,8 +32,9 @@ impl<'a> BlockPass<'_, '_, 'a> {
         }
     }
 
-    /// Emits the bytes from offset `from` to the current offset as part of the open message's body.
-    /// They extend the pending fragment if there is one.
+    /// Handles the bytes from offset `from` to the current offset, which are part of the open
+    /// message's body. Emits them, extends the pending fragment by them, holds them for decoding,
+    /// or omits them if only heads are emitted.
     pub(super) fn emit_body_bytes(&mut self, from: u32, last: bool) {
         let coded = self.direction().codings != 0;
         match self.options.emit {

@@ -38,7 +38,8 @@ impl<'a> BlockPass<'_, '_, 'a> {
         }
     }
 
-    /// Holds the description of a request until the response arrives.
+    /// Holds the description of a request until the response arrives. A request that cannot be held
+    /// is counted as unpaired and, if exchanges are emitted, leaves at once without a response.
     pub(super) fn hold_request(&mut self, described: &Block<'a>) {
         let key = self.it.next_request << 2;
         let waiting = self.it.pending_descriptions.len() as usize;
@@ -102,7 +103,8 @@ impl<'a> BlockPass<'_, '_, 'a> {
         self.drop_front_request(front);
     }
 
-    /// Ends all pending requests, which have no response.
+    /// Ends all pending requests, whose responses have not ended. Counts them as unpaired and, if
+    /// exchanges are emitted, emits their exchanges.
     pub(super) fn drop_pending_requests(&mut self) {
         while let Some((front, _)) = self.cx.front(&self.it.pending_descriptions) {
             self.cx.count(reasons::UNPAIRED_MESSAGES, 1);

@@ -73,7 +73,8 @@ impl<'w, 'c, 'a> BlockPass<'w, 'c, 'a> {
         }
     }
 
-    /// Assigns all bytes of the block to messages.
+    /// Processes all bytes of the block: assigns them to messages, or passes them without a class
+    /// if they belong to no message. Ends the direction if the block has the flag `END`.
     pub(super) fn process_block(mut self) {
         let first = self.block.context.flags.has(Flags::FIRST);
         let length = self.block.length();
@@ -185,7 +186,8 @@ impl<'w, 'c, 'a> BlockPass<'w, 'c, 'a> {
         }
     }
 
-    /// Switches both directions to another protocol.
+    /// Marks both directions as switched to another protocol, except a direction that is within a
+    /// body or has ended.
     pub(super) fn switch_protocol(&mut self) {
         for direction in 0..2 {
             if self.it.directions[direction].phase() == Phase::InHead {
@@ -197,8 +199,9 @@ impl<'w, 'c, 'a> BlockPass<'w, 'c, 'a> {
         }
     }
 
-    /// Handles a syntax error. Switches the protocol if the bytes belong to another protocol, and
-    /// otherwise abandons the message framing.
+    /// Handles a syntax error. Rejects the direction if the connection has no recognized message
+    /// yet. After a request that may switch protocols, regards the direction as switched. Otherwise
+    /// abandons the message framing, and skips to the next possible start of a message.
     pub(super) fn handle_syntax_error(&mut self) {
         let may_switch = self.it.may_switch != 0 && self.carries_requests();
         if self.it.protocol().is_none() {
@@ -224,8 +227,8 @@ impl<'w, 'c, 'a> BlockPass<'w, 'c, 'a> {
         self.skip_to_next_start(reasons::MALFORMED);
     }
 
-    /// Abandons the message framing and, in a direction of responses, the pairing with requests.
-    /// Emits the exchanges of complete requests first; incomplete requests stay pending.
+    /// Abandons the message framing. In a direction of responses, also ends all pending requests,
+    /// because later responses cannot be paired with them.
     pub(super) fn lose_framing(&mut self) {
         self.release_held_head(self.direction, reasons::LOST);
         self.direction().enter(Phase::FramingLost);

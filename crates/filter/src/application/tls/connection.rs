@@ -118,8 +118,8 @@ impl TlsConnection {
             .all(|direction| direction.has_begun == direction.has_ended)
     }
 
-    /// Releases all held blocks. If the direction is undecided, marks it as unreadable with `why`
-    /// as the reason.
+    /// Releases all held blocks of both directions, and marks an undecided direction as unreadable
+    /// with `why` as the reason. Drops the description of the client's hello.
     pub(super) fn release_all(&mut self, why: Reason, cx: &mut StreamContext<'_, '_>) {
         self.set_decision(false, Err(why), cx);
         self.set_decision(true, Err(why), cx);
@@ -199,7 +199,8 @@ impl TlsConnection {
     }
 
     /// Parses all bytes received in a direction, including those of this block, and emits a
-    /// description of the hello. Returns `None` if the hello is still incomplete.
+    /// description of the hello. Fails with the reason if they contain no readable hello. Returns
+    /// `None` if the hello is still incomplete, or if bytes of this block have been overwritten.
     fn parse_hello<'a>(
         &mut self,
         block: Block<'a>,

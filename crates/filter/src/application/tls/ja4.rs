@@ -77,8 +77,9 @@ fn format_two_digits(number: usize) -> [u8; 2] {
     [b'0' + number / 10, b'0' + number % 10]
 }
 
-/// Returns the first and last character of the first offered protocol name. If either character is
-/// not alphanumeric, takes both from the hexadecimal form of the name.
+/// Returns the first and last character of the first offered protocol name, or `00` if none is
+/// offered. If either character is not alphanumeric, takes both from the hexadecimal form of the
+/// name.
 fn alpn_ends(protocol: &[u8]) -> [u8; 2] {
     let (Some(&first), Some(&last)) = (protocol.first(), protocol.last()) else { return *b"00" };
     if first.is_ascii_alphanumeric() && last.is_ascii_alphanumeric() {

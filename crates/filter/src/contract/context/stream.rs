@@ -37,7 +37,8 @@ impl<'a> Output<'a> {
         self.session_log.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Returns true if the filter has emitted no block.
+    /// Returns true if the output contains no batch. Blocks in the lanes of the input batch are not
+    /// part of it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.batches.is_empty()

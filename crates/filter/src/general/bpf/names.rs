@@ -100,8 +100,8 @@ impl Resolver for RecordedNames {
 }
 
 /// Resolves the names in an expression and returns them in the form of the parameter `names`.
-/// Returns `None` if the expression has no names, if its names are recorded already, or if a name
-/// is unknown.
+/// Returns `None` if no name needs to be recorded, if the names are recorded already, if a name is
+/// unknown, or without a resolver of the machine.
 pub(super) fn record_names(arguments: &Arguments) -> Option<(&'static str, String)> {
     let machine =
         arguments.name_resolver().filter(|_| arguments.text(NAMES_PARAMETER).is_none())?;

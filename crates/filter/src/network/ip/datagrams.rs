@@ -174,7 +174,8 @@ impl DatagramTable {
         }
     }
 
-    /// Creates the datagram with this key, for a block with this timestamp, unless it exists.
+    /// Creates the datagram with this key, for a block with this timestamp, unless it exists and
+    /// has not expired. If the table is full, evicts another datagram and drops its fragments.
     fn find_or_begin(&mut self, key: u64, time: Time, cx: &mut StreamContext<'_, '_>) {
         match self.table.get(key) {
             Some(known) if time <= known.accept_until => return cx.wake_at(known.deadline),
@@ -220,7 +221,8 @@ impl DatagramTable {
         datagram.failure_reason = reason.mark();
     }
 
-    /// Completes a datagram with its last missing fragment, `block`.
+    /// Completes a datagram with its last missing fragment, `block`. Drops all fragments instead if
+    /// bytes of one have been overwritten, or if the datagram would be too long.
     fn complete<'a>(
         &mut self,
         key: u64,

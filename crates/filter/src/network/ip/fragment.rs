@@ -97,9 +97,9 @@ impl IpFragment {
         Some(Ok(Self { data, offset, length, is_last: !header.more, head }))
     }
 
-    /// Checks that the fragment was captured, and that its length is a multiple of 8 unless it is
-    /// the last fragment (RFC 791, RFC 8200 §4.5). Under the policy `linux`, truncates an IPv4
-    /// fragment of another length to a multiple of 8.
+    /// Checks that the fragment was captured and is not empty, and that its length is a multiple of
+    /// 8 unless it is the last fragment (RFC 791, RFC 8200 §4.5). Under the policy `linux`,
+    /// truncates an IPv4 fragment of another length to a multiple of 8.
     fn check_length(
         mut self,
         block: &Block<'_>,

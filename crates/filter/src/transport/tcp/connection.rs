@@ -204,8 +204,8 @@ impl StreamSide {
 
     /// Returns true if the other end may accept a RST with this sequence number: the number must be
     /// within the window (RFC 9293 §3.5.3). RFC 5961 §3 requires an exact match, which only the
-    /// other end can check. If the side was not observed, a RST is accepted only if it replies to a
-    /// segment of an unknown connection (`answers`).
+    /// other end can check. If the side was not observed, a RST is accepted only if it acknowledges
+    /// all data of the other side (`answers`), or has the number that the other end acknowledged.
     pub(super) fn may_reset(&self, number: u32, answers: bool) -> bool {
         if !self.has_flags(OPEN) {
             return answers || (self.has_flags(ACKED) && self.acknowledged == number);

@@ -154,8 +154,9 @@ impl TcpConnection {
         side.resolve_acknowledged(&mut output);
     }
 
-    /// Processes a SYN. It starts its side, repeats an earlier SYN, or, once confirmed, begins
-    /// another connection. Returns true if the side begins with this SYN.
+    /// Processes a SYN. It starts its side, restarts the stream of a server that lost the first
+    /// SYN, repeats an earlier SYN, or is recorded as the possible start of another connection.
+    /// Returns true if the side begins with this SYN.
     #[cold]
     fn process_syn(&mut self, sender: usize, info: &SegmentInfo) -> bool {
         let [client, server] = &mut self.sides;

@@ -286,7 +286,7 @@ impl StreamSide {
     }
 
     /// Abandons gaps whose bytes the other end has acknowledged, since these bytes were sent but
-    /// not captured. Only a gap before held data or of the end is abandoned immediately.
+    /// not captured. Only a gap before held data, or before a known end, is abandoned immediately.
     pub(super) fn resolve_acknowledged(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         let Some(number) = self.acknowledged() else { return };
         while !self.held.is_empty() && is_after(number, self.next) {

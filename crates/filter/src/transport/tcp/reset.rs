@@ -90,7 +90,7 @@ impl TcpConnection {
     /// RST, new data or a new acknowledgement is proof. Segments from the other end may still have
     /// been in flight when the RST was sent. From that end, proof is a segment that arrives more
     /// than half of `gap` after the RST, or an acknowledgement of data sent after the RST. On a
-    /// closed connection only new data is proof. A SYN or RST is never proof.
+    /// closed connection, the segment must also carry new data. A SYN or RST is never proof.
     #[cold]
     pub(super) fn disproves_reset(&self, info: &SegmentInfo, rules: Rules) -> bool {
         if info.has(flag::SYN) || info.has(flag::RST) || !self.has_plausible_fin(info) {

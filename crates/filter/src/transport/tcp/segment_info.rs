@@ -75,7 +75,7 @@ impl SegmentInfo {
     }
 
     /// Returns true if the client sent the segment, according to its SYN and ACK flags or, without
-    /// SYN, according to its ports.
+    /// SYN, according to its ports: that of the server is the lower one.
     pub(super) const fn is_from_client(&self) -> bool {
         match self.has(flag::SYN) {
             true => !self.has(flag::ACK),

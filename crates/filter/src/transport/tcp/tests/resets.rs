@@ -35,7 +35,7 @@ fn outcome_for_all_batches(frames: &[Frame]) -> Outcome {
 
 /// Returns the frames of a connection: some data, then the segments in `by`, then data in both
 /// directions from time `then` on.
-fn with_disturbance(by: &[Frame], then: u64) -> Vec<Frame> {
+fn disturbed_connection(by: &[Frame], then: u64) -> Vec<Frame> {
     let said = [
         client_segment(0, 101, b"abc").acknowledging(501),
         server_segment(0, 501, b"one").acknowledging(104),
@@ -65,7 +65,7 @@ fn forged_resets() -> [Vec<Frame>; 4] {
 #[test]
 fn ignored_reset_is_withdrawn() {
     for resets in forged_resets() {
-        let found = outcome_for_all_batches(&with_disturbance(&resets, 300 * MILLISECOND));
+        let found = outcome_for_all_batches(&disturbed_connection(&resets, 300 * MILLISECOND));
         assert_eq!(found.to_line(), ">^abc <^one >def <two >$ <$");
         assert_eq!(
             (found.counter_value("resets taken back"), found.counter_value("new sessions")),
@@ -80,7 +80,7 @@ fn ignored_reset_is_withdrawn() {
 #[test]
 fn data_after_an_accepted_reset_is_another_session() {
     for resets in forged_resets() {
-        let found = outcome_for_all_batches(&with_disturbance(&resets, 5_000 * MILLISECOND));
+        let found = outcome_for_all_batches(&disturbed_connection(&resets, 5_000 * MILLISECOND));
         assert_eq!(found.to_line(), ">^abc <^one >$ <$ 2>def 2<two 2>$ 2<$");
         assert_eq!(
             (found.counter_value("resets taken back"), found.counter_value("new sessions")),
@@ -144,7 +144,8 @@ fn reset_with_other_signature_status_is_ignored() {
             [client_segment(RST, 104, b""), server_segment(RST, 504, b"").acknowledging(104)]
         {
             let reset = with_option(plain.clone(), &signature);
-            let found = outcome_for_all_batches(&with_disturbance(&[reset], 400_000 * MILLISECOND));
+            let found =
+                outcome_for_all_batches(&disturbed_connection(&[reset], 400_000 * MILLISECOND));
             assert_eq!(found.to_line(), ">^abc <^one >def <two >$ <$");
             let counted =
                 ["resets ignored", "resets taken back"].map(|name| found.counter_value(name));
@@ -156,7 +157,7 @@ fn reset_with_other_signature_status_is_ignored() {
                 }
                 frames
             };
-            let found = outcome_for_all_batches(&sign(with_disturbance(
+            let found = outcome_for_all_batches(&sign(disturbed_connection(
                 std::slice::from_ref(&plain),
                 400_000 * MILLISECOND,
             )));
@@ -164,7 +165,7 @@ fn reset_with_other_signature_status_is_ignored() {
             // A RST signed like its connection is indistinguishable from a real one.
             let reset = with_option(plain.clone(), &signature);
             let found =
-                outcome_for_all_batches(&sign(with_disturbance(&[reset], 300 * MILLISECOND)));
+                outcome_for_all_batches(&sign(disturbed_connection(&[reset], 300 * MILLISECOND)));
             let counted =
                 ["resets ignored", "resets taken back"].map(|name| found.counter_value(name));
             assert_eq!(counted, [0, 1]);
@@ -181,7 +182,7 @@ fn fin_that_the_receiver_ignores_has_no_effect() {
         client_segment(FIN, 90, b"").acknowledging(504),
     ];
     for fin in forged {
-        let found = outcome_for_all_batches(&with_disturbance(&[fin], 300 * MILLISECOND));
+        let found = outcome_for_all_batches(&disturbed_connection(&[fin], 300 * MILLISECOND));
         assert_eq!(found.to_line(), ">^abc <^one >def <two >$ <$");
     }
 }
@@ -191,7 +192,7 @@ fn syn_within_a_connection_has_no_data() {
     for syn in
         [client_segment(SYN, 103, b"XYZ"), server_segment(SYN, 503, b"XYZ").acknowledging(104)]
     {
-        let found = outcome_for_all_batches(&with_disturbance(&[syn], 300 * MILLISECOND));
+        let found = outcome_for_all_batches(&disturbed_connection(&[syn], 300 * MILLISECOND));
         assert_eq!(found.to_line(), ">^abc <^one >def <two >$ <$");
         assert_eq!(found.counter_value("new sessions"), 1);
     }
