@@ -78,7 +78,7 @@ pub struct SourceProperties {
     pub lender: Option<Arc<dyn Lender>>,
     /// Frames that the source need not copy from kernel memory ([`Intake::arcs_in_place`]).
     pub in_place: Option<Arc<FramesInPlace>>,
-    /// The child process whose output the source reads.
+    /// The child process whose output the source reads, or `None` for a source without one.
     pub process: Option<Arc<Process>>,
 }
 
@@ -317,7 +317,7 @@ pub trait Sink: Send {
         None
     }
 
-    /// Returns the child process to whose input the sink writes.
+    /// Returns the child process to whose input the sink writes, or `None` for a sink without one.
     fn process(&self) -> Option<&Arc<Process>> {
         None
     }

@@ -115,10 +115,10 @@ pub(crate) fn renaming_note(links: &RouteSocket, index: u32, name: &str) -> Opti
     (!same).then(|| format!("{name} is called {} now", now.name))
 }
 
-/// Returns the reason why `rx` or `tx` with these arguments captures only one direction of
-/// connections, which is that the interface has addresses of this host. Returns `None` for a mirror
-/// port, which receives both directions, for the loopback interface, and if the addresses cannot be
-/// read.
+/// Returns a text that explains why `rx` or `tx` with these arguments captures only one direction
+/// of connections: the interface has an address of this host. Returns `None` if it has none, like a
+/// mirror port, which receives both directions. Also returns `None` for the loopback interface, for
+/// `both=yes` and `own=yes`, and if the addresses cannot be read.
 #[must_use]
 pub fn one_way_reason(source: &Description, arguments: &Arguments) -> Option<String> {
     let side = match source.name {

@@ -128,7 +128,7 @@ pub fn read(message: &[u8], origins: u16) -> Result<(Entry, &[u8]), MessageDefec
 }
 
 /// Checks the block of a message and copies it into an intake. Returns the length of the block's
-/// view, or `None` if the pool has no free memory at the moment.
+/// view, or `None` if the pool has no free memory at the moment, or the intake no room.
 pub fn copy_into_intake(
     message: &[u8],
     origins: u16,

@@ -71,7 +71,8 @@ impl ColdChunks {
     }
 
     /// Compresses the oldest uncompressed bytes. `frames` are the headers of all stored frames.
-    /// Returns false if there are too few bytes, or if the bytes do not shrink.
+    /// Returns false if there are too few bytes, if they do not shrink, or while chunks are
+    /// skipped.
     pub(super) fn compress_oldest(
         &mut self,
         frames: &VecDeque<FrameHeader>,

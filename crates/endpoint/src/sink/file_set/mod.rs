@@ -86,7 +86,7 @@ pub(crate) struct FileSet {
 }
 
 impl Drop for FileSet {
-    /// Writes the buffered index, even if the sink has failed.
+    /// Finishes all files and writes the index, even if the sink has failed.
     fn drop(&mut self) {
         let _ = self.finish_all();
     }
@@ -197,8 +197,8 @@ impl FileSet {
     }
 
     /// Records `length` missing bytes. If the policy fills holes with zeros, holes are filled up to
-    /// the first hole that would make the file exceed [`FILL_MAX`]. The caller must call this
-    /// before [`OutputFile::note_block`].
+    /// the first one with which the zeros in the file would exceed [`FILL_MAX`]. The caller must
+    /// call this before [`OutputFile::note_block`].
     pub(crate) fn add_missing_bytes(
         &mut self,
         file: &mut OutputFile,

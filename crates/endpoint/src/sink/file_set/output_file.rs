@@ -167,7 +167,8 @@ impl OutputFile {
         self.directions.iter().all(|direction| direction.ended)
     }
 
-    /// Returns true if no bytes are missing and each direction with input has ended. If `begun`,
+    /// Returns true if no bytes are missing, each direction with input has ended without being
+    /// aborted, and the description of a single message does not mark it as incomplete. If `begun`,
     /// the beginning of each direction must also have been observed.
     pub(super) fn is_complete(&self, begun: bool) -> bool {
         let whole = |direction: &DirectionState| {

@@ -100,7 +100,7 @@ impl Receiver {
     }
 
     /// Receives frames until `count` of them have arrived.
-    fn receive_count(&mut self, count: usize) -> Vec<EmittedBlock> {
+    fn receive_frames(&mut self, count: usize) -> Vec<EmittedBlock> {
         let mut received = Vec::new();
         wait_until(&format!("{count} frames"), || {
             self.receive_arrived(&mut received);
@@ -191,7 +191,7 @@ fn full_queue_delays_frames_without_loss() {
     sink.patience = LIMIT;
     let taken =
         drive_generated(&[("count", "300"), ("seq", "yes"), ("size", "1000")], &mut sink, || ());
-    let received = receiver.receive_count(300);
+    let received = receiver.receive_frames(300);
     let numbers: Vec<u64> = received.iter().map(|block| frame_number(&block.bytes)).collect();
     assert_eq!(numbers, (0..taken).collect::<Vec<_>>());
     assert_eq!(sink.amount_written(), Some(Amount { blocks: 300, bytes: 300_000 }));
@@ -255,7 +255,7 @@ fn g1_rejected_frames_are_resent_in_order() {
         send(10, 60);
     });
     let received: Vec<Vec<u8>> =
-        receiver.receive_count(60).into_iter().map(|block| block.bytes).collect();
+        receiver.receive_frames(60).into_iter().map(|block| block.bytes).collect();
     assert!(received == frames, "each once, in order: {}", received.len());
     assert_eq!((sink.amount_written().unwrap().blocks, sink.drops_by_reason()), (60, Vec::new()));
     assert!(report_row(&mut sink, "sent again").unwrap() > 3);
@@ -277,7 +277,7 @@ fn g1_permanently_rejected_frames_are_dropped_and_others_sent() {
     blocks.insert(5, frame_block(&long[0]));
     sink.consume(&batch_of(&blocks), 0).unwrap();
     let received: Vec<Vec<u8>> =
-        receiver.receive_count(40).into_iter().map(|block| block.bytes).collect();
+        receiver.receive_frames(40).into_iter().map(|block| block.bytes).collect();
     assert!(received == short, "each once, in order: {}", received.len());
     let lost = Amount { blocks: 1, bytes: long[0].len() as u64 };
     assert_eq!(sink.drops_by_reason(), [("queue full".into(), lost)]);
@@ -313,7 +313,7 @@ fn assert_unsendable_counted(pair: &Pair, way: Transmitter) {
     )
     .unwrap();
     let received: Vec<Vec<u8>> =
-        receiver.receive_count(3).into_iter().map(|block| block.bytes).collect();
+        receiver.receive_frames(3).into_iter().map(|block| block.bytes).collect();
     assert_eq!(received, good, "whole frames, whatever was in view");
     let [first, _, third] = [0, 1, 2].map(|n: usize| good[n].len() as u64);
     assert_eq!(sink.amount_written(), Some(Amount { blocks: 3, bytes: first + 8 + third }));
@@ -345,7 +345,7 @@ fn offloaded_checksum_is_computed_before_sending() {
     sink.consume(&batch_of(&[left(&unset), frame_block(&unset), left(&arp), left(&unset)]), 0)
         .unwrap();
     let received: Vec<Vec<u8>> =
-        receiver.receive_count(3).into_iter().map(|block| block.bytes).collect();
+        receiver.receive_frames(3).into_iter().map(|block| block.bytes).collect();
     assert_eq!(received, [&right, &unset, &right].map(Clone::clone));
     assert_eq!(
         sink.drops_by_reason(),

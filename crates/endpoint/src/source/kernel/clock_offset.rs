@@ -9,34 +9,34 @@ const DRIFT_MIN_NS: u64 = 20_000;
 /// Offset of the time of day from the monotonic clock.
 #[derive(Debug)]
 pub struct ClockOffset {
-    lacks: u64,
-    compared: u64,
+    offset: u64,
+    compared_at: u64,
 }
 
 impl ClockOffset {
     /// Measures the offset.
     #[must_use]
     pub fn measure() -> Self {
-        let (lacks, compared) = measure_offset();
-        Self { lacks, compared }
+        let (offset, compared_at) = measure_offset();
+        Self { offset, compared_at }
     }
 
     /// Updates the offset if the time of day has been stepped or has drifted.
     pub fn update(&mut self) {
-        if sys::clock::monotonic().saturating_sub(self.compared) < COMPARE_INTERVAL_NS {
+        if sys::clock::monotonic().saturating_sub(self.compared_at) < COMPARE_INTERVAL_NS {
             return;
         }
-        let (lacks, compared) = measure_offset();
-        if lacks.abs_diff(self.lacks) > DRIFT_MIN_NS {
-            self.lacks = lacks;
+        let (offset, compared_at) = measure_offset();
+        if offset.abs_diff(self.offset) > DRIFT_MIN_NS {
+            self.offset = offset;
         }
-        self.compared = compared;
+        self.compared_at = compared_at;
     }
 
     /// Returns the time of day for a monotonic time, in nanoseconds.
     #[must_use]
     pub const fn time_of_day(&self, monotonic: u64) -> u64 {
-        monotonic.wrapping_add(self.lacks)
+        monotonic.wrapping_add(self.offset)
     }
 }
 

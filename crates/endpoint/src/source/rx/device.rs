@@ -133,7 +133,8 @@ impl RxDevice {
         }
     }
 
-    /// Returns a note for the user.
+    /// Returns a note for the user if the interface has been renamed, or if the kernel applies only
+    /// the part of the filter that tests the direction.
     pub(super) fn remark(&self) -> Option<String> {
         let renamed = (self.index != ALL_INTERFACES)
             .then(|| interface::renaming_note(&self.links, self.index, &self.name))

@@ -175,7 +175,7 @@ const SENT_FACTS: EndpointFacts = EndpointFacts {
 };
 
 /// Returns the link types of an interface's frames. For all interfaces or for sockets, returns
-/// every possible link type. Returns `None` for an unsupported device type.
+/// every possible link type. Returns `None` for an unknown interface or an unsupported device type.
 fn link_types(arguments: &Arguments) -> Option<Vec<LinkType>> {
     if arguments.flag("own") {
         return Some(vec![LinkType::RAW]);
@@ -276,8 +276,8 @@ fn expression_unsupported(arguments: &Arguments) -> Failure {
     Failure::new("take from", interface, why)
 }
 
-/// Returns the input that a source with these arguments observes. The check for conflicts between
-/// requests uses it.
+/// Returns the data that a source with these arguments observes. The checks of `++` compare these
+/// data to find sources that may emit the same block.
 fn observed_source(arguments: &Arguments, side: Side) -> ObservedSource {
     let text = |name| arguments.text(name).map(str::to_owned);
     let all = arguments.flag("both") || arguments.flag("own");

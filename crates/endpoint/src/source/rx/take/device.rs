@@ -178,7 +178,7 @@ impl TakeDevice {
     }
 
     /// Returns the program's counters, and the number of frames that the kernel dropped for lack of
-    /// room.
+    /// room, or `None` if a counter cannot be read.
     pub(super) fn counters(&self) -> (sys::xdp::RedirectCounts, Option<u64>) {
         let lost = self.queues.iter().map(|queue| {
             let of = queue.statistics().ok()?;
@@ -194,7 +194,8 @@ impl TakeDevice {
         self.queues.iter().any(|queue| queue.error().is_some())
     }
 
-    /// Returns a note for the user.
+    /// Returns a note for the user if the driver has no XDP, if frames of queues that were added
+    /// later went to the host, or if the program was detached by another process.
     pub(super) fn user_note(&self) -> Option<String> {
         if self.detached {
             return self.remarked.clone();
