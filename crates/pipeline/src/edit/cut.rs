@@ -247,8 +247,8 @@ fn remove_term(request: &mut Request, path: &[usize]) -> Option<Label> {
     }
 }
 
-/// Returns the filters whose output the filter at a position receives, or `None` for an expression
-/// with `++`, `+*` or `!`.
+/// Returns the filters whose output the filter at a position receives, with `None` in place of an
+/// expression with `++`, `+*` or `!`.
 pub(super) fn parents<'t>(request: &'t Request, path: &[usize]) -> Vec<Option<&'t FilterTerm>> {
     let found = (1..path.len()).rev().find_map(|level| {
         let Some(Term::Pipeline(pipeline)) = term_at(request, &path[..level]) else { return None };
@@ -281,7 +281,8 @@ pub(super) fn incoming_label(request: &Request, path: &[usize]) -> Option<String
     found
 }
 
-/// Returns the filters whose output leaves a term.
+/// Returns the filters whose output leaves a term, with `None` in place of a missing filter, and of
+/// an expression with `++`, `+*` or `!`.
 fn exits(term: &Term) -> Vec<Option<&FilterTerm>> {
     match term {
         Term::Hole(_) | Term::Not(_) => vec![None],

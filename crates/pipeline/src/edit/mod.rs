@@ -65,7 +65,8 @@ impl Edit {
     }
 
     /// Fails if the request runs filters for other requests, for which the edit would change the
-    /// results. Moves between spaces are permitted, because they change no results.
+    /// results. Moves between spaces and restarts (`upgrade`) are permitted, because they change no
+    /// results.
     fn check_unshared(&self, request: &Request) -> Result<(), InvalidEdit> {
         let moves = matches!(self, Self::Move { .. } | Self::Upgrade { .. });
         match filters(request).find_map(terms::offered_prefix).filter(|_| !moves) {

@@ -30,8 +30,8 @@ const TEXT_MAX: usize = 70;
 /// The width of a rule in columns.
 const RULE_WIDTH: usize = 64;
 
-/// Returns the nodes of a connected component, except operands, in drawing order: sources first,
-/// then space by space, and within a space in the order of the text.
+/// Returns the nodes of a connected component, except operands, in drawing order: each node after
+/// its inputs, otherwise space by space, and within a space in the order of the text.
 pub(super) fn drawing_order(plan: &Plan, component: usize) -> Vec<NodeId> {
     let graph = &plan.graph;
     let mut left: Vec<NodeId> = graph

@@ -52,8 +52,8 @@ impl<L> Boolean<L> {
     }
 
     /// Propagates a value through the operands: `at` maps the value at the input of an operand to
-    /// the value at its output. Returns the value at the output of the body, which is that of the
-    /// last operand in a chain, and otherwise the input value.
+    /// the value at its output. Returns the value at the output of the body: for a filter or a
+    /// chain, that of the (last) operand, and for all other bodies the input value.
     pub(crate) fn flow<T: Clone>(&self, input: T, at: &mut impl FnMut(NodeId, T) -> T) -> T {
         match self {
             Self::Filter(id) => at(*id, input),

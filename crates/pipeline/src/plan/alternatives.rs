@@ -12,7 +12,8 @@ use crate::graph::{Graph, NodeId};
 const NODES_MAX: usize = 48;
 
 /// Describes, for every node and every space, how much more the best plan costs if the node runs in
-/// that space, or `None` for the chosen space and for spaces that cannot run the node.
+/// that space, or `None` for the chosen space and for spaces that cannot run the node. Describes
+/// nothing if the kernel loads no programs, or if there are more than [`NODES_MAX`] nodes.
 pub(super) fn describe_alternatives(
     graph: &Graph,
     discovery: &Discovery,

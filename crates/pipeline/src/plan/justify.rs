@@ -124,7 +124,7 @@ fn rejection_reason(
 }
 
 /// Returns the reason for the space of a node, and true if the space merely follows from the node
-/// upstream. The reason is `first` if the space is the first thread.
+/// upstream. `first` is true if the space is the first thread.
 fn placement_reason(
     graph: &Graph,
     (id, node): (NodeId, &Node),

@@ -61,7 +61,7 @@ impl RingPlan {
         self.entries * self.stride
     }
 
-    /// Formats the reasons for the number of blocks per event and for the time between events.
+    /// Formats the reasons for T_b and T_t.
     #[must_use]
     pub fn reasons_text(&self) -> String {
         format!("{}, {}", self.blocks_because, self.ns_because)

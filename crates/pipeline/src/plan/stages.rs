@@ -3,10 +3,11 @@
 //!
 //! Input: a plan whose nodes run in few threads, and the costs on the machine. Output: the nodes
 //! that move to other threads, or none if no division pays. A stage consists of a node and all
-//! nodes downstream in the same thread. In each step, the busiest thread gives away the stage whose
-//! move leaves the least work in any one thread. The search ends when nothing more is gained or
-//! every processor has a thread. A crossing costs both threads the time for a ring entry, and the
-//! writer a share of a wakeup.
+//! nodes downstream in the same thread. In each step, a stage moves from the busiest thread to a
+//! later or a new thread; of all such moves, the one that minimizes the time per block is made. A
+//! thread is added only while a processor has none. The search ends when no move gains at least
+//! 2 %. A crossing costs both threads the time for a ring entry, and the writer a share of a
+//! wakeup.
 //!
 //! The order of the output is the same as in a single thread. Branches that meet again therefore
 //! stay together, and so do sinks that write to the same output. All blocks that enter a thread for
@@ -19,7 +20,7 @@ use crate::format::short_duration;
 use crate::graph::{Graph, NodeId, Step, Use};
 use filter::{FilterKind, ReadDepth, StateScope, Value};
 
-/// Minimum gain in throughput, as a factor, by an additional thread.
+/// Minimum gain in throughput, as a factor, by the move of a stage.
 const FURTHER_GAIN_MIN: f64 = 1.02;
 /// Number of blocks per wakeup of a reader. [Th §5.2.2]
 const EVENT_BLOCKS: f64 = 32.0;
@@ -29,9 +30,10 @@ const EVENT_BLOCKS: f64 = 32.0;
 pub struct StageDivision {
     /// The nodes that leave their thread, with the names of their new threads.
     pub places: Vec<(NodeId, String)>,
-    /// The work of the busiest thread for one block of a source before the division, in ns.
+    /// The minimum time per block of a source before the division, in ns: the work of the busiest
+    /// thread, or of all threads divided by the number of processors.
     pub now_ns: f64,
-    /// The work of the busiest thread for one block of a source after the division, in ns.
+    /// The minimum time per block of a source after the division, in ns.
     pub then_ns: f64,
     /// The reason for the division, as text for the user.
     pub because: String,
@@ -381,7 +383,8 @@ fn is_pinned(used: &Use) -> bool {
     used.pin.as_deref().is_some_and(|pin| pin.starts_with("thread"))
 }
 
-/// Returns true for a sink whose output must stay in a common order with the output of other sinks.
+/// Returns true for a sink or program whose output must stay in a common order with the output of
+/// others.
 fn is_order_sensitive(graph: &Graph, id: NodeId) -> bool {
     let node = graph.node(id);
     let used = node.filter();

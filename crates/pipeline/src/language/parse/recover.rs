@@ -172,7 +172,7 @@ fn error_between_pipes(span: Span) -> Diagnostic {
     Diagnostic::error(span, "a filter is missing between two pipes")
 }
 
-/// Formats a label without its pipe, truncated like `brief`.
+/// Formats a label without its pipe, truncated by [`truncate_word`].
 fn label_text(label: &Label) -> String {
     truncate_word(label.to_string().trim_start_matches('|'))
 }

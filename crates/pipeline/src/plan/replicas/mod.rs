@@ -139,8 +139,9 @@ pub(crate) fn is_parallelism(text: &str) -> bool {
         || text.parse().is_ok_and(|number: u64| (1..=REPLICAS_MAX).contains(&number))
 }
 
-/// Gives the work of a plan to several threads if that pays. Uses stages or replicas, depending on
-/// which leaves the least work in one thread. At most one chain in every component gets replicas.
+/// Gives the work of a plan to several threads if that pays. Uses stages if the sources emit as
+/// many blocks as the path accepts and stages have the larger gain, and otherwise replicas. At most
+/// one chain in every component gets replicas.
 pub(super) fn spread_work(plan: &mut Plan, machine: &Machine) {
     let single = plan.clone();
     let gain = add_to_chains(plan, machine, &|_| true);
