@@ -168,7 +168,7 @@ pub struct Edge {
     pub missing: Vec<(&'static str, LossRanges)>,
     /// Amount still in the ring.
     pub resident: Amount,
-    /// Events sent to the reader of a ring, by cause.
+    /// Events sent to the reader of a ring, by cause; `None` for other edges.
     #[serde(skip)]
     pub events: Option<WakeupCounts>,
     /// Current size of the ring; `None` for other edges.

@@ -20,7 +20,7 @@ const BUSY_BLOCKS: usize = 4 * filter::LANES;
 /// Number of classes into which sessions are hashed.
 const SESSION_CLASSES: usize = 4096;
 /// Table entry of a class that has no replica yet. Greater than every replica index
-/// (`pipeline::plan::COPIES_MAX`).
+/// (`pipeline::plan::REPLICAS_MAX`).
 const UNASSIGNED: u8 = u8::MAX;
 
 /// The dispatch policy of a replica chain.

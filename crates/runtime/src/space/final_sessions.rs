@@ -13,7 +13,8 @@ pub(super) const END_POSITION_MAX: EndPosition = (u32::MAX, u32::MAX);
 /// The sessions that the replica in the space of the join has not ended yet.
 #[derive(Debug)]
 pub(crate) struct FinalSessions {
-    /// Filters whose end has not begun, in reverse order.
+    /// Filters whose sessions have not begun to end, in reverse topological order: the last one is
+    /// next.
     pub(super) filters: Vec<NodeId>,
     /// Node of the filter that is ending, and its remaining sessions.
     pub(super) ends: Option<(NodeId, SessionEnds)>,

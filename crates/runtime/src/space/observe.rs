@@ -75,7 +75,7 @@ impl Observers {
     }
 
     /// Ends the taps of nodes for which `is_here` is false, and removes the observer of taps if no
-    /// tap remains.
+    /// tap or history remains.
     pub(super) fn retain_taps(&mut self, is_here: impl Fn(usize) -> bool) {
         if let Some(taps) = &mut self.taps {
             taps.retain(is_here);

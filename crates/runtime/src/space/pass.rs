@@ -54,7 +54,8 @@ const STALL_NS_MIN: u64 = 20_000_000;
 const STALL_BLOCKS_MIN: u64 = 2048;
 
 impl PassState {
-    /// Stores a write of a sink as the longest one, unless a longer write is stored.
+    /// Stores a write of a sink in place of the one stored before, if it took at least
+    /// [`STALL_NS_MIN`].
     #[inline]
     pub(crate) fn note_write(&mut self, node: usize, write_ns: u64) {
         if write_ns >= STALL_NS_MIN {

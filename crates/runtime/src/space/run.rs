@@ -93,8 +93,9 @@ impl Space {
         self.graph.pass.left.as_ref().is_some_and(|left| left.is_used_up())
     }
 
-    /// Checks the programs of the space. Stops the path if every sink is a program that has closed
-    /// its input, and fails the path if a program has failed.
+    /// Checks the programs of the space. Stops the path if the sources upstream of a program that
+    /// has closed its input can no longer reach any sink, and fails the path if a program has
+    /// failed.
     fn poll_programs(&mut self) {
         let Programs { inputs, demand, .. } = &mut self.programs;
         let (nodes, control) = (&self.graph.nodes, &self.ports.control);

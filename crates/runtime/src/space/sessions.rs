@@ -38,7 +38,7 @@ impl SessionBirths {
     }
 
     /// Returns the rank of a session: its birth relative to `end`, the first sequence number after
-    /// the last batch.
+    /// the last batch. The rank of a session without an entry is its number.
     pub(super) fn rank(&self, session: u64, end: u32) -> u32 {
         let number = u32::try_from(session).unwrap_or(u32::MAX);
         // Sessions numbered before the chain have the same numbers in all replicas.

@@ -179,7 +179,8 @@ impl MessageGatherer {
         bytes.get(..room).unwrap_or(bytes)
     }
 
-    /// Drops the oldest messages while there are too many.
+    /// Drops the oldest messages while the open ones are too many or too long in total, and counts
+    /// them as cut.
     fn make_room(&mut self) {
         while self.open.len() >= OPEN_COUNT_MAX || self.length > OPEN_MAX {
             let Some(oldest) = self.begun.pop_front() else { return };

@@ -157,7 +157,8 @@ impl<'w, 'a> Walk<'w, 'a> {
 
     /// Calls a filter without input and walks its output. The filter is called because a timer is
     /// due or, if `last` is true, because the filter ends. Output of a replica gets the sequence
-    /// number `order`.
+    /// number `order`. If the node is a section of operands, releases all blocks that wait in it
+    /// instead.
     pub(super) fn call_unprompted(&mut self, at: NodeId, last: bool, order: u32) {
         if let Operator::OperandSection(_) = self.nodes[at].operator {
             let ran = self.release_section(at);

@@ -518,7 +518,7 @@ fn run_random(steps: &[Step], how: EditMode, batch: usize) -> (Vec<Vec<u32>>, u6
 }
 
 #[test]
-fn l1_edits_are_visible_downstream_only_in_random_graphs() {
+fn l1_random_graph_edits_are_visible_only_downstream() {
     let mut random = Random::replayable();
     let mut in_place = 0;
     for round in 0..400 {

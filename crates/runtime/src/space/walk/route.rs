@@ -145,8 +145,8 @@ impl<'a> Walk<'_, 'a> {
         None
     }
 
-    /// Queues a batch at a join or on a back edge. If the work list of the back edge is full, drops
-    /// the batch.
+    /// Queues a batch at a join or on a back edge. Drops a batch for a back edge if it has passed
+    /// the maximum number of back edges or the work list is full.
     fn queue_at_arc(
         &mut self,
         (from, arc): (NodeId, usize),
