@@ -81,7 +81,7 @@ pub fn outdated() -> Fault {
     Fault::new(OUTDATED, &json!({}))
 }
 
-/// Creates `Untapped`: the node cannot be tapped.
+/// Creates `Untapped`: the node cannot be tapped, or cannot be written to.
 #[must_use]
 pub fn untapped(why: &str) -> Fault {
     Fault::new("io.streamline.path.Untapped", &json!({ "why": why }))

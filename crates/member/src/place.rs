@@ -1,10 +1,10 @@
 //! The directories in which a client searches for a daemon. (RELIABILITY T13)
 //!
 //! ```text
-//! /run/streamline               machine-wide daemon: owned by root, readable by all
-//! $XDG_RUNTIME_DIR/streamline  daemon of one user, private; without that variable
-//!                               /run/user/UID/streamline, or
-//! /.local/state/streamline/run
+//! /run/streamline                 machine-wide daemon: owned by root, readable by all
+//! $XDG_RUNTIME_DIR/streamline     daemon of one user, private: the first of these three
+//! /run/user/UID/streamline        directories that the user can have
+//! $XDG_STATE_HOME/streamline/run  (without the variable, ~/.local/state/streamline/run)
 //! ```
 //!
 //! A client obtains the user id of the listening process from the kernel. It accepts only root and

@@ -1,10 +1,10 @@
 //! The client of the daemon and of the processes that run paths.
 //!
 //! Calls block for at most [`CALL_TIMEOUT`], expensive calls for at most [`LONG_TIMEOUT`]; a query
-//! of many paths ([`Client::query_all`]) waits for all of them for [`QUERY_TIMEOUT`] in total.
-//! [`PathClient::next_update`] is called when its socket is readable, so that it can be polled
-//! together with other descriptors. Peers are untrusted: replies are bounded and checked, and
-//! [`escape_hidden`] escapes received texts for display.
+//! of many paths ([`Client::query_all`]) has one time limit for all of them, usually
+//! [`QUERY_TIMEOUT`]. [`PathClient::next_update`] is called when its socket is readable, so that it
+//! can be polled together with other descriptors. Peers are untrusted: replies are bounded and
+//! checked, and [`escape_hidden`] escapes received texts for display.
 
 mod caller;
 mod error;
@@ -55,8 +55,8 @@ impl Client {
         Err(ClientError::NoDaemon(places))
     }
 
-    /// Connects to the daemon in this directory. Fails with [`ClientError::UntrustedDaemon`] if
-    /// another user runs it.
+    /// Connects to the daemon in this directory. Fails with [`ClientError::UntrustedDaemon`] unless
+    /// root, this user or the owner of the machine-wide directory runs it.
     pub fn connect_at(directory: &FilePath) -> Result<Self, ClientError> {
         let socket = local_socket::connect_to(
             &directory.join(PACKET_SOCKET),

@@ -76,7 +76,7 @@ impl PathClient {
         }
     }
 
-    /// Returns all counters, of which `first` contains the first.
+    /// Returns all counters, of which `first` is the first page.
     pub fn all_counters(&self, first: CountReply) -> Result<Counters, ClientError> {
         let CountReply { mut counters, mut next } = first;
         while let Some(at) = next.filter(|at| *at == counters.filters.len() + counters.edges.len())
@@ -137,8 +137,8 @@ impl PathClient {
         Ok(reply?.0.deserialize_result()?)
     }
 
-    /// Taps the output of a node. Returns the start of the tap, and a pipe that carries the frames
-    /// as a capture. Blocks for at most [`LONG_TIMEOUT`].
+    /// Taps the output of a node. Returns the start of the tap, and a pipe that carries the blocks
+    /// in the requested form. Blocks for at most [`LONG_TIMEOUT`].
     pub fn tap(&self, wanted: &Tap) -> Result<(TapStart, OwnedFd), ClientError> {
         self.caller.set_timeout(LONG_TIMEOUT)?;
         self.caller.send(&Call::new("io.streamline.path.Tap", wanted), &[])?;
@@ -192,8 +192,9 @@ impl PathClient {
         Ok(self.caller.receive()?.0.deserialize_result()?)
     }
 
-    /// Calls `method` of the path with these parameters. Blocks for at most [`CALL_TIMEOUT`]. Fails
-    /// if the path has ended or replies with an error.
+    /// Calls `method` of the path with these parameters. Blocks for at most the timeout of the
+    /// connection, which is [`CALL_TIMEOUT`] at first. Fails if the path has ended or replies with
+    /// an error.
     pub fn call<T: DeserializeOwned>(
         &self,
         method: &str,

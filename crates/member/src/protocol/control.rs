@@ -137,8 +137,8 @@ pub struct WriteTo {
     pub form: Option<String>,
 }
 
-/// Reply to `Tap`: the start of the tap. The frames arrive as a capture through the pipe that the
-/// reply transfers.
+/// Reply to `Tap`: the start of the tap. The blocks arrive in the requested form through the pipe
+/// that the reply transfers.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct TapStart {
     /// Sequence number of the first block of the tap among all blocks that left the node.

@@ -91,7 +91,8 @@ pub struct Edge {
     pub from: String,
     /// Name of the downstream node.
     pub to: String,
-    /// Kind of the edge: `call`, `ring`, `back edge` or `pipe`.
+    /// Kind of the edge: `call`, `ring`, `back edge` or `pipe`; `deal` for a ring to a replica,
+    /// `join` for a ring from one.
     pub kind: String,
     /// Blocks put in, as counted by the upstream side.
     pub put: Amount,

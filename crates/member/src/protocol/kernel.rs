@@ -64,7 +64,8 @@ pub struct AttachReply {
 /// Reply to `Sharing`: the kernel programs of the daemon.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct KernelPrograms {
-    /// One program per interface and direction in use.
+    /// The programs, usually one per interface and direction in use. Requests that do not fit into
+    /// a program are in another one.
     pub programs: Vec<KernelProgram>,
 }
 

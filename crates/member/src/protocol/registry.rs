@@ -42,7 +42,7 @@ pub struct DbufIds {
 /// Reply to `Watch`: a change in the set of visible paths.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Event {
-    /// Kind of the change: `present`, `came` or `went`.
+    /// Kind of the change: `present`, `came`, `changed` or `went`.
     pub event: String,
     /// The path that appeared, changed or ended.
     pub path: Path,

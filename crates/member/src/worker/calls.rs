@@ -107,8 +107,8 @@ impl Service {
         Ok(None)
     }
 
-    /// Edits the request. Fails if the request has several connected components, because only a
-    /// single component can be edited.
+    /// Pins a space, moves a subtree to another path, or edits the request. Moves and edits fail if
+    /// the request has several connected components.
     fn change_request(&mut self, change: &Change) -> Result<ChangeReply, Fault> {
         let words = change.words.as_slice();
         let refused = |why: &dyn std::fmt::Display| faults::unchanged(&why.to_string());
@@ -168,7 +168,7 @@ impl Service {
         machine
     }
 
-    /// Pins a space to a processor.
+    /// Pins a space to a processor, or unpins it. Returns a confirming sentence.
     fn pin_space(&self, binding: &SpaceBinding) -> Result<String, String> {
         match &self.path.group {
             Some(group) => spaces::pin_worker(&group.processes(), binding),
@@ -197,7 +197,7 @@ impl Service {
         self.described = None;
     }
 
-    /// Refreshes the recorded placement if the path has changed it automatically.
+    /// Refreshes the recorded placement if the path has been changed since the last call.
     pub(super) fn refresh_plan(&mut self) {
         let Some(live) = self.lives.first() else { return };
         let changes = live.changes();

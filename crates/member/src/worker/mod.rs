@@ -102,7 +102,8 @@ impl Worker {
     }
 
     /// Sends the path's exit status to all followers, and ends the registration. Blocks for at most
-    /// 500 ms until the followers have read the status.
+    /// 2 s until the readers of taps, and then for at most 500 ms until the followers, have read
+    /// everything.
     pub fn send_exit_status(mut self, ended: Ended) {
         *self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(ended);
         self.join();

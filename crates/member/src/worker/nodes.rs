@@ -59,8 +59,8 @@ impl DescribedNodes {
     }
 }
 
-/// Returns a version that no process of this machine has used: a moment of this process. The number
-/// fits into a signed integer.
+/// Returns a version that no process of this machine has used, made of the process id and the
+/// monotonic clock. It fits into an `i64`.
 fn next_version() -> u64 {
     let process = u64::from(std::process::id()) << 40;
     (process ^ sys::clock::monotonic()) & (i64::MAX as u64)
@@ -101,7 +101,8 @@ fn argument(facts: ArgumentFacts) -> Argument {
     Argument { name: name.to_owned(), value, given, writable }
 }
 
-/// Returns the reason why a space is not used, or `None` if it has none.
+/// Formats the name of a space and the reason why a node does not run there. Returns `None` without
+/// a reason.
 fn describe_candidate(candidate: &Candidate) -> Option<String> {
     let why = candidate.verdict.as_ref().err().or(candidate.lost.as_ref())?;
     Some(format!("{}: {why}", candidate.space))

@@ -136,7 +136,7 @@ impl Service {
         self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns the time until the next update or search, or `None` if neither is due.
+    /// Returns the time until the next update or search, or `None` if neither is scheduled.
     fn wait_limit(&self) -> Option<Duration> {
         let schedule = self.clients.values().filter_map(|client| client.schedule);
         let next = schedule.map(|schedule| schedule.next);
@@ -311,8 +311,9 @@ impl Service {
         }
     }
 
-    /// Sends the exit status to all followers. Blocks for at most `FINAL_UPDATE_TIMEOUT` until the
-    /// followers have read it.
+    /// Sends the exit status to all followers. Blocks for at most [`FINAL_TAP_TIMEOUT`] until the
+    /// readers of taps, and then for at most [`FINAL_UPDATE_TIMEOUT`] until the followers, have
+    /// read everything.
     fn finish(mut self, ended: &Ended) {
         // Connections and calls that are already queued are served first.
         self.accept_clients();
