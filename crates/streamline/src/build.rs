@@ -57,7 +57,8 @@ impl Prepared {
         Ready::for_paths(self, paths, options)
     }
 
-    /// Builds the plan. Whenever the kernel refuses a filter, plans again without it and retries.
+    /// Builds the plan. Whenever the kernel refuses a filter, plans again with that filter outside
+    /// of the kernel, and retries.
     pub(crate) fn build_paths(
         &mut self,
         settings: Settings,

@@ -59,8 +59,8 @@ impl Own {
         self
     }
 
-    /// Adds a filter that classifies each block with `classify`. Calls are serialized. If it
-    /// returns `None`, the block has no class, and a plain pipe drops the block.
+    /// Adds a filter that classifies each block with `classify`. Calls are serialized. If
+    /// `classify` returns `None`, the block has no class, and a plain pipe drops the block.
     ///
     /// ```
     /// # fn main() -> Result<(), streamline::OpenError> {

@@ -33,7 +33,8 @@ use std::time::Duration;
 
 /// Maximum number of nodes that are accepted from a path.
 const NODES_MAX: usize = 1 << 16;
-/// Number of times that the nodes of a path are read, if the path changes in between.
+/// Maximum number of attempts to read the nodes of a path. An attempt fails if the path changes in
+/// between.
 const ATTEMPTS_MAX: usize = 4;
 
 /// A path in the daemon's registry, with its nodes.
@@ -48,7 +49,7 @@ pub struct PathView {
     /// Version of the text and the nodes, which differs after each change of the path. `None` if
     /// the path was not queried or has none.
     pub version: Option<u64>,
-    /// True if the path belongs to the caller but did not reply in time.
+    /// True if the caller may connect to the path, but the path did not reply in time.
     pub silent: bool,
 }
 
@@ -96,7 +97,7 @@ pub fn query_paths(
 }
 
 /// Returns the request and all nodes of a path. `page` contains the first nodes. If the path
-/// changes in the meantime, begins anew, [`ATTEMPTS_MAX`] times at most.
+/// changes in the meantime, begins anew, and fails after [`ATTEMPTS_MAX`] attempts.
 fn all_nodes(to: &PathClient, mut page: NodesReply) -> Result<NodesReply, ClientError> {
     let mut nodes = std::mem::take(&mut page.nodes);
     let mut attempts = 1;

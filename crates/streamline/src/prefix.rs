@@ -124,7 +124,8 @@ fn start_prefix(text: &str) -> Result<Started, Failure> {
     Ok(Started::Ended(end_message(&mut child)))
 }
 
-/// Returns the output of a process that has ended.
+/// Returns the error output of a process, or its exit status if there is no output. Blocks until
+/// the process has ended.
 fn end_message(child: &mut Child) -> String {
     let mut said = Vec::new();
     if let Some(errors) = child.stderr.take() {

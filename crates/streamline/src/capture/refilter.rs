@@ -2,7 +2,8 @@
 //!
 //! The programs for the new filter are verified and loaded first, which needs the rights of the
 //! capture, and are then put in the place of the old ones, which needs none: programs that use
-//! libpcap drop their rights in between. Each frame is processed by exactly one of both programs.
+//! libpcap drop their rights in between. Each frame is processed by exactly one of the two
+//! programs.
 //! Frames that the old program has copied stay readable before those of the new one.
 
 use super::{Capture, CaptureSettings, Direction, Planned, plan_source};

@@ -97,7 +97,7 @@ fn source_families(paths: &[PathFigures]) -> Vec<Family> {
     vec![seen, blocks, bytes, dropped]
 }
 
-/// A family of filters with the function that computes its value.
+/// A family of metrics of filters, with the function that computes the value for a filter.
 type FilterColumn = (&'static str, Unit, SeriesKind, &'static str, fn(&Filter) -> u64);
 
 /// Families of counts of filters.
@@ -187,7 +187,7 @@ fn filter_families(paths: &[PathFigures]) -> Vec<Family> {
     counts.into_iter().map(|(family, _)| family).chain([busy, dropped]).collect()
 }
 
-/// A family of rings with the function that computes its value.
+/// A family of metrics of rings, with the function that computes the value for a ring.
 type RingColumn = (&'static str, SeriesKind, &'static str, fn(&Edge) -> u64);
 
 /// Families of counts of rings.

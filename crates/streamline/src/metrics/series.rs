@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-/// Maximum number of series of a family, besides the series of the others.
+/// Maximum number of series of a family, apart from those that add up all others. There is one such
+/// series for each reason, and they are at most as many.
 pub const SERIES_MAX: usize = 1000;
 /// Maximum length of a label value in characters.
 const LABEL_MAX: usize = 100;
@@ -54,7 +55,7 @@ pub struct Family {
     pub name: &'static str,
     /// Unit of the values.
     pub unit: Unit,
-    /// SeriesKind of the values.
+    /// Kind of the values.
     pub kind: SeriesKind,
     /// Description, which ends without a full stop.
     pub help: &'static str,

@@ -49,8 +49,8 @@ pub fn new_filter(name: &str, arguments: Option<&str>) -> Result<Option<NewFilte
     Ok(Some(NewFilter { name: bare.to_owned(), text, is_source, has_input, opens_files }))
 }
 
-/// Returns a running filter with other arguments, in the syntax of a request. `arguments` are those
-/// that its name contains; the others stay as they are.
+/// Returns a running filter with other arguments, in the syntax of a request. The text of `filter`
+/// gives the new arguments; all arguments that a name does not contain stay as they are.
 #[must_use]
 pub fn with_arguments(node: &NodeDetails, filter: &NewFilter) -> String {
     let known = MachineRegistry::descriptions().find(|entry| entry.name == node.filter);

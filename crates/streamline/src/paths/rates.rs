@@ -60,7 +60,7 @@ pub fn losses_by_location(counters: &Counters) -> Vec<(String, u64)> {
     all
 }
 
-/// Returns the number of blocks lost at one location, of its drops by reason.
+/// Returns the number of blocks lost at one location, given its drops by reason.
 #[must_use]
 pub fn lost_in(drops: &[Loss]) -> u64 {
     drops.iter().filter(|lost| is_lost(lost)).filter_map(|lost| lost.blocks).sum()

@@ -166,8 +166,8 @@ fn format_latency(latency: &Latency) -> String {
     table.format_within(explain::COLUMNS)
 }
 
-/// Formats losses of sources, reasons for drops and for missing classes, counters, and filter
-/// reports.
+/// Formats automatic changes, remarks and losses of sources, positions of lost blocks, reasons for
+/// drops and for missing classes, counters, and filter reports.
 fn format_notes(report: &Report<'_>) -> String {
     let mut out = String::new();
     let ledger = &report.outcome.ledger;

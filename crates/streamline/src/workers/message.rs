@@ -12,8 +12,9 @@ use std::os::unix::net::UnixStream;
 pub(super) struct Assignment {
     /// Request of the worker.
     pub(super) text: String,
-    /// Number of the worker, from 1, and the total number of workers.
+    /// Number of the worker, from 1.
     pub(super) number: u32,
+    /// Total number of workers.
     pub(super) of: u32,
     /// Processor to which the worker pins itself.
     pub(super) processor: usize,
