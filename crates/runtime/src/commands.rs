@@ -52,7 +52,7 @@ pub enum CommandError {
 
 type Command = Box<dyn FnOnce(&mut Space) + Send>;
 
-/// A queue of commands to one space, which outlives the space.
+/// A queue of commands to one space. The queue outlives the space.
 pub struct CommandQueue {
     /// Status of the space: its name, and the ring that blocks it.
     pub status: Arc<SpaceStatus>,

@@ -26,7 +26,7 @@ pub struct Control {
     listener: Mutex<Listener>,
 }
 
-/// An event that a space reports once.
+/// An event that a space reports to the listener.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ControlEvent {
     /// The first blocks of a source have arrived.
@@ -38,7 +38,7 @@ pub enum ControlEvent {
 /// A sink's write that held up a thread while blocks waited at the thread's source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SinkStall {
-    /// Number of the sink's node.
+    /// Index of the sink's node in the plan.
     pub node: usize,
     /// Wall time of the write in nanoseconds.
     pub write_ns: u64,

@@ -67,7 +67,8 @@ pub struct AgeGauge {
 pub struct Latency {
     /// Requested bound, in nanoseconds.
     pub asked_ns: u64,
-    /// Number of breaches so far.
+    /// Number of calls of [`Budget::take_breach`] so far that returned a breach. All breaches
+    /// between two calls count as one.
     #[serde(rename = "alarms")]
     pub breaches: u64,
     /// End-to-end latency of each sink, measured from the sources.
@@ -113,8 +114,8 @@ pub struct Breach {
     /// The sink that received the oldest late block, and the age of that block on arrival in
     /// nanoseconds; `None` if no late block has arrived.
     pub late_sink: Option<(String, u64)>,
-    /// The gauge whose share was exceeded most, its wait and its share, both in nanoseconds; `None`
-    /// if no share was exceeded.
+    /// The ring or source gauge whose share was exceeded most, its wait and its share, both in
+    /// nanoseconds; `None` if no share was exceeded.
     pub worst_wait: Option<(String, u64, u64)>,
 }
 
@@ -161,8 +162,9 @@ impl Budget {
         (asked_ns > 0).then_some(told)
     }
 
-    /// Counts and returns the worst breach since the last call, including waits still in progress.
-    /// Returns `None` if the bound was met. `now` is monotonic time in nanoseconds.
+    /// Returns the worst breach since the last call, including waits still in progress, and counts
+    /// it as one breach. Returns `None` if no block exceeded the bound. `now` is monotonic time in
+    /// nanoseconds.
     pub fn take_breach(&self, now: u64) -> Option<Breach> {
         let asked_ns = self.asked_ns.load(Ordering::Relaxed);
         if asked_ns == 0 {

@@ -374,7 +374,8 @@ impl Ledger {
         self.edges.extend(other.edges);
     }
 
-    /// Adds an edge, or merges its counters into the edge with the same ends and kind.
+    /// Adds an edge. If there is an edge with the same ends, kind and planned index, instead adds
+    /// the amounts put, taken and dropped to that edge.
     pub fn add_edge(&mut self, edge: Edge) {
         let same = |known: &&mut Edge| {
             (known.planned, known.kind) == (edge.planned, edge.kind)

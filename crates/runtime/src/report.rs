@@ -32,8 +32,8 @@ pub fn merge_by_node(all: impl Iterator<Item = NodeReport>) -> Vec<NodeReport> {
     reports
 }
 
-/// Adds the values in `more` to the rows with the same names. Inserts rows with new names, in the
-/// order of `more`.
+/// Merges `more` into a report of the same node. Adds counts and values to the entries with the
+/// same names, and inserts new entries in the order of `more`.
 fn add_rows(to: &mut Report, more: Report) {
     for output in more.outputs {
         let same = |known: &&mut DeliveredItems| {
@@ -184,7 +184,8 @@ pub fn merge_reports(spaces: &[SpaceCounters]) -> Vec<NodeReport> {
     merge_by_node(spaces.iter().flat_map(|space| &space.reports).map(|(_, report)| report.clone()))
 }
 
-/// Completes the edge of a ring with the counters of its reader.
+/// Completes the edge of a ring with the counters of its reader. Blocks that were neither taken nor
+/// dropped are still in the ring if `runs` is true, and count as dropped if the path has `failed`.
 fn complete_ring_edge(
     mut edge: Edge,
     imported: &[ImportCounters],

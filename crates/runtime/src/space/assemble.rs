@@ -159,7 +159,7 @@ impl Assembly {
     }
 
     /// Returns, by node, the section of each operand that may hold blocks. Also enables the
-    /// tracking of held blocks in these operands.
+    /// tracking of held blocks in these operands and in their sections.
     fn operand_sections(&mut self) -> Vec<Option<NodeId>> {
         let mut section_of = vec![None; self.nodes.len()];
         let mut asked = vec![false; self.nodes.len()];

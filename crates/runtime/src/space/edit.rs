@@ -66,7 +66,8 @@ impl LocalGraph {
         }
     }
 
-    /// Runs an editing filter on one batch. If the filter panics, the path fails.
+    /// Runs an editing filter on one batch. If the filter panics, the path fails. After a failure
+    /// of the path, only counts the blocks as failed.
     fn edit_batch(
         &mut self,
         (at, now): (NodeId, Time),

@@ -82,8 +82,8 @@ impl LocalGraph {
 }
 
 /// Compares the next positions of the replicas in other spaces. Returns the index of the replica
-/// with the lowest position, that position, and the second lowest position. Returns `None` if a
-/// replica has neither ended nor delivered a block.
+/// with the lowest position, that position, and the second lowest position ([`END_POSITION_MAX`] if
+/// there is none). Returns `None` if a replica has neither ended nor delivered a block.
 fn lowest_remote(
     gather: &mut ReplicaJoin,
 ) -> Result<Option<(usize, EndPosition, EndPosition)>, Fault> {

@@ -196,17 +196,19 @@ impl Node {
         matches!(self.operator, Operator::Sink(_)) && self.process().is_some()
     }
 
-    /// Returns true if a tap can read the output of the node. Returns false for ring ends and
-    /// dispatchers. At a replica, the tap reads the replica's share of the filter's output.
+    /// Returns true if a tap can read the output of the node. Returns false for sinks, ring ends,
+    /// dispatchers, and operators that have moved. At a replica, the tap reads the replica's share
+    /// of the filter's output.
     pub const fn accepts_taps(&self) -> bool {
         let section = matches!(self.operator, Operator::Section(_) | Operator::OperandSection(_));
         let part = section || matches!(self.operator, Operator::Source(_) | Operator::Filter(_));
         part && !self.has_moved
     }
 
-    /// Returns true if writers can add blocks to the output of the node. The blocks of a source
-    /// that chooses their arcs have passed filters elsewhere, as in the kernel, which written
-    /// blocks would bypass.
+    /// Returns true if writers can add blocks to the output of the node: it can be tapped, is no
+    /// half of a program, and is no source that chooses arcs. The blocks of a source that chooses
+    /// their arcs have passed filters elsewhere, as in the kernel, which written blocks would
+    /// bypass.
     pub(super) fn can_be_written(&self) -> bool {
         let chooses_arc =
             matches!(&self.operator, Operator::Source(part) if part.properties.chooses_arc);

@@ -64,8 +64,8 @@ impl PassState {
     }
 
     /// Counts the blocks that arrive from a source after a long write, and returns the stall if at
-    /// least [`STALL_BLOCKS_MIN`] have arrived. Forgets the write if `drained` is true, which means
-    /// that this read has emptied the source.
+    /// least [`STALL_BLOCKS_MIN`] have arrived. Forgets the write if it returns the stall, if no
+    /// blocks arrived, or if `drained` is true, which means that this read has emptied the source.
     #[cold]
     pub(crate) fn check_stall(&mut self, came: usize, drained: bool) -> Option<SinkStall> {
         let stall = self.stall.as_mut()?;

@@ -173,8 +173,9 @@ impl Space {
         }
     }
 
-    /// Counts a poll without result. If no space of the replay can make further progress, fails the
-    /// path and returns true.
+    /// Counts a poll without result. The first poll of a wait only begins the wait: `what`
+    /// describes it, and `change` is true if it is for a hot swap. If no space of the replay can
+    /// make further progress, fails the path and returns true.
     pub(super) fn is_stalled(
         &mut self,
         wait: &mut Option<StallWait>,

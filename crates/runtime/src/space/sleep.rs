@@ -33,7 +33,8 @@ impl Space {
         TimeSpent { cpu: sys::clock::thread(), asleep: self.accounts.asleep }
     }
 
-    /// Sleeps until the doorbell is notified, a source becomes readable, or the next timer is due.
+    /// Sleeps until the doorbell is notified, a source or writer becomes readable, or the next
+    /// source or timer is due. If one is due already, sleeps for at most [`MEMORY_WAIT`].
     pub(super) fn sleep(&mut self, pass: PassResult, ticket: Ticket) {
         let wake = self.graph.nodes.iter().filter_map(|node| node.wake).min();
         let until = match self.graph.clock {

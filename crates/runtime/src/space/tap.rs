@@ -92,7 +92,7 @@ pub struct TapStats {
 /// The position at which a tap began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TapStart {
-    /// Number of the first block in the output of the node.
+    /// Number of the tap's first block in the output of the node.
     pub block: u64,
     /// Number of blocks that were taken from the history.
     pub past: u64,
@@ -119,7 +119,8 @@ pub struct TapFeed {
     /// Number of the replica that the space runs; 0 for a node without replicas.
     pub(super) replica: usize,
     pub(super) policy: OverrunPolicy,
-    /// Number of blocks that have left the node so far.
+    /// Number of blocks that had left the node when the tap began, plus the blocks that the tap has
+    /// selected since.
     pub(super) left: u64,
     /// Form of the records.
     pub(super) records: RecordForm,
@@ -193,11 +194,11 @@ impl Tap {
     /// Creates a tap that writes blocks into this pipe: in one form or, if the node has replicas,
     /// in one form for each replica. Returns the tap's handle, and a feed for the space of each
     /// replica. The feeds send the blocks with these classes, or by default the blocks that at
-    /// least one arc accepts.
+    /// least one arc accepts. The tap ends when its reader has read nothing for `patience`.
     ///
     /// # Errors
     ///
-    /// Fails if the thread cannot be started.
+    /// Fails if the pipe cannot be made nonblocking, or if the thread cannot be started.
     pub fn new(
         pipe: OwnedFd,
         policy: OverrunPolicy,
@@ -303,9 +304,9 @@ impl TapWriter {
         }
     }
 
-    /// Writes records. Blocks until the reader has read all of them or the tap ends. If the tap
-    /// ends within a record, first completes the record, for at most [`COMPLETION_MAX`], so that
-    /// the reader finds no truncated record.
+    /// Writes records. Blocks until the pipe has accepted all of them, the tap ends, or the reader
+    /// has read nothing for too long. If the tap ends within a record, first completes the record,
+    /// for at most [`COMPLETION_MAX`], so that the reader finds no truncated record.
     fn write(&mut self, records: &Written) -> Result<(), TapEnd> {
         let bytes = records.bytes.as_slice();
         let (mut done, mut since) = (0, sys::clock::monotonic());

@@ -54,7 +54,8 @@ impl TapForm {
         message::write(block, to.get_mut(at..).unwrap_or_default());
     }
 
-    /// Converts the records that the space has sent.
+    /// Converts the records that the space has sent. `begun` is true if the file header of a
+    /// capture has been sent before.
     pub(super) fn convert(&mut self, records: Vec<u8>, begun: bool) -> Written {
         let mut written = Written::default();
         match self {
@@ -84,7 +85,8 @@ impl TapForm {
 }
 
 impl Written {
-    /// Returns the end of the record that contains position `at`.
+    /// Returns the first position from `at` on at which a record ends; `at` if the records may be
+    /// cut anywhere.
     pub(super) fn record_end(&self, at: usize) -> usize {
         match self.header {
             Some(header) => history::record_boundary(&self.bytes, header, at),

@@ -21,8 +21,9 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 impl TapFeed {
-    /// Sends the frames of the history from `from` on, even if they exceed the backlog limit.
-    /// Returns the number of frames sent.
+    /// Sends the frames of the history from `from` on, even if they exceed the backlog limit. Omits
+    /// frames with a link type other than that of the first frame, and sends nothing unless the tap
+    /// writes a capture. Returns the number of frames sent.
     fn send_history(&mut self, history: &History, from: HistoryStart) -> u64 {
         if self.records != RecordForm::Capture {
             return 0;
@@ -134,7 +135,9 @@ impl Taps {
         self.histories.iter().find(|(known, _)| *known == node).map(|(_, history)| history)
     }
 
-    /// Adds a tap to a node. `left` is the number of blocks that have left the node so far.
+    /// Adds a tap to a node. `left` is the number of blocks that have left the node so far. If
+    /// `from` is given and the node has a history, first sends the frames of the history from there
+    /// on.
     pub fn add(
         &mut self,
         (node, left): (usize, u64),

@@ -130,8 +130,8 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
     }
 
-    /// Runs an operand of a Boolean section on a batch, keeping all lanes live. Afterwards the
-    /// class of each lane is the operand's answer.
+    /// Runs an operand of a Boolean section on a batch. Afterwards the class of each live lane is
+    /// the operand's answer; unanswered lanes stay live. No lane is live if the path has failed.
     pub(super) fn run_operand(&mut self, at: NodeId, batch: &mut Batch<'a>) {
         let came = batch.amount(batch.live());
         self.nodes[at].taken[0] += came;

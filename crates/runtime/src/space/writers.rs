@@ -15,7 +15,7 @@ use std::os::fd::BorrowedFd;
 /// The reason a space does not accept a writer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum WriterRefusal {
-    /// The node is not in the space.
+    /// The space has no node with this planned index that accepts writers.
     #[error("it was changed at this moment: try again")]
     Elsewhere,
     /// The run is being recorded, and a record with blocks from a writer could not be replayed.

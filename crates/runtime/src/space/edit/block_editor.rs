@@ -313,7 +313,8 @@ impl CopyEdit<'_> {
 
     /// Creates a copy in which `range` can be written. Copies only the range if fragments are
     /// accepted, the frame is long and the range is at most half of it; otherwise copies the entire
-    /// frame. Returns `None` if there is no memory.
+    /// frame. `keep` applies to the bytes of `range`; if they are discarded, they are set to 0.
+    /// Returns `None` if there is no memory.
     fn begin_copy(&mut self, range: &Range<usize>, keep: OldBytes) -> Option<()> {
         let long = self.old.len() >= FRAGMENT_MIN && range.len() <= self.old.len() / 2;
         let part = if self.fragments && long { range.clone() } else { 0..self.old.len() };

@@ -273,7 +273,8 @@ fn compile<'e>(
     NextStep::Ask(steps.len() - 1)
 }
 
-/// Flattens nested chains into a list of filters.
+/// Flattens nested chains into a list of parts, each with the classes that it accepts from the
+/// previous part.
 fn flatten_chain<'e>(
     wanted: &SelectedClasses,
     part: &'e OperandExpr,

@@ -297,7 +297,7 @@ impl OperandSection {
     }
 
     /// Returns the class with which the block entered the section, or `None` in the outermost
-    /// program.
+    /// program and if entry classes are not recorded.
     fn entry_class(&self, program: usize, block: &Block<'_>) -> Option<Class> {
         self.programs.get(program)?.inside?;
         self.came.get(&block.marks.ticket()).copied()

@@ -30,8 +30,8 @@ impl OperandSection {
     }
 
     /// Returns the program and step of this section that correspond to a step of the old section. A
-    /// corresponding step contains a filter of the old step, at the same nesting depth. Returns
-    /// `None` if there is none.
+    /// corresponding step contains a filter of the old step, and both steps are in the outermost
+    /// program or neither is. Returns `None` if there is none.
     fn matching_step(&self, old: &Self, program: usize, step: usize) -> Option<(usize, usize)> {
         let mut numbers = Vec::new();
         old.collect_filters(program, step, &mut numbers);

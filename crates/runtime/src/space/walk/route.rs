@@ -193,7 +193,7 @@ pub(super) fn count_put(edge: &mut GraphArc, amount: Amount, batch: &mut Batch<'
     batch.amount(batch.live())
 }
 
-/// Drops one block of the batch. Present only in fault-injection builds.
+/// Drops one block of the batch. Called only in fault-injection builds.
 #[cold]
 fn drop_one_block(batch: &mut Batch<'_>) {
     let first = batch.live() & batch.live().wrapping_neg();
