@@ -126,8 +126,8 @@ impl Process {
     }
 
     /// Returns the result of the program without blocking, or `None` while the program runs. For a
-    /// process that is not an ordinary program, the result is always `Ok`, so that the path
-    /// continues until [`Process::finish`].
+    /// program that was not started here, and for a process that is not an ordinary program, the
+    /// result is always `Ok`, so that the path continues until [`Process::finish`].
     #[must_use]
     pub fn try_wait(&self) -> Option<Result<(), ProcessFailure>> {
         // A failed query is reported by `finish`.

@@ -18,8 +18,8 @@ fn direction_key(context: BlockMetadata) -> u64 {
 }
 
 /// The writer's table of open messages, with the number of the block that begins each message. Only
-/// messages of several fragments are recorded. Messages that have been silent for longest are
-/// forgotten first.
+/// messages of several fragments are recorded. If there are too many, the messages that began first
+/// are forgotten.
 #[derive(Debug, Default)]
 pub(super) struct WrittenMessages {
     young: SessionMap<u64>,

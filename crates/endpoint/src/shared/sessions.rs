@@ -107,7 +107,7 @@ impl WrittenSessions {
     }
 
     /// Returns the stamp of the next block, which has this number in the ring. For a block without
-    /// a session, the other fields of the stamp are 0.
+    /// a session, the position is 0 and `begins` is false.
     pub(super) fn stamp(&mut self, entry: &Entry, number: u64) -> SharedStamp {
         let session = entry.context.session;
         let framed = self.messages.is_some();
@@ -138,7 +138,8 @@ pub(super) struct ReadSessions {
     pub(super) messages: ReadMessages,
     /// Number of sessions that the reader has seen from the beginning.
     pub(super) begun: u64,
-    /// Number of admitted sessions or messages that have lost data to overwriting.
+    /// Number of losses in admitted sessions, plus the number of admitted messages that were ended
+    /// because blocks were overwritten.
     pub(super) torn: u64,
 }
 
@@ -147,8 +148,8 @@ pub(super) struct ReadSessions {
 pub(super) enum Admission {
     /// The block is admitted. The caller must first emit the blocks that were added to `before`.
     Follows,
-    /// The block is refused: its session or message began before this reader joined, or the
-    /// beginning was overwritten.
+    /// The block is refused: its session or message began before this reader joined, the beginning
+    /// was overwritten, or the session misses too many bytes.
     Unbegun,
     /// The block is refused: a fragment of its message was overwritten.
     Headless,

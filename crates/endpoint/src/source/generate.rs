@@ -207,8 +207,9 @@ impl Generate {
         pool.pin(place).map(|_| place)
     }
 
-    /// Writes and emits the next `number` frames. Returns false if the pool has no memory for a
-    /// frame.
+    /// Writes and emits the next frames: at most `number`, and as many as fit into the free memory.
+    /// Returns false if there is no memory for a frame. Fails if a frame is longer than a block of
+    /// the pool.
     fn emit_numbered(&mut self, intake: &mut Intake<'_>, number: usize) -> Result<bool, Failure> {
         let (pool, stride) = (intake.pool, self.template.stride());
         if stride > pool.block_max() {

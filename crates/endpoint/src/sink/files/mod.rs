@@ -181,7 +181,8 @@ impl Files {
         is_part
     }
 
-    /// Writes a block to its own file.
+    /// Writes a block to its own file. Does nothing for a block that only marks an end, nor for a
+    /// description unless each message has a file.
     fn write_single(&mut self, block: &Block<'_>) -> Result<(), Failure> {
         if is_end_marker(block) || self.per != FileUnit::Message && block.marks.is_description() {
             return Ok(());

@@ -38,8 +38,8 @@ impl Out {
         if self.buffer.len() >= FLUSH_SIZE { self.flush() } else { Ok(()) }
     }
 
-    /// Returns true if frames can be written directly from kernel memory: the output can remove
-    /// written bytes again, or is /dev/null.
+    /// Returns true if frames can be written directly from kernel memory: no action is required
+    /// before the next write, and the output can remove written bytes again or is /dev/null.
     pub(crate) fn writes_in_place(&self) -> bool {
         let begun = matches!(self.old_contents, OldContents::Nothing);
         begun && !self.is_shared && (self.is_locked || self.is_null)

@@ -239,7 +239,7 @@ impl Reader {
         is_intact(handed, reserved, self.rings.shape().bytes)
     }
 
-    /// Counts a frame that the reader has already passed as lost.
+    /// Counts as lost a frame that the reader has already passed.
     pub fn count_passed_as_lost(&mut self, handed: &ExportedFrame) {
         self.count_lost(handed.edge, (handed.number, 1), handed.cpu);
     }

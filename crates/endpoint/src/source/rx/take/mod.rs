@@ -208,7 +208,9 @@ impl Source for TakeSource {
 }
 
 impl TakeSource {
-    /// Receives packets from the queues until the intake's room is used up.
+    /// Receives packets from each queue in turn: at most an equal share of the intake's room, and
+    /// the remaining buffers of a packet that it has begun. Stops at a reassembled packet that
+    /// cannot be emitted yet.
     fn receive_packets(&mut self, intake: &Intake<'_>, clock: &WallClock) -> Result<(), Failure> {
         let room = intake.room().saturating_sub(self.pending_blocks());
         let share = room.div_ceil(self.device.queues.len().max(1));
