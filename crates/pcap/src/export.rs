@@ -6,30 +6,22 @@
 //! libpcap directly.
 //!
 //! Invariants, cited below:
-//! - L1 [`libpcap_function`] returns libpcap's function of that name, which has the type that
-//!   `pcap.h` gives.
+//! - L1 `libpcap!` returns libpcap's function of that name (I1 of [`sys::preload::interpose`]),
+//!   which has the type that `pcap.h` gives.
 //! - L2 The program passes a handle that `pcap_create` or another function of libpcap has returned
 //!   and that it has not closed, and arguments as the manual page of the function requires.
 
 use crate::handle::{self, Handle};
 use crate::live::Live;
 use std::ffi::{CStr, c_int, c_void};
-use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, Ordering};
 use sys::preload;
 
-/// Returns libpcap's function of this name; `None` if libpcap is not loaded. The function is looked
-/// up once per call site.
+/// Returns libpcap's function of this name; `None` if libpcap is not loaded.
 macro_rules! libpcap {
-    ($name:literal as $type:ty) => {{
-        static FOUND: std::sync::atomic::AtomicPtr<std::ffi::c_void> =
-            std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
-        let found = $crate::export::libpcap_function(&FOUND, $name);
-        // SAFETY: L1; a function pointer and an optional function have the same size, and null is
-        // `None`.
-        unsafe { std::mem::transmute::<*mut std::ffi::c_void, Option<$type>>(found) }
-    }};
+    ($name:literal as $type:ty) => {
+        sys::next_function!($name as $type, in $crate::export::LIBRARIES)
+    };
 }
 
 pub mod facts;
@@ -42,17 +34,6 @@ pub type Pcap = *mut c_void;
 /// The names of libpcap, in the order in which they are tried.
 const LIBRARIES: [&CStr; 2] = [c"libpcap.so.0.8", c"libpcap.so.1"];
 
-fn libpcap_function(place: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
-    let known = place.load(Ordering::Acquire);
-    if !known.is_null() {
-        return known;
-    }
-    let found = preload::next_symbol(name).or_else(|| preload::loaded_symbol(&LIBRARIES, name));
-    let found = found.map_or(ptr::null_mut(), ptr::NonNull::as_ptr);
-    place.store(found, Ordering::Release);
-    found
-}
-
 /// Returns true if the program is linked against libpcap, so that it calls this library's
 /// functions. A program that loads libpcap at run time calls libpcap's.
 fn is_linked() -> bool {
@@ -63,11 +44,6 @@ fn is_linked() -> bool {
 fn find_live(p: Pcap) -> Option<(&'static Handle, Arc<Live>)> {
     let handle = handle::find(p.addr())?;
     Some((handle, handle.live()?))
-}
-
-/// Runs `body` without unwinding into C. After a panic returns the result of `otherwise`.
-fn catch_panic<T>(otherwise: impl FnOnce() -> T, body: impl FnOnce() -> T) -> T {
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or_else(|_| otherwise())
 }
 
 /// The type of functions of a handle that return an integer.

@@ -2,12 +2,11 @@
 //! which it passes all calls that concern no edge.
 //!
 //! Invariants, cited below:
-//! - X1 [`next_function`] returns the function of that name in the next library, as found by the
-//!   loader; each is called with the type that its manual page gives.
-//! - X2 A program that passes a buffer of `count` bytes to read or write promises that they may be
+//! - I1, I2 of [`sys::preload::interpose`].
+//! - X1 A program that passes a buffer of `count` bytes to read or write promises that they may be
 //!   written or read during the call, as for the kernel. (A wrong pointer causes a signal and not
 //!   `EFAULT`.)
-//! - X3 Arrays of buffers (`readv`, `writev`) have the length that the program passes.
+//! - X2 Arrays of buffers (`readv`, `writev`) have the length that the program passes.
 
 use crate::counts;
 use crate::ends::{self, EdgeState, SharedEdge};
@@ -15,48 +14,16 @@ use crate::forward;
 use crate::lazy;
 use crate::retire::{self, Occasion};
 use crate::writing::Bytes;
-use std::ffi::{CStr, c_int, c_void};
-use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::ffi::{c_int, c_void};
+use sys::next_function;
 use sys::preload;
-
-/// Returns the function of the same name in the next library, or `None` if there is none. The
-/// function is looked up once per call site.
-macro_rules! real {
-    ($name:literal as $type:ty) => {{
-        static NEXT: std::sync::atomic::AtomicPtr<std::ffi::c_void> =
-            std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
-        let found = $crate::export::next_function(&NEXT, $name);
-        // SAFETY: X1; a function pointer and an optional function have the same size, and null is
-        // `None`.
-        unsafe { std::mem::transmute::<*mut std::ffi::c_void, Option<$type>>(found) }
-    }};
-}
-
-fn next_function(place: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
-    let known = place.load(Ordering::Acquire);
-    if !known.is_null() {
-        return known;
-    }
-    let found = preload::next_symbol(name).map_or(ptr::null_mut(), ptr::NonNull::as_ptr);
-    place.store(found, Ordering::Release);
-    found
-}
+use sys::preload::interpose::{
+    IoVec, at_fork, catch_panic, missing_function, preserving_errno, quietly,
+};
 
 pub mod calls;
 pub mod stdio;
 pub mod trampoline;
-
-/// Returns -1 with `ENOSYS`, for a function that the C library lacks.
-fn missing_function<T: From<i8>>() -> T {
-    preload::set_errno(preload::ENOSYS);
-    T::from(-1)
-}
-
-/// Runs `body` without unwinding into C. After a panic returns the result of `otherwise`.
-fn catch_panic<T>(otherwise: impl FnOnce() -> T, body: impl FnOnce() -> T) -> T {
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or_else(|_| otherwise())
-}
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -69,27 +36,16 @@ extern "C" fn start() {
             counts::start();
             ends::start();
             lazy::start();
-            if let Some(register) = real!(c"__register_atfork" as Register) {
-                // SAFETY: X1; the handlers are functions of this library, which is never unloaded.
-                unsafe { register(Some(before_fork), None, Some(in_child), ptr::null_mut()) };
-            }
+            at_fork(before_fork, in_child);
         },
     );
 }
 
-type Handler = Option<extern "C" fn()>;
-type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
-
 extern "C" fn before_fork() {
-    let errno = preload::errno();
-    catch_panic(
-        || (),
-        || {
-            lazy::stop();
-            retire::all_edges(Occasion::Fork);
-        },
-    );
-    preload::set_errno(errno);
+    quietly(|| {
+        lazy::stop();
+        retire::all_edges(Occasion::Fork);
+    });
 }
 
 extern "C" fn in_child() {
@@ -102,16 +58,16 @@ type Read = unsafe extern "C" fn(c_int, *mut c_void, usize) -> isize;
 type Write = unsafe extern "C" fn(c_int, *const c_void, usize) -> isize;
 
 fn real_read(fd: c_int, to: *mut c_void, count: usize) -> isize {
-    match real!(c"read" as Read) {
-        // SAFETY: X1, X2.
+    match next_function!(c"read" as Read) {
+        // SAFETY: I1, X1.
         Some(read) => unsafe { read(fd, to, count) },
         None => missing_function(),
     }
 }
 
 fn real_write(fd: c_int, from: *const c_void, count: usize) -> isize {
-    match real!(c"write" as Write) {
-        // SAFETY: X1, X2.
+    match next_function!(c"write" as Write) {
+        // SAFETY: I1, X1.
         Some(write) => unsafe { write(fd, from, count) },
         None => missing_function(),
     }
@@ -120,7 +76,7 @@ fn real_write(fd: c_int, from: *const c_void, count: usize) -> isize {
 /// `read(2)`.
 ///
 /// # Safety
-/// `to` must point to `count` writable bytes (X2).
+/// `to` must point to `count` writable bytes (X1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn read(fd: c_int, to: *mut c_void, count: usize) -> isize {
     if let Some(shared_edge) = ends::find(fd).filter(|_| !to.is_null()) {
@@ -130,9 +86,7 @@ pub unsafe extern "C" fn read(fd: c_int, to: *mut c_void, count: usize) -> isize
         };
         return catch_panic(plain, || read_from(shared_edge, fd, to, count));
     }
-    if let Some(count) =
-        catch_panic(|| None, || preserving_errno(|| lazy::read(fd, to.addr(), count)))
-    {
+    if let Some(count) = quietly(|| lazy::read(fd, to.addr(), count)) {
         return isize::try_from(count).unwrap_or(isize::MAX);
     }
     forward::forget();
@@ -153,7 +107,7 @@ fn read_from(shared_edge: &SharedEdge, fd: c_int, to: *mut c_void, count: usize)
         return isize::try_from(length).unwrap_or(isize::MAX);
     }
     lazy::restore(to.addr(), count);
-    // SAFETY: X2: no other code uses these bytes during the call; any byte value is valid.
+    // SAFETY: X1: no other code uses these bytes during the call; any byte value is valid.
     let out = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), count) };
     let real = |out: &mut [u8]| real_read(fd, out.as_mut_ptr().cast(), out.len());
     restore_errno_on_success(|| {
@@ -164,10 +118,10 @@ fn read_from(shared_edge: &SharedEdge, fd: c_int, to: *mut c_void, count: usize)
 /// `write(2)`.
 ///
 /// # Safety
-/// `from` must point to `count` readable bytes (X2).
+/// `from` must point to `count` readable bytes (X1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, count: usize) -> isize {
-    let range = catch_panic(|| None, || preserving_errno(|| lazy::range(from.addr(), count)));
+    let range = quietly(|| lazy::range(from.addr(), count));
     let plain = || match &range {
         Some(range) => write_range(range, fd),
         None => {
@@ -178,7 +132,7 @@ pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, count: usize) -> 
     let Some(shared_edge) = ends::find(fd).filter(|_| !from.is_null()) else {
         let written = plain();
         if let Some(range) = &range {
-            catch_panic(|| (), || preserving_errno(|| lazy::leave(range)));
+            quietly(|| lazy::leave(range));
         }
         return written;
     };
@@ -190,7 +144,7 @@ pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, count: usize) -> 
             Some(range) => Bytes::File(range),
             None => {
                 lazy::restore(from.addr(), count);
-                // SAFETY: X2: no other code changes these bytes during the call; they are readable.
+                // SAFETY: X1: no other code changes these bytes during the call; they are readable.
                 let bytes = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), count) };
                 Bytes::Memory(bytes, held.as_ref())
             }
@@ -220,14 +174,6 @@ fn write_range(range: &lazy::FileRange, fd: c_int) -> isize {
     }
 }
 
-/// Runs `body`, then restores `errno`.
-fn preserving_errno<T>(body: impl FnOnce() -> T) -> T {
-    let errno = preload::errno();
-    let call_result = body();
-    preload::set_errno(errno);
-    call_result
-}
-
 /// Runs a call; restores `errno` if the call succeeds.
 fn restore_errno_on_success(body: impl FnOnce() -> isize) -> isize {
     let errno = preload::errno();
@@ -241,7 +187,7 @@ fn restore_errno_on_success(body: impl FnOnce() -> isize) -> isize {
 /// `read(2)` in programs that were built to check buffer sizes.
 ///
 /// # Safety
-/// `to` must point to `count` writable bytes (X2).
+/// `to` must point to `count` writable bytes (X1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __read_chk(
     fd: c_int,
@@ -256,30 +202,22 @@ pub unsafe extern "C" fn __read_chk(
     unsafe { read(fd, to, count) }
 }
 
-/// A buffer passed to `readv` or `writev` (`struct iovec`).
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct IoVec {
-    base: *mut c_void,
-    len: usize,
-}
-
 type Vector = unsafe extern "C" fn(c_int, *const IoVec, c_int) -> isize;
 
 /// `readv(2)`: from an edge, fills only the first non-empty buffer, which POSIX permits.
 ///
 /// # Safety
-/// `pieces` must point to `count` buffers (X3), all of which must be writable (X2).
+/// `pieces` must point to `count` buffers (X2), all of which must be writable (X1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn readv(fd: c_int, pieces: *const IoVec, count: c_int) -> isize {
-    // SAFETY: X3.
+    // SAFETY: X2.
     let buffers = unsafe { edge_buffers(fd, pieces, count) };
     if let Some(piece) = buffers.and_then(|all| all.iter().find(is_filled)) {
-        // SAFETY: X2.
-        return unsafe { read(fd, piece.base, piece.len) };
+        // SAFETY: X1.
+        return unsafe { read(fd, piece.base, piece.length) };
     }
-    match real!(c"readv" as Vector) {
-        // SAFETY: X1; the arguments are the program's.
+    match next_function!(c"readv" as Vector) {
+        // SAFETY: I1; the arguments are the program's.
         Some(readv) => unsafe { readv(fd, pieces, count) },
         None => missing_function(),
     }
@@ -288,26 +226,26 @@ pub unsafe extern "C" fn readv(fd: c_int, pieces: *const IoVec, count: c_int) ->
 /// Replaces `writev(2)`. To an edge, writes the buffers one at a time.
 ///
 /// # Safety
-/// `pieces` must point to `count` buffers (X3), all of which must be readable (X2).
+/// `pieces` must point to `count` buffers (X2), all of which must be readable (X1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn writev(fd: c_int, pieces: *const IoVec, count: c_int) -> isize {
-    // SAFETY: X3.
+    // SAFETY: X2.
     let Some(list) = (unsafe { edge_buffers(fd, pieces, count) }) else {
-        return match real!(c"writev" as Vector) {
-            // SAFETY: X1; the arguments are the program's.
+        return match next_function!(c"writev" as Vector) {
+            // SAFETY: I1; the arguments are the program's.
             Some(writev) => unsafe { writev(fd, pieces, count) },
             None => missing_function(),
         };
     };
     let mut done = 0;
     for piece in list.iter().filter(is_filled) {
-        // SAFETY: X2.
-        let wrote = unsafe { write(fd, piece.base, piece.len) };
+        // SAFETY: X1.
+        let wrote = unsafe { write(fd, piece.base, piece.length) };
         if wrote < 0 {
             return if done > 0 { done } else { wrote };
         }
         done += wrote;
-        if wrote.unsigned_abs() < piece.len {
+        if wrote.unsigned_abs() < piece.length {
             break;
         }
     }
@@ -315,16 +253,16 @@ pub unsafe extern "C" fn writev(fd: c_int, pieces: *const IoVec, count: c_int) -
 }
 
 fn is_filled(piece: &&IoVec) -> bool {
-    piece.len > 0
+    piece.length > 0
 }
 
 /// Returns the array as a slice if the descriptor is an end of an edge and the array is not empty.
 ///
 /// # Safety
-/// `pieces` must point to `count` buffers (X3).
+/// `pieces` must point to `count` buffers (X2).
 unsafe fn edge_buffers<'a>(fd: c_int, pieces: *const IoVec, count: c_int) -> Option<&'a [IoVec]> {
     let count = usize::try_from(count).ok().filter(|count| (1..=1024).contains(count))?;
     ends::find(fd).filter(|_| !pieces.is_null())?;
-    // SAFETY: X3; the program does not change the array during the call.
+    // SAFETY: X2; the program does not change the array during the call.
     Some(unsafe { std::slice::from_raw_parts(pieces, count) })
 }

@@ -1,11 +1,12 @@
 //! Facts about a handle, its errors, and calls that need a handle only for its link type.
 
 use super::reading::{FilterProgram, instructions_of};
-use super::{End, Get, Pcap, Set, catch_panic, find_live};
+use super::{End, Get, Pcap, Set, find_live};
 use crate::handle::{Handle, status};
 use crate::live::Live;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
+use sys::preload::interpose::catch_panic;
 
 type OpenDead = unsafe extern "C" fn(c_int, c_int, u32) -> Pcap;
 type GetError = unsafe extern "C" fn(Pcap) -> *mut c_char;

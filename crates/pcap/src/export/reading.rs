@@ -1,12 +1,13 @@
 //! Reading and sending of packets, and filters.
 
-use super::{End, GetStats, Pcap, Set, Stat, catch_panic, find_live};
+use super::{End, GetStats, Pcap, Set, Stat, find_live};
 use crate::handle::{self, Handle, status};
 use crate::live::Live;
 use crate::live::reading::PacketHeader;
 use ebpf::classic::Instruction;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
+use sys::preload::interpose::catch_panic;
 
 /// The function that the program passes: `pcap_handler`.
 type Callback = Option<unsafe extern "C" fn(*mut u8, *const PacketHeader, *const u8)>;

@@ -1,12 +1,13 @@
 //! Creation, settings, activation and end of a handle.
 
-use super::{End, Get, GetStats, Pcap, Set, Stat, catch_panic, find_live, is_linked};
+use super::{End, Get, GetStats, Pcap, Set, Stat, find_live, is_linked};
 use crate::handle::{self, Handle, Settings, status};
 use crate::live::Live;
 use crate::report;
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
+use sys::preload::interpose::catch_panic;
 
 /// The pseudo-device of all interfaces, which a null pointer stands for as well.
 const ANY: &str = "any";

@@ -4,141 +4,110 @@
 //! into a pipe first. Splicing from or to an edge that may have a ring fails with `EINVAL`, which
 //! the manual page allows; programs then use read and write.
 
-use super::missing_function;
 use crate::ends;
 use crate::lazy;
 use crate::retire::{self, Occasion};
 use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 use std::ptr;
 use sys::preload;
+use sys::preload::interpose::{catch_panic, missing_function, quietly};
+use sys::{interpose, interpose_duplication, next_function};
 
-/// Defines an exported function that runs a hook before the function of the C library. If the hook
-/// returns an error number, the call fails with that number; otherwise the arguments are passed on
-/// unchanged.
-macro_rules! passed {
-    (
-        $(#[$doc:meta])*
-        $name:ident($($arg:ident: $type:ty),*) -> $answer:ty, $real:literal, $before:expr
-    ) => {
-        $(#[$doc])*
-        ///
-        /// # Safety
-        /// The arguments must meet the requirements of the C library function, which receives them
-        /// unchanged.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($arg: $type),*) -> $answer {
-            let before: fn($($type),*) -> Option<c_int> = $before;
-            let errno = preload::errno();
-            let refused = super::catch_panic(|| None, || before($($arg),*));
-            preload::set_errno(errno);
-            if let Some(number) = refused {
-                preload::set_errno(number);
-                return <$answer>::from(-1_i8);
-            }
-            match real!($real as unsafe extern "C" fn($($type),*) -> $answer) {
-                // SAFETY: X1; the arguments are the program's.
-                Some(next) => unsafe { next($($arg),*) },
-                None => missing_function(),
-            }
-        }
-    };
-}
-
-passed!(
+interpose!(
     /// `close(2)`.
     close(fd: c_int) -> c_int, c"close", |fd| { close_descriptor(fd); None }
 );
-passed!(
+interpose!(
     /// `fclose(3)`; writes the buffered bytes into the pipe.
     fclose(file: *mut c_void) -> c_int, c"fclose",
     |file| { close_descriptor(stream_descriptor(file)); None }
 );
-passed!(
+interpose!(
     /// `close_range(2)`.
     close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int, c"close_range",
     |first, last, _| { close_range_of_descriptors(first, last); None }
 );
-passed!(
+interpose!(
     /// `poll(2)`.
     poll(entries: *const PollFd, count: c_ulong, limit: c_int) -> c_int, c"poll",
     |entries, count, _| { retire_polled(entries, count); None }
 );
-passed!(
+interpose!(
     /// `poll(2)` in programs that were built to check buffer sizes.
     __poll_chk(entries: *const PollFd, count: c_ulong, limit: c_int, room: usize) -> c_int,
     c"__poll_chk", |entries, count, _, _| { retire_polled(entries, count); None }
 );
-passed!(
+interpose!(
     /// `ppoll(2)`.
     ppoll(entries: *const PollFd, count: c_ulong, limit: *const c_void, mask: *const c_void)
         -> c_int, c"ppoll", |entries, count, _, _| { retire_polled(entries, count); None }
 );
-passed!(
+interpose!(
     /// `select(2)`.
     select(count: c_int, r: *const c_ulong, w: *const c_ulong, e: *const c_ulong,
         limit: *mut c_void) -> c_int, c"select",
     |count, r, w, _, _| { retire_selected(count, [r, w]); None }
 );
-passed!(
+interpose!(
     /// `pselect(2)`.
     pselect(count: c_int, r: *const c_ulong, w: *const c_ulong, e: *const c_ulong,
         limit: *const c_void, mask: *const c_void) -> c_int, c"pselect",
     |count, r, w, _, _, _| { retire_selected(count, [r, w]); None }
 );
-passed!(
+interpose!(
     /// `epoll_ctl(2)`.
     epoll_ctl(set: c_int, what: c_int, fd: c_int, event: *mut c_void) -> c_int, c"epoll_ctl",
     |_, _, fd, _| { retire_edge(fd); None }
 );
-passed!(
+interpose!(
     /// `ioctl(2)`.
     ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int, c"ioctl",
     |fd, request, _| { if request == preload::FIONREAD { retire_edge(fd) } None }
 );
-passed!(
+interpose!(
     /// `splice(2)`.
     splice(from: c_int, a: *mut c_void, to: c_int, b: *mut c_void, count: usize, flags: c_uint)
         -> isize, c"splice", |from, _, to, _, _, _| splice_error([from, to])
 );
-passed!(
+interpose!(
     /// `tee(2)`.
     tee(from: c_int, to: c_int, count: usize, flags: c_uint) -> isize, c"tee",
     |from, to, _, _| splice_error([from, to])
 );
-passed!(
+interpose!(
     /// `vmsplice(2)`.
     vmsplice(fd: c_int, pieces: *const c_void, count: usize, flags: c_uint) -> isize, c"vmsplice",
     |fd, _, _, _| splice_error([fd, -1])
 );
-passed!(
+interpose!(
     /// `sendfile(2)`.
     sendfile(to: c_int, from: c_int, at: *mut c_void, count: usize) -> isize, c"sendfile",
     |to, from, _, _| splice_error([to, from])
 );
-passed!(
+interpose!(
     /// `sendfile(2)` with large offsets.
     sendfile64(to: c_int, from: c_int, at: *mut c_void, count: usize) -> isize, c"sendfile64",
     |to, from, _, _| splice_error([to, from])
 );
 
-passed!(
+interpose!(
     /// `copy_file_range(2)`: between files; the kernel rejects pipes.
     copy_file_range(from: c_int, a: *mut c_void, to: c_int, b: *mut c_void, count: usize,
         flags: c_uint) -> isize, c"copy_file_range",
     |from, _, to, _, _, _| { lazy::sync_position(from); lazy::sync_position(to); None }
 );
-passed!(
+interpose!(
     /// `lseek(2)`.
     lseek(fd: c_int, at: i64, from: c_int) -> i64, c"lseek",
     |fd, _, _| { lazy::sync_position(fd); None }
 );
-passed!(
+interpose!(
     /// `lseek(2)` with large offsets.
     lseek64(fd: c_int, at: i64, from: c_int) -> i64, c"lseek64",
     |fd, _, _| { lazy::sync_position(fd); None }
 );
 
-passed!(
+interpose!(
     /// `prctl(2)`. Records that the program restricts its system calls. An unprivileged program
     /// must first give up the right to gain privileges, which counts as a restriction too.
     prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int, c"prctl",
@@ -163,11 +132,11 @@ macro_rules! opens {
         /// The arguments must meet the requirements of the C library function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
-            let Some(next) = real!($real as $kind) else { return missing_function() };
-            // SAFETY: X1; the arguments are the program's.
+            let Some(next) = next_function!($real as $kind) else { return missing_function() };
+            // SAFETY: I1; the arguments are the program's.
             let number = unsafe { next($($arg),*) };
             if number >= 0 {
-                super::catch_panic(|| (), || super::preserving_errno(|| lazy::record_open(number)));
+                quietly(|| lazy::record_open(number));
             }
             number
         }
@@ -187,12 +156,12 @@ opens! {
 /// The arguments must meet the requirements of the C library function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn closefrom(first: c_int) {
-    super::catch_panic(
+    catch_panic(
         || (),
         || close_range_of_descriptors(c_uint::try_from(first).unwrap_or(0), c_uint::MAX),
     );
-    if let Some(next) = real!(c"closefrom" as unsafe extern "C" fn(c_int)) {
-        // SAFETY: X1; the argument is the program's.
+    if let Some(next) = next_function!(c"closefrom" as unsafe extern "C" fn(c_int)) {
+        // SAFETY: I1; the argument is the program's.
         unsafe { next(first) }
     }
 }
@@ -208,9 +177,9 @@ pub unsafe extern "C" fn freopen(
     file: *mut c_void,
 ) -> *mut c_void {
     type Next = unsafe extern "C" fn(*const c_char, *const c_char, *mut c_void) -> *mut c_void;
-    super::catch_panic(|| (), || close_descriptor(stream_descriptor(file)));
-    match real!(c"freopen" as Next) {
-        // SAFETY: X1; the arguments are the program's.
+    catch_panic(|| (), || close_descriptor(stream_descriptor(file)));
+    match next_function!(c"freopen" as Next) {
+        // SAFETY: I1; the arguments are the program's.
         Some(next) => unsafe { next(path, mode, file) },
         None => ptr::null_mut(),
     }
@@ -218,89 +187,9 @@ pub unsafe extern "C" fn freopen(
 
 // ---- copies
 
-fn finish_duplicate(from: c_int, to: c_int) -> c_int {
-    if to >= 0 {
-        let errno = preload::errno();
-        ends::record_duplicate(from, to);
-        lazy::record_duplicate(from, to);
-        preload::set_errno(errno);
-    }
-    to
-}
-
-/// `dup(2)`.
-///
-/// # Safety
-/// No requirements; the function is unsafe only as a foreign function.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dup(from: c_int) -> c_int {
-    match real!(c"dup" as unsafe extern "C" fn(c_int) -> c_int) {
-        // SAFETY: X1; dup(2) takes any number.
-        Some(next) => finish_duplicate(from, unsafe { next(from) }),
-        None => missing_function(),
-    }
-}
-
-/// `dup2(2)`.
-///
-/// # Safety
-/// No requirements; the function is unsafe only as a foreign function.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
-    if from != to {
-        super::catch_panic(|| (), || close_descriptor(to));
-    }
-    match real!(c"dup2" as unsafe extern "C" fn(c_int, c_int) -> c_int) {
-        // SAFETY: X1; dup2(2) takes any numbers.
-        Some(next) => finish_duplicate(from, unsafe { next(from, to) }),
-        None => missing_function(),
-    }
-}
-
-/// `dup3(2)`.
-///
-/// # Safety
-/// No requirements; the function is unsafe only as a foreign function.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
-    if from != to {
-        super::catch_panic(|| (), || close_descriptor(to));
-    }
-    match real!(c"dup3" as unsafe extern "C" fn(c_int, c_int, c_int) -> c_int) {
-        // SAFETY: X1; dup3(2) takes any numbers.
-        Some(next) => finish_duplicate(from, unsafe { next(from, to, flags) }),
-        None => missing_function(),
-    }
-}
-
-type Control = unsafe extern "C" fn(c_int, c_int, c_ulong) -> c_int;
-
-/// `fcntl(2)`. The third argument, a number or an address, fits into a word.
-///
-/// # Safety
-/// The arguments must meet the requirements of the C library function.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
-    control(real!(c"fcntl" as Control), fd, command, argument)
-}
-
-/// `fcntl(2)` with large offsets.
-///
-/// # Safety
-/// The arguments must meet the requirements of the C library function.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
-    control(real!(c"fcntl64" as Control), fd, command, argument)
-}
-
-fn control(next: Option<Control>, fd: c_int, command: c_int, argument: c_ulong) -> c_int {
-    let Some(next) = next else { return missing_function() };
-    // SAFETY: X1; the arguments are the program's.
-    let answer = unsafe { next(fd, command, argument) };
-    if matches!(command, preload::F_DUPFD | preload::F_DUPFD_CLOEXEC) {
-        return finish_duplicate(fd, answer);
-    }
-    answer
+interpose_duplication! {
+    replaced: close_descriptor,
+    duplicated: |from, to| { ends::record_duplicate(from, to); lazy::record_duplicate(from, to); }
 }
 
 // ---- hooks that run before a call
@@ -371,8 +260,8 @@ fn close_range_of_descriptors(first: c_uint, last: c_uint) {
 
 /// Returns the descriptor of a stream of the C library; -1 for null.
 fn stream_descriptor(file: *mut c_void) -> c_int {
-    match real!(c"fileno" as unsafe extern "C" fn(*mut c_void) -> c_int) {
-        // SAFETY: X1; the program passes an open stream.
+    match next_function!(c"fileno" as unsafe extern "C" fn(*mut c_void) -> c_int) {
+        // SAFETY: I1; the program passes an open stream.
         Some(next) if !file.is_null() => unsafe { next(file) },
         _ => -1,
     }

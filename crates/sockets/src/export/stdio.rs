@@ -3,12 +3,13 @@
 //! `fwrite_unlocked`, this library implements the call, so that the bytes reach the edge in the
 //! order of the program's writes.
 
-use super::missing_function;
 use crate::ends;
 use crate::forward;
 use crate::retire::{self, Occasion};
 use std::ffi::{c_int, c_void};
+use sys::next_function;
 use sys::preload;
+use sys::preload::interpose::{missing_function, quietly};
 
 type Fwrite = unsafe extern "C" fn(*const c_void, usize, usize, *mut c_void) -> usize;
 
@@ -24,13 +25,13 @@ pub unsafe extern "C" fn fwrite_unlocked(
     count: usize,
     file: *mut c_void,
 ) -> usize {
-    let fd = super::catch_panic(|| None, || super::preserving_errno(|| edge_of(file)));
+    let fd = quietly(|| edge_of(file));
     if let (Some(fd), Some(length)) = (fd, size.checked_mul(count).filter(|length| *length > 0)) {
-        // SAFETY: X2: the program passes `size * count` readable bytes.
+        // SAFETY: X1: the program passes `size * count` readable bytes.
         return unsafe { write_whole(fd, from, length) } / size;
     }
-    match real!(c"fwrite_unlocked" as Fwrite) {
-        // SAFETY: X1; the arguments are the program's.
+    match next_function!(c"fwrite_unlocked" as Fwrite) {
+        // SAFETY: I1; the arguments are the program's.
         Some(next) => unsafe { next(from, size, count, file) },
         None => usize::try_from(missing_function::<isize>()).unwrap_or(0),
     }
@@ -39,7 +40,7 @@ pub unsafe extern "C" fn fwrite_unlocked(
 /// Writes bytes until all are written or a call fails; returns the number of bytes written.
 ///
 /// # Safety
-/// `from` must point to `length` readable bytes (X2).
+/// `from` must point to `length` readable bytes (X1).
 unsafe fn write_whole(fd: c_int, from: *const c_void, length: usize) -> usize {
     let mut done = 0;
     while done < length {
@@ -61,12 +62,12 @@ fn edge_of(file: *mut c_void) -> Option<c_int> {
     if !forward::is_enabled() || file.is_null() {
         return None;
     }
-    // SAFETY: X1; the program passes an open stream.
-    let fd = real!(c"fileno" as unsafe extern "C" fn(*mut c_void) -> c_int)
+    // SAFETY: I1; the program passes an open stream.
+    let fd = next_function!(c"fileno" as unsafe extern "C" fn(*mut c_void) -> c_int)
         .map(|next| unsafe { next(file) })?;
     let shared_edge = ends::find(fd)?;
     // SAFETY: as above; __fpending(3) only looks at the stream.
-    let pending = real!(c"__fpending" as unsafe extern "C" fn(*mut c_void) -> usize)
+    let pending = next_function!(c"__fpending" as unsafe extern "C" fn(*mut c_void) -> usize)
         .map_or(0, |next| unsafe { next(file) });
     if pending > 0 {
         retire::edge(shared_edge, Occasion::Query);

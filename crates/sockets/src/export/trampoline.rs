@@ -9,47 +9,38 @@
 //! - L2 [`prepare`] is called with the stack alignment of the calling convention (16 bytes).
 
 use crate::retire::{self, Occasion};
-use std::ffi::{CStr, c_void};
-use std::sync::atomic::AtomicPtr;
-use sys::preload;
+use std::ffi::c_void;
+use sys::preload::interpose::{self, Symbol, quietly};
 
-/// The names of the functions, in the order of their trampolines, each with the reason why the
+/// The functions, in the order of their trampolines, each with the reason why the
 /// edges become pipes.
-const NAMES: [(&CStr, Occasion); 14] = [
-    (c"vfork", Occasion::Fork),
-    (c"clone", Occasion::Fork),
-    (c"system", Occasion::Fork),
-    (c"popen", Occasion::Fork),
-    (c"posix_spawn", Occasion::Fork),
-    (c"posix_spawnp", Occasion::Fork),
-    (c"execve", Occasion::Exec),
-    (c"execv", Occasion::Exec),
-    (c"execvp", Occasion::Exec),
-    (c"execvpe", Occasion::Exec),
-    (c"execl", Occasion::Exec),
-    (c"execlp", Occasion::Exec),
-    (c"execle", Occasion::Exec),
-    (c"fexecve", Occasion::Exec),
+static FUNCTIONS: [(Symbol, Occasion); 14] = [
+    (Symbol::new(c"vfork", &[]), Occasion::Fork),
+    (Symbol::new(c"clone", &[]), Occasion::Fork),
+    (Symbol::new(c"system", &[]), Occasion::Fork),
+    (Symbol::new(c"popen", &[]), Occasion::Fork),
+    (Symbol::new(c"posix_spawn", &[]), Occasion::Fork),
+    (Symbol::new(c"posix_spawnp", &[]), Occasion::Fork),
+    (Symbol::new(c"execve", &[]), Occasion::Exec),
+    (Symbol::new(c"execv", &[]), Occasion::Exec),
+    (Symbol::new(c"execvp", &[]), Occasion::Exec),
+    (Symbol::new(c"execvpe", &[]), Occasion::Exec),
+    (Symbol::new(c"execl", &[]), Occasion::Exec),
+    (Symbol::new(c"execlp", &[]), Occasion::Exec),
+    (Symbol::new(c"execle", &[]), Occasion::Exec),
+    (Symbol::new(c"fexecve", &[]), Occasion::Exec),
 ];
-
-static NEXT: [AtomicPtr<c_void>; NAMES.len()] =
-    [const { AtomicPtr::new(std::ptr::null_mut()) }; NAMES.len()];
 
 /// Turns the edges into pipes and returns the jump target of trampoline number `which`.
 extern "C" fn prepare(which: usize) -> *const c_void {
-    let errno = preload::errno();
-    let Some(((name, why), next)) = NAMES.get(which).zip(NEXT.get(which)) else {
+    let Some((symbol, why)) = FUNCTIONS.get(which) else {
         return missing_function as *const c_void;
     };
-    super::catch_panic(
-        || (),
-        || {
-            crate::lazy::stop();
-            retire::all_edges(*why);
-        },
-    );
-    preload::set_errno(errno);
-    match super::next_function(next, name) {
+    quietly(|| {
+        crate::lazy::stop();
+        retire::all_edges(*why);
+    });
+    match symbol.address() {
         found if found.is_null() => missing_function as *const c_void,
         found => found,
     }
@@ -57,7 +48,7 @@ extern "C" fn prepare(which: usize) -> *const c_void {
 
 /// Returns -1 with `ENOSYS`, for a function that the C library lacks.
 extern "C" fn missing_function() -> isize {
-    super::missing_function()
+    interpose::missing_function()
 }
 
 macro_rules! trampolines {

@@ -5,6 +5,7 @@
 //! [`copy_for_program`], [`receive`] and [`has_threads`]. Only [`set_errno`] sets `errno` on
 //! purpose; callers of other functions first save it with [`errno`].
 
+pub mod interpose;
 pub mod udp;
 pub mod window;
 

@@ -1,9 +1,10 @@
 //! Epoll sets: the ring of a promoted socket is in the same sets as its placeholder.
 
-use super::{catch_panic, missing_function, quietly};
 use crate::socket::Registration;
 use crate::table;
 use std::ffi::{c_int, c_void};
+use sys::next_function;
+use sys::preload::interpose::{catch_panic, missing_function, quietly};
 
 /// `struct epoll_event`.
 #[cfg_attr(target_arch = "x86_64", repr(C, packed))]
@@ -34,8 +35,8 @@ pub(super) fn real_epoll_ctl(
     number: c_int,
     event: *mut EpollEvent,
 ) -> c_int {
-    match real!(c"epoll_ctl" as EpollCtl) {
-        // SAFETY: U1, U2.
+    match next_function!(c"epoll_ctl" as EpollCtl) {
+        // SAFETY: I1, U1.
         Some(next) => unsafe { next(set, what, number, event) },
         None => missing_function(),
     }
@@ -44,7 +45,7 @@ pub(super) fn real_epoll_ctl(
 /// `epoll_ctl(2)`: the ring of a promoted socket joins the same set with the same data.
 ///
 /// # Safety
-/// U2 must hold for the event.
+/// U1 must hold for the event.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn epoll_ctl(
     set: c_int,
@@ -59,7 +60,7 @@ pub unsafe extern "C" fn epoll_ctl(
     quietly(|| {
         let Some(socket) = table::find(number) else { return };
         let wanted = (what != EPOLL_CTL_DEL && !event.is_null()).then(|| {
-            // SAFETY: U2.
+            // SAFETY: U1.
             let EpollEvent { events, data } = unsafe { *event };
             Registration { set, number, events, data }
         });
@@ -119,7 +120,7 @@ fn is_promoted_data(set: c_int, data: u64) -> bool {
 /// `epoll_wait(2)`.
 ///
 /// # Safety
-/// U2 must hold for the array.
+/// U1 must hold for the array.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn epoll_wait(
     set: c_int,
@@ -127,8 +128,8 @@ pub unsafe extern "C" fn epoll_wait(
     room: c_int,
     limit_ms: c_int,
 ) -> c_int {
-    let Some(next) = real!(c"epoll_wait" as EpollWait) else { return missing_function() };
-    // SAFETY: U1, U2.
+    let Some(next) = next_function!(c"epoll_wait" as EpollWait) else { return missing_function() };
+    // SAFETY: I1, U1.
     let count = unsafe { next(set, events, room, limit_ms) };
     // SAFETY: the kernel has filled `count` events.
     catch_panic(|| count, || unsafe { merge_events(set, events, count) })
@@ -137,7 +138,7 @@ pub unsafe extern "C" fn epoll_wait(
 /// `epoll_pwait(2)`.
 ///
 /// # Safety
-/// U2 must hold for the array and the mask.
+/// U1 must hold for the array and the mask.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn epoll_pwait(
     set: c_int,
@@ -146,8 +147,10 @@ pub unsafe extern "C" fn epoll_pwait(
     limit_ms: c_int,
     mask: *const c_void,
 ) -> c_int {
-    let Some(next) = real!(c"epoll_pwait" as EpollWaitMasked) else { return missing_function() };
-    // SAFETY: U1, U2.
+    let Some(next) = next_function!(c"epoll_pwait" as EpollWaitMasked) else {
+        return missing_function();
+    };
+    // SAFETY: I1, U1.
     let count = unsafe { next(set, events, room, limit_ms, mask) };
     // SAFETY: the kernel has filled `count` events.
     catch_panic(|| count, || unsafe { merge_events(set, events, count) })

@@ -1,13 +1,15 @@
 //! The receive calls.
 
 use super::receiving::{count, flag, real_recvmsg, receive_promoted};
-use super::{IoVec, Message, ReceivedMessage, catch_panic, missing_function};
+use super::{Message, ReceivedMessage};
 use crate::socket::Socket;
 use crate::table;
 use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use sys::next_function;
+use sys::preload::interpose::{IoVec, catch_panic, missing_function};
 
 type Receive = unsafe extern "C" fn(c_int, *mut c_void, usize, c_int) -> isize;
 type ReceiveFrom =
@@ -40,7 +42,7 @@ fn promoted(number: c_int, flags: c_int) -> Option<Arc<Socket>> {
 /// Receives into one buffer on a promoted socket.
 ///
 /// # Safety
-/// U2 must hold for the buffer and the address.
+/// U1 must hold for the buffer and the address.
 unsafe fn receive_into(
     (socket, number): (&Socket, c_int),
     (to, length): (*mut c_void, usize),
@@ -58,13 +60,13 @@ unsafe fn receive_into(
         flags: 0,
     };
     if !size.is_null() {
-        // SAFETY: U2.
+        // SAFETY: U1.
         message.name_length = unsafe { *size };
     }
-    // SAFETY: U2.
+    // SAFETY: U1.
     let received = unsafe { receive_promoted(socket, number, &raw mut message, flags) };
     if received >= 0 && !size.is_null() && !address.is_null() {
-        // SAFETY: U2.
+        // SAFETY: U1.
         unsafe { *size = message.name_length };
     }
     received
@@ -73,7 +75,7 @@ unsafe fn receive_into(
 /// `recvfrom(2)`.
 ///
 /// # Safety
-/// U2 must hold for the buffer and the address.
+/// U1 must hold for the buffer and the address.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recvfrom(
     number: c_int,
@@ -84,11 +86,11 @@ pub unsafe extern "C" fn recvfrom(
     size: *mut c_uint,
 ) -> isize {
     if let Some(socket) = promoted(number, flags) {
-        // SAFETY: U2.
+        // SAFETY: U1.
         return unsafe { receive_into((&socket, number), (to, length), flags, (address, size)) };
     }
-    let Some(next) = real!(c"recvfrom" as ReceiveFrom) else { return missing_function() };
-    // SAFETY: U1, U2.
+    let Some(next) = next_function!(c"recvfrom" as ReceiveFrom) else { return missing_function() };
+    // SAFETY: I1, U1.
     let received = unsafe { next(number, to, length, flags, address, size) };
     count(number, received, flags);
     received
@@ -97,7 +99,7 @@ pub unsafe extern "C" fn recvfrom(
 /// `recvfrom(2)` in programs that were built to check buffer sizes.
 ///
 /// # Safety
-/// U2 must hold for the buffer and the address.
+/// U1 must hold for the buffer and the address.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __recvfrom_chk(
     number: c_int,
@@ -118,7 +120,7 @@ pub unsafe extern "C" fn __recvfrom_chk(
 /// `recv(2)`.
 ///
 /// # Safety
-/// U2 must hold for the buffer.
+/// U1 must hold for the buffer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recv(
     number: c_int,
@@ -128,11 +130,11 @@ pub unsafe extern "C" fn recv(
 ) -> isize {
     if let Some(socket) = promoted(number, flags) {
         let nowhere = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: U2.
+        // SAFETY: U1.
         return unsafe { receive_into((&socket, number), (to, length), flags, nowhere) };
     }
-    let Some(next) = real!(c"recv" as Receive) else { return missing_function() };
-    // SAFETY: U1, U2.
+    let Some(next) = next_function!(c"recv" as Receive) else { return missing_function() };
+    // SAFETY: I1, U1.
     let received = unsafe { next(number, to, length, flags) };
     count(number, received, flags);
     received
@@ -141,7 +143,7 @@ pub unsafe extern "C" fn recv(
 /// `recv(2)` in programs that were built to check buffer sizes.
 ///
 /// # Safety
-/// U2 must hold for the buffer.
+/// U1 must hold for the buffer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __recv_chk(
     number: c_int,
@@ -160,16 +162,16 @@ pub unsafe extern "C" fn __recv_chk(
 /// `read(2)`.
 ///
 /// # Safety
-/// U2 must hold for the buffer.
+/// U1 must hold for the buffer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn read(number: c_int, to: *mut c_void, length: usize) -> isize {
     if let Some(socket) = promoted(number, 0) {
         let nowhere = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: U2.
+        // SAFETY: U1.
         return unsafe { receive_into((&socket, number), (to, length), 0, nowhere) };
     }
-    match real!(c"read" as Read) {
-        // SAFETY: U1, U2.
+    match next_function!(c"read" as Read) {
+        // SAFETY: I1, U1.
         Some(next) => unsafe { next(number, to, length) },
         None => missing_function(),
     }
@@ -178,7 +180,7 @@ pub unsafe extern "C" fn read(number: c_int, to: *mut c_void, length: usize) -> 
 /// `readv(2)`.
 ///
 /// # Safety
-/// U2 must hold for the array.
+/// U1 must hold for the array.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn readv(number: c_int, pieces: *const IoVec, piece_count: c_int) -> isize {
     if let (Some(socket), Ok(piece_count)) = (promoted(number, 0), usize::try_from(piece_count)) {
@@ -191,11 +193,11 @@ pub unsafe extern "C" fn readv(number: c_int, pieces: *const IoVec, piece_count:
             control_length: 0,
             flags: 0,
         };
-        // SAFETY: U2.
+        // SAFETY: U1.
         return unsafe { receive_promoted(&socket, number, &raw mut message, 0) };
     }
-    match real!(c"readv" as ReadVector) {
-        // SAFETY: U1, U2.
+    match next_function!(c"readv" as ReadVector) {
+        // SAFETY: I1, U1.
         Some(next) => unsafe { next(number, pieces, piece_count) },
         None => missing_function(),
     }
@@ -204,14 +206,14 @@ pub unsafe extern "C" fn readv(number: c_int, pieces: *const IoVec, piece_count:
 /// `recvmsg(2)`.
 ///
 /// # Safety
-/// U2 must hold for the message.
+/// U1 must hold for the message.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recvmsg(number: c_int, message: *mut Message, flags: c_int) -> isize {
     if let Some(socket) = promoted(number, flags).filter(|_| !message.is_null()) {
-        // SAFETY: U2.
+        // SAFETY: U1.
         return unsafe { receive_promoted(&socket, number, message, flags) };
     }
-    // SAFETY: U2.
+    // SAFETY: U1.
     let received = unsafe { real_recvmsg(number, message, flags) };
     count(number, received, flags);
     received
@@ -220,7 +222,7 @@ pub unsafe extern "C" fn recvmsg(number: c_int, message: *mut Message, flags: c_
 /// `recvmmsg(2)`.
 ///
 /// # Safety
-/// U2 must hold for the array and its messages.
+/// U1 must hold for the array and its messages.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recvmmsg(
     number: c_int,
@@ -230,14 +232,16 @@ pub unsafe extern "C" fn recvmmsg(
     limit: *mut Time,
 ) -> c_int {
     let Some(socket) = promoted(number, flags).filter(|_| !messages.is_null()) else {
-        let Some(next) = real!(c"recvmmsg" as ReceiveMessages) else { return missing_function() };
-        // SAFETY: U1, U2.
+        let Some(next) = next_function!(c"recvmmsg" as ReceiveMessages) else {
+            return missing_function();
+        };
+        // SAFETY: I1, U1.
         let received = unsafe { next(number, messages, length, flags, limit) };
         count_all(number, received, flags);
         return received;
     };
     let begun = Instant::now();
-    // SAFETY: U2.
+    // SAFETY: U1.
     let limit = (!limit.is_null()).then(|| unsafe { *limit }).map(|limit| {
         let seconds = u64::try_from(limit.seconds).unwrap_or(0);
         Duration::from_secs(seconds) + Duration::from_nanos(limit.nanoseconds.unsigned_abs())
@@ -246,16 +250,16 @@ pub unsafe extern "C" fn recvmmsg(
     while done.unsigned_abs() < length {
         let waits = done == 0 || flags & flag::WAITFORONE == 0;
         let flags = flags & !flag::WAITFORONE | if waits { 0 } else { flag::DONTWAIT };
-        // SAFETY: U2: the array has `length` messages.
+        // SAFETY: U1: the array has `length` messages.
         let place = unsafe { messages.add(done.unsigned_abs() as usize) };
-        // SAFETY: U2.
+        // SAFETY: U1.
         let message = unsafe { &raw mut (*place).message };
-        // SAFETY: U2.
+        // SAFETY: U1.
         let received = unsafe { receive_promoted(&socket, number, message, flags) };
         let Ok(received) = c_uint::try_from(received) else {
             return if done > 0 { done } else { -1 };
         };
-        // SAFETY: U2.
+        // SAFETY: U1.
         unsafe { (*place).length = received };
         done += 1;
         if limit.is_some_and(|limit| begun.elapsed() >= limit) {
@@ -291,11 +295,11 @@ pub unsafe extern "C" fn syscall(
     {
         let messages = ptr::with_exposed_provenance_mut(b.cast_unsigned() as usize);
         let limit = ptr::with_exposed_provenance_mut(e.cast_unsigned() as usize);
-        // SAFETY: U2: the arguments are those of recvmmsg(2).
+        // SAFETY: U1: the arguments are those of recvmmsg(2).
         return c_long::from(unsafe { recvmmsg(number, messages, length, flags, limit) });
     }
-    match real!(c"syscall" as Call) {
-        // SAFETY: U1; the arguments are the program's.
+    match next_function!(c"syscall" as Call) {
+        // SAFETY: I1; the arguments are the program's.
         Some(next) => unsafe { next(call, a, b, c, d, e, f) },
         None => c_long::from(missing_function::<c_int>()),
     }

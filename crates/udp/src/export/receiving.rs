@@ -1,15 +1,17 @@
 //! Reception on a promoted socket.
 
+use super::Message;
 use super::epoll::{self, real_epoll_ctl};
 use super::waits::wait_readable;
-use super::{IoVec, Message, catch_panic, missing_function, quietly};
 use crate::ring::Datagram;
 use crate::socket::{Socket, Taken};
 use crate::table;
 use std::ffi::{c_int, c_uint};
 use std::ptr;
 use std::time::Instant;
+use sys::next_function;
 use sys::preload;
+use sys::preload::interpose::{IoVec, catch_panic, missing_function, quietly};
 
 type ReceiveMessage = unsafe extern "C" fn(c_int, *mut Message, c_int) -> isize;
 
@@ -33,10 +35,10 @@ const AF_INET: u16 = 2;
 /// Receives by the C library.
 ///
 /// # Safety
-/// U2 must hold for the message.
+/// U1 must hold for the message.
 pub(super) unsafe fn real_recvmsg(number: c_int, message: *mut Message, flags: c_int) -> isize {
-    match real!(c"recvmsg" as ReceiveMessage) {
-        // SAFETY: U1, U2.
+    match next_function!(c"recvmsg" as ReceiveMessage) {
+        // SAFETY: I1, U1.
         Some(receive) => unsafe { receive(number, message, flags) },
         None => missing_function(),
     }
@@ -69,18 +71,18 @@ pub(super) fn count(number: c_int, received: isize, flags: c_int) {
 /// Copies a datagram to a message. Returns what the call returns.
 ///
 /// # Safety
-/// U2 must hold for the message.
+/// U1 must hold for the message.
 unsafe fn copy_to_message(datagram: &Datagram<'_>, message: *mut Message, flags: c_int) -> isize {
-    // SAFETY: U2.
+    // SAFETY: U1.
     let message = unsafe { &mut *message };
     let mut rest = datagram.bytes;
     for number in 0..message.piece_count {
-        // SAFETY: U2: the array has this number of pieces.
+        // SAFETY: U1: the array has this number of pieces.
         let piece = unsafe { message.pieces.add(number) };
-        // SAFETY: U2.
+        // SAFETY: U1.
         let IoVec { base, length } = unsafe { *piece };
         let (now, later) = rest.split_at(length.min(rest.len()));
-        // SAFETY: U2: the piece has `length` writable bytes, and is not part of the ring.
+        // SAFETY: U1: the piece has `length` writable bytes, and is not part of the ring.
         unsafe { ptr::copy_nonoverlapping(now.as_ptr(), base.cast::<u8>(), now.len()) };
         rest = later;
     }
@@ -94,7 +96,7 @@ unsafe fn copy_to_message(datagram: &Datagram<'_>, message: *mut Message, flags:
         };
         let size = size_of::<Address>();
         let room = size.min(message.name_length as usize);
-        // SAFETY: U2: the place has `name_length` writable bytes.
+        // SAFETY: U1: the place has `name_length` writable bytes.
         unsafe {
             ptr::copy_nonoverlapping((&raw const address).cast::<u8>(), message.name.cast(), room);
         };
@@ -111,7 +113,7 @@ unsafe fn copy_to_message(datagram: &Datagram<'_>, message: *mut Message, flags:
 /// for either.
 ///
 /// # Safety
-/// U2 must hold for the message.
+/// U1 must hold for the message.
 pub(super) unsafe fn receive_promoted(
     socket: &Socket,
     number: c_int,
@@ -123,7 +125,7 @@ pub(super) unsafe fn receive_promoted(
     loop {
         if !asks_kernel {
             let errno = preload::errno();
-            // SAFETY: U2.
+            // SAFETY: U1.
             let copy =
                 |datagram: &Datagram<'_>| unsafe { copy_to_message(datagram, message, flags) };
             let taken =
@@ -134,7 +136,7 @@ pub(super) unsafe fn receive_promoted(
             }
         }
         asks_kernel = false;
-        // SAFETY: U2.
+        // SAFETY: U1.
         let received = unsafe { real_recvmsg(number, message, flags | flag::DONTWAIT) };
         if received >= 0 {
             count(number, received, flags);

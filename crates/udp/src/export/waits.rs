@@ -2,12 +2,13 @@
 //! has a datagram.
 
 use super::messages::Time;
-use super::{catch_panic, missing_function, quietly};
 use crate::socket::Socket;
 use crate::table;
 use std::ffi::{c_int, c_short, c_ulong, c_void};
 use std::sync::Arc;
 use std::time::Instant;
+use sys::next_function;
+use sys::preload::interpose::{catch_panic, missing_function, quietly};
 use sys::preload::{self, udp};
 
 /// An element of the array passed to `poll` (`struct pollfd`).
@@ -38,8 +39,8 @@ type SelectMasked =
     unsafe extern "C" fn(c_int, Words, Words, Words, *const Time, *const c_void) -> c_int;
 
 fn real_poll(entries: &mut [PollFd], limit_ms: c_int) -> c_int {
-    match real!(c"poll" as Poll) {
-        // SAFETY: U1; the slice is the array.
+    match next_function!(c"poll" as Poll) {
+        // SAFETY: I1; the slice is the array.
         Some(next) => unsafe { next(entries.as_mut_ptr(), entries.len() as c_ulong, limit_ms) },
         None => missing_function(),
     }
@@ -103,10 +104,10 @@ fn poll_with_rings(
 /// Returns the array of a poll call.
 ///
 /// # Safety
-/// U2 must hold for the array.
+/// U1 must hold for the array.
 unsafe fn entries_of<'a>(entries: *mut PollFd, count: c_ulong) -> &'a mut [PollFd] {
     match (entries.is_null(), usize::try_from(count)) {
-        // SAFETY: U2.
+        // SAFETY: U1.
         (false, Ok(count @ 1..)) => unsafe { std::slice::from_raw_parts_mut(entries, count) },
         _ => &mut [],
     }
@@ -115,15 +116,15 @@ unsafe fn entries_of<'a>(entries: *mut PollFd, count: c_ulong) -> &'a mut [PollF
 /// `poll(2)`.
 ///
 /// # Safety
-/// U2 must hold for the array.
+/// U1 must hold for the array.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn poll(entries: *mut PollFd, count: c_ulong, limit_ms: c_int) -> c_int {
-    let Some(next) = real!(c"poll" as Poll) else { return missing_function() };
-    // SAFETY: U2.
+    let Some(next) = next_function!(c"poll" as Poll) else { return missing_function() };
+    // SAFETY: U1.
     let all = unsafe { entries_of(entries, count) };
     let promoted = quietly(|| promoted_entries(all));
     if promoted.is_empty() {
-        // SAFETY: U1, U2.
+        // SAFETY: I1, U1.
         return unsafe { next(entries, count, limit_ms) };
     }
     poll_with_rings(all, &promoted, |all, must_not_block| {
@@ -134,7 +135,7 @@ pub unsafe extern "C" fn poll(entries: *mut PollFd, count: c_ulong, limit_ms: c_
 /// `poll(2)` in programs that were built to check buffer sizes.
 ///
 /// # Safety
-/// U2 must hold for the array.
+/// U1 must hold for the array.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __poll_chk(
     entries: *mut PollFd,
@@ -152,7 +153,7 @@ pub unsafe extern "C" fn __poll_chk(
 /// `ppoll(2)`.
 ///
 /// # Safety
-/// U2 must hold for the array, the time and the mask.
+/// U1 must hold for the array, the time and the mask.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ppoll(
     entries: *mut PollFd,
@@ -160,18 +161,18 @@ pub unsafe extern "C" fn ppoll(
     limit: *const Time,
     mask: *const c_void,
 ) -> c_int {
-    let Some(next) = real!(c"ppoll" as PollWithMask) else { return missing_function() };
-    // SAFETY: U2.
+    let Some(next) = next_function!(c"ppoll" as PollWithMask) else { return missing_function() };
+    // SAFETY: U1.
     let all = unsafe { entries_of(entries, count) };
     let promoted = quietly(|| promoted_entries(all));
     if promoted.is_empty() {
-        // SAFETY: U1, U2.
+        // SAFETY: I1, U1.
         return unsafe { next(entries, count, limit, mask) };
     }
     poll_with_rings(all, &promoted, |all, must_not_block| {
         let now = Time { seconds: 0, nanoseconds: 0 };
         let limit = if must_not_block { &raw const now } else { limit };
-        // SAFETY: U1, U2.
+        // SAFETY: I1, U1.
         unsafe { next(all.as_mut_ptr(), all.len() as c_ulong, limit, mask) }
     })
 }
@@ -181,7 +182,7 @@ pub unsafe extern "C" fn ppoll(
 /// must not block.
 ///
 /// # Safety
-/// U2 must hold for the set.
+/// U1 must hold for the set.
 unsafe fn select_with_rings(
     count: c_int,
     read: Words,
@@ -191,7 +192,7 @@ unsafe fn select_with_rings(
     if table::has_no_promoted() || read.is_null() {
         return None;
     }
-    // SAFETY: U2: a set has room for all descriptors.
+    // SAFETY: U1: a set has room for all descriptors.
     let set = unsafe { std::slice::from_raw_parts_mut(read, SELECT_MAX / WORD_BITS) };
     let has = |set: &[c_ulong], at: usize| {
         set.get(at / WORD_BITS).is_some_and(|w| w >> (at % WORD_BITS) & 1 == 1)
@@ -241,7 +242,7 @@ unsafe fn select_with_rings(
 /// `select(2)`.
 ///
 /// # Safety
-/// U2 must hold for the sets and the time.
+/// U1 must hold for the sets and the time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn select(
     count: c_int,
@@ -250,23 +251,23 @@ pub unsafe extern "C" fn select(
     except: Words,
     limit: *mut c_void,
 ) -> c_int {
-    let Some(next) = real!(c"select" as Select) else { return missing_function() };
+    let Some(next) = next_function!(c"select" as Select) else { return missing_function() };
     let wait = |count, must_not_block| {
         let mut now = [0i64; 2];
         let limit = if must_not_block { (&raw mut now).cast() } else { limit };
-        // SAFETY: U1, U2.
+        // SAFETY: I1, U1.
         unsafe { next(count, read, written, except, limit) }
     };
-    // SAFETY: U2.
+    // SAFETY: U1.
     let merged = catch_panic(|| None, || unsafe { select_with_rings(count, read, wait) });
-    // SAFETY: U1, U2.
+    // SAFETY: I1, U1.
     merged.unwrap_or_else(|| unsafe { next(count, read, written, except, limit) })
 }
 
 /// `pselect(2)`.
 ///
 /// # Safety
-/// U2 must hold for the sets, the time and the mask.
+/// U1 must hold for the sets, the time and the mask.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pselect(
     count: c_int,
@@ -276,15 +277,15 @@ pub unsafe extern "C" fn pselect(
     limit: *const Time,
     mask: *const c_void,
 ) -> c_int {
-    let Some(next) = real!(c"pselect" as SelectMasked) else { return missing_function() };
+    let Some(next) = next_function!(c"pselect" as SelectMasked) else { return missing_function() };
     let wait = |count, must_not_block| {
         let now = Time { seconds: 0, nanoseconds: 0 };
         let limit = if must_not_block { &raw const now } else { limit };
-        // SAFETY: U1, U2.
+        // SAFETY: I1, U1.
         unsafe { next(count, read, written, except, limit, mask) }
     };
-    // SAFETY: U2.
+    // SAFETY: U1.
     let merged = catch_panic(|| None, || unsafe { select_with_rings(count, read, wait) });
-    // SAFETY: U1, U2.
+    // SAFETY: I1, U1.
     merged.unwrap_or_else(|| unsafe { next(count, read, written, except, limit, mask) })
 }

@@ -1,0 +1,275 @@
+//! Interposition: exported functions of a preloaded library that run a hook and then call the
+//! function of the same name in the next library.
+//!
+//! The macros here expand to unsafe code in the files that export functions. Invariants, cited
+//! there:
+//! - I1 [`Symbol::address`] returns the function of that name in the next library, as found by the
+//!   loader; each is called with the type that its manual page gives.
+//! - I2 The hook of an interposed function runs before the call and changes none of its arguments.
+
+use super::{errno, loaded_symbol, next_symbol, set_errno};
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// A symbol of another library. The loader is asked once.
+#[derive(Debug)]
+pub struct Symbol {
+    name: &'static CStr,
+    /// The libraries to search if no later library in the loader's order has the symbol.
+    libraries: &'static [&'static CStr],
+    address: AtomicPtr<c_void>,
+}
+
+impl Symbol {
+    /// Creates a symbol that was not looked up yet.
+    #[must_use]
+    pub const fn new(name: &'static CStr, libraries: &'static [&'static CStr]) -> Self {
+        Self { name, libraries, address: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// Returns the address of the symbol after this library in the loader's order, else in the
+    /// first of the symbol's libraries that is loaded; null if there is none.
+    pub fn address(&self) -> *mut c_void {
+        let known = self.address.load(Ordering::Acquire);
+        if !known.is_null() {
+            return known;
+        }
+        let found = next_symbol(self.name).or_else(|| loaded_symbol(self.libraries, self.name));
+        let found = found.map_or(ptr::null_mut(), NonNull::as_ptr);
+        self.address.store(found, Ordering::Release);
+        found
+    }
+}
+
+/// Returns the function of this name and type in the next library, or `None` if there is none:
+/// `next_function!(c"close" as unsafe extern "C" fn(c_int) -> c_int)`. After `in`, an array of
+/// libraries may follow that are searched as well if they are loaded. The type must be that of the
+/// function (I1).
+#[macro_export]
+macro_rules! next_function {
+    ($name:literal as $type:ty) => {
+        $crate::next_function!($name as $type, in [])
+    };
+    ($name:literal as $type:ty, in $libraries:expr) => {{
+        static SYMBOL: $crate::preload::interpose::Symbol =
+            $crate::preload::interpose::Symbol::new($name, &$libraries);
+        let address = SYMBOL.address();
+        // SAFETY: I1; a function pointer and an optional function have the same size, and null is
+        // `None`.
+        unsafe { std::mem::transmute::<*mut std::ffi::c_void, Option<$type>>(address) }
+    }};
+}
+
+/// Defines an exported function that runs a hook before the function of the C library. If the hook
+/// returns an error number, the call fails with that number; otherwise the arguments are passed on
+/// unchanged.
+#[macro_export]
+macro_rules! interpose {
+    (
+        $(#[$doc:meta])*
+        $name:ident($($arg:ident: $type:ty),*) -> $answer:ty, $next:literal, $before:expr
+    ) => {
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// The arguments must meet the requirements of the C library function, which receives them
+        /// unchanged.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $type),*) -> $answer {
+            let before: fn($($type),*) -> Option<std::ffi::c_int> = $before;
+            if let Some(failed) = $crate::preload::interpose::refusal(|| before($($arg),*)) {
+                return failed;
+            }
+            match $crate::next_function!($next as unsafe extern "C" fn($($type),*) -> $answer) {
+                // SAFETY: I1; the arguments are the program's.
+                Some(next) => unsafe { next($($arg),*) },
+                None => $crate::preload::interpose::missing_function(),
+            }
+        }
+    };
+}
+
+/// Defines the functions that duplicate descriptors: `dup`, `dup2`, `dup3`, `fcntl`, `fcntl64`.
+/// `replaced` runs before a call that may close the given number; `duplicated` runs after a
+/// successful call with the numbers of the original and the copy.
+#[macro_export]
+macro_rules! interpose_duplication {
+    (replaced: $replaced:expr, duplicated: $duplicated:expr) => {
+        fn finish_duplicate(from: std::ffi::c_int, to: std::ffi::c_int) -> std::ffi::c_int {
+            let duplicated: fn(std::ffi::c_int, std::ffi::c_int) = $duplicated;
+            if to >= 0 && to != from {
+                $crate::preload::interpose::quietly(|| duplicated(from, to));
+            }
+            to
+        }
+
+        fn begin_replacement(from: std::ffi::c_int, to: std::ffi::c_int) {
+            let replaced: fn(std::ffi::c_int) = $replaced;
+            if from != to {
+                $crate::preload::interpose::quietly(|| replaced(to));
+            }
+        }
+
+        type Duplicate = unsafe extern "C" fn(std::ffi::c_int) -> std::ffi::c_int;
+        type DuplicateTo =
+            unsafe extern "C" fn(std::ffi::c_int, std::ffi::c_int) -> std::ffi::c_int;
+        type DuplicateWithFlags = unsafe extern "C" fn(
+            std::ffi::c_int,
+            std::ffi::c_int,
+            std::ffi::c_int,
+        ) -> std::ffi::c_int;
+
+        /// `dup(2)`.
+        ///
+        /// # Safety
+        /// No requirements; the function is unsafe only as a foreign function.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn dup(from: std::ffi::c_int) -> std::ffi::c_int {
+            match $crate::next_function!(c"dup" as Duplicate) {
+                // SAFETY: I1; dup(2) takes any number.
+                Some(next) => finish_duplicate(from, unsafe { next(from) }),
+                None => $crate::preload::interpose::missing_function(),
+            }
+        }
+
+        /// `dup2(2)`.
+        ///
+        /// # Safety
+        /// No requirements; the function is unsafe only as a foreign function.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn dup2(
+            from: std::ffi::c_int,
+            to: std::ffi::c_int,
+        ) -> std::ffi::c_int {
+            begin_replacement(from, to);
+            match $crate::next_function!(c"dup2" as DuplicateTo) {
+                // SAFETY: I1; dup2(2) takes any numbers.
+                Some(next) => finish_duplicate(from, unsafe { next(from, to) }),
+                None => $crate::preload::interpose::missing_function(),
+            }
+        }
+
+        /// `dup3(2)`.
+        ///
+        /// # Safety
+        /// No requirements; the function is unsafe only as a foreign function.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn dup3(
+            from: std::ffi::c_int,
+            to: std::ffi::c_int,
+            flags: std::ffi::c_int,
+        ) -> std::ffi::c_int {
+            begin_replacement(from, to);
+            match $crate::next_function!(c"dup3" as DuplicateWithFlags) {
+                // SAFETY: I1; dup3(2) takes any numbers.
+                Some(next) => finish_duplicate(from, unsafe { next(from, to, flags) }),
+                None => $crate::preload::interpose::missing_function(),
+            }
+        }
+
+        type Control = unsafe extern "C" fn(
+            std::ffi::c_int,
+            std::ffi::c_int,
+            std::ffi::c_ulong,
+        ) -> std::ffi::c_int;
+
+        /// `fcntl(2)`. The third argument, a number or an address, fits into a word.
+        ///
+        /// # Safety
+        /// The arguments must meet the requirements of the C library function.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn fcntl(
+            number: std::ffi::c_int,
+            command: std::ffi::c_int,
+            argument: std::ffi::c_ulong,
+        ) -> std::ffi::c_int {
+            control($crate::next_function!(c"fcntl" as Control), number, command, argument)
+        }
+
+        /// `fcntl(2)` with large offsets.
+        ///
+        /// # Safety
+        /// The arguments must meet the requirements of the C library function.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn fcntl64(
+            number: std::ffi::c_int,
+            command: std::ffi::c_int,
+            argument: std::ffi::c_ulong,
+        ) -> std::ffi::c_int {
+            control($crate::next_function!(c"fcntl64" as Control), number, command, argument)
+        }
+
+        fn control(
+            next: Option<Control>,
+            number: std::ffi::c_int,
+            command: std::ffi::c_int,
+            argument: std::ffi::c_ulong,
+        ) -> std::ffi::c_int {
+            let Some(next) = next else {
+                return $crate::preload::interpose::missing_function();
+            };
+            // SAFETY: I1; the arguments are the program's.
+            let answer = unsafe { next(number, command, argument) };
+            if matches!(command, $crate::preload::F_DUPFD | $crate::preload::F_DUPFD_CLOEXEC) {
+                return finish_duplicate(number, answer);
+            }
+            answer
+        }
+    };
+}
+
+/// Returns -1 with `ENOSYS`, for a function that the next library lacks.
+pub fn missing_function<T: From<i8>>() -> T {
+    set_errno(super::ENOSYS);
+    T::from(-1)
+}
+
+/// Runs `body` without unwinding into C. After a panic returns the result of `otherwise`.
+pub fn catch_panic<T>(otherwise: impl FnOnce() -> T, body: impl FnOnce() -> T) -> T {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or_else(|_| otherwise())
+}
+
+/// Runs `body`, then restores `errno`.
+pub fn preserving_errno<T>(body: impl FnOnce() -> T) -> T {
+    let before = errno();
+    let result = body();
+    set_errno(before);
+    result
+}
+
+/// Runs `body` without unwinding into C, then restores `errno`. After a panic returns the default.
+pub fn quietly<T: Default>(body: impl FnOnce() -> T) -> T {
+    preserving_errno(|| catch_panic(T::default, body))
+}
+
+/// Runs the hook of an interposed function. If it returns an error number, sets `errno` to it and
+/// returns -1.
+pub fn refusal<T: From<i8>>(hook: impl FnOnce() -> Option<c_int>) -> Option<T> {
+    let number = quietly(hook)?;
+    set_errno(number);
+    Some(T::from(-1))
+}
+
+type ForkHandler = Option<extern "C" fn()>;
+type Register = unsafe extern "C" fn(ForkHandler, ForkHandler, ForkHandler, *mut c_void) -> c_int;
+
+/// Registers handlers of `fork(2)` for the life of the process: `before` runs in the parent before
+/// the fork, and `in_child` in the child after it. The functions must belong to a library that is
+/// never unloaded.
+pub fn at_fork(before: extern "C" fn(), in_child: extern "C" fn()) {
+    if let Some(register) = next_function!(c"__register_atfork" as Register) {
+        // SAFETY: I1; the handlers are functions of this library, which is never unloaded.
+        unsafe { register(Some(before), None, Some(in_child), ptr::null_mut()) };
+    }
+}
+
+/// `struct iovec`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct IoVec {
+    /// Address of the bytes.
+    pub base: *mut c_void,
+    /// Number of bytes.
+    pub length: usize,
+}
