@@ -1,20 +1,23 @@
-//! Tests of a path with more counters than fit into one message.
+//! Test of a path with more counters than fit into one message.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
 mod common;
 
-use common::Folder;
-use member::client::Client;
+use common::{Folder, Guard};
+use member::client::{COUNT, Client};
+use member::protocol::{Count, CountReply};
 use serde_json::Value;
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
 use std::time::Duration;
 use streamline::figures::{PathState, query_figures};
 
 /// Number of filters of the path.
-const FILTERS: usize = 700;
+const FILTERS: usize = 450;
 
 #[test]
-fn path_of_many_filters_is_counted_by_every_command() {
+fn path_of_many_filters_is_counted_and_followed() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let line = format!("generate rate=10 | {}", vec!["count"; FILTERS].join(" | "));
@@ -38,4 +41,31 @@ fn path_of_many_filters_is_counted_by_every_command() {
     let [large] = figures.as_slice() else { panic!("one path: {figures:?}") };
     assert_eq!(large.state, PathState::Running);
     assert_eq!(large.counters.filters.len(), counted);
+
+    let to = client.connect("large").unwrap();
+    let whole = to.call::<CountReply>(COUNT, &Count::default()).unwrap_err().to_string();
+    assert!(whole.contains("too many filters for one reply"), "{whole}");
+
+    follow_to_the_end(&folder);
+}
+
+/// Follows the path by `top`, and stops it.
+fn follow_to_the_end(folder: &Folder) {
+    let mut top = folder.streamline(&["top", "--json", "--every", "100ms", "large"]);
+    let mut top = Guard(top.stdout(Stdio::piped()).spawn().unwrap());
+    let mut samples = BufReader::new(top.0.stdout.take().unwrap()).lines();
+    let mut sample = || {
+        let sample: Value = serde_json::from_str(&samples.next()?.unwrap()).unwrap();
+        let nodes = sample["nodes"].as_array().unwrap();
+        assert!(nodes.len() > FILTERS, "{}", nodes.len());
+        nodes.last().unwrap()["taken"]["blocks"].as_u64()
+    };
+    let first = sample().unwrap();
+    while sample().unwrap() <= first {}
+    let stopped = folder.run(&["stop", "large"]);
+    assert_eq!(stopped.status, Some(0), "{}", stopped.err);
+    assert!(stopped.err.contains("large: "), "{}", stopped.err);
+    // The last sample is whole, too, and `top` ends with the path.
+    while sample().is_some() {}
+    assert!(top.0.wait().unwrap().success());
 }

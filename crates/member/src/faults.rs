@@ -87,6 +87,12 @@ pub fn untapped(why: &str) -> Fault {
     Fault::new("io.streamline.path.Untapped", &json!({ "why": why }))
 }
 
+/// Creates `TooLarge`: a reply of `bytes` exceeds the limit of a message.
+#[must_use]
+pub fn too_large(bytes: usize, limit: usize) -> Fault {
+    Fault::new("io.streamline.path.TooLarge", &json!({ "bytes": bytes, "limit": limit }))
+}
+
 /// Formats an error for people: error, location, reason, remedy.
 #[must_use]
 pub fn format_fault(fault: &Fault) -> String {
@@ -134,6 +140,11 @@ pub fn format_fault(fault: &Fault) -> String {
             format!("the path runs as before:{between}{why}")
         }
         OUTDATED => "another edit came first: look at the path, and edit it again".to_owned(),
+        "io.streamline.path.TooLarge" => format!(
+            "the path has too many filters for one reply: it has {} bytes, and a reply at most {}",
+            number("bytes"),
+            number("limit")
+        ),
         "io.streamline.path.Untapped" => format!("it cannot be looked at: {}", text("why")),
         "org.varlink.service.InvalidParameter" => {
             format!(

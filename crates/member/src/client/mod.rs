@@ -22,6 +22,7 @@ use crate::protocol::{
     Path, PathDescription, PathList, PathNumber, Permissions, Register, RequestChange,
 };
 use crate::varlink::{Call, MessageError, Reply};
+use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path as FilePath, PathBuf};
@@ -155,7 +156,8 @@ impl Client {
             (Some(socket), Some(process)) => {
                 local_socket::set_timeouts(&socket, CALL_TIMEOUT)?;
                 let path = path.to_owned();
-                Ok(PathClient { caller: Caller::new(socket), path, process, number, uid })
+                let (caller, followed) = (Caller::new(socket), Cell::new(None));
+                Ok(PathClient { caller, path, process, number, uid, followed })
             }
             _ => {
                 Err(ClientError::Malformed(MessageError::Invalid("no descriptors came".to_owned())))

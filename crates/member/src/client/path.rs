@@ -4,11 +4,12 @@ use super::caller::{CALL_TIMEOUT, Caller, LONG_TIMEOUT};
 use super::error::ClientError;
 use crate::protocol::{
     Change, ChangeReply, CommitSubtree, Count, CountReply, Counters, Follow, NoParameters,
-    PathDescription, PathUpdate, TakeSubtree, Tap, TapReport, TapStart, WriteTo,
+    PathDescription, PathUpdate, TakeSubtree, Tap, TapReport, TapStart, UpdateForm, WriteTo,
 };
 use crate::varlink::{Call, MESSAGE_MAX, MessageError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 use sys::local_socket;
@@ -40,6 +41,8 @@ pub struct PathClient {
     pub(super) process: OwnedFd,
     pub(super) number: u32,
     pub(super) uid: u32,
+    /// Interval of the subscription, if there is one.
+    pub(super) followed: Cell<Option<Duration>>,
 }
 
 impl PathClient {
@@ -181,15 +184,39 @@ impl PathClient {
     /// Subscribes to the updates that [`next_update`](Self::next_update) returns: counters at
     /// intervals of `every`, and finally the exit status. Does not wait for a reply.
     pub fn subscribe(&self, every: Duration) -> Result<(), ClientError> {
+        self.followed.set(Some(every));
+        self.follow(every, Some(UpdateForm::Pages))
+    }
+
+    fn follow(&self, every: Duration, form: Option<UpdateForm>) -> Result<(), ClientError> {
         let every_ms = u64::try_from(every.as_millis()).ok();
-        let call = Call::new("io.streamline.path.Follow", &Follow { every_ms });
+        let call = Call::new("io.streamline.path.Follow", &Follow { every_ms, form });
         self.caller.send(&Call { more: true, ..call }, &[])
     }
 
-    /// Returns the next update. Blocks up to [`CALL_TIMEOUT`] unless the socket is readable. Fails
-    /// if the path has closed the connection.
+    /// Returns the next update, joined from its pages. Blocks up to [`CALL_TIMEOUT`] for each page
+    /// unless the socket is readable. Fails if the path has closed the connection.
     pub fn next_update(&self) -> Result<PathUpdate, ClientError> {
-        Ok(self.caller.receive()?.0.deserialize_result()?)
+        let mut update = self.receive_update()?;
+        while update.next.is_some() {
+            let page = self.receive_update()?;
+            if let (Some(counters), Some(more)) = (&mut update.counters, page.counters) {
+                counters.append(more);
+            }
+            (update.next, update.ended) = (page.next, page.ended);
+        }
+        Ok(update)
+    }
+
+    fn receive_update(&self) -> Result<PathUpdate, ClientError> {
+        match self.caller.receive() {
+            // A path of an older version knows no form.
+            Err(ClientError::Refused(fault)) if fault.text("parameter") == "form" => {
+                self.follow(self.followed.get().unwrap_or_default(), None)?;
+                Ok(self.caller.receive()?.0.deserialize_result()?)
+            }
+            received => Ok(received?.0.deserialize_result()?),
+        }
     }
 
     /// Calls `method` of the path with these parameters. Blocks for at most the timeout of the

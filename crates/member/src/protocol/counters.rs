@@ -169,15 +169,32 @@ pub struct CountReply {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Follow {
-    /// Interval between two replies, in ms.
+    /// Interval between two updates, in ms.
     pub every_ms: Option<u64>,
+    /// Form of the updates. `None` for [`UpdateForm::Whole`], the only form of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub form: Option<UpdateForm>,
+}
+
+/// The form of the updates that follow a path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UpdateForm {
+    /// All counters in one reply. Fails if they do not fit.
+    #[default]
+    Whole,
+    /// All counters in as many replies as they need.
+    Pages,
 }
 
 /// Replies to `Follow`: counters while the path runs, and finally its exit status.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PathUpdate {
-    /// Counters so far.
+    /// Counters so far; after the first page of an update, only those of filters and edges.
     pub counters: Option<Counters>,
+    /// Index of the first filter or edge of the next reply, if the update continues there.
+    #[serde(default)]
+    pub next: Option<usize>,
     /// The end of the path; present in the last reply only.
     pub ended: Option<Ended>,
 }

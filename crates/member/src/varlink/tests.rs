@@ -109,6 +109,7 @@ fn interface_files_match_the_types() {
         Counters, Edge, Ended, Filter, Follow, KernelProgram, KernelPrograms, KernelRequest,
         KernelRing, KernelStep, Link, Loss, Node, NodeArc, NodeDetails, Nodes, NodesReply, Path,
         PathDescription, PathUpdate, Permissions, Quota, Register, Replacement, Source, Space,
+        UpdateForm,
     };
     let (none, amount) = (String::new, Amount::default);
     let about = About { version: none(), process: 0, uid: 0, started: 0, policy: None };
@@ -196,8 +197,8 @@ fn interface_files_match_the_types() {
         ("type Link", field_names(&link)),
         ("type Ended", field_names(&Ended::default())),
         ("method Describe() ->", field_names(&PathDescription::default())),
-        ("method Follow", field_names(&Follow::default())),
-        ("method Follow(every_ms: ?int) ->", field_names(&PathUpdate::default())),
+        ("method Follow", field_names(&Follow { form: Some(UpdateForm::Pages), every_ms: None })),
+        ("method Follow(every_ms: ?int, form: ?string) ->", field_names(&PathUpdate::default())),
     ] {
         assert_eq!(field_names_after(path, behind), sent, "{behind}");
     }

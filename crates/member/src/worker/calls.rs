@@ -2,7 +2,8 @@
 
 use super::nodes::DescribedNodes;
 use super::path::PathInfo;
-use super::service::{COUNTERS_TIMEOUT, Service, UpdateSchedule};
+use super::service::{COUNTERS_TIMEOUT, Service};
+use super::updates::UpdateSchedule;
 use super::{counters, spaces, taps};
 use crate::faults;
 use crate::protocol::{Change, ChangeReply, Count, CountReply, Follow, NoParameters, Nodes};
@@ -17,8 +18,6 @@ use std::time::Duration;
 /// Maximum wait until spaces reach a batch boundary. A busy machine may not schedule them for a
 /// while. Clients wait longer ([`crate::client::LONG_TIMEOUT`]).
 pub(super) const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Default and minimum interval between updates, in ms.
-const UPDATE_MS: (u64, u64) = (1000, 50);
 
 impl Service {
     /// Executes a call. Returns `None` if the reply is already queued or replies follow later.
@@ -70,11 +69,9 @@ impl Service {
             "Tapped" => self.report_tap(id, call),
             "Follow" if !call.more => Err(Fault::expected_more()),
             "Follow" => {
-                let Follow { every_ms } = call.deserialize_parameters()?;
-                let every = every_ms.unwrap_or(UPDATE_MS.0).clamp(UPDATE_MS.1, 3_600_000);
-                let now = sys::clock::monotonic();
+                let wanted: Follow = call.deserialize_parameters()?;
                 if let Some(client) = self.clients.get_mut(&id) {
-                    client.schedule = Some(UpdateSchedule { every: every * 1_000_000, next: now });
+                    client.schedule = Some(UpdateSchedule::new(wanted, sys::clock::monotonic()));
                 }
                 Ok(None)
             }

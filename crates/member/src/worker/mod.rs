@@ -17,6 +17,7 @@ mod registration;
 mod service;
 mod spaces;
 mod taps;
+mod updates;
 
 pub use counters::ledger_counters;
 pub use path::{PathInfo, WorkerGroup};

@@ -3,10 +3,12 @@
 use super::nodes::DescribedNodes;
 use super::path::PathInfo;
 use super::registration::{Registration, SEARCH_INTERVAL, Shared};
+use super::updates::{UnsentPages, UpdateSchedule};
 use crate::client::Client;
 use crate::connection::{Connection, Received};
-use crate::protocol::{Admit, Counters, Ended, PathDescription, PathUpdate};
-use crate::varlink::{Call, Fault, REPLY_MAX, Reply};
+use crate::faults;
+use crate::protocol::{Admit, Counters, Ended, PathDescription};
+use crate::varlink::{Call, REPLY_MAX, Reply};
 use engine::live::Live;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -46,17 +48,12 @@ pub(super) struct Service {
 pub(super) struct AdmittedClient {
     pub(super) connection: Connection,
     pub(super) schedule: Option<UpdateSchedule>,
+    /// Update that the client has begun to receive.
+    pub(super) unsent_pages: Option<UnsentPages>,
     /// Counters that the client has begun to read.
     pub(super) counted: Option<Counters>,
     /// Tap of this client; it ends with the connection.
     pub(super) tap: Option<runtime::space::tap::Tap>,
-}
-
-/// The schedule of a client's updates, in monotonic ns.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct UpdateSchedule {
-    pub(super) every: u64,
-    pub(super) next: u64,
 }
 
 /// Token of the descriptor that wakes the serving thread.
@@ -138,8 +135,7 @@ impl Service {
 
     /// Returns the time until the next update or search, or `None` if neither is scheduled.
     fn wait_limit(&self) -> Option<Duration> {
-        let schedule = self.clients.values().filter_map(|client| client.schedule);
-        let next = schedule.map(|schedule| schedule.next);
+        let next = self.clients.values().filter_map(AdmittedClient::next_update);
         let next = next.chain(self.registration.is_none().then_some(self.seek)).min()?;
         Some(Duration::from_nanos(next.saturating_sub(sys::clock::monotonic())))
     }
@@ -170,8 +166,9 @@ impl Service {
         self.next += 1;
         let connection = Connection::new(socket, Framing::Packets);
         self.watcher.watch(&connection, id, Interest::Read)?;
-        self.clients
-            .insert(id, AdmittedClient { connection, schedule: None, counted: None, tap: None });
+        let (schedule, unsent_pages, counted, tap) = Default::default();
+        let client = AdmittedClient { connection, schedule, unsent_pages, counted, tap };
+        self.clients.insert(id, client);
         Ok(())
     }
 
@@ -201,28 +198,8 @@ impl Service {
         }
     }
 
-    fn send_updates(&mut self) {
-        let now = sys::clock::monotonic();
-        let due =
-            |client: &AdmittedClient| client.schedule.is_some_and(|schedule| schedule.next <= now);
-        let ids: Vec<u64> =
-            self.clients.iter().filter(|(_, client)| due(client)).map(|(id, _)| *id).collect();
-        if ids.is_empty() {
-            return;
-        }
-        let followed = PathUpdate { counters: Some(self.current_counters()), ended: None };
-        let reply = Reply { continues: true, ..Reply::new(&followed) };
-        for id in ids {
-            if let Some(schedule) = self.clients.get_mut(&id).and_then(|c| c.schedule.as_mut()) {
-                // Missed updates are skipped instead of sent in a burst.
-                schedule.next = (schedule.next + schedule.every).max(now);
-            }
-            self.send(id, &reply);
-        }
-    }
-
     /// Queues a reply; disconnects a client that reads too slowly.
-    fn send(&mut self, id: u64, reply: &Reply) {
+    pub(super) fn send(&mut self, id: u64, reply: &Reply) {
         self.send_with(id, reply, Vec::new());
     }
 
@@ -230,11 +207,7 @@ impl Service {
         let Some(client) = self.clients.get_mut(&id) else { return };
         let mut text = reply.to_bytes();
         if text.len() > REPLY_MAX {
-            text = Reply::from(&Fault::invalid_parameter(
-                "the path: its description is too large to be \
-                                                sent",
-            ))
-            .to_bytes();
+            text = Reply::from(&faults::too_large(text.len(), REPLY_MAX)).to_bytes();
         }
         let sent = client.connection.send(text, descriptors);
         if sent.and_then(|()| client.connection.watch_for_room(&self.watcher, id)).is_err() {
@@ -248,6 +221,7 @@ impl Service {
         if flushed.and_then(|()| client.connection.watch_for_room(&self.watcher, id)).is_err() {
             self.drop_client(id);
         }
+        self.send_pages(id);
     }
 
     fn drop_client(&mut self, id: u64) {
@@ -324,16 +298,17 @@ impl Service {
                 WatchEvent { number: id, readable, writable: false, gone: false },
             );
         }
-        let counters = Some(self.current_counters());
-        let reply = Reply::new(&PathUpdate { counters, ended: Some(ended.clone()) });
         let follow = self.clients.iter().filter(|(_, client)| client.schedule.is_some());
-        let ids: Vec<u64> = follow.map(|(id, _)| *id).collect();
-        for id in ids {
-            self.send(id, &reply);
-        }
+        let mut waiting: Vec<u64> = follow.map(|(id, _)| *id).collect();
+        self.send_last_updates(&mut waiting, ended);
         self.drain_taps();
         let deadline = sys::clock::monotonic() + FINAL_UPDATE_TIMEOUT.as_nanos() as u64;
-        while self.clients.values().any(|client| client.connection.has_unsent()) {
+        loop {
+            self.send_last_updates(&mut waiting, ended);
+            let unsent = self.clients.values().any(|client| client.connection.has_unsent());
+            if waiting.is_empty() && !unsent {
+                return;
+            }
             let now = sys::clock::monotonic();
             if now >= deadline {
                 return;

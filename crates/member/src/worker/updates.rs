@@ -1,0 +1,122 @@
+//! Updates for the clients that follow a path: counters at intervals, and finally the exit status.
+//!
+//! An update of many filters has several replies, its pages. The next page is sent only once the
+//! socket has accepted the one before, so that a client holds at most one page in memory here.
+
+use super::counters::counters_page;
+use super::service::{AdmittedClient, Service};
+use crate::protocol::{Counters, Ended, Follow, PathUpdate, UpdateForm};
+use crate::varlink::Reply;
+use std::sync::Arc;
+
+/// Default and minimum interval between updates, in ms.
+const UPDATE_MS: (u64, u64) = (1000, 50);
+/// Maximum interval between updates, in ms.
+const UPDATE_MS_MAX: u64 = 3_600_000;
+
+/// The schedule of a client's updates, in monotonic ns.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct UpdateSchedule {
+    every: u64,
+    pub(super) next: u64,
+    form: UpdateForm,
+}
+
+/// An update whose last pages have not been sent yet.
+#[derive(Debug)]
+pub(super) struct UnsentPages {
+    counters: Arc<Counters>,
+    /// Index of the first filter or edge of the next page.
+    next: usize,
+    ended: Option<Ended>,
+}
+
+impl UpdateSchedule {
+    /// Creates a schedule whose first update is due at `now`.
+    pub(super) fn new(wanted: Follow, now: u64) -> Self {
+        let every = wanted.every_ms.unwrap_or(UPDATE_MS.0).clamp(UPDATE_MS.1, UPDATE_MS_MAX);
+        Self { every: every * 1_000_000, next: now, form: wanted.form.unwrap_or_default() }
+    }
+}
+
+impl AdmittedClient {
+    /// Returns the time of the next update, or `None` if there is no subscription or the client has
+    /// yet to read the last update.
+    pub(super) fn next_update(&self) -> Option<u64> {
+        let schedule = self.schedule.filter(|_| self.unsent_pages.is_none())?;
+        Some(schedule.next)
+    }
+}
+
+impl Service {
+    /// Sends the updates that are due.
+    pub(super) fn send_updates(&mut self) {
+        let now = sys::clock::monotonic();
+        let due = |client: &AdmittedClient| client.next_update().is_some_and(|next| next <= now);
+        let due = self.clients.iter().filter(|(_, client)| due(client)).map(|(id, _)| *id);
+        self.send_update(&due.collect::<Vec<_>>(), None);
+    }
+
+    /// Sends the last update to the clients `waiting` that have read the one before, and removes
+    /// them.
+    pub(super) fn send_last_updates(&mut self, waiting: &mut Vec<u64>, ended: &Ended) {
+        let has_read =
+            |id: &u64| self.clients.get(id).is_none_or(|client| client.unsent_pages.is_none());
+        let ready: Vec<u64> = waiting.extract_if(.., |id| has_read(id)).collect();
+        self.send_update(&ready, Some(ended));
+    }
+
+    /// Sends an update to the clients `ids`, the last one if the path has ended.
+    fn send_update(&mut self, ids: &[u64], ended: Option<&Ended>) {
+        if ids.is_empty() {
+            return;
+        }
+        let now = sys::clock::monotonic();
+        let counters = Arc::new(self.current_counters());
+        let mut whole = None;
+        for id in ids {
+            let Some(client) = self.clients.get_mut(id) else { continue };
+            let Some(schedule) = &mut client.schedule else { continue };
+            // Missed updates are skipped instead of sent in a burst.
+            schedule.next = (schedule.next + schedule.every).max(now);
+            match schedule.form {
+                UpdateForm::Whole => {
+                    let update = || PathUpdate {
+                        counters: Some((*counters).clone()),
+                        next: None,
+                        ended: ended.cloned(),
+                    };
+                    let reply = whole.get_or_insert_with(|| Reply {
+                        continues: ended.is_none(),
+                        ..Reply::new(&update())
+                    });
+                    self.send(*id, reply);
+                }
+                UpdateForm::Pages => {
+                    let (counters, ended) = (Arc::clone(&counters), ended.cloned());
+                    client.unsent_pages = Some(UnsentPages { counters, next: 0, ended });
+                    self.send_pages(*id);
+                }
+            }
+        }
+    }
+
+    /// Sends the pages of a client's update as far as the socket accepts them.
+    pub(super) fn send_pages(&mut self, id: u64) {
+        while let Some(client) = self.clients.get_mut(&id)
+            && !client.connection.has_unsent()
+            && let Some(UnsentPages { counters, next, ended }) = client.unsent_pages.take()
+        {
+            let page = counters_page(&counters, next);
+            let last = page.next.is_none();
+            let update = PathUpdate {
+                counters: Some(page.counters),
+                next: page.next,
+                ended: ended.clone().filter(|_| last),
+            };
+            let continues = !last || ended.is_none();
+            client.unsent_pages = page.next.map(|next| UnsentPages { counters, next, ended });
+            self.send(id, &Reply { continues, ..Reply::new(&update) });
+        }
+    }
+}
