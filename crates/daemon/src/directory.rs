@@ -92,7 +92,7 @@ pub struct Directory {
 
 impl Directory {
     /// Creates the directory if needed, and locks it. If `open` is true, other users may connect to
-    /// the daemon.
+    /// the daemon; if it is false, missing parents of the directory are created, too.
     ///
     /// Fails with [`DirectoryError::Held`] while another daemon holds the lock.
     pub fn acquire(path: &Path, open: bool, steps: &Steps) -> Result<Self, DirectoryError> {
@@ -202,7 +202,8 @@ impl Directory {
     }
 }
 
-/// Refuses a directory that another user owns or can write to.
+/// Refuses a directory that belongs to a user other than root and this user, or to which others may
+/// write.
 fn check_directory(path: &Path, directory: &OwnedFd) -> Result<(), DirectoryError> {
     let status = sys::file::status(directory)?;
     let own = sys::process::identity().0;
@@ -217,8 +218,8 @@ fn check_directory(path: &Path, directory: &OwnedFd) -> Result<(), DirectoryErro
     Ok(())
 }
 
-/// Refuses a file that can be modified by a user other than root and this user. Fails with the
-/// reason.
+/// Refuses a file that is not regular, or that can be modified by a user other than root and this
+/// user. Fails with the reason.
 pub(crate) fn check_trusted(file: &File) -> Result<(), String> {
     let about = file.metadata().map_err(|error| error.to_string())?;
     let own = sys::process::identity().0;

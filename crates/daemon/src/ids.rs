@@ -2,8 +2,10 @@
 //! allocated again: the next free id is written to disk before a range is returned, so that the
 //! next daemon continues there. [SL §5.3.1], FEATURES D3
 //!
-//! | ids | allocated by | |---|---| | 2²³ to 2²³ + 2²² − 1 | the daemon of the machine | | 2²³ +
-//! 2²² to 2²⁴ − 1 | the daemon of a user |
+//! | ids | allocated by |
+//! |---|---|
+//! | 2²³ to 2²³ + 2²² − 1 | the daemon of the machine |
+//! | 2²³ + 2²² to 2²⁴ − 1 | the daemon of a user |
 //!
 //! A process requests ids from the first daemon that it finds. On a machine with both kinds of
 //! daemon, their ids are disjoint.
@@ -87,7 +89,8 @@ impl DbufIdRanges {
         Some(range)
     }
 
-    /// Opens the file, and continues after the last id that an earlier daemon allocated.
+    /// Opens the file, and continues after the last id that an earlier daemon allocated. Returns
+    /// `None` if the file cannot be opened or read.
     fn open_file(&mut self, directory: &OwnedFd) -> Option<()> {
         let file = File::from(local_socket::open_private_file(directory, IDS_FILE).ok()?);
         let mut text = String::new();

@@ -166,7 +166,7 @@ fn invalid_calls_get_standard_errors() {
 #[test]
 fn d3_q10_successive_daemons_never_repeat_dbuf_ids() {
     let folder = Daemon::unused_directory();
-    // With other contents the directory stays when a daemon ends.
+    // A directory that existed before the daemon stays when the daemon ends.
     std::fs::create_dir(&folder).unwrap();
     let mut all = Vec::new();
     for _ in 0..2 {
@@ -343,7 +343,7 @@ fn t8_t12_hostile_client_disturbs_no_others() {
 }
 
 #[test]
-fn daemon_socket_of_a_foreign_user_is_rejected() {
+fn error_for_a_missing_daemon_says_how_to_start_one() {
     let missing = Client::find(Some(std::path::Path::new("/no/such/place"))).unwrap_err();
     assert!(missing.to_string().contains("streamline daemon --user"), "{missing}");
 }

@@ -60,7 +60,7 @@ pub enum Visibility {
     Nothing,
     /// Number, name and owner are visible.
     Names,
-    /// Number, name, owner and the text of the request are visible.
+    /// Number, name, owner, start time and the text of the request are visible.
     Lines,
 }
 
@@ -102,7 +102,7 @@ struct KernelEntry {
     filters: Option<Vec<String>>,
 }
 
-/// Quota of a user without an entry in the policy.
+/// Built-in quota of a user for whom the policy sets no other.
 const QUOTA_DEFAULT: Quota = Quota {
     paths: Some(32),
     connections: Some(64),
@@ -112,8 +112,8 @@ const QUOTA_DEFAULT: Quota = Quota {
     kernel_ns: Some(50_000_000),
 };
 
-/// Returns the names of the filters that users may run in the kernel by default: all filters that
-/// have a twin and need no privilege.
+/// Returns the names of the filters that users may run in the kernel by default: all filters and
+/// sources that have a twin or an attach point there, and need no privilege.
 fn default_filters() -> Vec<String> {
     let entries = MachineRegistry::descriptions().filter(|entry| {
         let in_kernel =
@@ -195,8 +195,8 @@ impl Policy {
         uid == 0 || uid == sys::process::identity().0
     }
 
-    /// Returns true if the peer is a member of the group, given by name or by number, or `None` if
-    /// the group does not exist.
+    /// Returns true if the peer has all rights or is a member of the group, which is given by name
+    /// or by number. Returns `None` if no group has this name.
     pub(crate) fn is_member(&self, who: &Credentials, group: &str) -> Option<bool> {
         let number = group.parse().ok().or_else(|| rights::group_number(group))?;
         Some(self.is_unrestricted(who.uid) || who.is_in(number))

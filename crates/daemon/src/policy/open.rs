@@ -4,7 +4,7 @@
 //! [[open]]
 //! users = ["alice", 1002]       # by name or by number
 //! groups = ["netadm"]           # their members, too
-//! interfaces = ["eth0", "blue/eth0"]    # of the daemon's namespace, or of `blue`; "*": all
+//! interfaces = ["eth0", "blue/eth0"]    # of the daemon's namespace ("*": all), or of `blue`
 //! take = true                   # they may take flows there, too: `rx eth0 take "udp port 53"`
 //! ```
 //!

@@ -15,9 +15,10 @@ pub(super) struct Client {
     pub(super) connection: Connection,
     /// Credentials of the client when it connected.
     pub(super) who: Credentials,
-    /// Process id of the client, for display only.
+    /// Process id of the client when it connected, or 0 for a connection through the inner door.
+    /// Ids of processes may be reused, so no right depends on it.
     pub(super) process: i32,
-    /// True if the client requested notifications of registered and removed paths.
+    /// True if the client requested notifications of registered, changed and removed paths.
     pub(super) watches: bool,
     /// The path that the client has registered, if any.
     pub(super) path: Option<Worker>,
@@ -26,11 +27,12 @@ pub(super) struct Client {
     /// State under which the service manager stores the client's connection, or `None` if the
     /// connection is not stored.
     pub(super) kept: Option<KnownState>,
-    /// True while a reply of the kernel thread is outstanding.
+    /// True while a report of the kernel programs for the client is outstanding.
     pub(super) waits_for_kernel: bool,
     /// True while a report of the counters of the client's request is outstanding.
     pub(super) waits_for_counters: bool,
-    /// Messages received while a reply of the kernel thread is outstanding.
+    /// Messages received while a reply of the kernel thread, of any kind but counters, is
+    /// outstanding.
     pub(super) deferred: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
 }
 

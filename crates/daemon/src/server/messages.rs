@@ -102,8 +102,8 @@ impl Server {
         }
     }
 
-    /// Discards messages of a path's process on its admission socket, and disconnects it at end of
-    /// file.
+    /// Discards messages that a path's process sends through its admission socket. Disconnects the
+    /// path after a message that is too long, or when the process closes the socket.
     pub(super) fn read_admission(&mut self, id: u64) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         let Some(path) = &mut client.path else { return };
@@ -116,7 +116,7 @@ impl Server {
         }
     }
 
-    /// Notifies watching clients that a path was registered or removed.
+    /// Notifies watching clients that a path was registered (`came`), changed or removed (`went`).
     pub(super) fn announce(&mut self, event: &str, entry: &Entry) {
         let watches = self.clients.iter().filter(|(_, client)| client.watches);
         let visible: Vec<_> = watches

@@ -143,8 +143,8 @@ impl Server {
         }
     }
 
-    /// Lists the visible paths. Splits the list into several replies if the client accepts more
-    /// than one.
+    /// Lists the visible paths. Splits the list into several replies if `more` is true; otherwise
+    /// fails if the list does not fit into one reply.
     fn list_paths(&self, client: &Client, more: bool) -> Result<Answer, Fault> {
         let status = |entry: &Entry| entry.status(client.who.uid, &self.policy);
         let mut rest: Vec<Path> = self.registry.all().filter_map(status).collect();
@@ -323,8 +323,8 @@ impl Server {
         Ok(Answer::single(&PathNumber { number }))
     }
 
-    /// Adds a path to the registry. If this fails, removes those paths of the user that are about
-    /// to end, and tries again.
+    /// Adds a path to the registry. If this fails, removes those paths of the user that have ended
+    /// without the server having noticed yet, and tries again.
     fn add_path(&mut self, id: u64, who: (u32, i32), wanted: Register) -> Result<Entry, Fault> {
         let paths_max = self.policy.quota(who.0).paths;
         let entered =
@@ -376,7 +376,7 @@ impl Server {
 }
 
 /// Extracts the descriptor of a registration: the socket over which the path's process accepts
-/// connections. Fails unless there is exactly one descriptor.
+/// connections. Fails unless there is exactly one descriptor, and it is a packet socket.
 fn admission_socket(client: &Client, descriptors: Vec<OwnedFd>) -> Result<Connection, Fault> {
     if client.connection.framing() != Framing::Packets {
         return Err(faults::needs_descriptors(PACKET_SOCKET));

@@ -27,7 +27,7 @@ pub(crate) struct Entry {
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     entries: BTreeMap<u32, Entry>,
-    /// The number that was assigned last.
+    /// The number after which the search for a free number starts.
     last_number: u32,
 }
 
@@ -63,7 +63,8 @@ impl Registry {
         Ok(self.entries.entry(number).or_insert(entry))
     }
 
-    /// Restores a stored entry. Returns false if its name or number is in use or invalid.
+    /// Restores a stored entry. Returns false if its name or number is in use, or its number is out
+    /// of range.
     pub(crate) fn restore(&mut self, entry: Entry) -> bool {
         let named =
             entry.name.as_ref().is_some_and(|name| self.find_named(entry.uid, name).is_some());

@@ -78,8 +78,8 @@ impl Server {
         }
     }
 
-    /// Restores one path. Returns `None` if the path has ended or its stored descriptors are
-    /// inconsistent.
+    /// Restores one path. Returns `None` if the path has ended, or its stored descriptors or entry
+    /// cannot be used.
     fn restore_path(&mut self, kept: StoredPath) -> Option<()> {
         let StoredPath { entry, connection, admissions } = kept;
         let peer = abstract_socket::peer(&connection).ok()?;

@@ -65,7 +65,7 @@ pub(super) struct Stored {
     pub(super) lines: BTreeMap<u64, (OwnedFd, KnownState)>,
 }
 
-/// The state of a kernel request, as it was last reported to the client.
+/// The state of a kernel request, as the client knows it: from the last reply or its own call.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum KnownState {
     /// The request is prepared to replace another request.

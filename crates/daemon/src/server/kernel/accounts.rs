@@ -2,10 +2,10 @@
 //!
 //! Rings, bytes and descriptors are checked before anything is created. Time is estimated from the
 //! blocks per filter and the frames copied, with the planner's cost table; the cost of a filter
-//! that several requests share is divided among them. If a request exceeds the quota, its last
-//! nodes are refused until the rest is within the quota. Refused nodes run in the user's own
-//! process (CONTRACT 25). If a user exceeds the time quota in two successive measurements, the
-//! user's most expensive request is removed.
+//! that several requests share is divided among them. If a request exceeds the time quota, its last
+//! nodes are refused until the rest is within the quota; if it exceeds another quota, its source is
+//! refused. Refused nodes run in the user's own process (CONTRACT 25). If a user exceeds the time
+//! quota in two successive measurements, the user's most expensive request is removed.
 
 use super::commands::{AttachPoint, ProgramStatus};
 use engine::kernel::point::RequestStatus;

@@ -66,7 +66,8 @@ impl Server {
         Ok(Answer::single(&json!({})))
     }
 
-    /// Detaches a client's request, as called by the client (`Detach`).
+    /// Implements the method `Detach`: queues the removal of the client's request, if the request
+    /// runs or is prepared.
     pub(in crate::server) fn detach(&mut self, id: u64) -> Result<Answer, Fault> {
         let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
         if matches!(client.line, RequestState::Running | RequestState::Prepared) {

@@ -308,7 +308,7 @@ impl KernelThread {
     }
 
     /// Removes a pending replacement of a user's request to make room for another replacement. The
-    /// client of the pending replacement has disconnected, although its hangup may not have been
+    /// client of the pending replacement has usually disconnected, but its hangup has not been
     /// processed yet.
     fn drop_pending(&mut self, uid: u32, line: u64, complete: &dyn Fn(Completion)) {
         let ours = self.lines.get(&line).is_some_and(|line| line.owner == uid);
