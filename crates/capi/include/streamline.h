@@ -74,7 +74,8 @@
  */
 typedef struct streamline_config {
     /*
-     Capacity of the ring in bytes, rounded up to a power of two; 0: 1 MB.
+     Capacity of the ring in bytes, rounded up to a power of two; 0: 1 MB, which a ring whose
+     writer waits may later fit to the caches.
      */
     uint64_t capacity;
     /*
@@ -132,7 +133,7 @@ typedef struct streamline_counts {
      */
     uint64_t by_pointer;
     /*
-     Blocks whose bytes were copied.
+     Blocks whose bytes were copied into the stream; 0 for a reader.
      */
     uint64_t copied;
 } streamline_counts;
@@ -207,8 +208,8 @@ int streamline_accept(int inbox,
  another user. Permissions are checked here, once.
 
  Fails with ENOENT if no process has the name, EACCES without permission, EPERM if a process
- holds a name of another user, EUSERS if the stream has its maximum number of readers, and
- ETIMEDOUT if the creator does not reply.
+ holds a name of another user, EUSERS if the stream has its maximum number of readers, EBADF if
+ the flags do not fit the object, and ETIMEDOUT if the creator does not reply.
  */
 int streamline_open(const char *name,
                     int flags);
@@ -238,8 +239,8 @@ ptrdiff_t streamline_read(int fd,
                           size_t count);
 
 /*
- Writes count bytes, as one block, or as several if they exceed half of the ring. Waits for room
- if the policy is STREAMLINE_BLOCK.
+ Writes count bytes, as one block, or as several if they exceed half of the ring or 1 MB. Waits
+ for room if the policy is STREAMLINE_BLOCK.
  */
 ptrdiff_t streamline_write(int fd,
                            const void *buf,
@@ -254,7 +255,8 @@ ptrdiff_t streamline_pread(int fd,
                            uint64_t offset);
 
 /*
- Writes to a region at this offset. Returns fewer bytes at the end of the region.
+ Writes to a region at this offset. Returns fewer bytes at the end of the region; fails with
+ ENOSPC beyond it.
  */
 ptrdiff_t streamline_pwrite(int fd,
                             const void *buf,
@@ -324,7 +326,8 @@ ptrdiff_t streamline_state_name(int fd,
                                 size_t count);
 
 /*
- Writes the unit of a column like streamline_state_name(): "blocks", "bytes", "ns", or empty.
+ Writes the unit of a column like streamline_state_name(), such as "blocks", "bytes", "messages",
+ "ns" or "yes or no"; empty for a plain number.
  */
 ptrdiff_t streamline_state_unit(int fd,
                                 size_t column,
@@ -337,7 +340,8 @@ ptrdiff_t streamline_state_unit(int fd,
 ptrdiff_t streamline_state_look(int fd);
 
 /*
- Stores a number of the last copy in *value. Fails with ENOENT if there is no such row or column.
+ Stores a number of the last copy in *value. Fails with ENOENT if there is no such row or column,
+ and with EINVAL before the first copy.
  */
 int streamline_state_number(int fd,
                             size_t row,
@@ -383,7 +387,8 @@ int streamline_open_file(const char *path,
                          size_t block);
 
 /*
- Sets the offset of the next read of a file of streamline_open_file() or of a region.
+ Sets the offset of the next read of a file of streamline_open_file(), or of the next read or
+ write of a region.
  */
 int streamline_seek(int fd,
                     uint64_t offset);

@@ -7,7 +7,8 @@ use std::ffi::c_char;
 #[repr(C)]
 #[allow(non_camel_case_types, reason = "its name in C")]
 pub struct streamline_config {
-    /// Capacity of the ring in bytes, rounded up to a power of two; 0: 1 MB.
+    /// Capacity of the ring in bytes, rounded up to a power of two; 0: 1 MB, which a ring whose
+    /// writer waits may later fit to the caches.
     pub capacity: u64,
     /// Policy of a full ring: STREAMLINE_BLOCK, STREAMLINE_DROP_NEW or STREAMLINE_OVERWRITE.
     pub policy: i32,
@@ -42,7 +43,7 @@ pub struct streamline_counts {
     pub dropped_bytes: u64,
     /// Blocks written as pointers, whose bytes were not touched.
     pub by_pointer: u64,
-    /// Blocks whose bytes were copied.
+    /// Blocks whose bytes were copied into the stream; 0 for a reader.
     pub copied: u64,
 }
 

@@ -161,7 +161,7 @@ impl Writer {
 
     /// Writes all bytes as one block, or as several blocks if they exceed the maximum block size;
     /// returns the number of bytes. Blocks until all blocks fit; if `nonblocking`, writes only the
-    /// blocks that fit now.
+    /// blocks that fit now. Fails with `ENOBUFS` if the ring drops a block.
     #[inline]
     pub(crate) fn write(&mut self, bytes: &[u8], nonblocking: bool) -> Result<usize, Failure> {
         if nonblocking {

@@ -79,8 +79,8 @@ pub extern "C" fn streamline_accept(inbox: c_int, timeout_ms: c_int) -> c_int {
 /// another user. Permissions are checked here, once.
 ///
 /// Fails with ENOENT if no process has the name, EACCES without permission, EPERM if a process
-/// holds a name of another user, EUSERS if the stream has its maximum number of readers, and
-/// ETIMEDOUT if the creator does not reply.
+/// holds a name of another user, EUSERS if the stream has its maximum number of readers, EBADF if
+/// the flags do not fit the object, and ETIMEDOUT if the creator does not reply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_open(name: *const c_char, flags: c_int) -> c_int {
     int_result(|| {
@@ -137,8 +137,8 @@ pub unsafe extern "C" fn streamline_read(fd: c_int, buf: *mut c_void, count: usi
     size_result(|| stream_calls::read(fd, unsafe { slice_mut_from_c(buf, count) }?))
 }
 
-/// Writes count bytes, as one block, or as several if they exceed half of the ring. Waits for room
-/// if the policy is STREAMLINE_BLOCK.
+/// Writes count bytes, as one block, or as several if they exceed half of the ring or 1 MB. Waits
+/// for room if the policy is STREAMLINE_BLOCK.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_write(fd: c_int, buf: *const c_void, count: usize) -> isize {
     // SAFETY: X1.
@@ -157,7 +157,8 @@ pub unsafe extern "C" fn streamline_pread(
     size_result(|| stream_calls::read_at(fd, offset, unsafe { slice_mut_from_c(buf, count) }?))
 }
 
-/// Writes to a region at this offset. Returns fewer bytes at the end of the region.
+/// Writes to a region at this offset. Returns fewer bytes at the end of the region; fails with
+/// ENOSPC beyond it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_pwrite(
     fd: c_int,
@@ -252,7 +253,8 @@ pub unsafe extern "C" fn streamline_state_name(
     size_result(|| state::name(fd, column, false, unsafe { slice_mut_from_c(buf.cast(), count) }?))
 }
 
-/// Writes the unit of a column like streamline_state_name(): "blocks", "bytes", "ns", or empty.
+/// Writes the unit of a column like streamline_state_name(), such as "blocks", "bytes", "messages",
+/// "ns" or "yes or no"; empty for a plain number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_state_unit(
     fd: c_int,
@@ -270,7 +272,8 @@ pub extern "C" fn streamline_state_look(fd: c_int) -> isize {
     size_result(|| state::copy_rows(fd))
 }
 
-/// Stores a number of the last copy in *value. Fails with ENOENT if there is no such row or column.
+/// Stores a number of the last copy in *value. Fails with ENOENT if there is no such row or column,
+/// and with EINVAL before the first copy.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_state_number(
     fd: c_int,
@@ -329,7 +332,8 @@ pub unsafe extern "C" fn streamline_open_file(path: *const c_char, block: usize)
     int_result(|| stream_calls::open_file(unsafe { str_from_c(path) }?, block))
 }
 
-/// Sets the offset of the next read of a file of streamline_open_file() or of a region.
+/// Sets the offset of the next read of a file of streamline_open_file(), or of the next read or
+/// write of a region.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_seek(fd: c_int, offset: u64) -> c_int {
     status_result(|| stream_calls::seek(fd, offset))
@@ -495,8 +499,8 @@ unsafe fn config_ref<'a>(config: *const streamline_config) -> Option<&'a streaml
     unsafe { config.as_ref() }
 }
 
-/// Converts a pointer and a length to a slice. Fails if the pointer is null or the length too
-/// large.
+/// Converts a pointer and a length to a slice. Fails if the length is too large, or if it is not 0
+/// and the pointer is null.
 ///
 /// # Safety
 /// `at` must be null or point to `count` bytes (X1).
@@ -510,8 +514,8 @@ unsafe fn slice_from_c<'a>(at: *const c_void, count: usize) -> Result<&'a [u8], 
     Ok(unsafe { slice::from_raw_parts(at.cast(), count) })
 }
 
-/// Converts a pointer and a length to a mutable slice. Fails if the pointer is null or the length
-/// too large.
+/// Converts a pointer and a length to a mutable slice. Fails if the length is too large, or if it
+/// is not 0 and the pointer is null.
 ///
 /// # Safety
 /// `at` must be null or point to `count` bytes that no other code accesses (X1).
