@@ -7,7 +7,7 @@
 //! - a test with random input takes it from [`Random::replayable`], which prints the seed; `SEED=`
 //!   replays it;
 //! - packets are built by code in this crate (checksums included), so that no bug in `wire` is
-//!   hidden by the same bug in the test. Only [`Capture::to_pcap`] uses `wire`.
+//!   hidden by the same bug in the test. Only [`Capture::to_pcap`] uses code of `wire`.
 //!
 //! This crate contains no unsafe code, and the product does not depend on it.
 #![forbid(unsafe_code)]

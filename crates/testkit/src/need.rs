@@ -54,7 +54,7 @@ pub fn require_bpf() -> Option<()> {
     }
 }
 
-/// Requires a program in `PATH`; returns its path.
+/// Requires a program in `PATH`, `/usr/sbin` or `/sbin`; returns its path.
 pub fn require_command(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let usual = ["/usr/sbin", "/sbin"].map(PathBuf::from);

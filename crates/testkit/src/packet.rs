@@ -144,7 +144,8 @@ impl Frame {
 
     /// Appends an IPv4 header.
     ///
-    /// # Panics If an argument is not an IPv4 address.
+    /// # Panics
+    /// If an argument is not an IPv4 address.
     #[must_use]
     pub fn ipv4(self, source: &str, target: &str) -> Self {
         self.ip(IpAddr::V4(parse_ip(source)), IpAddr::V4(parse_ip(target)))
@@ -152,7 +153,8 @@ impl Frame {
 
     /// Appends an IPv6 header.
     ///
-    /// # Panics If an argument is not an IPv6 address.
+    /// # Panics
+    /// If an argument is not an IPv6 address.
     #[must_use]
     pub fn ipv6(self, source: &str, target: &str) -> Self {
         self.ip(IpAddr::V6(parse_ip(source)), IpAddr::V6(parse_ip(target)))
@@ -262,7 +264,8 @@ impl Frame {
     /// Appends an ARP request or reply and returns the frame. Its hardware addresses are copied
     /// from the Ethernet header.
     ///
-    /// # Panics If an argument is not an IPv4 address, or if the frame has no Ethernet header.
+    /// # Panics
+    /// If an argument is not an IPv4 address, or if the frame has no Ethernet header.
     pub fn arp(mut self, request: bool, sender: &str, target: &str) -> Vec<u8> {
         self.set_next_type(0x0806);
         let (to, from) = (self.bytes[..6].to_vec(), self.bytes[6..12].to_vec());
@@ -277,7 +280,8 @@ impl Frame {
 
     /// Appends the payload of any transport protocol unchanged and returns the frame.
     ///
-    /// # Panics If the frame has no IP header.
+    /// # Panics
+    /// If the frame has no IP header.
     pub fn protocol(mut self, protocol: u8, payload: &[u8]) -> Vec<u8> {
         let at = self.network_mut().protocol;
         self.bytes[at] = protocol;

@@ -39,10 +39,10 @@ fn build_program(profile: &Path) {
     assert!(command.status().expect("cargo").success(), "the program does not build");
 }
 
-/// Returns true if a program is newer than all its sources: the crates' files without tests, and
-/// the embedded examples. `cargo test --workspace` builds the program first, and the program must
-/// not be rebuilt with other features while tests run. (Cargo's dependency list does not exist if
-/// only tests were built.)
+/// Returns true if a program is newer than all its sources: the crates' files without tests, the
+/// examples and `Cargo.lock`. `cargo test --workspace` builds the program first, and the program
+/// must not be rebuilt with other features while tests run. (Cargo's dependency list does not exist
+/// if only tests were built.)
 fn is_up_to_date(program: &Path) -> bool {
     let age = |path: &Path| fs::metadata(path).and_then(|file| file.modified()).ok();
     let Some(built) = age(program) else { return false };

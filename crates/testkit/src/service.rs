@@ -22,7 +22,7 @@ pub struct Manager {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Minimum number of the intermediate duplicates, which is above all descriptors of a starting
+/// Minimum descriptor number of the intermediate duplicates, above all descriptors of a starting
 /// service.
 const DUPLICATES_MIN: i32 = 500;
 /// Interval at which the receiving thread checks whether the manager was dropped.

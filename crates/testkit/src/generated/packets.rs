@@ -157,7 +157,8 @@ pub(super) fn frame_captures() -> Vec<(&'static str, Capture)> {
     ]
 }
 
-/// Returns a capture for each link type other than Ethernet, and one with two link types.
+/// Returns captures of link types other than Ethernet, among them an unknown type, and one capture
+/// with two link types.
 pub(super) fn link_type_captures() -> Vec<(String, Vec<u8>)> {
     let segment = Segment { source: 4000, target: 80, flags: 2, window: 512, ..Segment::default() };
     let ask = content::dns_query(7, "www.example.org", 1);

@@ -5,8 +5,8 @@
 //! never share one. Dropping a value removes its namespace and kills every process in it.
 //! Namespaces left by a killed test are removed by the next test that creates one.
 //!
-//! All commands run through `ip` of iproute2 and need root. [`Pair::new`] skips the test without
-//! root or without kernel support; any other failure panics.
+//! Networks are made with `ip` of iproute2, as root. [`Pair::new`] skips the test without root,
+//! `ip` or kernel support; any other failure panics.
 //!
 //! ```no_run
 //! use streamline_testkit::net::{Cable, Pair, SERVER};

@@ -81,7 +81,7 @@ pub(crate) fn html_page(length: usize) -> Vec<u8> {
     page.into_bytes()
 }
 
-/// Returns a DNS query of type 1 (A) or 28 (AAAA).
+/// Returns a DNS query of type `kind`, such as 1 (A) or 28 (AAAA).
 pub(crate) fn dns_query(id: u16, name: &str, kind: u16) -> Vec<u8> {
     dns_message(id, 0x0100, 0, name, kind)
 }
