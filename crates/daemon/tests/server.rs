@@ -343,7 +343,7 @@ fn t8_t12_hostile_client_disturbs_no_others() {
 }
 
 #[test]
-fn error_for_a_missing_daemon_says_how_to_start_one() {
+fn error_for_a_missing_daemon_names_the_start_command() {
     let missing = Client::find(Some(std::path::Path::new("/no/such/place"))).unwrap_err();
     assert!(missing.to_string().contains("streamline daemon --user"), "{missing}");
 }
