@@ -2,8 +2,8 @@
 //!
 //! Input: instructions and labels. Output: `Vec<Insn>` in which every jump has its distance, or the
 //! first error. Jumps are forward only, so every program terminates and the verifier needs no loop
-//! bound. Unreachable instructions (after a jump and before a used label) are dropped, because the
-//! verifier rejects them.
+//! bound. Unreachable instructions (after an exit or an unconditional jump, and before a used
+//! label) are dropped, because the verifier rejects them.
 
 use std::fmt;
 

@@ -69,7 +69,7 @@ impl<'p> Interpreter<'p> {
         Self { program, machine: Machine::for_program(program) }
     }
 
-    /// Makes pulling and linearizing fail in the judge's runs, as if memory had run out.
+    /// Makes `skb_pull_data` fail in the judge's runs, as if memory had run out.
     #[must_use]
     pub fn with_memory_shortage(mut self) -> Self {
         self.machine.lacks_memory = true;

@@ -22,7 +22,7 @@ pub enum Hook {
     Socket,
     /// The cgroup hook (cgroup/skb), on ingress and egress of the sockets in the cgroup. The
     /// context is `__sk_buff`, and packets begin at layer 3. Programs of this crate read them only
-    /// through a helper. Any return value except 1 drops the packet.
+    /// through a helper. The return value 1 keeps the packet, and 0 drops it.
     Cgroup,
 }
 
@@ -144,7 +144,7 @@ pub struct Program {
     pub edits: bool,
     /// Instructions, in which maps are identified by number.
     pub code: Vec<Insn>,
-    /// The maps in the order of their numbers, each an array of one element.
+    /// The maps in the order of their numbers, each an array of one element or the program array.
     pub maps: Vec<MapSpec>,
     /// The counters in map 0; empty if the program has none.
     pub counters: Vec<Counter>,

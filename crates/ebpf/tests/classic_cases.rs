@@ -287,8 +287,8 @@ fn judge_frame(row: &AcceptCase<'_>, frame: &Frame, metadata: &Metadata, counts:
     }
 }
 
-/// Faults are planted in the programs, and [`check_accept_table`] must notice nearly every wrong
-/// constant. Otherwise its frames would prove nothing.
+/// One constant of each program is changed, and generated frames must reveal nearly every change.
+/// Otherwise the frames of [`check_accept_table`] would prove nothing.
 #[test]
 fn generated_frames_reveal_planted_faults() {
     let Some(tcpdump) = tcpdump::find_tcpdump("generated_frames_reveal_planted_faults") else {

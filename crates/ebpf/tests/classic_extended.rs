@@ -1,8 +1,9 @@
 //! Tests that classic programs make the same decisions after translation to eBPF. The programs are
 //! those of libpcap's test suite, ours for the same expressions, those for this project's
-//! expressions, and random ones, at every hook. The interpreter judges them on captured, steered,
-//! truncated and nonlinear frames, and on frames with a tag in their metadata. `tests/kernel` has
-//! the same tests with the kernel as judge. `SEED=` repeats a run, and `ROUNDS=` extends it.
+//! expressions, and random ones, at every hook except cgroups. The interpreter judges them on
+//! captured, steered, truncated and nonlinear frames, and on frames with a tag in their metadata.
+//! `tests/kernel` has the same tests with the kernel as judge. `SEED=` repeats a run, and `ROUNDS=`
+//! extends it.
 
 #![expect(clippy::print_stdout, reason = "a test that reports its counts")]
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -29,7 +30,8 @@ fn env_number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
-/// Judges a program at every target, and reports the targets for which it is unfit.
+/// Judges a program at every target. Panics if the program is unfit for a target, or if the judges
+/// disagree.
 fn judge_program(
     name: &str,
     program: &ClassicProgram,

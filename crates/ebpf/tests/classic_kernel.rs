@@ -128,9 +128,9 @@ impl<'p> FilterPair<'p> {
     }
 }
 
-/// Checks the rules of the kernel's `bpf_check_classic`: the length, no backward jump, and scratch
-/// words written before they are read. Like the kernel, assumes that code after a return runs after
-/// the return.
+/// Asserts the rules of the kernel's `bpf_check_classic`: the length, no backward jump, and scratch
+/// words written before they are read. Like the kernel, treats the instruction after a return as a
+/// successor of the return.
 fn check_classic(filter: &ClassicProgram) {
     let instructions = filter.instructions();
     assert!(!filter.has_loop() && instructions.len() <= INSTRUCTIONS_MAX);

@@ -1,6 +1,6 @@
-//! The exam of the test twins. Plain Rust and the interpreter judge them at every hook, on frames
-//! truncated to every length, nonlinear, and with a tag in the metadata. Mutation tests check that
-//! the exam itself finds faults.
+//! The exam of the test twins. Plain Rust and the interpreter judge them at every hook except
+//! cgroups, on frames truncated to every length, nonlinear, and with a tag in the metadata.
+//! Mutation tests check that the exam itself finds faults.
 
 mod pieces;
 

@@ -100,7 +100,7 @@ link_types! {
     DSA_TAG_DSA = 284, "Ethernet with a DSA switch tag";
 }
 
-/// Maximum number that libpcap assigns to a link type whose header it does not parse.
+/// Maximum number that libpcap assigns to a link type (`DLT_HIGH_MATCHING_MAX`).
 pub(super) const MATCHING_MAX: u32 = 304;
 
 impl LinkType {

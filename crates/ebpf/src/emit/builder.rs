@@ -38,10 +38,11 @@ pub(super) struct Builder {
     /// contents.
     pub(super) held: [Option<Depth>; 6],
     stubs: Vec<Stub>,
-    /// For each position variable, its maximum distance from the frame's first byte, and how many
-    /// edits had been made when it was set.
+    /// For each position variable, its maximum distance from the frame's first byte, and the
+    /// `epoch` in which it was set.
     pub(super) at_reach: Vec<(u32, u16)>,
-    /// Number of edits of the frame so far.
+    /// Number of times that computed positions have become invalid: by an edit of the frame, a
+    /// reset of the verifier's state, or a new part.
     pub(super) epoch: u16,
     /// True if r9 may no longer hold the region of a tap.
     pub(super) region_lost: bool,

@@ -4,8 +4,8 @@
 use super::ring_layout::{DELIVERIES_MAX, TALLIES_MAX, offset};
 
 /// The layout of the rings of a tap for one request. Each processor has a region of memory, and the
-/// layout of this region determines all fields except `record_max` and `cpus`, which the caller
-/// chooses.
+/// layout of this region determines all fields except `cpus`, `record_max`, `wake` and `sent`,
+/// which the caller chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tap {
     /// Number of processors that have a region.
@@ -336,7 +336,7 @@ impl Redirect {
 /// The final action of a counting program on each frame.
 #[derive(Clone, Debug)]
 pub(super) enum FrameEnd {
-    /// Copies the frame for its deliveries and passes it.
+    /// Copies the frame for its deliveries, and passes it unless the body withholds it.
     Tap(FusedTap),
     /// Redirects or drops the frame.
     Redirect(Redirect),

@@ -11,8 +11,9 @@
 //! At tc, programs edit through helpers, which unclone a shared head, handle fragments, and know
 //! whether a checksum has been filled in. At XDP, they edit in place or, where computed packet
 //! pointers are not allowed, through a helper, and cannot know whether a checksum has been filled
-//! in. A block whose edit fails is unsure. Because [`Scope::make_writable`] covers the entire range
-//! that a twin will edit, a twin fails before its first edit.
+//! in. A block whose edit fails is unsure. At tc, [`Scope::make_writable`] covers the entire range
+//! that a twin will edit, so that a twin fails before its first edit. At XDP, every edit checks its
+//! own bounds.
 
 use super::builder::Builder;
 use super::handle::{
@@ -139,7 +140,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     // ---- edits
 
-    /// Makes the frame writable up to `end`. If that fails, the block is unsure.
+    /// Makes the frame writable up to `end` at tc. If that fails, the block is unsure. At XDP,
+    /// frames are always writable.
     pub fn make_writable(&mut self, end: FrameOffset<'s>) {
         if !self.may_edit() {
             return;
@@ -339,8 +341,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.call_or_unsure(if at_tc { Helper::SkbStoreBytes } else { Helper::XdpStoreBytes });
     }
 
-    /// Writes bytes in place. [`Scope::make_writable`] has checked the bounds, but they are checked
-    /// again because the verifier has forgotten the result.
+    /// Writes bytes in place at XDP, after a bounds check. If the check fails, the block is unsure.
     fn write_in_place(
         &mut self,
         to: FrameOffset<'s>,

@@ -1,8 +1,8 @@
 //! Programs that count: the prologue and the final action on each frame.
 //!
 //! Input: a body that counts and delivers frames. Output: a [`Program`] that locates the per-CPU
-//! scratch memory, runs the body, and performs the final action: a tap passes the frame, and a
-//! redirecting program redirects or drops the frame. (CONTRACT 2, 29)
+//! scratch memory, runs the body, and performs the final action: a tap passes the frame unless the
+//! body withholds it, and a redirecting program redirects or drops the frame. (CONTRACT 2, 29)
 
 use super::builder::Builder;
 use super::config::FrameEnd;

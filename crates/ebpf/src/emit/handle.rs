@@ -52,7 +52,7 @@ pub struct FramePos<'s> {
     pub(super) off: u16,
     /// Upper bound of the distance in bytes from the first byte of the frame.
     pub(super) reach: u32,
-    /// Number of frame edits before the position was computed.
+    /// `epoch` of the builder when the position was computed.
     pub(super) epoch: u16,
     /// Hint: the usual offset in bytes of the base from the first byte of the frame.
     pub(super) usual: Option<u16>,
@@ -110,7 +110,7 @@ impl<'s, const N: usize> From<Window<'s, N>> for DynWindow<'s> {
 pub(super) enum Bytes<'s> {
     /// In the frame itself.
     Packet(FramePos<'s>),
-    /// In a copy on the stack that begins in this slot and was made after this number of edits.
+    /// In a copy on the stack that begins in this slot and was made in this `epoch` of the builder.
     Copy(Depth, u16),
 }
 
@@ -129,7 +129,7 @@ pub struct Var<'s>(pub(super) Num<'s>);
 #[derive(Clone, Copy, Debug)]
 pub struct FramePosVar<'s> {
     pub(super) slot: Depth,
-    /// Index in the builder's table of maximum distances and edit counts.
+    /// Index in `at_reach` of the builder.
     pub(super) reach: usize,
     pub(super) brand: Brand<'s>,
 }

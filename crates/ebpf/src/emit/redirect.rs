@@ -141,7 +141,7 @@ impl Builder {
 
     /// Emits the final action of a redirecting program: redirects the frame to the interface that
     /// the body named, else to the socket of its queue if the body delivered the frame, else drops
-    /// it. A failed redirect is counted as a failed delivery.
+    /// it. A failed redirect to the socket is counted as a failed delivery.
     pub(super) fn emit_redirect_end(&mut self, redirect: &Redirect, deliveries: &[Delivery]) {
         let (drop, failed) = (self.asm.label(), self.asm.label());
         self.restore_region();

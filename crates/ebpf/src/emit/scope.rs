@@ -118,8 +118,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     // ---- bounds checks and loads
 
-    /// Continues only if `N` bytes follow `at`, and returns the proof. Other blocks leave through
-    /// `miss`.
+    /// Continues only if `N` bytes follow `at`, and returns the proof. Shorter blocks leave through
+    /// `miss`. If the bytes are present but not directly readable, the block is unsure.
     pub fn need<const N: usize>(&mut self, at: FramePos<'s>, miss: Exit<'s>) -> Window<'s, N> {
         const { assert!(0 < N && N <= 512, "a window has 1 to 512 bytes") }
         let length = u16::try_from(N).unwrap_or(u16::MAX);
@@ -322,7 +322,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.store_new(R0)
     }
 
-    /// Loads metadata of the frame. Tag fields are 0 at hooks where the tag is inline.
+    /// Loads metadata of the frame. Tag fields are 0 at hooks where no tag is stored outside the
+    /// frame.
     pub fn load_metadata(&mut self, meta: Meta) -> Num<'s> {
         if !self.may_have_stored_tag() && meta != Meta::Length {
             return self.constant(0);

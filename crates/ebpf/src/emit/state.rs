@@ -256,6 +256,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 
     /// Continues only if the comparison of 64-bit numbers holds; otherwise leaves through `miss`.
+    /// Refuses [`Cmp::Any`].
     pub fn only_wide(&mut self, left: Wide<'s>, cmp: Cmp, right: Wide<'s>, miss: Exit<'s>) {
         self.fetch_wide(left, R0);
         self.fetch_wide(right, R1);

@@ -1,9 +1,9 @@
 //! Taps: programs that count frames and copy them to user space through rings.
 //!
 //! Input: the layout of the rings, and a body that counts and delivers frames. Output: a
-//! [`Program`] that passes every frame. A delivered frame is copied once per owner, after all other
-//! work, into the ring of this owner and processor. Each consumer gets a pointer to the copy. [SL
-//! §5.3, §6.2; CONTRACT 21, 29]
+//! [`Program`] that passes every frame that the body does not withhold. A delivered frame is copied
+//! once per owner, after all other work, into the ring of this owner and processor. Each consumer
+//! gets a pointer to the copy. [SL §5.3, §6.2; CONTRACT 21, 29]
 //!
 //! Rings and doorbells are maps of the caller, numbered after the program's own. Each processor has
 //! a region ([`offset`]) in each map and is the only writer of that region, so stores need no

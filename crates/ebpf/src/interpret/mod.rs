@@ -9,8 +9,8 @@
 //! cannot be read before they are written. It is weaker than the verifier in one respect: pointers
 //! are plain numbers, so any number that equals an address can be used as a pointer. Tail calls
 //! enter the continuations of a program. Not supported: BPF-to-BPF calls, maps other than
-//! one-element arrays, writes to the context, and packet writes other than those of `emit` (direct
-//! at XDP, through helpers at tc).
+//! one-element arrays, writes to the context other than the answer at a cgroup, and packet writes
+//! other than those of `emit` (direct at XDP, through helpers at tc).
 
 mod alu;
 mod helper;
@@ -82,7 +82,7 @@ pub struct Machine {
     pub now_ns: u64,
     /// Processor number that `get_smp_processor_id` returns.
     pub cpu: u32,
-    /// True to make pulling and linearizing fail for lack of memory.
+    /// True to make `skb_pull_data` fail for lack of memory.
     pub lacks_memory: bool,
     /// Maximum number of instructions that a run executes.
     pub budget: u32,

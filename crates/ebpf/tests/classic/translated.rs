@@ -12,7 +12,7 @@ use ebpf::{FilterSpan, Hook};
 use super::frames::{Frame, Random, random_frame, steer_frame, truncate_randomly};
 use super::programs::insert_tags;
 
-/// Every hook, with packet pointers and without them.
+/// Every hook except cgroups, with packet pointers and without them.
 pub(crate) const TARGETS: [Target; 5] = [
     Target { hook: Hook::Tc, hardened: false, redirects: false, single: false },
     Target { hook: Hook::Xdp, hardened: false, redirects: false, single: false },

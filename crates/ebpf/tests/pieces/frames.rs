@@ -71,9 +71,8 @@ pub fn all_frames() -> Vec<Vec<u8>> {
     frames
 }
 
-/// Returns frames with extension headers that reach beyond byte 256. In the first frame the first
-/// header crosses this byte, in the second frame the second header, and in each later frame the
-/// next header.
+/// Returns frames with extension headers that reach beyond byte 256. In the four frames, this byte
+/// is in the first, second and fourth extension header, and in the UDP datagram.
 pub fn deep_frames() -> Vec<Vec<u8>> {
     let lengths: [&[u8]; 4] = [&[30, 0], &[10, 14, 0], &[6, 6, 10, 0], &[5, 5, 5, 5]];
     let frames = lengths.iter().map(|lengths| {

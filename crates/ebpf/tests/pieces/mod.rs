@@ -51,7 +51,8 @@ impl Step {
     }
 }
 
-/// Chains of a single twin, so that each twin shows its class, and longer chains.
+/// Chains of which each twin is the last in one, so that its class is the result, and longer
+/// chains.
 pub const CHAINS: &[&[Step]] = &[
     &[Step::Eth],
     &[Step::Eth, Step::Vlan],
@@ -63,7 +64,7 @@ pub const CHAINS: &[&[Step]] = &[
     &[Step::Eth, Step::Vlan, Step::Ip, Step::Dport],
 ];
 
-/// Every hook, with packet pointers and without them.
+/// Every hook except cgroups, with packet pointers and without them.
 pub const TARGETS: [Target; 5] = [
     Target { hook: Hook::Tc, hardened: false, redirects: false, single: false },
     Target { hook: Hook::Xdp, hardened: false, redirects: false, single: false },

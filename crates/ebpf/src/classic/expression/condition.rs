@@ -68,7 +68,7 @@ impl Condition {
         }
     }
 
-    /// Returns the condition if `holds` is true, else its negation.
+    /// Returns the condition if `wanted` is true, else its negation.
     pub(super) fn negate_unless(self, wanted: bool) -> Self {
         if wanted { self } else { self.not() }
     }

@@ -5,8 +5,8 @@
 //! tokens, `parse` builds the syntax tree, `generate` turns it into a condition for the link type,
 //! `blocks` builds and optimizes a control-flow graph, and `emit` writes instructions.
 //!
-//! Words and link types of Solaris ATM, MTP and PF log, and DECnet addresses, which libpcap
-//! compiles, are errors of kind [`ErrorKind::Unsupported`].
+//! The keywords of Solaris ATM, MTP, PF log and DECnet, and the link types of Solaris ATM and PF
+//! log, which libpcap compiles, are errors of kind [`ErrorKind::Unsupported`].
 //!
 //! This compiler deviates from libpcap in a few points. Address families of loopback headers
 //! default to those of every BSD in both byte orders, because a file may come from another machine.

@@ -59,8 +59,8 @@ fn name_lookups(q: Qualifiers, name: &str) -> Vec<(NameQuery, &str)> {
         None | Some(TypeQualifier::Host) => vec![(NameQuery::Host, name)],
         Some(TypeQualifier::Port) => vec![(NameQuery::Port, name)],
         Some(TypeQualifier::PortRange) => {
-            let numeric = |word: &&str| !word.starts_with(|c: char| c.is_ascii_digit());
-            name.split('-').filter(numeric).map(|word| (NameQuery::Port, word)).collect()
+            let is_name = |word: &&str| !word.starts_with(|c: char| c.is_ascii_digit());
+            name.split('-').filter(is_name).map(|word| (NameQuery::Port, word)).collect()
         }
         Some(TypeQualifier::Gateway) => vec![(NameQuery::Ethernet, name), (NameQuery::Host, name)],
         Some(TypeQualifier::Protocol | TypeQualifier::ProtocolChain)

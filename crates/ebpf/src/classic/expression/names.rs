@@ -1,9 +1,8 @@
-//! Vocabulary of the language: keywords, named numbers, and tables of well-known protocols and
-//! ports.
+//! Vocabulary of the language: keywords, named numbers, and the names in 802.11, LLC, link-layer
+//! and ISO tests.
 //!
-//! Input: a word. Output: its meaning. Keywords follow pcap-filter(7). The services are a common
-//! subset of IANA's, with the transports of Debian's services file, so that a word means the same
-//! ports as in tcpdump. A resolver may know additional names.
+//! Input: a word. Output: its meaning. Keywords follow pcap-filter(7). The names of services and IP
+//! protocols are in `resolve`.
 
 use super::ast::{DirQualifier, Encapsulation, Protocol, TypeQualifier};
 use super::token::Keyword;

@@ -64,7 +64,7 @@ fn find_service(name: &str) -> Option<(u16, Transports)> {
 }
 
 fn find_protocol(name: &str) -> Option<u8> {
-    PROTOCOL_KEYWORDS
+    IP_PROTOCOLS
         .iter()
         .find(|(known, _)| known.eq_ignore_ascii_case(name))
         .map(|(_, number)| *number)
@@ -72,7 +72,8 @@ fn find_protocol(name: &str) -> Option<u8> {
 
 use Transports::{Both, Tcp, Udp};
 
-/// Services by their names at IANA and common aliases.
+/// Services by their names at IANA and common aliases, a subset of IANA's, with the transports of
+/// Debian's services file, so that a word means the same ports as in tcpdump.
 const SERVICES: &[(&str, u16, Transports)] = &[
     ("tcpmux", 1, Tcp),
     ("echo", 7, Both),
@@ -170,7 +171,7 @@ const SERVICES: &[(&str, u16, Transports)] = &[
 ];
 
 /// IP protocols by their names at IANA.
-const PROTOCOL_KEYWORDS: &[(&str, u8)] = &[
+const IP_PROTOCOLS: &[(&str, u8)] = &[
     ("ip", 0),
     ("hopopt", 0),
     ("icmp", 1),

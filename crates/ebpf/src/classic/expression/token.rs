@@ -96,7 +96,7 @@ pub(super) enum Symbol {
 }
 
 impl Symbol {
-    /// Returns true if the symbol can only be a part of a value.
+    /// Returns true for operators and relations, which can only follow or precede a value.
     pub(super) fn continues_value(self) -> bool {
         !matches!(
             self,

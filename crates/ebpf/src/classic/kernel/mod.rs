@@ -126,8 +126,8 @@ fn check_copyable(program: &ClassicProgram) -> Result<(), SocketFilterError> {
     ancillary.map_or(Ok(()), |at| Err(SocketFilterError::Ancillary { at }))
 }
 
-/// Emits a branch that rejects frames of the other direction. Other frames continue at `types`, or
-/// at `type_in_a` with the device type in A.
+/// Emits a branch that rejects the frames that `direction` excludes. The other frames continue at
+/// `types`, or at `type_in_a` with the device type in A.
 fn branch_on_direction(
     writer: &mut CodeWriter,
     direction: Direction,

@@ -16,7 +16,7 @@ pub(super) const TAG_START: u32 = 12;
 pub(super) enum InsnFate {
     /// The instruction is never executed for tagged frames.
     Unreachable,
-    /// The instruction is copied without change.
+    /// The instruction may be executed for tagged frames.
     Unchanged,
     /// The instruction is a comparison whose result is known.
     Decided(bool),

@@ -98,8 +98,7 @@ impl Builder {
         (map_slots(answer, slot_after), top)
     }
 
-    /// Releases every slot except those of the answer. Inside an arm, releases only slots that were
-    /// allocated in the arm.
+    /// Releases every slot except those of the answer. Releases nothing inside an arm.
     pub(in crate::emit) fn release_unused_slots(&mut self, answer: Answer<'_>) -> Answer<'static> {
         let floor = if self.depth == 0 { self.floor } else { self.top };
         let (moved, top) = self.move_slots(floor, answer);

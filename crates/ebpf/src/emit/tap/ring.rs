@@ -26,10 +26,10 @@ const RECORD_TIME: i16 = -32;
 const RECORD_POSITION: i16 = -40;
 /// Stack slot that holds the position after the record while the record is written.
 const RECORD_END: i16 = -48;
-/// Stack slot that holds the captured length while the record is written.
-const CAPTURED_LENGTH: i16 = -56;
-/// Stack slot that holds the address of the ring's records while a record is written.
-const RECORDS_ADDRESS: i16 = -64;
+/// Stack slot that holds the frame length while the record is written.
+const FRAME_LENGTH: i16 = -56;
+/// Stack slot that holds the address of the region with the record while the record is written.
+const REGION_ADDRESS: i16 = -64;
 /// BPF_RB_FORCE_WAKEUP: always wake the consumer. Without this flag, the kernel wakes it only if it
 /// had drained all records.
 const FORCE_WAKEUP: i32 = 2;
@@ -138,7 +138,7 @@ impl Builder {
         }
         let records = if owner.map == 0 { R9 } else { R3 };
         if owner.map != 0 {
-            self.asm.push(Insn::load(Size::DW, R3, R10, RECORDS_ADDRESS));
+            self.asm.push(Insn::load(Size::DW, R3, R10, REGION_ADDRESS));
         }
         self.asm.push(Insn::load(Size::DW, R1, R10, RECORD_END));
         self.asm.push(Insn::store(Size::DW, records, offset::COMMITTED, R1));
@@ -214,7 +214,7 @@ impl Builder {
         let (fits, known) = (self.asm.label(), self.asm.label());
         let asm = &mut self.asm;
         asm.push(Insn::load(Size::W, R8, R6, skb::LEN));
-        asm.push(Insn::store(Size::DW, R10, CAPTURED_LENGTH, R8));
+        asm.push(Insn::store(Size::DW, R10, FRAME_LENGTH, R8));
         asm.jump_if(Cond::Le, R8, owner.record_max.cast_signed(), fits);
         asm.push(Insn::mov(R8, owner.record_max.cast_signed()));
         asm.bind(fits);
@@ -230,7 +230,7 @@ impl Builder {
         let region = self.region_of(owner.map, owner.stride, R7);
         let asm = &mut self.asm;
         if owner.map != 0 {
-            asm.push(Insn::store(Size::DW, R10, RECORDS_ADDRESS, R7));
+            asm.push(Insn::store(Size::DW, R10, REGION_ADDRESS, R7));
         }
         asm.push(Insn::load(Size::DW, R1, region, offset::RESERVED));
         asm.push(Insn::store(Size::DW, R10, RECORD_POSITION, R1));
@@ -254,7 +254,7 @@ impl Builder {
         let asm = &mut self.asm;
         asm.push(Insn::store(Size::DW, R7, record::STAMP, -1));
         for (size, from, to) in
-            [(Size::W, CAPTURED_LENGTH, record::LENGTH), (Size::DW, RECORD_TIME, record::TIME)]
+            [(Size::W, FRAME_LENGTH, record::LENGTH), (Size::DW, RECORD_TIME, record::TIME)]
         {
             asm.push(Insn::load(Size::DW, R1, R10, from));
             asm.push(Insn::store(size, R7, to, R1));

@@ -3,7 +3,7 @@
 //!
 //! Values are computed in A, pending values are kept in the lowest scratch words, and constants
 //! fold. A value in a protocol's header is loaded only after a test that the frame carries the
-//! protocol.
+//! protocol. As in libpcap, this test is missing for the right operand of an arithmetic operator.
 
 use super::super::ast::{Arithmetic, Protocol};
 use super::super::condition::{

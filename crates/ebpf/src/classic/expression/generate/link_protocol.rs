@@ -54,7 +54,7 @@ pub(super) const ESIS: u32 = 0x82;
 pub(super) const ISIS: u32 = 0x83;
 
 impl Generator<'_> {
-    /// Tests that the frame carries `protocol`.
+    /// Tests that the frame carries `protocol`. As in libpcap, any Juniper frame passes.
     pub(super) fn test_link_protocol(&mut self, protocol: u32) -> Generated<Condition> {
         if self.mpls_depth > 0 {
             return self.test_protocol_after_mpls(protocol);
@@ -284,8 +284,8 @@ impl Generator<'_> {
         self.test_equal(HeaderBase::Header.half(2), 0x0300 | nlpid)
     }
 
-    /// Returns the condition under which the preceding header allows the current one; `None` if it
-    /// always does.
+    /// Returns the condition that the current tunnel carries a frame with a link header; `None`
+    /// outside tunnels.
     pub(super) fn preceding_header_condition(&mut self) -> Generated<Option<Condition>> {
         self.is_in_tunnel.then(|| self.test_inner_header()).transpose()
     }

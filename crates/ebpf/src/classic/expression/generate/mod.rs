@@ -35,7 +35,8 @@ use load::HeaderBase;
 
 type Generated<T> = Result<T, ExpressionError>;
 
-/// Maximum number of tests in a condition. A condition with more tests cannot fit into a program.
+/// Maximum number of tests in a condition: twice the maximum number of instructions, because
+/// optimization may drop tests.
 const CONDITION_TESTS_MAX: usize = 2 * super::super::program::INSTRUCTIONS_MAX;
 
 /// Scratch word for the offset of the outermost header, if it varies.
@@ -120,8 +121,8 @@ struct Generator<'a> {
     nl_nosnap: u32,
     mpls_depth: u32,
     vlan_depth: u32,
-    /// True if the current header is in a tunnel whose payload may be a frame of a type other than
-    /// Ethernet.
+    /// True if the current header is the link header inside a Geneve or VXLAN tunnel. Geneve may
+    /// carry a packet without a link header.
     is_in_tunnel: bool,
     header_used: bool,
     payload_used: bool,

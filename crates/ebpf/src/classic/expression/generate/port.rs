@@ -83,7 +83,8 @@ impl Generator<'_> {
         }
     }
 
-    /// Returns the transports that both the qualifiers and the service allow.
+    /// Returns the transport that both the qualifiers and the service allow; `None` if they allow
+    /// every transport.
     fn common_transports(
         &self,
         wanted: Option<Protocol>,

@@ -14,7 +14,8 @@ const fn load_absolute(size: u16, at: u32) -> PseudoInsn {
 }
 
 impl Generator<'_> {
-    /// Prepends the prologue that computes the offsets to the condition.
+    /// Returns the condition with the prologue, which computes the offsets, before it. For PPI, a
+    /// test that the frame is an 802.11 frame precedes both.
     pub(super) fn prepend_prologue(mut self, condition: Condition) -> Condition {
         if condition == Condition::Never {
             return condition;

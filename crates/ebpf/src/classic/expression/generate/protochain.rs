@@ -1,10 +1,10 @@
 //! Generator for `protochain`, which tests with a loop for a protocol anywhere in the chain of
 //! headers.
 //!
-//! In the loop, A holds the protocol number of the next header, and X its offset. As in libpcap,
-//! the step over an authentication header counts from the network header, not from the previous
-//! header. This is correct only if the authentication header is the first one, which is nearly
-//! always so.
+//! In the loop, A holds the protocol number of the next header, and X its offset. As in libpcap, X
+//! after an authentication header is the length of this header alone, without the offset at which
+//! it begins. The protocol number that the authentication header contains is still compared, but
+//! later headers are not found.
 
 use super::super::ast::Protocol;
 use super::super::condition::{

@@ -126,8 +126,8 @@ impl Generator<'_> {
         }
     }
 
-    /// Tests for `[protocol] proto number`, that is, for a protocol number in the header of
-    /// `protocol`.
+    /// Tests for `[within] proto number`, that is, for a protocol number in the header of `within`,
+    /// or of IPv4 or IPv6 if `within` is `None`.
     pub(super) fn test_protocol_number(
         &mut self,
         within: Option<Protocol>,

@@ -90,8 +90,8 @@ impl Generator<'_> {
         Ok(found.and(self.enter_tunnel(&inner, lines)))
     }
 
-    /// Tests for a tunnel by its UDP port. Afterwards A holds the offset of the UDP header from the
-    /// network header.
+    /// Tests for a tunnel by its UDP port. Afterwards A holds the offset of the UDP header, less
+    /// the constant part of the offset of the network header.
     fn test_tunnel(
         &mut self,
         port: u16,

@@ -129,8 +129,8 @@ impl Generator<'_> {
         })
     }
 
-    /// Tests the address at `offset_of` in management frames and in data frames without `bit`.
-    /// Tests other data frames with `otherwise`.
+    /// Tests the address at `place` in management frames and in data frames without `bit`. Tests
+    /// other data frames with `otherwise`.
     fn test_wlan_end(
         &mut self,
         ask: &dyn Fn(&mut Self, u32) -> Generated<Condition>,

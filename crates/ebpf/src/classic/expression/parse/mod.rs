@@ -19,8 +19,8 @@ use super::token::{Keyword, Lexeme, Symbol, Token};
 
 /// Maximum nesting depth of parentheses and negations.
 pub(super) const NESTING_MAX: usize = 200;
-/// Maximum number of alternations of `and` and `or` without parentheses, each of which adds a level
-/// to the tree.
+/// Maximum number of `and` and `or` nodes in the tree. A run of one of these words takes one node,
+/// and each change to the other adds a level.
 const ALTERNATIONS_MAX: usize = 500;
 
 type Parsed<T> = Result<T, ExpressionError>;
@@ -56,7 +56,7 @@ struct Parser<'a> {
     closing: &'a [Option<usize>],
     at: usize,
     depth: usize,
-    /// Number of alternations of `and` and `or` so far.
+    /// Number of `and` and `or` nodes so far.
     alternations: usize,
     /// Number of operators so far in the current relation.
     operators: usize,

@@ -32,8 +32,8 @@ impl Parser<'_> {
         Ok((Tree::Leaf(primitive, self.span_from(start)), None))
     }
 
-    /// Parses `[protocol] [direction] [type]` if an identifier follows. Otherwise consumes nothing
-    /// and returns `None`.
+    /// Parses `[protocol] [direction] [type]`. Consumes nothing and returns `None` if there is
+    /// neither a direction nor a type.
     fn parse_qualifiers(&mut self) -> Parsed<Option<Qualifiers>> {
         let start = self.at;
         let protocol = match self.peek() {
