@@ -163,7 +163,8 @@ impl<'d, 't> LabelReader<'d, 't> {
     }
 
     /// Returns the classes that enter a composite: the classes of the arc or, over a plain pipe,
-    /// the union of the classes that the operands select.
+    /// the union of the classes that the operands of `++` or `+*` select. Reports operands that
+    /// select none of the classes of the arc.
     fn entering_classes(
         &mut self,
         classes: Option<ClassSet>,

@@ -334,7 +334,7 @@ impl<'t> Draft<'t> {
     }
 
     /// Returns the existing edge between two marked nodes, if the request repeats an arc only to
-    /// continue from the second node.
+    /// continue from the second node. Warns of the repetition.
     fn repeated_edge(
         &mut self,
         from: NodeId,

@@ -296,7 +296,7 @@ pub(super) fn check_untrusted(draft: &mut Draft<'_>, used: &[Option<Use>]) {
     }
 }
 
-/// Returns the span of a filter's name.
+/// Returns the span of a filter's name, or `otherwise` for a node that is not a filter.
 pub(super) fn name_span(uses: &[&FilterTerm], otherwise: Span) -> Span {
     uses.first().map_or(otherwise, |node| node.name.span)
 }

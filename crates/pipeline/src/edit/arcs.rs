@@ -317,7 +317,9 @@ fn end_open_outputs(
 ///
 /// # Errors
 ///
-/// Fails if the node is a source, or if a node in the subtree has another parent.
+/// Fails if the text has syntax errors, if the node does not exist or is a source, if nothing is
+/// below its class, or if a node in the subtree has a mark, because such a node may have another
+/// parent.
 pub fn subtree(text: &str, node: &str) -> Result<Subtree, InvalidEdit> {
     let mut request = parse_tree(text, "the running request")?;
     let output = NodeOutput::parse(node);

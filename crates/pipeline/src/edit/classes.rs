@@ -89,8 +89,8 @@ pub(super) fn move_class(
     attach(request, parent, Branch { label, term, span: NEW_SPAN })
 }
 
-/// Removes everything below a class, except nodes that other arcs lead to. Without `all`, fails if
-/// there is more than a placeholder.
+/// Removes everything below a class, except nodes that other arcs lead to. Fails if nothing or only
+/// a placeholder is there, and without `all` in every other case.
 pub(super) fn remove_class(
     request: &mut Request,
     output: &NodeOutput,

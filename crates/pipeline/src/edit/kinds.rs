@@ -149,7 +149,7 @@ pub struct EditResult {
     pub text: String,
     /// The filters of the new text, each with its span in the old text, or `None` for a new filter.
     pub filters: Vec<(Span, Option<Span>)>,
-    /// The filter of the new text that is restarted with its old state.
+    /// The filter of the new text that is restarted with its old state, or `None` if none is.
     pub upgraded: Option<Span>,
 }
 

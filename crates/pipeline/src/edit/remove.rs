@@ -100,8 +100,9 @@ fn shared_part(survivors: &[String], term: Term) -> Option<Term> {
     }
 }
 
-/// Attaches a node and the stages after it to another use of the node. If there is no other use, or
-/// if several nodes have common stages after them, adds a new pipeline.
+/// Attaches a node and the stages after it to another use of the node, which also gets its
+/// arguments and its pin. Adds a new pipeline if there is no other use, if stages already follow
+/// that use, or if several nodes have common stages after them.
 pub(super) fn put_back(request: &mut Request, tail: Term) {
     let mut stages = into_stages(tail);
     let rest = stages.split_off(1);
@@ -154,7 +155,7 @@ pub(super) fn put_back(request: &mut Request, tail: Term) {
     }
 }
 
-/// Returns the node of the graph of the text whose first use is at this span.
+/// Returns the node whose first use is at this span of the text from which the graph was made.
 pub(super) fn node_at(graph: &Graph, at: Span) -> Option<NodeId> {
     let found = graph.ids().find(|(_, node)| node.span == at);
     found.map(|(id, _)| id)

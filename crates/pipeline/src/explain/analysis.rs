@@ -205,7 +205,8 @@ impl EdgeMeasurement {
     }
 }
 
-/// Describes the ratio of two values; empty if it is below a factor of two.
+/// Describes the ratio of two values; empty if it is below a factor of two, or if a value is not
+/// positive.
 fn describe_deviation(measured: f64, expected: f64) -> String {
     match () {
         () if expected <= 0.0 || measured <= 0.0 => String::new(),

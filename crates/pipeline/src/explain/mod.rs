@@ -144,7 +144,7 @@ fn write_replicas(out: &mut String, plan: &Plan, names: &[String]) {
     }
 }
 
-/// Formats a table of the spaces, each with the reason why it cannot run the node.
+/// Formats a table with one row: a node that no space can run, with the reason of each space.
 #[must_use]
 pub fn format_unplaceable(graph: &Graph, refused: &Unplaceable) -> String {
     let all = unique_names(graph);

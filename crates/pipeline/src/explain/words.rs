@@ -224,7 +224,7 @@ pub(super) fn describe_program(program: &Program, plan: &Plan) -> String {
 
 /// Returns the name of a sink that writes the frames of a program directly from the memory that the
 /// program writes to. Returns `None` if the frames are copied first, because another node of the
-/// thread may read their bytes.
+/// thread may read their bytes, and if they are redirected to a socket.
 fn written_in_place(program: &Program, plan: &Plan) -> Option<String> {
     let mut written = None;
     for (edge, leaves) in plan.graph.edges.iter().enumerate() {

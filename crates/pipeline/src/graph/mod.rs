@@ -70,7 +70,7 @@ pub struct Node {
     pub step: Step,
     /// The span in the text; for a marked node, the span of its first use.
     pub span: Span,
-    /// The composite that contains this node.
+    /// The composite that contains this node, or `None` if it is not an operand.
     pub inside: Option<NodeId>,
     /// The forms that can arrive.
     pub input_forms: Vec<Form>,

@@ -284,8 +284,8 @@ fn is_class_character(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | ',')
 }
 
-/// Returns true for characters that look like an ASCII character, as in text copied from a web
-/// page.
+/// Returns true for hidden characters, white space, and characters that look like an ASCII
+/// character, as in text copied from a web page.
 pub(super) fn is_lookalike(c: char) -> bool {
     is_hidden(c) || c.is_whitespace() || is_typographic(c)
 }

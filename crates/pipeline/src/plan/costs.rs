@@ -81,7 +81,7 @@ pub struct FilterCost {
     pub byte: f64,
 }
 
-/// The measured fraction of a filter's output that takes an arc.
+/// The measured fraction of a filter's input that takes an arc.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ArcShare {
     /// The filter with arguments, in the syntax of a request.

@@ -38,7 +38,8 @@ impl Plan {
     }
 
     /// Returns the filters that a change in the measured shares could move between the kernel and a
-    /// thread. Returns none if the request determines the placement, or if all shares are known.
+    /// thread. Returns none if the request determines the placement, if the plan has replicas, or
+    /// if all shares are known.
     ///
     /// A connected component qualifies only if one kernel program observes frames for it. Then the
     /// source keeps its space, and no two programs must be exchanged at the same time.
@@ -70,7 +71,8 @@ impl Plan {
     }
 
     /// Returns the unpinned sinks that write files in the same thread as a source. The path gives
-    /// such a sink a thread of its own as soon as a write delays the reader.
+    /// such a sink a thread of its own as soon as a write delays the reader. Returns none with
+    /// `--no-adapt`, or if the plan has replicas.
     #[must_use]
     pub fn sinks_with_readers(&self) -> Vec<NodeId> {
         if self.graph.options.flag("no-adapt") || !self.replicas.is_empty() {

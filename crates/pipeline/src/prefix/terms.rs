@@ -12,8 +12,9 @@ pub const PREFIX_OPTION: &str = "prefix";
 /// or run a private copy.
 pub const PREFIX_VALUES: &[&str] = &["auto", "shared", "private"];
 
-/// The source that reads a shared prefix, and the sink that offers it.
+/// The source that reads a shared prefix.
 pub const SHARED_SOURCE: &str = "shared";
+/// The sink that offers a shared prefix.
 pub(crate) const SHARE_SINK: &str = "share";
 
 /// A reason why the beginning of a request cannot be shared.

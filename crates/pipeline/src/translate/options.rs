@@ -81,7 +81,7 @@ pub(super) fn translate_options(words: &[&str]) -> Option<Translation> {
 }
 
 /// Parses an option with an adjacent value, if any: `-i`, `-ieth0`, `-nni`. Returns `None` for an
-/// unknown option and `Some(None)` for options without equivalent.
+/// unknown option and `Some(None)` for options without a value.
 fn parse_option(word: &str) -> Option<Option<(OptionEquivalent, Option<&str>)>> {
     let (key, value) = word.split_once('=').map_or((word, None), |(k, v)| (k, Some(v)));
     if let Some((_, equivalent)) = TCPDUMP_OPTIONS.iter().find(|(known, _)| *known == key) {

@@ -271,7 +271,8 @@ impl Parser<'_> {
         self.report(self.span(), what, "what is inside is not read");
     }
 
-    /// Skips an unmatched `)`; returns false if there is none.
+    /// Skips an unmatched `)`, and reports it unless its parenthesis was open at a `;`. Returns
+    /// false if there is none.
     fn skip_unmatched(&mut self) -> bool {
         let found = self.open == 0 && matches!(self.kind(), TokenKind::Close);
         if found {

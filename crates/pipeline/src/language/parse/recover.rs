@@ -66,7 +66,7 @@ impl Parser<'_> {
         text.ends_with(',') || (label.classes == Classes::All && !text.ends_with("all"))
     }
 
-    /// Reports a run of labels without filters as one error: `rx |tcp |http` means three filters.
+    /// Returns one error for a run of labels without filters: `rx |tcp |http` means three filters.
     fn labels_without_filter_error(&mut self, span: Span, first: Label) -> Diagnostic {
         let mut run = vec![first];
         let mut end = self.at;

@@ -12,7 +12,8 @@
 //! thread merges.
 //!
 //! - A stateless chain gets whole batches, by load.
-//! - A chain with sessions gets batches by session, both directions together ([`Sharing`]).
+//! - A chain with sessions gets batches by session, both directions together
+//!   ([`Replicas::sharing`](super::Replicas::sharing)).
 //! - Any other chain has no replicas.
 
 mod chain;
