@@ -49,7 +49,8 @@ pub(crate) fn ci(root: &Path, arguments: &[String]) -> Outcome {
 }
 
 /// Checks licenses, bans, sources and advisories of the dependencies. Downloads the list of
-/// advisories; if the download fails, adds the check of advisories to `skipped`.
+/// advisories. Adds a line to `skipped` if cargo-deny is not installed or the download fails, which
+/// is a failure if `strict` is true.
 fn check_dependencies(root: &Path, strict: bool, skipped: &mut Vec<&str>) -> bool {
     if !cargo::has_subcommand(root, "deny") {
         skipped.push("deny: `cargo deny` is not here; `cargo install --locked cargo-deny`");

@@ -1,4 +1,4 @@
-//! The verbs that run tests (`test`, `model`, `fuzz`, `netns`, `mutants`), and `bench`.
+//! The verbs that run tests (`test`, `model`, `miri`, `fuzz`, `netns`, `mutants`), and `bench`.
 
 use crate::outcome::Outcome;
 use crate::{cargo, examples, skips};
@@ -226,8 +226,8 @@ fn model_command(root: &Path) -> Command {
     command
 }
 
-/// Tests that pass random and malformed bytes to all parsers: packages, each with arguments of
-/// cargo.
+/// Tests that pass random and malformed bytes to all parsers: packages, each with the names of its
+/// test programs.
 const FUZZ_TESTS: &[(&str, &[&str])] = &[
     ("streamline-wire", &["captures", "dissect"]),
     ("streamline-ebpf", &["classic_fuzz"]),

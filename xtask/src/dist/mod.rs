@@ -4,6 +4,7 @@
 //! streamline_VERSION-1_ARCH.deb         program, daemon, manual, completions
 //! libstreamline_VERSION-1_ARCH.deb      library for C and Python programs
 //! libstreamline-dev_VERSION-1_ARCH.deb  what C compilers need
+//! streamline-page_VERSION-1_ARCH.deb    live page
 //! streamline-VERSION-ARCH-linux-gnu.tar.gz    the same for other distributions, below /usr/local
 //! streamline-VERSION-ARCH-linux-static.tar.gz the program alone, which needs no C library
 //! streamline-VERSION.cdx.json           components with licences and checksums (CycloneDX)

@@ -25,7 +25,8 @@ const CHANGING_VARIABLES: [&str; 5] = [
 #[derive(Clone, Debug)]
 pub(super) struct Release {
     pub(super) version: String,
-    /// First digits of the commit, with `-dirty` if the working tree has changes.
+    /// First digits of the commit, with `-dirty` if the working tree has changes, and
+    /// `-unoptimized` for a quick build.
     pub(super) commit: String,
     /// Time of the commit in seconds since 1970.
     pub(super) epoch: String,

@@ -7,14 +7,15 @@
 //!                       which `streamline sh` and `streamline exec` load before programs
 //! PREFIX/include        streamline.h
 //! PREFIX/share          man pages, completions of bash, zsh and fish
-//! PREFIX/share/streamline   examples, an example policy, the manifest of the installed files
+//! PREFIX/share/streamline   examples, Python module, licences, dashboard for Grafana, and the
+//!                           manifest of the installed files
 //! ```
 //!
 //! PREFIX is `/usr/local` for root and `~/.local` for other users. With the prefix `/usr` or
-//! `/usr/local` the systemd units of the daemon are installed too. `DESTDIR` is prepended to the
-//! paths of written files, but not to paths in their contents. Each file is written under a
-//! temporary name and then renamed, so that running programs keep the old file. Files of an earlier
-//! installation that are no longer installed are removed.
+//! `/usr/local` the systemd files and an example policy of the daemon are installed too. `DESTDIR`
+//! is prepended to the paths of written files, but not to paths in their contents. Each file is
+//! written under a temporary name and then renamed, so that running programs keep the old file.
+//! Files of an earlier installation that are no longer installed are removed.
 
 pub(crate) mod file_list;
 mod manifest;

@@ -63,7 +63,7 @@ fn removal_deletes_all_installed_files_and_no_others() {
 }
 
 #[test]
-fn prefix_is_parsed_in_both_forms_and_must_be_absolute() {
+fn prefix_is_parsed_in_both_forms_and_made_absolute() {
     let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
     for line in ["--prefix /opt/own --bench", "--prefix=/opt/own --bench"] {
         let line = words(line);

@@ -4,8 +4,8 @@
 //! programs that the verb builds: the test program of `tests/kernel`, and `streamline`. Output: a
 //! table of the features that were loaded, ran, or fell back to another implementation (CONTRACT
 //! 29). A kernel boots with all programs in its initial ramdisk, runs them and powers off; the
-//! kernel and network of this machine are not affected. If a program or package is missing, the
-//! verb names it and runs nothing.
+//! kernel and network of this machine are not affected. If a program of this machine is missing,
+//! the verb names it and runs nothing; a kernel without a package is skipped.
 //!
 //! Emulation is in software (no KVM), one kernel at a time, and takes about two minutes for each.
 

@@ -52,7 +52,8 @@ fn check_paths(tree: &Tree, file: &File, number: usize, line: &str, found: &mut 
 }
 
 /// Returns true if a text in backticks is a path: it begins with a directory of the root or of
-/// `crates`, or ends in an extension that the tree uses. Patterns and placeholders are not paths.
+/// `crates`, or ends in an extension that the tree uses. A name without a directory must also begin
+/// with a capital (`README.md`). Patterns and placeholders are not paths.
 fn is_path(tree: &Tree, span: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-/{},".contains(c);
     if !span.chars().all(plain) || span.starts_with(['.', '/']) && !span.starts_with(".c") {

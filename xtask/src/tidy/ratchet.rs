@@ -181,7 +181,7 @@ pub(super) fn report(tree: &Tree, occurrences: &[Occurrence]) -> String {
     text
 }
 
-/// Returns the occurrences of a rule whose keys begin with `key`, one per line.
+/// Returns the occurrences of a rule whose keys or paths begin with `key`, one per line.
 pub(super) fn list(occurrences: &[Occurrence], rule: &str, key: &str) -> String {
     let mut text = String::new();
     for place in occurrences {

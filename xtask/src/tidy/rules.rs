@@ -36,7 +36,8 @@ pub(super) struct WorkspaceCrate {
     pub(super) unsafe_code: UnsafePolicy,
 }
 
-/// Layer of the entry points. No crate of the product depends on an entry point.
+/// Layer of the entry points. A crate of the product depends on an entry point only if its row in
+/// [`CRATES`] names it.
 pub(super) const ENTRY_POINTS: u8 = 4;
 /// Layer of the crates that are not part of the product.
 pub(super) const OUTSIDE_PRODUCT: u8 = 5;

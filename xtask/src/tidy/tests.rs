@@ -20,8 +20,8 @@ impl Drop for PlantedTree {
 }
 
 impl PlantedTree {
-    /// Creates a clean tree: the crates `abi`, `endpoint`, `buffer`, `filter`, `engine` and `cli`,
-    /// each with a root.
+    /// Creates a clean tree: the crates `abi`, `endpoint`, `buffer`, `filter`, `engine`, `web` and
+    /// `cli`, each with a root.
     pub(crate) fn clean() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);

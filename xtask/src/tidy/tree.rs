@@ -90,8 +90,8 @@ impl Tree {
         })
     }
 
-    /// Returns the directories of all crates, with a trailing slash, and their names. The name of a
-    /// crate that is a separate workspace is its path.
+    /// Returns the directories of all crates, with a trailing slash, and their names as in
+    /// [`Tree::manifests`]. Includes crates that are separate workspaces.
     pub(crate) fn crates(&self) -> Vec<(String, String)> {
         let manifests = self.files.iter().filter_map(|file| {
             let folder = file.path.strip_suffix("/Cargo.toml")?;

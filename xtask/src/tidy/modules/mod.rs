@@ -24,7 +24,7 @@ struct Module {
     file: usize,
     parent: Option<usize>,
     children: HashMap<String, usize>,
-    /// The items that the module defines, with their lines.
+    /// The items that the module defines, each with the index of its file.
     items: HashMap<String, usize>,
     /// Names that `use` imports, each with the path of the imported item.
     imports: HashMap<String, Vec<String>>,
