@@ -234,6 +234,29 @@ fn b4_trees_are_removed_leaf_by_leaf_each_filter_once() {
 }
 
 #[test]
+fn b3_filters_of_frames_are_refused_below_a_stream_without_frames() {
+    let Some(web) = Edited::new("generate rate=1000 | (udp | count) + (tcp | http |get count)")
+    else {
+        return;
+    };
+    web.make("notes").unwrap();
+    for name in ["dport", "tcp", "ip", "bpf:udp"] {
+        assert_eq!(web.make(&format!("notes/{name}")), Err(EINVAL), "{name}");
+        let (error, filter) = (web.error(), name.split(':').next().unwrap());
+        assert!(error.contains(&format!("`{filter}` needs ")), "{error}");
+        assert!(error.contains("form=frame"), "{error}");
+    }
+    assert_eq!(web.rename("web/generate/udp", "notes/udp"), Err(EINVAL));
+    assert!(web.error().contains("`udp` needs frames"), "{}", web.error());
+    assert_eq!(web.mounted.text("notes/request"), "stream | discard\n");
+    // What reads bytes stands there, and a source of frames takes filters of frames.
+    web.rename("web/generate/tcp/http/get", "notes/get").unwrap();
+    assert_eq!(web.mounted.text("notes/request"), "stream | http |get count\n");
+    web.make("stream:form=frame").unwrap();
+    web.make("stream:form=frame/dport").unwrap();
+}
+
+#[test]
 fn b5_symbolic_link_is_a_further_parent() {
     let line = "generate rate=1000 | (udp | dport |9 count) + (sample 2 | inspect)";
     let Some(web) = Edited::new(line) else { return };

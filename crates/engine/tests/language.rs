@@ -8,6 +8,7 @@
 use engine::build::{Settings, build};
 use engine::registry::MachineRegistry;
 use engine::run::{Outcome, StopConditions, run};
+use pipeline::Registry as _;
 use pipeline::plan::{Machine, plan};
 
 /// Runs a request that must end without a failure.
@@ -157,4 +158,55 @@ fn o5_spaces_are_activated_from_the_sinks_to_the_sources() {
     let first = inputs.iter().position(|step| step == "Nothing thread3");
     let last = inputs.iter().rposition(|step| !step.starts_with("Nothing "));
     assert!(last < first, "nothing that may fail comes behind the first: {inputs:#?}");
+}
+
+/// Returns the messages of the checks on a request, one in each line.
+fn mistakes(text: &str) -> String {
+    let (_, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
+    pipeline::render(text, &mistakes, false)
+}
+
+#[test]
+fn b3_filters_of_frames_are_refused_behind_streams_without_frames() {
+    use filter::{FilterKind, Form};
+    let mut refused = 0;
+    for name in MachineRegistry::Local.names() {
+        let entry = MachineRegistry::Local.find(name).unwrap();
+        let bare_forms = [Form::Bytes, Form::Stream].map(|form| entry.input_forms.has(form));
+        if entry.kind == FilterKind::Source || !entry.input_forms.has(Form::Frame) {
+            continue;
+        }
+        // A filter of frames that accepts streams reads the headers around them.
+        if bare_forms == [false, true] {
+            let said = mistakes(&format!("stream | {name}"));
+            assert!(said.contains(&format!("`{name}` needs frames")), "{name}: {said}");
+            refused += 1;
+        }
+        let said = mistakes(&format!("stream form=frame | {name}"));
+        assert!(!said.contains("needs frames"), "{name}: {said}");
+    }
+    assert!(refused >= 9, "{refused}");
+    for (text, what, hint) in [
+        ("stream | dport |80 count", "`stream` gives is a stream that no frame", "form=frame"),
+        ("stream | sample 3 | tls | tcp", "`tls` gives is a stream that no frame", "form=frame"),
+        ("stream | http |get pcap x", "`http` gives is a message that no frame", "form=frame"),
+        ("stream | (dport +* http) | count", "what comes is a stream that no", "form=frame"),
+        ("stream + rx lo | udp | count", "is a stream that no frame carried", "form=frame"),
+        ("stream form=bytes | dport | count", "`stream` gives is bytes", "form=frame"),
+        ("buffer x link=stream | udp | count", "is a stream that no frame", "link=ethernet"),
+    ] {
+        let said = mistakes(text);
+        assert!(said.contains(what) && said.contains(hint), "{text}: {said}");
+    }
+    for text in [
+        "stream | http |get count",
+        "stream | dns | count",
+        "stream | tls | count",
+        "stream form=frame | tcp | dport |80 http |get pcap x",
+        "rx lo | tcp | dport |80 http |get pcap x",
+        "stream form=frame + rx lo | dport | count",
+        "buffer x link=raw | udp | count",
+    ] {
+        assert_eq!(mistakes(text), "", "{text}");
+    }
 }

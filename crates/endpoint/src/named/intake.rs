@@ -43,6 +43,7 @@ writer).
 The name belongs to this process and its network namespace, and is removed with it.",
     example: "buffer txport_53 |all tx lo",
     effect: Some(effect),
+    frameless: Some("write `link=ethernet` or `link=raw` if its blocks are frames or packets"),
     state: StateFacts::NONE.with_worker_rule(|_| {
         WorkerRule::Differs(
             "a name belongs to one process, which reads it",

@@ -25,6 +25,7 @@ source. The path runs until it is stopped.
 `frame` for captures, `record` for lines, `bytes` for blocks as they are written.",
     example: "stream | http |get count",
     effect: Some(effect),
+    frameless: Some("write `stream form=frame`, which takes captures"),
     state: StateFacts::NONE.with_worker_rule(|_| {
         WorkerRule::Differs("programs write to one process", WorkerRule::DEFAULT_HINT)
     }),

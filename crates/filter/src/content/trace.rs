@@ -32,7 +32,8 @@ type` than that of the first frame of the session.",
         Form::Segment,
         Form::Stream,
         Form::Message,
-    ]),
+    ])
+    .inside_frames(),
     output_form: OutputForm::Form(Form::Bytes),
     reads: ReadDepth::All,
     parameters: &[Parameter::table_size(

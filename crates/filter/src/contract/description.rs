@@ -70,6 +70,9 @@ pub struct Description {
     pub input_forms: Forms,
     /// Form of the output, unless `effect` returns another.
     pub output_form: OutputForm,
+    /// For a source whose streams or messages are in no frames: how to write it so that it emits
+    /// frames. `None` for all others.
+    pub frameless: Option<&'static str>,
     /// The part of a frame that the filter reads, unless `effect` returns another.
     pub reads: ReadDepth,
     /// Returns the kind, the output form and the read depth for the given arguments. `None` if
@@ -187,6 +190,7 @@ impl Description {
         kind: FilterKind::Inspection,
         input_forms: Forms::ANY,
         output_form: OutputForm::Same,
+        frameless: None,
         reads: ReadDepth::All,
         effect: None,
         needs: InputNeeds::NONE,

@@ -124,7 +124,11 @@ impl Forms {
     /// Every form.
     pub const ANY: Self = Self(0x7f);
     /// Forms whose blocks are inside a frame, with headers that can be read through the marks.
-    pub const FRAMED: Self = Self::of(&[Form::Frame, Form::Packet, Form::Segment, Form::Stream]);
+    pub const FRAMED: Self =
+        Self::of(&[Form::Frame, Form::Packet, Form::Segment, Form::Stream]).inside_frames();
+
+    /// The bit of [`Forms::inside_frames`], beside one bit for each form.
+    const INSIDE_FRAMES: u8 = 1 << 7;
 
     /// Creates the set of these forms.
     #[must_use]
@@ -136,6 +140,19 @@ impl Forms {
             i += 1;
         }
         Self(bits)
+    }
+
+    /// Returns the same forms, restricted to blocks inside a frame. A filter that reads headers, or
+    /// a sink that writes frames, cannot use streams and messages that no frame carried.
+    #[must_use]
+    pub const fn inside_frames(self) -> Self {
+        Self(self.0 | Self::INSIDE_FRAMES)
+    }
+
+    /// Returns true if the set is restricted to blocks inside a frame.
+    #[must_use]
+    pub const fn are_inside_frames(self) -> bool {
+        self.0 & Self::INSIDE_FRAMES != 0
     }
 
     /// Returns true if `form` is in the set.

@@ -64,28 +64,57 @@ pub(super) fn infer_forms(
     StreamForms { input_forms: input_forms.collect(), before: flow.before }
 }
 
-/// A bit set of forms.
+/// A bit set of forms: the lower half for blocks inside frames, and for forms that never are; the
+/// upper half for streams and messages that no frame carried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct FormSet(u8);
+struct FormSet(u16);
 
 impl FormSet {
     const EMPTY: Self = Self(0);
+    const FRAMELESS_SHIFT: u32 = 8;
 
     fn from_predicate(wanted: impl Fn(Form) -> bool) -> Self {
         Self(
             Form::ALL
                 .into_iter()
                 .enumerate()
-                .fold(0, |bits, (bit, form)| bits | u8::from(wanted(form)) << bit),
+                .fold(0, |bits, (bit, form)| bits | u16::from(wanted(form)) << bit),
         )
     }
 
+    /// Returns the blocks that a filter with these input forms accepts.
     fn from_forms(forms: Forms) -> Self {
-        Self::from_predicate(|form| forms.has(form))
+        let inside = Self::from_predicate(|form| forms.has(form));
+        match forms.are_inside_frames() {
+            true => inside,
+            false => inside.union(inside.without_frames()),
+        }
+    }
+
+    fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Returns the same forms, with streams and messages that no frame carried.
+    fn without_frames(self) -> Self {
+        let either = Self::from_predicate(|form| matches!(form, Form::Stream | Form::Message));
+        let all = self.0 | self.0 >> Self::FRAMELESS_SHIFT;
+        Self(all & 0xff & !either.0 | (all & either.0) << Self::FRAMELESS_SHIFT)
+    }
+
+    /// Returns the forms of blocks that may be inside frames.
+    fn inside_frames(self) -> Self {
+        Self(self.0 & 0xff)
+    }
+
+    /// Returns true if streams or messages that no frame carried are in the set.
+    fn has_frameless(self) -> bool {
+        self.0 >> Self::FRAMELESS_SHIFT != 0
     }
 
     fn to_forms(self) -> Vec<Form> {
-        let member = |(bit, form): (usize, Form)| (self.0 >> bit & 1 == 1).then_some(form);
+        let all = self.0 | self.0 >> Self::FRAMELESS_SHIFT;
+        let member = |(bit, form): (usize, Form)| (all >> bit & 1 == 1).then_some(form);
         Form::ALL.into_iter().enumerate().filter_map(member).collect()
     }
 }
@@ -111,8 +140,7 @@ impl FormFlow<'_> {
             let emitted = self.output_forms(draft, NodeId(node));
             for to in &successors[node] {
                 let before = self.input_forms[to.0];
-                let after =
-                    before.zip(emitted).map(|(before, emitted)| FormSet(before.0 | emitted.0));
+                let after = before.zip(emitted).map(|(before, emitted)| before.union(emitted));
                 if after != before {
                     self.input_forms[to.0] = after;
                     open.push(to.0);
@@ -143,7 +171,7 @@ impl FormFlow<'_> {
     ) -> Option<FormSet> {
         let (entry, set) = (draft.nodes[id.0].entry?, input_forms?);
         let takes = FormSet::from_forms(entry.input_forms);
-        let rejected = FormSet(set.0 & !takes.0).to_forms();
+        let rejected = FormSet(set.0 & !takes.0).inside_frames().to_forms();
         let reads = self.used[id.0].as_ref().is_some_and(|used| used.effect().kind.is_read_only());
         let Some(first) = rejected.first().filter(|_| reads) else { return input_forms };
         let Some(name) = self.shortest_chain(*first, takes) else { return input_forms };
@@ -170,20 +198,33 @@ impl FormFlow<'_> {
         let node = &draft.nodes[to.0];
         let (Some(entry), Some(gives)) = (node.entry, gives) else { return };
         let takes = FormSet::from_forms(entry.input_forms);
-        let rejected = FormSet(gives.0 & !takes.0).to_forms();
-        let Some(first) = rejected.first().filter(|_| entry.kind != FilterKind::Source) else {
+        if entry.kind == FilterKind::Source {
             return;
-        };
-        let wanted: Vec<String> = takes.to_forms().into_iter().map(with_article).collect();
-        let what = format!("`{}` needs {}", entry.name, wanted.join(" or "));
-        let why = format!("{giver} is {}", with_article(*first));
-        let between =
-            self.example_chain(*first, entry).or_else(|| self.shortest_chain(*first, takes));
-        let hint = between.map(|between| format!("put `{between}` before it")).unwrap_or_default();
+        }
         let place = match &node.step {
             DraftStep::Filter(uses) => uses.first().map_or(node.span, |node| node.name.span),
             _ => node.span,
         };
+        let source_hint =
+            || entry.input_forms.has(Form::Frame).then(|| frames_hint(draft, to)).flatten();
+        let rejected = FormSet(gives.0 & !takes.0).to_forms();
+        let Some(first) = rejected.iter().copied().find(|form| !entry.input_forms.has(*form))
+        else {
+            mistakes.extend(rejected.first().map(|form| {
+                let why = format!("{giver} is {} that no frame carried", with_article(*form));
+                let what = format!("`{}` needs frames", entry.name);
+                Diagnostic::error(place, what).why(why).hint(source_hint().unwrap_or_default())
+            }));
+            return;
+        };
+        let wanted: Vec<String> = takes.to_forms().into_iter().map(with_article).collect();
+        let what = format!("`{}` needs {}", entry.name, wanted.join(" or "));
+        let why = format!("{giver} is {}", with_article(first));
+        let between =
+            || self.example_chain(first, entry).or_else(|| self.shortest_chain(first, takes));
+        let hint = source_hint().map(str::to_owned);
+        let hint = hint.or_else(|| between().map(|chain| format!("put `{chain}` before it")));
+        let hint = hint.unwrap_or_default();
         mistakes.push(Diagnostic::error(place, what).why(why).hint(hint));
     }
 
@@ -254,7 +295,17 @@ impl FormFlow<'_> {
 fn filter_output(used: &Use, input_forms: Option<FormSet>) -> Option<FormSet> {
     let effect = used.effect();
     match effect.output_form {
-        OutputForm::Form(form) => Some(FormSet::from_predicate(|given| given == form)),
+        OutputForm::Form(form) => {
+            let inside = FormSet::from_predicate(|given| given == form);
+            let outside = inside.without_frames();
+            let only = |set: FormSet, wanted: bool| if wanted { set } else { FormSet::EMPTY };
+            Some(match (effect.kind, input_forms) {
+                (FilterKind::Source, _) if used.description.frameless.is_some() => outside,
+                (FilterKind::Source, _) | (_, None) => inside,
+                (_, Some(input)) => only(inside, input.inside_frames() != FormSet::EMPTY)
+                    .union(only(outside, input.has_frameless())),
+            })
+        }
         OutputForm::Nothing => Some(FormSet::EMPTY),
         // `check` reports input that the filter does not accept.
         OutputForm::Same if effect.kind == FilterKind::Source => None,
@@ -269,6 +320,24 @@ fn filter_output(used: &Use, input_forms: Option<FormSet>) -> Option<FormSet> {
             }
         }
     }
+}
+
+/// Returns how to write a source upstream of a node so that its blocks are in frames, or `None` if
+/// no source upstream can be written without frames.
+fn frames_hint(draft: &Draft<'_>, at: NodeId) -> Option<&'static str> {
+    let at = draft.nodes[at.0].inside.unwrap_or(at);
+    let (mut open, mut seen) = (vec![at], vec![at]);
+    while let Some(node) = open.pop() {
+        let hint = draft.nodes[node.0].entry.and_then(|entry| entry.frameless);
+        if hint.is_some() {
+            return hint;
+        }
+        let givers = draft.edges.iter().filter(|edge| edge.to == node).map(|edge| edge.from);
+        let new: Vec<NodeId> = givers.filter(|from| !seen.contains(from)).collect();
+        seen.extend(&new);
+        open.extend(new);
+    }
+    None
 }
 
 /// Describes the output of a node, as the subject of a reason.

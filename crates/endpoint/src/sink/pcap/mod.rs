@@ -72,7 +72,8 @@ is all frames with the same addresses, ports and protocol, including frames with
 /// Forms whose blocks are part of frames. Messages are included, because most of their blocks are
 /// part of frames.
 const FRAMED_FORMS: Forms =
-    Forms::of(&[Form::Frame, Form::Packet, Form::Segment, Form::Stream, Form::Message]);
+    Forms::of(&[Form::Frame, Form::Packet, Form::Segment, Form::Stream, Form::Message])
+        .inside_frames();
 
 /// The catalog entry of `pcap`.
 pub const ENTRY: SinkEntry = SinkEntry::new(&PCAP, open)
