@@ -243,6 +243,8 @@ fn b7_capture_that_is_written_gives_frames_and_damage_a_reason() {
     damaged.write_all(b"this is no capture").unwrap();
     wait_until("it is refused", || damaged.write_all(b"more").is_err());
     assert!(mounted.text(".error").contains("capture"), "{}", mounted.text(".error"));
+    let lost = mounted.path("web/buffer:web/stats/dropped/unreadable");
+    wait_until("the loss is counted", || fs::read_to_string(&lost).is_ok_and(|it| it != "0\n"));
     assert_refused(&mounted, "web/buffer:web/all", "write a capture to all.pcap");
     assert_refused(&mounted, "web/buffer:web/tcp/http/all", "no description");
     assert_refused(&mounted, "web/buffer:web/all.jsonl", "");

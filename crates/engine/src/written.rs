@@ -51,7 +51,7 @@ impl Live {
             return Err(TapError::Closed(why.to_owned()));
         };
         let (outside, inside) = written::pair().map_err(TapError::Machine)?;
-        let writer = Box::new(WrittenBlocks::new(inside, form, class));
+        let writer = WrittenBlocks::new(inside, form, class);
         let attached = self.execute(space, limit, move |space| space.attach_writer(number, writer));
         match attached.map_err(TapError::NotTaken)? {
             Ok(()) => Ok(outside),

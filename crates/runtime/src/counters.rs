@@ -289,17 +289,18 @@ fn node_entry(node: &Node, number: usize, imported: &[ImportCounters]) -> NodeEn
             .find(|imported| imported.node == number)
             .map_or_else(Amount::default, |imported| imported.taken),
     };
-    let mut dropped = Vec::new();
-    let mut add = |why: DropReason, amount: Amount| {
-        if amount.blocks > 0 {
-            dropped.push((why, amount));
-        }
+    let mut dropped: Vec<(DropReason, Amount)> = Vec::new();
+    let mut add = |why: DropReason, amount: Amount| match dropped.iter_mut().find(|d| d.0 == why) {
+        Some((_, sum)) => *sum += amount,
+        None if amount.blocks > 0 => dropped.push((why, amount)),
+        None => {}
     };
     for (i, amount) in counts.dropped.iter().enumerate() {
         add(node.reasons.get(i).copied().unwrap_or("unnamed").into(), *amount);
     }
     add(DropReason::Evicted, counts.evicted);
     add(DropReason::NoRoom, counts.no_room);
+    node.writers.iter().flat_map(|port| port.lost()).for_each(|(why, amount)| add(why, amount));
     add(DropReason::Failed, node.flow.failed);
     add(DropReason::BeyondCount, node.flow.beyond_count);
     let (mut sunk, mut ring) = (node.flow.sunk, None);

@@ -2,7 +2,7 @@
 //! node.
 
 use super::{DATA, END, PACKET_MAX};
-use crate::{Failure, Intake, Source, SourceCounters, SourceStatus};
+use crate::{DropReason, Failure, Intake, Source, SourceCounters, SourceStatus};
 use abi::{BLOCK_MAX, Class, Entry, Flags, Marks, RichPointer};
 use filter::{Amount, Form, Time};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -82,7 +82,12 @@ pub struct WrittenBlocks {
     /// its blocks.
     open: Vec<Flags>,
     given: Amount,
+    /// Received bytes that have not become blocks, by reason; a block per packet.
+    lost: Vec<(DropReason, Amount)>,
 }
+
+/// Reason for the loss of the bytes from a mistake of the writer on.
+const UNREADABLE: DropReason = DropReason::Named("unreadable");
 
 /// Outcome of [`WrittenBlocks::emit`].
 enum Emitted {
@@ -113,6 +118,35 @@ impl WrittenBlocks {
             ended: None,
             open,
             given: Amount::default(),
+            lost: Vec::new(),
+        }
+    }
+
+    /// Returns the received bytes that have not become blocks, by reason.
+    #[must_use]
+    pub fn lost(&self) -> &[(DropReason, Amount)] {
+        &self.lost
+    }
+
+    /// Drops all bytes that have not become blocks, including those that wait in the socket, and
+    /// counts them as lost for this reason. If there are any, the session ends as broken.
+    pub fn discard(&mut self, why: DropReason) {
+        let mut lost = Amount::default();
+        let mut rest = self.waiting.len() - self.emitted;
+        loop {
+            if rest > 0 {
+                lost.add(u32::try_from(rest).unwrap_or(u32::MAX));
+            }
+            self.waiting.clear();
+            self.emitted = 0;
+            if self.ended.is_some() || !self.receive() {
+                break;
+            }
+            rest = self.waiting.len();
+        }
+        if lost.blocks > 0 {
+            self.lost.push((why, lost));
+            self.ended = Some(Flags::END_MASK);
         }
     }
 
@@ -270,9 +304,8 @@ impl Source for WrittenBlocks {
         // A mistake of the writer ends the writer, and not the path.
         self.produce_blocks(intake).or_else(|why| {
             self.refuse_more(&why);
+            self.discard(UNREADABLE);
             (self.ended, self.form) = (Some(Flags::END_MASK), WrittenForm::Blocks);
-            self.waiting.clear();
-            self.emitted = 0;
             Ok(SourceStatus::End)
         })
     }

@@ -5,6 +5,7 @@ use super::node::Operator;
 use super::{ImportCounters, Input, Space, SpaceResults};
 use crate::failure::PathFailure;
 use crate::ring::Import;
+use endpoint::DropReason;
 use filter::Time;
 
 impl Space {
@@ -34,6 +35,10 @@ impl Space {
 
     pub(super) fn end_node(&mut self, at: NodeId) {
         let node = &mut self.graph.nodes[at];
+        if let Some(port) = &mut node.writers {
+            // Only a path that has failed ends before it has read what its writers have sent.
+            port.discard(DropReason::Failed);
+        }
         match &mut node.operator {
             Operator::Sink(part) => {
                 match part.sink.finish() {

@@ -23,6 +23,7 @@ use std::sync::Mutex;
 mod edits;
 mod operands;
 mod signals;
+mod writers;
 
 /// A source of the numbers from 0 up, as blocks of four bytes.
 struct Numbers {

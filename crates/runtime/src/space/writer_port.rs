@@ -1,15 +1,18 @@
 //! The writers outside the path that belong to one node.
 
-use endpoint::Source;
+use endpoint::written::WrittenBlocks;
+use endpoint::{DropReason, Source as _};
 use filter::Amount;
 use std::fmt;
 
 /// The writers at the output of one node.
 #[derive(Default)]
 pub struct WriterPort {
-    pub(super) writers: Vec<Box<dyn Source>>,
+    pub(super) writers: Vec<WrittenBlocks>,
     /// Blocks of the writers that have ended.
     ended: Amount,
+    /// Losses of the writers that have ended, by reason.
+    lost: Vec<(DropReason, Amount)>,
 }
 
 impl fmt::Debug for WriterPort {
@@ -19,16 +22,36 @@ impl fmt::Debug for WriterPort {
 }
 
 impl WriterPort {
-    /// Returns the blocks of all writers so far.
+    /// Returns the blocks of all writers so far, with those that were lost.
     pub(super) fn written(&self) -> Amount {
         let given = self.writers.iter().map(|writer| writer.counters().given);
-        given.fold(self.ended, |sum, given| sum + given)
+        let lost = self.lost().map(|(_, amount)| amount);
+        given.chain(lost).fold(self.ended, |sum, amount| sum + amount)
+    }
+
+    /// Returns what was accepted from writers and has not left the node, by reason. A reason may
+    /// occur several times.
+    pub fn lost(&self) -> impl Iterator<Item = (DropReason, Amount)> {
+        let open = self.writers.iter().flat_map(|writer| writer.lost());
+        self.lost.iter().chain(open).copied()
+    }
+
+    /// Counts all bytes that still wait as lost, for this reason.
+    pub(super) fn discard(&mut self, why: DropReason) {
+        self.writers.iter_mut().for_each(|writer| writer.discard(why));
     }
 
     /// Removes a writer that has ended.
     pub(super) fn remove(&mut self, writer: usize) {
         if writer < self.writers.len() {
-            self.ended += self.writers.remove(writer).counters().given;
+            let writer = self.writers.remove(writer);
+            self.ended += writer.counters().given;
+            for (why, amount) in writer.lost() {
+                match self.lost.iter_mut().find(|(known, _)| known == why) {
+                    Some((_, sum)) => *sum += *amount,
+                    None => self.lost.push((*why, *amount)),
+                }
+            }
         }
     }
 }

@@ -9,7 +9,8 @@ use super::node::Node;
 use super::pass::{PassResult, earlier_time};
 use super::{Clock, INTAKE_GENERAL, Space};
 use crate::failure::PathFailure;
-use endpoint::{Intake, Source, SourceStatus};
+use endpoint::written::WrittenBlocks;
+use endpoint::{DropReason, Intake, Source as _, SourceStatus};
 use std::os::fd::BorrowedFd;
 
 /// The reason a space does not accept a writer.
@@ -33,7 +34,7 @@ impl Space {
     pub fn attach_writer(
         &mut self,
         number: usize,
-        writer: Box<dyn Source>,
+        writer: WrittenBlocks,
     ) -> Result<(), WriterRefusal> {
         if self.ports.events.is_journal() {
             return Err(WriterRefusal::Recorded);
@@ -83,16 +84,31 @@ impl Space {
     }
 
     /// Stops the writers of a node that will be removed, and walks all blocks that they have
-    /// written.
+    /// written. What finds no memory, because held blocks and rings use it up, is counted as lost.
     pub(super) fn end_writers(&mut self, at: NodeId) {
+        if self.graph.nodes[at].writers.is_none() {
+            return;
+        }
         self.stop_writers(at);
-        loop {
-            let mut pass = PassResult::default();
+        self.drain_writers(at);
+        // Readers of a ring may have memory to release.
+        self.flush_outputs();
+        self.drain_writers(at);
+        if self.graph.pass.failure.is_some() {
+            return;
+        }
+        if let Some(port) = &mut self.graph.nodes[at].writers {
+            port.discard(DropReason::NoRoom);
+        }
+        // The ends of the sessions need no memory.
+        self.drain_writers(at);
+    }
+
+    fn drain_writers(&mut self, at: NodeId) {
+        let mut pass = PassResult { moved: true, open: true, ..PassResult::default() };
+        while pass.open && pass.moved {
+            pass = PassResult::default();
             self.pull_writers_of(at, &mut pass);
-            // Without memory, which only blocks that filters hold can use up, nothing moves.
-            if !pass.open || !pass.moved {
-                return;
-            }
         }
     }
 
