@@ -244,8 +244,9 @@ pub fn segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, HeaderE
 }
 
 /// Returns the segment in a frame of the most common form: untagged Ethernet, IPv4 without options,
-/// not fragmented. Returns `None` for frames of other forms. This is the fast path of
-/// [`any_segment`], and returns the same result.
+/// not fragmented. Returns `None` for frames of other forms, and if the headers are invalid or not
+/// completely captured. This is the fast path of [`any_segment`]; a segment that it returns equals
+/// that of the full parse.
 #[inline]
 pub(crate) fn common_segment<'a>(block: &mut Block<'a>) -> Option<Segment<'a>> {
     const TCP_OFFSET: u32 = 34;
@@ -373,8 +374,8 @@ fn marked_transport(block: &Block<'_>) -> Option<Transport> {
     Some(Transport { protocol, offset: marks.transport.into() })
 }
 
-/// Returns the IP packet at the offset in the marks. Returns `None` if an extension header precedes
-/// its payload.
+/// Returns the IP packet at the offset in the marks. Returns `None` if the marks have no offset of
+/// a transport header, or if an extension header precedes the payload.
 #[inline]
 fn marked_packet(block: &Block<'_>) -> Option<Packet> {
     let Transport { protocol, .. } = marked_transport(block)?;

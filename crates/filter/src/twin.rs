@@ -93,7 +93,8 @@ fn version<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, cut: Exit<'s>) -> Num<'s> 
     s.get(kind)
 }
 
-/// Emits an exit to `other` unless the EtherType `kind` is that of a tag.
+/// Emits an exit to `other` unless the EtherType `kind` is that of a tag. At a hook without link
+/// headers there are no tags, and the program always exits.
 pub(crate) fn require_tag<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, other: Exit<'s>) {
     if !s.hook().has_link_header() {
         return s.leave(other);
@@ -174,7 +175,8 @@ pub(crate) fn packet<'s>(
 }
 
 /// Works like [`packet`], but parses the frame from its first byte, because the network header that
-/// previous twins have found may be a tag.
+/// previous twins have found may be a tag. Fails if a previous twin has cut off the link header and
+/// the EtherType is not known.
 pub(crate) fn reparsed_packet<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,

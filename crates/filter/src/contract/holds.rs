@@ -77,7 +77,7 @@ impl Holds {
     }
 
     /// Enables or disables the recording of fates. The engine enables it if the filter is an
-    /// operand of a section.
+    /// operand of a section, or is itself a section whose operands may hold blocks.
     pub fn set_fate_tracking(&mut self, asked: bool) {
         match asked {
             true => drop(self.fates.get_or_insert_default()),

@@ -45,7 +45,8 @@ impl Fragment {
         Self { flags: self.flags.with(flags), ..self }
     }
 
-    /// Splits a text at these offsets, and returns its fragments.
+    /// Splits a text at these offsets, and returns its fragments, with the flags of the text's
+    /// start and end.
     #[must_use]
     pub fn split_at(session: u32, text: &[u8], offsets: &[usize]) -> Vec<Self> {
         let from = std::iter::once(0).chain(offsets.iter().copied());

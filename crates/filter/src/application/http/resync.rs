@@ -57,8 +57,9 @@ impl BlockPass<'_, '_, '_> {
         self.direction().enter(Phase::BetweenMessages);
     }
 
-    /// Begins a message with the current line if the line may be a start line. Otherwise skips the
-    /// line. Returns true in the first case.
+    /// Begins a message with the current line if the line may be a start line, and returns true.
+    /// Otherwise passes bytes without a class, up to the next line at which a message may begin or
+    /// to the end of the block, and returns false.
     pub(super) fn finds_start_here(&mut self) -> bool {
         match line_begins_message(self.remaining_bytes(), self.expected_messages()) {
             Some(certain) => {

@@ -45,11 +45,12 @@ pub(super) const ANY_RESET: u8 = RESET[0] | RESET[1];
 #[repr(C)]
 pub(super) struct StreamSide {
     /// Time on the path's clock at which the current gap began. A gap exists while bytes at `next`
-    /// are missing and later bytes are held.
+    /// are missing, and later bytes are held or the end of the stream is known.
     pub(super) gap_start: u64,
     /// Sequence number of the first byte that has not been emitted.
     pub(super) next: u32,
-    /// Sequence number of the first byte of the stream.
+    /// Sequence number of the first byte of the stream or, without the flag [`BEGUN`], of the first
+    /// byte that was observed.
     pub(super) start: u32,
     /// Highest acknowledgement number sent by the other end.
     pub(super) acknowledged: u32,
@@ -248,7 +249,8 @@ impl StreamSide {
     }
 
     /// Processes an acknowledgement of all bytes before `number`, and an advertised window of
-    /// `window` bytes.
+    /// `window` bytes. Neither the acknowledged position nor the edge of the window moves back. A
+    /// number that is implausibly far from `next` is ignored.
     pub(super) fn acknowledge(&mut self, number: u32, window: u32) {
         if self.has_flags(OPEN) && distance(self.next, number).unsigned_abs() > DISTANCE_MAX {
             return;

@@ -167,8 +167,8 @@ impl StreamSide {
         }
     }
 
-    /// Emits a segment that begins at or before `next`, followed by the held segments that are then
-    /// in order.
+    /// Emits a segment that begins at or before `next`, then a hole for its bytes that were not
+    /// captured, and the held segments that are then in order.
     fn emit_next<'a>(&mut self, output: &mut SideOutput<'_, '_, 'a>, block: Block<'a>, span: Span) {
         let known = self.next.wrapping_sub(span.from);
         let block = block.narrow(known, span.to.wrapping_sub(self.next));
@@ -204,7 +204,8 @@ impl StreamSide {
         self.emit_held(output);
     }
 
-    /// Emits held segments that are now in order.
+    /// Emits held segments that are now in order, with holes for their bytes that were not
+    /// captured. Consumes held segments whose bytes have all been emitted.
     fn emit_held(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         let mut list = self.held;
         while let Some((key, block)) = output.cx.front(&list) {
@@ -234,7 +235,8 @@ impl StreamSide {
         self.held = list;
     }
 
-    /// Advances the stream to `to`: emits held data up to `to`, with holes for missing bytes.
+    /// Advances the stream to `to`, but not beyond its end: emits held data up to `to`, with holes
+    /// for missing bytes.
     pub(super) fn skip(&mut self, output: &mut SideOutput<'_, '_, '_>, to: u32) {
         let to = if self.has_flags(FIN) && is_after(to, self.fin) { self.fin } else { to };
         while is_after(to, self.next) {
@@ -244,7 +246,8 @@ impl StreamSide {
         }
     }
 
-    /// Emits a hole for the bytes from `next` to `to`.
+    /// Emits holes of at most [`BLOCK_MAX`] bytes for the bytes from `next` to `to` or, if it comes
+    /// first, to the end of the stream.
     fn emit_hole(&mut self, output: &mut SideOutput<'_, '_, '_>, to: u32) {
         let to = if self.has_flags(FIN) && is_after(to, self.fin) { self.fin } else { to };
         if !is_after(to, self.next) {
@@ -262,7 +265,8 @@ impl StreamSide {
     }
 
     /// Abandons the gap before the first held block or, if no block is held, before the end. If the
-    /// other end would not accept this block or end, drops it instead.
+    /// other end would not accept this block or end, or if the block begins after the end, drops it
+    /// instead.
     pub(super) fn abandon_gap(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         let front = output.cx.front(&self.held).map(|(key, _)| key);
         // Each call removes something, even from forged state, so that callers can repeat it until

@@ -251,8 +251,10 @@ impl Tcp {
         start_gap_timer(&mut self.gap_timeouts, waiting, connection, rules, cx.now);
     }
 
-    /// Returns true if the segment belongs to a connection in the table. If an older connection
-    /// with the same addresses and ports has expired or was superseded, ends it.
+    /// Returns true if the segment belongs to a connection in the table. First closes the
+    /// connection if its pending RST has taken effect, and reopens it if the segment disproves this
+    /// RST. If an older connection with the same addresses and ports has expired or was superseded,
+    /// ends it.
     fn is_known(&mut self, key: u64, info: &SegmentInfo, cx: &mut StreamContext<'_, '_>) -> bool {
         let (timeout, rules) = (self.timeout, self.rules);
         let Some(connection) = self.flows.find(key) else { return false };

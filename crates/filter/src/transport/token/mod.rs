@@ -139,7 +139,8 @@ impl Default for UsedNumbers {
 impl Session for UsedNumbers {}
 
 impl UsedNumbers {
-    /// Returns true if this number is new, and records it as used.
+    /// Returns true if this number is greater than every accepted number of its residue, and
+    /// records it as accepted. The number 0 is therefore never accepted.
     fn is_new(&mut self, number: u64) -> bool {
         let place = self.numbers.get_mut(number as usize % RESIDUES);
         let new = place.filter(|largest| **largest < number);
