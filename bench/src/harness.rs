@@ -49,7 +49,7 @@ pub(crate) enum Better {
 }
 
 /// Measures all candidates `rounds` times, interleaved. Returns a row for each candidate against
-/// the first, and one for each goal against its reference.
+/// the first, and one for each goal against its reference; no rows if the row is not selected.
 pub(crate) fn interleave(
     subject: (&'static str, &str, f64),
     unit: &'static str,

@@ -121,8 +121,8 @@ impl Panel<'_> {
     }
 }
 
-/// Returns the panels of each unit, in the order of the rows, with curves before bars. Rows of
-/// goals are omitted, because they repeat other rows.
+/// Returns a panel of curves for each unit, in the order of the rows, or panels of bars if there
+/// are no curves. Rows of goals are omitted, because they repeat other rows.
 fn panels(rows: &[Row]) -> Vec<Panel<'_>> {
     let of = |row: &&Row| row.goal.is_none() && row.value.is_finite();
     let rows: Vec<&Row> = rows.iter().filter(of).collect();
@@ -191,7 +191,7 @@ fn curves<'r>(rows: impl Iterator<Item = &'r Row>) -> Vec<Curve> {
     if varied { lines } else { Vec::new() }
 }
 
-/// Returns the name of a row without its variable.
+/// Returns the parts of a row's name, without the variable.
 fn name_without_variable(row: &Row) -> Vec<&str> {
     let is_varied = |part: &&str| {
         let words: Vec<&str> = part.split(' ').collect();
@@ -233,8 +233,8 @@ impl Axis {
         if self.logarithmic { self } else { Self { low: 0.0, ..self } }
     }
 
-    /// Returns the values of the labels: 1, 2 and 5 times every power of ten on a logarithmic axis,
-    /// else multiples of a step that yields a few labels.
+    /// Returns the values of the labels: on a logarithmic axis 1, 2 and 5 times every power of ten,
+    /// or only the powers if the axis is long, else multiples of a step that yields a few labels.
     fn round_values(&self) -> Vec<f64> {
         let mut values = Vec::new();
         if self.logarithmic {

@@ -65,8 +65,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     Ok(all)
 }
 
-/// Measures a request with each candidate: blocks per second, and blocks per second of processor
-/// time.
+/// Measures a request with each candidate: blocks per second, and processor time per block.
 fn measure_line(name: &str, text: &str, rounds: usize) -> Result<Vec<Row>, String> {
     let (mut rates, mut costs) = (empty_samples(), empty_samples());
     let mut sentinels = Vec::new();

@@ -22,10 +22,10 @@ impl Sentinel {
         let line = Arc::new(AtomicU64::new(0));
         let other = Arc::clone(&line);
         // Separate threads leave the measuring thread's affinity unchanged.
-        let answer_round_trips = std::thread::spawn(move || answer_round_trips(&other));
-        let measure_round_trips = std::thread::spawn(move || measure_round_trips(&line));
-        let best = measure_round_trips.join().unwrap_or(0.0);
-        if answer_round_trips.join().is_err() { 0.0 } else { best }
+        let answering = std::thread::spawn(move || answer_round_trips(&other));
+        let measuring = std::thread::spawn(move || measure_round_trips(&line));
+        let best = measuring.join().unwrap_or(0.0);
+        if answering.join().is_err() { 0.0 } else { best }
     }
 }
 

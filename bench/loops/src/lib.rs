@@ -22,8 +22,8 @@ pub fn no_byte_is_ff(block: &[u8]) -> bool {
     !block.contains(&0xff)
 }
 
-/// Calls every filter for every block, block by block, and returns the number of blocks that passed
-/// all filters.
+/// Goes over all blocks `rounds` times, and calls the filters for each block until one refuses it.
+/// Returns the number of blocks that passed all filters.
 #[inline(never)]
 #[must_use]
 pub fn count_by_indirect_calls(blocks: &[&[u8]], filters: &[Matcher], rounds: u64) -> u64 {

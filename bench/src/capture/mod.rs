@@ -55,8 +55,8 @@ const DRAINED_RINGS: [(u32, &str); 3] = [
     (1 << 20, "no reader, 1 MB"),
     (512 << 10, "no reader, 512 KB"),
 ];
-/// Number of bytes sent between two drains of the doorbell, as a multiple of the ring size. A tap
-/// whose doorbell stays undrained for longer stops copying.
+/// Number of bytes sent between two drains of the doorbell, as a multiple of the ring size: less
+/// than the number of laps (1 << [`UNREAD_LAPS`]) after which a tap stops copying.
 const RINGS_PER_DRAIN: u32 = 8;
 /// Taps in C: the ring size in bytes, a flag that is true if the tap reads the clock, and the name
 /// in rows.
@@ -156,8 +156,8 @@ impl CaptureBench<'_> {
 
     /// Returns the number of frames that fill `ring` bytes of a ring.
     fn frames_filling(&self, ring: u32) -> usize {
-        let bss_size = self.setting.length.min(self.setting.keep as usize);
-        ring as usize / (bss_size + region_offset::HEADER_SIZE as usize)
+        let captured = self.setting.length.min(self.setting.keep as usize);
+        ring as usize / (captured + region_offset::HEADER_SIZE as usize)
     }
 
     fn measure_drained(&mut self, ring: u32) -> Result<ObserverSample, String> {

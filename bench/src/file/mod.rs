@@ -53,7 +53,8 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// Returns the path of the `streamline` command, which must be in the directory of this program.
+/// Returns the path of the `streamline` command. Fails unless the command and the preloaded library
+/// are in the directory of this program.
 pub(crate) fn streamline_path() -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|why| why.to_string())?;
     for name in ["streamline", "libstreamline_sockets.so"] {

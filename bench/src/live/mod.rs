@@ -3,10 +3,10 @@
 //!
 //! A generated HTTP capture is sent at a chosen rate; sender and observer have one processor each.
 //! For each program the bench determines the highest rate without loss and then measures, in
-//! rounds, the cost per frame at that rate: the processor time of the program, and the additional
-//! time of sending, because the kernel does its part of the work in the sender's context. The
-//! number of requests found at that rate is counted too. All rings have the same size, a small
-//! fraction of the capture.
+//! rounds, the cost per frame at that rate and at the lowest rate of all programs: the processor
+//! time of the program, and the additional time of sending, because the kernel does its part of the
+//! work in the sender's context. The requests that the programs find are counted too. All rings
+//! have the same size, a small fraction of the capture.
 //!
 //! Needs root to create the network namespaces, in which all traffic stays.
 

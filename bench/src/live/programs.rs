@@ -22,17 +22,18 @@ const RING_MB: usize = 8;
 pub(super) struct LiveProgram {
     pub(super) name: &'static str,
     path: PathBuf,
-    /// Returns the arguments, given a directory for the program's files and the purpose of the run.
+    /// Function that returns the arguments, given a directory for the program's files and the
+    /// purpose of the run.
     arguments: fn(&Path, RunPurpose) -> Vec<String>,
     /// True if the program reports on standard output instead of standard error.
     reports_on_stdout: bool,
     /// The message that the program prints once it observes; empty if it prints none.
     start_message: &'static str,
-    /// Reads the number of lost frames from the program's report. Returns `None` if it reports
-    /// none.
+    /// Function that reads the number of lost frames from the program's report, or `None` if the
+    /// program does not report losses.
     lost: Option<fn(&str) -> u64>,
-    /// Counts the requests in the program's standard output and directory. Returns `None` if it
-    /// does not look for requests.
+    /// Function that counts the requests in the program's standard output and directory, or `None`
+    /// if the program does not look for requests.
     requests: Option<fn(&[u8], &Path) -> u64>,
     /// Number of requests in the complete capture as the program finds them, or `None` if the
     /// program reports losses.

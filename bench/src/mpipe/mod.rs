@@ -23,7 +23,7 @@ use pipes::{TeePipes, WrittenPipes};
 use reader::{PipeKind, PipeReader, move_to};
 use std::cell::RefCell;
 
-/// Block size in bytes.
+/// Block sizes in bytes.
 const BLOCK_SIZES: [usize; 3] = [64, 4096, 65_536];
 const CONSUMER_COUNTS: [usize; 3] = [1, 2, 4];
 /// Ring size in bytes.

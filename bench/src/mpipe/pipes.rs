@@ -67,7 +67,7 @@ struct TeeStage {
     on: OwnedFd,
 }
 
-/// Number of bytes written before they are passed on, equal to the size of a pipe.
+/// Size of a Linux pipe in bytes. At most half of it is written before it is passed on.
 const PIPE_SIZE: usize = 64 << 10;
 
 impl TeePipes {

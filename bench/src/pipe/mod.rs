@@ -105,13 +105,13 @@ fn measure_block_size(
     let mut pipe = Pipe::new(cores, block)?;
     let mut ours = StreamTransport::start_stream(cores, block, RING_SIZE)?;
     let mut long = StreamTransport::start_stream(cores, block, LARGE_RING_SIZE)?;
-    let mut start_slots = StreamTransport::start_slots(cores, block)?;
+    let mut slots = StreamTransport::start_slots(cores, block)?;
     let mut copy = MemoryCopy::new(block);
     let mut candidates = vec![
         Candidate { name: "Linux pipe", measure: Box::new(move || measure(&mut pipe)) },
         Candidate { name: "stream", measure: Box::new(move || measure(&mut ours)) },
         Candidate { name: "stream, 64 MB", measure: Box::new(move || measure(&mut long)) },
-        Candidate { name: SLOTS, measure: Box::new(move || measure(&mut start_slots)) },
+        Candidate { name: SLOTS, measure: Box::new(move || measure(&mut slots)) },
         Candidate { name: "memcpy", measure: Box::new(move || measure(&mut copy)) },
     ];
     if let Some(program) = plain {
@@ -187,7 +187,7 @@ fn next_block_count(blocks: u64, ns: u64) -> u64 {
     blocks * (MEASUREMENT_NS_MIN * 5 / 4).div_ceil(ns.max(1)).clamp(2, 64)
 }
 
-/// A function that writes a block the given number of times, and publishes each.
+/// A function that writes a block the given number of times, and publishes all copies.
 type WriteBlocks = Box<dyn FnMut(&[u8], u64) -> Result<(), buffer::Fault>>;
 
 /// Our stream, and the process that reads it.

@@ -164,8 +164,8 @@ impl CompiledRing {
 
 const PLAIN_RING_SOURCE: &str = include_str!("../../peers/ring.c");
 
-/// Compiles the plain ring, which checks nothing and wakes no reader. Goals are stated as fractions
-/// of its rate, because only the machine limits that rate.
+/// Compiles the plain ring, which checks nothing and wakes no reader, so that only the machine
+/// limits its rate.
 pub(crate) fn compile_plain_ring() -> Result<CompiledPeer, String> {
     CompiledPeer::new("ring", PLAIN_RING_SOURCE)
 }

@@ -44,8 +44,8 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// Runs a path; returns its processor time per block in ns. With a mount, its directories are
-/// listed first.
+/// Runs a path; returns its processor time per block in ns. If there is a mount, waits until the
+/// mount shows the path.
 fn measure(programs: &mut Programs, mount: Option<&std::path::PathBuf>) -> Result<f64, String> {
     let mut command = programs.command("idle");
     let request = format!("generate count={BLOCKS} | udp | dport |9 count");

@@ -28,7 +28,7 @@ const FEW_FILTERS: &str = "generate rate=1 | dport | \
 /// Goal for listing a thousand filters, in µs.
 const LISTING_MAX: f64 = 250_000.0;
 
-/// The filters after each arc of that path.
+/// The filters after each of the [`ARCS`].
 const FILTERS: &str = "sample 2 | sample 3 | sample 4 | count";
 
 const SAME: &str = "same core";

@@ -52,7 +52,7 @@ pub(super) struct Placement {
 }
 
 impl Placement {
-    /// Plans the request with every node pinned, on the given machine.
+    /// Plans a request, whose nodes may be pinned, on the given machine.
     pub(super) fn plan_pinned(text: &str, machine: &Machine) -> Result<Self, String> {
         let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
         if mistakes.iter().any(|mistake| mistake.is_error()) {

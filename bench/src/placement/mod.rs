@@ -4,7 +4,7 @@
 //! Each request runs in every placement that can be planned on this machine: its first filters in
 //! the kernel, the others in one or two threads. The input is a flood over a veth pair. The result
 //! is the processor time per frame of threads and kernel, beyond that of unobserved sending. A
-//! placement that loses frames is retried, and excluded if it loses again.
+//! placement that loses frames in each of three attempts is excluded.
 //!
 //! All placements run in a few rounds. The best of them then run in additional rounds with the
 //! choices of the policies `cost` and `deepest` and with all nodes in one thread, so that a

@@ -9,10 +9,12 @@ use sys::usage::{self, Usage};
 pub(super) struct ReplayProgram {
     pub(super) name: &'static str,
     path: PathBuf,
-    /// Returns the arguments, given a capture and a directory for the program's files.
+    /// Function that returns the arguments, given a capture and a directory for the program's
+    /// files.
     arguments: fn(&Path, &Path) -> Vec<String>,
-    /// Counts the requests in the program's standard output and directory. Returns `None` if it
-    /// does not look for requests.
+    /// Function that counts the requests in the program's standard output and directory, or `None`
+    /// if the program does not look for requests. Ours has `None`, because it counts in another
+    /// request.
     requests: Option<fn(&[u8], &Path) -> u64>,
 }
 

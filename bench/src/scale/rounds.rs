@@ -2,7 +2,7 @@
 //!
 //! One thread writes and reads each block. A round ends when the writer wraps around. One ring has
 //! a fixed size; two rings halve while they are nearly empty, one by reallocation, the other in
-//! place. Rows are the rate and the ring size in each round.
+//! place. Rows are the rate in each round; the ring sizes are printed on standard error.
 
 use crate::harness::{Candidate, interleave};
 use crate::options::Options;

@@ -174,8 +174,8 @@ fn request_of_user(user: u16, pin: &str) -> String {
     format!("rx {SERVER_DEVICE} ring={RING_MB}MB | ip | udp | dport |{port} pcap{pin} /dev/null")
 }
 
-/// Returns a policy that permits the users to observe the interface, without a limit on processor
-/// time.
+/// Returns a policy that permits the users to observe the interface, and to use a processor fully
+/// in the kernel.
 fn policy_for_users(users: u16) -> String {
     let numbers: Vec<_> = (0..users).map(|user| uid_of_user(user).to_string()).collect();
     let numbers = numbers.join(", ");

@@ -25,7 +25,7 @@ use setup::{KernelPipe, SpliceMethod, SpliceSetup};
 use std::cell::RefCell;
 use std::path::Path;
 
-/// Block size in bytes.
+/// Block sizes in bytes.
 const BLOCK_SIZES: [usize; 6] = [64, 512, 2048, 4096, 16_384, 65_536];
 /// Sizes of the dbuf in bytes.
 const DBUF_SIZES: [usize; 3] = [256 << 10, 16 << 20, 64 << 20];
@@ -99,7 +99,7 @@ fn measure_block_size(
     interleave(("splice", &name, x), "M/s", rounds, candidates, &goals(dbuf, block))
 }
 
-/// A splice of 64 blocks in one call.
+/// Name of the candidate that splices 64 blocks in one call.
 const MANY_BLOCKS_NAME: &str = "splice, 64 blocks";
 /// The candidates from C: names, and arguments of the program.
 const C_CANDIDATES: [(&str, &str); 3] = [

@@ -108,7 +108,7 @@ impl SpliceSetup {
     }
 }
 
-/// Moves one block.
+/// Moves one block, or [`BLOCKS_AT_ONCE`] by [`SpliceMethod::SpliceMany`].
 #[inline(always)]
 fn move_block(
     method: SpliceMethod,

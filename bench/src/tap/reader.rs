@@ -90,10 +90,7 @@ impl Drop for TapReader {
 
 /// Runs the reader process: `--reader tap PROCESSOR 0`.
 pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
-    let processor = arguments
-        .get(1)
-        .and_then(|decode_number| decode_number.parse().ok())
-        .ok_or("a processor")?;
+    let processor = arguments.get(1).and_then(|word| word.parse().ok()).ok_or("a processor")?;
     // On a machine with one processor it is shared.
     let _ = sys::process::pin_to(processor);
     let socket = std::io::stdin();
@@ -230,6 +227,6 @@ fn encode_numbers(numbers: &[u64]) -> Vec<u8> {
 }
 
 fn decode_number(message: &[u8], at: usize) -> u64 {
-    let (encode_numbers, _) = message.as_chunks::<8>();
-    encode_numbers.get(at).map_or(0, |bytes| u64::from_ne_bytes(*bytes))
+    let (words, _) = message.as_chunks::<8>();
+    words.get(at).map_or(0, |bytes| u64::from_ne_bytes(*bytes))
 }

@@ -134,7 +134,7 @@ fn measure_request(
     compare_with_best(row, DEFAULT_BATCH_NAME, candidates.into(), options)
 }
 
-/// Runs a request; returns millions of blocks per second. Fails unless the first filter receives
+/// Runs a request; returns millions of blocks per second. Fails unless one of its filters receives
 /// all blocks.
 fn measure_rate(text: &str) -> Result<f64, String> {
     let outcome = run_request(text)?;
