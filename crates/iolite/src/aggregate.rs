@@ -37,9 +37,9 @@
 //! [`mutate`]: Aggregate::mutate
 //! [`overwrite`]: Aggregate::overwrite
 //!
-//! Up to four slices are stored inline; more are allocated on the heap, up to [`SLICES_MAX`].
-//! Slices are never joined implicitly, even if their bytes happen to be adjacent, so that cached
-//! properties of a slice ([`ContentId`]) are found again.
+//! Up to four slices are stored inline; more are allocated on the heap, up to [`SLICES_MAX`]. Only
+//! a [`Writer`] joins adjacent slices, while it writes them. No operation on aggregates does, so
+//! that cached properties of a slice ([`ContentId`]) are found again.
 //!
 //! Deviation: bytes are never changed in place, not even if only one aggregate refers to them (the
 //! paper's footnote 2). The owner of a pool may read any of its blocks without a lease, so no

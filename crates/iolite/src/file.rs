@@ -174,7 +174,7 @@ impl CachedFile {
         self.inner.file.as_fd()
     }
 
-    /// Returns the mapping, after remapping the file if the mapping does not reach `end`.
+    /// Returns the view, after updating it if the size at the last check does not reach `end`.
     fn view(&self, end: u64) -> Result<FileView, Refusal> {
         let view = self.inner.view.read().unwrap_or_else(PoisonError::into_inner).clone();
         if end <= view.size { Ok(view) } else { self.refresh_view() }
@@ -197,9 +197,9 @@ impl CachedFile {
         Ok(view.clone())
     }
 
-    /// Maps the file with room for it to double in size, so that a growing file is seldom remapped.
-    /// The old mapping lives until the last system call that uses it has returned. Returns `None`
-    /// if the file cannot be mapped.
+    /// Maps the file with its size rounded up to a power of two, so that a growing file is seldom
+    /// remapped. The old mapping lives until the last system call that uses it has returned.
+    /// Returns `None` if the file cannot be mapped.
     fn map(&self, size: u64) -> Option<Arc<FileMapping>> {
         let room = size.checked_next_power_of_two()?.max(MAPPING_SIZE_MIN);
         let mapped = |len: u64| {

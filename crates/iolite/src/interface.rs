@@ -21,7 +21,8 @@
 //! [`lend`]: StreamReader::lend
 //! [`accept`]: StreamWriter::accept
 //!
-//! No call enters the kernel unless it waits or wakes a waiter. A writer has no method that reads:
+//! An end of a ring enters the kernel only to wait, to wake a waiter, or to map a dbuf. A writer
+//! has no method that reads:
 //!
 //! ```compile_fail,E0599
 //! use streamline_iolite::interface::{StreamReader as _, StreamWriter as _};

@@ -154,8 +154,8 @@ impl Merged {
         self.departed.pop_front()
     }
 
-    /// Returns the number of late blocks: those that the reader returned after a block of another
-    /// producer with a later timestamp.
+    /// Returns the number of late blocks: those that the reader returned after a block with a later
+    /// timestamp.
     #[must_use]
     pub const fn late_blocks(&self) -> u64 {
         match &self.order {

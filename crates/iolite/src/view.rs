@@ -271,7 +271,7 @@ impl View {
     }
 
     /// Returns nonzero if a pointer refers to another dbuf, has unknown flags, or exceeds the
-    /// mapping. The checks are those of [`View::locate`], but without a branch.
+    /// mapping. Checks without a branch. Blocks of a file always exceed the mapping.
     #[inline]
     pub(crate) const fn outside_bits(&self, pointer: RichPointer) -> u64 {
         let home = RichPointer::new(self.id, pointer.place, pointer.class);

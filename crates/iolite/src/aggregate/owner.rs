@@ -42,7 +42,7 @@ pub struct Creator {
     holders: Holders,
 }
 
-/// A pool, frozen data or file that can be granted.
+/// A pool or frozen data that can be granted.
 #[derive(Debug)]
 struct SharedPool {
     access: Arc<AccessList>,

@@ -1,10 +1,11 @@
 //! The writing end of an indirect stream, which writes a pointer if the bytes are already in a
 //! dbuf, and a copy otherwise. [SL §5.3.2, §5.3.3]
 //!
-//! A write performs up to three lookups, the cheapest first: the segment of the last hit, the
-//! address ranges of eight dbufs in one cache line, and the blocks at which followed inputs peek.
-//! Bytes that no lookup finds are copied into the backing dbuf. Writing a pointer instead of the
-//! bytes is sound for these reasons, together with F1 to F5 of `flight`:
+//! A write performs up to four lookups, the cheapest first: the segment of the last hit, the
+//! address ranges of eight dbufs in one cache line, the blocks at which followed inputs peek, and
+//! the ranges of all dbufs if there are more than eight. Bytes that no lookup finds are copied into
+//! the backing dbuf. Writing a pointer instead of the bytes is sound for these reasons, together
+//! with F1 to F5 of `flight`:
 //! - S1 The ranges belong to memories to which this output holds references (`known`), so nothing
 //!   else can be mapped at their addresses.
 //! - S2 The caller of `write` borrows the slice. At that moment the lender of the slice holds its
@@ -244,7 +245,8 @@ impl Output {
         self.flights.extend(self.ring.side.head);
     }
 
-    /// Appends one pointer without publishing it. The caller ensures that there is room.
+    /// Appends one pointer, and publishes if a threshold has been reached. The caller ensures that
+    /// there is room.
     #[inline]
     fn put(&mut self, pointer: RichPointer) {
         if self.policy == Policy::Overwrite {

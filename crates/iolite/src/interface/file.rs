@@ -48,7 +48,7 @@ impl FrozenReader {
         (self.slice, self.done) = (slice, left);
     }
 
-    /// Returns a pointer to up to `max` bytes of the current slice.
+    /// Returns a pointer to up to `max` bytes of the current slice; `None` at the end.
     #[inline]
     fn lend_piece(&self, max: usize) -> Option<Lent<'_>> {
         let slice = self.slices.get(self.slice)?;

@@ -42,9 +42,9 @@ const SEGMENTS_MIN: usize = 4;
 /// Maximum size of the memory for copied bytes.
 const BYTES_MAX: u64 = 1 << 36;
 
-/// Creates a pipe of `n` ends that carries pointers. `config` describes the ring of pointers;
-/// `bytes` is the size of the memory for bytes that are copied. Fails in the same cases as
-/// [`mpipe`](super::mpipe()).
+/// Creates a pipe of `n` ends that carries pointers. `config` describes the ring of pointers, which
+/// always has the default number of entries and `n - 1` readers; `bytes` is the size of the memory
+/// for bytes that are copied. Fails in the same cases as [`mpipe`](super::mpipe()).
 pub fn pointer_pipe(n: usize, config: &Config, bytes: usize) -> Result<Vec<OwnedFd>, PipeError> {
     let shape = PipeShape {
         magic: MAGIC,

@@ -188,8 +188,8 @@ impl Input {
         self.keeper.set_peek(self.ring.side.next, rest, address, view);
     }
 
-    /// Copies one block of a ring that overwrites into `out`. Returns its length in bytes, or
-    /// `None` if no block is published.
+    /// Copies one block of a ring that overwrites into `out`. Returns its length in bytes, 0 at the
+    /// end of the stream, or `None` if no block is published.
     pub(super) fn read_lossy(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         let Some(length) = self.stage_lossy()? else {
             return Ok(self.is_at_end()?.then_some(0));
@@ -240,8 +240,8 @@ impl Input {
         Ok(None)
     }
 
-    /// Skips to an entry that the writer will not overwrite soon, half a lap ahead if possible, and
-    /// counts the skipped entries as lost.
+    /// Skips to an entry that the writer will not overwrite soon, if possible half a lap behind the
+    /// published position, and counts the skipped entries as lost.
     fn resume(&mut self, start: u64) -> Result<(), Fault> {
         let capacity = self.ring.side.store.capacity;
         let commit = self.ring.side.refresh()?;

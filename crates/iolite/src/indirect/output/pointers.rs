@@ -32,7 +32,7 @@ impl Output {
     }
 
     /// Appends a pointer to a slice of a known dbuf. Returns false, and appends nothing, if the
-    /// bytes are not published.
+    /// bytes are not published or earlier misses suspend the search of this dbuf.
     fn splice_known(&mut self, name: usize, block: &[u8]) -> bool {
         let Some(known) = self.known.get_mut(name) else { return false };
         // After a miss in an expected dbuf, the next attempts are skipped. [SL §5.3.3]

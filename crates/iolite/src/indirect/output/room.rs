@@ -73,8 +73,8 @@ impl Output {
     }
 
     /// Frees memory in the backing dbuf. If the policy is to block, blocks until readers have
-    /// passed some of this stream's blocks; memory held by other streams does not count. Otherwise
-    /// returns false at once.
+    /// passed some of this stream's blocks; memory held by other streams does not count. If the
+    /// policy is to overwrite, releases the oldest blocks. If it is to drop, returns false at once.
     #[cold]
     pub(super) fn free_memory(&mut self) -> Result<bool, Fault> {
         self.extend_hold();
