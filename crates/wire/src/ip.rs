@@ -35,7 +35,7 @@ pub mod protocol {
     /// IPv6 shim6.
     pub const SHIM6: u8 = 140;
 
-    /// Returns the name of a protocol as tcpdump prints it; `None` for an unnamed number.
+    /// Returns the short name of a protocol, in lower case; `None` for an unnamed number.
     pub const fn name(number: u8) -> Option<&'static str> {
         Some(match number {
             ICMP => "icmp",

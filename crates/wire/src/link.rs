@@ -45,7 +45,8 @@ impl LinkType {
     /// Linux cooked capture, version 2.
     pub const LINUX_SLL2: Self = Self(276);
 
-    /// Returns the name in the pcap registry, without its prefix and in capitals; `None` if this
+    /// Returns the name, in capitals: that of libpcap's `DLT_` constant without the prefix, or, for
+    /// [`Self::RAW_BSD`] and [`Self::RAW_OPENBSD`], a name of this crate. Returns `None` if this
     /// crate does not know the type.
     pub fn name(self) -> Option<&'static str> {
         NAMES.iter().find(|(link, _)| *link == self).map(|(_, name)| *name)

@@ -40,7 +40,8 @@ pub mod flag {
     /// The congestion window was reduced (RFC 3168).
     pub const CWR: u8 = 0x80;
 
-    /// Flags and the letters that tcpdump prints for them, in the order in which it prints them.
+    /// Flags and the letters that tcpdump prints for them, in the order in which [`super::Tcp`]
+    /// prints them: ACK is the last.
     pub const LETTERS: [(u8, char); 8] = [
         (SYN, 'S'),
         (FIN, 'F'),

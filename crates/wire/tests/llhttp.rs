@@ -1,8 +1,8 @@
 //! Tests of the HTTP parser with messages that are split at every offset, from this project and
 //! from the strict test cases of llhttp. `wire::http` must accept, reject and delimit messages in
 //! the same way as llhttp, wherever the input is split. A case in `../shared/cases/llhttp` consists
-//! of the input and the events that llhttp reports. Only the order of events within a head may
-//! differ.
+//! of the input and the events that llhttp reports. The events within a head are not compared, and
+//! of a rejected message only the body before the fault is.
 
 use std::path::{Path, PathBuf};
 
@@ -42,15 +42,15 @@ struct HttpMessage {
     end: Option<usize>,
 }
 
-/// The events that llhttp reports for a case.
+/// The events that llhttp or this crate reports for a case.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-struct LlhttpEvents {
+struct ParserEvents {
     messages: Vec<HttpMessage>,
     refused: bool,
     switched: bool,
 }
 
-impl LlhttpEvents {
+impl ParserEvents {
     /// Removes the events on which the parsers may differ. Of a rejected message, only the body
     /// before the fault remains.
     fn without_tolerated_differences(mut self) -> Self {
@@ -116,8 +116,8 @@ fn parse_offset(line: &str) -> usize {
     digits.parse().unwrap_or_else(|_| panic!("no offset: {line}"))
 }
 
-fn expected_events(case: &Case) -> LlhttpEvents {
-    let mut told = LlhttpEvents::default();
+fn expected_events(case: &Case) -> ParserEvents {
+    let mut told = ParserEvents::default();
     let mut begin = 0;
     for line in &case.log {
         if line.ends_with("message begin") {
@@ -145,8 +145,8 @@ fn expected_events(case: &Case) -> LlhttpEvents {
 /// A reader of one direction of a connection that receives its input in pieces.
 struct PieceReader<'c> {
     case: &'c Case,
-    told: LlhttpEvents,
-    /// Bytes of an incomplete head, with the offset of the head.
+    told: ParserEvents,
+    /// Bytes of an incomplete head, which begins at offset `at`.
     held: Vec<u8>,
     at: usize,
     open: Option<Body>,
@@ -244,10 +244,10 @@ impl PieceReader<'_> {
     }
 }
 
-fn read_case(case: &Case, cut: usize) -> LlhttpEvents {
+fn read_case(case: &Case, cut: usize) -> ParserEvents {
     let mut reader = PieceReader {
         case,
-        told: LlhttpEvents::default(),
+        told: ParserEvents::default(),
         held: Vec::new(),
         at: 0,
         open: None,
@@ -297,9 +297,9 @@ fn corpus_messages_parse_as_by_llhttp() {
 type SentMessage<'s> = (&'s str, &'s str, &'s str, bool);
 
 /// Builds a case and its expected events.
-fn build_case(kind: &str, messages: &[SentMessage<'_>], rest: &str) -> (Case, LlhttpEvents) {
+fn build_case(kind: &str, messages: &[SentMessage<'_>], rest: &str) -> (Case, ParserEvents) {
     let mut input = String::new();
-    let mut told = LlhttpEvents::default();
+    let mut told = ParserEvents::default();
     for (head, sent, body, ended) in messages {
         let begin = input.len();
         input.push_str(head);

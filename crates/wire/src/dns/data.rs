@@ -38,7 +38,7 @@ impl<'m> Data<'m> {
         self.message.get(self.at..).unwrap_or_default()
     }
 
-    /// Parses data that consist of one name; `None` if they are malformed.
+    /// Parses data that consist of one name; `None` if they are malformed or of another type.
     #[must_use]
     fn name(&self) -> Option<Name<'m>> {
         match self.kind.0 {

@@ -114,7 +114,8 @@ impl<'m> Iterator for Labels<'m> {
 struct LabelWalk<'m> {
     message: &'m [u8],
     at: usize,
-    /// Start of the current run of labels. A valid pointer points before this offset.
+    /// Start of the current run of labels. A pointer to this offset or beyond counts as a forward
+    /// pointer.
     begin: usize,
     /// True if a pointer pointed forward.
     has_forward_pointer: bool,

@@ -24,9 +24,11 @@ pub enum HttpFault {
     LineEnd,
     /// The method is not a token (RFC 9110 §9.1).
     Method,
-    /// The target is empty or contains white space or control characters (RFC 9112 §3.2).
+    /// The target is empty or, in strict mode, contains bytes other than visible ASCII (RFC 9112
+    /// §3.2).
     Target,
-    /// The version is not a version of HTTP/1 (RFC 9112 §2.3).
+    /// The start line lacks a version (RFC 9112 §2.3), or its version is one that strict mode does
+    /// not accept: any but 0.9, 1.0, 1.1 and 2.0.
     Version,
     /// The status code does not have three digits (RFC 9112 §4).
     Status,

@@ -129,7 +129,7 @@ pub(super) fn parse_strict_response(text: &[u8]) -> Result<(Start<'_>, &[u8]), H
     Ok((Start::Response { status, reason }, version))
 }
 
-/// Parses a status line leniently. Any control character separates words.
+/// Parses a status line leniently. Spaces and control characters separate words.
 pub(super) fn parse_lenient_response(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
     let text = trim_control(text);
     if !begins_with_http(text) {
@@ -148,8 +148,8 @@ pub(super) fn parse_lenient_response(text: &[u8]) -> Result<(Start<'_>, &[u8]), 
     Ok((Start::Response { status: status.unwrap_or(0), reason: trim_control(reason) }, version))
 }
 
-/// Accepts the versions of HTTP/1 that are in use (RFC 9112 §2.3), and HTTP/2.0, which confused
-/// gateways send in a start line.
+/// Accepts HTTP/1.1, HTTP/1.0 and HTTP/0.9, and HTTP/2.0, which confused gateways send in a start
+/// line.
 fn check_strict_version(text: &[u8]) -> Result<&[u8], HttpFault> {
     match text.strip_prefix(b"HTTP/") {
         Some(version @ (b"1.1" | b"1.0" | b"0.9" | b"2.0")) => Ok(version),

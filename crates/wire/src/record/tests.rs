@@ -1,5 +1,5 @@
-//! Tests of records: they survive a round trip, even in short buffers, and malformed bytes never
-//! cause a panic.
+//! Tests of records: they survive a round trip, fields that do not fit are omitted, and malformed
+//! bytes never cause a panic.
 
 use super::*;
 

@@ -1,7 +1,8 @@
 //! Views of ClientHello and ServerHello (RFC 8446 §4.1.2, §4.1.3).
 //!
-//! Both are parsed from the body of a handshake message. A list that exceeds its bounds makes the
-//! hello malformed. Bytes after the last field are ignored.
+//! Both are parsed from the body of a handshake message. A list that exceeds the hello makes the
+//! hello malformed, and a list that exceeds its extension is empty. Bytes after the last field are
+//! ignored.
 
 use super::{Version, is_grease};
 use crate::read::be16;
@@ -126,7 +127,7 @@ impl<'b> ServerHello<'b> {
     pub(super) fn parse(body: &'b [u8]) -> Option<Self> {
         let mut rest = body;
         let version = Version(split_u16(&mut rest)?);
-        // Drafts 18 to 21 of TLS 1.3 had neither session id nor compression method.
+        // Drafts 14 to 21 of TLS 1.3 had neither session id nor compression method.
         let draft = matches!(version.0, 0x7f0e..=0x7f15);
         let is_retry = split_off(&mut rest, 32)? == RETRY_RANDOM;
         let session = match draft {

@@ -7,7 +7,8 @@
 //! are not read.
 //!
 //! Hostile input: a hello has at most [`HELLO_MAX`] bytes, in records of at most [`SEARCH_MAX`]
-//! bytes; every list is walked once. Not supported: SSL 2.0, even as a first message, and DTLS.
+//! bytes; every function walks a list at most once. Not supported: SSL 2.0, even as a first
+//! message, and DTLS.
 
 mod cipher;
 mod hello;

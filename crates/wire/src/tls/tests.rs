@@ -94,8 +94,8 @@ fn server_hello_fields_are_parsed() {
     assert!(ServerHello::parse(&body).unwrap().is_retry);
 }
 
-/// Splits a hello into records in every way, and checks that the result stays the same. If bytes
-/// are missing, the parser must request more bytes, but never more than it needs.
+/// Splits a hello into records of several lengths, and checks that the result stays the same. If
+/// bytes are missing, the parser must request more bytes, but never more than it needs.
 #[test]
 fn hello_split_over_records_is_assembled() {
     let whole = handshake_message(1, &client_hello_body());
