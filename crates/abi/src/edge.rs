@@ -24,7 +24,8 @@ pub const EDGES_VARIABLE: &str = "STREAMLINE_EDGES";
 pub const COUNTS_VARIABLE: &str = "STREAMLINE_COUNTS";
 /// Name of the variable that enables lazy copies when set to `1`.
 pub const LAZY_VARIABLE: &str = "STREAMLINE_LAZY";
-/// Lowest descriptor number of a rendezvous socket, above the numbers that programs usually use.
+/// Lowest number of the descriptors that a program inherits for its edges (rendezvous sockets,
+/// memory for counts, counter of ids), above the numbers that programs usually use.
 pub const DESCRIPTOR_MIN: i32 = 700;
 /// Maximum number of edges of one program.
 pub const EDGES_MAX: usize = 4;

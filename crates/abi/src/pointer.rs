@@ -173,7 +173,8 @@ impl RichPointer {
         DbufId(self.dbuf_and_flags >> 8)
     }
 
-    /// Returns the 8 flag bits, which are reserved and always 0.
+    /// Returns the 8 flag bits, which are reserved: a reader rejects a pointer in which they are
+    /// not 0.
     #[must_use]
     pub const fn flags(self) -> u8 {
         (self.dbuf_and_flags & 0xff) as u8
