@@ -27,7 +27,8 @@ pub struct Flow {
     pub target: IpAddr,
     /// Transport protocol.
     pub protocol: u8,
-    /// Ports; `None` for protocols without ports and for later fragments.
+    /// Ports; `None` for protocols without ports and for later fragments, and if they were not
+    /// captured.
     pub ports: Option<Ports>,
 }
 
@@ -41,8 +42,8 @@ pub enum Direction {
 }
 
 impl Flow {
-    /// Returns the flow of a frame; `None` if the frame is not IP or is truncated before the
-    /// protocol field.
+    /// Returns the flow of a frame; `None` if the frame is not IP, or if its IP headers are
+    /// malformed, too many or truncated.
     #[inline]
     pub fn from_frame(layers: &Layers, frame: &[u8]) -> Option<Self> {
         let packet = layers.packet(frame)?;
@@ -63,7 +64,8 @@ impl Flow {
     }
 
     /// Returns the offset of a frame's TCP or UDP checksum, and the sum over the pseudo header;
-    /// `None` for fragments and other protocols. The checksum itself may not have been captured.
+    /// `None` for fragments and other protocols. The length in the pseudo header is that of the
+    /// captured bytes. The checksum itself may not have been captured.
     pub fn checksum_location(layers: &Layers, frame: &[u8]) -> Option<(usize, Sum)> {
         let offset = match layers.protocol? {
             protocol::TCP => tcp::CHECKSUM,

@@ -7,7 +7,8 @@ use core::fmt;
 pub struct CaptureFault {
     /// Offset of the fault in the capture, in bytes.
     pub at: u64,
-    /// Number of the packet, counted from 1; 0 for the file header.
+    /// Number of the packet that was to be read, counted from 1; 0 for a fault in the header of a
+    /// pcap file, and for a capture that ends in its first header.
     pub record: u64,
     /// Kind of the fault.
     pub why: FaultKind,
@@ -37,7 +38,8 @@ pub enum FaultKind {
     },
     /// The capture ends in the middle of a record or header.
     Truncated,
-    /// A record is longer than its link type or its block allows.
+    /// A record is longer than its link type allows, or a pcapng block that must be complete is
+    /// longer than [`super::BLOCK_MAX`].
     TooLong {
         /// Length that the record states, in bytes.
         length: u32,

@@ -141,7 +141,7 @@ impl Reader {
     }
 
     /// Iterates over the link types declared so far. For pcapng, these are the link types of the
-    /// current section.
+    /// current section. There are none after a fault.
     pub fn link_types(&self) -> impl Iterator<Item = LinkType> {
         let (one, several) = match &self.state {
             ReaderState::Pcap(pcap) => (Some(pcap.link()), None),
@@ -164,7 +164,7 @@ impl Reader {
         self.finish_step(found)
     }
 
-    /// Detects the format and reads the file header.
+    /// Detects the format, and reads the file header and the first packet.
     fn read_file_header(&mut self, buffer: &[u8]) -> Step {
         let found = match buffer.first_chunk::<4>() {
             None => Err(NoPacket::More { consumed: 0, wanted: 4 }),

@@ -285,8 +285,8 @@ impl Block<'_> {
         NoPacket::Bad { at: self.at, why }
     }
 
-    /// Passes each option from offset `at` up to the trailing length to `accept`, which returns
-    /// `None` for an invalid option.
+    /// Passes to `accept` each option from offset `at` up to the end of the list or of the block.
+    /// `accept` returns `None` for an invalid option.
     fn for_each_option(
         &self,
         at: usize,

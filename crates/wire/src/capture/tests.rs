@@ -1,5 +1,5 @@
-//! Tests of the capture reader with captures built byte by byte. `tests/captures.rs` tests captures
-//! written by other programs.
+//! Tests of the capture reader with captures built byte by byte. `tests/captures.rs` reads files,
+//! both generated ones and those of other programs.
 
 use super::*;
 

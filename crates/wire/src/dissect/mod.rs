@@ -2,8 +2,8 @@
 //! a block are set.
 //!
 //! [`layers`] returns [`Layers`], 40 bytes of plain data, by these rules:
-//! - Truncated frames are normal: each layer whose first byte is present is located, and
-//!   `faults.cut` is set.
+//! - Truncated frames are normal: each layer after complete headers is located, even if no byte of
+//!   it was captured, and `faults.cut` is set.
 //! - Bytes beyond IP's stated length (Ethernet padding) are not payload.
 //! - An IPv4 total length or IPv6 payload length of 0 extends to the end of the frame, as in frames
 //!   awaiting segmentation (TSO) and jumbograms.
@@ -39,9 +39,11 @@ pub struct Layers {
     /// Offset of the transport header. `None` for later fragments, for network protocols other than
     /// IP, and if a preceding header is malformed, nested too deep or truncated.
     pub l4: Option<u16>,
-    /// Offset of the TCP or UDP payload. Equals `l4` for other transport protocols.
+    /// Offset of the TCP or UDP payload; `None` without `l4`, or if the TCP or UDP header is
+    /// malformed or truncated. Equals `l4` for other transport protocols.
     pub payload: Option<u16>,
-    /// Transport protocol. For a later fragment, the protocol of the complete packet.
+    /// Transport protocol. For a later fragment, the protocol of the complete packet. `None` for
+    /// network protocols other than IP, and if the IP headers are malformed, too many or truncated.
     pub protocol: Option<u8>,
     /// End of the innermost layer, limited to captured bytes. Excludes padding and bytes beyond
     /// UDP's stated length.
@@ -64,26 +66,27 @@ pub struct Faults {
 }
 
 impl Layers {
-    /// Returns the bytes of the frame from layer 3 on, without padding.
+    /// Returns the bytes of the frame from layer 3 on, without padding; `None` without `l3`.
     #[inline]
     pub fn packet<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
         self.bytes_from(self.l3, frame)
     }
 
-    /// Returns the bytes of the frame from layer 4 on, without padding.
+    /// Returns the bytes of the frame from layer 4 on, without padding; `None` without `l4`.
     #[inline]
     pub fn transport<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
         self.bytes_from(self.l4, frame)
     }
 
     /// Returns the bytes of the TCP or UDP payload, or those from layer 4 on for other transport
-    /// protocols.
+    /// protocols; `None` if the offset `payload` is `None`.
     #[inline]
     pub fn payload<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
         self.bytes_from(self.payload, frame)
     }
 
-    /// Returns the ports; `None` if the transport protocol has none or they were not captured.
+    /// Returns the ports; `None` without `l4`, or if the transport protocol has none or they were
+    /// not captured.
     #[inline]
     pub fn ports(&self, frame: &[u8]) -> Option<Ports> {
         Ports::read(self.protocol?, self.transport(frame)?)
@@ -253,8 +256,8 @@ fn locate_udp(layers: &mut Layers, bytes: &[u8], l4: u16) {
 }
 
 impl Layers {
-    /// Records that a header or length extends beyond the end. The fault is truncation if the frame
-    /// is truncated or a first fragment; otherwise the frame is malformed.
+    /// Records that a header or length extends beyond the end: the frame is malformed, unless it is
+    /// truncated or a first fragment, whose missing bytes explain this.
     fn record_overrun(&mut self) {
         if !self.faults.cut && self.fragment == Fragment::Whole {
             self.faults.malformed = true;

@@ -224,7 +224,8 @@ impl<'m> Message<'m> {
 }
 
 impl ResourceRecord<'_> {
-    /// Returns the upper bits of the response code; `None` unless this record is an OPT record.
+    /// Returns the upper eight bits of the response code, as a number to which the lower four are
+    /// added; `None` unless this record is an OPT record.
     #[must_use]
     pub fn extended_rcode(&self) -> Option<u16> {
         (self.kind == OPT).then(|| u16::from(self.ttl.to_be_bytes()[0]) << 4)

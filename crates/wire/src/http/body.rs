@@ -97,19 +97,20 @@ const TRAILER_CR: u8 = 22;
 const LAST_CR: u8 = 23;
 /// State in bytes after a size, which the lenient mode skips.
 const SIZE_JUNK: u8 = 24;
-/// State before the size of the first chunk.
+/// State before the size of the first chunk, where the body may turn out to have no chunks.
 const FIRST_SIZE: u8 = 25;
 /// State in white space after the value of an extension.
 const VALUE_BLANK: u8 = 26;
 
 impl Body {
-    /// Returns the body that follows the head of a request (RFC 9112 §6.3).
+    /// Returns the body that follows the head of a request (RFC 9112 §6.3). In strict mode, a
+    /// `Transfer-Encoding` that does not end with `chunked` is a fault.
     pub fn after_request_head(head: &Head<'_>, mode: ParseMode) -> Result<Self, HttpFault> {
         let fields = &head.fields;
         match (fields.transfer, fields.chunked, fields.length) {
             (true, true, _) => Ok(Self::chunked(mode)),
             (true, false, _) if mode == ParseMode::Strict => Err(HttpFault::Transfer),
-            // `CONNECT` has no body (RFC 9110 §9.3.6), whatever its head says.
+            // `CONNECT` has no body (RFC 9110 §9.3.6), whatever length its head states.
             _ if matches!(head.start, Start::Request { method: b"CONNECT", .. }) => {
                 Ok(Self::default())
             }
@@ -167,7 +168,8 @@ impl Body {
     }
 
     /// Returns a chunked body for the lenient mode. If the first chunk turns out to have no size,
-    /// the body instead has `stated` bytes or, if `stated` is 0, ends with its connection.
+    /// the body instead is empty if another response begins there; otherwise it has `stated` bytes
+    /// or, if `stated` is 0, ends with its connection.
     fn chunked_or_unchunked(stated: u64) -> Self {
         // A length beyond 6 bytes exceeds any connection.
         let [a, b, c, d, e, f, ..] = stated.to_le_bytes();
@@ -193,7 +195,7 @@ impl Body {
     }
 
     /// Consumes the next `length` bytes and returns true if all of them are data of the body and
-    /// the body does not end with them. Otherwise consumes nothing and returns false.
+    /// neither the body nor a chunk ends with them. Otherwise consumes nothing and returns false.
     #[inline]
     pub const fn continue_within(&mut self, length: u32) -> bool {
         match self.state {
@@ -218,7 +220,7 @@ impl Body {
 
     /// Advances over up to `length` missing bytes, as long as they are data of the body, and
     /// returns the number of bytes skipped. A smaller number than `length` means that bytes of the
-    /// framing are missing.
+    /// framing, or bytes after the body, are missing.
     pub fn miss(&mut self, length: u64) -> u64 {
         match self.state {
             UNTIL_CLOSE => length,
@@ -338,8 +340,8 @@ impl Body {
         if self.left == 0 { TRAILER } else { CHUNK }
     }
 
-    /// Advances the state within an extension by the strict grammar. Accepts the white space that
-    /// recipients must ignore (RFC 9112 §7.1.1).
+    /// Returns the state after another byte of an extension, by the strict grammar. Accepts the
+    /// white space that recipients must ignore (RFC 9112 §7.1.1).
     fn step_extension(&self, byte: u8) -> Result<u8, HttpFault> {
         let token = is_token(byte);
         let blank = matches!(byte, b' ' | b'\t');

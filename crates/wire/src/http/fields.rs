@@ -21,7 +21,8 @@ pub struct Fields<'b> {
     pub authorization: &'b [u8],
     /// Content codings of the body, in the order of application.
     pub codings: Codings,
-    /// Value of the first `Content-Length` in bytes; `None` if absent.
+    /// Value in bytes of the first `Content-Length` that begins with a number; `None` if there is
+    /// none.
     pub length: Option<u64>,
     /// True if the length of the body is ambiguous, because a `Content-Length` is not a number,
     /// differs from another `Content-Length`, or occurs together with `Transfer-Encoding`.
@@ -31,11 +32,11 @@ pub struct Fields<'b> {
     /// True if `Transfer-Encoding` ends with `chunked`; in the lenient mode, if it contains
     /// `chunked`.
     pub chunked: bool,
-    /// True if `Connection` contains `close`.
+    /// True if `Connection` or `Proxy-Connection` contains `close`.
     pub close: bool,
-    /// True if `Connection` contains `keep-alive`.
+    /// True if `Connection` or `Proxy-Connection` contains `keep-alive`.
     pub keep_alive: bool,
-    /// True if `Connection` contains `upgrade`.
+    /// True if `Connection` or `Proxy-Connection` contains `upgrade`.
     pub upgrades: bool,
     /// True if `Upgrade` is present.
     pub upgrade: bool,
@@ -354,7 +355,8 @@ fn split_list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| *byte == b',').map(trim)
 }
 
-/// Iterates over the words of a value. Any characters may separate words.
+/// Iterates over the words of a value. All bytes except letters, digits, `-` and zero bytes
+/// separate words.
 fn split_words(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| !byte.is_ascii_alphanumeric() && !matches!(*byte, b'-' | 0))
 }

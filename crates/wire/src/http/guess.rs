@@ -24,7 +24,8 @@ pub enum Guess {
 /// Maximum length in bytes of a word that [`guess_protocol`] accepts as a method.
 const METHOD_MAX: usize = 24;
 
-/// Guesses the protocol from the first bytes of one direction. Skips line ends before a head.
+/// Guesses the protocol from the first bytes of one direction. Skips line ends and white space
+/// before a head.
 #[must_use]
 pub fn guess_protocol(bytes: &[u8]) -> Guess {
     const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n";

@@ -13,7 +13,7 @@ pub enum Start<'b> {
     Request {
         /// Name of the method as sent.
         method: &'b [u8],
-        /// Number of the method in [`super::METHODS`].
+        /// Number of the method, as [`super::method_number`] returns it.
         number: u8,
         /// Request target as sent.
         target: &'b [u8],
@@ -59,7 +59,7 @@ pub(super) fn parse_strict_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), Ht
     Ok((Start::Request { method, number: method_number(method), target }, version))
 }
 
-/// Returns a fault if the incomplete line can no longer become a request line, and
+/// Returns a fault if the version in the incomplete line is invalid in strict mode, and
 /// [`HeadError::Incomplete`] otherwise.
 pub(super) fn classify_unfinished_request(
     bytes: &[u8],
