@@ -1,5 +1,5 @@
-//! The rules that references in documents resolve: paths in backticks, links, pages of the book
-//! named anywhere, and the indexes of the book.
+//! The rules that references in documents resolve: paths in backticks, pages of the book named
+//! anywhere, and the indexes of the book.
 
 use super::findings::{Finding, Findings};
 use super::tree::{File, Tree};
@@ -8,15 +8,13 @@ use super::tree::{File, Tree};
 const GUIDES: &[&str] = &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"];
 const DECISIONS: &str = "docs/book/decisions/";
 const BOOK: &str = "docs/book/";
+/// Page that no reader of the book needs, relative to the book.
+const TEMPLATE: &str = "decisions/0000-template.md";
 
 pub(super) fn check(tree: &Tree, found: &mut Findings) {
-    for file in tree.files.iter().filter(|file| file.has_extension("md")) {
-        let guide = GUIDES.contains(&file.path.as_str());
+    for file in tree.files.iter().filter(|file| GUIDES.contains(&file.path.as_str())) {
         for (number, line) in prose_lines(&file.text) {
-            if guide {
-                check_paths(tree, file, number, line, found);
-            }
-            check_links(tree, file, number, line, found);
+            check_paths(tree, file, number, line, found);
         }
     }
     for file in &tree.files {
@@ -30,7 +28,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
 }
 
 /// Returns the lines outside fenced code blocks, with their numbers.
-fn prose_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+pub(super) fn prose_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut fenced = false;
     text.lines().enumerate().filter_map(move |(number, line)| {
         let fence = line.trim_start().starts_with("```");
@@ -76,37 +74,6 @@ fn expand_braces(span: &str) -> Vec<String> {
     parts.unwrap_or_else(|| vec![span.to_owned()])
 }
 
-/// Checks the links `[text](path)` to files of the tree.
-fn check_links(tree: &Tree, file: &File, number: usize, line: &str, found: &mut Findings) {
-    for rest in line.split("](").skip(1) {
-        let Some((link, _)) = rest.split_once(')') else { continue };
-        let path = link.split('#').next().unwrap_or(link);
-        if path.is_empty() || path.contains(':') || path.contains(' ') {
-            continue;
-        }
-        let folder = file.path.rsplit_once('/').map_or("", |(folder, _)| folder);
-        let path = resolve_path(folder, path);
-        if !tree.has(&path) {
-            let what = format!("the link leads to `{path}`, which does not exist");
-            found.push(Finding::line("paths", file, number, what));
-        }
-    }
-}
-
-fn resolve_path(folder: &str, path: &str) -> String {
-    let mut parts: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
-    for part in path.split('/') {
-        match part {
-            "" | "." => {}
-            ".." => {
-                parts.pop();
-            }
-            part => parts.push(part),
-        }
-    }
-    parts.join("/")
-}
-
 /// Checks that every page of the book that is named in a file exists.
 fn check_pages(tree: &Tree, file: &File, found: &mut Findings) {
     for (number, line) in file.text.lines().enumerate() {
@@ -123,13 +90,15 @@ fn check_pages(tree: &Tree, file: &File, found: &mut Findings) {
     }
 }
 
-/// Checks that the index of a directory lists every page in it.
+/// Checks that the index of a directory lists every page in it, and that of the book every page
+/// below it.
 fn check_index(tree: &Tree, folder: &str, index: &str, found: &mut Findings) {
     let list = tree.file(&format!("{folder}{index}"));
     for file in tree.files.iter().filter(|file| file.has_extension("md")) {
         let Some(name) = file.path.strip_prefix(folder) else { continue };
         let listed = list.is_some_and(|list| list.text.contains(&format!("({name})")));
-        if !name.contains('/') && name != index && !listed {
+        let nested = folder != BOOK && name.contains('/');
+        if !nested && name != index && name != TEMPLATE && !listed {
             let what = format!("{folder}{index} does not list this page");
             found.push(Finding::file("index", file, what));
         }

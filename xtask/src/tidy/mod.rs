@@ -13,6 +13,7 @@ mod dependencies;
 mod documents;
 mod findings;
 mod layers;
+mod links;
 mod manifest;
 mod modules;
 pub(crate) mod ratchet;
@@ -95,6 +96,7 @@ fn check(tree: &Tree) -> Findings {
     text::check(tree, &mut found);
     chance::check(tree, &mut found);
     documents::check(tree, &mut found);
+    links::check(tree, &mut found);
     catalog::check(tree, &mut found);
     capabilities::check(tree, &mut found);
     layers::check(tree, &mut found);

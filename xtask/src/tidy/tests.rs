@@ -321,6 +321,8 @@ fn dangling_reference_in_a_document_is_found() {
         ("README.md", "See `abi/src/{lib,gone}.rs`.\n", "abi/src/gone.rs"),
         ("README.md", "See `LICENCE.md`.\n", "LICENCE.md"),
         ("docs/notes.md", "See [this](../crates/gone/).\n", "crates/gone"),
+        ("docs/notes.md", "# Use\nSee [this](#usage).\n", "no heading with the anchor `#usage`"),
+        ("README.md", "See [this](docs/notes.md#usage).\n", "docs/notes.md"),
         ("crates/abi/src/a.rs", "//! Reason: docs/book/decisions/0009-gone.md.\n", "0009-gone"),
     ] {
         let tree = PlantedTree::clean();
@@ -328,9 +330,25 @@ fn dangling_reference_in_a_document_is_found() {
         tree.assert_found("paths", path, words);
     }
     let tree = PlantedTree::clean();
+    tree.write_file("docs/book/SUMMARY.md", b"- [Tour](01-tour.md)\n");
+    tree.write_file("docs/book/01-tour.md", b"See [this](../../Cargo.toml).\n");
+    tree.assert_found("paths", "docs/book/01-tour.md", "out of the book");
+    let tree = PlantedTree::clean();
     let text = "`crates/abi/src/lib.rs`, `abi/src`, `tcp/udp`, `crates/<name>`, `a.rs`\n\
                 ```\n`crates/gone`\n```\n";
     tree.write_file("README.md", text.as_bytes());
+    assert!(tree.check().errors.is_empty(), "{:#?}", tree.check());
+}
+
+#[test]
+fn anchors_of_headings_are_those_of_the_published_book() {
+    let text = "# The `sh` verb, *again*\n```\n# a comment\n```\n## [JSON](#limits) & text\n\
+                ### Name_of-a thing?\n## Limits\n## Limits\n#no heading\n";
+    let anchors = ["the-sh-verb-again", "json--text", "name_of-a-thing", "limits", "limits-1"];
+    assert_eq!(super::links::heading_anchors(text), anchors);
+    let tree = PlantedTree::clean();
+    tree.write_file("docs/notes.md", text.as_bytes());
+    tree.write_file("README.md", b"See [this](docs/notes.md#limits-1), [that](#here).\n# Here\n");
     assert!(tree.check().errors.is_empty(), "{:#?}", tree.check());
 }
 
@@ -342,6 +360,9 @@ fn page_missing_from_its_index_is_found() {
     assert!(tree.check().errors.is_empty(), "{:#?}", tree.check());
     tree.write_file("docs/book/02-lost.md", b"# Lost\n");
     tree.assert_found("index", "docs/book/02-lost.md", "does not list");
+    tree.write_file("docs/book/SUMMARY.md", b"[Tour](01-tour.md) [Lost](02-lost.md)\n");
+    tree.write_file("docs/book/jobs/lost.md", b"# Lost\n");
+    tree.assert_found("index", "docs/book/jobs/lost.md", "does not list");
 }
 
 #[test]
