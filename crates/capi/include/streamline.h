@@ -7,8 +7,11 @@
  * Numbers. Every end is a descriptor number that can be polled. Close it with streamline_close()
  * only; read(2), write(2), dup(2) and close(2) do not work on ends.
  *
+ * Results. A function whose comment names no result returns 0. Sizes and offsets are in bytes,
+ * time limits in milliseconds, times in nanoseconds.
+ *
  * Errors. As for system calls: -1 (or a null pointer) and errno. streamline_error() returns the
- * message of this thread's last failure.
+ * message of this thread's last failure. Any call may fail with these, besides those of its comment:
  *
  *     EIO      a request failed
  *     EBADF    not an open end, or an end of the other direction; closed twice
@@ -20,6 +23,16 @@
  *     EPROTO   the peer violated the protocol: close the end
  *     ENOBUFS  the ring is full and its policy is to drop; the block is counted as dropped
  *     EMSGSIZE longer than a block can be; or, if the ring overwrites, than the buffer
+ *     EMFILE   no descriptor is left, or its number is 65536 or more
+ *
+ * Waiting. Without limit, unless the end is STREAMLINE_NONBLOCK: streamline_read(),
+ * streamline_peek(), streamline_write(), streamline_reserve(), streamline_splice(). As long as they
+ * are told: streamline_wait(), streamline_accept(). Until a request has ended: streamline_finish(),
+ * and streamline_close() of a request. For the reply of another process: streamline_open() and
+ * streamline_state_open() at most 20 seconds; streamline_create(), streamline_create_region() and
+ * streamline_create_inbox() at most 4 seconds, if another process holds the name.
+ * streamline_run() plans the request and registers it with the daemon, and streamline_open_file()
+ * reads the file. All other functions return at once.
  *
  * Cost. A call makes no system call unless one side has to wait or to be woken.
  *
@@ -175,14 +188,16 @@ extern "C" {
  written after that. The name belongs to this process and its network namespace, and vanishes
  with the process.
 
- Fails with EEXIST if the name is taken. config may be null.
+ Fails with EEXIST if the name is taken, EPERM if a process holds a name of another user, EINVAL
+ for letters that names do not have. config may be null.
  */
 int streamline_create(const char *name,
                       const struct streamline_config *config);
 
 /*
- Creates a region of `bytes` bytes, which other processes open by name. mode: permission bits for
- readers and writers (0600, 0644, 0666, ...). The name vanishes with the process.
+ Creates a region of `bytes` bytes, which other processes open by name, and returns its number.
+ mode: permission bits for readers and writers (0600, 0644, 0666, ...). The name vanishes with
+ the process. Fails like streamline_create().
  */
 int streamline_create_region(const char *name,
                              size_t bytes,
@@ -191,7 +206,8 @@ int streamline_create_region(const char *name,
 /*
  Creates an inbox, to which other processes write by name (STREAMLINE_WRITE). Each writer has a
  stream of its own, which streamline_accept() returns. mode: permission bits for writers (0200,
- ...).
+ ...). Returns the number of the inbox, which becomes readable (poll(2)) when a writer has opened
+ it. Fails like streamline_create().
  */
 int streamline_create_inbox(const char *name,
                             unsigned int mode);
@@ -205,11 +221,12 @@ int streamline_accept(int inbox,
 
 /*
  Opens a stream or a region, or an inbox for writing: "NAME" of this user, or "UID/NAME" of
- another user. Permissions are checked here, once.
+ another user. flags: STREAMLINE_READ or STREAMLINE_WRITE, with STREAMLINE_NONBLOCK or without.
+ Permissions are checked here, once. Returns the number of the end.
 
  Fails with ENOENT if no process has the name, EACCES without permission, EPERM if a process
  holds a name of another user, EUSERS if the stream has its maximum number of readers, EBADF if
- the flags do not fit the object, and ETIMEDOUT if the creator does not reply.
+ the flags do not fit the object, and ETIMEDOUT if the creator does not reply within 20 seconds.
  */
 int streamline_open(const char *name,
                     int flags);
@@ -218,7 +235,7 @@ int streamline_open(const char *name,
  Creates a multiway pipe: fds[0] writes, and fds[1] to fds[num - 1] read, each at its own
  position. The ends are inherited over fork and exec, and can be sent over sockets. The first
  call on an end opens it; readers wait until fds[0] has been written to or flushed. Close unused
- ends with streamline_close(), as those of a pipe.
+ ends with streamline_close(), as those of a pipe. Fails with EINVAL unless num is 2 to 65.
  */
 int streamline_mpipe(int *fds,
                      int num);
@@ -232,22 +249,26 @@ int streamline_mpipe_with(int *fds,
 
 /*
  Reads up to count bytes, like read(2); waits until there are bytes to read. Returns 0 at the end
- of the stream. From a ring that overwrites, reads one whole block.
+ of the stream. From a ring that overwrites, reads one whole block, or fails with EMSGSIZE if it
+ is longer than count. From a region, reads at its offset and moves the offset.
  */
 ptrdiff_t streamline_read(int fd,
                           void *buf,
                           size_t count);
 
 /*
- Writes count bytes, as one block, or as several if they exceed half of the ring or 1 MB. Waits
- for room if the policy is STREAMLINE_BLOCK.
+ Writes count bytes, as one block, or as several if they exceed half of the ring or 1 MB, and
+ returns their number. Waits for room if the policy is STREAMLINE_BLOCK; STREAMLINE_NONBLOCK
+ writes only the blocks for which there is room. To a region, writes at its offset like
+ streamline_pwrite().
  */
 ptrdiff_t streamline_write(int fd,
                            const void *buf,
                            size_t count);
 
 /*
- Reads from a region at this offset. Returns fewer bytes at the end of the region.
+ Reads from a region at this offset in bytes, and does not change that of streamline_read().
+ Returns fewer bytes at the end of the region, 0 beyond it.
  */
 ptrdiff_t streamline_pread(int fd,
                            void *buf,
@@ -256,7 +277,7 @@ ptrdiff_t streamline_pread(int fd,
 
 /*
  Writes to a region at this offset. Returns fewer bytes at the end of the region; fails with
- ENOSPC beyond it.
+ ENOSPC beyond it, and with EBADF if the region was opened for reading.
  */
 ptrdiff_t streamline_pwrite(int fd,
                             const void *buf,
@@ -289,13 +310,17 @@ int streamline_release(int fd,
 
 /*
  Reserves room for a block of up to count bytes in the ring itself. Fill it and call
- streamline_commit() before any other call on this end. Returns null on failure.
+ streamline_commit() before any other call on this end. Waits for room if the policy is
+ STREAMLINE_BLOCK. Returns null on failure, with EMSGSIZE if no block can be that long, and EBADF
+ for pipes of pointers.
  */
 void *streamline_reserve(int fd,
                          size_t count);
 
 /*
- Writes the first count bytes of the reserved room as one block.
+ Writes the first count bytes of the reserved room as one block. Fails with EINVAL if nothing is
+ reserved, if count is more than was reserved, or if another call on the end came in between; the
+ room is given back.
  */
 int streamline_commit(int fd,
                       size_t count);
@@ -327,7 +352,7 @@ ptrdiff_t streamline_state_name(int fd,
 
 /*
  Writes the unit of a column like streamline_state_name(), such as "blocks", "bytes", "messages",
- "ns" or "yes or no"; empty for a plain number.
+ "ns" (nanoseconds) or "yes or no"; empty for a plain number.
  */
 ptrdiff_t streamline_state_unit(int fd,
                                 size_t column,
@@ -335,13 +360,14 @@ ptrdiff_t streamline_state_unit(int fd,
                                 size_t count);
 
 /*
- Copies all rows and returns their number. Each row is a consistent snapshot.
+ Copies all rows, to be read by streamline_state_number(), and returns their number. Each row is
+ a consistent snapshot; different rows may be of different moments.
  */
 ptrdiff_t streamline_state_look(int fd);
 
 /*
- Stores a number of the last copy in *value. Fails with ENOENT if there is no such row or column,
- and with EINVAL before the first copy.
+ Stores a number of the last copy in *value; row and column count from 0. Fails with ENOENT if
+ there is no such row or column, and with EINVAL before the first streamline_state_look().
  */
 int streamline_state_number(int fd,
                             size_t row,
@@ -356,7 +382,7 @@ int streamline_flush(int fd);
 
 /*
  Returns the number of readers that were evicted for writing an impossible position. Other
- readers lose nothing, and calls of the writer do not fail.
+ readers lose nothing, and calls of the writer do not fail. Fails with EBADF unless fd writes.
  */
 ptrdiff_t streamline_evicted(int fd);
 
@@ -381,14 +407,14 @@ ptrdiff_t streamline_splice(int from,
  Opens a file to be read and spliced: a copy of its contents at this moment, in memory that no
  process can change. It is shared by reference, so a call of streamline_splice() to a pipe of
  pointers copies nothing. streamline_peek() and streamline_splice() see blocks of up to `block`
- bytes; 0: as long as possible (512 KB). Fails like open(2).
+ bytes; 0: as long as possible (512 KB). Returns the number of the file. Fails like open(2).
  */
 int streamline_open_file(const char *path,
                          size_t block);
 
 /*
- Sets the offset of the next read of a file of streamline_open_file(), or of the next read or
- write of a region.
+ Sets the offset, in bytes from the start, of the next read of a file of streamline_open_file(),
+ or of the next read or write of a region. An offset beyond the end is its end.
  */
 int streamline_seek(int fd,
                     uint64_t offset);
@@ -412,14 +438,16 @@ int streamline_wait(int fd,
                     int timeout_ms);
 
 /*
- Makes calls on an end wait (0) or fail with EAGAIN (1).
+ Makes calls on an end wait (0) or fail with EAGAIN (1). Fails with EINVAL for the writing end of
+ a pipe of pointers, which always waits.
  */
 int streamline_nonblock(int fd,
                         int on);
 
 /*
  Closes an end. Readers drain the stream and then reach its end; a writer no longer waits for
- this reader. Fails with EBADF if fd is not an open end.
+ this reader. Stops a request, and waits until it has ended. Fails with EBADF if fd is not an
+ open end.
  */
 int streamline_close(int fd);
 
@@ -435,8 +463,11 @@ const char *streamline_error(void);
  when the run has ended; streamline_wait() waits for that, streamline_close() stops it.
 
  Fails with EINVAL if the request has errors; streamline_error() then lists the errors with their
- positions. Installs no signal handler, and prints nothing but the output of sinks. options may
- be null.
+ positions. Fails with ENOTSUP if no space of this machine can run it, with ECHILD if a worker
+ process fails at its start, and with the errno of the system call that was refused, such as
+ EPERM for a capture without the privilege.
+
+ Installs no signal handler, and prints nothing but the output of sinks. options may be null.
  */
 int streamline_run(const char *request,
                    const struct streamline_options *options);
@@ -453,19 +484,21 @@ int streamline_end(int direction,
                    size_t size);
 
 /*
- Stops the sources of a request; blocks in transit are still processed.
+ Stops the sources of a request; blocks in transit are still processed. Does not wait for them.
  */
 int streamline_stop(int run);
 
 /*
  Waits until a request has ended. Fails with EIO if it failed or if its ledger does not balance;
- streamline_error() gives the reason. Close its number afterwards.
+ streamline_error() gives the reason. Close its number afterwards. Meanwhile other threads get
+ EBUSY for this request; to stop it from one of them, wait by poll(2) on its number first.
  */
 int streamline_finish(int run);
 
 /*
  Writes the ledger of a request, current or final, as a JSON object into `out`: a string in the
- format of `streamline run --json`, truncated if it does not fit. Returns its full length.
+ format of `streamline run --json`, truncated if it does not fit. Returns its full length in
+ bytes, without the terminating zero. Fails with EIO if the request failed without a ledger.
  */
 ptrdiff_t streamline_report(int run,
                             char *out,

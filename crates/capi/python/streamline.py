@@ -1,14 +1,17 @@
 """Requests of Streamline from Python: a path for packets, files or streams beside the program.
 
-    log = streamline.output()
-    with streamline.run(f"replay web.pcap | tcp | http |exchange weblog {log.path}") as path:
-        for line in log:
-            print(line, end="")
-    print(path.report()["lost"])
+    >>> import streamline
+    >>> log = streamline.output()
+    >>> with streamline.run(f"replay web.pcap | tcp | http |exchange weblog {log.path}") as path:
+    ...     requests = [line.split('"')[1] for line in log]
+    >>> requests[0]
+    'GET / HTTP/1.1'
+    >>> path.report()["lost"]
+    0
 
 A single file on top of libstreamline (the environment variable STREAMLINE_LIBRARY overrides its
-path). Prints nothing and installs no signal handler. An invalid request raises streamline.Error,
-whose message shows each error at its place.
+path). Prints nothing and installs no signal handler. The requests run in threads of the library,
+without Python's lock: calls that wait let other threads of the program run.
 """
 
 import ctypes
@@ -21,7 +24,18 @@ __all__ = ["Error", "Run", "input", "output", "run"]
 
 
 class Error(OSError):
-    """The failure of a call: errno and a message."""
+    """The failure of a call: `errno` and, as `strerror`, a message.
+
+    `errno` is EINVAL for a request with errors, whose message shows each error at its place; ENOTSUP
+    if this machine cannot run it; EIO if it failed while it ran; otherwise that of the system call
+    which was refused, such as EPERM.
+
+        >>> try:
+        ...     streamline.run("replay web.pcap | cuont")
+        ... except streamline.Error as error:
+        ...     error.errno, "did you mean `count`?" in error.strerror
+        (22, True)
+    """
 
 
 class _Options(ctypes.Structure):
@@ -57,7 +71,7 @@ def _done(answer):
 
 
 class _End(io.TextIOWrapper):
-    """A text stream. `path` is its name in a request; `buffer` is the binary stream."""
+    """A text stream in UTF-8. `path` is its name in a request; `buffer` is the binary stream."""
 
     path = ""
 
@@ -71,36 +85,76 @@ def _end(direction, mode):
 
 
 def output():
-    """Creates an end from which this program reads the output of a sink."""
+    """Creates an end from which this program reads the output of a sink.
+
+    Returns a text stream in UTF-8; its `buffer` is the binary stream. The next request that names its
+    `path` in place of a file writes to it. Reading waits for the sink, and ends with the request.
+    When nobody reads, the sink waits as soon as the pipe (64 KB) is full.
+
+        >>> capture = streamline.output()
+        >>> with streamline.run(f"replay web.pcap | bpf 'port 53' | pcap {capture.path}"):
+        ...     header = capture.buffer.read(24)
+        >>> len(header)
+        24
+    """
     return _end(_READ, "rb")
 
 
 def input():
-    """Creates an end to which this program writes the input of a source; close() ends the source."""
+    """Creates an end to which this program writes the input of a source.
+
+    Returns a text stream in UTF-8; its `buffer` is the binary stream. The next request that names its
+    `path` in place of a file reads from it. Writing waits as soon as the pipe (64 KB) is full;
+    close() ends the source.
+
+        >>> capture = streamline.input()
+        >>> with streamline.run(f"replay {capture.path} | udp | count") as path:
+        ...     with open("web.pcap", "rb") as file:
+        ...         written = capture.buffer.write(file.read())
+        ...     capture.close()
+        ...     path.wait()
+        >>> path.report()["sources"][0]["seen"]["blocks"] > 10
+        True
+    """
     return _end(_WRITE, "wb")
 
 
 class Run:
-    """A running request. Leaving its `with` block stops it and waits for its end."""
+    """A running request. Leaving its `with` block stops it and waits for its end.
+
+    One thread may use it at a time: a call while another one waits in wait() or close() raises Error
+    with EBUSY.
+
+        >>> with streamline.run("generate count=1000 | count") as path:
+        ...     path.wait()
+        >>> report = path.report()
+        >>> report["lost"], report["balanced"]
+        (0, True)
+    """
 
     def __init__(self, number):
         self._number = number
         self._last = None
 
     def fileno(self):
-        """Returns the descriptor, which becomes readable when the request has ended."""
+        """Returns the descriptor, which becomes readable (poll, select) when the request has ended."""
         return self._number
 
     def stop(self):
-        """Stops the sources; blocks on their way are still processed."""
+        """Stops the sources. Blocks on their way are still processed; does not wait for them."""
         _done(_library.streamline_stop(self._number))
 
     def wait(self):
-        """Waits for the end; raises Error if the request failed."""
+        """Waits for the end, without limit. Raises Error if the request failed, or if its ledger does
+        not balance."""
         _done(_library.streamline_finish(self._number))
 
     def report(self):
-        """Returns the ledger, current or final, in the format of `streamline run --json`."""
+        """Returns the ledger as a dictionary, in the format of `streamline run --json`.
+
+        It is that of this moment while the request runs, and the final one afterwards, also after
+        close(). Times are in nanoseconds. Does not wait.
+        """
         if self._number < 0:
             return self._last
         size = 1 << 16
@@ -112,7 +166,7 @@ class Run:
             size = 2 * length
 
     def close(self):
-        """Stops the request, waits for its end and keeps its last report."""
+        """Stops the request, waits for its end and keeps its last report. Raises Error like wait()."""
         if self._number >= 0:
             self.stop()
             try:
@@ -130,7 +184,21 @@ class Run:
 
 
 def run(request, *, count=0, seconds=0, name=None, helper=None, embedded=False):
-    """Opens a request and runs it in threads of its own."""
+    """Opens a request and runs it in threads of its own. Returns a Run at once.
+
+    count: ends the run after its sinks have received this many blocks; 0: no limit.
+    seconds: ends the run after this time, which may have a fraction; 0: no limit.
+    name: name of the run at the daemon; without a daemon, raises Error.
+    helper: path of the command `streamline`, which runs worker processes and untrusted filters.
+    embedded: True does not register the run with the daemon of the machine.
+
+    Raises Error if the request has errors or cannot start.
+
+        >>> with streamline.run("generate rate=1000 | count", seconds=0.1) as path:
+        ...     path.wait()
+        >>> path.report()["lost"]
+        0
+    """
     text = lambda given: None if given is None else os.fsencode(given)
     options = _Options(count, int(seconds * 1000), text(name), text(helper), int(embedded))
     return Run(_done(_library.streamline_run(os.fsencode(request), ctypes.byref(options))))

@@ -82,6 +82,8 @@ pub(crate) struct Writer {
 pub(crate) struct Region {
     pub(crate) memory: SharedRegion,
     pub(crate) at: u64,
+    /// False if it was opened for reading only.
+    pub(crate) writable: bool,
 }
 
 impl Reader {
@@ -254,6 +256,9 @@ impl Region {
     }
 
     pub(crate) fn write(&self, at: u64, bytes: &[u8]) -> Result<usize, Failure> {
+        if !self.writable {
+            return Err(wrong_end("one to write to: it was opened for reading"));
+        }
         let count = self.available_length(at, bytes.len());
         if count == 0 && !bytes.is_empty() {
             let text = format!("the region ends at {}: nothing fits at {at}", self.memory.len());

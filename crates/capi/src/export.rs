@@ -34,7 +34,8 @@ pub const STREAMLINE_NONBLOCK: i32 = 4;
 /// written after that. The name belongs to this process and its network namespace, and vanishes
 /// with the process.
 ///
-/// Fails with EEXIST if the name is taken. config may be null.
+/// Fails with EEXIST if the name is taken, EPERM if a process holds a name of another user, EINVAL
+/// for letters that names do not have. config may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_create(
     name: *const c_char,
@@ -47,8 +48,9 @@ pub unsafe extern "C" fn streamline_create(
     })
 }
 
-/// Creates a region of `bytes` bytes, which other processes open by name. mode: permission bits for
-/// readers and writers (0600, 0644, 0666, ...). The name vanishes with the process.
+/// Creates a region of `bytes` bytes, which other processes open by name, and returns its number.
+/// mode: permission bits for readers and writers (0600, 0644, 0666, ...). The name vanishes with
+/// the process. Fails like streamline_create().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_create_region(
     name: *const c_char,
@@ -61,7 +63,8 @@ pub unsafe extern "C" fn streamline_create_region(
 
 /// Creates an inbox, to which other processes write by name (STREAMLINE_WRITE). Each writer has a
 /// stream of its own, which streamline_accept() returns. mode: permission bits for writers (0200,
-/// ...).
+/// ...). Returns the number of the inbox, which becomes readable (poll(2)) when a writer has opened
+/// it. Fails like streamline_create().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_create_inbox(name: *const c_char, mode: c_uint) -> c_int {
     // SAFETY: X1.
@@ -76,11 +79,12 @@ pub extern "C" fn streamline_accept(inbox: c_int, timeout_ms: c_int) -> c_int {
 }
 
 /// Opens a stream or a region, or an inbox for writing: "NAME" of this user, or "UID/NAME" of
-/// another user. Permissions are checked here, once.
+/// another user. flags: STREAMLINE_READ or STREAMLINE_WRITE, with STREAMLINE_NONBLOCK or without.
+/// Permissions are checked here, once. Returns the number of the end.
 ///
 /// Fails with ENOENT if no process has the name, EACCES without permission, EPERM if a process
 /// holds a name of another user, EUSERS if the stream has its maximum number of readers, EBADF if
-/// the flags do not fit the object, and ETIMEDOUT if the creator does not reply.
+/// the flags do not fit the object, and ETIMEDOUT if the creator does not reply within 20 seconds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_open(name: *const c_char, flags: c_int) -> c_int {
     int_result(|| {
@@ -100,7 +104,7 @@ pub unsafe extern "C" fn streamline_open(name: *const c_char, flags: c_int) -> c
 /// Creates a multiway pipe: fds[0] writes, and fds[1] to fds[num - 1] read, each at its own
 /// position. The ends are inherited over fork and exec, and can be sent over sockets. The first
 /// call on an end opens it; readers wait until fds[0] has been written to or flushed. Close unused
-/// ends with streamline_close(), as those of a pipe.
+/// ends with streamline_close(), as those of a pipe. Fails with EINVAL unless num is 2 to 65.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_mpipe(fds: *mut c_int, num: c_int) -> c_int {
     // SAFETY: as below; the configuration is null.
@@ -130,22 +134,26 @@ pub unsafe extern "C" fn streamline_mpipe_with(
 }
 
 /// Reads up to count bytes, like read(2); waits until there are bytes to read. Returns 0 at the end
-/// of the stream. From a ring that overwrites, reads one whole block.
+/// of the stream. From a ring that overwrites, reads one whole block, or fails with EMSGSIZE if it
+/// is longer than count. From a region, reads at its offset and moves the offset.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_read(fd: c_int, buf: *mut c_void, count: usize) -> isize {
     // SAFETY: X1.
     size_result(|| stream_calls::read(fd, unsafe { slice_mut_from_c(buf, count) }?))
 }
 
-/// Writes count bytes, as one block, or as several if they exceed half of the ring or 1 MB. Waits
-/// for room if the policy is STREAMLINE_BLOCK.
+/// Writes count bytes, as one block, or as several if they exceed half of the ring or 1 MB, and
+/// returns their number. Waits for room if the policy is STREAMLINE_BLOCK; STREAMLINE_NONBLOCK
+/// writes only the blocks for which there is room. To a region, writes at its offset like
+/// streamline_pwrite().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_write(fd: c_int, buf: *const c_void, count: usize) -> isize {
     // SAFETY: X1.
     size_result(|| stream_calls::write(fd, unsafe { slice_from_c(buf, count) }?))
 }
 
-/// Reads from a region at this offset. Returns fewer bytes at the end of the region.
+/// Reads from a region at this offset in bytes, and does not change that of streamline_read().
+/// Returns fewer bytes at the end of the region, 0 beyond it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_pread(
     fd: c_int,
@@ -158,7 +166,7 @@ pub unsafe extern "C" fn streamline_pread(
 }
 
 /// Writes to a region at this offset. Returns fewer bytes at the end of the region; fails with
-/// ENOSPC beyond it.
+/// ENOSPC beyond it, and with EBADF if the region was opened for reading.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_pwrite(
     fd: c_int,
@@ -206,7 +214,9 @@ pub extern "C" fn streamline_release(fd: c_int, count: usize) -> c_int {
 }
 
 /// Reserves room for a block of up to count bytes in the ring itself. Fill it and call
-/// streamline_commit() before any other call on this end. Returns null on failure.
+/// streamline_commit() before any other call on this end. Waits for room if the policy is
+/// STREAMLINE_BLOCK. Returns null on failure, with EMSGSIZE if no block can be that long, and EBADF
+/// for pipes of pointers.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_reserve(fd: c_int, count: usize) -> *mut c_void {
     match report_failure(|| stream_calls::reserve(fd, count)) {
@@ -215,7 +225,9 @@ pub extern "C" fn streamline_reserve(fd: c_int, count: usize) -> *mut c_void {
     }
 }
 
-/// Writes the first count bytes of the reserved room as one block.
+/// Writes the first count bytes of the reserved room as one block. Fails with EINVAL if nothing is
+/// reserved, if count is more than was reserved, or if another call on the end came in between; the
+/// room is given back.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_commit(fd: c_int, count: usize) -> c_int {
     status_result(|| stream_calls::commit(fd, count))
@@ -254,7 +266,7 @@ pub unsafe extern "C" fn streamline_state_name(
 }
 
 /// Writes the unit of a column like streamline_state_name(), such as "blocks", "bytes", "messages",
-/// "ns" or "yes or no"; empty for a plain number.
+/// "ns" (nanoseconds) or "yes or no"; empty for a plain number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_state_unit(
     fd: c_int,
@@ -266,14 +278,15 @@ pub unsafe extern "C" fn streamline_state_unit(
     size_result(|| state::name(fd, column, true, unsafe { slice_mut_from_c(buf.cast(), count) }?))
 }
 
-/// Copies all rows and returns their number. Each row is a consistent snapshot.
+/// Copies all rows, to be read by streamline_state_number(), and returns their number. Each row is
+/// a consistent snapshot; different rows may be of different moments.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_state_look(fd: c_int) -> isize {
     size_result(|| state::copy_rows(fd))
 }
 
-/// Stores a number of the last copy in *value. Fails with ENOENT if there is no such row or column,
-/// and with EINVAL before the first copy.
+/// Stores a number of the last copy in *value; row and column count from 0. Fails with ENOENT if
+/// there is no such row or column, and with EINVAL before the first streamline_state_look().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_state_number(
     fd: c_int,
@@ -300,7 +313,7 @@ pub extern "C" fn streamline_flush(fd: c_int) -> c_int {
 }
 
 /// Returns the number of readers that were evicted for writing an impossible position. Other
-/// readers lose nothing, and calls of the writer do not fail.
+/// readers lose nothing, and calls of the writer do not fail. Fails with EBADF unless fd writes.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_evicted(fd: c_int) -> isize {
     size_result(|| stream_calls::evicted(fd))
@@ -325,15 +338,15 @@ pub extern "C" fn streamline_splice(from: c_int, to: c_int, count: usize) -> isi
 /// Opens a file to be read and spliced: a copy of its contents at this moment, in memory that no
 /// process can change. It is shared by reference, so a call of streamline_splice() to a pipe of
 /// pointers copies nothing. streamline_peek() and streamline_splice() see blocks of up to `block`
-/// bytes; 0: as long as possible (512 KB). Fails like open(2).
+/// bytes; 0: as long as possible (512 KB). Returns the number of the file. Fails like open(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_open_file(path: *const c_char, block: usize) -> c_int {
     // SAFETY: X1.
     int_result(|| stream_calls::open_file(unsafe { str_from_c(path) }?, block))
 }
 
-/// Sets the offset of the next read of a file of streamline_open_file(), or of the next read or
-/// write of a region.
+/// Sets the offset, in bytes from the start, of the next read of a file of streamline_open_file(),
+/// or of the next read or write of a region. An offset beyond the end is its end.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_seek(fd: c_int, offset: u64) -> c_int {
     status_result(|| stream_calls::seek(fd, offset))
@@ -365,14 +378,16 @@ pub extern "C" fn streamline_wait(fd: c_int, timeout_ms: c_int) -> c_int {
     int_result(|| stream_calls::wait(fd, timeout_from_ms(timeout_ms)).map(c_int::from))
 }
 
-/// Makes calls on an end wait (0) or fail with EAGAIN (1).
+/// Makes calls on an end wait (0) or fail with EAGAIN (1). Fails with EINVAL for the writing end of
+/// a pipe of pointers, which always waits.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_nonblock(fd: c_int, on: c_int) -> c_int {
     status_result(|| stream_calls::nonblocking(fd, on != 0))
 }
 
 /// Closes an end. Readers drain the stream and then reach its end; a writer no longer waits for
-/// this reader. Fails with EBADF if fd is not an open end.
+/// this reader. Stops a request, and waits until it has ended. Fails with EBADF if fd is not an
+/// open end.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_close(fd: c_int) -> c_int {
     status_result(|| stream_calls::close(fd))
@@ -392,8 +407,11 @@ pub extern "C" fn streamline_error() -> *const c_char {
 /// when the run has ended; streamline_wait() waits for that, streamline_close() stops it.
 ///
 /// Fails with EINVAL if the request has errors; streamline_error() then lists the errors with their
-/// positions. Installs no signal handler, and prints nothing but the output of sinks. options may
-/// be null.
+/// positions. Fails with ENOTSUP if no space of this machine can run it, with ECHILD if a worker
+/// process fails at its start, and with the errno of the system call that was refused, such as
+/// EPERM for a capture without the privilege.
+///
+/// Installs no signal handler, and prints nothing but the output of sinks. options may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_run(
     request: *const c_char,
@@ -431,21 +449,23 @@ pub unsafe extern "C" fn streamline_end(direction: c_int, path: *mut c_char, siz
     })
 }
 
-/// Stops the sources of a request; blocks in transit are still processed.
+/// Stops the sources of a request; blocks in transit are still processed. Does not wait for them.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_stop(run: c_int) -> c_int {
     status_result(|| run::stop(run))
 }
 
 /// Waits until a request has ended. Fails with EIO if it failed or if its ledger does not balance;
-/// streamline_error() gives the reason. Close its number afterwards.
+/// streamline_error() gives the reason. Close its number afterwards. Meanwhile other threads get
+/// EBUSY for this request; to stop it from one of them, wait by poll(2) on its number first.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_finish(run: c_int) -> c_int {
     status_result(|| run::finish(run))
 }
 
 /// Writes the ledger of a request, current or final, as a JSON object into `out`: a string in the
-/// format of `streamline run --json`, truncated if it does not fit. Returns its full length.
+/// format of `streamline run --json`, truncated if it does not fit. Returns its full length in
+/// bytes, without the terminating zero. Fails with EIO if the request failed without a ledger.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_report(run: c_int, out: *mut c_char, size: usize) -> isize {
     // SAFETY: X1.

@@ -104,7 +104,7 @@ pub(crate) fn create_region(name: &str, bytes: usize, mode: u32) -> Outcome<i32>
         return Err(Failure::invalid(format!("a region of {bytes} bytes")));
     }
     let memory = run_on_host(|host| host.create_region(name, access_list(mode), bytes))?;
-    register_end(EndKind::Region(Region { memory, at: 0 }), None)
+    register_end(EndKind::Region(Region { memory, at: 0, writable: true }), None)
 }
 
 pub(crate) fn create_inbox(name: &str, mode: u32) -> Outcome<i32> {
@@ -131,7 +131,7 @@ pub(crate) fn open(name: &str, write: bool, config: Option<&streamline_config>) 
     match (name::open_address(&address)?, write) {
         (Opened::Stream(input), false) => register_reader(*input),
         (Opened::Region(memory), write) if !write || memory.is_writable() => {
-            register_end(EndKind::Region(Region { memory, at: 0 }), None)
+            register_end(EndKind::Region(Region { memory, at: 0, writable: write }), None)
         }
         (Opened::Region(_), _) => Err(Error::ReadOnly.into()),
         // The inbox was opened for reading; open it again for writing.

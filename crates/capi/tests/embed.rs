@@ -105,6 +105,25 @@ fn programs_in_three_languages_count_the_urls_of_a_capture() {
     }
 }
 
+#[test]
+fn examples_in_docstrings_of_python_have_their_results() {
+    if Command::new("python3").arg("--version").output().is_err() {
+        let _: Option<()> = need::report_skip("no `python3`: the examples of its module");
+        return;
+    }
+    let program = "import doctest, sys, streamline\n\
+                   names = {'streamline': streamline}\n\
+                   done = doctest.testmod(streamline, extraglobs=names)\n\
+                   print(done.attempted)\n\
+                   sys.exit(done.failed > 0)";
+    let words = ["python3", "-c", program].map(str::to_owned);
+    let mut python = command_in_namespace(&words, None);
+    let ran = python.current_dir(repository_root().join("examples")).output().unwrap();
+    let text = String::from_utf8_lossy(&ran.stdout);
+    assert!(ran.status.success(), "{text}{}", String::from_utf8_lossy(&ran.stderr));
+    assert!(text.trim().parse::<u32>().unwrap() >= 15, "{text}");
+}
+
 /// Answers `requests` HTTP requests with an empty response.
 fn serve_empty_responses(listener: &TcpListener, requests: usize) {
     for stream in listener.incoming().take(requests) {

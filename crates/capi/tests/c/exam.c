@@ -104,6 +104,8 @@ static void arguments(void)
     FAILS(EBADF, streamline_splice(w, r, 8));
     MUST(streamline_reserve(w, 16) != NULL);
     FAILS(EINVAL, streamline_commit(w, 17));
+    MUST(streamline_reserve(w, (size_t)1 << 40) == NULL && errno == EMSGSIZE);
+    FAILS(EINVAL, streamline_mpipe(fds, 66));
     MUST(streamline_write(w, NULL, 0) == 0);
     MUST(streamline_close(w) == 0);
     FAILS(EBADF, streamline_close(w));
@@ -183,6 +185,7 @@ static void region(void)
     MUST(streamline_pread(o, buf, 200, 900) == 100 && streamline_pread(o, buf, 1, 1000) == 0);
     FAILS(ENOSPC, streamline_pwrite(c, "x", 1, 1000));
     FAILS(ENOSPC, streamline_pwrite(c, "x", 1, ~0ull));
+    FAILS(EBADF, streamline_pwrite(o, "x", 1, 0));
     MUST(streamline_write(c, "sequence", 8) == 8 && streamline_write(c, "!", 1) == 1);
     MUST(streamline_read(o, buf, 100) == 100 && memcmp(buf, "sequence!", 9) == 0);
     int w = streamline_open(name, STREAMLINE_WRITE);
