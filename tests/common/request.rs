@@ -56,7 +56,7 @@ impl PlannedRequest {
         run(paths, StopConditions::default()).expect("threads")
     }
 
-    /// Returns the number of replicas of the replicated chain, or 1 if no chain is replicated.
+    /// Returns the number of replicas of all replicated chains; 0 if no chain is replicated.
     pub(crate) fn replica_count(&self) -> usize {
         self.plan.replicas.iter().map(|copied| copied.spaces.len()).sum()
     }

@@ -38,8 +38,8 @@ fn tshark_command(capture: &Path) -> Command {
     command
 }
 
-/// Returns the streams of a capture in the order of their start. Panics if there are fewer than
-/// `expected`.
+/// Returns the streams of a capture in the order of their start. `expected` is the approximate
+/// number of streams, with which the search begins.
 pub(crate) fn follow_streams(capture: &Path, expected: usize) -> Vec<FollowedConnection> {
     let mut streams = Vec::new();
     let mut to = expected + 8;

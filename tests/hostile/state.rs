@@ -159,7 +159,7 @@ impl FilterUnderTest {
         assert_eq!(came, self.passed + consumed_or_held(counts), "its ledger: {counts:?}");
     }
 
-    /// Advances the time to `now`, and flushes the filter.
+    /// Calls the filter without blocks at time `now`, and lets it publish its state and report.
     fn tick(&mut self, now: Time, space: &mut Space<'_>) {
         self.call_filter(0, |node, space| node.tick(space, now), space);
         if let Some((whose, _)) = self.node.description.published_state() {

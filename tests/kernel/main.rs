@@ -71,8 +71,8 @@ fn compare_judges<'a>(
 }
 
 /// Compares the judges on chains of filters: every chain of one or two filters for every target,
-/// and one chain of three filters in twenty for one target. A chain of `n` filters receives one
-/// frame in `steps[n - 1]`; different chains receive different frames.
+/// and, of every 120 chains of three filters, one chain for each of the seven targets. A chain of
+/// `n` filters receives one frame in `steps[n - 1]`; different chains receive different frames.
 fn compare_all_chains(frames: &[Vec<u8>], steps: &[usize]) -> Vec<(TwinChain, Tally)> {
     let sat = for_every_target(|target| {
         let place = HOOKS.iter().position(|place| *place == target.hook);
@@ -179,7 +179,7 @@ fn ethernet_frame(bytes: &[u8]) -> Frame {
     Frame::new(filter::testing::ETHERNET, bytes)
 }
 
-/// Chains of more than forty filters are compiled to several programs connected by tail calls.
+/// Chains of forty or more filters are compiled to several programs connected by tail calls.
 #[test]
 fn i6_long_chains_match_their_filters() {
     let Some(()) = need::require_bpf() else { return };

@@ -102,8 +102,8 @@ fn with_vlan_tags(frame: &[u8], tags: &[(u16, u16)]) -> Vec<u8> {
     [&frame[..12], &tags.iter().flat_map(bytes).collect::<Vec<_>>(), &frame[12..]].concat()
 }
 
-/// Returns frames that a veth pair can carry: captured and generated frames, some of them truncated
-/// within a header, and each frame also with VLAN tags.
+/// Returns frames that a veth pair can carry: generated frames, some of them truncated within a
+/// header, and each frame also with VLAN tags.
 fn test_frames() -> Vec<Vec<u8>> {
     let mut random = Random::replayable();
     let mut plain = ethernet_bytes(generated_frames(1));

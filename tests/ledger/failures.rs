@@ -53,8 +53,8 @@ fn panicking_filter_counts_blocks_after_it_as_lost() {
     }
 }
 
-/// Entry point of a child process that is started with SIGXFSZ ignored, and with a file size limit
-/// above the size of the pools and below that of the capture.
+/// Entry point of a child process that is started with SIGXFSZ ignored. It sets a file size limit
+/// above the size of a pool and below that of the capture.
 #[test]
 #[ignore = "limits the files of its process"]
 fn failing_sink_counts_its_blocks() {

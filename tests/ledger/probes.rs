@@ -11,13 +11,13 @@ use std::path::Path;
 pub(crate) const PROBES: &[&Description] =
     &[&REPORT_NUMBERS, &DROP_EVERY_THIRD, &CLASSIFY_EVEN, &HOLD_FEW, &HOLD_ALL, &PANIC_AT_BLOCK];
 
-/// Returns the number of a generated frame.
+/// Returns the number of a generated frame, or `u64::MAX` if the frame is too short.
 fn block_number(block: &Block<'_>) -> u64 {
     let bytes = block.frame.get(42..50).and_then(|bytes| bytes.try_into().ok());
     bytes.map_or(u64::MAX, u64::from_be_bytes)
 }
 
-/// Counts of the blocks that a filter received, by block number.
+/// Counts of the blocks that a filter reports, by block number.
 #[derive(Default)]
 struct NumberCounts(BTreeMap<u64, u64>);
 
@@ -31,7 +31,7 @@ impl NumberCounts {
     }
 }
 
-/// The common fields of every probe's description.
+/// The common fields of the descriptions of probes that report.
 const PROBE: Description = Description { reports: true, ..Description::EMPTY };
 
 /// A filter that passes all blocks, and reports their numbers.

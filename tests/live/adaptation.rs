@@ -1,5 +1,5 @@
 //! Tests of adaptation, which moves filters between the kernel and a thread as the traffic changes.
-//! Every frame has a number, and must arrive once and in order.
+//! Frames for port 9 have a number; those that the filter passes must arrive once and in order.
 
 use crate::numbers::{FRAME_LENGTH, frame_number, numbered_frames};
 use crate::scratch::Scratch;
@@ -40,7 +40,8 @@ fn machine_with_assumed_costs() -> Machine {
     Machine { costs, ..engine::machine::inspect() }
 }
 
-/// Returns a batch of frames numbered from `from`; one frame in `one_of` is for port 9.
+/// Returns a batch of frames, of which one in `one_of` is for port 9. Only these have numbers, from
+/// `from` on.
 fn numbered_batch(from: u64, one_of: u64) -> Vec<Vec<u8>> {
     let other = || testkit::Frame::ethernet().ipv4("198.18.0.1", "198.19.0.1").udp(7, 10, &[0; 22]);
     let numbered = numbered_frames(from..from + BATCH_FRAMES / one_of, FRAME_LENGTH);

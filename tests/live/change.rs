@@ -1,5 +1,6 @@
-//! Tests of changes to a path whose first filters run in the kernel. The programs stay, and every
-//! delivered frame passes either the old or the new graph, in order.
+//! Tests of changes to a path under traffic, in most tests a path whose first filters run in the
+//! kernel. Every delivered frame passes either the old or the new graph, in order. Changes after
+//! the kernel leave its programs in place.
 
 use crate::numbers::{FRAME_LENGTH, frame_number, numbered_frames};
 use crate::scratch::Scratch;

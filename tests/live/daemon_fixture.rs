@@ -35,7 +35,7 @@ interfaces = [\"server0\"]
 [users.41104]
 rings = 4
 ";
-/// The directory where the daemon persists users' files.
+/// The directory where users' processes persist their files (`XDG_STATE_HOME`).
 const STATE_DIRECTORY: &str = "state";
 /// A shell script that requests a page from the server.
 const REQUEST_SCRIPT: &str = "exec 3<>/dev/tcp/$0/80

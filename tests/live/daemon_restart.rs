@@ -328,8 +328,9 @@ impl KillTrial {
     }
 
     /// Replaces the running daemon by a daemon that stops before `step`, and runs `work`. Then
-    /// kills the stopped daemon and starts another. Returns the result of `work`, or `None` if the
-    /// daemon did not reach the step.
+    /// kills that daemon and starts another. Returns the result of `work`, or `None` if the daemon
+    /// did not reach the step. If the daemon stopped before it answered, `work` does not run, and
+    /// its result is `None`.
     fn with_fault_at<T: Send>(
         &self,
         step: u32,

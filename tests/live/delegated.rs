@@ -170,7 +170,8 @@ fn o7_ten_requests_of_five_users_share_one_hardened_program() {
     assert!(program_ids(&pair).is_empty());
 }
 
-/// The receiving process checks a layout against its own plan, whatever the sender claims about it.
+/// The kernel part that another process names is checked against its request: parts that no plan
+/// would place in the kernel are refused.
 #[test]
 fn t17_delegated_layout_that_was_not_planned_is_refused() {
     let Some(pair) = quiet_pair() else { return };

@@ -10,7 +10,8 @@ use testkit::need;
 use testkit::net::{Cable, Pair, SERVER_DEVICE};
 use testkit::streamline_program;
 
-/// Programs, a packet socket and a tc filter at the server's device, all of the test process.
+/// Programs and a packet socket of the test process at the server's device, and a tc filter that no
+/// process holds.
 struct ForeignPrograms {
     pair: Pair,
     _links: Vec<Link>,

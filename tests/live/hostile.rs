@@ -17,7 +17,7 @@ const BYTES_MAX: usize = 60 << 20;
 /// Limit on the request's resident memory in bytes.
 const RESIDENT_MAX: u64 = 400 << 20;
 
-/// The directories of the hostile captures.
+/// Parts of the names of the hostile captures in the corpus.
 const CAPTURE_DIRECTORIES: &[&str] = &[
     "suricata/ip-fragment",
     "suricata/ipv4",
@@ -32,7 +32,8 @@ const CAPTURE_DIRECTORIES: &[&str] = &[
     "pcapplusplus/",
 ];
 
-/// Returns the frames of the captures, some of them truncated at random lengths.
+/// Returns the first 300 frames of each capture, and truncated copies of some of them, up to about
+/// [`BYTES_MAX`].
 fn hostile_frames(captures: &Captures) -> Vec<Vec<u8>> {
     let mut random = Random::replayable();
     let mut frames = Vec::new();

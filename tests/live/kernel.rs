@@ -2,7 +2,8 @@
 //! the kernel refuses some filters, the ledger balances across the boundary, existing programs stay
 //! attached, and the requests leave nothing behind.
 //!
-//! Every request runs on the same frames with `rx` as the plan places it and with `rx@thread0`.
+//! Requests whose outputs are compared run on the same frames with `rx` as the plan places it and
+//! with `rx@thread0`.
 
 use crate::frames::tagged_frames;
 use crate::numbers::{
@@ -76,7 +77,8 @@ fn report_counters(ran: &ObserverResult, name: &str) -> BTreeMap<String, u64> {
     rows.iter().map(row).collect()
 }
 
-/// Returns, for each filter, the blocks that it received, passed and did not select.
+/// Returns, for each filter, the blocks that it received, passed, did not select and did not
+/// classify.
 fn block_counts(ran: &ObserverResult, names: &[&str]) -> Vec<Value> {
     let one = |name: &&str| {
         let filter = filter_entry(ran, name);

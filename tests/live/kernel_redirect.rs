@@ -68,7 +68,8 @@ fn filter_entry<'r>(ran: &'r ObserverResult, name: &str) -> &'r Value {
     filters.iter().find(|filter| filter["name"] == name).unwrap_or_else(|| panic!("no {name}"))
 }
 
-/// Returns, for each filter, the blocks that it received, passed, did not select and dropped.
+/// Returns, for each filter, the blocks that it received, passed, did not select, did not classify
+/// and dropped.
 fn block_counts(ran: &ObserverResult, names: &[&str]) -> Vec<Value> {
     let what = ["taken", "passed", "unselected", "unanswered", "dropped"];
     let one = |name: &&str| what.map(|what| filter_entry(ran, name)[what].clone());
@@ -289,8 +290,8 @@ fn kernel_redirect_on_the_default_route_needs_force() {
     assert_eq!(filter_entry(&ran, "rx")["space"], "kernel", "{}", ran.err);
 }
 
-/// A program may have the maximum number of filters, although each of them may return unsure for a
-/// frame, and the headroom then holds metadata that names the filter.
+/// A redirecting program may have 64 filters, although each of them may return unsure for a frame,
+/// in which case the headroom of the frame names the filter.
 #[test]
 fn v5_redirect_of_64_filters_runs_in_the_kernel() {
     let Some(pair) = quiet_pair(1500) else { return };

@@ -8,8 +8,9 @@ use std::process::{Command, Stdio};
 use testkit::need;
 use testkit::net::{Cable, Pair, SERVER_DEVICE, wait_until};
 
-/// Runs a request whose filters are in the kernel, and a shell command in the mount. Returns the
-/// reason that the mount gives for the failure of the command.
+/// Runs a request whose filters are in the kernel, and a shell command in the mount, which must
+/// fail. Returns the reason that the mount gives for the failure, or `None` if the machine cannot
+/// run the test.
 fn failure_of(request: &str, filter: &str, command: &str) -> Option<String> {
     need::require_root()?;
     need::require_file("/dev/fuse")?;

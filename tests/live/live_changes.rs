@@ -28,8 +28,8 @@ const CHANGES: [&str; 10] = [
     "move ipproto kernel",
 ];
 
-/// Returns frames of connections: the handshake and the first half of a message if `first` is true,
-/// else the second half of the message.
+/// Returns frames of connections: the first half of a message if `first` is true, else the SYN and
+/// the second half, which `tcp` holds until the first half arrives.
 fn message_halves(connections: u32, first: bool) -> Vec<Vec<u8>> {
     let frame = |connection: u32, sequence: u32, flags: u8, said: &str| {
         let source = format!("10.{}.{}.9", connection >> 8, connection & 0xff);

@@ -1,6 +1,7 @@
-//! Tests of requests of many filters, all of which run in the kernel. A filter may return unsure
-//! for a frame, which then continues at that filter in the process. The results equal the results
-//! of the same request in a thread. [FEATURES V5; CONTRACT 18, 19]
+//! Tests of requests of many filters, all of which run in the kernel unless they need too many
+//! exits. A filter may return unsure for a frame, which then continues at that filter in the
+//! process. The results equal the results of the same request in a thread. [FEATURES V5; CONTRACT
+//! 18, 19]
 
 use crate::frames::tagged_frames;
 use crate::observer::{Observer, ObserverResult};

@@ -21,7 +21,7 @@ pub(crate) fn numbered_frames(range: std::ops::Range<u64>, length: usize) -> Vec
         .collect()
 }
 
-/// Returns the number of a frame.
+/// Returns the number of a frame, or `u64::MAX` if the frame is too short.
 pub(crate) fn frame_number(frame: &[u8]) -> u64 {
     let bytes = frame.get(NUMBER_OFFSET..NUMBER_OFFSET + 8).and_then(|bytes| bytes.try_into().ok());
     bytes.map_or(u64::MAX, u64::from_be_bytes)

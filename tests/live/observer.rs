@@ -131,7 +131,7 @@ impl Observer {
         self.folder.as_ref().expect("until it has ended").path(name)
     }
 
-    /// Waits until a file named in the request has this length.
+    /// Waits until a file named in the request has at least this length.
     pub(crate) fn wait_until_written(&mut self, name: &str, length: u64) {
         let path = self.path(name);
         wait_until(&format!("{} is of {length} bytes", path.display()), || {

@@ -33,8 +33,7 @@ use testkit::net::{
 const CAROL_UID: u32 = 51_001;
 const DAVE_UID: u32 = 51_002;
 
-/// Returns `None`, and reports a skip, if the kernel cannot load a program that reads the owner of
-/// a socket.
+/// Returns `None`, and reports a skip, if the process is not root or cannot load programs.
 fn skip_unless_loadable() -> Option<()> {
     need::require_root()?;
     need::require_bpf()

@@ -80,7 +80,8 @@ impl Drop for StopSenderOnDrop<'_> {
     }
 }
 
-/// Returns the captures of the packets that the users Carol and Dave receive while `action` runs.
+/// Returns the captures of the packets that the sockets of Carol and Dave send and receive while
+/// `action` runs.
 fn captures_during(
     fixture: &mut DaemonFixture,
     action: impl FnOnce(&DaemonFixture),

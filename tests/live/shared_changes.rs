@@ -50,7 +50,7 @@ impl DaemonFixture {
         (output.status.success(), String::from_utf8_lossy(&said).into_owned())
     }
 
-    /// Changes a path; asserts that nothing was lost.
+    /// Changes a path, and retries while a thread gets no CPU time; asserts that nothing was lost.
     pub(crate) fn assert_change_succeeds(&self, uid: u32, path: u32, words: &str) {
         wait_until(words, || {
             let (done, said) = self.change_path(uid, path, words);
@@ -79,7 +79,8 @@ fn filters_with_users(program: &KernelProgram) -> Vec<(String, usize)> {
     program.steps.iter().map(|step| (step.name.clone(), step.lines)).collect()
 }
 
-/// Asserts that each number arrived once and in order, or was lost at the source.
+/// Asserts that each number arrived once and in order, from the first that arrived, or is counted
+/// as lost.
 pub(crate) fn assert_each_once(ran: &ObserverResult, sent: u64) {
     ran.assert_balanced();
     let numbers = frame_numbers(&ran.frames("all.pcap"));

@@ -33,7 +33,7 @@ fn build_request(pair: &Pair, points: &Points, text: &str) -> Result<Vec<BuiltPa
     build_with_steps(pair, points, text, &Steps::default())
 }
 
-/// Builds a request in the server's namespace. The plan must place every source in the kernel.
+/// Builds a request in the server's namespace. The plan must place a source in the kernel.
 fn build_with_steps(
     pair: &Pair,
     points: &Points,
@@ -239,8 +239,8 @@ fn captured_numbers(path: &std::path::Path) -> Vec<u64> {
     frames.iter().map(|frame| frame_number(frame)).collect()
 }
 
-/// Sends numbered frames, `apart_us` microseconds apart, until `stop` is set. Returns the number of
-/// frames.
+/// Sends numbered frames in batches, on average `apart_us` microseconds apart, until `stop` is set.
+/// Returns the number of frames.
 pub(crate) fn send_until(pair: &Pair, apart_us: u64, stop: &AtomicBool) -> u64 {
     const FRAMES_PER_BATCH: u64 = 20;
     pair.client.run_inside(|| {

@@ -18,7 +18,7 @@ use std::process::Command;
 use std::sync::mpsc;
 use testkit::net::{Pair, SERVER_DEVICE, wait_until};
 
-/// Number of frames per phase: as many as fit into a pipe, a buffer and most of a kernel ring.
+/// Number of frames per phase, more than fit into a pipe, so that a write of the sink stalls.
 const FRAMES: u64 = 5000;
 
 /// Returns the space of `pcap`.

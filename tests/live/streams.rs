@@ -34,7 +34,7 @@ fn written_files(ran: &ObserverResult) -> Vec<Vec<u8>> {
 }
 
 /// Runs a request over live frames through a ring of minimum size, and then over a capture of these
-/// frames.
+/// frames. Returns the contents of the files that each run wrote.
 fn run_live_and_from_capture(pair: &Pair, frames: &[Vec<u8>]) -> [Vec<Vec<u8>>; 2] {
     const LINE: &str = "ip | tcp | files streams";
     let line = format!("rx {SERVER_DEVICE} ring=512k | ({LINE}) + pcap seen.pcap");
@@ -56,8 +56,8 @@ fn run_live_and_from_capture(pair: &Pair, frames: &[Vec<u8>]) -> [Vec<Vec<u8>>; 
     [written_files(&live), written_files(&replayed)]
 }
 
-/// Returns the frames of an Ethernet capture that are at least `least` bytes long and that the veth
-/// pair carries, or `None` if there are none.
+/// Returns the frames of a capture. Returns `None` unless all of them are complete Ethernet frames
+/// of at least `least` bytes that the veth pair carries, and there are 1 to [`FRAMES_MAX`].
 fn sendable_frames(path: &Path, least: usize) -> Option<Vec<Vec<u8>>> {
     let bytes = std::fs::read(path).ok()?;
     let mut frames = Vec::new();

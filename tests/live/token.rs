@@ -25,7 +25,7 @@ const KEY_HEX: &str = "5f8d1c0e77a92b346c01fe98d4b35a20";
 /// Number of datagrams, less than the reordering window.
 const DATAGRAMS: u64 = 120;
 
-/// Returns the path of a key file that only its owner may read.
+/// Creates a key file that only its owner may read; returns its path.
 fn key_file(folder: &Scratch) -> PathBuf {
     let path = folder.path("switch.key");
     fs::write(&path, format!("{KEY_HEX}\n")).expect("a file");
@@ -48,8 +48,8 @@ fn datagram_with_token(number: u64) -> Vec<u8> {
 }
 
 /// Returns the frames to send, the frames that must pass, and the expected counts. One frame in
-/// three is sent twice in a row, and all are repeated at the end. Every fifth is preceded by a
-/// forged frame with the same number, which must not use the number up.
+/// three is sent twice in a row, and all are repeated later. Every fifth is preceded by a copy with
+/// one wrong bit, which must not use its number up. The last frames have no token or are truncated.
 fn token_traffic() -> (Vec<Vec<u8>>, Vec<Vec<u8>>, Value) {
     let mut sent = Vec::new();
     let (mut forged, mut replayed) = (0, 0);

@@ -27,7 +27,7 @@ use testkit::need;
 use testkit::net::{LIMIT, Pair, SERVER, SERVER_DEVICE, wait_until};
 use testkit::resources::KernelObjects;
 
-/// Returns the kernel rings that a process has mapped.
+/// Returns the contents of the kernel rings that a process has mapped.
 fn mapped_rings(process: u32) -> Vec<u8> {
     let maps = fs::read_to_string(format!("/proc/{process}/maps")).expect("its maps");
     let memory = File::open(format!("/proc/{process}/mem")).expect("its memory");
@@ -52,7 +52,7 @@ fn contains_mark(memory: &[u8], mark: &str) -> bool {
 const ALICES_REQUEST: &str = "| ip @kernel | ipproto @kernel |tcp tcp | http |request json";
 const BOBS_REQUEST: &str = "| ip @kernel | udp @kernel | dport @kernel |53 pcap dns.pcap";
 const REQUESTS: usize = 200;
-/// Number of datagrams, enough to lap each ring.
+/// Number of datagrams, enough to lap Bob's ring.
 const DATAGRAMS: usize = 3000;
 
 /// Sends Alice's HTTP requests, Bob's datagrams to port 53, and datagrams that nobody selects, each

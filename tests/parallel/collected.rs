@@ -54,7 +54,7 @@ const MULTIPLY_BLOCKS: Description = Description {
     ..Description::EMPTY
 };
 
-/// A filter that panics at one block.
+/// A filter that panics at a block whose low byte is 77.
 const PANIC_AT_BLOCK: Description = Description {
     name: "fails",
     summary: "has a bug that a certain block finds",

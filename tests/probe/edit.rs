@@ -4,7 +4,7 @@
 use crate::catalog_fixture::{reported_counter, run_request};
 use filter::prelude::*;
 
-/// A filter that sums the payload bytes and counts the blocks.
+/// A filter that sums the lengths of blocks, and the values of their bytes.
 const SUM_PAYLOADS: Description = Description {
     name: "total",
     summary: "adds up bytes",

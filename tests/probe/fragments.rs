@@ -38,8 +38,8 @@ impl Stream for CombineBlocks {
     }
 }
 
-/// A filter that consumes messages fragment by fragment, and stores a sum of the bytes but no
-/// bytes.
+/// A filter that consumes messages fragment by fragment, and stores the sum of the numbers in the
+/// fragments but no bytes.
 const SUM_FRAGMENTS: Description = Description {
     name: "sum",
     summary: "adds up the numbers in messages",

@@ -3,7 +3,7 @@
 use crate::catalog_fixture::{reported_counter, run_request};
 use filter::prelude::*;
 
-/// A filter that asserts that sequence numbers never decrease.
+/// A filter that counts the blocks, and those with a smaller number than the block before.
 const ASSERT_ORDER: Description = Description {
     name: "ordered",
     summary: "counts numbers that come too late",

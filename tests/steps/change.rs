@@ -111,7 +111,8 @@ impl Trial {
         Resources::of_this_process(&self.pair, &self.folder.path(""))
     }
 
-    /// Asserts that the path still receives frames.
+    /// Sends datagrams to the path. The counts at the end of the test show whether it received them
+    /// all.
     fn assert_receives(&mut self) {
         let socket =
             self.pair.client.run_inside(|| UdpSocket::bind("0.0.0.0:0").expect("a socket"));

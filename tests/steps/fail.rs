@@ -53,7 +53,7 @@ fn fail_each_step_of(wanted: impl Fn(&RequestShape) -> bool) {
 /// Fixture of a trial: a directory, a network and the baseline of the resources.
 struct Trial {
     pair: Pair,
-    /// The directory that requests write to.
+    /// The directory that contains the working directory, which requests write to.
     folder: Scratch,
     capture: PathBuf,
     /// The baseline: the resources of this process before any request, and those that it keeps

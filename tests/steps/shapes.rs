@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-/// A request; `{}` in its text stands for a directory.
+/// A request; in its text, `{}` stands for a directory, and `CAPTURE` for a capture.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestShape {
     text: &'static str,

@@ -41,7 +41,7 @@ fn corpus_http_evasions_do_not_hide_bodies() {
     assert!(missed.len() * 100 <= results.len() * 2, "98 of 100 yield it");
 }
 
-/// Returns true if a body in the capture contains one of the texts.
+/// Returns true if a body in the capture contains all of [`BODY_TEXTS`].
 fn contains_needle(path: &Path) -> bool {
     let has = |body: &[u8], word: &[u8]| body.windows(word.len()).any(|part| part == word);
     let messages = messages::messages_with_bodies(path).expect("a capture that can be read");

@@ -108,7 +108,7 @@ const ENCAPSULATED: &[(&str, &str)] = &[
     ("zeek/Traces/tunnels/gre-over-udp-4754.pcap", "GRE in UDP"),
 ];
 
-/// Maximum percentage of captures that may differ, among the captures with HTTP except those of
+/// Maximum percentage of captures that may differ, among the captures with HTTP and all cases of
 /// http-evader.
 const DIFFERENT_PERCENT_MAX: usize = 3;
 

@@ -56,8 +56,8 @@ fn assert_state_moves(captures: &Captures, (sessions, held): (usize, usize)) {
     }
 }
 
-/// A run that restores no state must have another output. Otherwise the comparison would not detect
-/// lost state.
+/// For more than a tenth of the captures, a run that restores no state must have another output.
+/// Otherwise the comparison would not detect lost state.
 #[test]
 fn lost_state_is_detected() {
     assert_lost_state_is_detected(&testkit::generated_captures());
@@ -175,7 +175,7 @@ fn make_node((name, words): FilterWords) -> Node {
     Node::new(description, words).expect("good arguments")
 }
 
-/// Advances the time of the filters that requested a tick.
+/// Calls the filters that requested a call at `now` or before.
 fn tick<'a>(nodes: &mut [Node], space: &mut Space<'a>, now: u64, seen: &mut Vec<CollectedBlock>) {
     for index in 0..nodes.len() {
         let node = &mut nodes[index];

@@ -21,7 +21,7 @@ use std::process::{Command, Stdio};
 use testkit::{Frame, Random, need};
 use wire::LinkType;
 
-/// A filter that compares each payload with the payload determined by its ports.
+/// A filter that compares each payload with the payload that its destination port determines.
 const VERIFY_PAYLOAD: Description = Description {
     name: "verify",
     summary: "compares datagrams with their pattern",
@@ -57,8 +57,8 @@ fn payload(port: u32, length: usize) -> Vec<u8> {
     (0..length as u32).map(|i| (start.wrapping_add(i).wrapping_mul(40_503) >> 8) as u8).collect()
 }
 
-/// Returns the frames of a datagram to port `number`, in fragments of at most `fragment_length_max`
-/// bytes.
+/// Returns the frames of a datagram to port `number + 1`, in fragments of at most
+/// `fragment_length_max` bytes of data.
 fn datagram(number: u16, length: usize, fragment_length_max: usize, is_ipv6: bool) -> Vec<Vec<u8>> {
     let (source, target) = if is_ipv6 { ("fd00::1", "fd00::2") } else { ("10.0.0.1", "10.0.0.2") };
     let packet = || match is_ipv6 {
@@ -165,7 +165,8 @@ fn corpus_reassembled_packets_equal_those_of_tshark() {
     assert_tshark_agrees(&files.map(|name| cases.join(name)), 300);
 }
 
-/// Writes captures for tshark. Asserts that they contain at least `least` datagrams.
+/// Asserts that tshark finds the same UDP datagrams in each capture and in the output of `ip` for
+/// it, and more than `least` in all captures together.
 fn assert_tshark_agrees(files: &[PathBuf], least: usize) {
     if need::require_command("tshark").is_none() {
         return;

@@ -44,7 +44,8 @@ const STREAM_SPLIT_BY_GREP: &str = "10.56.83.20.23-10.56.83.204.1201";
 
 /// Calls `examine` for each capture that is small and contains streams. The arguments of `examine`
 /// are the capture's name, the directory of its streams, and a function that returns the names of
-/// the streams that given filters select. Returns `None` if there are no captures.
+/// the streams that given filters select. Returns the name and the result for each, or `None` if
+/// grep is not installed.
 fn examine_streams<T>(
     captures: testkit::Captures,
     examine: impl Fn(&str, &Path, &dyn Fn(&str) -> BTreeSet<String>) -> T,

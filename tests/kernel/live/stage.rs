@@ -193,7 +193,7 @@ pub(super) fn attach_tagger(device: &str, side: Side) -> Link {
 /// A recorded packet, with the twin's result.
 pub(super) struct Record {
     pub(super) outcome: Outcome,
-    /// Number of directly readable bytes before the twin ran; at XDP, the number of all bytes.
+    /// Number of directly readable bytes before the twin ran; at XDP, those of the first buffer.
     pub(super) linear_length: usize,
     pub(super) tag: Option<Tag>,
     pub(super) counters: Vec<u64>,

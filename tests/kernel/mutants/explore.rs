@@ -50,9 +50,10 @@ impl OwnedPacket {
 }
 
 impl OwnedPacket {
-    /// Returns variants of the packet: truncated at every length, split into linear data and pages
-    /// at every offset, with a tag in metadata, with a partial checksum, and with each of the
-    /// `numbers` written at every offset.
+    /// Returns variants of the packet as the hook may receive it: truncated at every length, split
+    /// into linear data and pages at every offset (TC only), with a tag in metadata (not at XDP),
+    /// with a partial checksum, and with each of the `numbers` written at every offset. Only the
+    /// first `reach` bytes and a few more vary.
     pub(super) fn variants(&self, place: Hook, reach: usize, numbers: &[u32]) -> Vec<Self> {
         let mut all = self.shape_variants(place, reach);
         let depth = (reach + 2).min(self.bytes.len());
@@ -182,16 +183,16 @@ impl Explorer<'_> {
         hasher.finish()
     }
 
-    /// Adds the packet to the seeds if its path is new.
+    /// Adds the packet to the results and to the seeds if its path is new.
     fn add_if_new(&mut self, case: OwnedPacket) {
         let way = self.run_case(&case);
         if self.known.insert(way) {
-            self.add_seed(case.clone());
+            self.add_result(case.clone());
             self.begin.push_back(case);
         }
     }
 
-    fn add_seed(&mut self, case: OwnedPacket) {
+    fn add_result(&mut self, case: OwnedPacket) {
         if self.kept.insert(case.clone()) {
             self.all.push(case);
         }
@@ -202,7 +203,7 @@ impl Explorer<'_> {
         let ways: Vec<u64> = row.iter().map(|case| self.run_case(case)).collect();
         for (pair, cases) in ways.windows(2).zip(row.windows(2)) {
             if pair[0] != pair[1] {
-                cases.iter().for_each(|case| self.add_seed(case.clone()));
+                cases.iter().for_each(|case| self.add_result(case.clone()));
                 for (way, case) in pair.iter().zip(cases) {
                     if self.known.insert(*way) {
                         self.begin.push_back(case.clone());

@@ -302,7 +302,7 @@ fn child_runs_reader() {
     reader::run_reader();
 }
 
-/// Measures the cost per packet. Run alone with `--ignored --nocapture nanoseconds`.
+/// Measures the cost per packet. Run alone with `--ignored --nocapture nanoseconds_per_packet`.
 #[test]
 #[ignore = "a measurement"]
 fn prints_nanoseconds_per_packet() {

@@ -176,7 +176,8 @@ impl CheckingReader {
     }
 }
 
-/// Returns true if a copy that was not lapped is empty or a complete record.
+/// Returns true if the frame has the content that was sent. For [`FrameContent::Counting`], a frame
+/// without TCP payload has it, too.
 fn is_intact(frame: &[u8], content: FrameContent) -> bool {
     let payload = match content {
         FrameContent::Numbered => {
