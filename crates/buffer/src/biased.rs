@@ -190,7 +190,7 @@ enum SlowResult<'a, T> {
     Again,
 }
 
-/// Returns the record of an owner.
+/// Returns the record of an owner; `None` for a number that is not an owner's.
 #[inline]
 fn record(records: &[Record], owner: u64) -> Option<&Record> {
     records.get(usize::try_from(owner.wrapping_sub(FIRST_OWNER)).ok()?)

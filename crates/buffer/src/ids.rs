@@ -107,7 +107,8 @@ impl ProcessIds {
         (first + RANGE <= MACHINE_FIRST).then_some(IdRange { first, count: RANGE })
     }
 
-    /// Returns the counter of the process tree, either the inherited one or a new one.
+    /// Returns the counter of the process tree, either the inherited one or a new one; `None` if
+    /// neither can be opened.
     fn tree_counter(&mut self) -> Option<&TreeCounter> {
         if self.tree.is_none() {
             self.tree = TreeCounter::open_inherited().or_else(TreeCounter::create);

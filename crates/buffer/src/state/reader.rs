@@ -74,7 +74,7 @@ impl TableReader {
         ended.is_some_and(|word| word.load(Ordering::Acquire) != 0) || self.region.has_ended()
     }
 
-    /// Returns the descriptor that hangs up when the writer exits.
+    /// Returns the descriptor that hangs up when the writer exits; `None` in the writer itself.
     #[must_use]
     pub fn host(&self) -> Option<BorrowedFd<'_>> {
         self.region.host()

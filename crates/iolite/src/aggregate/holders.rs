@@ -76,7 +76,7 @@ impl Holders {
         id
     }
 
-    /// Returns the credentials of a present peer.
+    /// Returns the credentials of a peer; `None` if the peer is not present.
     #[must_use]
     pub fn credentials(&self, peer: PeerId) -> Option<&Credentials> {
         self.peers.get(&peer).map(|peer| &peer.credentials)

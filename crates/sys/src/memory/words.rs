@@ -89,7 +89,8 @@ impl Span {
     }
 
     /// Copies [`foreign::COPY_MIN`] bytes or more with wide instructions. Copies shorter ranges by
-    /// words where they are aligned, and by bytes elsewhere.
+    /// words where they are aligned, and by bytes elsewhere. Returns `None` if the range exceeds
+    /// the mapping.
     fn copy(&self, offset: usize, to: &mut [u8]) -> Option<()> {
         let from = self.checked_address(offset, to.len())?;
         #[cfg(all(target_arch = "x86_64", not(miri)))]

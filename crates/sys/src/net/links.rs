@@ -288,7 +288,7 @@ fn parse_interface(body: &[u8]) -> Option<Interface> {
     Some(found)
 }
 
-/// Parses the attached XDP program and its mode.
+/// Parses the attached XDP program and its mode; `None` if no program is attached.
 fn parse_xdp(value: &[u8]) -> Option<XdpProgram> {
     let value_of =
         |wanted| attributes(value).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);

@@ -239,7 +239,7 @@ impl PacketRing {
         waiting.ok().filter(|errno| *errno != 0)
     }
 
-    /// Returns the status word of a segment.
+    /// Returns the status word of a segment; `None` if the ring has no segment with this number.
     fn status(&self, slot: usize) -> Option<&AtomicU32> {
         if slot >= self.shape.segments {
             return None;
