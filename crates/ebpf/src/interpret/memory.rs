@@ -278,7 +278,8 @@ pub(super) const fn region_base(region: u64) -> u64 {
     region << 32 | OFFSET_ZERO
 }
 
-/// Splits an address into its region number and the range of bytes in this region.
+/// Splits an address into its region number and the range of bytes in this region; `None` if the
+/// address lies before offset 0 of the region.
 fn split_address(address: u64, size: usize) -> Option<(u64, Range<usize>)> {
     let offset = usize::try_from((address & 0xffff_ffff).checked_sub(OFFSET_ZERO)?).ok()?;
     Some((address >> 32, offset..offset.checked_add(size)?))

@@ -273,7 +273,8 @@ fn ip6_length(rest: &[u8]) -> usize {
     }
 }
 
-/// Returns the length of the dotted IPv4 address that ends an IPv6 address.
+/// Returns the length of the dotted IPv4 address at the start of `rest`, which ends an IPv6
+/// address; `None` if there is none.
 fn dotted_length(rest: &[u8]) -> Option<usize> {
     let run = rest.iter().take(64).take_while(|b| b.is_ascii_alphanumeric() || **b == b'.').count();
     let text = std::str::from_utf8(&rest[..run]).ok()?;
@@ -294,8 +295,9 @@ fn dotted_length(rest: &[u8]) -> Option<usize> {
     Some(length)
 }
 
-/// Returns the length of two or more groups of one or two hexadecimal digits, each followed by a
-/// colon. As in pcap-filter, such an incomplete address is not parsed as arithmetic.
+/// Returns the length of two or more groups of one or two hexadecimal digits, each followed by one
+/// or more colons; 0 if there are fewer. As in pcap-filter, such an incomplete address is not
+/// parsed as arithmetic.
 fn incomplete_mac_length(rest: &[u8]) -> usize {
     let mut at = 0;
     let mut parts = 0;

@@ -370,7 +370,7 @@ fn invalid_text_error(span: Span, what: String, hint: Option<String>) -> Express
     ExpressionError { span, what, hint, kind: ErrorKind::Invalid }
 }
 
-/// Returns the qualifier of a keyword pair such as `src or dst`.
+/// Returns the qualifier of a keyword pair such as `src or dst`; `None` for other keywords.
 fn pair_qualifier(first: Keyword, conjunction: Keyword, second: Keyword) -> Option<DirQualifier> {
     use DirQualifier::{Source, Target};
     let has_both = matches!(
