@@ -88,9 +88,9 @@ pub(crate) fn assert_unsure_exits(ran: &ObserverResult, network: &str) {
     }
 }
 
-/// Returns, for each filter in order, the blocks that it received, passed, did not select and
-/// dropped. The source and the first filter are omitted because they also count frames that the
-/// host sends by itself.
+/// Returns, for each filter in order, its name and the blocks that it received, passed, did not
+/// select, did not classify and dropped. The source and the first filter are omitted because they
+/// also count frames that the host sends by itself.
 pub(crate) fn block_counts(ran: &ObserverResult) -> Vec<Value> {
     let what = ["name", "taken", "passed", "unselected", "unanswered", "dropped"];
     let filters = ran.ledger["filters"].as_array().expect("filters").iter();

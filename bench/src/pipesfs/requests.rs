@@ -16,7 +16,8 @@ use testkit::net::wait_until;
 const REQUESTS: u32 = 2_000;
 /// Flag of open(2).
 const O_NONBLOCK: i32 = 0o4000;
-/// Number of arcs of the path that is listed, each with four filters; a request has at most 1,000.
+/// Number of arcs of the path that is listed, each with four filters. A request has at most 1,000
+/// filters.
 const ARCS: usize = 249;
 
 /// Number of paths that are listed together.

@@ -37,7 +37,7 @@ const RING_SIZES: [usize; 10] = [
     32 << 20,
     LARGEST_RING_SIZE,
 ];
-/// Initial size of a self-scaling ring in bytes.
+/// Size of the largest ring in bytes, with which a self-scaling ring begins.
 const LARGEST_RING_SIZE: usize = 64 << 20;
 /// Block size in bytes.
 const BLOCK_SIZE: usize = 2048;

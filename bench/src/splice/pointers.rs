@@ -155,7 +155,7 @@ impl Drop for PointerSender {
     }
 }
 
-/// Runs the reading process: `--reader pointers PROCESSOR 64`.
+/// Runs the reading process (`--reader pointers`) on a processor.
 pub(crate) fn serve(processor: usize) -> Result<(), String> {
     sys::process::pin_to(processor).map_err(error_text)?;
     let socket = std::io::stdin();

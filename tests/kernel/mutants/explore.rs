@@ -167,7 +167,8 @@ pub(super) fn explore_paths(
 }
 
 impl Explorer<'_> {
-    /// Runs the program on the packet; returns a hash of the verdict and of the path taken.
+    /// Runs the program on the packet; returns a hash of the result and of the number of executed
+    /// instructions, which stands for the path.
     fn run_case(&mut self, case: &OwnedPacket) -> u64 {
         self.runs_left = self.runs_left.saturating_sub(1);
         let mut interpreter = Interpreter::new(self.program);

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-/// Maximum number of series of a family, apart from those that add up all others. There is one such
-/// series for each reason, and they are at most as many.
+/// Maximum number of series of a family, apart from those that combine all others. There is one
+/// such series for each reason, and they are at most as many.
 pub const SERIES_MAX: usize = 1000;
 /// Maximum length of a label value in characters.
 const LABEL_MAX: usize = 100;
@@ -15,9 +15,9 @@ const OTHER: &str = "other";
 pub enum SeriesKind {
     /// A number that only grows while its node exists.
     Counter,
-    /// A number that may fall. The series of the others has the sum.
+    /// A number that may fall. The series `other` has the sum of those beyond [`SERIES_MAX`].
     Gauge,
-    /// A number that may fall. The series of the others has the maximum.
+    /// A number that may fall. The series `other` has the maximum of those beyond [`SERIES_MAX`].
     Maximum,
 }
 
