@@ -156,7 +156,7 @@ pub trait StreamWriter: fmt::Debug {
     }
 
     /// Waits until readers have released some of the accepted blocks. Returns false at once if none
-    /// is held.
+    /// is held, or if the policy is not to block.
     fn wait_for_releases(&mut self) -> Result<bool, Fault> {
         Ok(false)
     }

@@ -30,7 +30,7 @@ impl CrossingWriter {
     /// Puts and publishes as many entries as the policy admits. Does not wake readers; call
     /// [`CrossingWriter::signal`] for that. Every entry that is not a hole must come from one of
     /// `origins`. Fails with a [`Fault`], and puts nothing, if an entry contradicts its origin's
-    /// memory.
+    /// memory, or if all readers have left ([`Fault::Abandoned`]).
     pub fn push(
         &mut self,
         entries: &[Entry],
@@ -79,7 +79,7 @@ impl CrossingWriter {
     /// Puts and publishes all entries, like [`CrossingWriter::push`], but only in the common case
     /// that all entries fit, none is a hole, and all bytes are in one segment. One check then
     /// covers all entries (C2). In other cases puts nothing and returns false. Fails with a
-    /// [`Fault`] if no origin has the last entry's segment.
+    /// [`Fault`] if no origin has the last entry's segment, or if all readers have left.
     pub fn push_columns(
         &mut self,
         entries: Columns<'_>,

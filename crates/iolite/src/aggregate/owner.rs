@@ -1,10 +1,10 @@
 //! Owners, which grant pools to other processes. [IOL §2.2, §2.3], [SL §8], CONTRACT 21
 //!
-//! Input: pools with access lists, peers with credentials. Output: a [`Grant`] (one sealed
-//! descriptor), or a [`GrantRefusal`] with the reason. Permission is checked only when a pool is
-//! granted: a peer that has mapped a pool can read the entire pool. The receiver maps a pool once
-//! and keeps the mapping ([`Window`]), so later data in the same pool needs no system call. This
-//! corresponds to the paper's lazily built pool of mapped buffers.
+//! Input: pools with access lists, peers with credentials. Output: a [`Grant`] (one descriptor of
+//! sealed memory or of a file), or a [`GrantRefusal`] with the reason. Permission is checked only
+//! when a pool is granted: a peer that has mapped a pool can read the entire pool. The receiver
+//! maps a pool once and keeps the mapping ([`Window`]), so later data in the same pool needs no
+//! system call. This corresponds to the paper's lazily built pool of mapped buffers.
 //!
 //! The process that created the pools owns them ([`Creator`]) and handles requests at a
 //! [`server`](super::server). A granted descriptor cannot be used to write or truncate the memory,
@@ -136,7 +136,7 @@ impl Creator {
     }
 
     /// Holds an aggregate for a peer, after which its pointers can be sent. Fails if the peer may
-    /// not read the aggregate.
+    /// not read the aggregate, would exceed its limit, or has departed.
     pub fn lend(&mut self, aggregate: &Aggregate, peer: PeerId) -> Result<(), GrantRefusal> {
         let credentials = self.holders.credentials(peer).ok_or(GrantRefusal::UnknownPeer(peer))?;
         self.may_read(aggregate, credentials)?;

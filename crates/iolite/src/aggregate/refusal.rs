@@ -36,7 +36,8 @@ pub enum GrantRefusal {
     /// Another dbuf is already shared under this id.
     #[error("another pool is shared as dbuf {}", .0.number())]
     Taken(DbufId),
-    /// The memory of this pool is not a file and cannot be granted to another process.
+    /// The memory of this dbuf is not a file, or a file that cannot be a dbuf
+    /// ([`crate::file::Refusal`]), and so cannot be granted to another process.
     #[error(
         "the memory of dbuf {} is not a file of its own: copy what is to be handed on",
         .0.number()
@@ -58,7 +59,8 @@ pub enum GrantRefusal {
         /// Size of the file in bytes.
         is: usize,
     },
-    /// The owner has departed, has evicted this process, or has sent an invalid reply.
+    /// The owner has departed, has evicted this process, has sent an invalid reply, or has not
+    /// replied in time.
     #[error("the owner of this memory answers no more")]
     Abandoned,
     /// A system call failed.

@@ -87,7 +87,8 @@ impl CachedFile {
     }
 
     /// Transfers the bytes named by several pointers to another descriptor by one call, in order.
-    /// Stops before the first pointer into another dbuf or beyond the end of the file.
+    /// Stops before the first pointer into another dbuf or beyond the end of the file, and after
+    /// [`RANGES_MAX`] pointers. Transfers only the first extent if the file cannot be mapped.
     pub fn splice_all(&self, pointers: &[RichPointer], to: impl AsFd) -> Result<Sent, Refusal> {
         retry_missing_page(|| self.splice_all_once(pointers, to.as_fd()))
     }

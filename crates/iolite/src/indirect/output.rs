@@ -125,8 +125,8 @@ impl Output {
 
     /// Registers a pool, after which writes of bytes in the pool produce pointers. Readers must be
     /// able to request the pool, so share it at the grant server. `threshold` is the T_b of the
-    /// pool. Written blocks are published at the lowest threshold of all known dbufs. [SL §6.2]
-    /// Returns false if the pool's memory is not a file and so cannot be granted.
+    /// pool. Written blocks are published at the lowest threshold of the stream and of all known
+    /// dbufs. [SL §6.2] Returns false if the pool's memory is not a file and so cannot be granted.
     pub fn register_pool(&mut self, pool: &Pool, threshold: usize) -> bool {
         self.register_memory(pool.memory(), threshold)
     }
@@ -164,8 +164,8 @@ impl Output {
         self.flights.follow(input.keeper()).is_some()
     }
 
-    /// Returns the number of blocks after which written blocks are published: the lowest T_b of all
-    /// known dbufs.
+    /// Returns the number of blocks after which written blocks are published: the lowest T_b of the
+    /// stream and of all known dbufs.
     #[must_use]
     pub const fn threshold(&self) -> usize {
         self.every

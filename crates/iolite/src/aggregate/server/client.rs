@@ -70,8 +70,8 @@ impl Client {
         descriptor::peer_identity(&self.socket)
     }
 
-    /// Requests a dbuf like [`Client::ask`], but waits for the reply for at most `limit`. After a
-    /// timeout the client must not be used again.
+    /// Requests a dbuf like [`Client::ask`], but waits for each message for at most `limit`. After
+    /// a timeout the client must not be used again.
     pub(crate) fn ask_within(
         &mut self,
         dbuf: DbufId,
@@ -172,7 +172,7 @@ pub enum ResolveError {
     /// The owner refused to grant the memory named by the pointer.
     #[error("{0}")]
     Refused(#[from] GrantRefusal),
-    /// The destination pool has no room for the copy.
+    /// The range exceeds the aggregate, or the destination pool has no room for the copy.
     #[error("{0}")]
     Aggregate(#[from] Error),
 }
