@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
 mod common;
+#[path = "udp_door/options.rs"]
+mod options;
 
 use common::{Folder, Guard};
 use std::fs::File;
@@ -245,7 +247,7 @@ fn sockets_that_only_the_kernel_serves_are_reported() {
     let script = "
 import socket, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-s.setsockopt(socket.IPPROTO_IP, 8, 1)
+s.setsockopt(socket.IPPROTO_IP, 6, 1)
 s.bind(('', 5400))
 print('ready', file=sys.stderr, flush=True)
 while True:
@@ -259,7 +261,7 @@ while True:
     assert_eq!(ingress_programs(&pair), 0);
     let errors = server.finish(&client);
     let note = "streamline: udp 0.0.0.0:5400: received by the kernel, not from a ring: it asks for \
-                addresses (IP_PKTINFO)";
+                options (IP_RECVOPTS)";
     assert_eq!(errors.matches(note).count(), 1, "{errors}");
 }
 

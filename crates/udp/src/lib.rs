@@ -23,6 +23,7 @@
 //! the placeholder by themselves (docs/book/decisions/0112).
 #![deny(unsafe_code)]
 
+mod control;
 #[expect(unsafe_code, reason = "functions that C programs call")]
 pub mod export;
 mod promotion;

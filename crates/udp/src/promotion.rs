@@ -2,7 +2,7 @@
 
 use crate::report;
 use crate::ring::Ring;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::sync::OnceLock;
 use sys::holders::Holders;
@@ -39,8 +39,7 @@ pub(crate) fn promote(number: i32, facts: &UdpSocketFacts) -> Result<Ring, Strin
             Err(error) => return Err(format!("firewall rules are unknown: {error}")),
         }
     }
-    let (interface, hosts) = find_interface(facts)?;
-    Ring::open(&interface.name, &hosts, facts.local.port())
+    Ring::open(find_interfaces(facts)?, facts.local.port())
 }
 
 /// True if firewall rules existed when the program started; empty if that was unknown.
@@ -59,30 +58,37 @@ fn has_packet_rules() -> sys::Result<bool> {
     sys::net::has_packet_rules().or_else(|error| RULES_AT_START.get().copied().ok_or(error))
 }
 
-/// Finds the interface over which other hosts reach the socket, and its addresses at which they do.
-fn find_interface(facts: &UdpSocketFacts) -> Result<(Interface, Vec<Ipv4Addr>), String> {
+/// Finds the interfaces with Ethernet frames over which other hosts reach the socket, each with the
+/// addresses at which they do.
+fn find_interfaces(facts: &UdpSocketFacts) -> Result<Vec<(Interface, Vec<Ipv4Addr>)>, String> {
     let routes = RouteSocket::open().map_err(|error| error.to_string())?;
     let all = routes.addresses().map_err(|error| error.to_string())?;
     let wanted = *facts.local.ip();
-    let mut found: Vec<(u32, Ipv4Addr)> = Vec::new();
+    let mut hosts: BTreeMap<u32, Vec<Ipv4Addr>> = BTreeMap::new();
     for (index, address) in all {
         let IpAddr::V4(address) = address else { continue };
         let is_served = wanted.is_unspecified() || wanted == address;
         if is_served && (facts.device == 0 || facts.device == index) {
-            found.push((index, address));
+            hosts.entry(index).or_default().push(address);
         }
     }
-    let Some((first, _)) = found.first().copied() else {
+    if hosts.is_empty() {
         return Err("no interface has its address".to_owned());
-    };
-    if found.iter().any(|(index, _)| *index != first) {
-        return Err("several interfaces receive for it".to_owned());
     }
-    let interface = routes.by_index(first).map_err(|error| error.to_string())?;
-    if interface.hatype != ETHERNET_TYPE || interface.flags.loopback() {
-        return Err(format!("{} has no Ethernet frames", interface.name));
+    let mut found = Vec::new();
+    let mut others = Vec::new();
+    for (index, hosts) in hosts {
+        let interface = routes.by_index(index).map_err(|error| error.to_string())?;
+        if interface.hatype != ETHERNET_TYPE || interface.flags.loopback() {
+            others.push(interface.name);
+        } else {
+            found.push((interface, hosts));
+        }
     }
-    Ok((interface, found.into_iter().map(|(_, address)| address).collect()))
+    match found.is_empty() {
+        true => Err(format!("{} has no Ethernet frames", others.join(", "))),
+        false => Ok(found),
+    }
 }
 
 /// Returns true if another process has a descriptor of the socket.

@@ -39,7 +39,7 @@ pub(crate) fn report_refusal(local: SocketAddrV4, why: &str) {
 }
 
 /// Prints the line about a promoted socket.
-pub(crate) fn print_totals(local: SocketAddrV4, interface: &str, totals: &Totals) {
+pub(crate) fn print_totals(local: SocketAddrV4, interfaces: &str, totals: &Totals) {
     if !has_word("report") {
         return;
     }
@@ -47,6 +47,6 @@ pub(crate) fn print_totals(local: SocketAddrV4, interface: &str, totals: &Totals
     let all = from_ring + from_kernel;
     eprintln!(
         "streamline: udp {local}: {from_ring} of {all} datagrams came from the ring of \
-         {interface}; {lost} lost, {damaged} damaged"
+         {interfaces}; {lost} lost, {damaged} damaged"
     );
 }

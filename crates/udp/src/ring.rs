@@ -6,6 +6,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use streamline::Options;
 use streamline::capture::{Capture, CaptureSettings, CapturedFrame, FRAME_MAX};
 use sys::eventfd::EventFd;
+use sys::net::Interface;
 use sys::poll::PollSet;
 
 /// Length of an Ethernet header in bytes.
@@ -17,11 +18,12 @@ const UDP: usize = 8;
 /// Number of looks into an empty ring between two checks that its kernel program still runs.
 const LOOKS_PER_CHECK: u32 = 1024;
 
-/// The ring of a socket.
+/// The ring of a socket: one ring of the kernel for each interface that receives for it.
 #[derive(Debug)]
 pub(crate) struct Ring {
-    pub(crate) interface: String,
-    capture: Capture,
+    sources: Vec<InterfaceRing>,
+    /// Index in `sources` of the interface that is asked first.
+    first: usize,
     frame: Box<[u8]>,
     pending: Option<Pending>,
     /// A descriptor that is readable when datagrams may be available.
@@ -29,17 +31,31 @@ pub(crate) struct Ring {
     /// Keeps the descriptor readable while datagrams remain after a look.
     more: EventFd,
     has_more: bool,
-    /// True once no more datagrams enter the ring.
-    is_detached: bool,
     empty_looks: u32,
     read: u64,
     damaged: u64,
+}
+
+/// The datagrams that one interface receives for a socket.
+#[derive(Debug)]
+struct InterfaceRing {
+    interface: Interface,
+    capture: Capture,
+    /// True once no more datagrams enter the ring.
+    is_detached: bool,
 }
 
 /// A datagram in the copied frame, or several of the same sender that follow one another.
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     from: SocketAddrV4,
+    to: SocketAddrV4,
+    hops: u8,
+    service_type: u8,
+    time_ns: u64,
+    /// Index of the interface.
+    interface: u32,
+    /// Position of the datagram that is next in [`Ring::frame`].
     start: usize,
     end: usize,
     /// Length of each datagram but the last in bytes.
@@ -50,39 +66,57 @@ struct Pending {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Datagram<'r> {
     pub(crate) from: SocketAddrV4,
+    pub(crate) to: SocketAddrV4,
+    /// Time of day of its reception in nanoseconds since 1970.
+    pub(crate) time_ns: u64,
+    /// Index of the interface that received it.
+    pub(crate) interface: u32,
+    /// Number of hops that were left (TTL).
+    pub(crate) hops: u8,
+    /// Type of service (TOS).
+    pub(crate) service_type: u8,
     pub(crate) bytes: &'r [u8],
 }
 
 impl Ring {
-    /// Takes the datagrams for this port of these addresses at an interface. Fails with the reason.
-    pub(crate) fn open(interface: &str, hosts: &[Ipv4Addr], port: u16) -> Result<Self, String> {
-        let hosts: Vec<String> = hosts.iter().map(|host| format!("dst host {host}")).collect();
-        let wanted = CaptureSettings {
-            interface: interface.to_owned(),
-            take: Some(format!(
-                "udp dst port {port} and ip[0] = 0x45 and ether[0] & 1 = 0 and ({})",
-                hosts.join(" or ")
-            )),
-            delay_ns: Some(0),
-            ..CaptureSettings::default()
-        };
-        let capture =
-            Capture::open(&wanted, &Options::default()).map_err(|error| error.to_string())?;
+    /// Takes the datagrams for a port at the interfaces, each with its own addresses. An interface
+    /// whose datagrams cannot be taken is left to the kernel. Fails with the reason if none can.
+    pub(crate) fn open(
+        interfaces: Vec<(Interface, Vec<Ipv4Addr>)>,
+        port: u16,
+    ) -> Result<Self, String> {
+        let mut sources = Vec::new();
+        let mut refusal = None;
+        for (interface, hosts) in interfaces {
+            match InterfaceRing::open(interface, &hosts, port) {
+                Ok(source) => sources.push(source),
+                Err(why) => refusal = refusal.or(Some(why)),
+            }
+        }
+        if let Some(why) = refusal.filter(|_| sources.is_empty()) {
+            return Err(why);
+        }
         let more = EventFd::new().map_err(|error| error.to_string())?;
-        let set = PollSet::new(&capture.doorbells().chain([more.as_fd()]).collect::<Vec<_>>());
+        let doorbells = sources.iter().flat_map(|source| source.capture.doorbells());
+        let set = PollSet::new(&doorbells.chain([more.as_fd()]).collect::<Vec<_>>());
         Ok(Self {
-            interface: interface.to_owned(),
             set: set.map_err(|error| error.to_string())?,
-            capture,
+            sources,
+            first: 0,
             frame: vec![0; FRAME_MAX].into_boxed_slice(),
             pending: None,
             more,
             has_more: false,
-            is_detached: false,
             empty_looks: 0,
             read: 0,
             damaged: 0,
         })
+    }
+
+    /// Returns the names of the interfaces, separated by commas.
+    pub(crate) fn interfaces(&self) -> String {
+        let names = self.sources.iter().map(|source| source.interface.name.as_str());
+        names.collect::<Vec<_>>().join(", ")
     }
 
     /// Returns the number of the descriptor that is readable when datagrams may be available.
@@ -95,9 +129,10 @@ impl Ring {
         if !self.find_next() {
             return None;
         }
-        let Pending { from, start, end, segment } = self.pending?;
+        let Pending { from, to, hops, service_type, time_ns, interface, .. } = self.pending?;
+        let Pending { start, end, segment, .. } = self.pending?;
         let bytes = self.frame.get(start..end.min(start + segment))?;
-        Some(Datagram { from, bytes })
+        Some(Datagram { from, to, time_ns, interface, hops, service_type, bytes })
     }
 
     /// Removes the datagram that [`Self::peek`] has returned.
@@ -115,24 +150,43 @@ impl Ring {
     pub(crate) fn find_next(&mut self) -> bool {
         let mut has_loaded = false;
         while self.pending.is_none() {
-            let whole = |frame: &CapturedFrame, _: &[u8]| Some(frame.captured);
-            if let Some((frame, copied)) = self.capture.next_frame(&mut self.frame, 0, whole) {
-                let bytes = self.frame.get(..copied).unwrap_or_default();
-                self.pending = find_datagram(bytes, usize::from(frame.segment_size));
-                self.damaged += u64::from(self.pending.is_none());
-            } else if !has_loaded || self.capture.has_frames() {
-                self.capture.load();
-                has_loaded = true;
-                // The load has drained the doorbells.
-                let has_more = self.capture.has_frames();
-                self.set_more(has_more);
-            } else {
+            if self.read_frame() {
+                continue;
+            }
+            if has_loaded && !self.has_frames() {
                 self.set_more(false);
                 self.check();
                 return false;
             }
+            // A load drains the doorbells.
+            self.sources.iter_mut().for_each(|source| source.capture.load());
+            has_loaded = true;
+            let has_more = self.has_frames();
+            self.set_more(has_more);
         }
         true
+    }
+
+    fn has_frames(&mut self) -> bool {
+        self.sources.iter_mut().any(|source| source.capture.has_frames())
+    }
+
+    /// Copies the next frame, of the interfaces in turn. Returns false if none has a frame.
+    fn read_frame(&mut self) -> bool {
+        let count = self.sources.len();
+        for position in self.first..self.first + count {
+            let number = position % count;
+            let Some(source) = self.sources.get_mut(number) else { continue };
+            let whole = |frame: &CapturedFrame, _: &[u8]| Some(frame.captured);
+            if let Some((frame, copied)) = source.capture.next_frame(&mut self.frame, 0, whole) {
+                self.first = number + 1;
+                let bytes = self.frame.get(..copied).unwrap_or_default();
+                self.pending = find_datagram(bytes, &frame, source.interface.index);
+                self.damaged += u64::from(self.pending.is_none());
+                return true;
+            }
+        }
+        false
     }
 
     fn set_more(&mut self, has_more: bool) {
@@ -146,38 +200,59 @@ impl Ring {
         self.has_more = has_more;
     }
 
-    /// Checks from time to time that the kernel program still runs.
+    /// Checks from time to time that the kernel programs still run.
     fn check(&mut self) {
         self.empty_looks = self.empty_looks.wrapping_add(1);
-        if self.empty_looks.is_multiple_of(LOOKS_PER_CHECK) && self.capture.check().is_err() {
-            self.is_detached = true;
+        if self.empty_looks.is_multiple_of(LOOKS_PER_CHECK) {
+            for source in &mut self.sources {
+                source.is_detached |= source.capture.check().is_err();
+            }
         }
     }
 
     /// Lets further datagrams reach the placeholder. Those in the ring can still be read.
     pub(crate) fn detach(&mut self) {
-        if !self.is_detached {
-            self.capture.detach();
-            self.is_detached = true;
+        for source in self.sources.iter_mut().filter(|source| !source.is_detached) {
+            source.capture.detach();
+            source.is_detached = true;
         }
     }
 
     /// Returns true if no datagram can enter the ring.
-    pub(crate) const fn is_detached(&self) -> bool {
-        self.is_detached
+    pub(crate) fn is_detached(&self) -> bool {
+        self.sources.iter().all(|source| source.is_detached)
     }
 
     /// Adds the numbers of the ring to those of a socket.
     pub(crate) fn add_to(&self, totals: &mut Totals) {
         totals.from_ring += self.read;
-        totals.lost += self.capture.counts().lost;
+        totals.lost += self.sources.iter().map(|source| source.capture.counts().lost).sum::<u64>();
         totals.damaged += self.damaged;
     }
 }
 
-/// Finds the datagrams in a frame, which are several if `segment` is not 0. Returns `None` if a
-/// length or the checksum is wrong.
-fn find_datagram(frame: &[u8], segment: usize) -> Option<Pending> {
+impl InterfaceRing {
+    fn open(interface: Interface, hosts: &[Ipv4Addr], port: u16) -> Result<Self, String> {
+        let hosts: Vec<String> = hosts.iter().map(|host| format!("dst host {host}")).collect();
+        let wanted = CaptureSettings {
+            interface: interface.name.clone(),
+            take: Some(format!(
+                "udp dst port {port} and ip[0] = 0x45 and ether[0] & 1 = 0 and ({})",
+                hosts.join(" or ")
+            )),
+            delay_ns: Some(0),
+            ..CaptureSettings::default()
+        };
+        let capture = Capture::open(&wanted, &Options::default());
+        let capture = capture.map_err(|error| error.to_string())?;
+        Ok(Self { interface, capture, is_detached: false })
+    }
+}
+
+/// Finds the datagrams in a frame, which are several if the frame has a segment size. Returns
+/// `None` if a length or the checksum is wrong.
+fn find_datagram(frame: &[u8], captured: &CapturedFrame, interface: u32) -> Option<Pending> {
+    let segment = usize::from(captured.segment_size);
     let word = |at: usize| Some(u16::from_be_bytes(frame.get(at..at + 2)?.try_into().ok()?));
     let total = usize::from(word(ETHERNET + 2)?);
     let packet = frame.get(ETHERNET..ETHERNET + total)?;
@@ -190,11 +265,19 @@ fn find_datagram(frame: &[u8], segment: usize) -> Option<Pending> {
     if segment == 0 && checksum != 0 && !is_sum_right(packet, datagram, checksum) {
         return None;
     }
-    let host: [u8; 4] = packet.get(12..16)?.try_into().ok()?;
+    let address = |at: usize, port| {
+        let host: [u8; 4] = packet.get(at..at + 4)?.try_into().ok()?;
+        Some(SocketAddrV4::new(Ipv4Addr::from(host), port))
+    };
     let start = ETHERNET + IP + UDP;
     let end = ETHERNET + IP + length;
     Some(Pending {
-        from: SocketAddrV4::new(Ipv4Addr::from(host), word(ETHERNET + IP)?),
+        from: address(12, word(ETHERNET + IP)?)?,
+        to: address(16, word(ETHERNET + IP + 2)?)?,
+        hops: *packet.get(8)?,
+        service_type: *packet.get(1)?,
+        time_ns: captured.time_ns,
+        interface,
         start,
         end,
         segment: if segment > 0 { segment } else { (end - start).max(1) },

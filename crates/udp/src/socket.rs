@@ -8,7 +8,8 @@ use std::net::SocketAddrV4;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use sys::preload::{self, udp};
+use sys::preload;
+use sys::preload::udp::{self, ControlMessages};
 
 /// Number of datagrams within [`HOT_INTERVAL`] after which a socket is promoted.
 const HOT_DATAGRAMS: u32 = 64;
@@ -33,6 +34,8 @@ pub(crate) struct Socket {
 struct SocketState {
     stage: Stage,
     registrations: Vec<Registration>,
+    /// The control messages that the program asks for, once the socket is promoted.
+    control: ControlMessages,
     local: Option<SocketAddrV4>,
     from_kernel: u64,
 }
@@ -79,7 +82,13 @@ impl Drop for Locked<'_> {
 impl Socket {
     pub(crate) const fn new() -> Self {
         let stage = Stage::Counted { datagrams: 0, since: None };
-        let state = SocketState { stage, registrations: Vec::new(), local: None, from_kernel: 0 };
+        let state = SocketState {
+            stage,
+            registrations: Vec::new(),
+            control: ControlMessages::NONE,
+            local: None,
+            from_kernel: 0,
+        };
         Self {
             state: Mutex::new(state),
             ring_number: AtomicUsize::new(0),
@@ -146,6 +155,7 @@ impl Socket {
         state.stage = Stage::Kernel;
         match self.begin_ring(number, &facts, &state.registrations, register) {
             Ok(ring) => {
+                state.control = ControlMessages::of(number);
                 let number = usize::try_from(ring.number()).unwrap_or(0);
                 state.stage = Stage::Promoted(Box::new(ring));
                 table::count_promoted(true);
@@ -178,12 +188,25 @@ impl Socket {
         self.calls.fetch_add(1, Ordering::Relaxed) % PLACEHOLDER_PERIOD == PLACEHOLDER_PERIOD - 1
     }
 
-    /// Passes the next datagram of the ring to `take`, and removes it unless `is_kept`.
-    pub(crate) fn take(&self, is_kept: bool, take: impl FnOnce(&Datagram<'_>) -> isize) -> Taken {
+    /// Reads again which control messages the program asks for.
+    pub(crate) fn update_control(&self, number: i32) {
+        if let Some(mut locked) = self.lock() {
+            locked.state.control = ControlMessages::of(number);
+        }
+    }
+
+    /// Passes the next datagram of the ring to `take`, with the control messages that the program
+    /// asks for, and removes it unless `is_kept`.
+    pub(crate) fn take(
+        &self,
+        is_kept: bool,
+        take: impl FnOnce(&Datagram<'_>, ControlMessages) -> isize,
+    ) -> Taken {
         let Some(mut locked) = self.lock() else { return Taken::Nothing };
+        let control = locked.state.control;
         let Stage::Promoted(ring) = &mut locked.state.stage else { return Taken::Nothing };
         if let Some(datagram) = ring.peek() {
-            let answer = take(&datagram);
+            let answer = take(&datagram, control);
             if !is_kept {
                 ring.pass();
             }
@@ -254,7 +277,7 @@ impl Socket {
             let mut totals = Totals { from_kernel: state.from_kernel, ..Totals::default() };
             ring.add_to(&mut totals);
             if let Some(local) = state.local {
-                report::print_totals(local, &ring.interface, &totals);
+                report::print_totals(local, &ring.interfaces(), &totals);
             }
         }
     }

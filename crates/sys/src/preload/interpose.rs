@@ -63,12 +63,13 @@ macro_rules! next_function {
 
 /// Defines an exported function that runs a hook before the function of the C library. If the hook
 /// returns an error number, the call fails with that number; otherwise the arguments are passed on
-/// unchanged.
+/// unchanged. A second hook, `after`, runs after the function.
 #[macro_export]
 macro_rules! interpose {
     (
         $(#[$doc:meta])*
         $name:ident($($arg:ident: $type:ty),*) -> $answer:ty, $next:literal, $before:expr
+        $(, after: $after:expr)?
     ) => {
         $(#[$doc])*
         ///
@@ -81,11 +82,19 @@ macro_rules! interpose {
             if let Some(failed) = $crate::preload::interpose::refusal(|| before($($arg),*)) {
                 return failed;
             }
-            match $crate::next_function!($next as unsafe extern "C" fn($($type),*) -> $answer) {
-                // SAFETY: I1; the arguments are the program's.
-                Some(next) => unsafe { next($($arg),*) },
-                None => $crate::preload::interpose::missing_function(),
-            }
+            #[allow(unused_variables, reason = "most functions have one hook")]
+            let run = |hook: fn($($type),*)| {
+                $crate::preload::interpose::quietly(|| hook($($arg),*));
+            };
+            let answer =
+                match $crate::next_function!($next as unsafe extern "C" fn($($type),*) -> $answer)
+                {
+                    // SAFETY: I1; the arguments are the program's.
+                    Some(next) => unsafe { next($($arg),*) },
+                    None => $crate::preload::interpose::missing_function(),
+                };
+            $(run($after);)?
+            answer
         }
     };
 }

@@ -17,24 +17,82 @@ pub struct UdpSocketFacts {
     pub device: u32,
 }
 
-/// Options that add control messages to datagrams, or change who receives a datagram.
-const OBSTACLES: [(c_int, c_int, &str); 15] = [
-    (libc::SOL_SOCKET, libc::SO_TIMESTAMP, "it asks for times (SO_TIMESTAMP)"),
-    (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, "it asks for times (SO_TIMESTAMPNS)"),
+/// A control message that a ring can add to a datagram, as the kernel does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ControlMessage {
+    /// The time of reception in microseconds (`SO_TIMESTAMP`).
+    Microseconds,
+    /// The time of reception in nanoseconds (`SO_TIMESTAMPNS`).
+    Nanoseconds,
+    /// The destination address and the interface (`IP_PKTINFO`).
+    Destination,
+    /// The remaining hops (`IP_RECVTTL`).
+    Hops,
+    /// The type of service (`IP_RECVTOS`).
+    ServiceType,
+    /// The destination address and port (`IP_RECVORIGDSTADDR`).
+    DestinationPort,
+}
+
+/// The options that ask for a [`ControlMessage`], with their levels.
+const CONTROL_OPTIONS: [(c_int, c_int, ControlMessage); 6] = [
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMP, ControlMessage::Microseconds),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, ControlMessage::Nanoseconds),
+    (libc::IPPROTO_IP, libc::IP_PKTINFO, ControlMessage::Destination),
+    (libc::IPPROTO_IP, libc::IP_RECVTTL, ControlMessage::Hops),
+    (libc::IPPROTO_IP, libc::IP_RECVTOS, ControlMessage::ServiceType),
+    (libc::IPPROTO_IP, libc::IP_RECVORIGDSTADDR, ControlMessage::DestinationPort),
+];
+
+/// The set of control messages that a socket asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ControlMessages(u8);
+
+impl ControlMessages {
+    /// The empty set.
+    pub const NONE: Self = Self(0);
+
+    /// Reads the options of a socket.
+    #[must_use]
+    pub fn of(number: c_int) -> Self {
+        let is_set = |(level, name, _): &&(c_int, c_int, ControlMessage)| {
+            option(number, *level, *name).is_some_and(|value| value != 0)
+        };
+        let wanted = CONTROL_OPTIONS.iter().filter(is_set);
+        Self(wanted.fold(0, |set, (.., message)| set | 1 << *message as u8))
+    }
+
+    /// Returns true if the set has the message.
+    #[must_use]
+    pub const fn has(self, message: ControlMessage) -> bool {
+        self.0 & 1 << message as u8 != 0
+    }
+}
+
+/// Returns true if this option asks for a [`ControlMessage`].
+#[must_use]
+pub fn asks_for_control(level: c_int, name: c_int) -> bool {
+    CONTROL_OPTIONS.iter().any(|(l, n, _)| (*l, *n) == (level, name))
+}
+
+/// Options that add other control messages to datagrams, or change who receives a datagram.
+const OBSTACLES: [(c_int, c_int, &str); 12] = [
+    (libc::SOL_SOCKET, SO_TIMESTAMP_NEW, "it asks for times (SO_TIMESTAMP_NEW)"),
+    (libc::SOL_SOCKET, SO_TIMESTAMPNS_NEW, "it asks for times (SO_TIMESTAMPNS_NEW)"),
     (libc::SOL_SOCKET, libc::SO_TIMESTAMPING, "it asks for times (SO_TIMESTAMPING)"),
     (libc::SOL_SOCKET, libc::SO_RXQ_OVFL, "it asks for drops (SO_RXQ_OVFL)"),
-    (libc::IPPROTO_IP, libc::IP_PKTINFO, "it asks for addresses (IP_PKTINFO)"),
-    (libc::IPPROTO_IP, libc::IP_RECVTTL, "it asks for hops (IP_RECVTTL)"),
-    (libc::IPPROTO_IP, libc::IP_RECVTOS, "it asks for service types (IP_RECVTOS)"),
     (libc::IPPROTO_IP, libc::IP_RECVOPTS, "it asks for options (IP_RECVOPTS)"),
     (libc::IPPROTO_IP, libc::IP_RETOPTS, "it asks for options (IP_RETOPTS)"),
-    (libc::IPPROTO_IP, libc::IP_RECVORIGDSTADDR, "it asks for addresses (IP_RECVORIGDSTADDR)"),
+    (libc::IPPROTO_IP, IP_PASSSEC, "it asks for security contexts (IP_PASSSEC)"),
     (libc::IPPROTO_IP, libc::IP_TRANSPARENT, "it serves other hosts' addresses (IP_TRANSPARENT)"),
     (libc::IPPROTO_IP, IP_CHECKSUM, "it asks for checksums (IP_CHECKSUM)"),
     (libc::IPPROTO_IP, IP_RECVFRAGSIZE, "it asks for fragments (IP_RECVFRAGSIZE)"),
     (libc::SOL_UDP, libc::UDP_GRO, "it receives several datagrams at once (UDP_GRO)"),
     (libc::SOL_UDP, libc::UDP_ENCAP, "it serves a tunnel (UDP_ENCAP)"),
 ];
+const SO_TIMESTAMP_NEW: c_int = 63;
+const SO_TIMESTAMPNS_NEW: c_int = 64;
+const IP_PASSSEC: c_int = 18;
 const IP_CHECKSUM: c_int = 23;
 const IP_RECVFRAGSIZE: c_int = 25;
 

@@ -86,6 +86,11 @@ interpose!(
             demote(number);
         }
         None
+    },
+    after: |number, level, name, _, _| {
+        if udp::asks_for_control(level, name) && let Some(socket) = table::find_promoted(number) {
+            socket.update_control(number);
+        }
     }
 );
 

@@ -3,6 +3,7 @@
 use super::Message;
 use super::epoll::{self, real_epoll_ctl};
 use super::waits::wait_readable;
+use crate::control::EncodedControl;
 use crate::ring::Datagram;
 use crate::socket::{Socket, Taken};
 use crate::table;
@@ -12,12 +13,14 @@ use std::time::Instant;
 use sys::next_function;
 use sys::preload;
 use sys::preload::interpose::{IoVec, catch_panic, missing_function, quietly};
+use sys::preload::udp::ControlMessages;
 
 type ReceiveMessage = unsafe extern "C" fn(c_int, *mut Message, c_int) -> isize;
 
 /// Flags of receive calls that this library knows.
 pub(super) mod flag {
     pub(in crate::export) const PEEK: i32 = 0x2;
+    pub(in crate::export) const CTRUNC: i32 = 0x8;
     pub(in crate::export) const TRUNC: i32 = 0x20;
     pub(in crate::export) const DONTWAIT: i32 = 0x40;
     pub(in crate::export) const WAITALL: i32 = 0x100;
@@ -72,38 +75,46 @@ pub(super) fn count(number: c_int, received: isize, flags: c_int) {
 ///
 /// # Safety
 /// U1 must hold for the message.
-unsafe fn copy_to_message(datagram: &Datagram<'_>, message: *mut Message, flags: c_int) -> isize {
+unsafe fn copy_to_message(
+    (datagram, control): (&Datagram<'_>, ControlMessages),
+    message: *mut Message,
+    flags: c_int,
+) -> isize {
     // SAFETY: U1.
     let message = unsafe { &mut *message };
     let mut rest = datagram.bytes;
     for number in 0..message.piece_count {
-        // SAFETY: U1: the array has this number of pieces.
-        let piece = unsafe { message.pieces.add(number) };
-        // SAFETY: U1.
+        let piece = message.pieces.wrapping_add(number);
+        // SAFETY: U1: the array has more than `number` pieces.
         let IoVec { base, length } = unsafe { *piece };
         let (now, later) = rest.split_at(length.min(rest.len()));
         // SAFETY: U1: the piece has `length` writable bytes, and is not part of the ring.
         unsafe { ptr::copy_nonoverlapping(now.as_ptr(), base.cast::<u8>(), now.len()) };
         rest = later;
     }
+    let from = datagram.from;
+    let address = Address {
+        family: AF_INET,
+        port: from.port().to_be_bytes(),
+        host: from.ip().octets(),
+        rest: [0; 8],
+    };
+    let size = size_of::<Address>();
+    let name_room = if message.name.is_null() { 0 } else { message.name_length as usize };
+    let room = if message.control.is_null() { 0 } else { message.control_length };
+    let control = EncodedControl::new(control, datagram, room);
+    let bytes = control.bytes();
+    let name = (&raw const address).cast::<u8>();
+    // SAFETY: U1: the place has `name_length` writable bytes.
+    unsafe { ptr::copy_nonoverlapping(name, message.name.cast(), size.min(name_room)) };
+    // SAFETY: U1: the place has `control_length` writable bytes, and `bytes` has at most as many.
+    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), message.control.cast(), bytes.len()) };
     if !message.name.is_null() {
-        let from = datagram.from;
-        let address = Address {
-            family: AF_INET,
-            port: from.port().to_be_bytes(),
-            host: from.ip().octets(),
-            rest: [0; 8],
-        };
-        let size = size_of::<Address>();
-        let room = size.min(message.name_length as usize);
-        // SAFETY: U1: the place has `name_length` writable bytes.
-        unsafe {
-            ptr::copy_nonoverlapping((&raw const address).cast::<u8>(), message.name.cast(), room);
-        };
         message.name_length = size as c_uint;
     }
-    message.control_length = 0;
+    message.control_length = bytes.len();
     message.flags = if rest.is_empty() { 0 } else { flag::TRUNC };
+    message.flags |= if control.is_truncated { flag::CTRUNC } else { 0 };
     let copied = datagram.bytes.len() - rest.len();
     let length = if flags & flag::TRUNC != 0 { datagram.bytes.len() } else { copied };
     length.cast_signed()
@@ -126,8 +137,9 @@ pub(super) unsafe fn receive_promoted(
         if !asks_kernel {
             let errno = preload::errno();
             // SAFETY: U1.
-            let copy =
-                |datagram: &Datagram<'_>| unsafe { copy_to_message(datagram, message, flags) };
+            let copy = |datagram: &Datagram<'_>, control| unsafe {
+                copy_to_message((datagram, control), message, flags)
+            };
             let taken =
                 catch_panic(|| Taken::Nothing, || socket.take(flags & flag::PEEK != 0, copy));
             preload::set_errno(errno);

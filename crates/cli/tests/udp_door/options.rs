@@ -1,0 +1,119 @@
+//! Control messages of datagrams from the ring, and sockets that several interfaces serve.
+
+use super::{Server, WARM, exchange_numbered, prepare, receive, reported};
+use std::net::{SocketAddr, UdpSocket};
+use testkit::need;
+
+/// A server that answers with the control messages and flags of each datagram. The time becomes
+/// `now` if it is right. The datagram `room N` limits the control messages from then on to N bytes,
+/// `set NAME` sets an option of IP.
+const CONTROL_SERVER: &str = "
+import socket, struct, sys, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for name in sys.argv[1:]:
+    level, number = map(int, name.split(':'))
+    s.setsockopt(level, number, 1)
+s.bind(('', 5400))
+print('ready', file=sys.stderr, flush=True)
+room = 1000
+def shown(level, kind, data):
+    if (level, kind) == (1, 35) and len(data) == 16:
+        seconds, rest = struct.unpack('qq', data)
+        if abs(seconds * 10**9 + rest - time.time_ns()) < 60 * 10**9: return (level, kind, 'now')
+    return (level, kind, data.hex())
+while True:
+    data, control, flags, sender = s.recvmsg(65536, room)
+    words = data.split()
+    if words[:1] == [b'room']: room = int(words[1])
+    if words[:1] == [b'set']: s.setsockopt(0, int(words[1]), 1)
+    told = repr(([shown(*one) for one in control], flags)).encode()
+    s.sendto(data if words[:1] == [b'quit'] or words[:1] == [b'warm'] else told, sender)
+    if data == b'quit': break
+";
+
+/// Sends a datagram, and returns the answer.
+fn ask(client: &UdpSocket, bytes: &[u8]) -> String {
+    client.send_to(bytes, super::address()).unwrap();
+    let mut room = [0; 4096];
+    let (length, _) = receive(client, &mut room);
+    String::from_utf8(room[..length].to_vec()).unwrap()
+}
+
+/// Sends as many datagrams as a socket needs to be promoted.
+fn warm(client: &UdpSocket) {
+    for _ in 0..WARM {
+        assert_eq!(ask(client, b"warm"), "warm");
+    }
+}
+
+#[test]
+fn control_messages_from_the_ring_equal_those_of_the_kernel() {
+    let Some((pair, ..)) = prepare() else { return };
+    if need::require_command("python3").is_none() {
+        return;
+    }
+    // IP_PKTINFO, IP_RECVTTL, IP_RECVTOS, IP_RECVORIGDSTADDR, SO_TIMESTAMPNS.
+    let options = ["0:8", "0:12", "0:13", "0:20", "1:35"];
+    let words = [&["python3", "-c", CONTROL_SERVER], &options[..]].concat();
+    let server = Server::start(&pair, &words);
+    let client = server.client();
+    client.set_ttl(33).unwrap();
+    let rounds: [&[u8]; 7] = [b"x", b"room 100", b"x", b"room 20", b"x", b"room 0", b"room 1000"];
+    let answers = || rounds.map(|round| ask(&client, round));
+    let by_kernel = answers();
+    warm(&client);
+    let by_ring = answers();
+    assert_eq!(by_kernel, by_ring);
+    assert!(by_ring[0].contains("(1, 35, 'now')"), "{by_ring:?}");
+    // The hops, and the flag MSG_CTRUNC.
+    assert!(
+        by_ring[0].contains("(0, 2, '21000000')") && by_ring[4].ends_with("], 8)"),
+        "{by_ring:?}"
+    );
+    let (ring, all) = reported(&server.finish(&client));
+    assert!(ring * 100 >= all * 95, "{ring} of {all}");
+}
+
+#[test]
+fn control_message_asked_for_after_promotion_is_delivered() {
+    let Some((pair, ..)) = prepare() else { return };
+    if need::require_command("python3").is_none() {
+        return;
+    }
+    let server = Server::start(&pair, &["python3", "-c", CONTROL_SERVER]);
+    let client = server.client();
+    warm(&client);
+    assert_eq!(ask(&client, b"x"), "([], 0)");
+    assert_eq!(ask(&client, b"set 12"), "([], 0)");
+    assert_eq!(ask(&client, b"x"), "([(0, 2, '40000000')], 0)");
+    let (ring, all) = reported(&server.finish(&client));
+    assert!(ring * 100 >= all * 95, "{ring} of {all}");
+}
+
+#[test]
+fn socket_of_two_interfaces_receives_from_a_ring_of_each() {
+    let Some((pair, _folder, program)) = prepare() else { return };
+    let client_name = pair.client.name();
+    pair.server.run_ip(&format!("link add second type veth peer name other netns {client_name}"));
+    pair.server.run_ip("address add 10.78.0.1/24 dev second");
+    pair.server.run_ip("link set second up");
+    pair.client.run_ip("address add 10.78.0.2/24 dev other");
+    pair.client.run_ip("link set other up");
+    let program = program.display().to_string();
+    let server = Server::start(&pair, &[&program, "5400", "level", "recvmsg"]);
+    let client = server.client();
+    exchange_numbered(&client, WARM);
+    let second: SocketAddr = "10.78.0.1:5400".parse().unwrap();
+    for number in 0..200_u32 {
+        client.send_to(&number.to_be_bytes(), second).unwrap();
+        let mut room = [0; 100];
+        let (length, from) = receive(&client, &mut room);
+        // The server sends from the address of the route.
+        assert_eq!((&room[..length], from), (&number.to_be_bytes()[..], second));
+        exchange_numbered(&client, 1);
+    }
+    let errors = server.finish(&client);
+    let (ring, all) = reported(&errors);
+    assert!(ring >= 390 && ring * 100 >= all * 95, "{ring} of {all}");
+    assert!(errors.contains(", second;") || errors.contains("ring of second, "), "{errors}");
+}
