@@ -412,16 +412,15 @@ fn highest_state(dfa: &dense::DFA<Vec<u32>>, from: impl Iterator<Item = StateID>
     last
 }
 
-/// Returns the offset, not less than `at`, of the first byte of `among` that is one of the one to
-/// three bytes in `bytes`. Returns the length of `among` if there is none.
+/// Returns the first offset from `at` on in `haystack` of one to three `needles`, or its length.
 #[inline]
-fn find_any_byte(bytes: &[u8], among: &[u8], at: usize) -> usize {
-    let rest = among.get(at..).unwrap_or_default();
-    let found = match *bytes {
+fn find_any_byte(needles: &[u8], haystack: &[u8], at: usize) -> usize {
+    let rest = haystack.get(at..).unwrap_or_default();
+    let found = match *needles {
         [a] => memchr::memchr(a, rest),
         [a, b] => memchr::memchr2(a, b, rest),
         [a, b, c] => memchr::memchr3(a, b, c, rest),
         _ => Some(0),
     };
-    found.map_or(among.len(), |found| at + found)
+    found.map_or(haystack.len(), |found| at + found)
 }

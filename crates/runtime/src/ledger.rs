@@ -375,7 +375,7 @@ impl Ledger {
     }
 
     /// Adds an edge. If there is an edge with the same ends, kind and planned index, instead adds
-    /// the amounts put, taken and dropped to that edge.
+    /// the amounts to that edge.
     pub fn add_edge(&mut self, edge: Edge) {
         let same = |known: &&mut Edge| {
             (known.planned, known.kind) == (edge.planned, edge.kind)
@@ -387,6 +387,7 @@ impl Ledger {
         };
         known.put += edge.put;
         known.taken += edge.taken;
+        known.resident += edge.resident;
         known.dropped.extend(edge.dropped);
         known.missing.extend(edge.missing);
     }

@@ -379,8 +379,7 @@ impl MatchedPlan {
             || has_replicas(&state.plan, part, name)
     }
 
-    /// Returns true if a space that the new plan no longer has contains nodes that move to other
-    /// spaces, or replicas.
+    /// Returns true if a space that is not in the new plan has replicas, or nodes that are kept.
     pub(super) fn receives_nodes(&self, state: &PathState, part: usize, name: &str) -> bool {
         let stays = |number: &usize| self.kept.contains(number);
         has_replicas(&state.plan, part, name)

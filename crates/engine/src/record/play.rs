@@ -80,8 +80,7 @@ impl Replay {
         self.stalls.end_changer();
     }
 
-    /// Decides how a space proceeds at a recorded change. `wanted` is true if the change in
-    /// progress needs the space.
+    /// Decides how a space proceeds at a recorded change, which needs the space if `wanted`.
     fn swap_decision(&self, number: u64, wanted: bool) -> SwapDecision {
         let changes = self.changes();
         match &changes.over {

@@ -228,9 +228,9 @@ fn sources_of_exits(draft: &Draft<'_>, exits: &[NodeId]) -> Vec<NodeId> {
     heads
 }
 
-/// Returns the error for two sources of a `++`, or `None` if they cannot emit the same block, or if
-/// it is unknown what one of them observes. If they overlap only on the loopback interface, excludes
-/// it from one of them where possible, and returns `None`.
+/// Returns the error for two sources of a `++`, or `None` if they cannot emit the same block, or
+/// if it is unknown what one of them observes. If they overlap only on the loopback interface,
+/// excludes it from one of them where possible, and returns `None`.
 fn overlap_error(
     (a, b): (NodeId, NodeId),
     bare: bool,

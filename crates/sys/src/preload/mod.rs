@@ -33,8 +33,7 @@ pub fn set_errno(number: i32) {
     unsafe { *place = number };
 }
 
-/// Returns the next definition of a symbol after this library in the loader's search order; `None`
-/// if there is no other definition.
+/// Returns the definition of a symbol that is next after this library in the loader's search order.
 #[must_use]
 pub fn next_symbol(name: &CStr) -> Option<NonNull<c_void>> {
     // SAFETY: dlsym(3) with RTLD_NEXT searches the libraries after the caller's; the name is a C

@@ -174,8 +174,7 @@ impl DatagramTable {
         }
     }
 
-    /// Creates the datagram with this key, for a block with this timestamp, unless it exists and
-    /// has not expired. If the table is full, evicts another datagram and drops its fragments.
+    /// Finds or creates the datagram of a key. First drops it if expired, or another if full.
     fn find_or_begin(&mut self, key: u64, time: Time, cx: &mut StreamContext<'_, '_>) {
         match self.table.get(key) {
             Some(known) if time <= known.accept_until => return cx.wake_at(known.deadline),
@@ -221,8 +220,7 @@ impl DatagramTable {
         datagram.failure_reason = reason.mark();
     }
 
-    /// Completes a datagram with its last missing fragment, `block`. Drops all fragments instead if
-    /// bytes of one have been overwritten, or if the datagram would be too long.
+    /// Completes a datagram with its last fragment, or drops it if overwritten or too long.
     fn complete<'a>(
         &mut self,
         key: u64,

@@ -99,7 +99,7 @@ impl Space {
         let mut wait: Option<StallWait> = None;
         loop {
             wait.iter_mut().for_each(StallWait::begin_poll);
-            let what = || "the end of a ring that is_removed".to_owned();
+            let what = || "the end of a removed ring".to_owned();
             if self.drain_rings(is_removed) || self.is_stalled(&mut wait, what, false) {
                 return;
             }
