@@ -20,7 +20,7 @@ pub enum Fault {
         "{} bytes at position {} run over the end of their segment", .0.length(), .0.position()
     )]
     CrossesSegment(Extent),
-    /// The block is longer than any block that this ring or pool can hold.
+    /// The block is longer than any block that this ring, pool or buffer can hold.
     #[error("a block of {length} bytes is longer than the {limit} that fit: split it")]
     TooLong {
         /// Requested length in bytes.
@@ -52,7 +52,7 @@ pub enum Fault {
     #[error("the ring has no reader left")]
     Abandoned,
     /// The operation requires a ring that keeps blocks until they are read, but this ring
-    /// overwrites them.
+    /// overwrites them. [`crate::stream::Input::read_wanted`] requires the opposite.
     #[error("this ring overwrites its oldest blocks: read copies instead")]
     Lossy,
     /// The operation requires a trusted writer, but the stream was not opened with

@@ -59,8 +59,8 @@ struct TreeCounter {
     memory: Mapping,
 }
 
-/// Sets the source of id ranges. Must be called before the first id is allocated; later calls have
-/// no effect.
+/// Sets the source of id ranges. Must be called before the first id is allocated. Only the first
+/// call has an effect.
 pub fn set_source(source: Source) {
     let _ = SOURCE.set(source);
 }

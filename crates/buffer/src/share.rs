@@ -211,10 +211,12 @@ impl RingOffer {
 /// position in an extent.
 const CAPACITY_MAX: u64 = 1 << 40;
 
-/// Reason why an offer was refused. The memory of a refused offer has not been accessed.
+/// Reason why an offer was refused. Of the memory of a refused offer, at most the geometry and the
+/// start position have been read.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
-    /// The message has the wrong number of descriptors. Holds the number received.
+    /// The message has the wrong number of descriptors, or is malformed. Holds the number of
+    /// descriptors received.
     #[error("a ring comes as 3 descriptors, not {0}")]
     Descriptors(usize),
     /// A descriptor lacks required seals: its owner could truncate or change the file.
@@ -225,10 +227,11 @@ pub enum Refusal {
         /// Seals that the descriptor has.
         seals: Seals,
     },
-    /// The size of a file differs from the size in the geometry.
+    /// The size of a file is wrong: for the ring, it differs from the size in the geometry.
     #[error("the {part} of the ring has {is} bytes instead of {should}")]
     Size {
-        /// Name of the file: ring or page of the reader.
+        /// Name of the file: geometry, ring, page of the reader, shared region, or table of a
+        /// state.
         part: &'static str,
         /// Actual size in bytes.
         is: usize,

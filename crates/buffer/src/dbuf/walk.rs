@@ -129,8 +129,8 @@ impl RecordWalk {
         self.side.release();
     }
 
-    /// Returns true once for each change of capacity that has been passed. The change has released
-    /// all blocks before it, but without notifying the writer, which the caller must do.
+    /// Returns true if a change of capacity has been passed since the last call. The change has
+    /// released all blocks before it, but without notifying the writer, which the caller must do.
     pub(crate) const fn take_passed_cut(&mut self) -> bool {
         std::mem::replace(&mut self.has_passed_cut, false)
     }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use sys::doorbell::SocketDoorbell;
 
 /// Creates a stream without readers. Returns the writing end, and the object that admits readers.
-/// [`Config::readers`] is ignored.
+/// [`Config::readers`] and [`Config::cut`] are ignored.
 pub fn joinable(config: &Config) -> sys::Result<(Output, Admission)> {
     let (writer, joining) = share::joinable_blocks(&config.ring)?;
     let joining = Arc::new(joining);
@@ -70,6 +70,7 @@ impl Drop for Admission {
 /// Creates a stream whose readers hold the other ends of these sockets. Sends each reader its offer
 /// over its socket, which then serves as the reader's doorbell ([`Offer::receive`]). Also returns
 /// the result of each send, in order. A reader whose offer was not sent counts as departed.
+/// [`Config::readers`] and [`Config::cut`] are ignored.
 pub fn send_to(
     config: &Config,
     sockets: Vec<OwnedFd>,

@@ -68,8 +68,8 @@ impl RecordWalk {
         Ok((None, passed))
     }
 
-    /// Returns the number of the next block, from 0 for the first one of the ring; `None` before
-    /// the first block has been passed.
+    /// Returns the number of the next block, from 0 for the first one of the ring; `None` if the
+    /// reader joined later and has not passed a block yet.
     pub(crate) fn next_number(&self) -> Option<u64> {
         self.known.then_some(self.expected)
     }

@@ -65,7 +65,7 @@ impl Input {
     }
 
     /// Returns the number of the next block, counted from 0 at the start of the ring. Returns
-    /// `None` before this reader has passed a block.
+    /// `None` if this reader joined later and has not passed a block yet.
     pub fn next_number(&mut self) -> Option<u64> {
         self.ring.walk().next_number()
     }
