@@ -394,3 +394,15 @@ fn h11_compressed_files_keep_names_and_index() {
         assert!(unpacked.stdout == fs::read(folder.path().join("plain").join(name)).unwrap());
     }
 }
+
+#[test]
+fn reports_in_front_of_discard_are_printed() {
+    let folder = Folder::new();
+    let ran = folder.run(&["replay examples/web.pcap | dport | (|80 count + |53 count) | discard"]);
+    let open = folder.run(&["replay examples/web.pcap | dport | (|80 count + |53 count)"]);
+    assert_eq!((ran.status, open.status), (Some(0), Some(0)), "{}", ran.err);
+    assert!(ran.out.contains("count#1:\n") && ran.out.contains("count#2:\n"), "{}", ran.out);
+    assert_eq!(ran.out, open.out);
+    let json = folder.run(&["-j", "replay examples/web.pcap | count | discard"]);
+    assert_eq!(json.out.matches("\"report\"").count(), 1, "{}", json.out);
+}

@@ -241,6 +241,39 @@ fn svg_shows_every_node_and_edge_without_overlap() {
 }
 
 #[test]
+fn drawings_label_arcs_as_the_request_does() {
+    let case = case_named("04-no-sink.plan");
+    let request = "replay web.pcap | tcp | http | (|exchange count + |get,post count)";
+    let plan = plan_case(&PlanCase { request: request.to_owned(), ..case }).unwrap();
+    let drawings = [
+        explain::format_dot(&plan, None),
+        explain::format_svg(&plan, None),
+        explain::format_plan(&plan, &Machine::example()),
+    ];
+    for drawing in drawings {
+        assert!(drawing.contains("|exchange") && drawing.contains("|get,post"), "{drawing}");
+        assert!(!drawing.contains("|1000"), "{drawing}");
+    }
+}
+
+#[test]
+fn reports_in_front_of_discard_are_the_output() {
+    let reports = |request: &str| {
+        let case = case_named("04-no-sink.plan");
+        let plan = plan_case(&PlanCase { request: request.to_owned(), ..case }).unwrap();
+        let names = explain::unique_names(&plan.graph);
+        plan.reports.iter().map(|id| names[id.0].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(reports("replay a | count | discard"), ["count"]);
+    assert_eq!(reports("replay a | dport | (|53 count + |80 hist) | discard"), ["count", "hist"]);
+    assert_eq!(reports("replay a | ((udp | count) + (tcp | hist)) | discard"), ["count", "hist"]);
+    assert_eq!(reports("replay a | ((count | discard) + (udp | count))"), ["count#1", "count#2"]);
+    assert!(reports("replay a | count | pcap b").is_empty());
+    assert!(reports("replay a | count | (discard + pcap b)").is_empty());
+    assert_eq!(reports("replay a | hist | count | discard"), ["count"], "only the last");
+}
+
+#[test]
 fn drawings_show_rates_costs_and_losses_once_measured() {
     let case = case_named("24-shared-prefix.plan");
     let plan = plan_case(&case).unwrap();

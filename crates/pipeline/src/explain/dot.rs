@@ -2,7 +2,7 @@
 
 use super::draw::format_label;
 use super::figures::{DrawnFigures, edge_figures, node_lines};
-use crate::graph::Edge;
+use crate::graph::{Edge, Graph};
 use crate::names::node_text;
 use crate::plan::{Plan, PlannedEdge};
 use filter::FilterKind;
@@ -56,15 +56,19 @@ pub fn format_dot(plan: &Plan, figures: Option<&DrawnFigures>) -> String {
             "  n{} -> n{} [{}];",
             edge.from.0,
             edge.to.0,
-            edge_attributes(edge, planned, measured)
+            edge_attributes(graph, (edge, planned), measured)
         );
     }
     out.push_str("}\n");
     out
 }
 
-fn edge_attributes(edge: &Edge, planned: &PlannedEdge, measured: Option<(String, u64)>) -> String {
-    let class = format_label(&edge.classes);
+fn edge_attributes(
+    graph: &Graph,
+    (edge, planned): (&Edge, &PlannedEdge),
+    measured: Option<(String, u64)>,
+) -> String {
+    let class = format_label(graph, edge);
     let (what, style) = match planned {
         PlannedEdge::Call => (None, ""),
         PlannedEdge::Back => (Some("back".to_owned()), ", style=dashed, constraint=false"),

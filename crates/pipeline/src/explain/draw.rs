@@ -16,8 +16,8 @@
 //! it. A lane that crosses a rule is a ring, or a pipe into or out of a process. A back edge is a
 //! lane with an arrow, from its target down to its origin.
 
-use crate::ClassSet;
-use crate::graph::{Edge, NodeId};
+use super::facts::arc_label;
+use crate::graph::{Edge, Graph, NodeId};
 use crate::names::node_text;
 use crate::plan::Plan;
 use filter::FilterKind;
@@ -228,7 +228,7 @@ impl Drawing<'_> {
         }
         for edge in graph.outputs(id).filter(|edge| edge.back) {
             let class =
-                format_label(&edge.classes).map_or_else(String::new, |label| format!("{label} "));
+                format_label(graph, edge).map_or_else(String::new, |label| format!("{label} "));
             let _ = write!(text, "  ({class}back to {})", self.names[edge.to.0]);
         }
         if text.chars().count() > TEXT_MAX {
@@ -255,12 +255,12 @@ impl Drawing<'_> {
         let edges: Vec<&Edge> = self.plan.graph.inputs(id).filter(|edge| !edge.back).collect();
         let Some(first) = edges.first() else { return String::new() };
         if edges.iter().all(|edge| edge.classes == first.classes) {
-            return format_label(&first.classes)
+            return format_label(&self.plan.graph, first)
                 .map_or_else(String::new, |label| format!("{label} "));
         }
         let mut labels = String::new();
         for edge in edges {
-            let label = format_label(&edge.classes).unwrap_or_else(|| "|".to_owned());
+            let label = format_label(&self.plan.graph, edge).unwrap_or_else(|| "|".to_owned());
             let _ = write!(labels, "{label} of {}, ", self.names[edge.from.0]);
         }
         labels.truncate(labels.trim_end_matches(", ").len());
@@ -294,9 +294,9 @@ impl Drawing<'_> {
     }
 }
 
-/// Formats the label of an arc. Returns `None` for a plain pipe.
-pub(super) fn format_label(classes: &ClassSet) -> Option<String> {
-    (!classes.is_plain()).then(|| format!("|{classes}"))
+/// Formats the label of an arc as the request has it. Returns `None` for a plain pipe.
+pub(super) fn format_label(graph: &Graph, edge: &Edge) -> Option<String> {
+    (!edge.classes.is_plain()).then(|| format!("|{}", arc_label(graph, edge)))
 }
 
 /// Returns the box-drawing character with these arms.

@@ -5,7 +5,7 @@
 
 use super::draw::format_label;
 use super::figures::{DrawnFigures, edge_figures, node_lines};
-use crate::graph::{Edge, NodeId};
+use crate::graph::{Edge, Graph, NodeId};
 use crate::names::node_text;
 use crate::plan::{Plan, PlannedEdge};
 use filter::FilterKind;
@@ -78,7 +78,7 @@ pub fn format_svg(plan: &Plan, figures: Option<&DrawnFigures>) -> String {
         let end = |id: NodeId| nodes.iter().find(|node| node.id == id);
         if let (Some(from), Some(to)) = (end(edge.from), end(edge.to)) {
             let measured = figures.map(|figures| edge_figures(number, figures));
-            write_edge(&mut out, (from, to), (edge, planned), measured);
+            write_edge(&mut out, &plan.graph, (from, to), (edge, planned, measured));
         }
     }
     nodes.iter().for_each(|node| write_node(&mut out, plan, node));
@@ -195,9 +195,9 @@ fn write_node(out: &mut String, plan: &Plan, node: &Placed) {
 
 fn write_edge(
     out: &mut String,
+    graph: &Graph,
     (from, to): (&Placed, &Placed),
-    (edge, planned): (&Edge, &PlannedEdge),
-    measured: Option<(String, u64)>,
+    (edge, planned, measured): (&Edge, &PlannedEdge, Option<(String, u64)>),
 ) {
     let (style, what) = match planned {
         PlannedEdge::Call => ("", None),
@@ -227,7 +227,7 @@ fn write_edge(
     let mut label = |class: &str, y: usize, text: &str| {
         let _ = write!(out, "<text class=\"{class}\" x=\"{x}\" y=\"{y}\">{}</text>", escaped(text));
     };
-    let above: Vec<String> = format_label(&edge.classes).into_iter().chain(what).collect();
+    let above: Vec<String> = format_label(graph, edge).into_iter().chain(what).collect();
     label("small", y2.saturating_sub(LINE / 4), &above.join(" "));
     if let Some((rate, lost)) = measured {
         label("small", y2 + LINE * 3 / 4, &rate);

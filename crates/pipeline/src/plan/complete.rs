@@ -1,4 +1,5 @@
-//! Completion of open ends. A request without a sink prints a line per block, or a final report.
+//! Completion of open ends. A request without a sink prints a line per block, or a final report. A
+//! final report is also printed if the request itself names the sink `discard`.
 
 use crate::classes::ClassSet;
 use crate::graph::{Edge, Graph, Node, NodeId, Step, Use};
@@ -7,10 +8,12 @@ use crate::registry::Registry;
 use filter::{Arguments, FilterKind, Form};
 
 /// Adds a sink to every open end. Returns the graph, and the nodes whose final report is the output
-/// of the request: filters such as `count` at the end of a line.
+/// of the request: filters such as `count` at the end of a line or of a branch, or in front of
+/// `discard`.
 #[must_use]
 pub fn complete(mut graph: Graph, registry: &dyn Registry) -> (Graph, Vec<NodeId>) {
-    let mut reports = Vec::new();
+    let ids = graph.ids().map(|(id, _)| id);
+    let mut reports: Vec<NodeId> = ids.filter(|id| reports_before_discard(&graph, *id)).collect();
     for end in graph.ends() {
         let node = graph.node(end);
         if needs_no_sink(node) {
@@ -48,7 +51,21 @@ pub fn complete(mut graph: Graph, registry: &dyn Registry) -> (Graph, Vec<NodeId
         let (from, classes) = (end, if says { ClassSet::all() } else { ClassSet::plain_pipe() });
         graph.edges.push(Edge { from, to, classes, span, back: false });
     }
+    reports.sort_unstable();
     (graph, reports)
+}
+
+/// Returns true if the node has a final report, and all its blocks go to `discard`, so that the
+/// report is the only output.
+fn reports_before_discard(graph: &Graph, id: NodeId) -> bool {
+    let node = graph.node(id);
+    let has_report = node.filter().is_some_and(|used| used.description.ends_with_report());
+    let name = |id: NodeId| graph.node(id).filter().map(|used| used.description.name);
+    let mut targets = graph.outputs(id).map(|edge| name(edge.to)).peekable();
+    node.inside.is_none()
+        && has_report
+        && targets.peek().is_some()
+        && targets.all(|target| target == Some("discard"))
 }
 
 /// Returns true if the node needs no other sink. It is a sink, or a program, which inherits the
