@@ -234,6 +234,8 @@ fn to_json(text: &str, plan: &Plan, machine: &Machine) -> Object {
     };
     to_object(&[
         ("version", &VERSION),
+        // The identity of the plan, as in the log of the daemon.
+        ("plan", &plan.id()),
         ("policy", &policy),
         // The rings from which other programs read, with sizes in bytes.
         ("reader_rings?", &reader_rings_json(plan)),

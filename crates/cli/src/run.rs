@@ -15,7 +15,7 @@ use crate::{drawings, line, record, terminal};
 use engine::latency_breach;
 use engine::run::{Alarm, Progress, ProgressWatch};
 use engine::signal;
-use member::protocol::PathNumber;
+use member::protocol::{PathEvent, PathNumber};
 use runtime::failure::PathFailure;
 use runtime::latency::Breach;
 use std::os::fd::OwnedFd;
@@ -106,10 +106,15 @@ pub(crate) fn run_ready(ready: Ready, given: &RunArguments) -> Result<(Finished,
         .as_ref()
         .map(|printer| ProgressWatch { every_ns: printer.every_ns(), report: &report });
     let named = given.path_name.as_ref().map_or_else(String::new, |name| format!("{name}: "));
+    let reporter = ready.reporter();
     let late = |breach: &Breach| {
-        terminal::print_warning(&format!("{named}{}", latency_breach::describe_breach(breach)))
+        let text = latency_breach::describe_breach(breach);
+        reporter.report(PathEvent::Late, &text);
+        if !given.quiet {
+            terminal::print_warning(&format!("{named}{text}"));
+        }
     };
-    let alarm = (!given.quiet).then_some(Alarm(&late));
+    let alarm = (!given.quiet || ready.number().is_some()).then_some(Alarm(&late));
     let until = StopConditions { readable: Some(signals), elapsed: given.time, watch, alarm };
     let monitor = Monitor::start(&ready, given)?;
     let finished = ready.run(until);

@@ -21,6 +21,7 @@ const SCHEMAS: &[(&str, &str, &str)] = &[
         "run --json, reports on standard output",
         include_str!("../../../docs/schema/line-end.v1.json"),
     ),
+    ("log", "daemon --log=json", include_str!("../../../docs/schema/log.v1.json")),
     ("ps", "ps --json", include_str!("../../../docs/schema/ps.v1.json")),
     ("run", "run --json, the report", include_str!("../../../docs/schema/run.v1.json")),
     ("spaces", "spaces --json", include_str!("../../../docs/schema/spaces.v1.json")),

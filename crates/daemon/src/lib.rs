@@ -3,6 +3,7 @@
 //!
 //! - [`server`]: the server;
 //! - [`policy`]: rights and quotas of users, configured by root;
+//! - [`log`]: the log of events;
 //! - [`directory`]: the directory with the sockets, locked by one daemon at a time.
 //!
 //! The protocol and its clients are in the crate `member`. The daemon runs no user's filter in its
@@ -11,6 +12,7 @@
 
 pub mod directory;
 mod ids;
+pub mod log;
 pub mod policy;
 pub mod server;
 #[cfg(test)]

@@ -6,7 +6,7 @@
 
 use crate::kernel::{self, GenerationCounters, Kernel, ProgramTotals};
 use crate::path::GONE;
-use crate::path::running::RunningPath;
+use crate::path::running::{AdaptationListener, RunningPath};
 use crate::path::starter::ThreadStarter;
 use crate::spaces::{SpaceStatus, SpaceTask};
 use pipeline::graph::NodeId;
@@ -213,11 +213,24 @@ impl Live {
     /// Appends an automatic change to a list of the latest [`ADAPTED_MAX`] changes.
     pub(crate) fn add_adapted(&self, what: String) {
         if let Some(whole) = self.running_path() {
-            let adapted = &mut whole.state().adapted;
-            adapted.push_back(what);
-            if adapted.len() > ADAPTED_MAX {
-                adapted.pop_front();
+            let mut state = whole.state();
+            let listener = state.listener.clone();
+            state.adapted.push_back(what.clone());
+            if state.adapted.len() > ADAPTED_MAX {
+                state.adapted.pop_front();
             }
+            drop(state);
+            if let Some(AdaptationListener(listener)) = listener {
+                listener(&what);
+            }
+        }
+    }
+
+    /// Calls a function with each automatic change from now on. It runs in the thread that makes
+    /// the change, and must return quickly.
+    pub fn watch_adaptations(&self, listener: impl Fn(&str) + Send + Sync + 'static) {
+        if let Some(whole) = self.running_path() {
+            whole.state().listener = Some(AdaptationListener(Arc::new(listener)));
         }
     }
 

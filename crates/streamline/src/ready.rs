@@ -16,6 +16,7 @@ use engine::digest::digest;
 use engine::live::Live;
 use engine::record::{Recording, Summary};
 use engine::run::{self, Outcome, StopConditions};
+use member::worker::Reporter;
 use pipeline::plan::Plan;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
@@ -85,6 +86,13 @@ impl Ready {
     #[must_use]
     pub const fn number(&self) -> Option<u32> {
         self.member.number()
+    }
+
+    /// Returns a handle with which the caller reports events of the run for the log of the daemon.
+    /// It discards them if the run is not registered.
+    #[must_use]
+    pub fn reporter(&self) -> Reporter {
+        self.member.reporter()
     }
 
     /// Returns handles of the connected components of the request; empty if workers run it.

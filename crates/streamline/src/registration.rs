@@ -6,7 +6,7 @@ use crate::prepared::Prepared;
 use engine::live::Live;
 use member::client::{Client, ClientError};
 use member::protocol::Ended;
-use member::worker::{PathInfo, Worker, WorkerGroup};
+use member::worker::{PathInfo, Reporter, Worker, WorkerGroup};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use sys::poll::PollSet;
@@ -71,6 +71,11 @@ impl Registration {
             Some(worker) => worker.number(),
             None => None,
         }
+    }
+
+    /// Returns a handle with which the run reports events for the log of the daemon.
+    pub(crate) fn reporter(&self) -> Reporter {
+        self.worker.as_ref().map(Worker::reporter).unwrap_or_default()
     }
 
     /// Returns a descriptor that becomes readable when the caller or the daemon ends the run, or

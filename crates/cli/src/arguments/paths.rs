@@ -2,6 +2,7 @@
 
 use super::monitor::MonitorArguments;
 use clap::{Args, Subcommand};
+use daemon::log::LogForm;
 use std::path::PathBuf;
 use streamline::metrics::Target;
 use sys::steps::InjectedFault;
@@ -47,6 +48,10 @@ pub(crate) struct DaemonArguments {
     /// Serve metrics of all paths for Prometheus at [ADDRESS]:PORT or unix:PATH; may be repeated
     #[arg(long, value_name = "[ADDRESS]:PORT|unix:PATH", value_parser = parse_server_target)]
     pub(crate) metrics: Vec<Target>,
+    /// Log events as text or json on standard error, or to the journal; default: the journal under
+    /// systemd, else text
+    #[arg(long, value_name = "text|json|journal[:SOCKET]")]
+    pub(crate) log: Option<LogForm>,
     /// Show the running paths in this directory, such as /pipes, to all users of the machine
     #[arg(long, value_name = "DIR")]
     pub(crate) mount: Option<PathBuf>,

@@ -1,7 +1,10 @@
 //! The alarms of a run: which conditions hold, since when, and the commands that they start.
 
 use super::condition::Condition;
+use crate::arguments::monitor::MonitorArguments;
 use crate::terminal;
+use member::protocol::PathEvent;
+use member::worker::Reporter;
 use pipeline::explain::rounded_duration;
 use std::os::fd::AsFd as _;
 use std::process::{Child, Command, Stdio};
@@ -24,6 +27,8 @@ pub(super) struct Alarms {
     before: Option<PathFigures>,
     children: Vec<Child>,
     raised: bool,
+    /// Reports the alarms to the log of the daemon.
+    reporter: Reporter,
 }
 
 /// A condition and its state.
@@ -37,15 +42,16 @@ struct Alarm {
 
 impl Alarms {
     /// Creates the alarms for these conditions of a path.
-    pub(super) fn new(conditions: &[Condition], command: Option<String>, path: &str) -> Self {
+    pub(super) fn new(given: &MonitorArguments, path: &str, reporter: Reporter) -> Self {
         let alarm = |condition: &Condition| Alarm {
             condition: condition.clone(),
             since: None,
             is_raised: false,
         };
         let (before, children, raised) = (None, Vec::new(), false);
-        let all = conditions.iter().map(alarm).collect();
-        Self { all, command, path: path.to_owned(), before, children, raised }
+        let all = given.alarm.iter().map(alarm).collect();
+        let (command, path) = (given.alarm_exec.clone(), path.to_owned());
+        Self { all, command, path, before, children, raised, reporter }
     }
 
     /// Returns true if there are no conditions.
@@ -69,10 +75,10 @@ impl Alarms {
             if !condition.holds(value) {
                 alarm.since = None;
                 if std::mem::take(&mut alarm.is_raised) {
-                    terminal::print_note(&format!(
-                        "alarm `{condition}` is over: {name} is {}",
-                        format_value(value)
-                    ));
+                    let value = format_value(value);
+                    let text = format!("alarm `{condition}` is over: {name} is {value}");
+                    self.reporter.report(PathEvent::Over, &text);
+                    terminal::print_note(&text);
                 }
                 continue;
             }
@@ -83,10 +89,10 @@ impl Alarms {
                     0 => String::new(),
                     _ => format!(", for {}", rounded_duration(held_ns)),
                 };
-                terminal::print_warning(&format!(
-                    "alarm `{condition}`: {name} is {}{since}",
-                    format_value(value)
-                ));
+                let shown = format_value(value);
+                let text = format!("alarm `{condition}`: {name} is {shown}{since}");
+                self.reporter.report(PathEvent::Alarm, &text);
+                terminal::print_warning(&text);
                 raised.push((condition.to_string(), value));
             }
         }

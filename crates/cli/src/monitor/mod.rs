@@ -79,7 +79,7 @@ impl Monitor {
                 return Err(Status::Failed);
             }
         }
-        let alarms = Alarms::new(&given.monitor.alarm, given.monitor.alarm_exec.clone(), &name);
+        let alarms = Alarms::new(&given.monitor, &name, ready.reporter());
         let stop = EventFd::new().map_err(|error| crate::failure::report_system_error(&error))?;
         let stop = Arc::new(stop);
         let (stopped, written) = (Arc::clone(&stop), files.clone());

@@ -1,14 +1,14 @@
 //! `streamline daemon`: runs the daemon of the machine or of one user, in the foreground or under a
 //! service manager.
 
-use super::connect::watch_signals;
 use crate::arguments::paths::DaemonArguments;
-use crate::failure::report_system_error;
 use crate::status::Status;
 use crate::{mount, terminal};
 use daemon::directory::DirectoryError;
+use daemon::log::{EventKind, Level, Log, Record};
 use daemon::policy::{Policy, Visibility};
 use daemon::server::Server;
+use engine::signal;
 use member::client::Client;
 use member::place::{self, MACHINE_DIRECTORY};
 use member::rights::POLICY_FILE;
@@ -23,8 +23,22 @@ use sys::steps::Steps;
 
 /// Runs the daemon until a signal arrives.
 pub(super) fn run(given: &DaemonArguments) -> Result<Status, Status> {
+    let log = Log::open(&given.log.clone().unwrap_or_default()).map_err(|error| {
+        terminal::print_error(&error.to_string());
+        Status::Failed
+    })?;
+    let served = serve(given, &log);
+    log.flush();
+    served.map_err(|why| {
+        log.write(&Record::new(EventKind::DaemonFailed, Level::Error, why));
+        Status::Failed
+    })
+}
+
+/// Serves clients until a signal arrives. Fails with the reason.
+fn serve(given: &DaemonArguments, log: &Log) -> Result<Status, String> {
     let policy = read_policy(given)?;
-    let stop = watch_signals()?;
+    let stop = signal::watch().map_err(|error| error.to_string())?;
     let directory = daemon_directory(given)?;
     let others = match policy.others_see {
         Visibility::Nothing => "nothing",
@@ -38,20 +52,20 @@ pub(super) fn run(given: &DaemonArguments) -> Result<Status, Status> {
         true => Server::open(&directory, !given.user, policy, &steps),
         false => Server::from_descriptors(&directory, kept, policy, &steps),
     };
-    let mut server = server.map_err(|error| print_error(&error))?;
-    terminal::print_note(&format!("the daemon is in {}", directory.display()));
-    server.notes().iter().for_each(|note| terminal::print_warning(note));
+    let mut server = server.map_err(|error| describe(&error))?;
+    write(log, EventKind::DaemonStarted, &format!("the daemon is in {}", directory.display()));
+    server.start_log(log.clone());
     steps.checkpoint("it is there");
-    notify_manager(&format!("READY=1\nSTATUS=in {}", directory.display()));
+    notify_manager(&format!("READY=1\nSTATUS=in {}", directory.display()), log);
     let mount = given.mount.as_ref().and_then(|mount| {
         let started = mount::start_for_daemon(mount, (&directory, others), !given.user);
         let failed = |error: &std::io::Error| {
             let why = terminal::reason(error);
-            terminal::print_warning(&format!("{} is not mounted: {why}", mount.display()));
+            warn(log, &format!("{} is not mounted: {why}", mount.display()));
         };
         started.inspect_err(failed).ok()
     });
-    let metrics = start_metrics(given, &mut server, &directory)?;
+    let metrics = start_metrics(given, (&mut server, &directory), log)?;
     let served = server.serve(stop);
     drop(metrics);
     if let Some(mut mount) = mount {
@@ -59,14 +73,25 @@ pub(super) fn run(given: &DaemonArguments) -> Result<Status, Status> {
         drop(mount.stdin.take());
         let _ = mount.wait();
     }
-    notify_manager("STOPPING=1");
-    served.map_err(|error| report_system_error(&error))?;
+    notify_manager("STOPPING=1", log);
+    served.map_err(|error| error.to_string())?;
     let paths = server.path_count();
     drop(server);
-    if paths > 0 {
-        terminal::print_note(&format!("paths that continue without a daemon: {paths}"));
-    }
+    let continuing = match paths {
+        0 => String::new(),
+        _ => format!("; paths that continue without a daemon: {paths}"),
+    };
+    let stopped = format!("the daemon in {} has stopped{continuing}", directory.display());
+    write(log, EventKind::DaemonStopped, &stopped);
     Ok(Status::Done)
+}
+
+fn write(log: &Log, event: EventKind, what: &str) {
+    log.write(&Record::new(event, Level::Info, what));
+}
+
+fn warn(log: &Log, what: &str) {
+    log.write(&Record::new(EventKind::DaemonWarning, Level::Warning, what));
 }
 
 /// Maximum wait for the replies of all paths to one scrape.
@@ -75,13 +100,13 @@ const SCRAPE_TIMEOUT: Duration = Duration::from_millis(800);
 /// Starts the metrics servers of `--metrics`, which read the paths as clients of this daemon.
 fn start_metrics(
     given: &DaemonArguments,
-    server: &mut Server,
-    directory: &Path,
-) -> Result<Vec<metrics::Server>, Status> {
+    (server, directory): (&mut Server, &Path),
+    log: &Log,
+) -> Result<Vec<metrics::Server>, String> {
     if given.metrics.is_empty() {
         return Ok(Vec::new());
     }
-    let door = server.open_inner_door().map_err(|error| report_system_error(&error))?;
+    let door = server.open_inner_door().map_err(|error| error.to_string())?;
     let (door, directory) = (Arc::new(door), directory.to_owned());
     let start = |target: &metrics::Target| {
         let (door, directory) = (Arc::clone(&door), directory.clone());
@@ -91,55 +116,50 @@ fn start_metrics(
             // A daemon that is about to end has no paths to report.
             figures.unwrap_or_default()
         };
-        let started = metrics::Server::start(target, figures).map_err(|error| {
-            terminal::print_error(&error.to_string());
-            Status::Failed
-        })?;
+        let started = metrics::Server::start(target, figures);
+        let started = started.map_err(|error| error.to_string())?;
         let place = started.as_ref().map(|server| server.place().to_owned());
-        place.iter().for_each(|at| terminal::print_note(&format!("metrics are at {at}")));
+        if let Some(at) = &place {
+            write(log, EventKind::MetricsStarted, &format!("metrics are at {at}"));
+        }
         Ok(started)
     };
-    let started: Result<Vec<_>, Status> = given.metrics.iter().map(start).collect();
+    let started: Result<Vec<_>, String> = given.metrics.iter().map(start).collect();
     Ok(started?.into_iter().flatten().collect())
 }
 
-fn read_policy(given: &DaemonArguments) -> Result<Policy, Status> {
+fn read_policy(given: &DaemonArguments) -> Result<Policy, String> {
     let read = match &given.policy {
         Some(file) => Policy::read(file, true),
         None if given.user => Ok(Policy::default()),
         None => Policy::read(Path::new(POLICY_FILE), false),
     };
-    read.map_err(|error| {
-        terminal::print_error(&error.to_string());
-        Status::Failed
-    })
+    read.map_err(|error| error.to_string())
 }
 
-fn daemon_directory(given: &DaemonArguments) -> Result<PathBuf, Status> {
+fn daemon_directory(given: &DaemonArguments) -> Result<PathBuf, String> {
     match (&given.socket, given.user) {
         (Some(directory), _) => Ok(directory.clone()),
-        (None, true) => {
-            place::user_directory().ok_or_else(|| print_error(&DirectoryError::Nowhere))
-        }
+        (None, true) => place::user_directory().ok_or_else(|| describe(&DirectoryError::Nowhere)),
         (None, false) => Ok(PathBuf::from(MACHINE_DIRECTORY)),
     }
 }
 
-fn print_error(error: &DirectoryError) -> Status {
-    terminal::print_error(&error.to_string());
-    if sys::process::identity().0 != 0
-        && matches!(error, DirectoryError::System(why) if why.target.starts_with(MACHINE_DIRECTORY))
-    {
-        terminal::print_note(
-            "the daemon of one user alone needs no rights: `streamline daemon --user`",
-        );
-    }
-    Status::Failed
+/// Describes an error, with the remedy for a user who may not write to the directory of the
+/// machine.
+fn describe(error: &DirectoryError) -> String {
+    let needs_root =
+        matches!(error, DirectoryError::System(why) if why.target.starts_with(MACHINE_DIRECTORY));
+    let remedy = match sys::process::identity().0 != 0 && needs_root {
+        true => "; the daemon of one user alone needs no rights: `streamline daemon --user`",
+        false => "",
+    };
+    format!("{error}{remedy}")
 }
 
 /// Sends variables that describe the daemon's state to the service manager, if there is one.
-fn notify_manager(lines: &str) {
+fn notify_manager(lines: &str, log: &Log) {
     if let Err(error) = service::notify(lines, &[]) {
-        terminal::print_warning(&format!("the service manager was not notified: {error}"));
+        warn(log, &format!("the service manager was not notified: {error}"));
     }
 }

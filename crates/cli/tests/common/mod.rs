@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 pub(crate) mod mounted;
+pub(crate) mod schema_judge;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};

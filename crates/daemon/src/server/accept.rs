@@ -46,6 +46,7 @@ impl Server {
             self.disconnect_gone(who.uid, 0);
         }
         if let Some(limit) = self.exceeded_limit(who.uid) {
+            self.log_refused_connection((who.uid, process), limit);
             let reply = Reply::from(&faults::quota_exceeded("connections", limit));
             // The peer may already have disconnected.
             let _ = connection.send(reply.to_bytes(), Vec::new());

@@ -44,6 +44,8 @@ pub(super) struct Worker {
     pub(super) process: OwnedFd,
     /// Socket that passes connections of admitted clients to the process.
     pub(super) admissions: Connection,
+    /// Exit status and report of the path, once it has reported its end.
+    pub(super) ended: Option<(u8, String)>,
 }
 
 /// The kind of a descriptor, as encoded in event numbers.

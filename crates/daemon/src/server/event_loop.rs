@@ -9,6 +9,7 @@ use super::store::{self, Stored};
 use super::watchdog::WatchdogReports;
 use crate::directory::{Directory, DirectoryError};
 use crate::ids::DbufIdRanges;
+use crate::log::Log;
 use crate::policy::Policy;
 use member::place::MACHINE_DIRECTORY;
 use std::collections::BTreeMap;
@@ -34,6 +35,7 @@ pub struct Server {
     /// Rollback log of acquired resources; tests inject faults into its steps.
     pub(super) steps: Steps,
     pub(super) policy: Policy,
+    pub(super) log: Log,
     pub(super) registry: Registry,
     /// Programs that run in the kernel for users.
     pub(super) kernel: KernelQueue,
@@ -45,7 +47,7 @@ pub struct Server {
     pub(super) next: u64,
     pub(super) started: u64,
     pub(super) clients_max: usize,
-    notes: Vec<String>,
+    pub(super) notes: Vec<String>,
 }
 
 /// Event number of the stop descriptor.
@@ -153,6 +155,7 @@ impl Server {
             own_sockets,
             steps: steps.clone(),
             policy,
+            log: Log::default(),
             registry: Registry::default(),
             kernel,
             clients: BTreeMap::new(),
@@ -168,13 +171,6 @@ impl Server {
         server.adopt_requests(lines, running);
         server.restore_paths(paths);
         Ok(server)
-    }
-
-    /// Returns notes about the start, for example about objects of the previous daemon that could
-    /// not be adopted.
-    #[must_use]
-    pub fn notes(&self) -> &[String] {
-        &self.notes
     }
 
     /// Performs those steps of the start that can fail.
@@ -263,12 +259,15 @@ impl Server {
                     self.per_user.remove(&client.who.uid);
                 }
             }
+            self.read_last_report(&mut client);
             client.discard_connection(id);
             self.remove_request(id, client.line, client.who.uid);
             let gone = client.path.as_ref().and_then(|path| self.registry.remove(path.number));
             gone.iter().for_each(|entry| store::discard_path(entry.number));
+            let ended = client.path.as_mut().and_then(|path| path.ended.take());
             drop(client);
             if let Some(entry) = gone {
+                self.log_end(&entry, ended);
                 self.announce("went", &entry);
             }
         }

@@ -64,6 +64,9 @@ impl Server {
             return self.leaving.push(id);
         };
         let answered = self.call_method(id, &call, descriptors);
+        if let Err(fault) = &answered {
+            self.log_refusal(id, &call.method, fault);
+        }
         if call.oneway {
             return;
         }

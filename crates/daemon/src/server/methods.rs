@@ -6,6 +6,7 @@ use super::kernel::commands::ProgramStatus;
 use super::registry::Entry;
 use super::store;
 use crate::directory::{Directory, command_name};
+use crate::log::EventKind;
 use crate::policy::Visibility;
 use engine::ids::IdRange;
 use engine::kernel::point::{FrameRingStatus, RequestStatus, SharingDomain};
@@ -15,7 +16,7 @@ use member::place::PACKET_SOCKET;
 use member::protocol::{
     About, Admit, Amount, Connect, ConnectReply, DbufIds, Event, KernelProgram, KernelPrograms,
     KernelRequest, KernelRing, KernelStep, NoParameters, Path, PathList, PathNumber, Permissions,
-    Quota, Register, RequestChange,
+    Quota, Register,
 };
 use member::varlink::{Call, Fault, REPLY_MAX, interface};
 use serde::Serialize;
@@ -97,14 +98,10 @@ impl Server {
                 self.register_path(id, wanted, descriptors)
             }
             "Changed" => {
-                let RequestChange { line } = call.deserialize_parameters()?;
-                let number = client.path.as_ref().map(|path| path.number);
-                let number = number.ok_or_else(Fault::permission_denied)?;
-                if let Some(entry) = self.registry.replace_request(number, line)?.cloned() {
-                    store::replace_entry(&entry);
-                    self.announce("changed", &entry);
-                }
-                Ok(Answer::single(&serde_json::json!({})))
+                call.deserialize_parameters().and_then(|change| self.replace_request(id, change))
+            }
+            "Report" => {
+                call.deserialize_parameters().and_then(|report| self.receive_report(id, report))
             }
             "Attach" => {
                 let asked = call.deserialize_parameters()?;
@@ -317,8 +314,9 @@ impl Server {
             }
         }
         store::store_path(&entry, client.connection.as_fd(), admissions.as_fd());
-        client.path = Some(Worker { number, process, admissions });
+        client.path = Some(Worker { number, process, admissions, ended: None });
         self.steps.checkpoint("a path is registered");
+        self.log_path(EventKind::PathStarted, &entry, "started");
         self.announce("came", &entry);
         Ok(Answer::single(&PathNumber { number }))
     }

@@ -19,6 +19,7 @@
 mod accept;
 mod client;
 mod event_loop;
+mod events;
 mod kernel;
 mod messages;
 mod methods;

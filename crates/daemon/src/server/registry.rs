@@ -21,6 +21,9 @@ pub(crate) struct Entry {
     pub(crate) line: String,
     pub(crate) log: Option<String>,
     pub(crate) started: u64,
+    /// Identity of the plan, if the path has reported it.
+    #[serde(default)]
+    pub(crate) plan: Option<String>,
 }
 
 /// All registered paths.
@@ -46,6 +49,7 @@ impl Registry {
     ) -> Result<&Entry, Fault> {
         check_line(&wanted.line)?;
         check_log(wanted.log.as_deref())?;
+        check_plan(wanted.plan.as_deref())?;
         if let Some(name) = &wanted.name {
             check_name(uid, name)?;
             if let Some(known) = self.find_named(uid, name) {
@@ -57,9 +61,9 @@ impl Registry {
             return Err(faults::quota_exceeded("paths", limit));
         }
         let number = self.allocate_number(wanted.number);
-        let Register { name, line, log, started, .. } = wanted;
+        let Register { name, line, log, started, plan, .. } = wanted;
         let started = started.filter(|started| *started <= now).unwrap_or(now);
-        let entry = Entry { number, name, uid, process, line, log, started };
+        let entry = Entry { number, name, uid, process, line, log, started, plan };
         Ok(self.entries.entry(number).or_insert(entry))
     }
 
@@ -82,12 +86,13 @@ impl Registry {
     pub(crate) fn replace_request(
         &mut self,
         number: u32,
-        line: String,
+        (line, plan): (String, Option<String>),
     ) -> Result<Option<&Entry>, Fault> {
         check_line(&line)?;
+        check_plan(plan.as_deref())?;
         let entry = self.entries.get_mut(&number);
         Ok(entry.map(|entry| {
-            entry.line = line;
+            (entry.line, entry.plan) = (line, plan);
             &*entry
         }))
     }
@@ -95,6 +100,11 @@ impl Registry {
     /// Removes a path and returns its entry, or `None` if the number is unknown.
     pub(crate) fn remove(&mut self, number: u32) -> Option<Entry> {
         self.entries.remove(&number)
+    }
+
+    /// Returns the entry of a number.
+    pub(crate) fn get(&self, number: u32) -> Option<&Entry> {
+        self.entries.get(&number)
     }
 
     /// Iterates over all entries by ascending number.
@@ -190,6 +200,15 @@ fn check_line(line: &str) -> Result<(), Fault> {
             Err(faults::refused("line", "it has control characters"))
         }
         () => Ok(()),
+    }
+}
+
+/// Checks the identity of a plan: hexadecimal digits.
+fn check_plan(plan: Option<&str>) -> Result<(), Fault> {
+    let is_id = |id: &str| id.len() <= 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    match plan.is_none_or(is_id) {
+        true => Ok(()),
+        false => Err(faults::refused("plan", "it is no hexadecimal number")),
     }
 }
 

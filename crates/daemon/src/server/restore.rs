@@ -106,6 +106,7 @@ impl Server {
             number,
             process,
             admissions: Connection::new(admissions, Framing::Packets),
+            ended: None,
         });
         self.clients.insert(id, client);
         Some(())

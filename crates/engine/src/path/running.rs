@@ -37,6 +37,16 @@ pub(crate) struct RunningPath {
     starter_changed: Condvar,
 }
 
+/// A function that is called with each automatic change of a path.
+#[derive(Clone)]
+pub(crate) struct AdaptationListener(pub(crate) Arc<dyn Fn(&str) + Send + Sync>);
+
+impl std::fmt::Debug for AdaptationListener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("AdaptationListener")
+    }
+}
+
 /// The current state of a path.
 #[derive(Debug)]
 pub(crate) struct PathState {
@@ -50,6 +60,8 @@ pub(crate) struct PathState {
     pub(crate) observations: u64,
     /// The latest automatic changes, with their reasons.
     pub(crate) adapted: VecDeque<String>,
+    /// Called with each automatic change.
+    pub(crate) listener: Option<AdaptationListener>,
     pub(crate) plan: Plan,
     pub(crate) ids: Ids,
     /// All sources that the path has had so far.
@@ -156,6 +168,7 @@ impl PathState {
             spaces: plan.spaces.len(),
             observations: 0,
             adapted: VecDeque::new(),
+            listener: None,
             plan,
             ids,
             origins,

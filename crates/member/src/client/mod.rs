@@ -19,7 +19,7 @@ use crate::gather::gather;
 use crate::place::{self, PACKET_SOCKET};
 use crate::protocol::{
     About, Connect, ConnectReply, Count, CountReply, Counters, Event, KernelPrograms, NoParameters,
-    Path, PathDescription, PathList, PathNumber, Permissions, Register, RequestChange,
+    Path, PathDescription, PathList, PathNumber, PathReport, Permissions, Register, RequestChange,
 };
 use crate::varlink::{Call, MessageError, Reply};
 use std::cell::Cell;
@@ -273,8 +273,19 @@ impl Client {
 
     /// Reports to the daemon that the path registered over this connection now runs another
     /// request. Does not wait for a reply.
-    pub(crate) fn report_change(&self, line: &str) -> Result<(), ClientError> {
-        let call = Call::new("io.streamline.Changed", &RequestChange { line: line.to_owned() });
+    pub(crate) fn report_change(
+        &self,
+        line: &str,
+        plan: Option<String>,
+    ) -> Result<(), ClientError> {
+        let change = RequestChange { line: line.to_owned(), plan };
+        let call = Call::new("io.streamline.Changed", &change);
+        self.caller.send(&Call { oneway: true, ..call }, &[])
+    }
+
+    /// Reports an event of the path registered over this connection. Does not wait for a reply.
+    pub(crate) fn send_report(&self, report: &PathReport) -> Result<(), ClientError> {
+        let call = Call::new("io.streamline.Report", report);
         self.caller.send(&Call { oneway: true, ..call }, &[])
     }
 

@@ -62,6 +62,9 @@ pub struct Register {
     pub number: Option<u32>,
     /// Start time in seconds since 1970.
     pub started: Option<u64>,
+    /// Identity of the plan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<String>,
 }
 
 /// Reply to `Register`: the number of the path.
@@ -77,6 +80,42 @@ pub struct PathNumber {
 pub struct RequestChange {
     /// Text of the request that runs now.
     pub line: String,
+    /// Identity of its plan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<String>,
+}
+
+/// The kind of an event of a path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PathEvent {
+    /// The path runs another request, or runs it in another way.
+    Changed,
+    /// The path has changed itself, or has decided against a change.
+    Adapted,
+    /// An alarm was raised.
+    Alarm,
+    /// An alarm is over.
+    Over,
+    /// Blocks took longer than the request allows.
+    Late,
+    /// A change was refused.
+    Unchanged,
+    /// The path has ended.
+    Ended,
+}
+
+/// Parameters of `Report`, with which a path reports an event for the log of the daemon.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PathReport {
+    /// Kind of the event.
+    pub event: PathEvent,
+    /// Sentence that describes it.
+    pub text: String,
+    /// Exit status of a path that has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<u8>,
 }
 
 /// Parameters of `Connect`.

@@ -108,8 +108,8 @@ fn interface_files_match_the_types() {
         About, Amount, Argument, Attach, AttachReply, CarriedStep, ConnectReply, Count, CountReply,
         Counters, Edge, Ended, Filter, Follow, KernelProgram, KernelPrograms, KernelRequest,
         KernelRing, KernelStep, Link, Loss, Node, NodeArc, NodeDetails, Nodes, NodesReply, Path,
-        PathDescription, PathUpdate, Permissions, Quota, Register, Replacement, Source, Space,
-        UpdateForm,
+        PathDescription, PathEvent, PathReport, PathUpdate, Permissions, Quota, Register,
+        Replacement, Source, Space, UpdateForm,
     };
     let (none, amount) = (String::new, Amount::default);
     let about = About { version: none(), process: 0, uid: 0, started: 0, policy: None };
@@ -126,6 +126,8 @@ fn interface_files_match_the_types() {
     let instead = Replacement { line: 0, stays: Vec::new() };
     let (line, part, network, version) = (none(), none(), none(), none());
     let attach = Attach { line, part, network, version, instead: Some(instead.clone()) };
+    let register = Register { plan: Some(none()), ..Register::default() };
+    let report = PathReport { event: PathEvent::Ended, text: none(), status: Some(0) };
     let daemon = interface::DAEMON_INTERFACE;
     for (behind, sent) in [
         ("type InKernel", field_names(&KernelRequest::default())),
@@ -142,7 +144,8 @@ fn interface_files_match_the_types() {
         ("type Quota", field_names(&quota)),
         ("method About() ->", field_names(&about)),
         ("method Allowed() ->", field_names(&allowed)),
-        ("method Register", field_names(&Register::default())),
+        ("method Register", field_names(&register)),
+        ("method Report", field_names(&report)),
         ("method Connect(path: string) ->", field_names(&ConnectReply { number: 0, uid: 0 })),
     ] {
         assert_eq!(field_names_after(daemon, behind), sent, "{behind}");

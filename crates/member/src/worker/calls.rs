@@ -2,17 +2,21 @@
 
 use super::nodes::DescribedNodes;
 use super::path::PathInfo;
+use super::registration::Reporter;
 use super::service::{COUNTERS_TIMEOUT, Service};
 use super::updates::UpdateSchedule;
 use super::{counters, spaces, taps};
 use crate::faults;
-use crate::protocol::{Change, ChangeReply, Count, CountReply, Follow, NoParameters, Nodes};
+use crate::protocol::{
+    Change, ChangeReply, Count, CountReply, Follow, NoParameters, Nodes, PathEvent,
+};
 use crate::varlink::{Call, Fault, Reply, interface};
 use engine::registry::MachineRegistry;
 use pipeline::binding::SpaceBinding;
 use pipeline::edit::{Edit, PathMove};
 use pipeline::plan::{Machine, Plan};
 use serde::Serialize;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Maximum wait until spaces reach a batch boundary. A busy machine may not schedule them for a
@@ -54,7 +58,13 @@ impl Service {
             }
             "Change" => {
                 self.check_caller_waits(id)?;
-                single_reply(&self.change_request(&call.deserialize_parameters()?)?)
+                let change: Change = call.deserialize_parameters()?;
+                let changed = self.change_request(&change).inspect_err(|fault| {
+                    let why =
+                        format!("{}: {}", change.words.join(" "), faults::format_fault(fault));
+                    self.reporter().report(PathEvent::Unchanged, &why);
+                });
+                single_reply(&changed?)
             }
             "Take" => single_reply(&self.take_from_other(id, call)?),
             // A prepared path receives this call while it waits for the decision.
@@ -178,11 +188,14 @@ impl Service {
         self.about.line.clone_from(&line);
         self.path.line.clone_from(&line);
         if let Some(registration) = &self.registration {
-            // If the daemon has just ended, it learns about the change when the path registers
-            // again.
-            let _ = registration.client.report_change(&line);
+            registration.report_change(&line, self.path.plan_id());
         }
+        self.reporter().report(PathEvent::Changed, &said);
         ChangeReply { said, line }
+    }
+
+    fn reporter(&self) -> Reporter {
+        Reporter(Some(Arc::clone(&self.shared)))
     }
 
     /// Records the placement of every node.

@@ -21,9 +21,10 @@ mod updates;
 
 pub use counters::ledger_counters;
 pub use path::{PathInfo, WorkerGroup};
+pub use registration::Reporter;
 
 use crate::client::{Client, ClientError};
-use crate::protocol::{Ended, PathDescription};
+use crate::protocol::{Ended, PathDescription, PathEvent};
 use engine::live::Live;
 use registration::{Registration, Shared};
 use service::Service;
@@ -56,9 +57,17 @@ impl Worker {
     ) -> Result<Self, ClientError> {
         steps.announce(Resource::Descriptor, "what the process of a path answers with")?;
         let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs());
-        let shared =
-            Shared { stop: EventFd::new()?, wake: EventFd::new()?, ended: Mutex::new(None) };
+        let shared = Shared {
+            stop: EventFd::new()?,
+            wake: EventFd::new()?,
+            ended: Mutex::new(None),
+            reports: Mutex::default(),
+        };
         let shared = Arc::new(shared);
+        let reporter = Reporter(Some(Arc::clone(&shared)));
+        if let Some(live) = lives.first() {
+            live.watch_adaptations(move |what| reporter.report(PathEvent::Adapted, what));
+        }
         steps.announce(Resource::Entry, "a path in the register")?;
         let directory = client.directory().to_owned();
         let registration =
@@ -94,6 +103,12 @@ impl Worker {
     #[must_use]
     pub const fn number(&self) -> Option<u32> {
         self.number
+    }
+
+    /// Returns a handle with which the path reports events for the log of the daemon.
+    #[must_use]
+    pub fn reporter(&self) -> Reporter {
+        Reporter(Some(Arc::clone(&self.shared)))
     }
 
     /// Returns a descriptor that becomes readable when a client or the daemon stops the path.

@@ -94,9 +94,14 @@ impl PathInfo {
         }
     }
 
+    /// Returns the identity of the plan, or `None` without a plan.
+    pub(super) fn plan_id(&self) -> Option<String> {
+        self.plan.as_ref().map(Plan::id)
+    }
+
     pub(super) fn registration_parameters(&self, number: Option<u32>, started: u64) -> Register {
         let log = self.log.as_ref().map(|log| log.display().to_string());
         let (name, line) = (self.name.clone(), self.line.clone());
-        Register { name, line, log, number, started: Some(started) }
+        Register { name, line, log, number, started: Some(started), plan: self.plan_id() }
     }
 }

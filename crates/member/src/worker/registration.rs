@@ -3,12 +3,16 @@
 
 use crate::client::{Client, ClientError};
 use crate::connection::Connection;
-use crate::protocol::{Ended, Register};
+use crate::protocol::{Ended, PathEvent, PathReport, Register};
+use std::collections::VecDeque;
 use std::os::fd::AsFd as _;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use sys::eventfd::EventFd;
 use sys::local_socket::Framing;
+
+/// Name of the error of a daemon that does not know a parameter.
+const INVALID_PARAMETER: &str = "org.varlink.service.InvalidParameter";
 
 /// Interval between searches for a daemon while the path has none.
 pub(super) const SEARCH_INTERVAL: Duration = Duration::from_millis(250);
@@ -21,6 +25,34 @@ pub(super) struct Shared {
     /// Doorbell that wakes the serving thread.
     pub(super) wake: EventFd,
     pub(super) ended: Mutex<Option<Ended>>,
+    /// Reports for the log of the daemon that are not sent yet.
+    pub(super) reports: Mutex<VecDeque<PathReport>>,
+}
+
+/// Maximum number of reports that wait for a daemon.
+const REPORTS_MAX: usize = 64;
+/// Maximum number of characters of a report.
+const REPORT_CHARS_MAX: usize = 1000;
+
+/// A handle with which a running path reports events for the log of the daemon. The default
+/// discards all reports.
+#[derive(Clone, Debug, Default)]
+pub struct Reporter(pub(super) Option<Arc<Shared>>);
+
+impl Reporter {
+    /// Queues a report. Never blocks. Without a daemon, the latest 64 reports wait for the next
+    /// one.
+    pub fn report(&self, event: PathEvent, text: &str) {
+        let Some(shared) = &self.0 else { return };
+        let text = text.chars().take(REPORT_CHARS_MAX).collect();
+        let mut reports = shared.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        reports.push_back(PathReport { event, text, status: None });
+        if reports.len() > REPORTS_MAX {
+            reports.pop_front();
+        }
+        drop(reports);
+        shared.wake.notify();
+    }
 }
 
 /// A registration with a daemon. A hangup of either socket means that the daemon has exited.
@@ -30,12 +62,33 @@ pub(super) struct Registration {
     /// Socket that the daemon uses to pass client connections.
     pub(super) admissions: Connection,
     pub(super) number: u32,
+    /// True if the daemon accepts reports; older daemons do not.
+    takes_reports: bool,
 }
 
 impl Registration {
     pub(super) fn new(client: Client, register: &Register) -> Result<Self, ClientError> {
         let (near, far) = sys::descriptor::pair()?;
-        let number = client.register(register, far.as_fd())?;
-        Ok(Self { client, admissions: Connection::new(near, Framing::Packets), number })
+        let (number, takes_reports) = match client.register(register, far.as_fd()) {
+            Err(ClientError::Refused(fault)) if fault.name == INVALID_PARAMETER => {
+                let older = Register { plan: None, ..register.clone() };
+                (client.register(&older, far.as_fd())?, false)
+            }
+            registered => (registered?, true),
+        };
+        let admissions = Connection::new(near, Framing::Packets);
+        Ok(Self { client, admissions, number, takes_reports })
+    }
+
+    /// Reports to the daemon which request and plan the path runs now. Does not wait for a reply.
+    pub(super) fn report_change(&self, line: &str, plan: Option<String>) {
+        let plan = plan.filter(|_| self.takes_reports);
+        // If the daemon has just ended, it learns about the change when the path registers again.
+        let _ = self.client.report_change(line, plan);
+    }
+
+    /// Sends a report. Does not wait for a reply. Returns false if the daemon has ended.
+    pub(super) fn send_report(&self, report: &PathReport) -> bool {
+        !self.takes_reports || self.client.send_report(report).is_ok()
     }
 }

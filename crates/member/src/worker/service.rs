@@ -7,7 +7,7 @@ use super::updates::{UnsentPages, UpdateSchedule};
 use crate::client::Client;
 use crate::connection::{Connection, Received};
 use crate::faults;
-use crate::protocol::{Admit, Counters, Ended, PathDescription};
+use crate::protocol::{Admit, Counters, Ended, PathDescription, PathEvent, PathReport};
 use crate::varlink::{Call, REPLY_MAX, Reply};
 use engine::live::Live;
 use std::collections::BTreeMap;
@@ -112,6 +112,7 @@ impl Service {
 
     pub(super) fn run(mut self) {
         loop {
+            self.send_reports();
             if let Some(ended) = self.exit_status() {
                 return self.finish(&ended);
             }
@@ -131,6 +132,34 @@ impl Service {
 
     fn exit_status(&self) -> Option<Ended> {
         self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Sends the queued reports to the daemon. Without a daemon they stay queued.
+    fn send_reports(&mut self) {
+        let take = |shared: &Shared| {
+            let mut reports = shared.reports.lock().unwrap_or_else(PoisonError::into_inner);
+            reports.pop_front()
+        };
+        while self.registration.is_some() {
+            let Some(report) = take(&self.shared) else { return };
+            if report.event == PathEvent::Adapted {
+                self.report_plan();
+            }
+            let sent = self.registration.as_ref().is_some_and(|daemon| daemon.send_report(&report));
+            if !sent {
+                return;
+            }
+        }
+    }
+
+    /// Reports the current plan if the path has changed it by itself.
+    fn report_plan(&mut self) {
+        let before = self.path.plan_id();
+        self.refresh_plan();
+        let plan = self.path.plan_id();
+        if let Some(registration) = self.registration.as_ref().filter(|_| plan != before) {
+            registration.report_change(&self.path.line, plan);
+        }
     }
 
     /// Returns the time until the next update or search, or `None` if neither is scheduled.
@@ -291,6 +320,10 @@ impl Service {
     fn finish(mut self, ended: &Ended) {
         // Connections and calls that are already queued are served first.
         self.accept_clients();
+        if let Some(registration) = &self.registration {
+            let (text, status) = (ended.report.clone(), Some(ended.status));
+            registration.send_report(&PathReport { event: PathEvent::Ended, text, status });
+        }
         for id in self.clients.keys().copied().collect::<Vec<_>>() {
             let readable = true;
             self.handle_client_event(

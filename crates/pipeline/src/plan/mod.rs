@@ -19,6 +19,7 @@ mod complete;
 mod costs;
 mod discover;
 mod edges;
+mod identity;
 mod justify;
 mod kernel;
 mod latency;

@@ -2,6 +2,7 @@
 //! completions.
 
 use super::commands::{Command, Completion, ProgramStatus, RequestState};
+use crate::log::EventKind;
 use crate::server::event_loop::Server;
 use crate::server::methods::Answer;
 use crate::server::store::KnownState;
@@ -174,6 +175,9 @@ impl Server {
                 let layout = Some(layout.to_text());
                 let attached = AttachReply { layout, line: Some(id), ..AttachReply::default() };
                 let reply = Reply { continues: true, ..Reply::new(&attached) };
+                if !waits {
+                    self.log_kernel(EventKind::KernelAttached, id, None);
+                }
                 self.send(id, reply, vec![records, pointers, bell]);
                 self.steps.checkpoint("the connection of a guest is kept");
                 if let Some(client) = self.clients.get_mut(&id) {
@@ -185,6 +189,7 @@ impl Server {
             }
             Err(fault) => {
                 client.line = RequestState::None;
+                self.log_refusal(id, "io.streamline.Attach", &fault);
                 self.send(id, Reply::from(&fault), Vec::new());
             }
         }
@@ -214,6 +219,9 @@ impl Server {
             Err(fault) => Reply::from(&fault),
         };
         let runs = client.line == RequestState::Running;
+        if runs {
+            self.log_kernel(EventKind::KernelSwitched, id, None);
+        }
         self.send(id, reply, Vec::new());
         self.steps.checkpoint("a guest knows that its line is changed");
         if let Some(client) = self.clients.get_mut(&id) {
@@ -234,6 +242,7 @@ impl Server {
         let Some(client) = self.clients.get_mut(&id) else { return };
         client.line = RequestState::None;
         self.steps.checkpoint("a guest is told what its line has counted");
+        self.log_kernel(EventKind::KernelDetached, id, why.clone());
         let attached = AttachReply { ended: Some(ended.to_text()), why, ..AttachReply::default() };
         self.send(id, Reply::new(&attached), Vec::<OwnedFd>::new());
         self.steps.checkpoint("the connection of a guest is kept no more");

@@ -1,0 +1,60 @@
+//! The judge of JSON outputs: the published schemas, and the Python module `jsonschema`.
+
+use super::CommandResult;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use testkit::need;
+
+/// Checks lines of `NAME OBJECT` against the schemas in a directory. Objects of a schema may have
+/// the named fields only, although programs must accept others.
+const JUDGE: &str = r#"
+import json, sys
+from jsonschema import Draft202012Validator
+def close(part):
+    if isinstance(part, dict):
+        if 'properties' in part: part.setdefault('additionalProperties', False)
+        for inner in part.values(): close(inner)
+    elif isinstance(part, list):
+        for inner in part: close(inner)
+schemas = {}
+for line in sys.stdin:
+    name, _, text = line.partition(' ')
+    if name not in schemas:
+        schema = json.load(open(f'{sys.argv[1]}/{name}.v1.json'))
+        Draft202012Validator.check_schema(schema)
+        close(schema)
+        schemas[name] = Draft202012Validator(schema)
+    for error in schemas[name].iter_errors(json.loads(text)):
+        print(name, list(error.absolute_path), error.message[:300])
+print('checked', *sorted(schemas))
+"#;
+
+/// Returns the verdict of the judge on these outputs, or `None` with a reported skip.
+pub(crate) fn judge(outputs: &[(&str, String)]) -> Option<String> {
+    // The interpreter of the distribution has the modules of the distribution.
+    let python = Path::new("/usr/bin/python3");
+    let tried = Command::new(python).args(["-c", "import jsonschema"]).output();
+    if !tried.is_ok_and(|tried| tried.status.success()) {
+        return need::report_skip("needs the Python module jsonschema");
+    }
+    let schemas = testkit::cases::workspace_root().join("docs/schema");
+    let mut judge = Command::new(python);
+    judge.args(["-c", JUDGE]).arg(schemas);
+    judge.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut judge = judge.spawn().unwrap();
+    let mut input = judge.stdin.take().unwrap();
+    for (name, text) in outputs {
+        let objects = text.lines().filter(|line| line.starts_with('{'));
+        let mut count = 0;
+        for object in objects {
+            writeln!(input, "{name} {object}").unwrap();
+            count += 1;
+        }
+        assert!(count > 0, "{name} has no object: {text}");
+    }
+    drop(input);
+    let judged = CommandResult::from(judge.wait_with_output().unwrap());
+    assert_eq!(judged.status, Some(0), "{}", judged.err);
+    Some(judged.out)
+}

@@ -1,0 +1,35 @@
+//! The native protocol of journald: one datagram per entry, with a field per line
+//! (<https://systemd.io/JOURNAL_NATIVE_PROTOCOL>).
+//!
+//! An entry of the log has at most some 20 KB, far less than a datagram may have, so the form that
+//! passes a large entry in a memfd is not needed.
+
+use super::record::Record;
+use std::io;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+
+/// A connection to journald.
+#[derive(Debug)]
+pub(super) struct Journal {
+    socket: UnixDatagram,
+    /// Address of journald. It is used for every datagram, so that a restart of journald is no
+    /// failure.
+    address: PathBuf,
+}
+
+impl Journal {
+    /// Opens a socket. Fails if no socket at the address accepts datagrams.
+    pub(super) fn open(address: &Path) -> io::Result<Self> {
+        let socket = UnixDatagram::unbound()?;
+        socket.set_nonblocking(true)?;
+        // The connection is only a test.
+        UnixDatagram::unbound()?.connect(address)?;
+        Ok(Self { socket, address: address.to_owned() })
+    }
+
+    /// Sends a line. Never blocks; fails if journald does not accept it now.
+    pub(super) fn send(&self, record: &Record) -> io::Result<()> {
+        self.socket.send_to(&record.to_journal(), &self.address).map(|_| ())
+    }
+}

@@ -1,0 +1,63 @@
+//! Limits on the lines that one user can cause, so that no user fills the log.
+
+use std::collections::BTreeMap;
+
+/// Maximum number of lines per user and window.
+const LINES_MAX: u64 = 200;
+/// Length of a window, in ns.
+const WINDOW_NS: u64 = 10_000_000_000;
+const ROOT_UID: u32 = 0;
+
+/// The lines of each user in the current window.
+#[derive(Debug, Default)]
+pub(super) struct UserLimits {
+    begin: u64,
+    lines: BTreeMap<u32, u64>,
+}
+
+impl UserLimits {
+    /// Returns true if a line that this user caused may be written at a time in ns. Returns also
+    /// the users of the previous window whose lines were suppressed, with their number, if this
+    /// line begins another window. Lines of root and of no user are always written.
+    pub(super) fn admit(&mut self, uid: Option<u32>, now: u64) -> (bool, Vec<(u32, u64)>) {
+        let mut suppressed = Vec::new();
+        if now.saturating_sub(self.begin) >= WINDOW_NS {
+            self.begin = now;
+            suppressed = self.take_suppressed();
+        }
+        let Some(uid) = uid.filter(|uid| *uid != ROOT_UID) else { return (true, suppressed) };
+        let lines = self.lines.entry(uid).or_default();
+        *lines += 1;
+        (*lines <= LINES_MAX, suppressed)
+    }
+
+    /// Returns the users whose lines were suppressed, with their number, and starts to count again.
+    pub(super) fn take_suppressed(&mut self) -> Vec<(u32, u64)> {
+        let all = std::mem::take(&mut self.lines).into_iter();
+        all.filter(|(_, lines)| *lines > LINES_MAX)
+            .map(|(uid, lines)| (uid, lines - LINES_MAX))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_a_busy_user_are_suppressed_and_counted() {
+        let mut limits = UserLimits::default();
+        let now = WINDOW_NS * 5;
+        for _ in 0..LINES_MAX {
+            assert_eq!(limits.admit(Some(1001), now), (true, Vec::new()));
+        }
+        for _ in 0..7 {
+            assert_eq!(limits.admit(Some(1001), now + 1), (false, Vec::new()));
+        }
+        assert_eq!(limits.admit(Some(1002), now + 1), (true, Vec::new()), "another user");
+        assert_eq!(limits.admit(Some(0), now + 1), (true, Vec::new()), "root");
+        assert_eq!(limits.admit(None, now + 1), (true, Vec::new()), "the daemon");
+        assert_eq!(limits.admit(Some(1001), now + WINDOW_NS), (true, vec![(1001, 7)]));
+        assert_eq!(limits.take_suppressed(), Vec::new());
+    }
+}

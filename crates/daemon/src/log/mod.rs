@@ -1,0 +1,211 @@
+//! The log of the control plane: one line for each event, such as a path that starts or a request
+//! that is refused.
+//!
+//! A line goes to journald by its native protocol, with each property in a field of its own, or to
+//! standard error as text or JSON. Writing never blocks the server: a line that finds no room is
+//! counted, and the next line that is written says how many are missing. Nothing is logged per
+//! block.
+
+mod journal;
+mod limits;
+mod record;
+
+pub use record::{EventKind, Level, Record};
+
+use journal::Journal;
+use limits::UserLimits;
+use std::io::Write as _;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// The socket of journald.
+pub const JOURNAL_SOCKET: &str = "/run/systemd/journal/socket";
+
+/// The form in which the log is written.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum LogForm {
+    /// Journald if standard error is connected to it, else text.
+    #[default]
+    Automatic,
+    /// Lines of text on standard error.
+    Text,
+    /// One JSON object per line on standard error, of the published schema `log`.
+    Json,
+    /// Datagrams to journald at this socket.
+    Journal(PathBuf),
+}
+
+impl FromStr for LogForm {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            None if text == "text" => Ok(Self::Text),
+            None if text == "json" => Ok(Self::Json),
+            None if text == "journal" => Ok(Self::Journal(JOURNAL_SOCKET.into())),
+            Some(("journal", socket)) if socket.starts_with('/') => {
+                Ok(Self::Journal(socket.into()))
+            }
+            _ => Err("write text, json, journal, or journal:SOCKET with an absolute path".into()),
+        }
+    }
+}
+
+/// A shared handle to the log. The default discards all lines.
+#[derive(Clone, Debug, Default)]
+pub struct Log(Option<Arc<Mutex<Writer>>>);
+
+impl Log {
+    /// Opens a log. Fails if the form is [`LogForm::Journal`] and its socket does not accept
+    /// datagrams.
+    pub fn open(form: &LogForm) -> Result<Self, LogError> {
+        let target = match form {
+            LogForm::Text => Target::Text,
+            LogForm::Json => Target::Json,
+            LogForm::Journal(socket) => Target::Journal(open_journal(socket)?),
+            // Standard error leads to the journal as well, so text loses only the fields.
+            LogForm::Automatic if is_journal_stream() => {
+                open_journal(Path::new(JOURNAL_SOCKET)).map_or(Target::Text, Target::Journal)
+            }
+            LogForm::Automatic => Target::Text,
+        };
+        let writer = Writer { target, limits: UserLimits::default(), missing: 0 };
+        Ok(Self(Some(Arc::new(Mutex::new(writer)))))
+    }
+
+    /// Writes a line. Lines of a user who causes too many are counted instead, and the count is
+    /// written later.
+    pub fn write(&self, record: &Record) {
+        let Some(writer) = &self.0 else { return };
+        writer.lock().unwrap_or_else(PoisonError::into_inner).write(record);
+    }
+
+    /// Writes the counts of lines that were not written so far.
+    pub fn flush(&self) {
+        let Some(writer) = &self.0 else { return };
+        writer.lock().unwrap_or_else(PoisonError::into_inner).flush();
+    }
+}
+
+/// The socket of journald cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("no log at {}: {why}: use --log=text or --log=json", socket.display())]
+pub struct LogError {
+    socket: PathBuf,
+    why: std::io::Error,
+}
+
+fn open_journal(socket: &Path) -> Result<Journal, LogError> {
+    Journal::open(socket).map_err(|why| LogError { socket: socket.to_owned(), why })
+}
+
+/// Maximum length of a line on standard error, in bytes. A pipe that is ready accepts this many
+/// without blocking (pipe(7), `PIPE_BUF`).
+const LINE_BYTES_MAX: usize = 4096;
+
+#[derive(Debug)]
+enum Target {
+    Text,
+    Json,
+    Journal(Journal),
+}
+
+#[derive(Debug)]
+struct Writer {
+    target: Target,
+    limits: UserLimits,
+    /// Number of lines that found no room since the last line that was written.
+    missing: u64,
+}
+
+impl Writer {
+    fn write(&mut self, record: &Record) {
+        let (written, suppressed) = self.limits.admit(record.uid, sys::clock::monotonic());
+        self.write_suppressed(&suppressed);
+        if written {
+            self.write_now(record);
+        }
+    }
+
+    fn flush(&mut self) {
+        let suppressed = self.limits.take_suppressed();
+        self.write_suppressed(&suppressed);
+        self.write_missing();
+    }
+
+    fn write_suppressed(&mut self, suppressed: &[(u32, u64)]) {
+        for (uid, count) in suppressed {
+            let message = format!("{count} more events of user {uid} were not logged");
+            let record = Record::new(EventKind::LogSuppressed, Level::Warning, message);
+            self.write_now(&Record { uid: Some(*uid), ..record });
+        }
+    }
+
+    fn write_missing(&mut self) {
+        if self.missing > 0 {
+            let message = format!("{} events were not logged: no room", self.missing);
+            let record = Record::new(EventKind::LogSuppressed, Level::Warning, message);
+            if self.send(&record) {
+                self.missing = 0;
+            }
+        }
+    }
+
+    fn write_now(&mut self, record: &Record) {
+        self.write_missing();
+        self.missing += u64::from(!self.send(record));
+    }
+
+    /// Returns true if the line was written.
+    fn send(&self, record: &Record) -> bool {
+        match &self.target {
+            Target::Text => write_error_line(&record.bounded_line(LINE_BYTES_MAX, Record::to_text)),
+            Target::Json => write_error_line(&record.bounded_line(LINE_BYTES_MAX, Record::to_json)),
+            Target::Journal(journal) => journal.send(record).is_ok(),
+        }
+    }
+}
+
+/// Writes a line to standard error unless that could block. Returns true if it was written.
+fn write_error_line(line: &str) -> bool {
+    let stderr = std::io::stderr();
+    sys::poll::writable(stderr.as_fd(), Duration::ZERO)
+        && stderr.lock().write_all(line.as_bytes()).is_ok()
+}
+
+/// Returns true if a service manager has connected standard error to journald (systemd.exec(5),
+/// `JOURNAL_STREAM`).
+fn is_journal_stream() -> bool {
+    let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
+    let Ok(stderr) = std::io::stderr().as_fd().try_clone_to_owned() else { return false };
+    let about = std::fs::File::from(stderr).metadata();
+    about.is_ok_and(|about| stream == format!("{}:{}", about.dev(), about.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn log_forms_are_parsed() {
+        assert_eq!("json".parse(), Ok(LogForm::Json));
+        assert_eq!("text".parse(), Ok(LogForm::Text));
+        assert_eq!("journal".parse(), Ok(LogForm::Journal(JOURNAL_SOCKET.into())));
+        assert_eq!("journal:/run/x".parse(), Ok(LogForm::Journal("/run/x".into())));
+        for wrong in ["", "xml", "journal:relative", "json:/x"] {
+            assert!(wrong.parse::<LogForm>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn missing_journal_is_an_error_only_if_it_was_asked_for() {
+        let none = LogForm::Journal("/nonexistent/socket".into());
+        let error = Log::open(&none).unwrap_err().to_string();
+        assert!(error.contains("/nonexistent/socket") && error.contains("--log=text"), "{error}");
+        assert!(Log::open(&LogForm::Automatic).is_ok());
+    }
+}

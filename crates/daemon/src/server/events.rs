@@ -1,0 +1,192 @@
+//! The events that the server logs.
+
+use super::client::Client;
+use super::event_loop::Server;
+use super::methods::Answer;
+use super::registry::Entry;
+use super::store;
+use crate::log::{EventKind, Level, Log, Record};
+use member::connection::Received;
+use member::faults::{format_fault, refused};
+use member::protocol::{NoParameters, PathEvent, PathReport, RequestChange};
+use member::varlink::{Call, Fault};
+
+/// Name of the method with which a path reports an event.
+const REPORT: &str = "io.streamline.Report";
+/// Maximum length of a report, in bytes.
+const REPORT_MAX: usize = 4096;
+/// Maximum number of characters of a method's name in the log.
+const METHOD_CHARS_MAX: usize = 80;
+/// Maximum number of messages read from a path that has ended.
+const LAST_MESSAGES_MAX: usize = 64;
+
+impl Server {
+    /// Logs events from now on, first those of the start: paths of the previous daemon, and what
+    /// could not be adopted.
+    pub fn start_log(&mut self, log: Log) {
+        self.log = log;
+        for entry in self.registry.all().cloned().collect::<Vec<_>>() {
+            self.log_path(EventKind::PathAdopted, &entry, "continues with this daemon");
+        }
+        for note in std::mem::take(&mut self.notes) {
+            self.log.write(&Record::new(EventKind::DaemonWarning, Level::Warning, note));
+        }
+    }
+
+    /// Logs an event of a path with its request.
+    pub(super) fn log_path(&self, event: EventKind, entry: &Entry, what: &str) {
+        let request = Some(entry.line.clone());
+        self.log.write(&Record { request, ..path_record((event, Level::Info), entry, what) });
+    }
+
+    /// Replaces the request of the path that a client has registered.
+    pub(super) fn replace_request(
+        &mut self,
+        id: u64,
+        change: RequestChange,
+    ) -> Result<Answer, Fault> {
+        let RequestChange { line, plan } = change;
+        let path = self.clients.get(&id).and_then(|client| client.path.as_ref());
+        let number = path.map(|path| path.number).ok_or_else(Fault::permission_denied)?;
+        // A path that knows its plan reports the change by itself, with the ledger.
+        let reports = plan.is_some();
+        if let Some(entry) = self.registry.replace_request(number, (line, plan))?.cloned() {
+            store::replace_entry(&entry);
+            if !reports {
+                self.log_path(EventKind::PathChanged, &entry, "changed");
+            }
+            self.announce("changed", &entry);
+        }
+        Ok(Answer::single(&NoParameters {}))
+    }
+
+    /// Handles a report of a path. The end of a path is logged when its process has ended, too.
+    pub(super) fn receive_report(&mut self, id: u64, report: PathReport) -> Result<Answer, Fault> {
+        let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
+        let path = client.path.as_mut().ok_or_else(Fault::permission_denied)?;
+        if report.text.len() > REPORT_MAX {
+            return Err(refused("report", &format!("it is longer than {REPORT_MAX} bytes")));
+        }
+        let PathReport { event, text, status } = report;
+        let (event, level, what) = match event {
+            PathEvent::Ended => {
+                path.ended = Some((status.unwrap_or_default(), text));
+                return Ok(Answer::single(&NoParameters {}));
+            }
+            PathEvent::Changed => (EventKind::PathChanged, Level::Info, "changed"),
+            PathEvent::Adapted => (EventKind::PathAdapted, Level::Info, "adapts"),
+            PathEvent::Alarm => (EventKind::PathAlarm, Level::Warning, "raises an alarm"),
+            PathEvent::Over => (EventKind::PathAlarm, Level::Info, "ends an alarm"),
+            PathEvent::Late => (EventKind::PathLate, Level::Warning, "is late"),
+            PathEvent::Unchanged => (EventKind::PathUnchanged, Level::Warning, "refuses a change"),
+        };
+        let number = path.number;
+        if let Some(entry) = self.registry.get(number) {
+            let request = (event == EventKind::PathChanged).then(|| entry.line.clone());
+            let record = path_record((event, level), entry, what);
+            self.log.write(&Record { reason: Some(text), request, ..record });
+        }
+        Ok(Answer::single(&NoParameters {}))
+    }
+
+    /// Reads the report that a path has sent before it closed its connection. The end of its
+    /// process may be noticed first.
+    pub(super) fn read_last_report(&self, client: &mut Client) {
+        let Some(path) = client.path.as_mut().filter(|path| path.ended.is_none()) else { return };
+        for _ in 0..LAST_MESSAGES_MAX {
+            let Received::Message(bytes, _) = client.connection.next_message() else { return };
+            let Ok(call) = Call::read(&bytes) else { return };
+            let Ok(report) = call.deserialize_parameters::<PathReport>() else { continue };
+            let is_last = call.method == REPORT && report.event == PathEvent::Ended;
+            if is_last && report.text.len() <= REPORT_MAX {
+                path.ended = Some((report.status.unwrap_or_default(), report.text));
+            }
+        }
+    }
+
+    /// Logs the end of a path with its exit status and report, unless it ended without one.
+    pub(super) fn log_end(&self, entry: &Entry, ended: Option<(u8, String)>) {
+        let (level, what) = match &ended {
+            Some((0, _)) => (Level::Info, "ended".to_owned()),
+            Some((status, _)) => (Level::Warning, format!("ended with status {status}")),
+            None => (Level::Warning, "ended without a report".to_owned()),
+        };
+        let record = path_record((EventKind::PathEnded, level), entry, &what);
+        let (status, reason) = ended.unzip();
+        self.log.write(&Record { status, reason, ..record });
+    }
+
+    /// Logs that a call of a client was refused.
+    pub(super) fn log_refusal(&self, id: u64, method: &str, fault: &Fault) {
+        let Some(client) = self.clients.get(&id) else { return };
+        let method: String = method.chars().take(METHOD_CHARS_MAX).collect();
+        let (uid, process) = (client.who.uid, client.process);
+        let message = format!("user {uid}, process {process}: {method} is refused");
+        self.log.write(&Record {
+            path: client.path.as_ref().map(|path| path.number),
+            uid: Some(uid),
+            process: Some(process),
+            method: Some(method),
+            error: Some(fault.name.clone()),
+            reason: Some(format_fault(fault)),
+            ..Record::new(EventKind::RequestRefused, Level::Warning, message)
+        });
+    }
+
+    /// Logs that a connection was refused, because the user has `limit` connections already.
+    pub(super) fn log_refused_connection(&self, (uid, process): (u32, i32), limit: u64) {
+        let message = format!("a connection of user {uid}, process {process}, is refused");
+        let reason = format!("the user has {limit} connections, as many as the policy permits");
+        self.log.write(&Record {
+            uid: Some(uid),
+            process: Some(process),
+            reason: Some(reason),
+            ..Record::new(EventKind::ConnectionRefused, Level::Warning, message)
+        });
+    }
+
+    /// Logs a change of the request that a client has in the kernel. `why` is the reason if the
+    /// client did not ask for it.
+    pub(super) fn log_kernel(&self, event: EventKind, id: u64, why: Option<String>) {
+        let Some(client) = self.clients.get(&id) else { return };
+        let (uid, process) = (client.who.uid, client.process);
+        let entry = self.registry.all().find(|entry| entry.process == process);
+        let whose = match entry {
+            Some(entry) => describe_path(entry),
+            None => format!("process {process}"),
+        };
+        let what = match event {
+            EventKind::KernelAttached => "runs in the kernel",
+            EventKind::KernelSwitched => "is replaced in the kernel",
+            _ => "no longer runs in the kernel",
+        };
+        let level = if why.is_some() { Level::Warning } else { Level::Info };
+        self.log.write(&Record {
+            path: entry.map(|entry| entry.number),
+            name: entry.and_then(|entry| entry.name.clone()),
+            plan: entry.and_then(|entry| entry.plan.clone()),
+            uid: Some(uid),
+            process: Some(process),
+            reason: why,
+            ..Record::new(event, level, format!("part of {whose} of user {uid} {what}"))
+        });
+    }
+}
+
+/// Creates a line about a path, without its request.
+fn path_record((event, level): (EventKind, Level), entry: &Entry, what: &str) -> Record {
+    let message = format!("{} of user {} {what}", describe_path(entry), entry.uid);
+    Record {
+        path: Some(entry.number),
+        name: entry.name.clone(),
+        plan: entry.plan.clone(),
+        uid: Some(entry.uid),
+        process: Some(entry.process),
+        ..Record::new(event, level, message)
+    }
+}
+
+fn describe_path(entry: &Entry) -> String {
+    let name = entry.name.as_ref().map_or_else(String::new, |name| format!(" {name}"));
+    format!("path {}{name}", entry.number)
+}
