@@ -1,12 +1,17 @@
 //! `streamline examples`: the example requests and the capture that they read. They are embedded in
 //! the program, so no source tree is needed.
 
+use crate::arguments::ExamplesArguments;
 use crate::status::Status;
 use crate::terminal;
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
 use std::path::Path;
+use streamline::report::{json_line, to_object};
+
+/// Version of the `--json` format.
+const VERSION: u32 = 1;
 
 /// The capture that the examples and the book read.
 const CAPTURE: (&str, &[u8]) = ("web.pcap", include_bytes!("../../../examples/web.pcap"));
@@ -31,13 +36,41 @@ const EXAMPLES: &[(&str, &str)] = &[
 ];
 
 /// Prints all examples, or writes them and their capture into a directory.
-pub(crate) fn examples(into: Option<&Path>) -> Status {
-    into.map_or_else(print_examples, write_examples)
+pub(crate) fn examples(given: &ExamplesArguments) -> Status {
+    let written = given.write.as_deref().map(write_examples);
+    match written {
+        Some(Err(status)) => status,
+        Some(Ok(())) | None if given.json => print_object(given.write.as_deref()),
+        Some(Ok(())) => given.write.as_deref().map_or(Status::Done, print_written),
+        None => print_examples(),
+    }
+}
+
+/// Prints all examples as one JSON object, with the directory into which they were written.
+fn print_object(directory: Option<&Path>) -> Status {
+    let example = |(name, text): &(&str, &str)| {
+        let (comments, request): (Vec<&str>, Vec<&str>) =
+            text.lines().partition(|line| line.starts_with('#'));
+        let comments: Vec<&str> =
+            comments.iter().map(|line| line.trim_start_matches(['#', ' '])).collect();
+        to_object(&[
+            ("name", name),
+            ("description", &comments.join(" ")),
+            ("request", &request.join("\n").trim()),
+            ("file", &directory.map(|folder| folder.join(format!("{name}.pipe")))),
+        ])
+    };
+    let object = to_object(&[
+        ("version", &VERSION),
+        ("capture", &directory.map(|folder| folder.join(CAPTURE.0))),
+        ("examples", &EXAMPLES.iter().map(example).collect::<Vec<_>>()),
+    ]);
+    terminal::print_text(&json_line(&object))
 }
 
 /// Writes all examples into a directory, which is created if it is missing. Existing files are not
-/// overwritten.
-fn write_examples(folder: &Path) -> Status {
+/// overwritten. If writing fails, prints an error and returns the exit status.
+fn write_examples(folder: &Path) -> Result<(), Status> {
     let lines = EXAMPLES.iter().map(|(name, text)| (format!("{name}.pipe"), text.as_bytes()));
     let capture = (CAPTURE.0.to_owned(), CAPTURE.1);
     let mut kept = Vec::new();
@@ -49,7 +82,7 @@ fn write_examples(folder: &Path) -> Status {
             Err(error) => {
                 let reason = terminal::reason(&error);
                 terminal::print_error(&format!("cannot write {}: {reason}", path.display()));
-                return Status::Failed;
+                return Err(Status::Failed);
             }
         }
     }
@@ -60,8 +93,13 @@ fn write_examples(folder: &Path) -> Status {
             folder.display()
         ));
         terminal::print_note("remove them, or name another folder");
-        return Status::Failed;
+        return Err(Status::Failed);
     }
+    Ok(())
+}
+
+/// Prints the location of the written examples, and a first command.
+fn print_written(folder: &Path) -> Status {
     let capture = folder.join(CAPTURE.0);
     let number = EXAMPLES.len();
     terminal::print_text(&format!(

@@ -79,7 +79,7 @@ fn main() -> ExitCode {
         Command::Filters(given) => filters::filters(&given),
         Command::Doctor(given) => doctor::doctor(&given),
         Command::Schema { name } => schema::print_schema(name.as_deref()),
-        Command::Examples { write } => examples::examples(write.as_deref()),
+        Command::Examples(given) => examples::examples(&given),
         Command::Man(given) => man::man(&given),
         Command::Completion { shell } => completion::print_script(shell),
         Command::Complete { line: Some(line), .. } => completion::print_completions(&line),

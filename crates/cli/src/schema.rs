@@ -14,6 +14,7 @@ const SCHEMAS: &[(&str, &str, &str)] = &[
         "doctor rx|tx|kernel --json",
         include_str!("../../../docs/schema/doctor-subject.v1.json"),
     ),
+    ("examples", "examples --json", include_str!("../../../docs/schema/examples.v1.json")),
     ("explain", "explain --json", include_str!("../../../docs/schema/explain.v1.json")),
     ("filters", "filters --json", include_str!("../../../docs/schema/filters.v1.json")),
     (
@@ -24,9 +25,12 @@ const SCHEMAS: &[(&str, &str, &str)] = &[
     ("log", "daemon --log=json", include_str!("../../../docs/schema/log.v1.json")),
     ("ps", "ps --json", include_str!("../../../docs/schema/ps.v1.json")),
     ("run", "run --json, the report", include_str!("../../../docs/schema/run.v1.json")),
+    ("set", "set --json", include_str!("../../../docs/schema/set.v1.json")),
     ("spaces", "spaces --json", include_str!("../../../docs/schema/spaces.v1.json")),
+    ("start", "start --json", include_str!("../../../docs/schema/start.v1.json")),
     ("state", "state --json NAME", include_str!("../../../docs/schema/state.v1.json")),
     ("states", "state --json", include_str!("../../../docs/schema/states.v1.json")),
+    ("stop", "stop --json", include_str!("../../../docs/schema/stop.v1.json")),
     ("top", "top --json PATH", include_str!("../../../docs/schema/top.v1.json")),
     ("why", "why --json", include_str!("../../../docs/schema/why.v1.json")),
 ];

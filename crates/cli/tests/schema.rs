@@ -32,6 +32,8 @@ fn outputs_without_a_daemon_fit_their_schemas() {
     for line in ["replay x | htpp | count", "a | | b", "rx lo | count"] {
         outputs.push(("check", out(&["check", "-j", line])));
     }
+    outputs.push(("examples", out(&["examples", "--json"])));
+    outputs.push(("examples", out(&["examples", "--json", "--write", "written"])));
     outputs.push(("filters", out(&["filters", "-j"])));
     outputs.push(("filters", out(&["filters", "-j", "pcap"])));
     for line in [
@@ -48,7 +50,10 @@ fn outputs_without_a_daemon_fit_their_schemas() {
         outputs.push(("why", out(&["why", "-j", "ip", web, line])));
     }
     let Some(verdict) = judge(&outputs) else { return };
-    assert_eq!(verdict, "checked check doctor doctor-subject explain filters line-end run why\n");
+    assert_eq!(
+        verdict,
+        "checked check doctor doctor-subject examples explain filters line-end run why\n"
+    );
 }
 
 #[test]
@@ -86,6 +91,37 @@ fn outputs_about_paths_fit_their_schemas() {
 }
 
 #[test]
+fn outputs_of_start_set_and_stop_fit_their_schemas() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let run = |words: &[&str], status| {
+        let ran = folder.run(words);
+        assert_eq!(ran.status, Some(status), "{words:?}: {}", ran.err);
+        ran.out
+    };
+    let started = run(&["start", "--json", "web", "generate rate=1000 | count"], 0);
+    let unnamed = run(&["start", "-j", "generate rate=1000 | count"], 0);
+    let set = run(&["set", "--json", "web", "insert", "udp", "after", "generate"], 0);
+    let stopped = run(&["stop", "--json", "web", "nobody", "2"], 3);
+    let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+    let (start, change, stop) = (parse(&started), parse(&set), parse(&stopped));
+    assert_eq!((&start["path"], &start["name"]), (&1.into(), &"web".into()));
+    assert!(std::path::Path::new(start["log"].as_str().unwrap()).is_file());
+    assert_eq!(parse(&unnamed)["name"], serde_json::Value::Null);
+    assert_eq!(change["request"], "generate rate=1000 | udp | count");
+    assert!(change["report"].as_str().unwrap().contains("lost 0"), "{set}");
+    let paths = stop["paths"].as_array().unwrap();
+    let ended: Vec<_> = paths.iter().map(|path| path["ended"].as_bool().unwrap()).collect();
+    assert_eq!(ended, [true, false, true], "{stopped}");
+    assert_eq!(paths[0]["status"], 0);
+    assert!(paths[0]["report"].as_str().unwrap().contains("blocks"), "{stopped}");
+    assert!(paths[1]["error"].as_str().unwrap().contains("nobody"), "{stopped}");
+    let outputs = [("start", started), ("start", unnamed), ("set", set), ("stop", stopped)];
+    let Some(verdict) = judge(&outputs) else { return };
+    assert_eq!(verdict, "checked set start stop\n");
+}
+
+#[test]
 fn check_reports_the_position_of_each_mistake() {
     let folder = Folder::new();
     let ran = folder.run(&["check", "--json", "replay x |\n htpp | count"]);
@@ -113,7 +149,7 @@ fn schema_command_prints_the_published_files() {
         let text = std::fs::read_to_string(testkit::cases::workspace_root().join(file)).unwrap();
         assert_eq!(folder.run(&["schema", name]).out, text);
     }
-    assert_eq!(listed.out.lines().count(), 14);
+    assert_eq!(listed.out.lines().count(), 18);
     let wrong = folder.run(&["schema", "runs"]);
     assert_eq!(wrong.status, Some(3));
     assert!(wrong.err.contains("did you mean `run`?"), "{}", wrong.err);

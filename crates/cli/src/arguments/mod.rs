@@ -121,11 +121,7 @@ pub(crate) enum Command {
     /// Print example requests, or write them into a folder with the capture that they read
     ///
     /// To begin with: streamline examples --write examples
-    Examples {
-        /// Write web.pcap and all requests into this folder, creating it if needed
-        #[arg(long, value_name = "DIR")]
-        write: Option<PathBuf>,
-    },
+    Examples(ExamplesArguments),
     /// Write the manual: pages for man(1)
     ///
     /// For yourself: streamline man --into ~/.local/share/man, then: man streamline-run
@@ -398,4 +394,15 @@ mod tests {
     fn command_definition_is_well_formed() {
         Arguments::command().debug_assert();
     }
+}
+
+/// Arguments of `examples`.
+#[derive(Args, Debug)]
+pub(crate) struct ExamplesArguments {
+    /// Write web.pcap and all requests into this folder, creating it if needed
+    #[arg(long, value_name = "DIR")]
+    pub(crate) write: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(short, long)]
+    pub(crate) json: bool,
 }

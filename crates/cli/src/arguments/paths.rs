@@ -105,6 +105,9 @@ pub(crate) struct StartArguments {
     /// Metrics and alarms.
     #[command(flatten)]
     pub(crate) monitor: MonitorArguments,
+    /// Print one JSON object
+    #[arg(short, long)]
+    pub(crate) json: bool,
     /// A name for the path (optional), and the request in single quotes
     #[arg(value_name = "[NAME] REQUEST", required = true)]
     pub(crate) words: Vec<String>,
@@ -119,6 +122,9 @@ pub(crate) struct StopArguments {
     /// Kill the process at once, without draining, as a last resort
     #[arg(long, conflicts_with = "no_wait")]
     pub(crate) kill: bool,
+    /// Print one JSON object
+    #[arg(short, long)]
+    pub(crate) json: bool,
     /// Names or numbers of paths
     #[arg(value_name = "PATH", required = true)]
     pub(crate) paths: Vec<String>,
@@ -154,6 +160,9 @@ pub(crate) struct AttachArguments {
 /// Arguments of `set`.
 #[derive(Args, Debug)]
 pub(crate) struct SetArguments {
+    /// Print one JSON object; stands before the path
+    #[arg(short, long)]
+    pub(crate) json: bool,
     /// The name or number of a path
     #[arg(value_name = "PATH")]
     pub(crate) path: String,

@@ -7,11 +7,24 @@ use crate::failure::report_client_error;
 use crate::status::Status;
 use crate::terminal;
 use member::client::escape_hidden;
+use streamline::report::{json_line, to_object};
+
+/// Version of the `--json` format.
+const VERSION: u32 = 1;
 
 /// Applies the change in the arguments to a path.
 pub(super) fn run(given: &SetArguments) -> Result<Status, Status> {
-    let (to, _) = connect_path(&given.path)?;
+    let (to, about) = connect_path(&given.path)?;
     let changed = to.change(&given.words).map_err(|error| report_client_error(&error))?;
+    if given.json {
+        return Ok(terminal::print_text(&json_line(&to_object(&[
+            ("version", &VERSION),
+            ("path", &about.number),
+            ("name", &about.name),
+            ("request", &changed.line),
+            ("report", &changed.said),
+        ]))));
+    }
     if given.words.first().is_some_and(|word| word == "pin") {
         // Pinning does not change the request.
         return Ok(terminal::print_text(&format!("{}\n", escape_hidden(&changed.said))));

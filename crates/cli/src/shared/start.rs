@@ -26,13 +26,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use streamline::Options;
-use streamline::report::quote_word;
+use streamline::report::{json_line, quote_word, to_object};
 use sys::open::{self, OpenRegular, WriteMode};
 use sys::steps::{Resource, Steps};
 
 /// Maximum number of bytes printed from the log of a path that failed to start.
 const OUTPUT_MAX: u64 = 16 << 10;
 
+/// Version of the `--json` format.
+const VERSION: u32 = 1;
 /// File mode of a log: accessible to its owner only.
 const LOG_MODE: u32 = 0o600;
 
@@ -69,6 +71,15 @@ pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
     let Ok(PathNumber { number }) = number else {
         return Err(print_failure(&mut child, &log, before));
     };
+    if given.json {
+        return Ok(terminal::print_text(&json_line(&to_object(&[
+            ("version", &VERSION),
+            ("path", &number),
+            ("name", &name),
+            ("request", &text),
+            ("log", &log.display().to_string()),
+        ]))));
+    }
     let shown = name.map_or_else(String::new, |name| format!(" {name}"));
     let which = name.map_or_else(|| number.to_string(), str::to_owned);
     terminal::print_note(&format!(

@@ -7,125 +7,201 @@ use crate::failure::report_client_error;
 use crate::status::Status;
 use crate::terminal;
 use member::client::{Client, ClientError, PathClient, QUERY_TIMEOUT, STOP, escape_hidden};
+use member::protocol::Ended;
+use serde::Serialize;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
+use streamline::report::{json_line, to_object};
 
 /// Interval between two reports of a draining path. The reports also show that the path's process
 /// still replies.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(60);
 
+/// Version of the `--json` format.
+const VERSION: u32 = 1;
+
 /// Stops all named paths in parallel. Returns the exit status of the last failure.
 pub(super) fn run(given: &StopArguments) -> Result<Status, Status> {
     let client = connect_daemon()?;
-    let mut stop_set = StopSet { all: Vec::new(), status: Status::Done };
+    let mut stop_set = StopSet::new(given);
+    let status = stop_paths(&client, given, &mut stop_set);
+    if !given.json {
+        return status;
+    }
+    let object = to_object(&[("version", &VERSION), ("paths", &stop_set.results)]);
+    match (terminal::print_text(&json_line(&object)), status) {
+        (Status::Done, status) => status,
+        (unprinted, _) => Ok(unprinted),
+    }
+}
+
+fn stop_paths(
+    client: &Client,
+    given: &StopArguments,
+    stop_set: &mut StopSet,
+) -> Result<Status, Status> {
     if given.kill {
-        for path in &given.paths {
-            let killed = client.connect(path).and_then(|to| to.kill().map(|()| to));
-            stop_set.add_reply(path, killed);
+        for place in 0..stop_set.results.len() {
+            let path = stop_set.path(place);
+            let killed = client.connect(&path).and_then(|to| to.kill().map(|()| to));
+            stop_set.add_reply(place, killed);
         }
         return Ok(wait_exit(stop_set));
     }
     if given.no_wait {
-        stop_all(&client, given.paths.iter(), &mut stop_set);
+        stop_all(client, (0..stop_set.results.len()).collect(), stop_set);
         return Ok(stop_set.status);
     }
-    for path in &given.paths {
+    for place in 0..stop_set.results.len() {
         // The subscription comes first, because the path may end immediately.
+        let path = stop_set.path(place);
         let follows =
-            client.connect(path).and_then(|to| to.subscribe(UPDATE_INTERVAL).map(|()| to));
-        stop_set.add_reply(path, follows);
+            client.connect(&path).and_then(|to| to.subscribe(UPDATE_INTERVAL).map(|()| to));
+        stop_set.add_reply(place, follows);
     }
-    let paths: Vec<&String> = stop_set.all.iter().map(|(path, _)| *path).collect();
-    let stopped = stop_all(&client, paths.into_iter(), &mut stop_set);
+    let places = stop_set.waiting.iter().map(|(place, _)| *place).collect();
+    let stopped = stop_all(client, places, stop_set);
     let mut stopped = stopped.into_iter();
-    stop_set.all.retain(|_| stopped.next() == Some(true));
+    stop_set.waiting.retain(|_| stopped.next() == Some(true));
     wait_drain(stop_set)
 }
 
-/// The paths being stopped, and the exit status so far.
-struct StopSet<'p> {
-    all: Vec<(&'p String, PathClient)>,
-    status: Status,
+/// The result for one path.
+#[derive(Serialize, Debug)]
+struct StopResult {
+    /// Name or number, as given.
+    path: String,
+    /// True if the process of the path has exited.
+    ended: bool,
+    /// Exit status that the path reported.
+    status: Option<u8>,
+    /// Report of the path.
+    report: Option<String>,
+    /// Reason why the path was not stopped.
+    error: Option<String>,
 }
 
-impl<'p> StopSet<'p> {
-    fn add_reply(&mut self, path: &'p String, to: Result<PathClient, ClientError>) {
+/// The paths being stopped, their results, and the exit status so far.
+struct StopSet {
+    /// Results in the order of the arguments.
+    results: Vec<StopResult>,
+    /// Paths that have not ended, by their place among the results.
+    waiting: Vec<(usize, PathClient)>,
+    status: Status,
+    /// True if the results are printed as one object at the end.
+    json: bool,
+}
+
+impl StopSet {
+    fn new(given: &StopArguments) -> Self {
+        let result = |path: &String| StopResult {
+            path: path.clone(),
+            ended: false,
+            status: None,
+            report: None,
+            error: None,
+        };
+        let results = given.paths.iter().map(result).collect();
+        Self { results, waiting: Vec::new(), status: Status::Done, json: given.json }
+    }
+
+    fn path(&self, place: usize) -> String {
+        self.results.get(place).map(|result| result.path.clone()).unwrap_or_default()
+    }
+
+    fn add_reply(&mut self, place: usize, to: Result<PathClient, ClientError>) {
         match to {
-            Ok(to) => self.all.push((path, to)),
-            Err(error) => self.record_failure(path, &error),
+            Ok(to) => self.waiting.push((place, to)),
+            Err(error) => self.record_failure(place, &error),
         }
     }
 
-    fn record_failure(&mut self, path: &str, error: &ClientError) {
+    fn record_failure(&mut self, place: usize, error: &ClientError) {
         self.status = report_client_error(error);
+        let path = self.path(place);
         if *error == ClientError::Timeout {
             terminal::print_note(&format!(
                 "`streamline stop --kill {path}` ends path {path} at once"
             ));
         }
+        if let Some(result) = self.results.get_mut(place) {
+            result.error = Some(error.to_string());
+        }
+    }
+
+    fn record_end(&mut self, place: usize, ended: Ended) {
+        if !self.json {
+            let path = self.path(place);
+            terminal::print_note(&format!("{path}: {}", escape_hidden(&ended.report)));
+        }
+        if let Some(result) = self.results.get_mut(place) {
+            (result.status, result.report) = (Some(ended.status), Some(ended.report));
+        }
     }
 }
 
-/// Stops paths in parallel. Returns true for each path that will end or has just ended.
-fn stop_all<'p>(
-    client: &Client,
-    paths: impl Iterator<Item = &'p String>,
-    stop_set: &mut StopSet<'_>,
-) -> Vec<bool> {
-    let paths: Vec<(u32, String)> = paths.map(|path| (0, path.clone())).collect();
+/// Stops the paths of these results in parallel. Returns true for each path that will end or has
+/// just ended.
+fn stop_all(client: &Client, places: Vec<usize>, stop_set: &mut StopSet) -> Vec<bool> {
+    let paths: Vec<(u32, String)> = places.iter().map(|place| (0, stop_set.path(*place))).collect();
     let answers = client.query_all(&paths, &[STOP], QUERY_TIMEOUT, |_, _| Ok(()));
-    let will = |((_, path), answer): (&(u32, String), Result<(), ClientError>)| match answer {
+    let will = |(place, answer): (usize, Result<(), ClientError>)| match answer {
         Ok(()) | Err(ClientError::PathEnded(_)) => true,
         Err(error) => {
-            stop_set.record_failure(path, &error);
+            stop_set.record_failure(place, &error);
             false
         }
     };
-    paths.iter().zip(answers).map(will).collect()
+    places.into_iter().zip(answers).map(will).collect()
 }
 
-/// Waits until all paths have ended and prints their reports.
-fn wait_drain(mut stop_set: StopSet<'_>) -> Result<Status, Status> {
+/// Waits until all paths have ended, and prints or stores their reports.
+fn wait_drain(stop_set: &mut StopSet) -> Result<Status, Status> {
     let signals = watch_signals()?;
-    let mut draining = StopSet { all: Vec::new(), status: stop_set.status };
-    while !stop_set.all.is_empty() {
-        let both = stop_set.all.iter().flat_map(|(_, to)| [to.as_fd(), to.process()]);
+    let mut reported = Vec::new();
+    while !stop_set.waiting.is_empty() {
+        let both = stop_set.waiting.iter().flat_map(|(_, to)| [to.as_fd(), to.process()]);
         let descriptors: Vec<BorrowedFd<'_>> = both.collect();
         let Some(ready) = wait_readable(&descriptors, signals, None) else {
-            let still = stop_set.all.iter().chain(&draining.all);
-            still.for_each(|(path, _)| terminal::print_note(&format!("{path} still drains")));
+            for (place, _) in stop_set.waiting.iter().chain(&reported) {
+                terminal::print_note(&format!("{} still drains", stop_set.path(*place)));
+            }
             return Err(Status::Failed);
         };
         let ready: Vec<bool> = ready.chunks(2).map(|pair| pair.contains(&true)).collect();
-        for ((path, to), ready) in std::mem::take(&mut stop_set.all).into_iter().zip(ready) {
+        for ((place, to), ready) in std::mem::take(&mut stop_set.waiting).into_iter().zip(ready) {
             // The last update remains readable after the process has ended.
             match ready.then(|| to.next_update()) {
-                None => stop_set.all.push((path, to)),
+                None => stop_set.waiting.push((place, to)),
                 Some(Ok(followed)) => match followed.ended {
-                    None => stop_set.all.push((path, to)),
+                    None => stop_set.waiting.push((place, to)),
                     Some(ended) => {
-                        terminal::print_note(&format!("{path}: {}", escape_hidden(&ended.report)));
-                        draining.all.push((path, to));
+                        stop_set.record_end(place, ended);
+                        reported.push((place, to));
                     }
                 },
                 // Only a killed process ends without a last update.
-                Some(Err(ClientError::Disconnected)) => draining.all.push((path, to)),
-                Some(Err(error)) => draining.status = report_client_error(&error),
+                Some(Err(ClientError::Disconnected)) => reported.push((place, to)),
+                Some(Err(error)) => stop_set.record_failure(place, &error),
             }
         }
     }
-    Ok(wait_exit(draining))
+    stop_set.waiting = reported;
+    Ok(wait_exit(stop_set))
 }
 
 /// Waits until the processes have exited.
-fn wait_exit(stop_set: StopSet<'_>) -> Status {
-    let StopSet { all, status } = stop_set;
+fn wait_exit(stop_set: &mut StopSet) -> Status {
     let Ok(signals) = watch_signals() else { return Status::Failed };
-    for (path, to) in &all {
+    for (place, to) in std::mem::take(&mut stop_set.waiting) {
         if wait_readable(&[to.process()], signals, None).is_none() {
+            let path = stop_set.path(place);
             terminal::print_note(&format!("the process of {path} is still there"));
             return Status::Failed;
         }
+        if let Some(result) = stop_set.results.get_mut(place) {
+            result.ended = true;
+        }
     }
-    status
+    stop_set.status
 }
