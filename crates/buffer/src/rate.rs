@@ -14,7 +14,6 @@
 //! | [`RatePolicy::Latest`] | the newest at each read | only between reads |
 
 use crate::dbuf::readers::{BlockWalk, RingReader};
-use crate::stream::{BlockRead, Input};
 use crate::{Fault, ReaderCounts};
 
 /// The position at which a reader starts.
@@ -85,27 +84,6 @@ impl<R: Skip> RatedReader<R> {
     /// Returns the underlying reader, for operations to which the policy does not apply.
     pub const fn reader(&mut self) -> &mut R {
         &mut self.reader
-    }
-}
-
-impl Skip for Input {
-    fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
-        Ok(match self.read_block(out)? {
-            BlockRead::Block(length) => Some(length),
-            BlockRead::Nothing | BlockRead::End => None,
-        })
-    }
-
-    fn skip_to_latest(&mut self) -> Result<u64, Fault> {
-        self.skip_to_latest()
-    }
-
-    fn skip_to_now(&mut self) -> Result<u64, Fault> {
-        self.skip_to_now()
-    }
-
-    fn counts(&self) -> ReaderCounts {
-        self.counts()
     }
 }
 

@@ -217,7 +217,7 @@ const CAPACITY_MAX: u64 = 1 << 40;
 pub enum Refusal {
     /// The message has the wrong number of descriptors, or is malformed. Holds the number of
     /// descriptors received.
-    #[error("a ring comes as 3 descriptors, not {0}")]
+    #[error("a ring does not come as {0} descriptors")]
     Descriptors(usize),
     /// A descriptor lacks required seals: its owner could truncate or change the file.
     #[error("the {part} of the ring is not sealed as it must be ({seals:?})")]

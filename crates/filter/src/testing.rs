@@ -82,7 +82,9 @@ impl<'a> Space<'a> {
 
     /// Makes a batch of frames, as a source does.
     ///
-    /// # Panics Panics if there are more frames than lanes, or if the arena is full.
+    /// # Panics
+    ///
+    /// Panics if there are more frames than lanes, or if the arena is full.
     #[must_use]
     pub fn batch(&self, frames: &[Frame]) -> Batch<'a> {
         let mut columns = Box::<Columns>::default();

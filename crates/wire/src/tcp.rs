@@ -40,17 +40,16 @@ pub mod flag {
     /// The congestion window was reduced (RFC 3168).
     pub const CWR: u8 = 0x80;
 
-    /// Flags and the letters that tcpdump prints for them, in the order in which [`super::Tcp`]
-    /// prints them: ACK is the last.
+    /// Flags and the letters that tcpdump prints for them, in its order.
     pub const LETTERS: [(u8, char); 8] = [
-        (SYN, 'S'),
         (FIN, 'F'),
+        (SYN, 'S'),
         (RST, 'R'),
         (PSH, 'P'),
+        (ACK, '.'),
         (URG, 'U'),
         (ECE, 'E'),
         (CWR, 'W'),
-        (ACK, '.'),
     ];
 }
 

@@ -128,10 +128,9 @@ impl Handover {
         let every = usize::try_from(every).unwrap_or(usize::MAX);
         let config = Config { ring, every, ..Config::new(id) };
         let mut output = Output::new(writer, doorbells, &config, Segments::resume(shape));
-        if let Err(ChangeError::Unreachable(reader)) = output.announce(&segment, None) {
-            // The writer does not wait for a reader that cannot be reached.
-            output.disconnect(reader);
-        }
+        // The writer does not wait for a reader that cannot be reached, nor do other readers.
+        let announced = output.announce(&segment, None, true);
+        debug_assert!(announced.is_ok(), "no reader is revoked: {announced:?}");
         output.publish(Urgency::Last);
         Ok(output)
     }

@@ -191,7 +191,7 @@ impl Output {
         let (segment, start) = (self.segments.number, self.ring.next_segment_start());
         let shape = Geometry { capacity, segment, start, ..self.segments.shape };
         let next = OfferedSegment::create(shape, policy, readers).map_err(ChangeError::System)?;
-        self.announce(&next, revoked)?;
+        self.announce(&next, revoked, revoked.is_some())?;
         self.ring.switch(segment, next.store.clone());
         self.segments.shape = shape;
         if let Some(current) = &mut current {
@@ -206,11 +206,13 @@ impl Output {
     }
 
     /// Announces a segment to all readers except `revoked`, to which the revocation is sent
-    /// instead.
+    /// instead. If another reader cannot be reached, disconnects it if `must_succeed`, and fails
+    /// otherwise.
     pub(super) fn announce(
         &mut self,
         segment: &OfferedSegment,
         revoked: Option<usize>,
+        must_succeed: bool,
     ) -> Result<(), ChangeError> {
         let next = note::encode(Note::Segment(segment.geometry.segment));
         let (mut gone, mut unreachable) = (Vec::new(), None);
@@ -224,8 +226,7 @@ impl Output {
                 SendResult::Gone => gone.push(at),
                 // A closed doorbell reports the same to a full reader.
                 SendResult::Full if revoked == Some(at) => unreachable = Some(at),
-                // A revocation must not fail because of another reader that cannot be reached.
-                SendResult::Full if revoked.is_some() => gone.push(at),
+                SendResult::Full if must_succeed => gone.push(at),
                 SendResult::Full => return Err(ChangeError::Unreachable(at)),
             }
         }

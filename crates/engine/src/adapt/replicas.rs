@@ -117,6 +117,9 @@ impl ReplicaPolicy {
             self.votes.clear();
             self.little = 0;
         }
+        if matches!(step, Some(ReplicaStep::Join(_))) {
+            self.rate_without_replicas = None;
+        }
         if step == Some(ReplicaStep::Share) {
             self.rests_until = at.saturating_add(self.rate_policy.pause_ns);
         }
@@ -230,6 +233,7 @@ mod tests {
         let (begun, _) = shares(&mut copies, 0).unwrap();
         assert_eq!(begun, 1);
         assert!((2..4).any(|at| copies.decide(at, &with(100.0, 2.0, 0.0)).is_some()), "no gain");
+        assert!(!copies.is_imminent());
         let (again, _) = shares(&mut copies, 8 * SECOND_NS - 9).unwrap();
         assert!(again >= 8 * SECOND_NS, "{again}");
         assert!((0..4).all(|at| copies.decide(again + 1 + at, &with(180.0, 2.0, 0.0)).is_none()));
@@ -250,5 +254,6 @@ mod tests {
         let joins = (2..9).find_map(|at| copies.decide(at * SECOND_NS, &little));
         let why = "all of it keeps 10 % of one processor busy".to_owned();
         assert_eq!(joins, Some(ReplicaStep::Join(why)));
+        assert!(!copies.is_imminent());
     }
 }

@@ -4,6 +4,7 @@ use super::*;
 use crate::Fault;
 use crate::stream::joinable;
 use crate::stream::tests::open;
+use sys::doorbell::SendResult;
 
 fn stream_config(policy: Policy) -> Config {
     Config::new(DbufId::new(3).unwrap()).capacity(4096).policy(policy)
@@ -47,6 +48,27 @@ fn stream_continues_with_another_writer() {
         }
         assert_eq!((all, inputs[1].counts().blocks), (1500, 20));
         assert_eq!(inputs[0].read(&mut [0; 9]), Ok(0), "the end");
+    }
+}
+
+/// A reader whose doorbell is full is disconnected. The readers after it get the new segment.
+#[test]
+fn unreachable_reader_does_not_cut_off_later_readers() {
+    let (mut output, mut inputs) = open(&stream_config(Policy::Block).readers(3));
+    output.write(b"before").unwrap();
+    let handover = output.hand_over().unwrap();
+    let doorbell = SocketDoorbell::from(handover.ends[1].1.try_clone().unwrap());
+    while doorbell.send(&[2; 8], &[]) == SendResult::Yes {}
+    let mut output = transfer(&handover).open().unwrap();
+    drop((handover, doorbell));
+    output.write(b"after!").unwrap();
+    drop(output);
+    for number in [0, 2] {
+        let mut read = [0; 12];
+        assert_eq!(inputs[number].read(&mut read[..6]), Ok(6));
+        assert_eq!(inputs[number].read(&mut read[6..]), Ok(6), "reader {number}");
+        assert_eq!(&read, b"beforeafter!");
+        assert_eq!(inputs[number].read(&mut read), Ok(0), "the end");
     }
 }
 

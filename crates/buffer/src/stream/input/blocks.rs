@@ -1,9 +1,10 @@
 //! Reading block by block, and sleep announcements for readers of many streams.
 
 use super::Input;
-use crate::Fault;
 use crate::dbuf::BlockVisitor;
+use crate::rate::Skip;
 use crate::wait::{BlockRead, PartRead, Wanted, WantedRead};
+use crate::{Fault, ReaderCounts};
 use abi::ring::reader;
 use abi::ring::wait::THRESHOLD_ONLY;
 
@@ -212,5 +213,26 @@ impl Input {
             self.sleeper.announce_wake(page, reader::WAIT);
         }
         notified
+    }
+}
+
+impl Skip for Input {
+    fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
+        Ok(match self.read_block(out)? {
+            BlockRead::Block(length) => Some(length),
+            BlockRead::Nothing | BlockRead::End => None,
+        })
+    }
+
+    fn skip_to_latest(&mut self) -> Result<u64, Fault> {
+        self.skip_to_latest()
+    }
+
+    fn skip_to_now(&mut self) -> Result<u64, Fault> {
+        self.skip_to_now()
+    }
+
+    fn counts(&self) -> ReaderCounts {
+        self.counts()
     }
 }

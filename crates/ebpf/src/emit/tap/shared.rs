@@ -58,7 +58,7 @@ impl Builder {
             return;
         }
         if ours.outlet.map == 0 {
-            let why = "exits share a reader although the pointers have a map of their own";
+            let why = "exits share a reader, and the pointers have no map of their own";
             return self.refuse(Unfit::new(why));
         }
         let not = self.asm.label();
