@@ -167,7 +167,7 @@ fn journal_receives_the_fields_of_each_event() {
 }
 
 #[test]
-fn journal_that_nobody_reads_does_not_stop_the_daemon() {
+fn unread_journal_does_not_stop_the_daemon() {
     let folder = Folder::new();
     let socket = folder.path().join("journal");
     let _journal = UnixDatagram::bind(&socket).unwrap();
