@@ -8,8 +8,6 @@ use super::tree::{File, Tree};
 const GUIDES: &[&str] = &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"];
 const DECISIONS: &str = "docs/book/decisions/";
 const BOOK: &str = "docs/book/";
-/// Page that no reader of the book needs, relative to the book.
-const TEMPLATE: &str = "decisions/0000-template.md";
 
 pub(super) fn check(tree: &Tree, found: &mut Findings) {
     for file in tree.files.iter().filter(|file| GUIDES.contains(&file.path.as_str())) {
@@ -98,7 +96,7 @@ fn check_index(tree: &Tree, folder: &str, index: &str, found: &mut Findings) {
         let Some(name) = file.path.strip_prefix(folder) else { continue };
         let listed = list.is_some_and(|list| list.text.contains(&format!("({name})")));
         let nested = folder != BOOK && name.contains('/');
-        if !nested && name != index && name != TEMPLATE && !listed {
+        if !nested && name != index && !listed {
             let what = format!("{folder}{index} does not list this page");
             found.push(Finding::file("index", file, what));
         }
