@@ -2,7 +2,7 @@
  * streamline.h: streams between processes with the interface of Unix files, as local calls; and
  * requests that run beside the calling program.
  *
- *     cc program.c -lstreamline            (or `pkg-config --cflags --libs streamline`)
+ *     cc program.c $(pkg-config --cflags --libs streamline)
  *
  * Numbers. Every end is a descriptor number that can be polled. Close it with streamline_close()
  * only; read(2), write(2), dup(2) and close(2) do not work on ends.
@@ -196,8 +196,8 @@ int streamline_create(const char *name,
 
 /*
  Creates a region of `bytes` bytes, which other processes open by name, and returns its number.
- mode: permission bits for readers and writers (0600, 0644, 0666, ...). The name vanishes with
- the process. Fails like streamline_create().
+ The permission bits in mode are for readers and writers (0600, 0644, 0666, ...). The name
+ vanishes with the process. Fails like streamline_create().
  */
 int streamline_create_region(const char *name,
                              size_t bytes,
@@ -205,9 +205,9 @@ int streamline_create_region(const char *name,
 
 /*
  Creates an inbox, to which other processes write by name (STREAMLINE_WRITE). Each writer has a
- stream of its own, which streamline_accept() returns. mode: permission bits for writers (0200,
- ...). Returns the number of the inbox, which becomes readable (poll(2)) when a writer has opened
- it. Fails like streamline_create().
+ stream of its own, which streamline_accept() returns. The permission bits in mode are for
+ writers (0200, ...). Returns the number of the inbox, which becomes readable (poll(2)) when a
+ writer has opened it. Fails like streamline_create().
  */
 int streamline_create_inbox(const char *name,
                             unsigned int mode);

@@ -49,8 +49,8 @@ pub unsafe extern "C" fn streamline_create(
 }
 
 /// Creates a region of `bytes` bytes, which other processes open by name, and returns its number.
-/// mode: permission bits for readers and writers (0600, 0644, 0666, ...). The name vanishes with
-/// the process. Fails like streamline_create().
+/// The permission bits in mode are for readers and writers (0600, 0644, 0666, ...). The name
+/// vanishes with the process. Fails like streamline_create().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_create_region(
     name: *const c_char,
@@ -62,9 +62,9 @@ pub unsafe extern "C" fn streamline_create_region(
 }
 
 /// Creates an inbox, to which other processes write by name (STREAMLINE_WRITE). Each writer has a
-/// stream of its own, which streamline_accept() returns. mode: permission bits for writers (0200,
-/// ...). Returns the number of the inbox, which becomes readable (poll(2)) when a writer has opened
-/// it. Fails like streamline_create().
+/// stream of its own, which streamline_accept() returns. The permission bits in mode are for
+/// writers (0200, ...). Returns the number of the inbox, which becomes readable (poll(2)) when a
+/// writer has opened it. Fails like streamline_create().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_create_inbox(name: *const c_char, mode: c_uint) -> c_int {
     // SAFETY: X1.

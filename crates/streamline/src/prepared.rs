@@ -31,6 +31,15 @@ impl Prepared {
     ///
     /// [`OpenError::Mistakes`] lists all mistakes at once; other variants report options that
     /// contradict the request, or a filter that no space can run.
+    ///
+    /// ```
+    /// use streamline::{Options, Prepared};
+    ///
+    /// let wrong = Prepared::read("generate | cuont | dprot", &Options::alone()).unwrap_err();
+    /// let message = wrong.to_string();
+    /// assert!(message.contains("did you mean `count`?"), "{message}");
+    /// assert!(message.contains("did you mean `dport`?"), "{message}");
+    /// ```
     pub fn read(request: &str, options: &Options) -> Result<Self, OpenError> {
         let (text, graph) = prefix::share_prefix(resolve_names(request, options)?, options)?;
         let Some(of) = requests::worker_count(&graph) else {

@@ -84,6 +84,20 @@ impl Running {
     /// Fails with the reason if the edit does not fit the request, if the new request has mistakes
     /// or cannot be planned or built, or if a space does not stop in time. The request then runs as
     /// before. A request with several connected components, or in worker processes, is refused.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use streamline::Edit;
+    ///
+    /// let running = streamline::open("generate rate=1000 | count", streamline::Options::alone())?;
+    /// let switched = running.change(&Edit::parse(&["insert", "sample 2", "before", "count"])?)?;
+    /// assert_eq!((switched.lost, switched.duplicated, switched.reordered), (0, 0, 0));
+    /// assert_eq!(switched.text, "generate rate=1000 | sample 2 | count");
+    /// running.stop();
+    /// running.wait()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn change(&self, edit: &Edit) -> Result<SwitchReport, ChangeError> {
         let [live] = self.observer.lives.as_slice() else {
             let why = match self.observer.lives.len() {
@@ -103,6 +117,17 @@ impl Running {
 
     /// Returns the results so far. Blocks for up to 200 ms per connected component until the spaces
     /// report their counters.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), streamline::OpenError> {
+    /// let running = streamline::open("generate rate=1000 | count", streamline::Options::alone())?;
+    /// let report = running.results_so_far();
+    /// assert_eq!(report.report().lost_blocks(), 0);
+    /// running.stop();
+    /// assert!(!running.wait()?.has_failed());
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn results_so_far(&self) -> Results {
         self.observer.results_so_far()
