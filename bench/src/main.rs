@@ -23,6 +23,7 @@ mod mpipe;
 mod observed;
 mod options;
 mod parallel;
+mod pcap;
 mod peek;
 mod peers;
 mod pick;
@@ -174,6 +175,11 @@ const BENCHES: &[Bench] = &[
         name: "readers",
         summary: "ten and one `rx IF | pcap FILE` against tcpdumps, goal G20; needs root",
         run: readers::run_bench,
+    },
+    Bench {
+        name: "pcap",
+        summary: "ten and one `exec tcpdump` against stock tcpdumps, goal G20; needs root",
+        run: pcap::run_bench,
     },
     Bench {
         name: "pipesfs",

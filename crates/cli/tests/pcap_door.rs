@@ -6,6 +6,10 @@
 mod common;
 #[path = "pcap_door/kernel.rs"]
 mod kernel;
+#[path = "pcap_door/overload.rs"]
+mod overload;
+#[path = "pcap_door/programs.rs"]
+mod programs;
 
 use common::{Folder, Guard};
 use std::fs::File;

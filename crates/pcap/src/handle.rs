@@ -110,6 +110,15 @@ pub(crate) fn add(address: usize, device: &str) -> Option<&'static Handle> {
     Some(handle)
 }
 
+/// Calls `body` with each capture that is still open.
+pub(crate) fn each_live(mut body: impl FnMut(&Live)) {
+    for handle in TABLE.iter().take(USED.load(Ordering::Acquire).min(HANDLES_MAX)) {
+        if let Some(live) = handle.live_in_signal_handler() {
+            body(&live);
+        }
+    }
+}
+
 impl Handle {
     const fn new() -> Self {
         Self {

@@ -319,6 +319,12 @@ impl Live {
         *lock(&self.reading) = None;
         report::print_totals(&self.device, &totals, &place);
     }
+
+    /// Prints the totals of a capture that the program leaves open at its exit, if that was asked
+    /// for.
+    pub(crate) fn report_at_exit(&self) {
+        report::print_totals(&self.device, &self.totals(), "");
+    }
 }
 
 /// Opens the rings. Fails with a reason.

@@ -5,6 +5,7 @@
 //! when a handle is closed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use sys::preload::message::print_message;
 
 /// Name of the environment variable.
 const VARIABLE: &str = "STREAMLINE_PCAP";
@@ -34,7 +35,7 @@ fn has_word(word: &str) -> bool {
 pub(crate) fn report_fallback(device: &str, why: &str) {
     static IS_REPORTED: AtomicBool = AtomicBool::new(false);
     if !has_word("quiet") && !IS_REPORTED.swap(true, Ordering::Relaxed) {
-        eprintln!("streamline: {device}: read by libpcap, not from a shared ring: {why}");
+        print_message(&format!("{device}: read by libpcap, not from a shared ring: {why}"));
     }
 }
 
@@ -44,15 +45,15 @@ pub(crate) fn print_totals(device: &str, totals: &Totals, place: &str) {
         return;
     }
     let Totals { given, lost, unread } = *totals;
-    eprintln!(
-        "streamline: {device}: {given} of {given} packets came from the ring; {lost} lost, \
+    print_message(&format!(
+        "{device}: {given} of {given} packets came from the ring; {lost} lost, \
          {unread} unread{place}"
-    );
+    ));
 }
 
 /// Prints the line about a handle that libpcap has read, which received this number of packets.
 pub(crate) fn print_fallback(device: &str, received: u32) {
     if has_word("report") {
-        eprintln!("streamline: {device}: 0 of {received} packets came from the ring");
+        print_message(&format!("{device}: 0 of {received} packets came from the ring"));
     }
 }

@@ -15,19 +15,17 @@ use crate::lazy;
 use crate::retire::{self, Occasion};
 use crate::writing::Bytes;
 use std::ffi::{c_int, c_void};
-use sys::next_function;
 use sys::preload;
 use sys::preload::interpose::{
     IoVec, at_fork, catch_panic, missing_function, preserving_errno, quietly,
 };
+use sys::{next_function, run_at_start};
 
 pub mod calls;
 pub mod stdio;
 pub mod trampoline;
 
-#[used]
-#[unsafe(link_section = ".init_array")]
-static START: extern "C" fn() = start;
+run_at_start!(start);
 
 extern "C" fn start() {
     catch_panic(

@@ -7,6 +7,7 @@
 
 use std::net::SocketAddrV4;
 use std::sync::atomic::{AtomicBool, Ordering};
+use sys::preload::message::print_message;
 
 /// Name of the environment variable.
 const VARIABLE: &str = "STREAMLINE_UDP";
@@ -34,7 +35,7 @@ pub(crate) fn has_word(word: &str) -> bool {
 pub(crate) fn report_refusal(local: SocketAddrV4, why: &str) {
     static IS_REPORTED: AtomicBool = AtomicBool::new(false);
     if !has_word("quiet") && !IS_REPORTED.swap(true, Ordering::Relaxed) {
-        eprintln!("streamline: udp {local}: received by the kernel, not from a ring: {why}");
+        print_message(&format!("udp {local}: received by the kernel, not from a ring: {why}"));
     }
 }
 
@@ -45,8 +46,8 @@ pub(crate) fn print_totals(local: SocketAddrV4, interfaces: &str, totals: &Total
     }
     let Totals { from_ring, from_kernel, lost, damaged } = *totals;
     let all = from_ring + from_kernel;
-    eprintln!(
-        "streamline: udp {local}: {from_ring} of {all} datagrams came from the ring of \
+    print_message(&format!(
+        "udp {local}: {from_ring} of {all} datagrams came from the ring of \
          {interfaces}; {lost} lost, {damaged} damaged"
-    );
+    ));
 }

@@ -7,6 +7,7 @@
 //! ring. A command that is not a plain pipeline is run by `/bin/sh`, unchanged.
 
 mod counts;
+mod messages;
 mod parse;
 mod probe;
 
@@ -87,6 +88,7 @@ pub(crate) fn run_preloaded(given: &ExecArguments) -> ExitCode {
     let mut command = Command::new(program);
     command.args(arguments);
     let _kept = set_preload(&mut command, &libraries, given.lazy);
+    let _messages = messages::pass_stderr(&mut command);
     let error = command.exec();
     print_error(&format!("{name}: {}", terminal::reason(&error)), NOT_EXECUTABLE)
 }
@@ -374,9 +376,9 @@ fn edge_variable(
     Ok(edge_variable.to_string())
 }
 
-/// Adds the libraries to the front of LD_PRELOAD. Returns a descriptor that must stay open until
-/// the program has started.
-fn set_preload(command: &mut Command, libraries: &[PathBuf], lazy: bool) -> Option<OwnedFd> {
+/// Adds the libraries to the front of LD_PRELOAD. Returns descriptors that must stay open until the
+/// program has started.
+fn set_preload(command: &mut Command, libraries: &[PathBuf], lazy: bool) -> Vec<OwnedFd> {
     const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
     let mut list = libraries.iter().map(|path| path.clone().into_os_string()).collect::<Vec<_>>();
     list.extend(std::env::var_os(PRELOAD_VARIABLE).filter(|others| !others.is_empty()));
@@ -385,7 +387,9 @@ fn set_preload(command: &mut Command, libraries: &[PathBuf], lazy: bool) -> Opti
         command.env(LAZY_VARIABLE, "1");
     }
     // Without the shared counter, the program uses ids from its own range.
-    let (variable, copy) = streamline::ids::inherit(DESCRIPTOR_MIN).ok()?;
-    command.env(streamline::ids::VARIABLE, variable);
-    Some(copy)
+    let ids = streamline::ids::inherit(DESCRIPTOR_MIN).ok().map(|(variable, copy)| {
+        command.env(streamline::ids::VARIABLE, variable);
+        copy
+    });
+    ids.into_iter().collect()
 }

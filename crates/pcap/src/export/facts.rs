@@ -6,7 +6,7 @@ use crate::handle::{Handle, status};
 use crate::live::Live;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
-use sys::preload::interpose::catch_panic;
+use sys::preload::interpose::{catch_panic, copy_for_program};
 
 type OpenDead = unsafe extern "C" fn(c_int, c_int, u32) -> Pcap;
 type GetError = unsafe extern "C" fn(Pcap) -> *mut c_char;
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn pcap_file(p: Pcap) -> *mut c_void {
 pub unsafe extern "C" fn pcap_list_datalinks(p: Pcap, list: *mut *mut c_int) -> c_int {
     if let Some((handle, live)) = find_live(p) {
         let links = live.datalinks();
-        let copy = sys::preload::copy_for_program(links);
+        let copy = copy_for_program(links);
         if copy.is_null() {
             return handle.set_error("malloc: Cannot allocate memory");
         }

@@ -17,6 +17,13 @@ thread_local! {
     static IS_IN_LIBPCAP: Cell<bool> = const { Cell::new(false) };
 }
 
+sys::run_at_exit!(end);
+
+/// Reports the captures that are still open at the exit of the program.
+extern "C" fn end() {
+    catch_panic(|| (), || handle::each_live(Live::report_at_exit));
+}
+
 type Create = unsafe extern "C" fn(*const c_char, *mut c_char) -> Pcap;
 type OpenLive = unsafe extern "C" fn(*const c_char, c_int, c_int, c_int, *mut c_char) -> Pcap;
 

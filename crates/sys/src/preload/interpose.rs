@@ -228,6 +228,27 @@ macro_rules! interpose_duplication {
     };
 }
 
+/// Runs a function of type `extern "C" fn()` when the loader has loaded this library:
+/// `run_at_start!(start)`.
+#[macro_export]
+macro_rules! run_at_start {
+    ($start:path) => {
+        #[used]
+        #[unsafe(link_section = ".init_array")]
+        static START: extern "C" fn() = $start;
+    };
+}
+
+/// Runs a function of type `extern "C" fn()` at the exit of the program: `run_at_exit!(end)`.
+#[macro_export]
+macro_rules! run_at_exit {
+    ($end:path) => {
+        #[used]
+        #[unsafe(link_section = ".fini_array")]
+        static END: extern "C" fn() = $end;
+    };
+}
+
 /// Returns -1 with `ENOSYS`, for a function that the next library lacks.
 pub fn missing_function<T: From<i8>>() -> T {
     set_errno(super::ENOSYS);
@@ -258,6 +279,19 @@ pub fn refusal<T: From<i8>>(hook: impl FnOnce() -> Option<c_int>) -> Option<T> {
     let number = quietly(hook)?;
     set_errno(number);
     Some(T::from(-1))
+}
+
+/// Copies integers into memory of the C library, which the program releases with free(3). Returns
+/// null if there is no memory.
+#[must_use]
+pub fn copy_for_program(values: &[c_int]) -> *mut c_int {
+    // SAFETY: malloc(3) returns memory of this size for any type, or null.
+    let place = unsafe { libc::malloc(size_of_val(values)) }.cast::<c_int>();
+    if !place.is_null() {
+        // SAFETY: the new memory has room for the values, and nobody else knows it.
+        unsafe { ptr::copy_nonoverlapping(values.as_ptr(), place, values.len()) };
+    }
+    place
 }
 
 type ForkHandler = Option<extern "C" fn()>;

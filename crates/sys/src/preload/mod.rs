@@ -6,6 +6,7 @@
 //! purpose; callers of other functions first save it with [`errno`].
 
 pub mod interpose;
+pub mod message;
 pub mod udp;
 pub mod window;
 
@@ -52,19 +53,6 @@ pub fn loaded_symbol(libraries: &[&CStr], name: &CStr) -> Option<NonNull<c_void>
         // SAFETY: the handle is that of a loaded library, and the name a C string that lives.
         NonNull::new(unsafe { libc::dlsym(handle.as_ptr(), name.as_ptr()) })
     })
-}
-
-/// Copies integers into memory of the C library, which the program releases with free(3). Returns
-/// null if there is no memory.
-#[must_use]
-pub fn copy_for_program(values: &[c_int]) -> *mut c_int {
-    // SAFETY: malloc(3) returns memory of this size for any type, or null.
-    let place = unsafe { libc::malloc(size_of_val(values)) }.cast::<c_int>();
-    if !place.is_null() {
-        // SAFETY: the new memory has room for the values, and nobody else knows it.
-        unsafe { ptr::copy_nonoverlapping(values.as_ptr(), place, values.len()) };
-    }
-    place
 }
 
 /// Borrows a descriptor of the program for one call; `None` if `number` is negative. A call with a

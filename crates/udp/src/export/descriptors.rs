@@ -5,15 +5,10 @@ use crate::table;
 use std::ffi::{c_int, c_uint, c_void};
 use sys::preload::interpose::{at_fork, quietly};
 use sys::preload::udp;
-use sys::{interpose, interpose_duplication};
+use sys::{interpose, interpose_duplication, run_at_exit, run_at_start};
 
-#[used]
-#[unsafe(link_section = ".init_array")]
-static START: extern "C" fn() = start;
-
-#[used]
-#[unsafe(link_section = ".fini_array")]
-static END: extern "C" fn() = end;
+run_at_start!(start);
+run_at_exit!(end);
 
 extern "C" fn start() {
     quietly(crate::promotion::look_for_rules);

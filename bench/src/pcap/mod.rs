@@ -1,0 +1,193 @@
+//! `bench pcap`: stock tcpdumps at one interface that capture by libpcap, against the same command
+//! lines under `streamline exec`, which read one ring. [SL §4.3, fig. 15] Goal G20
+//!
+//! Frames of 1400 bytes are sent over a veth pair to a host that receives them: at full rate to ten
+//! tcpdumps that capture whole frames or 96 bytes of each, and at 100,000 per second to one. All
+//! write to /dev/null and have the default buffer sizes. Under `exec` the programs run alone, or
+//! beside a daemon, which gives all of them one kernel program and one ring. They run on the second
+//! processor.
+//!
+//! The cost has two parts: in the kernel, the additional time of sending compared with an
+//! unobserved veth pair ([`crate::observed`]); and the processor time of the processes, the daemon
+//! included. Lost frames are counted. The bench fails if a program under `exec` has not read all of
+//! its frames from a ring, or if captured and dropped frames are not those sent.
+
+mod programs;
+
+use crate::flood::{Floods, ReceivingHost, WANTED_PORT};
+use crate::harness::{Better, Goal, Samples, is_selected, rows_of_samples};
+use crate::observed::{ObserverSample, ObserverSamples};
+use crate::options::Options;
+use crate::processes::is_installed;
+use crate::row::Row;
+use crate::tcpdump::TCPDUMP;
+use crate::temp_directory::TempDirectory;
+use programs::{Launch, RunningCaptures};
+
+/// Length of all frames in bytes.
+const FRAME_LENGTH: usize = 1400;
+/// Number of frames per sample.
+const FRAMES_PER_SAMPLE: usize = 100_000;
+/// Number of frames for warm-up.
+const WARM_UP_FRAMES: usize = 2_000;
+
+const NO_OBSERVER_NAME: &str = "no observer";
+const ALONE_NAME: &str = "exec tcpdump";
+const DAEMON_NAME: &str = "with a daemon";
+
+/// The load of a measurement, and its programs.
+#[derive(Clone, Copy, Debug)]
+struct PcapSetting {
+    name: &'static str,
+    programs: usize,
+    /// Frames per second, or `None` for the full rate.
+    rate: Option<f64>,
+    /// Snapshot length in bytes, or `None` for whole frames.
+    snapshot: Option<u32>,
+}
+
+const SETTINGS: [PcapSetting; 3] = [
+    PcapSetting { name: "ten, full rate", programs: 10, rate: None, snapshot: None },
+    PcapSetting { name: "ten, full rate, -s 96", programs: 10, rate: None, snapshot: Some(96) },
+    PcapSetting { name: "one, 100 kpps", programs: 1, rate: Some(1e5), snapshot: None },
+];
+
+/// The observers of a sample.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum PcapObservers {
+    Nobody,
+    Tcpdumps(Launch),
+}
+
+const CANDIDATES: [(&str, Launch); 3] =
+    [(TCPDUMP, Launch::Stock), (ALONE_NAME, Launch::Exec), (DAEMON_NAME, Launch::ExecWithDaemon)];
+
+pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
+    testkit::need::require_bpf().ok_or("needs CAP_BPF and CAP_NET_ADMIN: it loads programs")?;
+    if !is_installed(TCPDUMP, "tcpdump") {
+        return Ok(Vec::new());
+    }
+    let folder = TempDirectory::new("pcap").map_err(|why| why.to_string())?;
+    let mut all = Vec::new();
+    for setting in SETTINGS.into_iter().filter(|setting| is_selected(setting.name)) {
+        let mut floods = Floods::to_ports(&[WANTED_PORT], FRAME_LENGTH, ReceivingHost::Receives)?;
+        floods.set_rate(setting.rate);
+        let launches = CANDIDATES.map(|(_, launch)| PcapObservers::Tcpdumps(launch));
+        let who: Vec<_> = [PcapObservers::Nobody].into_iter().chain(launches).collect();
+        let taken = ObserverSamples::measure_all(options.rounds, &who, |observers| {
+            measure(&mut floods, &folder, setting, observers)
+        })?;
+        all.extend(result_rows(setting, &taken));
+    }
+    Ok(all)
+}
+
+/// Measures a sample with the given observers.
+fn measure(
+    floods: &mut Floods,
+    folder: &TempDirectory,
+    setting: PcapSetting,
+    observers: PcapObservers,
+) -> Result<ObserverSample, String> {
+    let frames = (WARM_UP_FRAMES, FRAMES_PER_SAMPLE);
+    let PcapObservers::Tcpdumps(launch) = observers else {
+        return ObserverSample::measure(floods, &[], frames);
+    };
+    let pair = std::sync::Arc::clone(&floods.observed.pair);
+    let captures = RunningCaptures::start(
+        &pair.server,
+        &folder.0,
+        launch,
+        (setting.programs, setting.snapshot),
+    )?;
+    let sample = ObserverSample::measure(floods, &captures.process_ids(), frames)?;
+    let lost = captures.stop((WARM_UP_FRAMES + FRAMES_PER_SAMPLE) as u64)?;
+    Ok(ObserverSample {
+        lost: lost as f64 / (FRAMES_PER_SAMPLE * setting.programs) as f64,
+        ..sample
+    })
+}
+
+/// Returns the rows of a setting: the sender's rate, the total cost, the costs in processes and in
+/// the kernel, and losses.
+fn result_rows(setting: PcapSetting, taken: &ObserverSamples<PcapObservers>) -> Vec<Row> {
+    let values = |value: &dyn Fn(&ObserverSample) -> f64| -> Vec<Samples> {
+        let each = CANDIDATES.iter().map(|(name, launch)| Samples {
+            name,
+            values: taken.values(PcapObservers::Tcpdumps(*launch), value),
+        });
+        each.filter(|samples| !samples.values.is_empty()).collect()
+    };
+    let made = |unit, better, samples: &[Samples], goals: &[Goal]| {
+        rows_of_samples(
+            ("pcap", setting.name, f64::NAN),
+            (unit, better),
+            taken.sentinel_ns,
+            samples,
+            goals,
+        )
+    };
+    let goal = |candidate, reference, target| Goal { candidate, reference, goal: "G20", target };
+    let mut all = Vec::new();
+    if setting.rate.is_none() {
+        let mut rates = values(&|sample| 1e6 / sample.sending);
+        // Sending itself varies from one sample to the next, so its own reference counts.
+        let with_daemon = PcapObservers::Tcpdumps(Launch::ExecWithDaemon);
+        let alone = taken.values(with_daemon, |one| 1e6 / one.unobserved);
+        rates.insert(0, Samples { name: NO_OBSERVER_NAME, values: alone });
+        let reached = [goal(DAEMON_NAME, NO_OBSERVER_NAME, 0.9)];
+        all.extend(made("kframes/s", Better::More, &rates, &reached));
+    }
+    let cost = match setting.programs {
+        1 => vec![goal(ALONE_NAME, TCPDUMP, 1.0), goal(DAEMON_NAME, TCPDUMP, 1.0)],
+        _ => vec![goal(DAEMON_NAME, TCPDUMP, 2.5)],
+    };
+    all.extend(made("ns CPU/frame", Better::Less, &values(&ObserverSample::total_cost), &cost));
+    let processes = values(&|sample| sample.processes);
+    all.extend(made("ns in programs/frame", Better::Less, &processes, &[]));
+    // Each observer has its own group of rows, because 0 divided by 0 is not a ratio.
+    for one in values(&ObserverSample::kernel_cost) {
+        all.extend(made("ns kernel/frame", Better::Less, &[one], &[]));
+    }
+    for one in values(&|sample| sample.lost * 100.0) {
+        all.extend(made("% lost", Better::Less, &[one], &[]));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flood::SendTimes;
+
+    #[test]
+    fn goals_compare_rate_and_cost_of_stock_tcpdumps() {
+        let sample = |sending, processes| ObserverSample {
+            sending,
+            unobserved: 2000.0,
+            ..ObserverSample::new(1, SendTimes::default(), processes)
+        };
+        let all = [
+            (PcapObservers::Nobody, sample(2000.0, 0)),
+            (PcapObservers::Tcpdumps(Launch::Stock), sample(5000.0, 3000)),
+            (PcapObservers::Tcpdumps(Launch::Exec), sample(4000.0, 1500)),
+            (PcapObservers::Tcpdumps(Launch::ExecWithDaemon), sample(2500.0, 1000)),
+        ];
+        let all = all.map(|(who, sample)| (who, vec![sample; 3])).to_vec();
+        let taken = ObserverSamples { all, sentinel_ns: 0.0 };
+        let goals = |setting| -> Vec<_> {
+            let rows = result_rows(setting, &taken).into_iter().filter(|row| row.goal.is_some());
+            rows.map(|row| (row.candidate, row.reference, row.ratio, row.target)).collect()
+        };
+        let ten = [
+            (DAEMON_NAME, NO_OBSERVER_NAME, 0.8, Some(0.9)),
+            (DAEMON_NAME, TCPDUMP, 4.0, Some(2.5)),
+        ];
+        assert_eq!(goals(SETTINGS[0]), ten);
+        let one = [
+            (ALONE_NAME, TCPDUMP, 6000.0 / 3500.0, Some(1.0)),
+            (DAEMON_NAME, TCPDUMP, 4.0, Some(1.0)),
+        ];
+        assert_eq!(goals(SETTINGS[2]), one);
+    }
+}

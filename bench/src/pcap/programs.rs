@@ -1,0 +1,182 @@
+//! Stock tcpdumps, started as usual or under `streamline exec`, and their final reports.
+
+use crate::processes::{
+    Children, number_before, read_text, start_on_second_processor, streamline_path,
+};
+use crate::tcpdump::TCPDUMP;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use testkit::net::{Namespace, SERVER_DEVICE, wait_until};
+
+/// A start of tcpdumps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Launch {
+    /// As usual: libpcap captures.
+    Stock,
+    /// Under `streamline exec`: each loads kernel programs of its own.
+    Exec,
+    /// Under `streamline exec` beside a daemon, which loads one program for all.
+    ExecWithDaemon,
+}
+
+/// Running tcpdumps, and their daemon.
+pub(super) struct RunningCaptures {
+    folder: PathBuf,
+    launch: Launch,
+    daemon: Children,
+    tcpdumps: Children,
+    count: usize,
+}
+
+impl RunningCaptures {
+    /// Starts `count` tcpdumps on the second processor, each with this snapshot length, and waits
+    /// until all capture.
+    pub(super) fn start(
+        space: &Namespace,
+        folder: &Path,
+        launch: Launch,
+        (count, snapshot): (usize, Option<u32>),
+    ) -> Result<Self, String> {
+        let (daemon, tcpdumps) = (Children::default(), Children::default());
+        let mut all = Self { folder: folder.to_owned(), launch, daemon, tcpdumps, count };
+        if launch == Launch::ExecWithDaemon {
+            let mut command = all.command(&["daemon", "--socket"], "daemon")?;
+            command.arg(all.state_directory());
+            all.daemon.add(start_on_second_processor(space, &mut command)?);
+            all.wait_for("the daemon answers", |all| all.daemon_answers())?;
+        }
+        for number in 0..count {
+            let mut command = match launch {
+                Launch::Stock => all.with_files(Command::new(TCPDUMP), &number.to_string()),
+                _ => all.command(&["exec", TCPDUMP], &number.to_string()),
+            }?;
+            command.args(["-n", "-Z", "root", "-i", SERVER_DEVICE, "-w", "/dev/null"]);
+            command.args(snapshot.map(|bytes| format!("-s{bytes}")));
+            all.tcpdumps.add(start_on_second_processor(space, &mut command)?);
+        }
+        for number in 0..count {
+            let file = all.error_file(&number.to_string());
+            all.wait_for("tcpdump listens", |_| read_text(&file).contains("listening on"))?;
+        }
+        Ok(all)
+    }
+
+    /// Returns the process ids, the daemon's included.
+    pub(super) fn process_ids(&self) -> Vec<u32> {
+        [self.daemon.process_ids(), self.tcpdumps.process_ids()].concat()
+    }
+
+    /// Stops all programs; returns the number of frames that they lost. Fails unless each has
+    /// captured or dropped `sent` frames. Those under `exec` must have read all from a ring.
+    pub(super) fn stop(mut self, sent: u64) -> Result<u64, String> {
+        std::mem::take(&mut self.tcpdumps).interrupt_and_wait(TCPDUMP)?;
+        std::mem::take(&mut self.daemon).interrupt_and_wait("the daemon")?;
+        let mut lost = 0;
+        for number in 0..self.count {
+            let text = read_text(&self.folder.join(format!("{number}.err")));
+            let capture = parse_report(&text);
+            let is_whole = capture.received == sent && capture.dropped <= sent;
+            let is_ours = capture.from_ring.is_some_and(|frames| frames == capture.captured);
+            if !is_whole || (self.launch != Launch::Stock && !is_ours) {
+                return Err(format!("{capture:?} of {sent} frames: {text}"));
+            }
+            lost += capture.dropped;
+        }
+        Ok(lost)
+    }
+
+    /// Returns the command that starts our program with these words.
+    fn command(&self, words: &[&str], name: &str) -> Result<Command, String> {
+        let program = streamline_path().ok_or("there is nothing to measure")?;
+        let mut command = self.with_files(Command::new(program), name)?;
+        command.args(words).env("STREAMLINE_PCAP", "report");
+        command.env("STREAMLINE_DAEMON", self.state_directory()).env("HOME", &self.folder);
+        Ok(command)
+    }
+
+    /// Directs the messages of a command to a file with this name.
+    fn with_files(&self, mut command: Command, name: &str) -> Result<Command, String> {
+        let errors = File::create(self.error_file(name)).map_err(|why| why.to_string())?;
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors);
+        Ok(command)
+    }
+
+    /// Waits until a condition holds. Fails if a process exits first.
+    fn wait_for(&mut self, what: &str, met: impl Fn(&Self) -> bool) -> Result<(), String> {
+        let mut ended = None;
+        wait_until(what, || {
+            let daemon = self.daemon.first_exited().map(|_| "daemon".to_owned());
+            ended = daemon.or_else(|| self.tcpdumps.first_exited().map(|one| one.to_string()));
+            ended.is_some() || met(self)
+        });
+        match ended {
+            Some(name) => Err(format!("{name}: {}", read_text(&self.error_file(&name)))),
+            None => Ok(()),
+        }
+    }
+
+    fn daemon_answers(&self) -> bool {
+        let command = self.command(&["ps"], "ps");
+        command.is_ok_and(|mut command| command.status().is_ok_and(|status| status.success()))
+    }
+
+    fn error_file(&self, name: &str) -> PathBuf {
+        self.folder.join(format!("{name}.err"))
+    }
+
+    fn state_directory(&self) -> PathBuf {
+        self.folder.join("daemon")
+    }
+}
+
+impl Drop for RunningCaptures {
+    fn drop(&mut self) {
+        // A report of this run must not be taken for one of the next.
+        for number in 0..self.count {
+            let _ = fs::remove_file(self.error_file(&number.to_string()));
+        }
+    }
+}
+
+/// The final report of a tcpdump, in frames. A missing count is `u64::MAX`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct CaptureReport {
+    captured: u64,
+    received: u64,
+    dropped: u64,
+    /// Frames that came from a ring; `None` if libpcap has captured.
+    from_ring: Option<u64>,
+}
+
+fn parse_report(text: &str) -> CaptureReport {
+    let ring = " packets came from the ring";
+    let of_ring = text.contains(ring).then(|| {
+        // "3 of 4 packets came from the ring": the first number.
+        let words = format!(" of {}{ring}", number_before(text, ring));
+        number_before(text, &words)
+    });
+    CaptureReport {
+        captured: number_before(text, " packets captured"),
+        received: number_before(text, " packets received by filter"),
+        dropped: number_before(text, " packets dropped by kernel"),
+        from_ring: of_ring,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn report_has_captured_and_dropped_frames_and_share_of_ring() {
+        let text = "listening on server0\n12 packets captured\n19 packets received by filter\n\
+                    7 packets dropped by kernel\n";
+        let stock = CaptureReport { captured: 12, received: 19, dropped: 7, from_ring: None };
+        assert_eq!(parse_report(text), stock);
+        let line = "streamline: server0: 12 of 12 packets came from the ring; 7 lost, 0 unread\n";
+        let ours = CaptureReport { from_ring: Some(12), ..stock };
+        assert_eq!(parse_report(&format!("{text}{line}")), ours);
+        assert_eq!(parse_report("it broke").received, u64::MAX);
+    }
+}

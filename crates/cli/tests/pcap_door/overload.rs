@@ -1,0 +1,84 @@
+//! Tests of readers that are too slow: tcpdump's count of dropped packets accounts for all that it
+//! has not captured.
+
+use super::*;
+
+/// Number of datagrams that do not fit into the rings.
+const SENT: u64 = 2000;
+/// Number of datagrams at which the kernel program takes the reader for gone and stops copying: 16
+/// rings of 256 KB.
+const SENT_MANY: u64 = 8000;
+
+/// Sends a signal to the program of an observer.
+fn signal(observer: &Observer, name: &str) {
+    let number = observer.process.0.id().to_string();
+    assert!(Command::new("kill").args([name, &number]).status().unwrap().success());
+}
+
+/// Waits until the program is in a state, a letter as in proc(5).
+fn wait_for_state(observer: &Observer, states: &str) {
+    let path = format!("/proc/{}/stat", observer.process.0.id());
+    wait_until(&format!("the program is in a state of {states}"), || {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let state = text.rsplit(')').next().and_then(|rest| rest.trim().chars().next());
+        state.is_some_and(|state| states.contains(state))
+    });
+}
+
+/// Returns the last numbers that tcpdump has printed: captured, received and dropped.
+fn counts(text: &str) -> Option<[u64; 3]> {
+    let number = |words: &str| {
+        let before = text.rsplit_once(words)?.0;
+        before.rsplit(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
+    };
+    Some([
+        number(" packets captured")?,
+        number(" packets received by filter")?,
+        number(" packets dropped by kernel")?,
+    ])
+}
+
+/// Stops a tcpdump while packets pass, lets it continue, and waits until it has counted all.
+/// Returns its final numbers and messages.
+fn overload((pair, folder): (&Pair, &Folder), is_ours: bool, sent: u64) -> ([u64; 3], String) {
+    let words = "tcpdump -n -U -Z root -B 512 -w /dev/null -i server0";
+    assert!(words.contains(SERVER_DEVICE));
+    let words: Vec<&str> = words.split_whitespace().chain(["udp port 5300"]).collect();
+    let observer = Observer::start((pair, folder), is_ours, (&words, LISTENING));
+    signal(&observer, "-STOP");
+    wait_for_state(&observer, "T");
+    send(pair, PORT, (0..sent).map(|_| 1300));
+    // These do not match.
+    send(pair, PORT + 1, [1300; 100]);
+    signal(&observer, "-CONT");
+    wait_for_state(&observer, "SR");
+    wait_until("all packets are captured or dropped", || {
+        // It prints its numbers at this signal.
+        signal(&observer, "-USR1");
+        counts(&observer.errors()).is_some_and(|[captured, _, dropped]| captured + dropped == sent)
+    });
+    let errors = observer.interrupt();
+    (counts(&errors).unwrap_or_else(|| panic!("{errors}")), errors)
+}
+
+#[test]
+fn c5_stopped_tcpdump_has_captured_or_dropped_all_packets() {
+    let Some((pair, folder)) = prepare("tcpdump") else { return };
+    for (is_ours, sent) in [(false, SENT), (true, SENT), (false, SENT_MANY), (true, SENT_MANY)] {
+        let ([captured, received, dropped], errors) = overload((&pair, &folder), is_ours, sent);
+        eprintln!("from the ring {is_ours}: {captured} captured, {dropped} dropped of {sent}");
+        assert!(dropped > 0 && (captured > 0 || sent == SENT_MANY), "{errors}");
+        assert_eq!((captured + dropped, received), (sent, sent), "{errors}");
+        let from_ring = format!("{captured} of {captured} packets came from the ring");
+        assert_eq!(errors.contains(&from_ring), is_ours, "{errors}");
+    }
+}
+
+#[test]
+fn tcpdump_stopped_beside_a_daemon_counts_all_dropped_packets() {
+    let Some((pair, folder)) = prepare("tcpdump") else { return };
+    let _daemon = start_daemon(&pair, &folder);
+    let ([captured, received, dropped], errors) = overload((&pair, &folder), true, SENT);
+    assert!(captured > 0 && dropped > 0, "{errors}");
+    assert_eq!((captured + dropped, received), (SENT, SENT), "{errors}");
+}

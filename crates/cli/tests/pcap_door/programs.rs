@@ -1,0 +1,148 @@
+//! Tests of programs other than tcpdump: each does its work twice, with libpcap and from the rings,
+//! and prints the share of packets that came from a ring.
+
+use super::*;
+use std::collections::BTreeSet;
+use std::net::TcpListener;
+use testkit::net::{CLIENT, CLIENT_DEVICE};
+
+/// The least share of packets from a ring, in percent.
+const SHARE_MIN: u64 = 95;
+
+/// Asserts that nearly all packets came from a ring, by the lines that `STREAMLINE_PCAP=report`
+/// prints. Prints the share.
+fn assert_from_ring(program: &str, errors: &str) {
+    let words = " packets came from the ring";
+    let (mut given, mut all) = (0, 0);
+    for line in errors.lines().filter(|line| line.contains(words)) {
+        let of = number_before(line, words);
+        given += number_before(line, &format!(" of {of}{words}"));
+        all += of;
+    }
+    eprintln!("{program}: {given} of {all} packets came from a ring");
+    assert!(all > 0 && given * 100 >= all * SHARE_MIN, "{program}: {given} of {all}: {errors}");
+}
+
+#[test]
+fn c5_tshark_reads_the_ring_through_dumpcap() {
+    let Some((pair, folder)) = prepare("tshark") else { return };
+    let _daemon = start_daemon(&pair, &folder);
+    let words = "tshark -n -c 40 -i server0 -T fields -e frame.number -e frame.len -e eth.src \
+                 -e ip.id -e udp.srcport -e udp.payload -f";
+    assert!(words.contains(SERVER_DEVICE));
+    let words: Vec<&str> = words.split_whitespace().chain(["udp port 5300"]).collect();
+    // dumpcap has begun to write its file.
+    let start = |is_ours| Observer::start((&pair, &folder), is_ours, (&words, "Capture started"));
+    let (real, ours) = (start(false), start(true));
+    send(&pair, PORT + 1, [64; 10]);
+    send(&pair, PORT, (0..40).map(|number| 10 + number * 30));
+    real.finish();
+    let errors = ours.finish();
+    assert_eq!(folder.read("ours.out"), folder.read("real.out"), "{errors}");
+    assert_eq!(folder.read("ours.out").lines().count(), 40, "{errors}");
+    assert_from_ring("tshark", &errors);
+}
+
+#[test]
+fn tshark_without_a_daemon_captures_by_libpcap_with_a_note() {
+    let Some((pair, folder)) = prepare("tshark") else { return };
+    let words = ["tshark", "-n", "-c", "5", "-i", SERVER_DEVICE, "-f", "udp port 5300"];
+    let observer = Observer::start((&pair, &folder), true, (&words, "Capture started"));
+    send(&pair, PORT, [64; 5]);
+    let errors = observer.finish();
+    assert_eq!(folder.read("ours.out").lines().count(), 5, "{errors}");
+    // dumpcap gives up the right to load programs, and its own standard error is a protocol.
+    let note = format!("streamline: {SERVER_DEVICE}: read by libpcap, not from a shared ring: ");
+    assert!(errors.contains(&note), "{errors}");
+}
+
+#[test]
+fn c5_ngrep_prints_the_same_packets_from_the_ring() {
+    let Some((pair, folder)) = prepare("ngrep") else { return };
+    let words = ["ngrep", "-l", "-x", "-n", "30", "-d", SERVER_DEVICE, "ZZ", "udp port 5300"];
+    let start = |is_ours: bool| {
+        let observer = Observer::start((&pair, &folder), is_ours, (&words, ""));
+        let name = if is_ours { "ours.out" } else { "real.out" };
+        // It prints the expression when the filter is set.
+        wait_until("ngrep captures", || folder.read(name).contains("match"));
+        observer
+    };
+    let (real, ours) = (start(false), start(true));
+    send(&pair, PORT + 1, [100; 10]);
+    send(&pair, PORT, (0..30).map(|number| 20 + number * 10));
+    real.finish();
+    let errors = ours.finish();
+    assert_eq!(folder.read("ours.out"), folder.read("real.out"), "{errors}");
+    assert!(folder.read("ours.out").contains("30 matched"), "{}", folder.read("ours.out"));
+    assert_from_ring("ngrep", &errors);
+}
+
+/// Returns the answers that nmap has received, by its packet trace: the port and the TCP flags.
+fn answers(trace: &str) -> BTreeSet<(String, String)> {
+    let answer = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [_, _, "TCP", from, ">", _, flags, ..] = words[..] else { return None };
+        Some((from.to_owned(), flags.to_owned()))
+    };
+    trace.lines().filter(|line| line.starts_with("RCVD")).filter_map(answer).collect()
+}
+
+#[test]
+fn c5_nmap_finds_the_same_ports_from_the_ring() {
+    let Some((pair, folder)) = prepare("nmap") else { return };
+    let _listener = pair.client.run_inside(|| TcpListener::bind((CLIENT, 8085)).unwrap());
+    let target = CLIENT.to_string();
+    let words = ["nmap", "-n", "-sS", "--packet-trace", "-p", "8080-8090", target.as_str()];
+    Observer::start((&pair, &folder), false, (&words, "")).finish();
+    let errors = Observer::start((&pair, &folder), true, (&words, "")).finish();
+    let [real, ours] = ["real.out", "ours.out"].map(|name| folder.read(name));
+    let ports = |text: &str| -> Vec<String> {
+        text.lines().filter(|line| line.contains("/tcp ")).map(str::to_owned).collect()
+    };
+    assert_eq!(ports(&ours), ports(&real), "{ours}{errors}");
+    assert!(ports(&ours).iter().any(|port| port.starts_with("8085/tcp open")), "{ours}");
+    assert_eq!(answers(&ours), answers(&real), "{ours}{errors}");
+    assert_eq!(answers(&ours).len(), 11, "{ours}");
+    assert_from_ring("nmap", &errors);
+}
+
+#[test]
+fn c5_arpwatch_reports_the_same_stations_from_the_ring() {
+    let Some((pair, folder)) = prepare("arpwatch") else { return };
+    let files = ["real.dat", "ours.dat"].map(|name| folder.path().join(name));
+    let start = |is_ours: bool| {
+        let file = &files[usize::from(is_ours)];
+        File::create(file).unwrap();
+        let path = file.display().to_string();
+        let words = ["arpwatch", "-d", "-i", SERVER_DEVICE, "-f", &path];
+        Observer::start((&pair, &folder), is_ours, (&words, ""))
+    };
+    let (real, ours) = (start(false), start(true));
+    let stations = |name: &str| -> BTreeSet<String> {
+        let text = folder.read(name);
+        let lines = text.lines().map(str::trim);
+        let wanted = ["Subject: new station", "ip address:", "ethernet address:"];
+        lines
+            .filter(|line| wanted.iter().any(|word| line.starts_with(word)))
+            .map(str::to_owned)
+            .collect()
+    };
+    // It prints nothing when it begins, so hosts ask for addresses until both are seen by each.
+    wait_until("both report two stations", || {
+        pair.client.run_ip(&format!("neigh flush dev {CLIENT_DEVICE}"));
+        send(&pair, PORT, [10]);
+        ["real.out", "ours.out"].iter().all(|name| stations(name).len() >= 6)
+    });
+    assert_eq!(stations("ours.out"), stations("real.out"));
+    real.interrupt();
+    let errors = ours.interrupt();
+    assert_from_ring("arpwatch", &errors);
+    let saved = files.map(|file| -> BTreeSet<String> {
+        let text = std::fs::read_to_string(file).unwrap();
+        // The third word is the time.
+        let first_words = |line: &str| line.split_whitespace().take(2).collect::<String>();
+        text.lines().map(first_words).collect()
+    });
+    assert_eq!(saved[0], saved[1]);
+    assert_eq!(saved[1].len(), 2);
+}

@@ -1,0 +1,52 @@
+//! Messages of preloaded libraries to the user.
+//!
+//! The standard error of a program may not be the user's: tshark reads that of dumpcap as a
+//! protocol. So `streamline exec` passes its own in a descriptor of its own, which the programs of
+//! the command inherit.
+
+use super::{borrow, inode, write_all};
+use std::io::Write as _;
+use std::os::fd::BorrowedFd;
+
+/// Name of the environment variable that contains the descriptor and its inode: `900:17`.
+pub const VARIABLE: &str = "STREAMLINE_MESSAGES";
+
+/// Writes a line to the descriptor for messages, or to standard error if the variable is not set. A
+/// variable without its descriptor names another file, or none; then nothing is written. Blocks
+/// like standard error.
+pub fn print_message(text: &str) {
+    let line = format!("streamline: {text}\n");
+    match std::env::var(VARIABLE) {
+        Ok(value) => {
+            if let Some(messages) = find_descriptor(&value) {
+                write_all(messages, line.as_bytes());
+            }
+        }
+        // A failure cannot be reported anywhere.
+        Err(_) => drop(std::io::stderr().write_all(line.as_bytes())),
+    }
+}
+
+/// Returns the descriptor if it is open and still the same file.
+fn find_descriptor(value: &str) -> Option<BorrowedFd<'static>> {
+    let (number, known) = value.split_once(':')?;
+    let (number, known) = (number.parse().ok()?, known.parse().ok()?);
+    if inode(number) == Some(known) { borrow(number) } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::os::fd::AsRawFd as _;
+    use std::os::unix::fs::MetadataExt as _;
+
+    #[test]
+    fn descriptor_is_used_only_while_it_is_the_same_file() {
+        let file = File::open("/dev/null").unwrap();
+        let (number, known) = (file.as_raw_fd(), file.metadata().unwrap().ino());
+        assert!(find_descriptor(&format!("{number}:{known}")).is_some());
+        assert!(find_descriptor(&format!("{number}:{}", known + 1)).is_none());
+        assert!(find_descriptor("-1:5").is_none() && find_descriptor("900").is_none());
+    }
+}
