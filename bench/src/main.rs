@@ -22,6 +22,7 @@ mod moderation;
 mod mpipe;
 mod observed;
 mod options;
+mod page;
 mod parallel;
 mod pcap;
 mod peek;
@@ -215,6 +216,11 @@ const BENCHES: &[Bench] = &[
         name: "rings",
         summary: "the self-sizing ring of a request against fixed rings [SL §5.4]",
         run: rings::run_bench,
+    },
+    Bench {
+        name: "page",
+        summary: "the live page: processor time of daemon, paths and page, with and without viewer",
+        run: |options| page::run_bench(options.rounds),
     },
     Bench {
         name: "live",

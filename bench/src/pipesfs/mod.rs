@@ -6,7 +6,7 @@
 //! and the reader on processor 0.
 
 mod idle;
-mod programs;
+pub(crate) mod programs;
 mod requests;
 mod streams;
 

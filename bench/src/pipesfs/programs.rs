@@ -1,4 +1,4 @@
-//! The programs of the bench: a daemon, paths, and servers of mounts.
+//! The programs of benches: a daemon, paths, and servers of mounts.
 
 use crate::processes::{read_text, streamline_path};
 use crate::temp_directory::TempDirectory;
@@ -9,7 +9,7 @@ use streamline::paths::Client;
 use testkit::net::wait_until;
 
 /// A directory with a daemon and the programs that were started with it. Dropping it stops them.
-pub(super) struct Programs {
+pub(crate) struct Programs {
     folder: TempDirectory,
     program: PathBuf,
     children: Vec<Child>,
@@ -18,7 +18,7 @@ pub(super) struct Programs {
 
 impl Programs {
     /// Starts a daemon.
-    pub(super) fn start() -> Result<Self, String> {
+    pub(crate) fn start() -> Result<Self, String> {
         let program = streamline_path().ok_or("there is nothing to measure")?;
         let folder = TempDirectory::new("pipesfs").map_err(|why| why.to_string())?;
         let mut all = Self { folder, program, children: Vec::new(), mounts: Vec::new() };
@@ -31,7 +31,7 @@ impl Programs {
     }
 
     /// Starts a path under a name. Returns its number among the programs.
-    pub(super) fn add_path(&mut self, name: &str, request: &str) -> Result<usize, String> {
+    pub(crate) fn add_path(&mut self, name: &str, request: &str) -> Result<usize, String> {
         let mut command = self.command(name);
         command.args(["run", "-q", "--as", name, request]).stdin(Stdio::piped());
         self.add(&mut command)?;
@@ -41,7 +41,7 @@ impl Programs {
     }
 
     /// Mounts the file system, with its server on this processor or on any; returns the directory.
-    pub(super) fn mount(
+    pub(crate) fn mount(
         &mut self,
         name: &str,
         processor: Option<usize>,
@@ -62,13 +62,13 @@ impl Programs {
     }
 
     /// Returns a connection to the daemon.
-    pub(super) fn client(&self) -> Result<Client, String> {
+    pub(crate) fn client(&self) -> Result<Client, String> {
         Client::find(Some(&self.daemon_directory())).map_err(|why| why.to_string())
     }
 
     /// Returns the command that starts our program and directs its messages to a file with this
     /// name.
-    pub(super) fn command(&self, name: &str) -> Command {
+    pub(crate) fn command(&self, name: &str) -> Command {
         let mut command = Command::new(&self.program);
         self.set_environment(&mut command);
         if let Ok(messages) = File::create(self.folder.0.join(format!("{name}.err"))) {
@@ -78,12 +78,12 @@ impl Programs {
     }
 
     /// Returns the messages of a program that was started under this name.
-    pub(super) fn messages(&self, name: &str) -> String {
+    pub(crate) fn messages(&self, name: &str) -> String {
         read_text(&self.folder.0.join(format!("{name}.err")))
     }
 
     /// Returns the program with this number, which it got when it was added.
-    pub(super) fn child(&mut self, number: usize) -> &mut Child {
+    pub(crate) fn child(&mut self, number: usize) -> &mut Child {
         &mut self.children[number]
     }
 
@@ -92,12 +92,18 @@ impl Programs {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     }
 
+    /// Returns the process ids of the daemon and of everything that was started, in this order.
+    pub(crate) fn process_ids(&self) -> Vec<u32> {
+        self.children.iter().map(Child::id).collect()
+    }
+
     fn add(&mut self, command: &mut Command) -> Result<(), String> {
         self.children.push(command.spawn().map_err(|why| why.to_string())?);
         Ok(())
     }
 
-    fn daemon_directory(&self) -> PathBuf {
+    /// Returns the directory of the daemon.
+    pub(crate) fn daemon_directory(&self) -> PathBuf {
         self.folder.0.join("daemon")
     }
 }

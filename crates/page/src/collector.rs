@@ -1,19 +1,23 @@
 //! The thread that follows the paths of this user while there is a viewer.
 //!
-//! The daemon reports paths that start and end; the process of each path sends its counters twice a
-//! second over a connection that stays open. So the daemon has nothing to do while paths run.
+//! The daemon reports paths that start and end; the process of each path sends its totals twice a
+//! second over a connection that stays open. So the daemon has nothing to do while paths run. A
+//! path that a viewer has selected sends all its counters instead; the others send them every 5 s,
+//! for the history of their edges.
 
 use crate::live::{EndedPath, Figures, Live, PathFigures, PathState};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use streamline::paths::rates::{self, Rate};
-use streamline::paths::{Client, ClientError, Counters, Path, PathClient, PathUpdate};
+use streamline::paths::{Client, ClientError, Path, PathClient, PathUpdate, Totals};
 
 /// Interval between two samples.
 pub const INTERVAL: Duration = Duration::from_millis(500);
-/// Time without counters after which a path is silent.
+/// Interval between two samples of the edges of a path that is not selected.
+const EDGE_INTERVAL: Duration = Duration::from_secs(5);
+/// Time without totals after which a path is silent.
 const SILENCE: Duration = Duration::from_secs(3);
 /// Time until the next attempt to reach a daemon or a path.
 const RETRY: Duration = Duration::from_secs(1);
@@ -45,6 +49,8 @@ struct Collector {
     /// The connection over which paths are reached.
     client: Client,
     followed: BTreeMap<u32, FollowedPath>,
+    /// Paths that a viewer has selected.
+    selected: BTreeSet<u32>,
     figures: Figures,
 }
 
@@ -53,6 +59,8 @@ struct FollowedPath {
     /// The connection, or the time of the next attempt.
     to: Result<PathClient, Instant>,
     last: Instant,
+    /// True if the path sends all its counters.
+    sends_counters: bool,
 }
 
 impl Collector {
@@ -61,7 +69,8 @@ impl Collector {
         let daemon = Some(client.describe_daemon()?);
         events.watch_paths()?;
         let figures = Figures { daemon, ..Figures::default() };
-        Ok(Self { events, client, followed: BTreeMap::new(), figures })
+        let (followed, selected) = Default::default();
+        Ok(Self { events, client, followed, selected, figures })
     }
 
     /// Follows the paths until there is no viewer, or the daemon ends.
@@ -77,7 +86,9 @@ impl Collector {
             if !live.keeps_collecting() {
                 return Ok(());
             }
+            self.selected = live.selected();
             self.follow_waiting(now);
+            self.change_subscriptions(now);
             self.mark_silent(now);
             self.figures.time_ms = now_ms();
             live.publish(self.figures.clone());
@@ -115,7 +126,7 @@ impl Collector {
         }
         let now = Instant::now();
         if path.yours && self.followed.len() < PATHS_MAX {
-            let new = FollowedPath { to: Err(now), last: now };
+            let new = FollowedPath { to: Err(now), last: now, sends_counters: false };
             self.followed.entry(number).or_insert(new);
             self.follow(number, now);
         }
@@ -124,7 +135,8 @@ impl Collector {
             Some(known) => known.path = path,
             None => {
                 let rate = Rate::default();
-                let new = PathFigures { path, state, counters: None, rate, lost_rate: 0.0 };
+                let (totals, counters) = (None, None);
+                let new = PathFigures { path, state, totals, counters, rate, lost_rate: 0.0 };
                 self.figures.paths.insert(number, new);
             }
         }
@@ -149,7 +161,8 @@ impl Collector {
         let Some(path) = self.followed.get_mut(&number) else { return };
         if path.to.as_ref().err().is_some_and(|due| *due <= now) {
             let to = self.client.connect_within(&number.to_string(), CONNECT_LIMIT);
-            let subscribed = to.and_then(|to| to.subscribe(INTERVAL).map(|()| to));
+            path.sends_counters = self.selected.contains(&number);
+            let subscribed = to.and_then(|to| subscribe(&to, path.sends_counters).map(|()| to));
             path.to = subscribed.map_err(|_| now + RETRY);
         }
     }
@@ -158,6 +171,20 @@ impl Collector {
         let waiting = self.followed.iter().filter(|(_, path)| path.to.is_err());
         for number in waiting.map(|(number, _)| *number).collect::<Vec<_>>() {
             self.follow(number, now);
+        }
+    }
+
+    /// Subscribes to all counters of the paths that have been selected, and to the totals of those
+    /// that no longer are.
+    fn change_subscriptions(&mut self, now: Instant) {
+        for (number, path) in &mut self.followed {
+            let selected = self.selected.contains(number);
+            if let Ok(to) = &path.to
+                && selected != std::mem::replace(&mut path.sends_counters, selected)
+                && subscribe(to, selected).is_err()
+            {
+                path.to = Err(now + RETRY);
+            }
         }
     }
 
@@ -183,29 +210,38 @@ impl Collector {
                     self.note_end(EndedPath { path, ended: Some(ended), time_ms: now_ms() });
                 }
             }
-            Ok(PathUpdate { counters: Some(counters), .. }) => {
-                path.last = now;
-                if let Some(known) = self.figures.paths.get_mut(&number) {
-                    take_counters(known, counters);
+            Ok(update) => {
+                let known = self.figures.paths.get_mut(&number);
+                if let (Some(known), Some(totals)) = (known, rates::update_totals(&update)) {
+                    path.last = now;
+                    take_totals(known, totals);
+                    if let Some(counters) = update.counters {
+                        known.counters = Some(Arc::new(counters));
+                    }
                 }
             }
-            Ok(_) => {}
             // A path that has ended is reported by the daemon.
             Err(_) => path.to = Err(now + RETRY),
         }
     }
 }
 
-/// Computes the rates since the last counters.
-fn take_counters(known: &mut PathFigures, counters: Counters) {
+/// Subscribes to all counters of a path, or to its totals.
+fn subscribe(to: &PathClient, counters: bool) -> Result<(), ClientError> {
+    if counters {
+        to.subscribe(INTERVAL)
+    } else {
+        to.subscribe_to_totals(INTERVAL, Some(EDGE_INTERVAL))
+    }
+}
+
+/// Computes the rates since the last totals.
+fn take_totals(known: &mut PathFigures, now: Totals) {
     known.state = PathState::Running;
-    let before = known.counters.replace(Arc::new(counters));
-    if let (Some(before), Some(now)) = (before, &known.counters) {
+    if let Some(before) = known.totals.replace(now) {
         let ns = now.elapsed_ns.saturating_sub(before.elapsed_ns);
-        known.rate =
-            rates::compute_rate(rates::source_output(&before), rates::source_output(now), ns);
-        let lost = rates::lost_blocks(now).saturating_sub(rates::lost_blocks(&before));
-        known.lost_rate = if ns > 0 { lost as f64 * 1e9 / ns as f64 } else { 0.0 };
+        known.rate = rates::compute_rate(before.given, now.given, ns);
+        known.lost_rate = rates::lost_rate(before.lost, now.lost, ns);
     }
 }
 

@@ -1,13 +1,14 @@
 //! The figures of a path during the last hour, as far as somebody looked.
 //!
-//! The last two minutes are kept at the rate of the samples, the hour before in steps of 5 s. A
-//! path with 30 edges needs at most 0.4 MB.
+//! The last two minutes are kept at the rate of the samples, the hour before in steps of 5 s. Edges
+//! of a path that is not selected have samples every 5 s. A path with 30 edges needs at most
+//! 0.4 MB.
 
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use streamline::paths::Counters;
-use streamline::paths::rates::{self, Rate};
+use streamline::paths::rates;
+use streamline::paths::{Amount, Counters, Totals};
 
 /// Number of samples at full resolution: two minutes at two samples a second.
 const RECENT_MAX: usize = 240;
@@ -19,20 +20,36 @@ const STEP_MS: u64 = 5000;
 /// interval.
 const GAP_MS: u64 = 15_000;
 
-/// Rates of a path at one time: of its sources, and of each edge.
+/// Rates at one time: of the sources of a path, or of each of its edges.
 #[derive(Debug)]
 struct Sample {
     time_ms: u64,
     values: Box<[[f32; 3]]>,
 }
 
+/// Blocks, and lost blocks, since the start of the path: of its sources, or of each edge.
+#[derive(Debug)]
+struct Sums {
+    elapsed_ns: u64,
+    values: Box<[(Amount, u64)]>,
+}
+
+/// Samples of the last two minutes and of the hour before.
+#[derive(Debug, Default)]
+struct Series {
+    recent: VecDeque<Sample>,
+    hour: VecDeque<Sample>,
+    last: Option<(u64, Arc<Sums>)>,
+    last_step: Option<(u64, Arc<Sums>)>,
+}
+
 /// The history of one path.
 #[derive(Debug, Default)]
 pub struct History {
-    recent: VecDeque<Sample>,
-    hour: VecDeque<Sample>,
-    last: Option<(u64, Arc<Counters>)>,
-    last_step: Option<(u64, Arc<Counters>)>,
+    sources: Series,
+    edges: Series,
+    /// Counters of the last sample of the edges.
+    counters: Option<Arc<Counters>>,
 }
 
 /// Columns for a plot. Times are in ms since 1970; a rate is missing after an interval in which
@@ -50,39 +67,56 @@ pub struct Columns {
 }
 
 impl History {
-    /// Adds the counters at a time.
-    pub fn push(&mut self, time_ms: u64, counters: &Arc<Counters>) {
-        let edges = |known: &Option<(u64, Arc<Counters>)>| {
-            known.as_ref().is_some_and(|(_, before)| !has_same_edges(before, counters))
-        };
-        let is_old = |(_, before): &(u64, Arc<Counters>)| before.elapsed_ns == counters.elapsed_ns;
-        if self.last.as_ref().is_some_and(is_old) {
-            // The path has not sent counters since the last sample.
-            return;
-        }
-        if edges(&self.last) {
+    /// Adds the totals at a time.
+    pub fn push_totals(&mut self, time_ms: u64, totals: &Totals) {
+        let values = Box::new([(totals.given, totals.lost)]);
+        self.sources.push(time_ms, Sums { elapsed_ns: totals.elapsed_ns, values });
+    }
+
+    /// Adds the counters of the edges at a time.
+    pub fn push_edges(&mut self, time_ms: u64, counters: &Arc<Counters>) {
+        let before = self.counters.replace(Arc::clone(counters));
+        if before.is_some_and(|before| !has_same_edges(&before, counters)) {
             // The request was changed: the numbers of its edges now mean other edges.
-            *self = Self::default();
+            self.edges = Series::default();
         }
-        add(&mut self.recent, RECENT_MAX, &mut self.last, (time_ms, counters));
-        let due = self.last_step.as_ref().is_none_or(|(then, _)| time_ms >= then + STEP_MS);
-        if due {
-            add(&mut self.hour, HOUR_MAX, &mut self.last_step, (time_ms, counters));
-        }
+        let values = counters.edges.iter().map(|edge| (edge.put, rates::lost_in(&edge.lost)));
+        let values = values.collect();
+        self.edges.push(time_ms, Sums { elapsed_ns: counters.elapsed_ns, values });
     }
 
     /// Returns the rates of an edge of the counters, or of the sources if `edge` is `None`.
     #[must_use]
     pub fn columns(&self, edge: Option<usize>) -> Columns {
+        match edge {
+            None => self.sources.columns(0),
+            Some(edge) => self.edges.columns(edge),
+        }
+    }
+}
+
+impl Series {
+    /// Adds sums at a time, unless the path has sent none since the last sample.
+    fn push(&mut self, time_ms: u64, sums: Sums) {
+        let last = self.last.as_ref();
+        if last.is_some_and(|(_, last)| last.elapsed_ns == sums.elapsed_ns) {
+            return;
+        }
+        let sums = Arc::new(sums);
+        add(&mut self.recent, RECENT_MAX, &mut self.last, (time_ms, &sums));
+        let due = self.last_step.as_ref().is_none_or(|(then, _)| time_ms >= then + STEP_MS);
+        if due {
+            add(&mut self.hour, HOUR_MAX, &mut self.last_step, (time_ms, &sums));
+        }
+    }
+
+    fn columns(&self, index: usize) -> Columns {
         let begin = self.recent.front().map_or(u64::MAX, |sample| sample.time_ms);
         let hour = self.hour.iter().filter(|sample| sample.time_ms < begin);
         let mut columns = Columns::default();
         let mut last = None;
         for sample in hour.chain(&self.recent) {
-            let Some([blocks, bytes, lost]) = sample.values.get(edge.map_or(0, |edge| edge + 1))
-            else {
-                continue;
-            };
+            let Some([blocks, bytes, lost]) = sample.values.get(index) else { continue };
             if last.is_some_and(|last| sample.time_ms > last + GAP_MS) {
                 columns.push(sample.time_ms - 1, [None; 3]);
             }
@@ -106,14 +140,14 @@ impl Columns {
 fn add(
     samples: &mut VecDeque<Sample>,
     most: usize,
-    last: &mut Option<(u64, Arc<Counters>)>,
-    (time_ms, counters): (u64, &Arc<Counters>),
+    last: &mut Option<(u64, Arc<Sums>)>,
+    (time_ms, sums): (u64, &Arc<Sums>),
 ) {
-    if let Some((then, before)) = last.replace((time_ms, Arc::clone(counters)))
+    if let Some((then, before)) = last.replace((time_ms, Arc::clone(sums)))
         && time_ms > then
         && time_ms - then <= GAP_MS
     {
-        let values = rates_of(&before, counters);
+        let values = rates_between(&before, sums);
         if samples.len() == most {
             samples.pop_front();
         }
@@ -121,19 +155,14 @@ fn add(
     }
 }
 
-fn rates_of(before: &Counters, now: &Counters) -> Box<[[f32; 3]]> {
+fn rates_between(before: &Sums, now: &Sums) -> Box<[[f32; 3]]> {
     let ns = now.elapsed_ns.saturating_sub(before.elapsed_ns);
-    let values = |rate: Rate, lost: u64| {
-        let lost = if ns == 0 { 0.0 } else { lost as f64 * 1e9 / ns as f64 };
-        [rate.blocks as f32, rate.bytes as f32, lost as f32]
-    };
-    let given = rates::compute_rate(rates::source_output(before), rates::source_output(now), ns);
-    let lost = rates::lost_blocks(now).saturating_sub(rates::lost_blocks(before));
-    let edges = before.edges.iter().zip(&now.edges).map(|(before, now)| {
-        let lost = rates::lost_in(&now.lost).saturating_sub(rates::lost_in(&before.lost));
-        values(rates::compute_rate(before.put, now.put, ns), lost)
+    let pairs = before.values.iter().zip(&now.values);
+    let values = pairs.map(|((before, lost_before), (now, lost))| {
+        let rate = rates::compute_rate(*before, *now, ns);
+        [rate.blocks as f32, rate.bytes as f32, rates::lost_rate(*lost_before, *lost, ns) as f32]
     });
-    std::iter::once(values(given, lost)).chain(edges).collect()
+    values.collect()
 }
 
 fn has_same_edges(one: &Counters, other: &Counters) -> bool {
@@ -149,19 +178,44 @@ fn has_same_edges(one: &Counters, other: &Counters) -> bool {
 mod tests {
     use super::*;
 
-    fn counters(blocks: u64, seconds: u64) -> Arc<Counters> {
-        let given = serde_json::json!({ "blocks": blocks, "bytes": blocks * 100 });
-        let source = serde_json::json!({ "name": "rx", "given": given, "lost": [] });
-        let source = serde_json::from_value(source).unwrap();
+    fn totals(blocks: u64, seconds: u64) -> Totals {
+        let given = Amount { blocks, bytes: blocks * 100 };
+        Totals { elapsed_ns: seconds * 1_000_000_000, given, lost: 0 }
+    }
+
+    fn counters(edges: &[(&str, u64)], seconds: u64) -> Arc<Counters> {
+        let amount = |blocks: u64| serde_json::json!({ "blocks": blocks, "bytes": 0 });
+        let edges = edges.iter().enumerate().map(|(number, (to, blocks))| {
+            serde_json::json!({
+                "edge": number, "from": "rx", "to": to, "kind": "call",
+                "put": amount(*blocks), "taken": amount(*blocks), "resident": amount(0),
+                "lost": [{ "why": "ring", "blocks": blocks / 2 }],
+            })
+        });
+        let edges = serde_json::from_value(edges.collect()).unwrap();
         let elapsed_ns = seconds * 1_000_000_000;
-        Arc::new(Counters { elapsed_ns, sources: vec![source], ..Counters::default() })
+        Arc::new(Counters { elapsed_ns, edges, ..Counters::default() })
+    }
+
+    #[test]
+    fn edges_have_rates_until_the_request_changes() {
+        let mut history = History::default();
+        for second in 0..3 {
+            history
+                .push_edges(second * 1000, &counters(&[("a", second), ("b", second * 4)], second));
+        }
+        let columns = history.columns(Some(1));
+        assert_eq!((columns.blocks, columns.lost), (vec![Some(4.0); 2], vec![Some(2.0); 2]));
+        assert_eq!(history.columns(Some(2)), Columns::default());
+        history.push_edges(3000, &counters(&[("b", 9)], 3));
+        assert_eq!(history.columns(Some(0)), Columns::default());
     }
 
     #[test]
     fn history_holds_rates_between_samples() {
         let mut history = History::default();
         for second in 0..4 {
-            history.push(second * 1000, &counters(second * second * 10, second));
+            history.push_totals(second * 1000, &totals(second * second * 10, second));
         }
         let columns = history.columns(None);
         assert_eq!(columns.time_ms, [1000, 2000, 3000]);
@@ -175,7 +229,7 @@ mod tests {
     fn time_without_viewers_is_a_gap() {
         let mut history = History::default();
         for second in [0, 1, 100, 101] {
-            history.push(second * 1000, &counters(second, second));
+            history.push_totals(second * 1000, &totals(second, second));
         }
         let columns = history.columns(None);
         assert_eq!(columns.time_ms, [1000, 100_999, 101_000]);
@@ -186,7 +240,8 @@ mod tests {
     fn history_is_bounded_to_an_hour() {
         let mut history = History::default();
         for half in 0..20_000 {
-            history.push(half * 500, &counters(half, half / 2));
+            let sample = Totals { elapsed_ns: half * 500_000_000, ..totals(half, 0) };
+            history.push_totals(half * 500, &sample);
         }
         let columns = history.columns(None);
         assert!(columns.time_ms.len() <= RECENT_MAX + HOUR_MAX);

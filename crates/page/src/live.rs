@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use streamline::paths::rates::{self, Rate};
-use streamline::paths::{About, Client, ClientError, Counters, Ended, Path, user_name};
+use streamline::paths::{About, Client, ClientError, Counters, Ended, Path, Totals, user_name};
 use tokio::sync::watch;
 
 /// The figures of all paths at one time.
@@ -32,7 +32,9 @@ pub struct PathFigures {
     pub path: Path,
     /// The reachability of the path.
     pub state: PathState,
-    /// The latest counters.
+    /// The latest totals.
+    pub totals: Option<Totals>,
+    /// The latest counters; recent only while the path is selected by a viewer.
     pub counters: Option<Arc<Counters>>,
     /// Output rate of the sources.
     pub rate: Rate,
@@ -106,7 +108,7 @@ impl Figures {
             user: user_name(known.path.uid).unwrap_or_else(|| known.path.uid.to_string()),
             state: known.state,
             rate: known.rate,
-            lost: known.counters.as_ref().map(|counters| rates::lost_blocks(counters)),
+            lost: known.totals.map(|totals| totals.lost),
             lost_rate: known.lost_rate,
         });
         let selected = selected.and_then(|number| {
@@ -166,6 +168,8 @@ pub struct Live {
 #[derive(Debug, Default)]
 struct Viewers {
     count: usize,
+    /// Number of viewers that have selected a path, by its number.
+    selected: BTreeMap<u32, usize>,
     /// True while a collector runs.
     collects: bool,
 }
@@ -184,23 +188,31 @@ impl Live {
         Client::find(self.directory.as_deref())
     }
 
-    /// Adds a viewer. The first one starts the collector.
-    pub fn add_viewer(self: &Arc<Self>) -> Viewer {
+    /// Adds a viewer, which has perhaps selected a path. The first one starts the collector.
+    pub fn add_viewer(self: &Arc<Self>, selected: Option<u32>) -> Viewer {
         let mut viewers = lock(&self.viewers);
         viewers.count += 1;
+        if let Some(number) = selected {
+            *viewers.selected.entry(number).or_default() += 1;
+        }
         if !viewers.collects {
             let live = Arc::clone(self);
             // Without a thread the viewer gets no figures, and tries again later.
             let thread = std::thread::Builder::new().name("collector".to_owned());
             viewers.collects = thread.spawn(move || collector::collect(&live)).is_ok();
         }
-        Viewer { live: Arc::clone(self), figures: self.latest.subscribe() }
+        Viewer { live: Arc::clone(self), selected, figures: self.latest.subscribe() }
     }
 
     /// Returns true if a collector runs, and with it queries of paths.
     #[must_use]
     pub fn collects(&self) -> bool {
         lock(&self.viewers).collects
+    }
+
+    /// Returns the numbers of the paths that a viewer has selected.
+    pub(crate) fn selected(&self) -> BTreeSet<u32> {
+        lock(&self.viewers).selected.keys().copied().collect()
     }
 
     /// Returns false, and lets the next viewer start a collector, if there is no viewer.
@@ -217,8 +229,11 @@ impl Live {
             histories.retain(|number, _| figures.paths.contains_key(number));
         }
         for (number, known) in &figures.paths {
-            if let (Some(counters), PathState::Running) = (&known.counters, known.state) {
-                histories.entry(*number).or_default().push(figures.time_ms, counters);
+            if let (Some(totals), PathState::Running) = (&known.totals, known.state) {
+                let history = histories.entry(*number).or_default();
+                history.push_totals(figures.time_ms, totals);
+                let counters = known.counters.iter();
+                counters.for_each(|counters| history.push_edges(figures.time_ms, counters));
             }
         }
         drop(histories);
@@ -236,6 +251,7 @@ impl Live {
 #[derive(Debug)]
 pub struct Viewer {
     live: Arc<Live>,
+    selected: Option<u32>,
     figures: watch::Receiver<Arc<Figures>>,
 }
 
@@ -249,7 +265,15 @@ impl Viewer {
 
 impl Drop for Viewer {
     fn drop(&mut self) {
-        lock(&self.live.viewers).count -= 1;
+        let mut viewers = lock(&self.live.viewers);
+        viewers.count -= 1;
+        let Some(number) = self.selected else { return };
+        if let Some(count) = viewers.selected.get_mut(&number) {
+            *count -= 1;
+            if *count == 0 {
+                viewers.selected.remove(&number);
+            }
+        }
     }
 }
 

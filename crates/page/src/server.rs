@@ -205,7 +205,7 @@ async fn send_figures(
     State(server): State<Server>,
     Query(selected): Query<Selection>,
 ) -> impl IntoResponse {
-    let viewer = server.live.add_viewer();
+    let viewer = server.live.add_viewer(selected.path);
     let events = stream::unfold(viewer, move |mut viewer| async move {
         let figures = viewer.next().await?;
         let event = Event::default().event("figures").data(figures.to_event(selected.path));

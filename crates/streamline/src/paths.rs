@@ -8,7 +8,7 @@ pub use member::client::{Client, ClientError, PathClient, QUERY_TIMEOUT, escape_
 pub use member::faults::OUTDATED;
 pub use member::protocol::{
     About, Amount, Argument, Change, Counters, Ended, Event, Filter, Loss, NodeArc, NodeDetails,
-    Path, PathDescription, PathUpdate, Source, Tap, TapReport, TapStart, WriteTo,
+    Path, PathDescription, PathUpdate, Source, Tap, TapReport, TapStart, Totals, WriteTo,
 };
 pub use member::rights::user_name;
 pub use new_filter::{NewFilter, new_filter, with_arguments};

@@ -9,7 +9,7 @@ use crate::status::Status;
 use crate::terminal;
 use abi::text::VisibleLines;
 use member::client::{ClientError, escape_hidden};
-use member::protocol::Counters;
+use member::protocol::Totals;
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::fd::AsFd as _;
@@ -26,7 +26,7 @@ pub(super) fn run(given: &AttachArguments) -> Result<Status, Status> {
     let signals = watch_signals()?;
     let (to, about) = connect_path(&given.path)?;
     let mut log = about.log.as_deref().and_then(|log| LogReader::open_for(log, to.uid()));
-    to.subscribe(UPDATE_INTERVAL).map_err(|error| report_client_error(&error))?;
+    to.subscribe_to_totals(UPDATE_INTERVAL, None).map_err(|error| report_client_error(&error))?;
     let mut heard = false;
     loop {
         let ready = wait_readable(&[to.as_fd(), to.process()], signals, None);
@@ -49,8 +49,9 @@ pub(super) fn run(given: &AttachArguments) -> Result<Status, Status> {
                     terminal::print_error_text(&format!("{}\n", escape_hidden(&ended.report)));
                     return Ok(Status::from_exit_code(ended.status));
                 }
-                if let Some(counters) = followed.counters.filter(|_| terminal::can_rewrite()) {
-                    terminal::show_status(&progress_line(&counters));
+                let totals = super::rates::update_totals(&followed);
+                if let Some(totals) = totals.filter(|_| terminal::can_rewrite()) {
+                    terminal::show_status(&progress_line(&totals));
                 }
             }
             // The path had already ended when the request arrived.
@@ -69,13 +70,15 @@ pub(super) fn run(given: &AttachArguments) -> Result<Status, Status> {
 }
 
 /// Formats the progress line.
-fn progress_line(counters: &Counters) -> String {
-    let given = counters.sources.iter().map(|source| source.given);
-    let (blocks, bytes) = given.fold((0, 0), |(n, m), given| (n + given.blocks, m + given.bytes));
-    let time = format_age(counters.elapsed_ns / 1_000_000_000);
-    let lost = super::rates::lost_blocks(counters);
+fn progress_line(totals: &Totals) -> String {
+    let Totals { elapsed_ns, given, lost } = *totals;
+    let time = format_age(elapsed_ns / 1_000_000_000);
     let lost = if lost > 0 { format!("  lost: {lost}") } else { String::new() };
-    format!(" {time}  {}  {}{lost}", count_with_unit(blocks, "block"), short_bytes(bytes))
+    format!(
+        " {time}  {}  {}{lost}",
+        count_with_unit(given.blocks, "block"),
+        short_bytes(given.bytes)
+    )
 }
 
 /// The log file of a path. Reading starts at the position that was the end of the file when it was

@@ -55,8 +55,8 @@ fn stop_paths(
     for place in 0..stop_set.results.len() {
         // The subscription comes first, because the path may end immediately.
         let path = stop_set.path(place);
-        let follows =
-            client.connect(&path).and_then(|to| to.subscribe(UPDATE_INTERVAL).map(|()| to));
+        let follow = |to: PathClient| to.subscribe_to_totals(UPDATE_INTERVAL, None).map(|()| to);
+        let follows = client.connect(&path).and_then(follow);
         stop_set.add_reply(place, follows);
     }
     let places = stop_set.waiting.iter().map(|(place, _)| *place).collect();

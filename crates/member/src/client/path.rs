@@ -23,6 +23,8 @@ pub const NODES: &str = "io.streamline.path.Nodes";
 /// The method that ends the sources of a path.
 pub const STOP: &str = "io.streamline.path.Stop";
 
+/// Name of the error for a parameter that the path does not know.
+const INVALID_PARAMETER: &str = "org.varlink.service.InvalidParameter";
 /// Maximum wait until another path has prepared for a change. The other path may itself be waiting
 /// as the coordinator of a second move, which then fails too.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -41,8 +43,8 @@ pub struct PathClient {
     pub(super) process: OwnedFd,
     pub(super) number: u32,
     pub(super) uid: u32,
-    /// Interval of the subscription, if there is one.
-    pub(super) followed: Cell<Option<Duration>>,
+    /// Interval of the subscription in ms, if there is one.
+    pub(super) followed: Cell<Option<u64>>,
 }
 
 impl PathClient {
@@ -184,13 +186,26 @@ impl PathClient {
     /// Subscribes to the updates that [`next_update`](Self::next_update) returns: counters at
     /// intervals of `every`, and finally the exit status. Does not wait for a reply.
     pub fn subscribe(&self, every: Duration) -> Result<(), ClientError> {
-        self.followed.set(Some(every));
-        self.follow(every, Some(UpdateForm::Pages))
+        let form = Some(UpdateForm::Pages);
+        self.follow(&Follow { every_ms: to_ms(every), form, counters_every_ms: None })
     }
 
-    fn follow(&self, every: Duration, form: Option<UpdateForm>) -> Result<(), ClientError> {
-        let every_ms = u64::try_from(every.as_millis()).ok();
-        let call = Call::new("io.streamline.path.Follow", &Follow { every_ms, form });
+    /// Subscribes like [`subscribe`](Self::subscribe), but to the totals, which cost the path less.
+    /// An update has all counters instead at intervals of `counters_every`, if it is given. A path
+    /// of an older version sends all counters always.
+    pub fn subscribe_to_totals(
+        &self,
+        every: Duration,
+        counters_every: Option<Duration>,
+    ) -> Result<(), ClientError> {
+        let form = Some(UpdateForm::Totals);
+        let counters_every_ms = counters_every.and_then(to_ms);
+        self.follow(&Follow { every_ms: to_ms(every), form, counters_every_ms })
+    }
+
+    fn follow(&self, wanted: &Follow) -> Result<(), ClientError> {
+        self.followed.set(wanted.every_ms);
+        let call = Call::new("io.streamline.path.Follow", wanted);
         self.caller.send(&Call { more: true, ..call }, &[])
     }
 
@@ -210,9 +225,9 @@ impl PathClient {
 
     fn receive_update(&self) -> Result<PathUpdate, ClientError> {
         match self.caller.receive() {
-            // A path of an older version knows no form.
-            Err(ClientError::Refused(fault)) if fault.text("parameter") == "form" => {
-                self.follow(self.followed.get().unwrap_or_default(), None)?;
+            // A path of an older version knows no form, or not this one.
+            Err(ClientError::Refused(fault)) if fault.name == INVALID_PARAMETER => {
+                self.follow(&Follow { every_ms: self.followed.get(), ..Follow::default() })?;
                 Ok(self.caller.receive()?.0.deserialize_result()?)
             }
             received => Ok(received?.0.deserialize_result()?),
@@ -244,4 +259,9 @@ impl AsFd for PathClient {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.caller.as_fd()
     }
+}
+
+/// Converts a duration to ms; `None` if it is too long.
+fn to_ms(duration: Duration) -> Option<u64> {
+    u64::try_from(duration.as_millis()).ok()
 }

@@ -174,6 +174,10 @@ pub struct Follow {
     /// Form of the updates. `None` for [`UpdateForm::Whole`], the only form of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub form: Option<UpdateForm>,
+    /// Interval in ms at which [`UpdateForm::Totals`] are replaced by all counters. `None` for
+    /// never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counters_every_ms: Option<u64>,
 }
 
 /// The form of the updates that follow a path.
@@ -185,9 +189,22 @@ pub enum UpdateForm {
     Whole,
     /// All counters in as many replies as they need.
     Pages,
+    /// The totals of the path.
+    Totals,
 }
 
-/// Replies to `Follow`: counters while the path runs, and finally its exit status.
+/// The totals of a path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Totals {
+    /// Running time in ns.
+    pub elapsed_ns: u64,
+    /// Blocks emitted by all sources.
+    pub given: Amount,
+    /// Blocks lost anywhere in the path.
+    pub lost: u64,
+}
+
+/// Replies to `Follow`: counters or totals while the path runs, and finally its exit status.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PathUpdate {
     /// Counters so far; after the first page of an update, only those of filters and edges.
@@ -195,6 +212,9 @@ pub struct PathUpdate {
     /// Index of the first filter or edge of the next reply, if the update continues there.
     #[serde(default)]
     pub next: Option<usize>,
+    /// Totals so far, in place of counters.
+    #[serde(default)]
+    pub totals: Option<Totals>,
     /// The end of the path; present in the last reply only.
     pub ended: Option<Ended>,
 }

@@ -15,7 +15,7 @@ pub use control::{
 };
 pub use counters::{
     Count, CountReply, Counters, Edge, Ended, Filter, Follow, Loss, PathUpdate, Source, Space,
-    UpdateForm,
+    Totals, UpdateForm,
 };
 pub use kernel::{
     Attach, AttachReply, CarriedStep, KernelProgram, KernelPrograms, KernelRequest, KernelRing,

@@ -109,7 +109,7 @@ fn interface_files_match_the_types() {
         Counters, Edge, Ended, Filter, Follow, KernelProgram, KernelPrograms, KernelRequest,
         KernelRing, KernelStep, Link, Loss, Node, NodeArc, NodeDetails, Nodes, NodesReply, Path,
         PathDescription, PathEvent, PathReport, PathUpdate, Permissions, Quota, Register,
-        Replacement, Source, Space, UpdateForm,
+        Replacement, Source, Space, Totals, UpdateForm,
     };
     let (none, amount) = (String::new, Amount::default);
     let about = About { version: none(), process: 0, uid: 0, started: 0, policy: None };
@@ -151,6 +151,8 @@ fn interface_files_match_the_types() {
         assert_eq!(field_names_after(daemon, behind), sent, "{behind}");
     }
     let path = interface::PATH_INTERFACE;
+    let form = Some(UpdateForm::Pages);
+    let follow = Follow { form, every_ms: None, counters_every_ms: Some(0) };
     let lost = Loss { why: none(), blocks: None };
     let source = Source { name: none(), seen: None, given: amount(), lost: Vec::new() };
     let link = Link { from: 0, to: 0, classes: none(), transport: none(), room: None };
@@ -200,8 +202,9 @@ fn interface_files_match_the_types() {
         ("type Link", field_names(&link)),
         ("type Ended", field_names(&Ended::default())),
         ("method Describe() ->", field_names(&PathDescription::default())),
-        ("method Follow", field_names(&Follow { form: Some(UpdateForm::Pages), every_ms: None })),
-        ("method Follow(every_ms: ?int, form: ?string) ->", field_names(&PathUpdate::default())),
+        ("method Follow", field_names(&follow)),
+        ("counters_every_ms: ?int) ->", field_names(&PathUpdate::default())),
+        ("type Totals", field_names(&Totals::default())),
     ] {
         assert_eq!(field_names_after(path, behind), sent, "{behind}");
     }

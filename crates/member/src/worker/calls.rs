@@ -232,6 +232,14 @@ impl Service {
         page
     }
 
+    pub(super) fn current_totals(&mut self) -> crate::protocol::Totals {
+        let elapsed = sys::clock::monotonic().saturating_sub(self.start);
+        match &self.path.group {
+            Some(group) => counters::ledger_totals(&group.ledger(), elapsed),
+            None => counters::collect_totals(&self.lives, elapsed, COUNTERS_TIMEOUT),
+        }
+    }
+
     pub(super) fn current_counters(&mut self) -> crate::protocol::Counters {
         self.refresh_plan();
         let elapsed = sys::clock::monotonic().saturating_sub(self.start);

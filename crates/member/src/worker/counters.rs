@@ -2,7 +2,7 @@
 
 use super::path::WorkerGroup;
 use super::spaces;
-use crate::protocol::{CountReply, Counters, Edge, Filter, Link, Loss, Node, Source};
+use crate::protocol::{CountReply, Counters, Edge, Filter, Link, Loss, Node, Source, Totals};
 use engine::live::Live;
 use runtime::ledger::{DropReason, Ledger, NodeName};
 use serde::Serialize;
@@ -32,6 +32,35 @@ pub(super) fn collect_counters(
             .extend(snapshot.spaces.iter().map(|found| spaces::space_status(found, &edge)));
     }
     counters
+}
+
+/// Collects the totals of a path's connected components. Blocks for at most `limit` for each
+/// component.
+pub(super) fn collect_totals(lives: &[Live], elapsed_ns: u64, limit: Duration) -> Totals {
+    let mut all = Totals { elapsed_ns, ..Totals::default() };
+    for live in lives {
+        let Totals { given, lost, .. } = ledger_totals(&live.counters(limit).ledger, elapsed_ns);
+        all.given.blocks += given.blocks;
+        all.given.bytes += given.bytes;
+        all.lost += lost;
+    }
+    all
+}
+
+/// Sums up a ledger.
+pub(super) fn ledger_totals(ledger: &Ledger, elapsed_ns: u64) -> Totals {
+    let mut all = Totals { elapsed_ns, ..Totals::default() };
+    for (_, source) in &ledger.sources {
+        all.given.blocks += source.given.blocks;
+        all.given.bytes += source.given.bytes;
+        let lost = source.dropped.iter().filter(|(why, _)| why.is_lost());
+        all.lost += lost.filter_map(|(_, blocks)| *blocks).sum::<u64>();
+    }
+    let filters = ledger.filters.iter().map(|filter| &filter.dropped);
+    let dropped = filters.chain(ledger.edges.iter().map(|edge| &edge.dropped)).flatten();
+    let lost = dropped.filter(|(why, _)| why.is_lost());
+    all.lost += lost.map(|(_, amount)| amount.blocks).sum::<u64>();
+    all
 }
 
 /// Returns the aggregated counters of a path that runs in several processes.

@@ -260,9 +260,9 @@ impl Service {
         }
     }
 
-    /// Measures the time in filters while any client is connected.
+    /// Measures the time in filters while any client is connected that wants more than totals.
     fn update_time_measurement(&mut self) {
-        let wanted = !self.clients.is_empty();
+        let wanted = !self.clients.values().all(AdmittedClient::wants_totals);
         if wanted != self.measures && !self.path.timed {
             self.measures = wanted;
             self.lives.iter().for_each(|live| live.measure_time(wanted, COUNTERS_TIMEOUT));

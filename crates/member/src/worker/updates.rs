@@ -18,8 +18,12 @@ const UPDATE_MS_MAX: u64 = 3_600_000;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UpdateSchedule {
     every: u64,
-    pub(super) next: u64,
+    next: u64,
     form: UpdateForm,
+    /// Interval of all counters in place of totals.
+    counters_every: Option<u64>,
+    /// Time of the next update with all counters.
+    counters_next: u64,
 }
 
 /// An update whose last pages have not been sent yet.
@@ -34,8 +38,27 @@ pub(super) struct UnsentPages {
 impl UpdateSchedule {
     /// Creates a schedule whose first update is due at `now`.
     pub(super) fn new(wanted: Follow, now: u64) -> Self {
-        let every = wanted.every_ms.unwrap_or(UPDATE_MS.0).clamp(UPDATE_MS.1, UPDATE_MS_MAX);
-        Self { every: every * 1_000_000, next: now, form: wanted.form.unwrap_or_default() }
+        let ns = |ms: u64| ms.clamp(UPDATE_MS.1, UPDATE_MS_MAX) * 1_000_000;
+        Self {
+            every: ns(wanted.every_ms.unwrap_or(UPDATE_MS.0)),
+            next: now,
+            form: wanted.form.unwrap_or_default(),
+            counters_every: wanted.counters_every_ms.map(ns),
+            counters_next: now,
+        }
+    }
+
+    /// Returns the form of the update that is due at `now`, and computes the times of the next one.
+    /// Missed updates are skipped instead of sent in a burst.
+    fn advance(&mut self, now: u64) -> UpdateForm {
+        self.next = (self.next + self.every).max(now);
+        match self.counters_every {
+            Some(every) if self.form == UpdateForm::Totals && self.counters_next <= now => {
+                self.counters_next = now + every;
+                UpdateForm::Pages
+            }
+            _ => self.form,
+        }
     }
 }
 
@@ -45,6 +68,11 @@ impl AdmittedClient {
     pub(super) fn next_update(&self) -> Option<u64> {
         let schedule = self.schedule.filter(|_| self.unsent_pages.is_none())?;
         Some(schedule.next)
+    }
+
+    /// Returns true if the client wants no counters of single filters, except now and then.
+    pub(super) fn wants_totals(&self) -> bool {
+        self.schedule.is_some_and(|schedule| schedule.form == UpdateForm::Totals)
     }
 }
 
@@ -68,37 +96,35 @@ impl Service {
 
     /// Sends an update to the clients `ids`, the last one if the path has ended.
     fn send_update(&mut self, ids: &[u64], ended: Option<&Ended>) {
-        if ids.is_empty() {
-            return;
-        }
         let now = sys::clock::monotonic();
-        let counters = Arc::new(self.current_counters());
-        let mut whole = None;
+        let (mut counters, mut totals) = (None, None);
         for id in ids {
-            let Some(client) = self.clients.get_mut(id) else { continue };
-            let Some(schedule) = &mut client.schedule else { continue };
-            // Missed updates are skipped instead of sent in a burst.
-            schedule.next = (schedule.next + schedule.every).max(now);
-            match schedule.form {
-                UpdateForm::Whole => {
-                    let update = || PathUpdate {
-                        counters: Some((*counters).clone()),
-                        next: None,
-                        ended: ended.cloned(),
-                    };
-                    let reply = whole.get_or_insert_with(|| Reply {
-                        continues: ended.is_none(),
-                        ..Reply::new(&update())
-                    });
-                    self.send(*id, reply);
-                }
-                UpdateForm::Pages => {
-                    let (counters, ended) = (Arc::clone(&counters), ended.cloned());
-                    client.unsent_pages = Some(UnsentPages { counters, next: 0, ended });
-                    self.send_pages(*id);
-                }
+            let schedule = self.clients.get_mut(id).and_then(|client| client.schedule.as_mut());
+            let Some(form) = schedule.map(|schedule| schedule.advance(now)) else { continue };
+            let ended = ended.cloned();
+            if form == UpdateForm::Totals {
+                let totals = *totals.get_or_insert_with(|| self.current_totals());
+                self.send_reply(
+                    *id,
+                    PathUpdate { totals: Some(totals), ended, ..PathUpdate::default() },
+                );
+                continue;
+            }
+            let counters = counters.get_or_insert_with(|| Arc::new(self.current_counters()));
+            if form == UpdateForm::Whole {
+                let counters = Some(Counters::clone(counters));
+                self.send_reply(*id, PathUpdate { counters, ended, ..PathUpdate::default() });
+            } else if let Some(client) = self.clients.get_mut(id) {
+                let counters = Arc::clone(counters);
+                client.unsent_pages = Some(UnsentPages { counters, next: 0, ended });
+                self.send_pages(*id);
             }
         }
+    }
+
+    fn send_reply(&mut self, id: u64, update: PathUpdate) {
+        let continues = update.next.is_some() || update.ended.is_none();
+        self.send(id, &Reply { continues, ..Reply::new(&update) });
     }
 
     /// Sends the pages of a client's update as far as the socket accepts them.
@@ -108,15 +134,10 @@ impl Service {
             && let Some(UnsentPages { counters, next, ended }) = client.unsent_pages.take()
         {
             let page = counters_page(&counters, next);
-            let last = page.next.is_none();
-            let update = PathUpdate {
-                counters: Some(page.counters),
-                next: page.next,
-                ended: ended.clone().filter(|_| last),
-            };
-            let continues = !last || ended.is_none();
+            let last = ended.clone().filter(|_| page.next.is_none());
             client.unsent_pages = page.next.map(|next| UnsentPages { counters, next, ended });
-            self.send(id, &Reply { continues, ..Reply::new(&update) });
+            let (counters, next) = (Some(page.counters), page.next);
+            self.send_reply(id, PathUpdate { counters, next, totals: None, ended: last });
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Rates and losses of a path, computed from samples of its counters.
 
-use super::{Amount, Counters, Loss};
+use super::{Amount, Counters, Loss, PathUpdate, Totals};
 use runtime::ledger::DropReason;
 use serde::Serialize;
 
@@ -24,12 +24,32 @@ pub fn compute_rate(before: Amount, now: Amount, ns: u64) -> Rate {
     Rate { blocks: each(now.blocks, before.blocks), bytes: each(now.bytes, before.bytes) }
 }
 
+/// Returns the number of blocks lost per second, from two numbers counted `ns` apart. The rate is
+/// zero if `ns` is zero.
+#[must_use]
+pub fn lost_rate(before: u64, now: u64, ns: u64) -> f64 {
+    if ns == 0 { 0.0 } else { now.saturating_sub(before) as f64 * 1e9 / ns as f64 }
+}
+
 /// Returns the total output of all sources.
 #[must_use]
 pub fn source_output(counters: &Counters) -> Amount {
     let sum =
         |a: Amount, b: Amount| Amount { blocks: a.blocks + b.blocks, bytes: a.bytes + b.bytes };
     counters.sources.iter().map(|source| source.given).fold(Amount::default(), sum)
+}
+
+/// Returns the totals of a path.
+#[must_use]
+pub fn path_totals(counters: &Counters) -> Totals {
+    let (given, lost) = (source_output(counters), lost_blocks(counters));
+    Totals { elapsed_ns: counters.elapsed_ns, given, lost }
+}
+
+/// Returns the totals that an update has, or that its counters sum up to.
+#[must_use]
+pub fn update_totals(update: &PathUpdate) -> Option<Totals> {
+    update.totals.or_else(|| update.counters.as_ref().map(path_totals))
 }
 
 /// Returns the number of lost blocks.
