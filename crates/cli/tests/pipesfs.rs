@@ -5,13 +5,14 @@
 
 mod common;
 
-use common::Folder;
 use common::mounted::{Mounted, Reader, run_in};
+use common::{Folder, Guard};
 use std::fs;
 use std::io::Read as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use testkit::net::Namespace;
 use testkit::{need, wait_until};
 
 const FRAMES: &str =
@@ -354,7 +355,7 @@ fn b2_lost_blocks_and_changed_nodes_are_reported_to_their_reader() {
 }
 
 #[test]
-fn b2_only_captures_of_kept_frames_begin_in_the_past() {
+fn v9_streams_of_kept_frames_begin_in_the_past_in_each_form() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
@@ -364,20 +365,92 @@ fn b2_only_captures_of_kept_frames_begin_in_the_past() {
         assert!(fs::File::open(mounted.path(name)).is_err(), "{name}");
         assert!(mounted.text(".error").contains(why), "{name}: {}", mounted.text(".error"));
     };
-    refused("web/generate/all@-5s", "only a capture");
-    refused("web/generate/udp/all.jsonl@oldest", "only a capture");
-    refused("web/generate/udp/dport/9/all.pcap@oldest", "only a capture");
+    refused("web/generate/all@-5s", "--history=64M");
+    refused("web/generate/udp/all.jsonl@oldest", "--history=64M");
+    refused("web/generate/udp/dport/9/all.pcap@oldest", "not of a class");
     refused("web/generate/all.pcap@oldest", "--history=64M");
-    let started = ["start", "--history=1M", "old", "generate rate=2000 | count"];
+    refused("web/generate/all@yesterday", "-5s, block:100 or oldest");
+    let started = ["start", "--history=4M", "old", "generate rate=2000 | count"];
     assert_eq!(folder.run(&started).status, Some(0));
     wait_until("frames are kept", || {
         mounted.path("old").is_dir() && mounted.number("old/generate/stats/blocks") > 100
     });
-    let mut past = fs::File::open(mounted.path("old/generate/all.pcap@block:1")).unwrap();
-    let mut magic = [0; 4];
-    past.read_exact(&mut magic).unwrap();
-    assert_eq!(magic, 0xa1b2_3c4d_u32.to_le_bytes());
+    fs::write(mounted.path("old/generate/freeze"), "10m\n").unwrap();
+    let read = |name: &str, length: usize| {
+        let mut bytes = vec![0; length];
+        fs::File::open(mounted.path(name)).unwrap().read_exact(&mut bytes).unwrap();
+        bytes
+    };
+    let capture = read("old/generate/all.pcap@block:1", 1000);
+    assert_eq!(capture[..4], 0xa1b2_3c4d_u32.to_le_bytes());
+    let length = u32::from_le_bytes(*capture[32..].first_chunk().unwrap()) as usize;
+    let frame = &capture[40..40 + length];
+    assert_eq!(read("old/generate/all@block:1", length), frame);
+    let lines = read("old/generate/all.jsonl@block:1", 2000);
+    let line = String::from_utf8_lossy(lines.split(|byte| *byte == b'\n').next().unwrap());
+    let object: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(object["length"], length, "{line}");
+    let nanoseconds = u32::from_le_bytes(*capture[28..].first_chunk().unwrap());
+    assert!(object["time"].as_str().unwrap().contains(&format!("{nanoseconds:09}")), "{line}");
     assert_eq!(folder.run(&["stop", "old"]).status, Some(0));
+}
+
+#[test]
+fn v9_frozen_past_stays_until_the_freeze_ends() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
+    let _forgetful = folder.spawn_named("web", "generate rate=2000 | count");
+    let started = ["start", "--history=64K", "old", "generate rate=20000 | count"];
+    assert_eq!(folder.run(&started).status, Some(0));
+    wait_until("both are shown", || {
+        ["old", "web"].iter().all(|name| mounted.path(&format!("{name}/generate")).is_dir())
+    });
+    let freeze = |path: &str, time: &str| {
+        let written = fs::write(mounted.path(&format!("{path}/generate/freeze")), time);
+        written.map_err(|error| (error.raw_os_error().unwrap(), mounted.text(".error")))
+    };
+    assert!(freeze("web", "10s").unwrap_err().1.contains("--history=64M"));
+    assert!(freeze("old", "soon").unwrap_err().1.contains("soon"));
+    let blocks = || mounted.number("old/generate/stats/blocks");
+    wait_until("frames are kept", || blocks() > 100);
+    let oldest = || {
+        let mut record = vec![0; 24 + 16 + 42];
+        let mut past = fs::File::open(mounted.path("old/generate/all.pcap@oldest")).unwrap();
+        past.read_exact(&mut record).unwrap();
+        record
+    };
+    assert_eq!(mounted.text("old/generate/freeze"), "0s\n");
+    freeze("old", "10m").unwrap();
+    let left = mounted.text("old/generate/freeze");
+    assert!(["600s\n", "599s\n"].contains(&left.as_str()) || left.len() == 5, "{left}");
+    let (first, begin) = (oldest(), blocks());
+    wait_until("more came than fits", || blocks() > begin + 50_000);
+    assert_eq!(oldest(), first, "the past is kept");
+    freeze("old", "0").unwrap();
+    wait_until("the past goes on", || oldest() != first);
+    assert_eq!(mounted.text("old/generate/freeze"), "0s\n");
+    assert_eq!(folder.run(&["stop", "old"]).status, Some(0));
+}
+
+#[test]
+fn b10_filter_in_the_kernel_shows_its_instructions() {
+    let (Some(space), Some(_)) = (Namespace::new(), need::require_bpf()) else { return };
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
+    let mut path = space.command(env!("CARGO_BIN_EXE_streamline"));
+    folder.set_environment(&mut path);
+    let line = "rx lo | udp @kernel | dport @kernel |9 count";
+    path.args(["run", "-q", "--as", "web", line]).current_dir(folder.path());
+    let _path = Guard(path.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    let dport = "web/rx:lo/udp/dport";
+    wait_until("it is shown", || mounted.path(dport).is_dir());
+    assert_eq!(mounted.text(&format!("{dport}/place")), "kernel\n");
+    let listed = mounted.text(&format!("{dport}/program"));
+    assert!(listed.lines().count() > 1 && listed.contains("r0 = "), "{listed}");
+    assert!(listed.lines().all(|line| line.trim_start().starts_with(|c: char| c.is_ascii_digit())));
+    assert!(!mounted.names("web/rx:lo").contains("program"));
 }
 
 /// Runs all commands of the page of the book in one shell, in which a failure is an error.

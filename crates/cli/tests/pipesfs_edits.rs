@@ -253,7 +253,7 @@ fn b3_filters_of_frames_are_refused_below_a_stream_without_frames() {
     web.rename("web/generate/tcp/http/get", "notes/get").unwrap();
     assert_eq!(web.mounted.text("notes/request"), "stream | http |get count\n");
     web.make("stream:form=frame").unwrap();
-    web.make("stream:form=frame/dport").unwrap();
+    web.make("stream/dport").unwrap();
 }
 
 #[test]

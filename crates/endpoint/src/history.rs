@@ -10,6 +10,7 @@
 
 mod cold;
 
+use abi::{BlockMetadata, Class, DbufId, Extent, Flags, Marks, RichPointer};
 use cold::ColdChunks;
 use filter::{Block, Time};
 use std::collections::VecDeque;
@@ -41,6 +42,11 @@ pub struct History {
     /// Sequence number of the next frame that arrives, counted from 0.
     next_number: u64,
     newest: Time,
+    /// Time up to which no stored frame is evicted; 0 for none.
+    frozen_until: Time,
+    /// Number of frames after the newest stored one that arrived while the history was frozen and
+    /// full.
+    skipped: u64,
 }
 
 /// Header of a stored frame.
@@ -52,8 +58,17 @@ pub struct FrameHeader {
     pub link: LinkType,
     /// Length on the wire in bytes.
     pub wire_length: u32,
+    /// Index of the source of the frame.
+    origin: u16,
+    flags: Flags,
     pub(super) length: usize,
 }
+
+/// The dbuf of blocks whose bytes are copies. No reader follows their pointers.
+const COPIED: DbufId = match DbufId::new(1) {
+    Some(id) => id,
+    None => DbufId::HOLE,
+};
 
 /// Memory used per stored frame in addition to the bytes of the frame, in bytes.
 const FRAME_OVERHEAD: usize = size_of::<FrameHeader>();
@@ -74,7 +89,8 @@ impl History {
     #[must_use]
     pub fn new(limits: HistoryLimits) -> Self {
         let (frames, cold) = (VecDeque::new(), ColdChunks::new(limits.bytes));
-        Self { limits, frames, cold, bytes: VecDeque::new(), next_number: 0, newest: 0 }
+        let bytes = VecDeque::new();
+        Self { limits, frames, cold, bytes, next_number: 0, newest: 0, frozen_until: 0, skipped: 0 }
     }
 
     /// Copies the frame of a block into the history, and evicts frames beyond the limits. The
@@ -84,11 +100,16 @@ impl History {
         self.next_number += 1;
         self.newest = self.newest.max(block.context.time);
         let length = block.frame.len();
+        if self.newest < self.frozen_until {
+            self.push_frozen(block);
+            return;
+        }
+        if self.skipped > 0 {
+            self.clear();
+        }
         let fits = block.marks.is_frame() && length + FRAME_OVERHEAD <= self.limits.bytes;
         if fits {
-            let (time, wire_length) = (block.context.time, block.marks.wire_length);
-            let link = LinkType(block.marks.link);
-            self.frames.push_back(FrameHeader { time, link, wire_length, length });
+            self.frames.push_back(FrameHeader::for_block(block));
             self.bytes.extend(block.frame);
         } else {
             // A gap in the sequence numbers ends the stored run.
@@ -105,6 +126,35 @@ impl History {
         }
     }
 
+    /// Keeps all stored frames until a block of this time or later arrives. Frames that arrive
+    /// before and find no memory are skipped. A time of 0 ends that at once.
+    pub const fn freeze(&mut self, until: Time) {
+        self.frozen_until = until;
+    }
+
+    /// Returns the number of frames that were skipped because the history was frozen and full. They
+    /// follow the newest stored frame.
+    #[must_use]
+    pub const fn skipped(&self) -> u64 {
+        self.skipped
+    }
+
+    /// Stores a frame without an eviction, or skips it. The frames after a skipped one are skipped
+    /// too, because the sequence numbers of stored frames are consecutive.
+    fn push_frozen(&mut self, block: &Block<'_>) {
+        let needed = block.frame.len() + FRAME_OVERHEAD;
+        let mut fits = block.marks.is_frame() && self.skipped == 0;
+        while fits && self.memory_used() + needed > self.limits.bytes {
+            fits = self.cold.compress_oldest(&self.frames, &mut self.bytes);
+        }
+        if fits {
+            self.frames.push_back(FrameHeader::for_block(block));
+            self.bytes.extend(block.frame);
+        } else {
+            self.skipped += 1;
+        }
+    }
+
     /// Evicts the oldest frame. The memory of a compressed chunk is freed with its last frame.
     fn evict_oldest(&mut self) {
         let Some(oldest) = self.frames.pop_front() else { return };
@@ -118,6 +168,7 @@ impl History {
         self.frames.clear();
         self.cold.clear();
         self.bytes.clear();
+        self.skipped = 0;
     }
 
     /// Returns the memory in use, in bytes.
@@ -144,7 +195,7 @@ impl History {
     #[must_use]
     pub fn count_and_first_number(&self) -> (u64, u64) {
         let stored = self.frames.len() as u64;
-        (stored, self.next_number - stored)
+        (stored, self.next_number - self.skipped - stored)
     }
 
     /// Returns the time of the newest frame, even if it was not stored; 0 before the first frame.
@@ -226,7 +277,22 @@ impl FrameHeader {
             time: block.context.time,
             link: LinkType(block.marks.link),
             wire_length: block.marks.wire_length,
+            origin: block.context.origin,
+            flags: block.context.flags,
             length: block.frame.len(),
+        }
+    }
+
+    /// Returns a block with this header whose view is the whole frame, as it has left its source.
+    #[must_use]
+    pub fn block<'f>(&self, frame: &'f [u8]) -> Block<'f> {
+        let length = u32::try_from(frame.len()).unwrap_or(u32::MAX);
+        let (time, origin, flags) = (self.time, self.origin, self.flags);
+        Block {
+            pointer: RichPointer::new(COPIED, Extent::new(0, length), Class::YES),
+            frame,
+            marks: Marks::frame(self.link.0, length, self.wire_length),
+            context: BlockMetadata { time, session: 0, origin, flags },
         }
     }
 }
@@ -304,6 +370,30 @@ mod tests {
         }
         assert_eq!(history.compressed_totals(), (0, 0));
         assert!(history.count_and_first_number().0 > 900, "{:?}", history.count_and_first_number());
+    }
+
+    #[test]
+    fn v9_frozen_history_keeps_its_frames_and_counts_skipped_ones() {
+        let limits = HistoryLimits { bytes: 10 * (100 + FRAME_OVERHEAD), time: 50 };
+        let mut history = History::new(limits);
+        for time in 1..=8 {
+            history.push(&block_at(time, &[time as u8; 100]));
+        }
+        history.freeze(1000);
+        for time in [9, 10, 11, 12, 999] {
+            history.push(&block_at(time, &[7; 100]));
+        }
+        let stored = stored_frames(&history, HistoryStart::Oldest);
+        assert!(stored.iter().map(|(time, _)| *time).eq(1..=10), "also beyond the time limit");
+        assert_eq!((history.count_and_first_number(), history.skipped()), ((10, 0), 3));
+        assert!(history.memory_used() <= limits.bytes);
+        // The skipped frames are a gap, behind which the history begins anew.
+        history.push(&block_at(1000, &[8; 100]));
+        assert_eq!((history.count_and_first_number(), history.skipped()), ((1, 13), 0));
+        history.freeze(5000);
+        history.freeze(0);
+        history.push(&block_at(1060, &[9; 100]));
+        assert_eq!(history.count_and_first_number(), (1, 14));
     }
 
     #[test]

@@ -99,9 +99,9 @@ impl Live {
         let number = self.node_number(node.as_ref())?;
         self.check_blocks_leave_kernel(number)?;
         let selects = classes.as_deref().is_some_and(|label| !label.is_empty());
-        if since.is_some() && (form != StreamForm::Capture || selects) {
-            let why = "the path keeps frames: only a capture of all blocks of a node can begin in \
-                       the past";
+        if since.is_some() && selects {
+            let why = "the path keeps the past of all blocks of a source, not of a class: read \
+                       `all` of the source with this start";
             return Err(TapError::Closed(why.to_owned()));
         }
         let classes = classes.map(|label| self.classes_leaving(number, &label)).transpose()?;
@@ -135,6 +135,30 @@ impl Live {
             });
         }
         Ok((tap, whole.unwrap_or_default()))
+    }
+
+    /// Keeps the past of a source for `ns` nanoseconds from now: no kept frame is evicted, and
+    /// frames that find no memory are skipped, which taps report. Waits at most `limit` for each
+    /// response of a space.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the node is unknown, or if the path keeps no past of it.
+    pub fn freeze_history(
+        &self,
+        node: Option<&TappedNode>,
+        ns: u64,
+        limit: Duration,
+    ) -> Result<(), TapError> {
+        let number = self.node_number(node)?;
+        let freeze = |space| self.execute(space, limit, move |it| it.freeze_history(number, ns));
+        let frozen = (0..self.spaces().len()).filter(|space| freeze(*space).unwrap_or(false));
+        if frozen.count() == 0 {
+            let why = "the path keeps no past of this filter: sources keep it in paths started \
+                       with --history=64M";
+            return Err(TapError::Closed(why.to_owned()));
+        }
+        Ok(())
     }
 
     /// Returns the number of the node that `wanted` names, or of the first source.

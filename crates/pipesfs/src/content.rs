@@ -54,12 +54,17 @@ pub fn text(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<String>
             let count = losses(tree, key, counters).get(reason).copied()?;
             line(&count.map_or_else(|| "unknown".to_owned(), |count| count.to_string()))
         }
+        Text::Program => {
+            let (view, node) = tree.first_node(tree.directory(&key.place)?)?;
+            paths::kernel_listing(&view.line, node).ok()
+        }
         // The tree does not contain the text of these files.
         Text::NsPerBlock
         | Text::Error
         | Text::Others
         | Text::Read
         | Text::Written
+        | Text::Freeze
         | Text::State(_) => None,
     }
 }
@@ -143,8 +148,10 @@ request; data flows from a directory to those below it.
   cat SOURCE/ip/dport/80/all      what leaves a filter, from now on: bytes
   tcpdump -r SOURCE/all.pcap      frames, as a capture
   head -1 SOURCE/ip/all.jsonl     one JSON object per block or message
+  echo 10s > SOURCE/freeze        keep the past for 10 s, to read SOURCE/all.pcap@-1m at leisure
   cat SOURCE/ip/stats/blocks      counters; stats/dropped has one file per reason of a loss
   cat SOURCE/ip/why               where the filter runs, and why
+  cat SOURCE/ip/program           its eBPF instructions, if it runs in the kernel
   cat .filters/tcp                the manual of a filter
 
 A path without a name stands under its source, such as rx:eth0; one with a name under its name.

@@ -60,6 +60,10 @@ pub enum Text {
     Space,
     /// The reason for the placement of a node.
     Why,
+    /// The instructions of a filter that runs in the kernel.
+    Program,
+    /// The time for which the past of a source is still kept.
+    Freeze,
     /// The number of blocks that a node has received or made.
     Blocks,
     /// The length in bytes of the blocks that a node has received or made.
@@ -204,6 +208,7 @@ impl Tree {
                 .is_some_and(|(_, node)| {
                     node.arguments.iter().any(|known| known.name == *name && known.writable)
                 }),
+            Part::Text(Text::Freeze) => true,
             _ => false,
         }
     }
@@ -299,6 +304,12 @@ impl Tree {
             }
             entries.push(key.text("place", Text::Space));
             entries.push(key.text("why", Text::Why));
+            if has_program(node) {
+                entries.push(key.text("program", Text::Program));
+            }
+            if node.form == "frame" && paths::is_source(&node.filter) {
+                entries.push(key.text("freeze", Text::Freeze));
+            }
         }
         if let DirectoryId::Path(_) = key.place {
             entries.push(key.text("request", Text::Request));
@@ -349,6 +360,12 @@ impl Tree {
             None => Some(format!("{STREAMS}/{name}")),
         }
     }
+}
+
+/// Returns true if a node is a filter that runs in the kernel, whose instructions can be listed.
+fn has_program(node: &paths::NodeDetails) -> bool {
+    let is_filter = !node.filter.is_empty() && !node.form.is_empty();
+    is_filter && node.space == "kernel" && !paths::is_source(&node.filter)
 }
 
 /// Returns the name under which a filter publishes its state, if it does.

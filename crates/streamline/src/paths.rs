@@ -7,8 +7,9 @@ pub use endpoint::written::{WriterEnded, WriterSocket};
 pub use member::client::{Client, ClientError, PathClient, QUERY_TIMEOUT, escape_hidden};
 pub use member::faults::OUTDATED;
 pub use member::protocol::{
-    About, Amount, Argument, Change, Counters, Ended, Event, Filter, Loss, NodeArc, NodeDetails,
-    Path, PathDescription, PathUpdate, Source, Tap, TapReport, TapStart, Totals, WriteTo,
+    About, Amount, Argument, Change, Counters, Ended, Event, Filter, FreezeHistory, Loss, NodeArc,
+    NodeDetails, Path, PathDescription, PathUpdate, Source, Tap, TapReport, TapStart, Totals,
+    WriteTo,
 };
 pub use member::rights::user_name;
 pub use new_filter::{NewFilter, new_filter, with_arguments};
@@ -21,12 +22,13 @@ pub mod rates;
 use crate::neighbors::NeighborFindings;
 use engine::doctor::neighbors::Neighbors;
 use engine::registry::MachineRegistry;
+use filter::FilterKind;
 use member::client::NODES;
 use member::protocol::{Nodes, NodesReply};
 use member::varlink::Call;
 use pipeline::Registry as _;
 use pipeline::explain;
-use pipeline::graph::NodeId;
+use pipeline::graph::{Graph, NodeId};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -160,6 +162,31 @@ pub fn manual(name: &str) -> Option<String> {
 /// as `80`, `get` or `22:23`. Fails with the reason if the request cannot be read in this process,
 /// for example because it contains filters of another program.
 pub fn is_class(line: &str, node: &NodeDetails, label: &str) -> Result<bool, String> {
+    let (graph, at) = find_node(line, node)?;
+    Ok(pipeline::classes_leaving(&graph, at, label, &MachineRegistry::Local).is_ok())
+}
+
+/// Returns the instructions of a filter of this request that runs in the kernel. Fails with the
+/// reason if the request cannot be read in this process, or if the filter has no kernel
+/// implementation.
+pub fn kernel_listing(line: &str, node: &NodeDetails) -> Result<String, String> {
+    let (graph, at) = find_node(line, node)?;
+    engine::kernel::listing::list_filter(&graph, at)
+}
+
+/// Parses a time such as `10s` or `500ms`, in ns. Fails with what a time looks like.
+pub fn parse_time(text: &str) -> Result<u64, String> {
+    explain::parse_time(text).map_err(|why| why.to_string())
+}
+
+/// Returns true if a filter of the catalog is a source.
+#[must_use]
+pub fn is_source(filter: &str) -> bool {
+    MachineRegistry::Local.find(filter).is_some_and(|entry| entry.kind == FilterKind::Source)
+}
+
+/// Returns the graph of a request, and a node of the request in it.
+fn find_node(line: &str, node: &NodeDetails) -> Result<(Graph, NodeId), String> {
     let (graph, mistakes) = pipeline::read_request(line, &MachineRegistry::Local);
     if let Some(mistake) = mistakes.iter().find(|mistake| mistake.is_error()) {
         return Err(mistake.what.clone());
@@ -167,8 +194,7 @@ pub fn is_class(line: &str, node: &NodeDetails, label: &str) -> Result<bool, Str
     let names = explain::unique_names(&graph);
     let at = names.iter().position(|name| *name == node.name);
     let at = at.ok_or_else(|| format!("the request has no `{}`", node.name))?;
-    let classes = pipeline::classes_leaving(&graph, NodeId(at), label, &MachineRegistry::Local);
-    Ok(classes.is_ok())
+    Ok((graph, NodeId(at)))
 }
 
 /// Connects to a path, given by its name or number. Fails within [`QUERY_TIMEOUT`] if its process

@@ -23,6 +23,7 @@ pub mod direct;
 mod final_counters;
 mod fused;
 mod host;
+pub mod listing;
 mod load;
 pub mod point;
 mod redirecting;

@@ -3,8 +3,9 @@
 use super::caller::{CALL_TIMEOUT, Caller, LONG_TIMEOUT};
 use super::error::ClientError;
 use crate::protocol::{
-    Change, ChangeReply, CommitSubtree, Count, CountReply, Counters, Follow, NoParameters,
-    PathDescription, PathUpdate, TakeSubtree, Tap, TapReport, TapStart, UpdateForm, WriteTo,
+    Change, ChangeReply, CommitSubtree, Count, CountReply, Counters, Follow, FreezeHistory,
+    NoParameters, PathDescription, PathUpdate, TakeSubtree, Tap, TapReport, TapStart, UpdateForm,
+    WriteTo,
 };
 use crate::varlink::{Call, MESSAGE_MAX, MessageError};
 use serde::Serialize;
@@ -168,6 +169,11 @@ impl PathClient {
         let socket = descriptors.into_iter().next();
         let none = || ClientError::Malformed(MessageError::Invalid("no socket came".to_owned()));
         socket.ok_or_else(none)
+    }
+
+    /// Keeps the past of a source for some time. Fails if the path keeps none.
+    pub fn freeze_history(&self, wanted: &FreezeHistory) -> Result<(), ClientError> {
+        self.call::<serde_json::Value>("io.streamline.path.Freeze", wanted).map(drop)
     }
 
     /// Returns the state of this connection's tap. Fails if the connection has no tap.

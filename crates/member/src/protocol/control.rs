@@ -137,6 +137,19 @@ pub struct WriteTo {
     pub form: Option<String>,
 }
 
+/// Parameters of `Freeze`.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FreezeHistory {
+    /// Source whose past is kept; `None` for the first source.
+    pub node: Option<String>,
+    /// Number that the node keeps through changes, instead of `node`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<u64>,
+    /// Time from now in milliseconds; 0 to end an earlier freeze.
+    pub ms: u64,
+}
+
 /// Reply to `Tap`: the start of the tap. The blocks arrive in the requested form through the pipe
 /// that the reply transfers.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

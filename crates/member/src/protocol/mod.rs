@@ -10,8 +10,8 @@ mod nodes;
 mod registry;
 
 pub use control::{
-    Change, ChangeReply, CommitSubtree, Link, Node, PathDescription, TakeSubtree, Tap, TapReport,
-    TapStart, WriteTo,
+    Change, ChangeReply, CommitSubtree, FreezeHistory, Link, Node, PathDescription, TakeSubtree,
+    Tap, TapReport, TapStart, WriteTo,
 };
 pub use counters::{
     Count, CountReply, Counters, Edge, Ended, Filter, Follow, Loss, PathUpdate, Source, Space,

@@ -77,6 +77,11 @@ impl Service {
             "Tap" => self.start_tap(id, call),
             "Write" => self.attach_writer(id, call),
             "Tapped" => self.report_tap(id, call),
+            "Freeze" => {
+                let wanted = call.deserialize_parameters()?;
+                taps::freeze_history(&self.lives, &wanted, CHANGE_TIMEOUT)?;
+                single_reply(&serde_json::json!({}))
+            }
             "Follow" if !call.more => Err(Fault::expected_more()),
             "Follow" => {
                 let wanted: Follow = call.deserialize_parameters()?;

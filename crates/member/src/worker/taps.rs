@@ -2,7 +2,7 @@
 //! whose blocks leave a node as its own.
 
 use crate::faults;
-use crate::protocol::{Tap as Asked, TapReport, TapStart, WriteTo};
+use crate::protocol::{FreezeHistory, Tap as Asked, TapReport, TapStart, WriteTo};
 use crate::varlink::Fault;
 use engine::live::Live;
 use engine::tap::{self as taps, StreamForm, TapRequest, TappedNode};
@@ -73,6 +73,18 @@ pub(super) fn attach_writer(
     };
     let attached = only_part(lives)?.attach_writer(&wanted, limit);
     Ok(attached.map_err(|why| refused(&why))?.into_socket())
+}
+
+/// Keeps the past of a source for some time. Blocks for at most `limit` until the spaces reply.
+pub(super) fn freeze_history(
+    lives: &[Live],
+    asked: &FreezeHistory,
+    limit: Duration,
+) -> Result<(), Fault> {
+    let node = asked_node(asked.id, asked.node.as_ref());
+    let ns = asked.ms.saturating_mul(1_000_000);
+    let frozen = only_part(lives)?.freeze_history(node.as_ref(), ns, limit);
+    frozen.map_err(|why| faults::untapped(&why.to_string()))
 }
 
 /// Returns the only connected component of a path. Fails if there are several.

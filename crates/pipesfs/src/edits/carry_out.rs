@@ -109,6 +109,9 @@ fn connect(path: PathKey, caller: &Caller, snapshots: &Snapshots) -> Result<Path
     to.map_err(|error| refusal(&error))
 }
 
+/// Text of EPERM in the reasons of a path.
+const NOT_PERMITTED: &str = "operation not permitted";
+
 /// Returns the error number and the reason of a failed call.
 fn refusal(error: &ClientError) -> Refusal {
     let number = match error {
@@ -122,6 +125,8 @@ fn refusal(error: &ClientError) -> Refusal {
             "io.streamline.NotYours" => errno::EPERM,
             "io.streamline.NoSuchPath" => errno::ENOENT,
             "io.streamline.Busy" => errno::EBUSY,
+            // The path lacks a right, such as that to send.
+            _ if error.to_string().contains(NOT_PERMITTED) => errno::EPERM,
             _ => errno::EINVAL,
         },
         _ => errno::EIO,

@@ -6,6 +6,7 @@
 //! - [`start`]: paths that begin; [`threads`]: the threads in which edits run.
 
 pub(crate) mod carry_out;
+mod own_mount;
 mod places;
 pub(crate) mod plan;
 mod rename;

@@ -1,11 +1,14 @@
-//! The edit of a path for each change of the tree: a pure function of the tree.
+//! The edit of a path for each change of the tree: a function of the tree, and of the links in the
+//! names of files that a new filter opens.
 
+use super::own_mount::leads_into_mount;
 use super::places::Output;
 use super::{Permitted, Refusal};
 use crate::entries::{Key, ObjectKind, Part};
 use crate::names::unescape;
 use crate::protocol::errno;
 use crate::tree::{Child, DirectoryId, EMPTY_STREAM, Member, PathKey, Tree, key_of};
+use std::path::Path;
 use streamline::paths::{NewFilter, new_filter};
 
 /// The work that a change of the tree requires.
@@ -68,8 +71,24 @@ pub(super) fn read_filter(name: &str, may: &Permitted) -> Result<Option<NewFilte
             );
             Err(Refusal::new(errno::EPERM, why))
         }
-        read => Ok(read),
+        Some(filter) => match below_own_mount(&filter, may) {
+            Some(file) => {
+                let why = format!(
+                    "`{file}` is below this mount, and the path would wait for itself: name a \
+                     file elsewhere, or lead the stream on with `mv` or `ln -s`"
+                );
+                Err(Refusal::new(errno::EDEADLK, why))
+            }
+            None => Ok(Some(filter)),
+        },
+        None => Ok(None),
     }
+}
+
+/// Returns the first file of a filter that is below the mount.
+fn below_own_mount<'f>(filter: &'f NewFilter, may: &Permitted) -> Option<&'f str> {
+    let inside = |file: &&String| leads_into_mount(&may.mount, Path::new(file));
+    filter.files.iter().find(inside).map(String::as_str)
 }
 
 /// Plans mkdir(2).
@@ -246,6 +265,11 @@ pub(super) fn linked_node(
     tree.only_member(directory).map(Some)
 }
 
+fn no_filter(target: &str) -> Refusal {
+    let why = format!("`{target}` is no filter of this tree: a link leads to one");
+    Refusal::new(errno::EINVAL, why)
+}
+
 /// Plans symlink(2): the target gets a further parent.
 pub(crate) fn link(
     tree: &Tree,
@@ -259,19 +283,20 @@ pub(crate) fn link(
     let Output { node: above, words: below } = tree.output(parent)?;
     let found = match target.starts_with('/') {
         true => {
-            let inside = std::path::Path::new(target).strip_prefix(&may.mount).ok();
-            let inside = inside.and_then(std::path::Path::to_str);
+            let inside = Path::new(target).strip_prefix(&may.mount).ok();
+            let inside = inside.and_then(Path::to_str);
             inside.and_then(|inside| tree.resolve(&Key::directory(DirectoryId::Root), inside))
         }
         false => tree.resolve(parent, target),
     };
     let is_node = |key: &Key| key.part == Part::Whole && matches!(key.place, DirectoryId::Node(..));
-    let Some(found) = found.filter(is_node) else {
-        let why = format!("`{target}` is no filter of this tree: a link leads to one");
-        return Err(Refusal::new(errno::EINVAL, why));
-    };
+    let found = found.filter(is_node).ok_or_else(|| no_filter(target))?;
     let directory = tree.directory(&found.place).ok_or_else(Refusal::gone)?;
     let member = tree.only_member(directory)?;
+    if tree.view(above)?.path.uid != directory.uid {
+        // The paths of other users are not told.
+        return Err(no_filter(target));
+    }
     if member.path != above.path {
         let why = "the filter belongs to another path, and an arc joins filters of one path: `mv` \
                    moves it";

@@ -42,6 +42,8 @@ pub mod errno {
     pub const EROFS: i32 = 30;
     /// The path no longer accepts writes.
     pub const EPIPE: i32 = 32;
+    /// The operation would wait for itself.
+    pub const EDEADLK: i32 = 35;
     /// The operation is not supported.
     pub const ENOSYS: i32 = 38;
     /// The directory is not empty.

@@ -28,7 +28,8 @@ impl Server {
                        rights: start the path as the other user";
             return refuse(errno::EPERM, why);
         }
-        let is_written = matches!(key.part, Part::Stream(_) | Part::Text(Text::Argument(_)));
+        let is_written =
+            matches!(key.part, Part::Stream(_) | Part::Text(Text::Argument(_) | Text::Freeze));
         let is_permission = (mode, uid, gid) != (None, None, None);
         if !is_written && (size.is_some() || !is_permission) {
             return refuse(errno::EROFS, "times and lengths are those of the paths");

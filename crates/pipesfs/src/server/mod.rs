@@ -8,10 +8,12 @@
 
 mod attributes;
 mod edits;
+mod handle;
 mod objects;
 mod open;
 mod written;
 
+use self::handle::Handle;
 use crate::edits::Permitted;
 use crate::edits::threads::{self, EditThreads};
 use crate::entries::Key;
@@ -22,6 +24,7 @@ use crate::protocol::{Operation, Reply, Request, errno, init_reply, statfs_reply
 use crate::snapshot::{CURRENT, Snapshots};
 use crate::streams::Streams;
 use crate::totals::TotalsByPlace;
+use crate::tree::DirectoryId;
 use crate::writers::Writers;
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -30,7 +33,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use sys::eventfd::EventFd;
 
 /// Maximum length of a write that the kernel sends, in bytes.
@@ -62,28 +65,12 @@ pub struct Server {
     /// True if all users of the machine have access.
     for_all: bool,
     permitted: Permitted,
+    /// The time up to which the past of a source is kept, by place.
+    frozen: Mutex<HashMap<DirectoryId, Instant>>,
     /// The permissions that users have set, by object.
     permissions: Mutex<HashMap<Key, u32>>,
     over: AtomicBool,
     ended: EventFd,
-}
-
-/// An open file or directory that is not a stream.
-#[derive(Debug)]
-enum Handle {
-    /// The text of a file at the time it was opened.
-    Text(Arc<Vec<u8>>),
-    /// The entries of a directory at the time it was opened.
-    Directory(Arc<Vec<(String, Key)>>),
-    /// An argument of a filter, to be written.
-    Argument {
-        /// Number of the path.
-        path: u32,
-        /// Name of the node.
-        node: String,
-        /// Name of the argument.
-        name: String,
-    },
 }
 
 impl Server {
@@ -112,6 +99,7 @@ impl Server {
             others: options.others,
             for_all: options.for_all,
             permitted: Permitted { exec: options.exec, mount: directory.to_owned() },
+            frozen: Mutex::default(),
             permissions: Mutex::default(),
             over: AtomicBool::new(false),
             ended: EventFd::new()?,
@@ -304,7 +292,7 @@ impl Server {
             Operation::Poll { .. } => Ok(Outcome::Polled(0x145)),
             Operation::Edit(edit) => self.edit(header, edit),
             Operation::Flush | Operation::Sync => Ok(Outcome::Done),
-            Operation::Write(write) => self.write_argument(header, write),
+            Operation::Write(write) => self.write_text(header, write),
             Operation::SetAttributes(change) => self.set_attributes(header, *change),
             Operation::Create(name) => Err(self.fail(
                 header.uid,

@@ -142,6 +142,7 @@ impl Server {
             Text::Error => Ok(self.failures.line(uid)),
             Text::Read => Ok(format!("{}\n", self.totals.read_and_written(&key.place).0)),
             Text::Written => Ok(format!("{}\n", self.totals.read_and_written(&key.place).1)),
+            Text::Freeze => Ok(format!("{}s\n", self.seconds_frozen(&key.place))),
             Text::Others => {
                 let DirectoryId::Interface(name) = &key.place else { return Err(errno::ENOENT) };
                 Ok(paths::others_at(name))
@@ -205,7 +206,7 @@ impl Server {
         let text = match lock(&self.handles).get(&handle) {
             Some(Handle::Text(text)) => Arc::clone(text),
             Some(Handle::Directory(_)) => return Err(errno::EISDIR),
-            Some(Handle::Argument { .. }) => return Err(errno::EINVAL),
+            Some(Handle::Argument { .. } | Handle::Freeze(_)) => return Err(errno::EINVAL),
             None => return Err(errno::ESTALE),
         };
         let start = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());

@@ -5,8 +5,8 @@ use super::{Handle, Outcome, Server, lock};
 use crate::entries::{Key, Part, Stream, StreamForm, Text};
 use crate::protocol::{Header, Operation, Request, Write, errno};
 use crate::tree::{DirectoryId, Member, Tree};
-use std::time::Duration;
-use streamline::paths::{self, ClientError, WriteTo, WriterSocket};
+use std::time::{Duration, Instant};
+use streamline::paths::{self, ClientError, FreezeHistory, WriteTo, WriterSocket};
 
 /// Writes through different open files do not exclude each other
 /// (`FOPEN_PARALLEL_DIRECT_WRITES`).
@@ -36,9 +36,15 @@ impl Server {
                 let handle = Handle::Argument { path, node, name: name.clone() };
                 Ok(Outcome::Opened(self.add_handle(handle), DIRECT))
             }
+            Part::Text(Text::Freeze) => {
+                self.only_member(&self.snapshots.latest().tree, &key.place, header.uid)?;
+                let handle = self.add_handle(Handle::Freeze(key.place.clone()));
+                Ok(Outcome::Opened(handle, DIRECT))
+            }
             Part::Text(_) | Part::Events => refused(
                 errno::EACCES,
-                "this file tells something about a path; written are all, all.pcap and config",
+                "this file tells something about a path; written are all, all.pcap, freeze and \
+                 config",
             ),
             _ => Err(errno::EISDIR),
         }
@@ -139,14 +145,68 @@ impl Server {
         }
     }
 
-    /// Returns true if a request writes an argument, which changes a path.
+    /// Returns true if a request writes an argument or a time, which changes a path.
     pub(super) fn changes_argument(&self, request: &Request) -> bool {
         let Operation::Write(write) = &request.operation else { return false };
-        matches!(lock(&self.handles).get(&write.handle), Some(Handle::Argument { .. }))
+        matches!(
+            lock(&self.handles).get(&write.handle),
+            Some(Handle::Argument { .. } | Handle::Freeze(_))
+        )
+    }
+
+    /// Executes a write to a file with a text.
+    pub(super) fn write_text(&self, header: &Header, write: &Write) -> Result<Outcome, i32> {
+        let place = match lock(&self.handles).get(&write.handle) {
+            Some(Handle::Freeze(place)) => Some(place.clone()),
+            _ => None,
+        };
+        match place {
+            Some(place) => self.freeze(header, &place, &write.bytes),
+            None => self.write_argument(header, write),
+        }
+    }
+
+    /// Keeps the past of a source for the time that is written. Blocks until the path has replied.
+    fn freeze(&self, header: &Header, place: &DirectoryId, time: &[u8]) -> Result<Outcome, i32> {
+        let refused = |errno, why: String| self.fail(header.uid, errno, why);
+        let text = String::from_utf8_lossy(time);
+        let ns = match text.trim() {
+            "0" => 0,
+            text => paths::parse_time(text).map_err(|why| refused(errno::EINVAL, why))?,
+        };
+        let snapshot = self.snapshots.latest();
+        let member = self.only_member(&snapshot.tree, place, header.uid)?;
+        let frozen = self.freeze_member(&snapshot.tree, member, ns / 1_000_000);
+        frozen.map_err(|error| {
+            let (errno, why) = failure(&error);
+            refused(errno, why)
+        })?;
+        let until = Instant::now().checked_add(Duration::from_nanos(ns));
+        let mut known = lock(&self.frozen);
+        known.retain(|_, until| *until > Instant::now());
+        known.extend(until.map(|until| (place.clone(), until)));
+        Ok(Outcome::Written(time.len()))
+    }
+
+    fn freeze_member(&self, tree: &Tree, member: Member, ms: u64) -> Result<(), ClientError> {
+        let (Some(view), Some(node)) = (tree.paths.get(member.path), tree.node(member)) else {
+            return Err(ClientError::Disconnected);
+        };
+        let daemon = self.snapshots.connect()?;
+        let to = paths::connect(&daemon, &view.path.number.to_string())?;
+        let name = node.id.is_none().then(|| node.name.clone());
+        to.freeze_history(&FreezeHistory { node: name, id: node.id, ms })
+    }
+
+    /// Returns the time in s for which the past of a source is still kept, rounded up.
+    pub(super) fn seconds_frozen(&self, place: &DirectoryId) -> u64 {
+        let known = lock(&self.frozen);
+        let left = known.get(place).map(|until| until.saturating_duration_since(Instant::now()));
+        left.map_or(0, |left| left.as_secs() + u64::from(left.subsec_nanos() > 0))
     }
 
     /// Sets an argument to the value that is written. Blocks until the path has applied it.
-    pub(super) fn write_argument(&self, header: &Header, write: &Write) -> Result<Outcome, i32> {
+    fn write_argument(&self, header: &Header, write: &Write) -> Result<Outcome, i32> {
         let (path, node, name) = match lock(&self.handles).get(&write.handle) {
             Some(Handle::Argument { path, node, name }) => (*path, node.clone(), name.clone()),
             _ => return Err(errno::EINVAL),

@@ -69,6 +69,11 @@ impl Observers {
     }
 
     /// Returns the taps of the space. Creates them if there are none.
+    /// Returns the observer of taps, or `None` if there is no tap or history.
+    pub(super) fn existing_taps(&mut self) -> Option<&mut Taps> {
+        self.taps.as_deref_mut()
+    }
+
     pub(super) fn taps(&mut self) -> &mut Taps {
         self.active = true;
         self.taps.get_or_insert_default()

@@ -35,6 +35,14 @@ impl Space {
         Some(self.graph.pass.observers.taps().add((number, left), from, feed, now))
     }
 
+    /// Keeps the past of the node with this planned index for `ns` nanoseconds from now. Returns
+    /// false if this space keeps no history of the node.
+    pub fn freeze_history(&mut self, number: usize, ns: u64) -> bool {
+        let until = if ns == 0 { 0 } else { self.now().saturating_add(ns) };
+        let taps = self.graph.pass.observers.existing_taps();
+        taps.is_some_and(|taps| taps.freeze(number, until))
+    }
+
     /// Returns true if the node with this planned index can be tapped here.
     pub fn can_tap(&self, number: usize) -> bool {
         self.graph.nodes.iter().any(|node| node.planned == number && node.accepts_taps())

@@ -25,20 +25,36 @@ impl TapFeed {
     /// frames with a link type other than that of the first frame, and sends nothing unless the tap
     /// writes a capture. Returns the number of frames sent.
     fn send_history(&mut self, history: &History, from: HistoryStart) -> u64 {
-        if self.records != RecordForm::Capture {
-            return 0;
-        }
         let mut records = Vec::new();
         let mut frames = 0;
         history.visit_since(from, |kept, frame| {
-            if self.has_link_type(*kept) {
-                history::append_record(kept, frame, &mut records);
-                frames += 1;
-            }
+            frames += u64::from(self.append_frame(kept, frame, &mut records));
         });
         self.shared.frames.fetch_add(frames, Ordering::Relaxed);
         self.send_records(records);
         frames
+    }
+
+    /// Counts blocks that the tap does not contain, beginning with block number `from`.
+    fn note_skipped(&self, from: u64, count: u64) {
+        self.shared.skipped.fetch_add(count, Ordering::Relaxed);
+        if count > 0 && !self.shared.is_merged {
+            let missing = self.shared.missing.lock();
+            missing.unwrap_or_else(PoisonError::into_inner).add(from, count, None);
+        }
+    }
+
+    /// Appends a frame of the history in the form of the tap. Returns false if the frame cannot be
+    /// in it.
+    fn append_frame(&self, kept: &FrameHeader, frame: &[u8], to: &mut Vec<u8>) -> bool {
+        match self.records {
+            RecordForm::Capture if !self.has_link_type(*kept) => return false,
+            RecordForm::Capture => history::append_record(kept, frame, to),
+            RecordForm::Bytes => to.extend_from_slice(frame),
+            RecordForm::Blocks => TapForm::copy_block(false, &kept.block(frame), to),
+            RecordForm::Views => TapForm::copy_block(true, &kept.block(frame), to),
+        }
+        true
     }
 
     /// Returns the lanes to send. `wanted` contains the lanes that at least one arc accepts.
@@ -59,11 +75,7 @@ impl TapFeed {
         let from = self.left;
         self.left += count;
         if self.shared.backlog.load(Ordering::Relaxed) >= BACKLOG_MAX {
-            self.shared.skipped.fetch_add(count, Ordering::Relaxed);
-            if !self.shared.is_merged {
-                let missing = self.shared.missing.lock();
-                missing.unwrap_or_else(PoisonError::into_inner).add(from, count, None);
-            }
+            self.note_skipped(from, count);
             if self.policy == OverrunPolicy::End {
                 self.shared.end(TapEnd::BacklogFull);
             }
@@ -130,6 +142,15 @@ impl Taps {
         self.histories.push((node, History::new(HistoryLimits { bytes, time: Time::MAX })));
     }
 
+    /// Freezes the history of a node's output until this time. Returns false if no history is kept.
+    pub fn freeze(&mut self, node: usize, until: Time) -> bool {
+        let mut found = self.histories.iter_mut().filter(|(known, _)| *known == node);
+        found.next().is_some_and(|(_, history)| {
+            history.freeze(until);
+            true
+        })
+    }
+
     /// Returns the history of a node's output, or `None` if no history is kept.
     fn history_of(&self, node: usize) -> Option<&History> {
         self.histories.iter().find(|(known, _)| *known == node).map(|(_, history)| history)
@@ -150,7 +171,9 @@ impl Taps {
             began.remembers = true;
             if let Some(from) = from {
                 began.past = feed.send_history(history, from);
-                began.block = left - began.past.min(left);
+                let skipped = history.skipped();
+                began.block = left.saturating_sub(began.past + skipped);
+                feed.note_skipped(left.saturating_sub(skipped), skipped);
                 let mut first = None;
                 history.visit_since(from, |kept, _| first = first.or(Some(kept.time)));
                 began.ago_ns = first.map_or(0, |first| now.saturating_sub(first));

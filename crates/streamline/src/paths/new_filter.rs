@@ -20,6 +20,8 @@ pub struct NewFilter {
     pub has_input: bool,
     /// True if it opens files or runs a program.
     pub opens_files: bool,
+    /// The files and directories in its arguments.
+    pub files: Vec<String>,
 }
 
 /// Reads a filter from its name and the text of its arguments. Returns `None` if the catalog has no
@@ -46,7 +48,25 @@ pub fn new_filter(name: &str, arguments: Option<&str>) -> Result<Option<NewFilte
     let is_source = all.iter().any(|entry| entry.kind == FilterKind::Source);
     let has_input = program || all.iter().any(|entry| entry.kind != FilterKind::Source);
     let opens_files = program || all.iter().any(opens);
-    Ok(Some(NewFilter { name: bare.to_owned(), text, is_source, has_input, opens_files }))
+    let files = if opens_files { files_of(bare, &text) } else { Vec::new() };
+    let name = bare.to_owned();
+    Ok(Some(NewFilter { name, text, is_source, has_input, opens_files, files }))
+}
+
+/// Returns the values of the parameters of a filter that are files, as far as it can be read.
+fn files_of(name: &str, text: &str) -> Vec<String> {
+    let below = format!("stream form=bytes | {text}");
+    let mut files = Vec::new();
+    for request in [text, &below] {
+        let (graph, _) = pipeline::read_request(request, &MachineRegistry::Local);
+        let used = graph.nodes.iter().filter_map(|node| node.filter());
+        for used in used.filter(|used| used.description.name == name) {
+            let of_files = used.description.parameters.iter().filter(|it| it.kind == Type::Path);
+            let values = of_files.filter_map(|parameter| used.arguments.text(parameter.name));
+            files.extend(values.map(str::to_owned));
+        }
+    }
+    files
 }
 
 /// Returns a running filter with other arguments, in the syntax of a request. The text of `filter`

@@ -1,0 +1,25 @@
+//! Open files and directories that the server answers itself.
+
+use crate::entries::Key;
+use crate::tree::DirectoryId;
+use std::sync::Arc;
+
+/// An open file or directory that is not a stream.
+#[derive(Debug)]
+pub(super) enum Handle {
+    /// The text of a file at the time it was opened.
+    Text(Arc<Vec<u8>>),
+    /// The entries of a directory at the time it was opened.
+    Directory(Arc<Vec<(String, Key)>>),
+    /// An argument of a filter, to be written.
+    Argument {
+        /// Number of the path.
+        path: u32,
+        /// Name of the node.
+        node: String,
+        /// Name of the argument.
+        name: String,
+    },
+    /// The past of a source, which a write keeps for some time.
+    Freeze(DirectoryId),
+}
