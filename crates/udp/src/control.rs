@@ -1,23 +1,30 @@
 //! The control messages of a datagram from the ring, in the form in which the kernel writes them
 //! (cmsg(3)).
 
+use crate::address::{self, EncodedAddress};
 use crate::ring::Datagram;
+use crate::socket::ReceivedForm;
+use std::net::{SocketAddr, SocketAddrV4};
 use sys::preload::udp::{ControlMessage, ControlMessages};
 
 /// Length of `struct cmsghdr` in bytes.
 const HEADER: usize = 16;
 /// Length in bytes of all control messages that a ring can write, with their padding.
-const LENGTH_MAX: usize = 5 * 32;
+const LENGTH_MAX: usize = 24 * 8;
 /// Levels and types of control messages.
 mod kind {
     pub(super) const SOL_SOCKET: i32 = 1;
     pub(super) const IP: i32 = 0;
+    pub(super) const IPV6: i32 = 41;
     pub(super) const TIMESTAMP: (i32, i32) = (SOL_SOCKET, 29);
     pub(super) const TIMESTAMP_NS: (i32, i32) = (SOL_SOCKET, 35);
     pub(super) const PACKET_INFO: (i32, i32) = (IP, 8);
     pub(super) const TIME_TO_LIVE: (i32, i32) = (IP, 2);
     pub(super) const SERVICE_TYPE: (i32, i32) = (IP, 1);
     pub(super) const DESTINATION_PORT: (i32, i32) = (IP, 20);
+    pub(super) const PACKET_INFO_6: (i32, i32) = (IPV6, 50);
+    pub(super) const HOP_LIMIT: (i32, i32) = (IPV6, 52);
+    pub(super) const TRAFFIC_CLASS: (i32, i32) = (IPV6, 67);
 }
 
 /// Encoded control messages.
@@ -33,8 +40,9 @@ pub(crate) struct EncodedControl {
 
 impl EncodedControl {
     /// Encodes the wanted messages of a datagram into at most `room` bytes, in the kernel's order.
-    pub(crate) fn new(wanted: ControlMessages, datagram: &Datagram<'_>, room: usize) -> Self {
+    pub(crate) fn new(form: ReceivedForm, datagram: &Datagram<'_>, room: usize) -> Self {
         let mut encoded = Self { bytes: [0; LENGTH_MAX], length: 0, room, is_truncated: false };
+        let wanted = form.control;
         let seconds = (datagram.time_ns / 1_000_000_000).to_ne_bytes();
         let nanoseconds = datagram.time_ns % 1_000_000_000;
         if wanted.has(ControlMessage::Nanoseconds) {
@@ -42,23 +50,42 @@ impl EncodedControl {
         } else if wanted.has(ControlMessage::Microseconds) {
             encoded.put(kind::TIMESTAMP, &[&seconds, &(nanoseconds / 1000).to_ne_bytes()]);
         }
-        let host = datagram.to.ip().octets();
-        if wanted.has(ControlMessage::Destination) {
-            // The address to answer from, and the address in the packet.
-            encoded.put(kind::PACKET_INFO, &[&datagram.interface.to_ne_bytes(), &host, &host]);
+        if form.is_v6 && wanted.has(ControlMessage::Destination6) {
+            let host = address::mapped(datagram.to.ip()).octets();
+            encoded.put(kind::PACKET_INFO_6, &[&host, &datagram.interface.to_ne_bytes()]);
         }
-        if wanted.has(ControlMessage::Hops) {
-            encoded.put(kind::TIME_TO_LIVE, &[&i32::from(datagram.hops).to_ne_bytes()]);
-        }
-        if wanted.has(ControlMessage::ServiceType) {
-            encoded.put(kind::SERVICE_TYPE, &[&[datagram.service_type]]);
-        }
-        if wanted.has(ControlMessage::DestinationPort) {
-            let port = datagram.to.port().to_be_bytes();
-            let family = 2_u16.to_ne_bytes();
-            encoded.put(kind::DESTINATION_PORT, &[&family, &port, &host, &[0; 8]]);
+        match datagram.to {
+            SocketAddr::V4(to) => encoded.put_v4(wanted, datagram, to),
+            SocketAddr::V6(_) => encoded.put_v6(wanted, datagram),
         }
         encoded
+    }
+
+    fn put_v4(&mut self, wanted: ControlMessages, datagram: &Datagram<'_>, to: SocketAddrV4) {
+        let host = to.ip().octets();
+        if wanted.has(ControlMessage::Destination) {
+            // The address to answer from, and the address in the packet.
+            self.put(kind::PACKET_INFO, &[&datagram.interface.to_ne_bytes(), &host, &host]);
+        }
+        if wanted.has(ControlMessage::Hops) {
+            self.put(kind::TIME_TO_LIVE, &[&i32::from(datagram.hops).to_ne_bytes()]);
+        }
+        if wanted.has(ControlMessage::ServiceType) {
+            self.put(kind::SERVICE_TYPE, &[&[datagram.service_type]]);
+        }
+        if wanted.has(ControlMessage::DestinationPort) {
+            let address = EncodedAddress::new(datagram.to, false, datagram.interface);
+            self.put(kind::DESTINATION_PORT, &[address.bytes()]);
+        }
+    }
+
+    fn put_v6(&mut self, wanted: ControlMessages, datagram: &Datagram<'_>) {
+        if wanted.has(ControlMessage::Hops6) {
+            self.put(kind::HOP_LIMIT, &[&i32::from(datagram.hops).to_ne_bytes()]);
+        }
+        if wanted.has(ControlMessage::TrafficClass) {
+            self.put(kind::TRAFFIC_CLASS, &[&i32::from(datagram.service_type).to_ne_bytes()]);
+        }
     }
 
     /// Appends a message whose data are `parts`. A message without room for all its data is cut.

@@ -3,7 +3,7 @@
 use crate::report;
 use crate::ring::Ring;
 use std::collections::{BTreeMap, HashSet};
-use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::OnceLock;
 use sys::holders::Holders;
 use sys::net::{Interface, RouteSocket};
@@ -25,7 +25,7 @@ pub(crate) fn promote(number: i32, facts: &UdpSocketFacts) -> Result<Ring, Strin
     if is_held_by_others(number) {
         return Err("another process has the socket, too".to_owned());
     }
-    if count_sockets(facts.local) != 1 {
+    if facts.may_share && count_sockets(facts.local) != 1 {
         return Err("other sockets have the same port and address".to_owned());
     }
     if !report::has_word("force") {
@@ -60,14 +60,14 @@ fn has_packet_rules() -> sys::Result<bool> {
 
 /// Finds the interfaces with Ethernet frames over which other hosts reach the socket, each with the
 /// addresses at which they do.
-fn find_interfaces(facts: &UdpSocketFacts) -> Result<Vec<(Interface, Vec<Ipv4Addr>)>, String> {
+fn find_interfaces(facts: &UdpSocketFacts) -> Result<Vec<(Interface, Vec<IpAddr>)>, String> {
     let routes = RouteSocket::open().map_err(|error| error.to_string())?;
     let all = routes.addresses().map_err(|error| error.to_string())?;
-    let wanted = *facts.local.ip();
-    let mut hosts: BTreeMap<u32, Vec<Ipv4Addr>> = BTreeMap::new();
+    let wanted = facts.local.ip().to_canonical();
+    let mut hosts: BTreeMap<u32, Vec<IpAddr>> = BTreeMap::new();
     for (index, address) in all {
-        let IpAddr::V4(address) = address else { continue };
-        let is_served = wanted.is_unspecified() || wanted == address;
+        let is_of_family = address.is_ipv4() == wanted.is_ipv4() || facts.has_both_families;
+        let is_served = (wanted.is_unspecified() && is_of_family) || wanted == address;
         if is_served && (facts.device == 0 || facts.device == index) {
             hosts.entry(index).or_default().push(address);
         }
@@ -100,7 +100,7 @@ fn is_held_by_others(number: i32) -> bool {
 }
 
 /// Returns the number of UDP sockets of the namespace that may receive datagrams for this address.
-fn count_sockets(local: SocketAddrV4) -> usize {
+fn count_sockets(local: SocketAddr) -> usize {
     let read = |name: &str| {
         std::fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap_or_default()
     };
@@ -111,12 +111,16 @@ fn count_sockets(local: SocketAddrV4) -> usize {
 
 /// Returns true if a socket that is bound to an address, as procfs writes it, may receive datagrams
 /// for another one.
-fn may_receive(bound: &str, local: SocketAddrV4) -> bool {
+fn may_receive(bound: &str, local: SocketAddr) -> bool {
     let Some((host, port)) = bound.split_once(':') else { return false };
     if u16::from_str_radix(port, 16) != Ok(local.port()) {
         return false;
     }
-    let own = format!("{:08X}", u32::from_ne_bytes(local.ip().octets()));
+    let word = |bytes: &[u8; 4]| format!("{:08X}", u32::from_ne_bytes(*bytes));
+    let own: String = match local.ip().to_canonical() {
+        IpAddr::V4(own) => word(&own.octets()),
+        IpAddr::V6(own) => own.octets().as_chunks::<4>().0.iter().map(word).collect(),
+    };
     let is_everywhere = host.bytes().all(|digit| digit == b'0');
     is_everywhere || local.ip().is_unspecified() || host.ends_with(&own)
 }

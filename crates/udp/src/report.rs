@@ -5,7 +5,7 @@
 //! when a promoted socket is closed, `quiet` suppresses the note about a socket that stays the
 //! kernel's, and `force` promotes sockets although firewall rules exist, which then do not apply.
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use sys::preload::message::print_message;
 
@@ -32,7 +32,7 @@ pub(crate) fn has_word(word: &str) -> bool {
 }
 
 /// Says once that a socket stays the kernel's, and why.
-pub(crate) fn report_refusal(local: SocketAddrV4, why: &str) {
+pub(crate) fn report_refusal(local: SocketAddr, why: &str) {
     static IS_REPORTED: AtomicBool = AtomicBool::new(false);
     if !has_word("quiet") && !IS_REPORTED.swap(true, Ordering::Relaxed) {
         print_message(&format!("udp {local}: received by the kernel, not from a ring: {why}"));
@@ -40,7 +40,7 @@ pub(crate) fn report_refusal(local: SocketAddrV4, why: &str) {
 }
 
 /// Prints the line about a promoted socket.
-pub(crate) fn print_totals(local: SocketAddrV4, interfaces: &str, totals: &Totals) {
+pub(crate) fn print_totals(local: SocketAddr, interfaces: &str, totals: &Totals) {
     if !has_word("report") {
         return;
     }

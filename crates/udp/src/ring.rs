@@ -1,7 +1,7 @@
 //! The ring of a promoted socket: the datagrams that a kernel program takes for it.
 
 use crate::report::Totals;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use streamline::Options;
 use streamline::capture::{Capture, CaptureSettings, CapturedFrame, FRAME_MAX};
@@ -11,8 +11,16 @@ use sys::poll::PollSet;
 
 /// Length of an Ethernet header in bytes.
 const ETHERNET: usize = 14;
-/// Length of an IPv4 header without options in bytes.
-const IP: usize = 20;
+/// The layout of an IP header without options or extensions: offsets and lengths in bytes.
+struct IpLayout {
+    length: usize,
+    source: usize,
+    destination: usize,
+    address: usize,
+    hops: usize,
+}
+const IPV4: IpLayout = IpLayout { length: 20, source: 12, destination: 16, address: 4, hops: 8 };
+const IPV6: IpLayout = IpLayout { length: 40, source: 8, destination: 24, address: 16, hops: 7 };
 /// Length of a UDP header in bytes.
 const UDP: usize = 8;
 /// Number of looks into an empty ring between two checks that its kernel program still runs.
@@ -48,8 +56,8 @@ struct InterfaceRing {
 /// A datagram in the copied frame, or several of the same sender that follow one another.
 #[derive(Clone, Copy, Debug)]
 struct Pending {
-    from: SocketAddrV4,
-    to: SocketAddrV4,
+    from: SocketAddr,
+    to: SocketAddr,
     hops: u8,
     service_type: u8,
     time_ns: u64,
@@ -65,15 +73,15 @@ struct Pending {
 /// A received datagram.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Datagram<'r> {
-    pub(crate) from: SocketAddrV4,
-    pub(crate) to: SocketAddrV4,
+    pub(crate) from: SocketAddr,
+    pub(crate) to: SocketAddr,
     /// Time of day of its reception in nanoseconds since 1970.
     pub(crate) time_ns: u64,
     /// Index of the interface that received it.
     pub(crate) interface: u32,
     /// Number of hops that were left (TTL).
     pub(crate) hops: u8,
-    /// Type of service (TOS).
+    /// Type of service (TOS), or traffic class.
     pub(crate) service_type: u8,
     pub(crate) bytes: &'r [u8],
 }
@@ -82,7 +90,7 @@ impl Ring {
     /// Takes the datagrams for a port at the interfaces, each with its own addresses. An interface
     /// whose datagrams cannot be taken is left to the kernel. Fails with the reason if none can.
     pub(crate) fn open(
-        interfaces: Vec<(Interface, Vec<Ipv4Addr>)>,
+        interfaces: Vec<(Interface, Vec<IpAddr>)>,
         port: u16,
     ) -> Result<Self, String> {
         let mut sources = Vec::new();
@@ -232,13 +240,20 @@ impl Ring {
 }
 
 impl InterfaceRing {
-    fn open(interface: Interface, hosts: &[Ipv4Addr], port: u16) -> Result<Self, String> {
-        let hosts: Vec<String> = hosts.iter().map(|host| format!("dst host {host}")).collect();
+    fn open(interface: Interface, hosts: &[IpAddr], port: u16) -> Result<Self, String> {
+        let family = |is_v4: bool, header: &str| {
+            let own = hosts.iter().filter(|host| host.is_ipv4() == is_v4);
+            let own: Vec<String> = own.map(|host| format!("dst host {host}")).collect();
+            (!own.is_empty()).then(|| format!("({header} and ({}))", own.join(" or ")))
+        };
+        // Headers without options or extensions.
+        let families = [family(true, "ip[0] = 0x45"), family(false, "ip6[6] = 17")];
+        let families: Vec<String> = families.into_iter().flatten().collect();
         let wanted = CaptureSettings {
             interface: interface.name.clone(),
             take: Some(format!(
-                "udp dst port {port} and ip[0] = 0x45 and ether[0] & 1 = 0 and ({})",
-                hosts.join(" or ")
+                "udp dst port {port} and ether[0] & 1 = 0 and ({})",
+                families.join(" or ")
             )),
             delay_ns: Some(0),
             ..CaptureSettings::default()
@@ -253,29 +268,39 @@ impl InterfaceRing {
 /// `None` if a length or the checksum is wrong.
 fn find_datagram(frame: &[u8], captured: &CapturedFrame, interface: u32) -> Option<Pending> {
     let segment = usize::from(captured.segment_size);
-    let word = |at: usize| Some(u16::from_be_bytes(frame.get(at..at + 2)?.try_into().ok()?));
-    let total = usize::from(word(ETHERNET + 2)?);
-    let packet = frame.get(ETHERNET..ETHERNET + total)?;
-    let udp = packet.get(IP..)?;
-    let length = usize::from(word(ETHERNET + IP + 4)?);
+    let packet = frame.get(ETHERNET..)?;
+    let word = |at: usize| Some(u16::from_be_bytes(packet.get(at..at + 2)?.try_into().ok()?));
+    let is_v4 = *packet.first()? >> 4 == 4;
+    let (ip, total) = match is_v4 {
+        true => (&IPV4, usize::from(word(2)?)),
+        false => (&IPV6, IPV6.length + usize::from(word(4)?)),
+    };
+    let udp = packet.get(ip.length..total)?;
+    let length = usize::from(word(ip.length + 4)?);
     let length = if segment > 0 { udp.len() } else { length };
     let datagram = udp.get(..length).filter(|datagram| datagram.len() >= UDP)?;
-    let checksum = word(ETHERNET + IP + 6)?;
-    // The kernel has verified what it joins.
-    if segment == 0 && checksum != 0 && !is_sum_right(packet, datagram, checksum) {
+    let addresses = packet.get(ip.source..ip.destination + ip.address)?;
+    let checksum = word(ip.length + 6)?;
+    // The kernel has verified what it joins. IPv4 datagrams may have no checksum.
+    let has_sum = segment == 0 && (checksum != 0 || !is_v4);
+    if has_sum && !is_sum_right(addresses, datagram, checksum) {
         return None;
     }
     let address = |at: usize, port| {
-        let host: [u8; 4] = packet.get(at..at + 4)?.try_into().ok()?;
-        Some(SocketAddrV4::new(Ipv4Addr::from(host), port))
+        let bytes = packet.get(at..at + ip.address)?;
+        let host = match is_v4 {
+            true => IpAddr::from(<[u8; 4]>::try_from(bytes).ok()?),
+            false => IpAddr::from(<[u8; 16]>::try_from(bytes).ok()?),
+        };
+        Some(SocketAddr::new(host, port))
     };
-    let start = ETHERNET + IP + UDP;
-    let end = ETHERNET + IP + length;
+    let start = ETHERNET + ip.length + UDP;
+    let end = ETHERNET + ip.length + length;
     Some(Pending {
-        from: address(12, word(ETHERNET + IP)?)?,
-        to: address(16, word(ETHERNET + IP + 2)?)?,
-        hops: *packet.get(8)?,
-        service_type: *packet.get(1)?,
+        from: address(ip.source, word(ip.length)?)?,
+        to: address(ip.destination, word(ip.length + 2)?)?,
+        hops: *packet.get(ip.hops)?,
+        service_type: if is_v4 { *packet.get(1)? } else { (word(0)? >> 4) as u8 },
         time_ns: captured.time_ns,
         interface,
         start,
@@ -286,9 +311,8 @@ fn find_datagram(frame: &[u8], captured: &CapturedFrame, interface: u32) -> Opti
 
 /// Returns true if the checksum is right, or if it is left to the device, so that it covers the
 /// pseudo header only.
-fn is_sum_right(packet: &[u8], datagram: &[u8], checksum: u16) -> bool {
-    let addresses = sum(packet.get(12..20).unwrap_or_default());
-    let pseudo = addresses + 17 + datagram.len() as u64;
+fn is_sum_right(addresses: &[u8], datagram: &[u8], checksum: u16) -> bool {
+    let pseudo = sum(addresses) + 17 + datagram.len() as u64;
     fold(pseudo) == checksum || fold(pseudo + sum(datagram)) == 0xffff
 }
 

@@ -4,7 +4,7 @@ use crate::promotion::promote;
 use crate::report::{self, Totals};
 use crate::ring::{Datagram, Ring};
 use crate::table;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -34,9 +34,9 @@ pub(crate) struct Socket {
 struct SocketState {
     stage: Stage,
     registrations: Vec<Registration>,
-    /// The control messages that the program asks for, once the socket is promoted.
-    control: ControlMessages,
-    local: Option<SocketAddrV4>,
+    /// The form of what the program receives, once the socket is promoted.
+    form: ReceivedForm,
+    local: Option<SocketAddr>,
     from_kernel: u64,
 }
 
@@ -48,6 +48,15 @@ enum Stage {
     Promoted(Box<Ring>),
     /// The socket is the kernel's for good.
     Kernel,
+}
+
+/// The form in which a program expects the addresses and control messages of datagrams.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ReceivedForm {
+    /// True for an IPv6 socket, which receives IPv4 addresses mapped to IPv6.
+    pub(crate) is_v6: bool,
+    /// The control messages that the program asks for.
+    pub(crate) control: ControlMessages,
 }
 
 /// A registration of the socket with an epoll set.
@@ -85,7 +94,7 @@ impl Socket {
         let state = SocketState {
             stage,
             registrations: Vec::new(),
-            control: ControlMessages::NONE,
+            form: ReceivedForm { is_v6: false, control: ControlMessages::NONE },
             local: None,
             from_kernel: 0,
         };
@@ -155,7 +164,8 @@ impl Socket {
         state.stage = Stage::Kernel;
         match self.begin_ring(number, &facts, &state.registrations, register) {
             Ok(ring) => {
-                state.control = ControlMessages::of(number);
+                let (is_v6, control) = (facts.local.is_ipv6(), ControlMessages::of(number));
+                state.form = ReceivedForm { is_v6, control };
                 let number = usize::try_from(ring.number()).unwrap_or(0);
                 state.stage = Stage::Promoted(Box::new(ring));
                 table::count_promoted(true);
@@ -191,22 +201,22 @@ impl Socket {
     /// Reads again which control messages the program asks for.
     pub(crate) fn update_control(&self, number: i32) {
         if let Some(mut locked) = self.lock() {
-            locked.state.control = ControlMessages::of(number);
+            locked.state.form.control = ControlMessages::of(number);
         }
     }
 
-    /// Passes the next datagram of the ring to `take`, with the control messages that the program
-    /// asks for, and removes it unless `is_kept`.
+    /// Passes the next datagram of the ring to `take`, with the form in which the program expects
+    /// it, and removes it unless `is_kept`.
     pub(crate) fn take(
         &self,
         is_kept: bool,
-        take: impl FnOnce(&Datagram<'_>, ControlMessages) -> isize,
+        take: impl FnOnce(&Datagram<'_>, ReceivedForm) -> isize,
     ) -> Taken {
         let Some(mut locked) = self.lock() else { return Taken::Nothing };
-        let control = locked.state.control;
+        let form = locked.state.form;
         let Stage::Promoted(ring) = &mut locked.state.stage else { return Taken::Nothing };
         if let Some(datagram) = ring.peek() {
-            let answer = take(&datagram, control);
+            let answer = take(&datagram, form);
             if !is_kept {
                 ring.pass();
             }

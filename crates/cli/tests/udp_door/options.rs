@@ -3,17 +3,20 @@
 use super::{Server, WARM, exchange_numbered, prepare, receive, reported};
 use std::net::{SocketAddr, UdpSocket};
 use testkit::need;
+use testkit::net::{CLIENT_DEVICE, SERVER_DEVICE};
 
-/// A server that answers with the control messages and flags of each datagram. The time becomes
-/// `now` if it is right. The datagram `room N` limits the control messages from then on to N bytes,
-/// `set NAME` sets an option of IP.
+/// A server that answers with the sender's address, the control messages and flags of each
+/// datagram. The time becomes `now` if it is right. The datagram `room N` limits the control
+/// messages from then on to N bytes, `set NAME` sets an option of IP. Its first argument is the
+/// version of IP, the others are options as `LEVEL:NAME`.
 const CONTROL_SERVER: &str = "
 import socket, struct, sys, time
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-for name in sys.argv[1:]:
+is_v6 = sys.argv[1] == '6'
+s = socket.socket(socket.AF_INET6 if is_v6 else socket.AF_INET, socket.SOCK_DGRAM)
+for name in sys.argv[2:]:
     level, number = map(int, name.split(':'))
     s.setsockopt(level, number, 1)
-s.bind(('', 5400))
+s.bind(('::' if is_v6 else '', 5400))
 print('ready', file=sys.stderr, flush=True)
 room = 1000
 def shown(level, kind, data):
@@ -26,17 +29,21 @@ while True:
     words = data.split()
     if words[:1] == [b'room']: room = int(words[1])
     if words[:1] == [b'set']: s.setsockopt(0, int(words[1]), 1)
-    told = repr(([shown(*one) for one in control], flags)).encode()
-    s.sendto(data if words[:1] == [b'quit'] or words[:1] == [b'warm'] else told, sender)
+    answer = repr((sender, [shown(*one) for one in control], flags)).encode()
+    s.sendto(data if words[:1] == [b'quit'] or words[:1] == [b'warm'] else answer, sender)
     if data == b'quit': break
 ";
 
-/// Sends a datagram, and returns the answer.
-fn ask(client: &UdpSocket, bytes: &[u8]) -> String {
-    client.send_to(bytes, super::address()).unwrap();
+/// Sends a datagram to the server's address, and returns the answer.
+fn ask_at(client: &UdpSocket, server: SocketAddr, bytes: &[u8]) -> String {
+    client.send_to(bytes, server).unwrap();
     let mut room = [0; 4096];
     let (length, _) = receive(client, &mut room);
     String::from_utf8(room[..length].to_vec()).unwrap()
+}
+
+fn ask(client: &UdpSocket, bytes: &[u8]) -> String {
+    ask_at(client, super::address(), bytes)
 }
 
 /// Sends as many datagrams as a socket needs to be promoted.
@@ -54,7 +61,7 @@ fn control_messages_from_the_ring_equal_those_of_the_kernel() {
     }
     // IP_PKTINFO, IP_RECVTTL, IP_RECVTOS, IP_RECVORIGDSTADDR, SO_TIMESTAMPNS.
     let options = ["0:8", "0:12", "0:13", "0:20", "1:35"];
-    let words = [&["python3", "-c", CONTROL_SERVER], &options[..]].concat();
+    let words = [&["python3", "-c", CONTROL_SERVER, "4"], &options[..]].concat();
     let server = Server::start(&pair, &words);
     let client = server.client();
     client.set_ttl(33).unwrap();
@@ -80,12 +87,51 @@ fn control_message_asked_for_after_promotion_is_delivered() {
     if need::require_command("python3").is_none() {
         return;
     }
-    let server = Server::start(&pair, &["python3", "-c", CONTROL_SERVER]);
+    let server = Server::start(&pair, &["python3", "-c", CONTROL_SERVER, "4"]);
     let client = server.client();
     warm(&client);
-    assert_eq!(ask(&client, b"x"), "([], 0)");
-    assert_eq!(ask(&client, b"set 12"), "([], 0)");
-    assert_eq!(ask(&client, b"x"), "([(0, 2, '40000000')], 0)");
+    assert!(ask(&client, b"x").ends_with(" [], 0)"));
+    assert!(ask(&client, b"set 12").ends_with(" [], 0)"));
+    assert!(ask(&client, b"x").ends_with(" [(0, 2, '40000000')], 0)"));
+    let (ring, all) = reported(&server.finish(&client));
+    assert!(ring * 100 >= all * 95, "{ring} of {all}");
+}
+
+#[test]
+fn socket_of_both_families_receives_each_from_its_ring() {
+    let Some((pair, ..)) = prepare() else { return };
+    if need::require_command("python3").is_none() {
+        return;
+    }
+    for (namespace, device, host) in
+        [(&pair.server, SERVER_DEVICE, "fd00:77::2"), (&pair.client, CLIENT_DEVICE, "fd00:77::1")]
+    {
+        namespace.run_ip(&format!("address add {host}/64 dev {device} nodad"));
+    }
+    // IPV6_RECVPKTINFO, IPV6_RECVHOPLIMIT, IPV6_RECVTCLASS, IP_RECVTTL, SO_TIMESTAMPNS.
+    let options = ["41:49", "41:51", "41:66", "0:12", "1:35"];
+    let words = [&["python3", "-c", CONTROL_SERVER, "6"], &options[..]].concat();
+    let server = Server::start(&pair, &words);
+    let client = server.client();
+    let client_of_v6 = pair.client.run_inside(|| UdpSocket::bind("[::]:0").unwrap());
+    client_of_v6.set_read_timeout(Some(super::LIMIT)).unwrap();
+    let v6: SocketAddr = format!("[fd00:77::2]:{}", super::PORT).parse().unwrap();
+    let answers = || {
+        let of_v6 = [&b"x"[..], b"room 70", b"x", b"room 1000"];
+        let of_v6 = of_v6.map(|round| ask_at(&client_of_v6, v6, round));
+        (of_v6, ask(&client, b"x"))
+    };
+    let by_kernel = answers();
+    warm(&client);
+    let by_ring = answers();
+    assert_eq!(by_kernel, by_ring);
+    assert!(by_ring.0[0].contains("(41, 52, '40000000')"), "{by_ring:?}");
+    assert!(by_ring.1.contains("::ffff:10.77.0.1") && by_ring.1.contains("(0, 2, "), "{by_ring:?}");
+    // Empty datagrams, and long ones.
+    for length in [0, 1, 1000, 1452] {
+        let bytes = [&b"warm "[..], &vec![b'x'; length]].concat();
+        assert_eq!(ask_at(&client_of_v6, v6, &bytes).len(), bytes.len());
+    }
     let (ring, all) = reported(&server.finish(&client));
     assert!(ring * 100 >= all * 95, "{ring} of {all}");
 }

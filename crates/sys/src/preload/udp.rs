@@ -3,14 +3,18 @@
 use super::{borrow, errno, set_errno};
 use rustix::net::{SocketAddrAny, sockopt};
 use std::ffi::{c_int, c_void};
-use std::net::{SocketAddr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::time::Duration;
 
-/// A UDP socket of IPv4.
+/// A UDP socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UdpSocketFacts {
     /// The address to which the socket is bound.
-    pub local: SocketAddrV4,
+    pub local: SocketAddr,
+    /// True for an IPv6 socket that receives IPv4 datagrams, too.
+    pub has_both_families: bool,
+    /// True if other sockets may be bound to the same address (`SO_REUSEADDR`, `SO_REUSEPORT`).
+    pub may_share: bool,
     /// Property of the socket that only the kernel can serve, if it has one.
     pub obstacle: Option<&'static str>,
     /// Index of the interface to which the socket is bound; 0 for none.
@@ -32,21 +36,30 @@ pub enum ControlMessage {
     ServiceType,
     /// The destination address and port (`IP_RECVORIGDSTADDR`).
     DestinationPort,
+    /// The destination address and the interface (`IPV6_RECVPKTINFO`).
+    Destination6,
+    /// The remaining hops (`IPV6_RECVHOPLIMIT`).
+    Hops6,
+    /// The traffic class (`IPV6_RECVTCLASS`).
+    TrafficClass,
 }
 
 /// The options that ask for a [`ControlMessage`], with their levels.
-const CONTROL_OPTIONS: [(c_int, c_int, ControlMessage); 6] = [
+const CONTROL_OPTIONS: [(c_int, c_int, ControlMessage); 9] = [
     (libc::SOL_SOCKET, libc::SO_TIMESTAMP, ControlMessage::Microseconds),
     (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, ControlMessage::Nanoseconds),
     (libc::IPPROTO_IP, libc::IP_PKTINFO, ControlMessage::Destination),
     (libc::IPPROTO_IP, libc::IP_RECVTTL, ControlMessage::Hops),
     (libc::IPPROTO_IP, libc::IP_RECVTOS, ControlMessage::ServiceType),
     (libc::IPPROTO_IP, libc::IP_RECVORIGDSTADDR, ControlMessage::DestinationPort),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, ControlMessage::Destination6),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, ControlMessage::Hops6),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, ControlMessage::TrafficClass),
 ];
 
 /// The set of control messages that a socket asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct ControlMessages(u8);
+pub struct ControlMessages(u16);
 
 impl ControlMessages {
     /// The empty set.
@@ -76,7 +89,7 @@ pub fn asks_for_control(level: c_int, name: c_int) -> bool {
 }
 
 /// Options that add other control messages to datagrams, or change who receives a datagram.
-const OBSTACLES: [(c_int, c_int, &str); 12] = [
+const OBSTACLES: &[(c_int, c_int, &str)] = &[
     (libc::SOL_SOCKET, SO_TIMESTAMP_NEW, "it asks for times (SO_TIMESTAMP_NEW)"),
     (libc::SOL_SOCKET, SO_TIMESTAMPNS_NEW, "it asks for times (SO_TIMESTAMPNS_NEW)"),
     (libc::SOL_SOCKET, libc::SO_TIMESTAMPING, "it asks for times (SO_TIMESTAMPING)"),
@@ -87,6 +100,21 @@ const OBSTACLES: [(c_int, c_int, &str); 12] = [
     (libc::IPPROTO_IP, libc::IP_TRANSPARENT, "it serves other hosts' addresses (IP_TRANSPARENT)"),
     (libc::IPPROTO_IP, IP_CHECKSUM, "it asks for checksums (IP_CHECKSUM)"),
     (libc::IPPROTO_IP, IP_RECVFRAGSIZE, "it asks for fragments (IP_RECVFRAGSIZE)"),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVRTHDR, "it asks for headers (IPV6_RECVRTHDR)"),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPOPTS, "it asks for options (IPV6_RECVHOPOPTS)"),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVDSTOPTS, "it asks for options (IPV6_RECVDSTOPTS)"),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVPATHMTU, "it asks for packet sizes (IPV6_RECVPATHMTU)"),
+    (libc::IPPROTO_IPV6, IPV6_2292PKTINFO, "it asks for addresses (IPV6_2292PKTINFO)"),
+    (libc::IPPROTO_IPV6, IPV6_2292HOPOPTS, "it asks for options (IPV6_2292HOPOPTS)"),
+    (libc::IPPROTO_IPV6, IPV6_2292DSTOPTS, "it asks for options (IPV6_2292DSTOPTS)"),
+    (libc::IPPROTO_IPV6, IPV6_2292RTHDR, "it asks for headers (IPV6_2292RTHDR)"),
+    (libc::IPPROTO_IPV6, IPV6_2292HOPLIMIT, "it asks for hops (IPV6_2292HOPLIMIT)"),
+    (libc::IPPROTO_IPV6, IPV6_FLOWINFO, "it asks for flow labels (IPV6_FLOWINFO)"),
+    (libc::IPPROTO_IPV6, IPV6_FLOWINFO_SEND, "it uses flow labels (IPV6_FLOWINFO_SEND)"),
+    (libc::IPPROTO_IPV6, IPV6_ORIGDSTADDR, "it asks for addresses (IPV6_RECVORIGDSTADDR)"),
+    (libc::IPPROTO_IPV6, IPV6_TRANSPARENT, "it serves other hosts' addresses (IPV6_TRANSPARENT)"),
+    (libc::IPPROTO_IPV6, IPV6_RECVFRAGSIZE, "it asks for fragments (IPV6_RECVFRAGSIZE)"),
+    (libc::SOL_UDP, UDP_NO_CHECK6_RX, "it accepts datagrams without checksum (UDP_NO_CHECK6_RX)"),
     (libc::SOL_UDP, libc::UDP_GRO, "it receives several datagrams at once (UDP_GRO)"),
     (libc::SOL_UDP, libc::UDP_ENCAP, "it serves a tunnel (UDP_ENCAP)"),
 ];
@@ -95,31 +123,48 @@ const SO_TIMESTAMPNS_NEW: c_int = 64;
 const IP_PASSSEC: c_int = 18;
 const IP_CHECKSUM: c_int = 23;
 const IP_RECVFRAGSIZE: c_int = 25;
+const IPV6_2292PKTINFO: c_int = 2;
+const IPV6_2292HOPOPTS: c_int = 3;
+const IPV6_2292DSTOPTS: c_int = 4;
+const IPV6_2292RTHDR: c_int = 5;
+const IPV6_2292HOPLIMIT: c_int = 8;
+const IPV6_FLOWINFO: c_int = 11;
+const IPV6_FLOWINFO_SEND: c_int = 33;
+const IPV6_ORIGDSTADDR: c_int = 74;
+const IPV6_TRANSPARENT: c_int = 75;
+const IPV6_RECVFRAGSIZE: c_int = 77;
+const UDP_NO_CHECK6_RX: c_int = 102;
 
-/// Returns true if a descriptor is a UDP socket of IPv4.
+/// Returns true if a descriptor is a UDP socket.
 #[must_use]
 pub fn is_udp_socket(number: c_int) -> bool {
     let is = |name, value| option(number, libc::SOL_SOCKET, name) == Some(value);
     is(libc::SO_TYPE, libc::SOCK_DGRAM)
-        && is(libc::SO_DOMAIN, libc::AF_INET)
+        && (is(libc::SO_DOMAIN, libc::AF_INET) || is(libc::SO_DOMAIN, libc::AF_INET6))
         && is(libc::SO_PROTOCOL, libc::IPPROTO_UDP)
 }
 
-/// Returns the facts about a descriptor; `None` if it is no bound UDP socket of IPv4.
+/// Returns the facts about a descriptor; `None` if it is no bound UDP socket.
 #[must_use]
 pub fn udp_socket(number: c_int) -> Option<UdpSocketFacts> {
     let socket = borrow(number).filter(|_| is_udp_socket(number))?;
     let local = SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok()?;
-    let SocketAddr::V4(local) = local else { return None };
     let peer: Option<SocketAddrAny> = rustix::net::getpeername(socket).ok().flatten();
     let connected = peer.is_some().then_some("it is connected to one peer");
     let filtered = has_filter(number).then_some("it has a filter of its own");
-    let is_set = |(level, name, why): &(c_int, c_int, &'static str)| {
-        option(number, *level, *name).is_some_and(|value| value != 0).then_some(*why)
-    };
+    let is_on = |level, name| option(number, level, name).is_some_and(|value| value != 0);
+    let is_set =
+        |(level, name, why): &(c_int, c_int, &'static str)| is_on(*level, *name).then_some(*why);
     let obstacle = connected.or(filtered).or_else(|| OBSTACLES.iter().find_map(is_set));
     let device = option(number, libc::SOL_SOCKET, SO_BINDTOIFINDEX).unwrap_or(0);
-    (local.port() != 0).then_some(UdpSocketFacts { local, obstacle, device: device.unsigned_abs() })
+    (local.port() != 0).then_some(UdpSocketFacts {
+        local,
+        has_both_families: local.is_ipv6() && !is_on(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
+        may_share: is_on(libc::SOL_SOCKET, libc::SO_REUSEADDR)
+            || is_on(libc::SOL_SOCKET, libc::SO_REUSEPORT),
+        obstacle,
+        device: device.unsigned_abs(),
+    })
 }
 
 /// `SO_BINDTOIFINDEX`.

@@ -3,9 +3,10 @@
 use super::Message;
 use super::epoll::{self, real_epoll_ctl};
 use super::waits::wait_readable;
+use crate::address::EncodedAddress;
 use crate::control::EncodedControl;
 use crate::ring::Datagram;
-use crate::socket::{Socket, Taken};
+use crate::socket::{ReceivedForm, Socket, Taken};
 use crate::table;
 use std::ffi::{c_int, c_uint};
 use std::ptr;
@@ -13,7 +14,6 @@ use std::time::Instant;
 use sys::next_function;
 use sys::preload;
 use sys::preload::interpose::{IoVec, catch_panic, missing_function, quietly};
-use sys::preload::udp::ControlMessages;
 
 type ReceiveMessage = unsafe extern "C" fn(c_int, *mut Message, c_int) -> isize;
 
@@ -32,8 +32,6 @@ pub(super) mod flag {
 
 /// `EAGAIN`.
 const EAGAIN: i32 = 11;
-/// `AF_INET`.
-const AF_INET: u16 = 2;
 
 /// Receives by the C library.
 ///
@@ -45,16 +43,6 @@ pub(super) unsafe fn real_recvmsg(number: c_int, message: *mut Message, flags: c
         Some(receive) => unsafe { receive(number, message, flags) },
         None => missing_function(),
     }
-}
-
-/// `struct sockaddr_in`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-struct Address {
-    family: u16,
-    port: [u8; 2],
-    host: [u8; 4],
-    rest: [u8; 8],
 }
 
 /// Counts a datagram that the kernel has delivered through a descriptor.
@@ -76,7 +64,7 @@ pub(super) fn count(number: c_int, received: isize, flags: c_int) {
 /// # Safety
 /// U1 must hold for the message.
 unsafe fn copy_to_message(
-    (datagram, control): (&Datagram<'_>, ControlMessages),
+    (datagram, form): (&Datagram<'_>, ReceivedForm),
     message: *mut Message,
     flags: c_int,
 ) -> isize {
@@ -92,25 +80,20 @@ unsafe fn copy_to_message(
         unsafe { ptr::copy_nonoverlapping(now.as_ptr(), base.cast::<u8>(), now.len()) };
         rest = later;
     }
-    let from = datagram.from;
-    let address = Address {
-        family: AF_INET,
-        port: from.port().to_be_bytes(),
-        host: from.ip().octets(),
-        rest: [0; 8],
-    };
-    let size = size_of::<Address>();
+    let address = EncodedAddress::new(datagram.from, form.is_v6, datagram.interface);
+    let name = address.bytes();
     let name_room = if message.name.is_null() { 0 } else { message.name_length as usize };
     let room = if message.control.is_null() { 0 } else { message.control_length };
-    let control = EncodedControl::new(control, datagram, room);
+    let control = EncodedControl::new(form, datagram, room);
     let bytes = control.bytes();
-    let name = (&raw const address).cast::<u8>();
     // SAFETY: U1: the place has `name_length` writable bytes.
-    unsafe { ptr::copy_nonoverlapping(name, message.name.cast(), size.min(name_room)) };
+    unsafe {
+        ptr::copy_nonoverlapping(name.as_ptr(), message.name.cast(), name.len().min(name_room));
+    };
     // SAFETY: U1: the place has `control_length` writable bytes, and `bytes` has at most as many.
     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), message.control.cast(), bytes.len()) };
     if !message.name.is_null() {
-        message.name_length = size as c_uint;
+        message.name_length = name.len() as c_uint;
     }
     message.control_length = bytes.len();
     message.flags = if rest.is_empty() { 0 } else { flag::TRUNC };
@@ -137,8 +120,8 @@ pub(super) unsafe fn receive_promoted(
         if !asks_kernel {
             let errno = preload::errno();
             // SAFETY: U1.
-            let copy = |datagram: &Datagram<'_>, control| unsafe {
-                copy_to_message((datagram, control), message, flags)
+            let copy = |datagram: &Datagram<'_>, form| unsafe {
+                copy_to_message((datagram, form), message, flags)
             };
             let taken =
                 catch_panic(|| Taken::Nothing, || socket.take(flags & flag::PEEK != 0, copy));
