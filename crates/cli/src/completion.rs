@@ -47,7 +47,8 @@ pub(crate) fn print_completions(line: &str) -> Status {
 trait Candidates {
     /// Returns the names of network interfaces.
     fn interfaces(&self) -> Vec<String>;
-    /// Returns the files and directories whose path starts with `begin`; directories end with `/`.
+    /// Returns the files and directories in the directory part of `begin`; directories end with
+    /// `/`. The names are not compared with the rest of `begin`.
     fn files(&self, begin: &str) -> Vec<String>;
 }
 

@@ -69,7 +69,8 @@ fn print_object(directory: Option<&Path>) -> Status {
 }
 
 /// Writes all examples into a directory, which is created if it is missing. Existing files are not
-/// overwritten. If writing fails, prints an error and returns the exit status.
+/// overwritten. If writing fails, or if an existing file has other contents, prints an error and
+/// fails with the exit status.
 fn write_examples(folder: &Path) -> Result<(), Status> {
     let lines = EXAMPLES.iter().map(|(name, text)| (format!("{name}.pipe"), text.as_bytes()));
     let capture = (CAPTURE.0.to_owned(), CAPTURE.1);

@@ -83,8 +83,8 @@ pub(crate) fn explain(given: &ExplainArguments) -> Status {
     explained.unwrap_or_else(|status| status)
 }
 
-/// Finds the programs of other applications at the interfaces that `rx` and `tx` of the request
-/// use.
+/// Finds the programs and packet sockets of other applications at the interfaces that `rx` and `tx`
+/// of the request use. Skips `rx` with `own`, which observes sockets.
 fn find_neighbors(plan: &Plan) -> NeighborFindings {
     let mut places: Vec<(Option<&str>, Option<&str>)> = Vec::new();
     for (_, node) in plan.graph.ids() {
@@ -173,7 +173,8 @@ fn devices_text(plan: &Plan) -> String {
     redirecting_devices(plan).into_iter().map(line).collect()
 }
 
-/// Formats the programs of other applications at the interfaces; empty if there are none.
+/// Formats the programs and packet sockets of other applications at the interfaces; empty if there
+/// are none.
 fn neighbors_text(plan: &Plan) -> String {
     let found = find_neighbors(plan);
     match found.is_empty() {

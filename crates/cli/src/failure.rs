@@ -58,7 +58,8 @@ pub(crate) fn report_open_error(error: OpenError) -> Status {
     }
 }
 
-/// Prints why a plan could not be built, with the position in the request. Returns the exit status.
+/// Prints why a plan could not be built, with the position of the filter that failed, if one did.
+/// Returns the exit status.
 fn print_build_error(text: &str, plan: &Plan, error: &BuildError) -> Status {
     match error {
         BuildError::Mistake { node, mistake } => {

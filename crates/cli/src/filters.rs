@@ -23,7 +23,7 @@ pub(crate) fn filters(given: &FiltersArguments) -> Status {
     }
 }
 
-/// Returns the entries with a name that `is_wanted` accepts as one JSON object.
+/// Returns one JSON object with the entries whose names `is_wanted` accepts.
 fn to_json(is_wanted: impl Fn(&str) -> bool) -> String {
     let fact = |(label, text): &(&str, String)| to_object(&[("name", label), ("text", text)]);
     let facts = |page: &Page, is_wanted: &dyn Fn(&str) -> bool| -> Vec<Object> {
@@ -62,7 +62,7 @@ const GROUP_KINDS: &[(&str, &[&str])] = &[
     ("Sinks, where blocks leave", &["sink"]),
 ];
 
-/// Returns the catalog entries by group: first sources, then filters, then sinks.
+/// Returns the catalog entries by group: sources, filters, programs, sinks.
 pub(crate) fn entries_by_group() -> impl Iterator<Item = (&'static str, Vec<Page>)> {
     GROUP_KINDS.iter().map(|(title, kinds)| {
         let there = MachineRegistry::descriptions().filter(|entry| {

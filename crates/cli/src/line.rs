@@ -10,8 +10,8 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
-/// Returns the text of the request. If there is none, prints an error and fails with the exit
-/// status.
+/// Returns the text of the request. If there is none, or if its file cannot be read or is not in
+/// UTF-8, prints an error and fails with the exit status.
 pub(crate) fn request_text(given: &RequestArguments) -> Result<String, Status> {
     match &given.file {
         Some(path) => read_request_file(path),

@@ -1,8 +1,8 @@
 //! The command `streamline`. [SL §4.2, §7]
 //!
-//! Standard output receives the output of sinks; standard error, or the file of `--report`,
-//! receives mistakes, warnings and the ledger, so data and reports are never mixed (CONTRACT 28).
-//! The exit statuses are in [`status`].
+//! Standard output receives the output of sinks; standard error receives mistakes, warnings and,
+//! without `--report`, the ledger, so data and reports are not mixed (CONTRACT 28). The exit
+//! statuses are in [`status`].
 //!
 //! This crate is a front end: the library `streamline` parses, plans, builds and runs requests, and
 //! the modules here format what it returns.

@@ -1,8 +1,9 @@
 //! `streamline mount`: shows the running paths as a file system.
 //!
-//! Without a command the file system is served by a process in the background, which exits when the
-//! file system is unmounted. With a command it is served by this process while the command runs, in
-//! a new user namespace if the user has no other way to mount.
+//! Without a command the file system is served by a process in the background (with `--foreground`,
+//! by this process), which exits when the file system is unmounted. With a command it is served by
+//! this process while the command runs, in a new user namespace if the user has no other way to
+//! mount.
 
 use crate::arguments::mount::MountArguments;
 use crate::failure::report_system_error;
@@ -61,8 +62,8 @@ fn find_directory(directory: &Path) -> std::io::Result<PathBuf> {
     }
 }
 
-/// Starts a process that shows the running paths until its standard input is closed. The process
-/// shows the paths to all users of the machine, or the paths of one user to that user.
+/// Starts a process that shows the running paths until its standard input is closed. If `for_all`
+/// is true, all users of the machine have access, otherwise only this user.
 pub(crate) fn start_for_daemon(
     directory: &Path,
     (socket, others): (&Path, &str),
@@ -83,7 +84,8 @@ fn refuse(directory: &Path, why: &str) -> ExitCode {
     Status::Nothing.into()
 }
 
-/// Serves the mount until it is unmounted or a signal arrives.
+/// Serves the mount until it is unmounted, a signal arrives, or, for a daemon, standard input is
+/// closed.
 fn serve(
     directory: &Path,
     options: MountOptions,

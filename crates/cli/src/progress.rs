@@ -1,11 +1,11 @@
 //! Progress lines of a run, on standard error.
 //!
 //! On a terminal, the counters of the sources ([`engine::run::Progress`]) appear in a status line
-//! that is rewritten every second. Elsewhere, progress is printed only with `--progress`, and each
-//! update is a new line.
+//! that is rewritten every second, or at the interval of `--progress`. Elsewhere, progress is
+//! printed only with `--progress`, and each update is a new line.
 //!
-//! Progress is shown by default if standard error is a terminal, the request prints nothing to the
-//! same terminal, and the process is in the foreground.
+//! Progress is shown by default if standard error is a terminal, the request prints nothing to a
+//! terminal, the process is in the foreground, and `--quiet` is not given.
 
 use crate::arguments::progress::{INTERVAL_NS, ProgressMode};
 use crate::terminal;
@@ -72,7 +72,7 @@ impl ProgressPrinter {
     }
 }
 
-/// Returns true if a sink of the request writes to standard output.
+/// Returns true if a sink of the request, or a program at its end, writes to standard output.
 pub(crate) fn has_printing_sink(plan: &Plan) -> bool {
     let graph = &plan.graph;
     graph.ids().any(|(id, node)| {

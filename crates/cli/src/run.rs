@@ -124,8 +124,8 @@ pub(crate) fn run_ready(ready: Ready, given: &RunArguments) -> Result<(Finished,
     Ok((finished, alarmed))
 }
 
-/// Write end of a pipe to the process that started this path in the background. That process waits
-/// until the path runs.
+/// A socket to the process that started this path in the background. That process waits until the
+/// path runs.
 #[derive(Debug)]
 pub(crate) struct StartNotifier(Option<OwnedFd>);
 
@@ -133,7 +133,8 @@ impl StartNotifier {
     /// The notifier of a path in the foreground, which no process waits for.
     pub(crate) const FOREGROUND: Self = Self(None);
 
-    /// Detaches this process from the terminal if the path runs in the background.
+    /// Detaches this process from the terminal if the path runs in the background or serves a
+    /// shared prefix. The socket to the starting process is then this process's standard input.
     fn detach_background(given: &RunArguments) -> Result<Self, Status> {
         if !given.background && !given.serves_prefix {
             return Ok(Self::FOREGROUND);

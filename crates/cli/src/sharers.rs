@@ -63,9 +63,9 @@ struct OthersPath {
     uid: u32,
 }
 
-/// Finds the running requests that begin with the same filters as this request. If this request
-/// reads a shared prefix, omits other requests that also read one. Returns `None` if there are no
-/// such requests.
+/// Finds the running requests that begin with the same filters as this request, except those that
+/// offer a prefix. If this request reads a shared prefix, omits requests of the same user that also
+/// read one. Returns `None` if there are no such requests, or no daemon.
 pub(crate) fn find_alike_requests(text: &str) -> Option<AlikeRequests> {
     let prefixes = prefix::request_prefixes(text, &MachineRegistry::Local);
     prefixes.first()?;

@@ -8,8 +8,8 @@ use std::process::ExitCode;
 pub(crate) enum Status {
     /// Success.
     Done,
-    /// A path failed, the ledger does not balance, blocks were lost despite `--no-loss`, or a
-    /// system call failed.
+    /// Any other failure: a path failed, the ledger does not balance, blocks were lost despite
+    /// `--no-loss`, a replay differs, or a system call failed.
     Failed,
     /// Mistakes in the command line or in the request.
     Usage,

@@ -111,9 +111,8 @@ pub(crate) fn print_error_text(text: &str) {
     };
 }
 
-/// Replaces hidden characters in a text. Color sequences are preserved if `has_colour_errors` is
-/// true.
-fn visible_text(text: &str, has_colour_errors: bool) -> Cow<'_, str> {
+/// Replaces hidden characters in a text. Color sequences are preserved if `keeps_colours` is true.
+fn visible_text(text: &str, keeps_colours: bool) -> Cow<'_, str> {
     let replaced = |c: char| is_hidden(c) && !matches!(c, '\n' | '\t');
     if !text.contains(replaced) {
         return Cow::Borrowed(text);
@@ -121,7 +120,7 @@ fn visible_text(text: &str, has_colour_errors: bool) -> Cow<'_, str> {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(c) = rest.chars().next() {
-        let taken = match color_sequence(rest).filter(|_| has_colour_errors) {
+        let taken = match color_sequence(rest).filter(|_| keeps_colours) {
             Some(colour) => {
                 out.push_str(colour);
                 colour.len()

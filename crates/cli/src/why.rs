@@ -161,7 +161,7 @@ fn format_table(rows: &[NodeFate], plan: &Plan) -> String {
     table.format_within(TABLE_WIDTH)
 }
 
-/// Formats counts by name, such as `3 syn, 2 fin`.
+/// Formats counts by name, such as `fin 2, syn 3`.
 fn counts_by_name(counts: &BTreeMap<String, u64>) -> String {
     let each = counts.iter().map(|(what, count)| format!("{what} {count}"));
     each.collect::<Vec<_>>().join(", ")

@@ -93,7 +93,7 @@ fn first_block_replaces_the_old_file() {
 }
 
 #[test]
-fn report_is_replaced_when_it_is_written() {
+fn old_report_stays_until_a_new_one_is_written() {
     let folder = Folder::new();
     let path = folder.path().join("report");
     fs::write(&path, "yesterday, and longer than any report would be".repeat(1000)).unwrap();

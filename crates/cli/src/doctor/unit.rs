@@ -1,5 +1,5 @@
-//! Generator of a systemd service for a request, with CAP_NET_RAW as its only capability
-//! (`streamline doctor unit`).
+//! Generator of a systemd service for a request (`streamline doctor unit`). Its only capability is
+//! CAP_NET_RAW; the service of a request without `rx`, `tx` and `redirect` has none.
 //!
 //! The request is checked before its unit file is printed. Relative file names refer to the
 //! service's state directory, `/var/lib/NAME`. NAME is derived from the filters of the request, so
@@ -17,7 +17,7 @@ use std::path::Path;
 use streamline::Options;
 use streamline::privilege::INSTALLED_PATH;
 
-/// Prints the unit file of a request.
+/// Prints the unit file of a request. Refuses a request that enters a network namespace.
 pub(super) fn print_unit(given: &RequestArguments) -> Status {
     let told = line::request_text(given).and_then(|text| {
         let options = Options { notices: failure::notices(false), ..Options::default() };
@@ -114,8 +114,8 @@ WantedBy=multi-user.target
     )
 }
 
-/// Returns the program's path as seen by the service, and the commands to install it there. The
-/// commands are empty if the program need not be installed.
+/// Returns the program's path as seen by the service, and the command that installs it there. The
+/// command is empty if the service can run the program where it is, or if its path is unknown.
 fn service_program(path: Option<&Path>) -> (String, String) {
     let hidden = ["/home", "/root", "/run/user", "/tmp", "/var/tmp"];
     let Some(path) = path else { return (INSTALLED_PATH.to_owned(), String::new()) };

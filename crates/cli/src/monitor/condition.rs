@@ -100,8 +100,8 @@ const OPERATORS: [(&str, Operator); 6] = [
 ];
 
 impl Condition {
-    /// Returns the current value of the number. `before` is an earlier sample, taken `ns` earlier.
-    /// Returns `None` for a rate without an earlier sample.
+    /// Returns the current value of the number. `before` is an earlier sample, and the time since
+    /// then in ns. Returns `None` for a rate without an earlier sample, or if that time is 0.
     pub(crate) fn value(
         &self,
         now: &PathFigures,

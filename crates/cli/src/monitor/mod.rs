@@ -1,7 +1,7 @@
 //! Observation of a run while it lasts, for `--metrics` and `--alarm`.
 //!
-//! One thread reads the counters of the path every second, compares them with the conditions, and
-//! replaces the files of metrics. Metrics servers have threads of their own. A run without these
+//! One thread compares the counters of the path with the conditions every second, and replaces the
+//! files of metrics every 5 s. Metrics servers have threads of their own. A run without these
 //! options has no such thread.
 
 mod alarm;
@@ -43,8 +43,8 @@ pub(crate) struct Monitor {
 
 impl Monitor {
     /// Starts the observation of a request that is about to run. Returns `None` if the arguments
-    /// ask for none. Prints an error and fails with its status if a server or file cannot be
-    /// created.
+    /// ask for none. Prints an error and fails with its status if a server, a file or the thread
+    /// cannot be created.
     pub(crate) fn start(ready: &Ready, given: &RunArguments) -> Result<Option<Self>, Status> {
         if given.monitor.metrics.is_empty() && given.monitor.alarm.is_empty() {
             return Ok(None);

@@ -91,7 +91,8 @@ struct LogReader {
 
 impl LogReader {
     /// Opens the log that a path of this user reports. The name is untrusted: only a regular file
-    /// owned by the path's user is opened, so that opening it has no side effect.
+    /// owned by the path's user is opened, so that opening it has no side effect. Otherwise prints
+    /// a note and returns `None`.
     fn open_for(path: &str, uid: u32) -> Option<Self> {
         let opened = open_foreign_file(Path::new(path), uid).and_then(|mut file| {
             let sought = file.seek(SeekFrom::End(0)).map_err(|error| terminal::reason(&error));
@@ -117,8 +118,8 @@ impl LogReader {
     }
 }
 
-/// Opens a file named by a process of another user, if it is a regular file of that user on a local
-/// file system. Fails with the reason.
+/// Opens a file named by a process of another user, if it is a regular file of that user and its
+/// file system is not FUSE. Fails with the reason.
 fn open_foreign_file(path: &Path, uid: u32) -> Result<File, String> {
     let failed = |error: sys::Error| error.to_string();
     let place = sys::file::open_path(path).map_err(failed)?;

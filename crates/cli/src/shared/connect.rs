@@ -42,7 +42,7 @@ pub(super) fn print_silent_paths<'p>(paths: impl Iterator<Item = &'p Path>) {
     }
 }
 
-/// Formats path numbers, such as `paths 1, 2 and 30 more`.
+/// Formats path numbers, such as `paths 1, 2`. After eight numbers, the others are only counted.
 fn list_numbers(numbers: &[u32]) -> String {
     const NAMED_MAX: usize = 8;
     let named: Vec<String> = numbers.iter().take(NAMED_MAX).map(u32::to_string).collect();

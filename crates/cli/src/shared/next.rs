@@ -1,8 +1,8 @@
 //! Completion of the arguments of commands on paths.
 //!
 //! Prints every candidate for the incomplete word, one per line, given the command and the words
-//! before it: the user's paths, or nodes and spaces of a given path. Without a daemon, or if the
-//! path does not reply, there are no candidates.
+//! before it: the user's paths, nodes and spaces of a given path, or words of a change. Without a
+//! daemon there are no paths, nodes and spaces; if the path does not reply, no nodes and spaces.
 
 use crate::status::Status;
 use crate::terminal;

@@ -1,5 +1,5 @@
-//! Tables of the kernel programs that all users share, one per interface and direction, with their
-//! users and counters. `ps`, `top` and `spaces` print these tables.
+//! The kernel programs that all users share (one program per interface and direction), as texts
+//! with their users and counters: tables for `ps` and `spaces`, a sentence for `top`.
 
 use super::connect::user_name;
 use super::table::format_table;

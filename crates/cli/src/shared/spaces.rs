@@ -44,11 +44,11 @@ struct SpaceRow {
 #[derive(Serialize)]
 struct SpaceRing {
     kind: String,
-    /// Space and node of the writer.
+    /// Space and node of the writer; no space if the ring connects a node with its replicas.
     from: (String, String),
-    /// Space and node of the reader.
+    /// Space and node of the reader; no space if the ring connects a node with its replicas.
     to: (String, String),
-    /// Capacity in blocks, or `None` if the ring holds bytes.
+    /// Capacity in blocks, or `None` if the ring holds bytes or connects a node with its replicas.
     room: Option<u64>,
     /// Counts at both ends of the ring, or `None` if the path does not report them.
     counted: Option<RingCounts>,
@@ -91,7 +91,8 @@ pub(super) fn run(given: &SpacesArguments) -> Result<Status, Status> {
     }))
 }
 
-/// Returns the user's paths that reply, and prints the names of the others.
+/// Returns the user's paths that reply, and prints the numbers of the others, except those that
+/// have ended.
 fn query_user_paths(client: &Client, listed: Vec<Path>) -> Vec<PathSpaces> {
     let listed: Vec<Path> = listed.into_iter().filter(|path| path.yours).collect();
     let names: Vec<_> = listed.iter().map(|path| (path.uid, path.number.to_string())).collect();

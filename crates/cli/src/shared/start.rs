@@ -35,7 +35,7 @@ const OUTPUT_MAX: u64 = 16 << 10;
 
 /// Version of the `--json` format.
 const VERSION: u32 = 1;
-/// File mode of a log: accessible to its owner only.
+/// File mode of a new log: accessible to its owner only.
 const LOG_MODE: u32 = 0o600;
 
 /// Starts a path in the background and prints its number.
@@ -129,7 +129,8 @@ fn split_name(words: &[String]) -> (Option<&str>, String) {
     }
 }
 
-/// Opens the log file, which only this user can access. Returns its path and the file.
+/// Opens the log file; a new file is accessible to this user only. Returns its path and the file.
+/// On failure, prints an error and fails with its status.
 fn open_log(given: &StartArguments, name: Option<&str>) -> Result<(PathBuf, File), Status> {
     let failed = |path: &Path, error: &std::io::Error| {
         terminal::print_error(&format!(
@@ -207,7 +208,8 @@ fn spawn_path(
     command.spawn().map_err(|error| failed(&error))
 }
 
-/// Prints the output of a path that failed to start. Returns the exit status of the path's process.
+/// Prints the output of a path that failed to start. Returns the exit status of the path's process
+/// if it is that of a mistake or of a missing thing, otherwise `Failed`.
 fn print_failure(child: &mut Child, log: &Path, before: u64) -> Status {
     let status = child.wait().ok().and_then(|status| status.code());
     let mut said = String::new();

@@ -155,7 +155,7 @@ fn stop_all(client: &Client, places: Vec<usize>, stop_set: &mut StopSet) -> Vec<
     places.into_iter().zip(answers).map(will).collect()
 }
 
-/// Waits until all paths have ended, and prints or stores their reports.
+/// Waits until all paths have ended, and prints or stores their reports. Fails if a signal arrives.
 fn wait_drain(stop_set: &mut StopSet) -> Result<Status, Status> {
     let signals = watch_signals()?;
     let mut reported = Vec::new();

@@ -3,7 +3,7 @@
 //!
 //! The frames arrive as a capture through a pipe, and the request runs in this process. The path
 //! never waits for the request: frames that the request does not read in time are skipped, counted,
-//! and reported at the end.
+//! and reported at the end; with `--all`, the first such frame ends the tap.
 
 use super::connect::{connect_path, format_age};
 use crate::arguments::RunArguments;
@@ -35,7 +35,7 @@ pub(super) fn run(given: &TapArguments) -> Result<Status, Status> {
         ..Tap::default()
     };
     let text = |fd: i32| format!("replay \"/proc/self/fd/{fd}\" | {words}");
-    // Mistakes in the request are reported before the path is contacted.
+    // Mistakes in the request are reported before the tap starts.
     let notices = failure::notices(false);
     let options = Options { outside_kernel: true, notices, ..Options::default() };
     streamline::read_graph(&text(0), &options).map_err(report_open_error)?;

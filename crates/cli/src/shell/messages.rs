@@ -6,7 +6,7 @@ use std::process::Command;
 
 /// Passes this process's standard error to the program and its children in a descriptor of its own,
 /// to which the libraries write messages. Returns the descriptor, which must stay open until the
-/// program has started; `None` if there is no standard error.
+/// program has started; `None` if there is no standard error, or no free descriptor number.
 pub(super) fn pass_stderr(command: &mut Command) -> Option<OwnedFd> {
     let copy = sys::children::dup_inheritable(std::io::stderr().as_fd(), DESCRIPTOR_MIN).ok()?;
     let inode = sys::preload::inode(copy.as_raw_fd())?;

@@ -1,6 +1,5 @@
 //! `streamline sh` runs a pipeline of unmodified programs and replaces the pipes by streams.
-//! `streamline exec` runs one program with the library preloaded. [SL §5.1, §9.2.4; FEATURES C9,
-//! D19]
+//! `streamline exec` runs one program with libraries preloaded. [SL §5.1, §9.2.4; FEATURES C9, D19]
 //!
 //! Each edge starts as a kernel pipe. If both programs can be preloaded, each also inherits one end
 //! of a rendezvous socket (`abi`, `edge_variable`), over which the library replaces the pipe by a
@@ -47,7 +46,7 @@ pub(crate) fn run_shell(given: &ShellArguments) -> ExitCode {
         (None, None) => return print_error("give a command (-c) or a script", 2),
     };
     // The first line of a script names its interpreter.
-    let body = if given.command.is_none() { strip_first_word(&text) } else { text.as_str() };
+    let body = if given.command.is_none() { strip_shebang(&text) } else { text.as_str() };
     let stages = match parse::parse_pipeline(body) {
         Ok(stages) => stages,
         Err(why) => {
@@ -64,7 +63,7 @@ pub(crate) fn run_shell(given: &ShellArguments) -> ExitCode {
     }
 }
 
-/// Replaces this process by a program with the library preloaded. Returns only on failure.
+/// Replaces this process by a program with libraries preloaded. Returns only on failure.
 pub(crate) fn run_preloaded(given: &ExecArguments) -> ExitCode {
     let Some((program, arguments)) = given.words.split_first() else {
         return print_error("name a program", 2);
@@ -105,8 +104,8 @@ fn notes_on_captures(given: &ExecArguments) -> Vec<String> {
     refused.map(|why| format!("{why}: what it captures is read by libpcap")).collect()
 }
 
-/// Finds the libraries for a program: those of `--with`, or by default all. Fails with the reason
-/// if one is missing; of the pcap library only if it was asked for.
+/// Finds the libraries for a program: those of `--with`, or by default the libraries for pipes and
+/// pcap. Fails with the reason if one is missing; by default, the pcap library may be missing.
 fn find_libraries(given: &ExecArguments) -> Result<Vec<PathBuf>, String> {
     let wants_pcap = given.with.contains(&PreloadPart::Pcap);
     let is_default = given.with.is_empty();
@@ -143,7 +142,7 @@ fn report_edge(given: &ShellArguments, what: &str) {
     }
 }
 
-fn strip_first_word(text: &str) -> &str {
+fn strip_shebang(text: &str) -> &str {
     match text.strip_prefix("#!") {
         Some(rest) => rest.split_once('\n').map_or("", |(_, rest)| rest),
         None => text,
@@ -360,7 +359,8 @@ fn start_program(
     }
 }
 
-/// Formats one end of an edge as an environment variable of a program.
+/// Formats one end of an edge for the environment variable of a program, and adds the descriptor
+/// that the program inherits to `kept`.
 fn edge_variable(
     (end, number): (PipeEnd, usize),
     pipe: &OwnedFd,

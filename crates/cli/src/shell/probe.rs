@@ -19,7 +19,8 @@ pub(super) enum Library {
     Udp,
 }
 
-/// Environment variable that contains the path of the pipes library or the directory of both.
+/// Environment variable that contains the directory of all libraries, or the path of the pipes
+/// library in that directory.
 const LIBRARY_VARIABLE: &str = "STREAMLINE_LIB";
 
 impl Library {
@@ -134,8 +135,8 @@ pub(super) fn preload_refusal(name: &str) -> Option<String> {
     Some(format!("{} leads nowhere", path.display()))
 }
 
-/// Returns true if a program's file contains the name of libpcap, or the text that libpcap itself
-/// contains, if the program is linked statically.
+/// Returns true if a program's file contains the file name of libpcap, or, as a program that is
+/// linked statically does, the version text of libpcap itself.
 pub(super) fn uses_libpcap(name: &str) -> bool {
     find_executable(name)
         .is_some_and(|path| contains_text(&path, &["libpcap.so", "libpcap version"]))

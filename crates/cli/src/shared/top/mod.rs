@@ -61,7 +61,8 @@ pub(super) fn run(given: &TopArguments) -> Result<Status, Status> {
     }
 }
 
-/// Monitors all paths by redrawing the output of `ps`.
+/// Monitors all paths by redrawing the output of `ps`. With `--once`, or if standard output is not
+/// a terminal, prints that output once.
 fn monitor_all(given: &TopArguments) -> Result<Status, Status> {
     let once = given.once || !io::stdout().is_terminal();
     let signals = watch_signals()?;
@@ -110,7 +111,7 @@ fn print_objects(
 ) -> Result<Status, Status> {
     to.subscribe(Duration::from_nanos(given.every)).map_err(|error| report_client_error(&error))?;
     let signals = watch_signals()?;
-    while let Some(followed) = next_snapshot(to, signals)? {
+    while let Some(followed) = next_update(to, signals)? {
         if let Some(counters) = followed.counters {
             let status =
                 terminal::print_text(&json_line(&snapshot_with_kernel(to, sampler, counters)));
@@ -125,9 +126,9 @@ fn print_objects(
     Ok(Status::Done)
 }
 
-/// Blocks until the next update and returns its snapshot. Returns `None` if a signal arrives or the
-/// path has ended.
-fn next_snapshot(
+/// Blocks until the next update and returns it. Returns `None` if a signal arrives or the path has
+/// ended.
+fn next_update(
     to: &PathClient,
     signals: BorrowedFd<'_>,
 ) -> Result<Option<member::protocol::PathUpdate>, Status> {
@@ -212,7 +213,7 @@ fn run_screen(
             }
         }
         if ready.first() == Some(&true) {
-            let Some(followed) = next_snapshot(to, signals)? else { return Ok(Status::Done) };
+            let Some(followed) = next_update(to, signals)? else { return Ok(Status::Done) };
             snapshot = followed
                 .counters
                 .map(|counters| snapshot_with_kernel(to, sampler, counters))

@@ -92,7 +92,7 @@ fn heading_lines(snapshot: &Snapshot, area: Rect) -> Vec<Line<'static>> {
     lines
 }
 
-/// Returns the color of a meaning, or no color if the user or the terminal wants none.
+/// Returns a style with this color, or without one if standard output must not be colored.
 fn colour(wanted: Color) -> Style {
     if terminal::has_colour_output() { Style::new().fg(wanted) } else { Style::new() }
 }
@@ -247,7 +247,8 @@ fn detail_lines(snapshot: &Snapshot, node: &NodeRates) -> Vec<Line<'static>> {
     ]
 }
 
-/// Returns the line in which the user types a filter, or the filter that is in use.
+/// Returns the line in which the user types a filter, or the filter that is in use; `None` without
+/// a filter.
 fn input_line(view: &View) -> Option<Line<'static>> {
     let cursor = if view.is_typing { "_" } else { "  (Esc clears)" };
     let is_used = view.is_typing || !view.filter.is_empty();

@@ -138,7 +138,8 @@ impl View {
         }
     }
 
-    /// Closes what covers the screen, then removes the filter; without either, quits.
+    /// Takes one step back: closes the help, else the details of the node, else removes the filter.
+    /// Quits if there are none of these.
     fn close(&mut self) -> Effect {
         match () {
             () if self.shows_help => self.shows_help = false,
