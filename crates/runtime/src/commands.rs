@@ -283,8 +283,8 @@ pub struct ExclusiveBorrow {
 
 impl BorrowRequest {
     /// Lends the space to the borrower, and blocks until the borrower returns it. Returns the space
-    /// at once if the borrower no longer exists. Fails with the results of the space if the
-    /// borrower drops it.
+    /// at once if the borrower no longer exists. Fails if the borrower drops the space: the results
+    /// then contain only this failure.
     pub fn lend(self, space: Space) -> Result<Space, Box<SpaceResults>> {
         if let Err(mpsc::SendError(space)) = self.to.send(space) {
             return Ok(space);

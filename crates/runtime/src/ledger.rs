@@ -220,7 +220,7 @@ pub struct NodeEntry {
     pub counters: Vec<(String, u64)>,
     /// Edits of blocks, by method.
     pub edits: Edits,
-    /// Time spent in the filter in nanoseconds, if measured.
+    /// Time spent in the filter, in nanoseconds; 0 if not measured.
     pub busy_ns: u64,
     /// Number of calls of the filter.
     pub calls: u64,

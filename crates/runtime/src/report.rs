@@ -179,7 +179,7 @@ fn rest_of(edge: &Edge) -> Amount {
     edge.put.saturating_sub(gone)
 }
 
-/// Returns the reports of the filters, merged over the spaces.
+/// Returns the reports of the filters and sinks, merged over the spaces.
 pub fn merge_reports(spaces: &[SpaceCounters]) -> Vec<NodeReport> {
     merge_by_node(spaces.iter().flat_map(|space| &space.reports).map(|(_, report)| report.clone()))
 }

@@ -5,13 +5,13 @@
 pub(super) struct CpuPin {
     /// CPU to which the thread is pinned; `None` if it is not pinned.
     pub(super) kept: Option<usize>,
-    /// CPUs on which the thread was allowed to run before it was first pinned.
+    /// CPUs on which the thread was allowed to run before it was pinned.
     pub(super) before: Vec<usize>,
 }
 
 impl CpuPin {
     /// Pins the thread to a CPU. `None` restores the affinity that the thread had before it was
-    /// first pinned. A failure leaves the affinity unchanged.
+    /// pinned. A failure leaves the affinity unchanged.
     pub(super) fn pin_to(&mut self, processor: Option<usize>) {
         if processor == self.kept {
             return;

@@ -159,7 +159,7 @@ pub struct Flow {
     pub failed: Amount,
     /// Blocks above the limit of `-c`.
     pub beyond_count: Amount,
-    /// Time spent in the filter in nanoseconds, if measured.
+    /// Time spent in the filter, in nanoseconds; 0 if not measured.
     pub busy_ns: u64,
     /// Edits of blocks, by method.
     pub edits: Edits,
@@ -197,8 +197,8 @@ impl Node {
     }
 
     /// Returns true if a tap can read the output of the node. Returns false for sinks, ring ends,
-    /// dispatchers, and operators that have moved. At a replica, the tap reads the replica's share
-    /// of the filter's output.
+    /// joins, dispatchers, and operators that have moved. At a replica, the tap reads the replica's
+    /// share of the filter's output.
     pub const fn accepts_taps(&self) -> bool {
         let section = matches!(self.operator, Operator::Section(_) | Operator::OperandSection(_));
         let part = section || matches!(self.operator, Operator::Source(_) | Operator::Filter(_));

@@ -68,12 +68,12 @@ impl Observers {
         self.taps.is_some() || self.tracer.is_some()
     }
 
-    /// Returns the taps of the space. Creates them if there are none.
     /// Returns the observer of taps, or `None` if there is no tap or history.
     pub(super) fn existing_taps(&mut self) -> Option<&mut Taps> {
         self.taps.as_deref_mut()
     }
 
+    /// Returns the observer of taps. Creates it if there is none.
     pub(super) fn taps(&mut self) -> &mut Taps {
         self.active = true;
         self.taps.get_or_insert_default()

@@ -133,7 +133,7 @@ pub struct TapFeed {
 pub(super) enum RecordForm {
     /// Frames as records of a capture.
     Capture,
-    /// The bytes in view, of one block after the other.
+    /// The viewed bytes of all blocks, concatenated.
     Bytes,
     /// Blocks with their frames.
     Blocks,
