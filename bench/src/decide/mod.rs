@@ -193,7 +193,7 @@ fn comparison_frames() -> Vec<Vec<u8>> {
     whole.iter().flat_map::<Vec<Vec<u8>>, _>(cut).collect()
 }
 
-/// The program that is attached to the device and decides which frames count.
+/// The program or tool at the device that decides which frames count, if any.
 #[derive(Clone, Copy)]
 enum Decider<'b> {
     Unfiltered,

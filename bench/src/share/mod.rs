@@ -201,7 +201,8 @@ fn result_rows(taken: &ObserverSamples<ShareObservers>) -> Vec<Row> {
     all
 }
 
-/// Returns thousands of received frames per second of processor time spent on observing.
+/// Returns the rate of each sample of an observer: received frames, in thousands, per second of
+/// processor time spent on observing.
 fn frame_rates(taken: &ObserverSamples<ShareObservers>, who: ShareObservers) -> Vec<f64> {
     taken.values(who, |sample| (1.0 - sample.lost) * 1e6 / sample.total_cost())
 }

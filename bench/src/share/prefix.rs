@@ -118,8 +118,8 @@ struct PrefixRun {
 }
 
 impl PrefixBench {
-    /// Returns the costs: of prefix and tails once, of the requests with a shared prefix, of the
-    /// requests apart, and of the first request alone.
+    /// Returns four costs in ns per frame: the reference (the prefix once and each tail once), the
+    /// requests with a shared prefix, the requests with a prefix each, and the first request alone.
     fn measure_round(&self) -> Result<[f64; 4], String> {
         let (mut prefixes, mut tails, mut alone) = (Vec::new(), 0.0, Vec::new());
         let mut first = f64::NAN;
