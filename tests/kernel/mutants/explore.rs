@@ -158,7 +158,7 @@ pub(super) fn explore_paths(
     for frame in frames {
         explorer.add_if_new(OwnedPacket::from_bytes(frame));
     }
-    let constants = compared_constants(program);
+    let constants = immediate_operands(program);
     while let Some(case) = explorer.begin.pop_front().filter(|_| explorer.runs_left > 0) {
         explorer.shape_variants(&case);
         explorer.try_constants(&case, &constants);
@@ -260,8 +260,9 @@ impl Explorer<'_> {
     }
 }
 
-/// Returns the constants that the program compares with, masks with or adds.
-fn compared_constants(program: &Program) -> BTreeSet<u32> {
+/// Returns the immediate operands of all arithmetic instructions and conditional jumps, except
+/// small negative numbers (0xffff_0000 and above).
+fn immediate_operands(program: &Program) -> BTreeSet<u32> {
     let immediate = program.code.iter().filter(|insn| insn.code & SOURCE_REG == 0);
     let used = immediate.filter(|insn| {
         matches!(insn.class(), class::JMP | class::JMP32 | class::ALU | class::ALU64)
