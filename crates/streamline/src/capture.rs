@@ -46,8 +46,9 @@ pub struct CaptureSettings {
     pub filter: CaptureFilter,
     /// Memory for unread frames over all processors, in bytes; `None` for the default.
     pub ring: Option<u64>,
-    /// Maximum delay of the notification of a frame, in nanoseconds; `None` for the default. At 0
-    /// each frame notifies.
+    /// Maximum delay of the notification of a frame, in nanoseconds, from 1 ms to the default;
+    /// other values are replaced by the nearest of them. `None` for the default. At 0 each frame
+    /// notifies.
     pub delay_ns: Option<u64>,
     /// True to leave out the frames that the host sends.
     pub received_only: bool,

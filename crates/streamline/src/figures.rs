@@ -32,8 +32,8 @@ pub struct PathFigures {
     pub uid: u32,
     /// State of the path.
     pub state: PathState,
-    /// True if the time in filters is measured during the entire run. Otherwise it is measured only
-    /// while a client follows the path, so that it is no total.
+    /// True if the time in filters was measured during the entire run. Always false for a queried
+    /// path, which may measure it only while a client follows.
     pub is_timed: bool,
     /// Nodes of the plan; empty for a silent path.
     pub nodes: Vec<Node>,

@@ -59,8 +59,9 @@ impl Hosts {
 }
 
 impl Hosts {
-    /// Plans filters that the daemon's policy would refuse into other spaces. Returns the plan
-    /// unchanged if this process can load programs itself.
+    /// Moves to other spaces the filters that the daemon's policy would refuse, by planning again.
+    /// Returns the plan unchanged if there is no daemon or if this process can load programs
+    /// itself. Fails if such a filter fits into no other space.
     pub(crate) fn plan_within_policy(
         &self,
         plan: Plan,

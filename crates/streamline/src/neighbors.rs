@@ -27,7 +27,7 @@ pub struct NeighborFinding {
     pub interface: Option<String>,
     /// Kind: `xdp`, `packet socket`, `tcx` or `tc`.
     kind: &'static str,
-    /// Direction of the frames: `received` or `sent`.
+    /// Direction of the frames: `received` or `sent`; `null` for a packet socket.
     side: Option<&'static str>,
     /// Mode, link, priority or protocol.
     how: String,

@@ -30,8 +30,8 @@ pub struct Own {
     descriptions: Vec<&'static Description>,
     sources: &'static [SourceEntry],
     sinks: &'static [SinkEntry],
-    /// Descriptors of the pipe ends that requests name. They stay open until a source or sink has
-    /// opened them by path.
+    /// Descriptors of the pipe ends that requests name, which a source or sink opens again by path.
+    /// They stay open until all clones of this value are dropped.
     ends: Vec<Arc<OwnedFd>>,
 }
 
@@ -135,8 +135,8 @@ impl Own {
     }
 
     /// Creates a pipe from a sink to this program. Returns the reading end of the pipe, and the
-    /// path that the request uses in place of a file. The reader sees end of file when the path
-    /// ends; a full pipe blocks the path.
+    /// path that the request uses in place of a file. The reader sees end of file when the path has
+    /// ended and all clones of this `Own` are dropped; a full pipe blocks the path.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -166,7 +166,8 @@ impl Own {
     }
 
     /// Makes a descriptor of this program available to a request. Returns the path by which the
-    /// request names it. The descriptor is closed after the request has been opened.
+    /// request names it. The descriptor is closed when all clones of this `Own` are dropped;
+    /// [`open`](crate::open) drops the one in its options.
     pub fn add_descriptor(&mut self, descriptor: OwnedFd) -> String {
         let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
         self.ends.push(Arc::new(descriptor));

@@ -44,12 +44,12 @@ const ATTEMPTS_MAX: usize = 4;
 pub struct PathView {
     /// The path as listed by the daemon.
     pub path: Path,
-    /// Text of the request that the path runs; empty if the path was not queried.
+    /// Text of the request that the path runs; empty if the path was not queried or did not reply.
     pub line: String,
     /// Nodes of the path's plan; empty if the path was not queried or did not reply.
     pub nodes: Arc<Vec<NodeDetails>>,
     /// Version of the text and the nodes, which differs after each change of the path. `None` if
-    /// the path was not queried or has none.
+    /// the path was not queried, did not reply, or has none.
     pub version: Option<u64>,
     /// True if the caller may connect to the path, but the path did not reply in time.
     pub silent: bool,
@@ -174,7 +174,8 @@ pub fn kernel_listing(line: &str, node: &NodeDetails) -> Result<String, String> 
     engine::kernel::listing::list_filter(&graph, at)
 }
 
-/// Parses a time such as `10s` or `500ms`, in ns. Fails with what a time looks like.
+/// Parses a time such as `10s` or `500ms`, in ns. Fails with a text that shows the notation of a
+/// time.
 pub fn parse_time(text: &str) -> Result<u64, String> {
     explain::parse_time(text).map_err(|why| why.to_string())
 }

@@ -22,8 +22,9 @@ static PREFIX_PROGRAM: Mutex<Option<PathBuf>> = Mutex::new(None);
 const MESSAGE_MAX: u64 = 4 << 10;
 
 /// Replaces the beginning of a request by a source that reads it from a shared process, if the
-/// request asks for this and it is possible. Otherwise returns the request unchanged, and a note
-/// with the reason.
+/// request asks for this. If that is impossible, returns the request unchanged and raises a notice
+/// with the reason. A request that does not ask for it may still [join](join_running) a prefix that
+/// runs already.
 pub(crate) fn share_prefix(
     (text, graph): (String, Graph),
     options: &Options,
@@ -56,9 +57,9 @@ pub(crate) fn share_prefix(
     }
 }
 
-/// Replaces the beginning of a request by a source, if the request has no option `--prefix=`, the
-/// beginning outputs messages, and a process of this user already runs it. Otherwise returns the
-/// request unchanged.
+/// Replaces the beginning of a request by a source, if the options permit it, the request has no
+/// option `--prefix=`, the beginning outputs messages, and a process of this user already runs it.
+/// Otherwise returns the request unchanged.
 fn join_running(
     (text, graph): (String, Graph),
     options: &Options,
@@ -85,8 +86,8 @@ fn join_running(
     Ok((cut.rest, graph))
 }
 
-/// Returns the cut after the longest running prefix, or the cut that should get a process, if that
-/// cut is longer.
+/// Returns the cut after the longest running prefix if it is longer than the prefix that should get
+/// a process; otherwise returns the cut after the latter.
 fn choose_cut(mut found: SharedPrefixes) -> Cut {
     let longer = found.cuts.iter().take(found.start);
     let running = longer.into_iter().position(|cut| shared::is_offered(&cut.prefix));

@@ -166,7 +166,7 @@ impl Finished {
 /// The results of a run, final or intermediate.
 #[derive(Debug)]
 pub struct Results {
-    /// Text of the request at the end, after changes.
+    /// Text of the request at the end, after changes; with worker processes, before changes.
     pub text: String,
     /// Plan of the request.
     pub plan: Plan,
@@ -174,7 +174,8 @@ pub struct Results {
     pub outcome: Outcome,
     /// Results of each worker; empty if one process ran the request.
     pub workers: Vec<WorkerRun>,
-    /// Captures of blocks that made filters panic, in the order of the failures in the outcome.
+    /// For each failure in the outcome, the capture of the block that made the filter panic; `None`
+    /// if none was saved. Empty in intermediate results.
     pub crashes: Vec<Option<CrashCapture>>,
     /// Summary of the record, if one was made.
     pub recorded: Option<Summary>,

@@ -22,7 +22,7 @@ use pipeline::plan::{MovePeriod, Plan};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Creates the record of a run if the options name a file.
+/// Creates the record of a run if the options name a file. Fails if the plan has replicas.
 pub(crate) fn create_recording(
     prepared: &Prepared,
     options: &Options,
@@ -193,7 +193,8 @@ fn notify_gaps(record: &Record, graphs: &[Graph], notices: &Notices) {
     }
 }
 
-/// Returns an unused path for the output directory, or `None` if no sink writes a file.
+/// Returns an unused path for the output directory, or `None` if no sink writes a file. Fails if
+/// all 999 candidates exist.
 fn output_directory(path: &Path, graphs: &[Graph]) -> Result<Option<PathBuf>, OpenError> {
     let mut used = graphs.iter().flat_map(Graph::ids).filter_map(|(_, node)| node.filter());
     let writes = used.any(|used| {

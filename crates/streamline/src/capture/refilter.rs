@@ -18,7 +18,8 @@ pub struct CaptureFilter {
     /// A pcap-filter(7) expression, or a program in the numbers of `tcpdump -ddd`, as the filter
     /// `bpf` takes it; `None` for all frames.
     pub expression: Option<String>,
-    /// Maximum number of bytes to copy of a frame; `None` for whole frames.
+    /// Maximum number of bytes to copy of a frame, at least 64; smaller values count as 64. `None`
+    /// for whole frames.
     pub bytes: Option<u32>,
 }
 

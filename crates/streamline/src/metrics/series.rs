@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 /// Maximum number of series of a family, apart from those that combine all others. There is one
-/// such series for each reason, and they are at most as many.
+/// such series for each reason, up to [`SERIES_MAX`] of them.
 pub const SERIES_MAX: usize = 1000;
 /// Maximum length of a label value in characters.
 const LABEL_MAX: usize = 100;
@@ -75,7 +75,9 @@ impl Family {
         Self { name, unit, kind, help, series: Vec::new(), known: HashMap::new() }
     }
 
-    /// Adds a value to the series with these labels.
+    /// Adds a value to the series with these labels. Once the family has [`SERIES_MAX`] series, a
+    /// new series is combined into the series `other` with its reason. Beyond twice that number,
+    /// discards the value.
     pub(super) fn add(&mut self, labels: &[(&'static str, &str)], value: Value) {
         let bounded = |text: &str| text.chars().take(LABEL_MAX).collect::<String>();
         let mut labels: Labels = labels.iter().map(|(name, text)| (*name, bounded(text))).collect();

@@ -24,7 +24,7 @@ use sys::eventfd::EventFd;
 const CONNECTIONS_MAX: usize = 16;
 /// Maximum length of the head of a request in bytes.
 const HEAD_MAX: usize = 8 << 10;
-/// Maximum time to read a request, and to write its response.
+/// Maximum time to read a request, and for each write of its response.
 const TIME_LIMIT: Duration = Duration::from_secs(5);
 /// Pause after a failed accept, for example because the process has no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -32,7 +32,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const OPEN_METRICS: &str = "application/openmetrics-text";
 
 /// A function that returns the current figures of all paths. Called by several threads.
-type Figures = Arc<dyn Fn() -> Vec<PathFigures> + Send + Sync>;
+type CollectFigures = Arc<dyn Fn() -> Vec<PathFigures> + Send + Sync>;
 
 /// A running server. Dropping it stops the server.
 #[derive(Debug)]
@@ -95,7 +95,7 @@ impl Server {
             error: io::Error::from_raw_os_error(error.errno),
         })?;
         let stop = Arc::new(stop);
-        let (stopped, figures) = (Arc::clone(&stop), Arc::new(figures) as Figures);
+        let (stopped, figures) = (Arc::clone(&stop), Arc::new(figures) as CollectFigures);
         let thread = std::thread::Builder::new().name("metrics".to_owned());
         let thread = thread.spawn(move || serve(&listener, &stopped, &figures));
         let thread = Some(thread.map_err(failed(place.clone()))?);
@@ -172,7 +172,7 @@ impl Listener {
 
 /// A connection of a client.
 trait Connection: Read + Write + Send {
-    /// Limits the time of the next read or write.
+    /// Limits the time of each following read and write.
     fn limit(&self, time: Duration) -> io::Result<()>;
 }
 
@@ -191,7 +191,7 @@ impl Connection for UnixStream {
 }
 
 /// Serves connections until `stop` is notified.
-fn serve(listener: &Listener, stop: &EventFd, figures: &Figures) {
+fn serve(listener: &Listener, stop: &EventFd, figures: &CollectFigures) {
     let active = Arc::new(AtomicUsize::new(0));
     loop {
         let ready = sys::poll::readable(&[stop.as_fd(), listener.descriptor()], None);
@@ -227,7 +227,7 @@ fn serve(listener: &Listener, stop: &EventFd, figures: &Figures) {
 }
 
 /// Reads one request and writes its response.
-fn answer(connection: &mut dyn Connection, figures: &Figures) -> io::Result<()> {
+fn answer(connection: &mut dyn Connection, figures: &CollectFigures) -> io::Result<()> {
     let reply = match read_head(connection) {
         Ok(head) => respond(&head, figures),
         Err(error) if error.kind() == io::ErrorKind::InvalidData => response(
@@ -263,7 +263,7 @@ fn read_head(connection: &mut dyn Connection) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&head).into_owned())
 }
 
-fn respond(head: &str, figures: &Figures) -> Vec<u8> {
+fn respond(head: &str, figures: &CollectFigures) -> Vec<u8> {
     let mut words = head.lines().next().unwrap_or_default().split(' ');
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let path = target.split('?').next().unwrap_or_default();

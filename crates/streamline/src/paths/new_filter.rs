@@ -53,7 +53,7 @@ pub fn new_filter(name: &str, arguments: Option<&str>) -> Result<Option<NewFilte
     Ok(Some(NewFilter { name, text, is_source, has_input, opens_files, files }))
 }
 
-/// Returns the values of the parameters of a filter that are files, as far as it can be read.
+/// Returns the arguments of a filter that are files, as far as `text` can be parsed.
 fn files_of(name: &str, text: &str) -> Vec<String> {
     let below = format!("stream form=bytes | {text}");
     let mut files = Vec::new();

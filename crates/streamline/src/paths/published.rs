@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// Returns the state that a filter of this user publishes under a name: a line with the names of
 /// the columns, and a line for each row, with tabs between the columns. Fails with the reason if
-/// the process of the filter does not reply within `limit`.
+/// there is no such state, or if the process of the filter does not reply within `limit`.
 pub fn published_state(uid: u32, name: &str, limit: Duration) -> Result<String, String> {
     let names = TableNames::list().map_err(|why| format!("/proc/net/unix: {why}"))?;
     let full = format!("{uid}/{name}");

@@ -46,7 +46,8 @@ pub fn path_totals(counters: &Counters) -> Totals {
     Totals { elapsed_ns: counters.elapsed_ns, given, lost }
 }
 
-/// Returns the totals that an update has, or that its counters sum up to.
+/// Returns the totals that an update contains, or else the sums of its counters. Returns `None` if
+/// it contains neither.
 #[must_use]
 pub fn update_totals(update: &PathUpdate) -> Option<Totals> {
     update.totals.or_else(|| update.counters.as_ref().map(path_totals))

@@ -46,8 +46,8 @@ impl Report<'_> {
         }
     }
 
-    /// Describes the fate of a node's blocks, given an edge from the node that carried none of
-    /// them.
+    /// Describes the fate of the blocks of the node at which `edge` begins. None of them took the
+    /// edge.
     fn describe_fate(&self, edge: &Edge) -> String {
         let (name, input_blocks) = (&self.names[edge.from.0], self.input_blocks(edge.from));
         let mut text = format!("`{name}` had {}", count_with_unit(input_blocks, "block"));

@@ -210,7 +210,7 @@ pub fn count_with_unit(n: u64, what: &str) -> String {
     if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }
 
-/// Formats a duration in ns with the unit µs, ms or s.
+/// Formats a duration in ns with the unit `us`, `ms` or `s`.
 #[must_use]
 pub fn format_duration(ns: u64) -> String {
     match ns {

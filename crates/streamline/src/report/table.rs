@@ -126,7 +126,7 @@ impl Row<'_> {
     }
 }
 
-/// Formats rings, back edges, and all other edges that lost blocks.
+/// Formats rings, back edges, and all other edges that dropped blocks.
 fn format_edges(report: &Report<'_>) -> String {
     let mut table =
         Table::new(&["edge", "kind", ">put", ">taken", ">resident", ">events", ">size", "dropped"]);
