@@ -28,7 +28,7 @@ pub const JOURNAL_SOCKET: &str = "/run/systemd/journal/socket";
 /// The form in which the log is written.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum LogForm {
-    /// Journald if standard error is connected to it, else text.
+    /// Journald if standard error is connected to it and it accepts datagrams, else text.
     #[default]
     Automatic,
     /// Lines of text on standard error.

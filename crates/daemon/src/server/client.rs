@@ -31,8 +31,8 @@ pub(super) struct Client {
     pub(super) waits_for_kernel: bool,
     /// True while a report of the counters of the client's request is outstanding.
     pub(super) waits_for_counters: bool,
-    /// Messages received while a reply of the kernel thread, of any kind but counters, is
-    /// outstanding.
+    /// Messages received while the client waits for the kernel thread to attach its request, to
+    /// switch to it, or to report the programs.
     pub(super) deferred: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
 }
 

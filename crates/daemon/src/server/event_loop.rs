@@ -193,9 +193,9 @@ impl Server {
         Ok((watcher, kernel, running))
     }
 
-    /// Serves clients until `stop` becomes readable. Then removes all kernel requests, or leaves
-    /// them to the next daemon. Meanwhile reports to the watchdog of the service manager, if it
-    /// expects reports.
+    /// Serves clients until `stop` becomes readable, and reports to the watchdog of the service
+    /// manager if it expects reports. Then removes all kernel requests, or leaves them to the next
+    /// daemon.
     pub fn serve(&mut self, stop: BorrowedFd<'_>) -> sys::Result<()> {
         let stopped = client::encode_number(STOP_EVENT, DescriptorKind::Listener);
         self.watcher.watch(stop, stopped, Interest::Read)?;

@@ -104,7 +104,7 @@ impl Server {
         }
     }
 
-    /// Logs the end of a path with its exit status and report, unless it ended without one.
+    /// Logs the end of a path, with its exit status and report if it has sent them.
     pub(super) fn log_end(&self, entry: &Entry, ended: Option<(u8, String)>) {
         let (level, what) = match &ended {
             Some((0, _)) => (Level::Info, "ended".to_owned()),

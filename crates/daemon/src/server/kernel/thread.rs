@@ -319,7 +319,8 @@ impl KernelThread {
         }
     }
 
-    /// Finds the request to be replaced. Fails if the request does not belong to the same user.
+    /// Finds the request to be replaced. Fails if it does not exist or does not belong to this
+    /// user.
     fn find_replaced(
         &self,
         who: &Credentials,
