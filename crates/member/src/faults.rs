@@ -28,7 +28,7 @@ pub fn name_taken(name: &str, number: u32) -> Fault {
     Fault::new("io.streamline.NameTaken", &json!({ "name": name, "number": number }))
 }
 
-/// Creates `Refused`: the name or request is invalid.
+/// Creates `Refused`: the daemon does not accept `parameter`, for the reason `why`.
 #[must_use]
 pub fn refused(parameter: &str, why: &str) -> Fault {
     Fault::new("io.streamline.Refused", &json!({ "parameter": parameter, "why": why }))

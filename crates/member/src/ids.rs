@@ -15,7 +15,8 @@ pub fn use_daemon_ids() {
     set_source(request_range);
 }
 
-/// Requests a range of ids from the daemon. Blocks for at most [`IDS_TIMEOUT`].
+/// Requests a range of ids from the daemon. Returns `None` if there is no daemon, or if it refuses
+/// or does not reply within [`IDS_TIMEOUT`].
 fn request_range() -> Option<IdRange> {
     let caller = Client::find(None).ok()?.into_caller(IDS_TIMEOUT).ok()?;
     let reply: crate::protocol::DbufIds =

@@ -31,8 +31,8 @@ pub fn user_directory() -> Option<PathBuf> {
     user_directories().into_iter().next()
 }
 
-/// Returns the directories for this user's own daemon, in order of preference. Only the user and
-/// root can write to them.
+/// Returns the directories for this user's own daemon, in order of preference. Omits runtime
+/// directories that belong to another user or that others may write to.
 fn user_directories() -> Vec<PathBuf> {
     let named = |variable: &str| {
         std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())

@@ -165,7 +165,8 @@ impl Client {
         }
     }
 
-    /// Connects like [`connect`](Self::connect), and waits for the daemon for at most `limit`.
+    /// Connects like [`connect`](Self::connect), and waits for the daemon for at most `limit`,
+    /// which later calls of this client keep as their timeout.
     pub fn connect_within(&self, path: &str, limit: Duration) -> Result<PathClient, ClientError> {
         self.caller.set_timeout(limit)?;
         self.connect(path)
@@ -223,8 +224,9 @@ impl Client {
     }
 
     /// Queries the counters of many paths like [`query_all`](Self::query_all), and then calls the
-    /// methods `also` on each. Passes the connection, the counters and the replies to `take`. Waits
-    /// for [`CALL_TIMEOUT`] longer if a path has more counters than fit into one reply.
+    /// methods `also` on each. Passes the connection, the counters and the replies to `take`.
+    /// Blocks for at most `limit`, except for further pages of the counters, each of which takes at
+    /// most [`CALL_TIMEOUT`], and for paths of an older version, each of which is queried again.
     pub fn count_all<R>(
         &self,
         paths: &[(u32, String)],

@@ -131,7 +131,8 @@ impl PathClient {
     }
 
     /// Makes the path carry out its prepared change, with this state. Blocks until the path has
-    /// replied or ended, because its reply decides about the change.
+    /// replied or ended, because its reply decides about the change. Fails if the state is longer
+    /// than a message may be.
     pub(crate) fn commit_take(&self, commit: &CommitSubtree) -> Result<ChangeReply, ClientError> {
         let call = Call::new("io.streamline.path.Commit", commit);
         if call.to_bytes().len() > MESSAGE_MAX {

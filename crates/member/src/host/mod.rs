@@ -51,8 +51,8 @@ struct PolicyGrants {
 const ATTACH_DESCRIPTORS: usize = 3;
 
 impl DaemonHost {
-    /// Finds a daemon. Returns `None` if it runs no programs in the kernel. Blocks for at most two
-    /// call timeouts.
+    /// Finds a daemon. Returns `None` if it runs no programs in the kernel. The connection and each
+    /// of two calls block for at most one call timeout.
     pub fn find() -> Result<Option<Self>, ClientError> {
         let client = Client::find(None)?;
         let allowed = client.permissions()?;

@@ -112,8 +112,8 @@ impl RemoteRequest {
         }
     }
 
-    /// Receives a message that concerns the end of the request if it has arrived, and records the
-    /// end. Returns true if a message was received.
+    /// Receives a message if one has arrived and the request has not ended. Records the end if the
+    /// message concerns it. Returns true if a message was received.
     fn receive_pending(&self, counted: &mut Option<FinalCounters>) -> bool {
         let arrived = sys::poll::readable(&[self.caller.as_fd()], Some(Duration::ZERO)) == [true];
         if !arrived || self.ended.get().is_some() {

@@ -27,7 +27,8 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Appends the next page of counters to those of the first page.
+    /// Appends the next page of counters to those of the first page. Counters without filters are
+    /// replaced by the page.
     pub fn append(&mut self, mut page: Self) {
         if self.filters.is_empty() {
             *self = page;
@@ -47,7 +48,7 @@ pub struct Source {
     pub seen: Option<Amount>,
     /// Blocks emitted into the path.
     pub given: Amount,
-    /// Losses by location.
+    /// Drops by location.
     pub lost: Vec<Loss>,
 }
 
@@ -70,7 +71,7 @@ pub struct Filter {
     pub consumed: Amount,
     /// Blocks still held.
     pub held: Amount,
-    /// Losses by reason.
+    /// Drops by reason, including those that the request asked for.
     pub lost: Vec<Loss>,
     /// Number of calls of the filter, one per batch.
     pub calls: u64,
@@ -100,14 +101,15 @@ pub struct Edge {
     pub taken: Amount,
     /// Blocks that are currently in the edge.
     pub resident: Amount,
-    /// Losses by reason.
+    /// Drops by reason, including those that the request asked for.
     pub lost: Vec<Loss>,
     /// Current size of a ring. Absent for other edges and in replies of older versions.
     #[serde(default)]
     pub size: Option<RingSize>,
 }
 
-/// A number of blocks lost at one location or for one reason.
+/// A number of blocks dropped at one location or for one reason. The reason tells whether they are
+/// lost, or the request asked for the drop.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Loss {
     /// The location or reason.

@@ -69,14 +69,15 @@ pub struct KernelPrograms {
     pub programs: Vec<KernelProgram>,
 }
 
-/// A kernel program at an interface, shared by the requests of all users.
+/// A kernel program at an interface, shared by the requests of all users, or at the sockets of one
+/// user.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct KernelProgram {
-    /// Name of the interface.
+    /// Name of the interface, or `sockets of UID`.
     pub interface: String,
     /// Network namespace of the interface, or `None` for that of the daemon.
     pub netns: Option<String>,
-    /// Direction of the frames: `received` or `sent`.
+    /// Direction of the frames: `received` or `sent`; `both` at sockets.
     pub side: String,
     /// Id of the program in the kernel.
     pub program: u32,
@@ -87,14 +88,15 @@ pub struct KernelProgram {
     pub frames: u64,
     /// Requests that are visible to the caller.
     pub lines: Vec<KernelRequest>,
-    /// Filters used by the caller's requests; all filters if the caller is root.
+    /// Filters used by the caller's requests; all filters if the caller is root or the user of the
+    /// daemon.
     pub steps: Vec<KernelStep>,
     /// Rings for frames: one for each sharing user or group, and each size.
     pub rings: Vec<KernelRing>,
 }
 
 /// A request that runs in a kernel program. Counts are `None` unless the request belongs to the
-/// caller.
+/// caller, or the caller is root or the user of the daemon.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct KernelRequest {
     /// Number of the path to which the request belongs.

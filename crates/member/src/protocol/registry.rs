@@ -179,7 +179,7 @@ pub struct Quota {
 /// Reply to `Allowed`: the rights and limits of the caller.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Permissions {
-    /// True if the caller has no limits.
+    /// True if the caller is root, who has all rights.
     pub everything: bool,
     /// Limits of the caller.
     pub quota: Quota,

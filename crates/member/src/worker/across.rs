@@ -154,7 +154,8 @@ fn await_decision(client: &mut AdmittedClient) -> Result<Vec<HandedState>, Strin
     }
 }
 
-/// Returns the next call, or `None` if there is none yet. Fails if the peer hangs up.
+/// Returns the next call, or `None` if there is none yet. Fails if the peer hangs up or its message
+/// is malformed.
 fn next_call(connection: &mut Connection) -> Result<Option<Call>, ()> {
     match connection.next_message() {
         Received::Pending => Ok(None),

@@ -72,7 +72,7 @@ pub(super) fn group_counters(group: &dyn WorkerGroup, nodes: &[Node], elapsed_ns
     counters
 }
 
-/// Converts a ledger of a plan with these nodes. Sets neither the elapsed time nor the spaces.
+/// Converts a ledger of a plan with these nodes. Sets only the sources, filters and edges.
 #[must_use]
 pub fn ledger_counters(ledger: &Ledger, nodes: &[Node]) -> Counters {
     let mut counters = Counters::default();

@@ -98,8 +98,8 @@ impl Worker {
         Ok(Self { shared, thread: Some(thread), number })
     }
 
-    /// Returns the number first assigned to the path, or `None` if the daemon exited during
-    /// registration.
+    /// Returns the number first assigned to the path, or `None` if the daemon exited during the
+    /// registration or did not reply in time.
     #[must_use]
     pub const fn number(&self) -> Option<u32> {
         self.number
@@ -111,7 +111,7 @@ impl Worker {
         Reporter(Some(Arc::clone(&self.shared)))
     }
 
-    /// Returns a descriptor that becomes readable when a client or the daemon stops the path.
+    /// Returns a descriptor that becomes readable when a client stops the path.
     #[must_use]
     pub fn stop_descriptor(&self) -> BorrowedFd<'_> {
         self.shared.stop.as_fd()
