@@ -13,7 +13,8 @@ pub(crate) struct ArgumentTexts<'a> {
     entry: &'static Description,
     /// The text of each value, with the name of its parameter.
     texts: Vec<(&'static str, &'a Text)>,
-    /// True if every argument, considered alone, is valid.
+    /// True if no argument is invalid, unknown, surplus or missing. Their combination is not
+    /// checked yet.
     pub(super) valid: bool,
 }
 
@@ -71,7 +72,7 @@ impl ArgumentTexts<'_> {
         self.texts.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
     }
 
-    /// Returns the end of the last argument, as a byte offset in the text of the request.
+    /// Returns the end of the filter term, as a byte offset in the text of the request.
     pub(super) fn end_offset(&self) -> usize {
         self.node.span.end
     }

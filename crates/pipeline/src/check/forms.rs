@@ -64,8 +64,8 @@ pub(super) fn infer_forms(
     StreamForms { input_forms: input_forms.collect(), before: flow.before }
 }
 
-/// A bit set of forms: the lower half for blocks inside frames, and for forms that never are; the
-/// upper half for streams and messages that no frame carried.
+/// A bit set of forms. The upper half is for streams and messages that no frame carried, the lower
+/// half for all other blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FormSet(u16);
 

@@ -49,8 +49,8 @@ pub(super) fn starved_filters(graph: &Graph) -> Vec<Diagnostic> {
     found
 }
 
-/// Returns a warning for each source that observes one direction of connections, if a label
-/// downstream needs both.
+/// Returns a warning for each source that observes one direction of connections, if it is the only
+/// source upstream of a filter and a label after that filter needs both.
 pub(super) fn one_sided_sources(graph: &Graph, registry: &dyn Registry) -> Vec<Diagnostic> {
     let mut found: Vec<Diagnostic> = Vec::new();
     for (id, node) in graph.ids() {

@@ -17,11 +17,13 @@ use crate::language::tree::{Branch, FilterTerm, Group, Label, Request, Stage, Te
 use crate::language::{Diagnostic, Span};
 use crate::registry::Registry;
 
-/// The number of each filter term that denotes a source, by span.
+/// The number of each filter term that denotes a source at the beginning of a branch of `++`, by
+/// span.
 pub(super) struct SourceNumbers(HashMap<Span, usize>);
 
 impl SourceNumbers {
-    /// Numbers the sources of a request. Equal numbers denote the same source.
+    /// Numbers the sources that begin the branches of `++`, as far as it is known what they
+    /// observe. Equal numbers denote the same source.
     pub(super) fn number_sources(request: &Request, registry: &dyn Registry) -> Self {
         let mut known: Vec<(&str, Arguments)> = Vec::new();
         let mut numbers = HashMap::new();

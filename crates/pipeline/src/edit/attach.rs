@@ -46,7 +46,7 @@ fn is_placeholder(stages: &[(Pipe, Term)]) -> bool {
 }
 
 /// Attaches a branch to the output of the filter with this span. Replaces a placeholder sink there;
-/// all other terms stay.
+/// all other terms stay. Fails at a `split_rr` that would not distribute blocks to the branch.
 pub(super) fn attach(request: &mut Request, at: Span, branch: Branch) -> Result<(), InvalidEdit> {
     let missing = || InvalidEdit("the filter has left the request".to_owned());
     let path = path_to(request, at).ok_or_else(missing)?;

@@ -30,7 +30,8 @@ pub(crate) fn parse_tree(text: &str, what: &str) -> Result<Request, InvalidEdit>
     }
 }
 
-/// Returns true if two texts differ only in arguments.
+/// Returns true if two texts are equal except for arguments of filters. Returns false if one has
+/// syntax errors.
 pub fn differ_only_in_arguments(one: &str, other: &str) -> bool {
     let bare = |text: &str| {
         let mut request = parse_tree(text, "").ok()?;
@@ -41,7 +42,7 @@ pub fn differ_only_in_arguments(one: &str, other: &str) -> bool {
     bare(one).is_some_and(|one| Some(one) == bare(other))
 }
 
-/// Parses a filter to insert.
+/// Parses a filter to insert, or several joined by pipes.
 pub(crate) fn parse_filter(text: &str) -> Result<Term, InvalidEdit> {
     let mut request = parse_tree(text, &format!("`{text}`"))?;
     if request.pipelines.len() != 1 || !request.options.is_empty() {
@@ -219,8 +220,8 @@ fn insert_branch(pipeline: &mut Pipeline, place: usize, filter: Term) {
     pipeline.rest.push(Stage { arc, term });
 }
 
-/// Unpins the successors of a filter that leaves the kernel, because a filter can run in the kernel
-/// only if its predecessors run there.
+/// Removes the pins to the kernel from all filters after a filter that leaves the kernel, in the
+/// text of its pipeline, because a filter can run in the kernel only if its predecessors run there.
 pub(super) fn unpin_successors(request: &mut Request, at: Span) {
     let here = |term: &Term| {
         let mut found = false;

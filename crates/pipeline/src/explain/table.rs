@@ -52,8 +52,9 @@ impl Table {
         out
     }
 
-    /// Returns the widths of the columns. Starts with the natural widths, and reduces the widest
-    /// until all columns fit.
+    /// Returns the widths of the columns. Starts with the natural widths, and narrows the widest
+    /// column that is aligned to the left, until all columns fit or this column has the minimum
+    /// width.
     fn widths(&self, titles: &[String], columns: usize) -> Vec<usize> {
         let width = |at: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(at)).chain(titles.get(at));

@@ -99,8 +99,8 @@ impl Diagnostic {
     }
 }
 
-/// Sorts diagnostics by position, joins diagnostics at the same position, and truncates the list to
-/// `MISTAKES_MAX`.
+/// Sorts diagnostics by position, joins diagnostics at the same position, and replaces those beyond
+/// `MISTAKES_MAX` by one that counts them.
 ///
 /// One error often violates two rules at one position. In `rx (tcp`, for example, the parenthesis
 /// lacks both an operator in front and a closing parenthesis. The two errors become one diagnostic.

@@ -194,7 +194,7 @@ pub struct FilterTerm {
     pub mark: Option<Name>,
     /// `@kernel`: the space in which the filter must run.
     pub pin: Option<Name>,
-    /// The text from the name to the last argument.
+    /// The text from the name to the last argument, mark or pin.
     pub span: Span,
 }
 

@@ -68,8 +68,8 @@ fn reports_before_discard(graph: &Graph, id: NodeId) -> bool {
         && targets.all(|target| target == Some("discard"))
 }
 
-/// Returns true if the node needs no other sink. It is a sink, or a program, which inherits the
-/// standard output of this process.
+/// Returns true if the node needs no other sink. It is a sink, an unknown filter, or a program with
+/// input, which inherits the standard output of this process.
 fn needs_no_sink(node: &Node) -> bool {
     let kind = node.kind();
     kind == Some(FilterKind::Sink)

@@ -13,7 +13,7 @@ use filter::{FilterKind, ReadDepth};
 /// cost of every node in each space.
 #[derive(Debug, Clone)]
 pub(super) struct Discovery {
-    /// The spaces: the kernel first, then threads, then processes.
+    /// The spaces of one component after the other: the kernel first, then threads, then processes.
     pub(super) spaces: Vec<PlannedSpace>,
     /// The node that each process space belongs to, or `None` for the kernel and threads.
     pub(super) owners: Vec<Option<NodeId>>,

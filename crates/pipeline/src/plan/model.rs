@@ -22,7 +22,8 @@ pub struct Plan {
     pub edges: Vec<PlannedEdge>,
     /// The nodes whose final report is the output of the request.
     pub reports: Vec<NodeId>,
-    /// The filter that each source with a kernel filter evaluates ahead.
+    /// For each source outside the kernel that can filter in the kernel, the filter that it
+    /// evaluates ahead, or the reason why there is none.
     pub pushdowns: Vec<Pushdown>,
     /// The kernel programs.
     pub programs: Vec<Program>,
@@ -127,8 +128,8 @@ pub struct Placement {
     pub output_space: usize,
     /// The reason for the placement.
     pub because: String,
-    /// True if the node is in this space only because the node upstream is in it. Then `because`
-    /// repeats the reason of that node.
+    /// True if the placement only follows from that of a node upstream, which `because` names: the
+    /// node runs next to it, or after it in another space.
     pub by_neighbor: bool,
     /// All spaces considered, including those that cannot run the node.
     pub candidates: Vec<Candidate>,
@@ -147,7 +148,8 @@ pub struct Candidate {
     pub space: String,
     /// The cost of a block in ns, or the reason why the space cannot run the node.
     pub verdict: Result<f64, String>,
-    /// The disadvantage of a possible space that was not chosen, or `None` for the chosen space.
+    /// The disadvantage of a possible space that was not chosen, or `None` for the chosen space and
+    /// for a space that cannot run the node.
     pub lost: Option<String>,
 }
 
@@ -176,7 +178,7 @@ pub struct Choice {
     pub cost_ns: f64,
     /// The number of placements examined.
     pub examined: u64,
-    /// True if the search was exhaustive, so the placement is optimal.
+    /// True if the search was exhaustive, so the placement is optimal under [`Policy::Cost`].
     pub proved: bool,
 }
 

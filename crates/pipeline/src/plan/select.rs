@@ -6,7 +6,7 @@
 //! bound is the cost so far plus the minimal costs of all unplaced nodes. The greedy rule of the
 //! paper (`deepest`) is the first placement of the same search when every node tries its deepest
 //! space first. If the search takes too long, nodes are eliminated one by one instead, which is
-//! exact too ([`eliminate`]).
+//! exact too, unless there are too many partial placements ([`eliminate`]).
 
 mod eliminate;
 
@@ -15,7 +15,8 @@ use super::machine::Machine;
 use super::model::{Choice, Policy, SpaceKind, Unplaceable};
 use crate::graph::{Graph, NodeId};
 
-/// The maximum number of placements examined by branch and bound.
+/// The number of partial placements after which branch and bound stops if it has found a placement;
+/// four times as many if it has found none.
 const STEPS_MAX: u64 = 200_000;
 
 /// A placement of all nodes, and the result of the search that found it.

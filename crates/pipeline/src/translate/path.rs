@@ -13,7 +13,7 @@ use crate::registry::Registry;
 pub(super) const PATH_MESSAGE: &str = "is a path of PipesFS";
 
 /// Returns the request for a path and the stages `behind` it, and adds `print` to a request without
-/// output. `None` if a directory is neither a filter nor a class.
+/// output. `None` if no directory is a source, or if a later one is neither a filter nor a class.
 pub(super) fn path_request(
     path: &str,
     behind: Option<String>,

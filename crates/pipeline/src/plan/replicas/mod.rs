@@ -33,9 +33,9 @@ use load::{ReplicaGain, ThreadLoad};
 pub const REPLICAS_MAX: u64 = 64;
 /// The minimum speedup that justifies replicas.
 const SPEEDUP_MIN: f64 = 1.1;
-/// The minimum speedup, beyond [`SPEEDUP_MIN`], for distribution by session. The merge waits for
-/// the slowest replica of a batch, which the sum of costs does not show (`bench parallel`, tcp and
-/// http: two replicas had 0.76 to 1.03 of the throughput of one, in several runs).
+/// Factor by which the minimum speedup is multiplied for distribution by session. The merge waits
+/// for the slowest replica of a batch, which the sum of costs does not show (`bench parallel`, tcp
+/// and http: two replicas had 0.76 to 1.03 of the throughput of one, in several runs).
 const SESSION_SPEEDUP_MIN: f64 = 1.3;
 /// The minimum utilisation of all replicas by default.
 const UTILISATION_MIN: f64 = 0.5;
@@ -274,7 +274,8 @@ impl ChainSearch<'_> {
 
 impl Plan {
     /// Returns true if the sources emit as many blocks as the path accepts, or if the request names
-    /// a policy. The input rate of an interface is known only while the path runs.
+    /// the policy `latency` or `throughput`. The input rate of an interface is known only while the
+    /// path runs.
     fn is_saturated(&self) -> bool {
         let attaches =
             |node: &Node| node.filter().is_some_and(|used| used.endpoint.attach_point.is_some());
