@@ -2,9 +2,11 @@
 //!
 //! Candidates and references are interleaved in one run. A row is a median over rounds with its
 //! spread, the ratio to its reference, and the state of the machine: the round trip of a cache line
-//! between two cores. `--json` prints one JSON object per row, `--plot` draws a chart per bench.
+//! between two cores. `--json` prints one JSON object per row, `--plot` draws bars in the
+//! terminal, or with a directory a chart per bench as SVG.
 #![forbid(unsafe_code)]
 
+mod bars;
 mod c_program;
 mod capture;
 mod chain;
@@ -63,9 +65,9 @@ struct Arguments {
     /// Print one JSON object per row on standard output.
     #[arg(long)]
     json: bool,
-    /// Write a chart per bench, as SVG, into this directory.
-    #[arg(long, value_name = "DIR")]
-    plot: Option<PathBuf>,
+    /// Draw bars in the terminal, or write a chart per bench, as SVG, into this directory.
+    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
+    plot: Option<Option<PathBuf>>,
     /// The number of measurements of every candidate.
     #[arg(long, default_value_t = 9)]
     rounds: usize,
@@ -264,6 +266,9 @@ fn main() -> ExitCode {
     if let Some(unknown) = arguments.names.iter().find(|n| BENCHES.iter().all(|b| b.name != **n)) {
         let names: Vec<_> = BENCHES.iter().map(|b| b.name).collect();
         eprintln!("error: no bench is called `{unknown}`; there are: {}", names.join(", "));
+        if arguments.plot == Some(None) {
+            eprintln!("note: for charts in a directory write --plot={unknown}");
+        }
         return ExitCode::from(2);
     }
     // Inspects the machine before a bench pins the process to one processor.
@@ -283,7 +288,10 @@ fn main() -> ExitCode {
         for row in &rows {
             print_line(&if arguments.json { row.to_json() } else { row.to_string() });
         }
-        if let Some(folder) = &arguments.plot
+        if arguments.plot == Some(None) {
+            print_line(&bars::draw_bars(bench.name, &rows, terminal_columns()));
+        }
+        if let Some(Some(folder)) = &arguments.plot
             && let Err(why) = plot::draw_chart(folder, bench.name, &rows)
         {
             eprintln!("error: cannot draw into {}: {why}", folder.display());
@@ -327,6 +335,12 @@ fn run_reader(words: &[String]) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Returns the width of the terminal, or `None` if standard output is not a terminal.
+fn terminal_columns() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
+    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
 #[expect(clippy::print_stdout, reason = "rows are the output of this program")]

@@ -130,7 +130,7 @@ const VERBS: &[Verb] = &[
     },
     Verb {
         name: "bench",
-        usage: "[NAME…] [--json] [--plot DIR]",
+        usage: "[NAME…] [--json] [--plot[=DIR]]",
         summary: "runs streamline-bench, built for release, with these arguments",
         run: test::bench,
     },

@@ -1,7 +1,7 @@
 //! `streamline examples`: the example requests and the capture that they read. They are embedded in
 //! the program, so no source tree is needed.
 
-use crate::arguments::ExamplesArguments;
+use crate::arguments::examples::ExamplesArguments;
 use crate::status::Status;
 use crate::terminal;
 use std::fmt::Write as _;

@@ -29,12 +29,14 @@ mod record;
 mod report_target;
 mod run;
 mod schema;
+mod screen;
 mod separate;
 mod shared;
 mod sharers;
 mod shell;
 mod status;
 mod terminal;
+mod view;
 mod why;
 
 use abi::text::{VisibleLines, is_hidden};

@@ -11,6 +11,7 @@ use crate::monitor::Monitor;
 use crate::progress::ProgressPrinter;
 use crate::report_target::ReportTarget;
 use crate::status::Status;
+use crate::view::RunView;
 use crate::{drawings, line, record, terminal};
 use engine::latency_breach;
 use engine::run::{Alarm, Progress, ProgressWatch};
@@ -18,11 +19,12 @@ use engine::signal;
 use member::protocol::{PathEvent, PathNumber};
 use runtime::failure::PathFailure;
 use runtime::latency::Breach;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 use streamline::analysis::{self, SaveError};
 use streamline::report::Form;
 use streamline::{Finished, Options, Prepared, Ready, Results, StopConditions};
+use sys::poll::PollSet;
 
 /// Runs the request in these arguments.
 pub(crate) fn run(given: &RunArguments) -> Status {
@@ -100,7 +102,11 @@ pub(crate) fn run_prepared(
 /// Returns the finished run, and true if an alarm of `--alarm` was raised.
 pub(crate) fn run_ready(ready: Ready, given: &RunArguments) -> Result<(Finished, bool), Status> {
     let signals = signal::watch().map_err(|error| report_system_error(&error))?;
-    let printer = ProgressPrinter::new(given.progress, given.quiet, ready.plan());
+    let view = RunView::start(&ready, given)?;
+    let both = view.as_ref().map(|view| PollSet::new(&[signals, view.stop_descriptor()]));
+    let both = both.transpose().map_err(|error| report_system_error(&error))?;
+    let readable = both.as_ref().map_or(signals, PollSet::as_fd);
+    let printer = ProgressPrinter::new(given.progress, given.quiet || given.view, ready.plan());
     let report = |progress: &Progress| printer.iter().for_each(|printer| printer.print(progress));
     let watch = printer
         .as_ref()
@@ -115,9 +121,10 @@ pub(crate) fn run_ready(ready: Ready, given: &RunArguments) -> Result<(Finished,
         }
     };
     let alarm = (!given.quiet || ready.number().is_some()).then_some(Alarm(&late));
-    let until = StopConditions { readable: Some(signals), elapsed: given.time, watch, alarm };
+    let until = StopConditions { readable: Some(readable), elapsed: given.time, watch, alarm };
     let monitor = Monitor::start(&ready, given)?;
     let finished = ready.run(until);
+    drop(view);
     terminal::erase_status();
     let finished = finished.map_err(report_open_error)?;
     let alarmed = monitor.is_some_and(|monitor| monitor.finish(&finished.results));
@@ -162,7 +169,10 @@ pub(crate) fn print_results(
     let Results { plan, outcome, crashes, .. } = results;
     let form = if given.json { Form::Json } else { Form::Text };
     let report = results.report();
-    let printed = terminal::print_text(&report.line_end_reports(form));
+    let printed = terminal::print_text(&match (form, terminal::drawing_columns()) {
+        (Form::Text, Some(columns)) => report.drawn_line_end_reports(columns),
+        (form, _) => report.line_end_reports(form),
+    });
     if given.analyze {
         print_analysis(results);
     }

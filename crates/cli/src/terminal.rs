@@ -6,6 +6,7 @@ use abi::text::{PLACEHOLDER, Visible, VisibleLines, is_hidden};
 use std::borrow::Cow;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// True while standard error shows a status line that the next output must erase. Accessed only
 /// under the lock of standard error.
@@ -19,6 +20,12 @@ pub(crate) fn terminal_columns() -> usize {
     let size = ratatui::crossterm::terminal::size();
     let columns = size.ok().filter(|_| io::stdout().is_terminal()).map(|(columns, _)| columns);
     columns.filter(|columns| *columns > 0).map_or(usize::MAX, usize::from)
+}
+
+/// Returns the width of the terminal on standard output, in characters, or `None` if it is no
+/// terminal or has no cursor.
+pub(crate) fn drawing_columns() -> Option<usize> {
+    Some(terminal_columns()).filter(|columns| *columns < usize::MAX && !is_dumb())
 }
 
 /// Returns true if messages are colored: standard error is a capable terminal, and NO_COLOR is not
@@ -101,9 +108,46 @@ pub(crate) fn print_text(text: &str) -> Status {
     }
 }
 
+/// Messages that wait until a view has closed, or `None` if there is no view.
+static HELD_MESSAGES: Mutex<Option<String>> = Mutex::new(None);
+
+/// Holds all messages from now on, because a view covers the terminal.
+pub(crate) fn hold_messages() {
+    held_messages().get_or_insert_default();
+}
+
+/// Prints the held messages, and all further messages at once.
+pub(crate) fn release_messages() {
+    let held = held_messages().take();
+    held.iter().for_each(|text| print_error_text(text));
+}
+
+/// Returns the last line of the held messages, without colors.
+pub(crate) fn last_held_message() -> Option<String> {
+    let held = held_messages();
+    let line = held.as_ref()?.lines().next_back()?;
+    let mut plain = String::new();
+    let mut rest = line;
+    while let Some(c) = rest.chars().next() {
+        let colour = color_sequence(rest).map_or(0, str::len);
+        if colour == 0 {
+            plain.push(c);
+        }
+        rest = rest.get(if colour == 0 { c.len_utf8() } else { colour }..)?;
+    }
+    Some(plain)
+}
+
+fn held_messages() -> MutexGuard<'static, Option<String>> {
+    HELD_MESSAGES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Writes a text to standard error. Errors are ignored, because they cannot be reported.
 pub(crate) fn print_error_text(text: &str) {
     let text = visible_text(text, has_colour_errors());
+    if let Some(held) = held_messages().as_mut() {
+        return held.push_str(&text);
+    }
     let mut stderr = io::stderr().lock();
     let _ = match HAS_STATUS_LINE.swap(false, Ordering::Relaxed) {
         true => stderr.write_all(format!("{ERASE_LINE}{text}").as_bytes()),

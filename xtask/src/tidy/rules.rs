@@ -215,8 +215,17 @@ pub(super) const LAYERS: &[(&str, &[&[&str]])] = &[
         "cli",
         &[
             &["status", "terminal", "arguments", "arranged", "habits", "monitor/condition"],
-            &["line", "report_target", "progress", "drawings", "filters", "failure", "separate"],
-            &["run", "record", "shared", "shell", "monitor", "cat", "mount", "sharers"],
+            &[
+                "line",
+                "report_target",
+                "progress",
+                "drawings",
+                "filters",
+                "failure",
+                "screen",
+                "separate",
+            ],
+            &["run", "record", "view", "shared", "shell", "monitor", "cat", "mount", "sharers"],
             &[
                 "check",
                 "explain",

@@ -4,6 +4,7 @@
 //! A request may be one quoted argument or several, and options may precede or follow it: see
 //! [`crate::arranged`].
 
+pub(crate) mod examples;
 pub(crate) mod explain;
 pub(crate) mod monitor;
 pub(crate) mod mount;
@@ -13,6 +14,7 @@ pub(crate) mod separate;
 pub(crate) mod shell;
 mod version;
 
+use self::examples::ExamplesArguments;
 use self::explain::{DrawingArguments, ExplainArguments};
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
@@ -230,6 +232,9 @@ pub(crate) struct RunArguments {
     /// Print only errors and warnings
     #[arg(short, long)]
     pub(crate) quiet: bool,
+    /// Show the graph of the plan with its rates in place while the request runs
+    #[arg(long, conflicts_with_all = ["progress", "quiet"])]
+    pub(crate) view: bool,
     /// Show progress: yes, no, or an interval (2, 500ms); default: every second on a terminal
     #[arg(long, value_name = "yes|no|TIME", value_parser = progress::parse_progress_mode)]
     pub(crate) progress: Option<ProgressMode>,
@@ -294,7 +299,11 @@ impl RunArguments {
 
     /// Returns true if the run measures the time spent in filters.
     pub(crate) const fn is_timed(&self) -> bool {
-        self.stats || self.json || self.report.is_some() || !self.monitor.metrics.is_empty()
+        self.stats
+            || self.json
+            || self.view
+            || self.report.is_some()
+            || !self.monitor.metrics.is_empty()
     }
 }
 
@@ -394,15 +403,4 @@ mod tests {
     fn command_definition_is_well_formed() {
         Arguments::command().debug_assert();
     }
-}
-
-/// Arguments of `examples`.
-#[derive(Args, Debug)]
-pub(crate) struct ExamplesArguments {
-    /// Write web.pcap and all requests into this folder, creating it if needed
-    #[arg(long, value_name = "DIR")]
-    pub(crate) write: Option<PathBuf>,
-    /// Print one JSON object
-    #[arg(short, long)]
-    pub(crate) json: bool,
 }

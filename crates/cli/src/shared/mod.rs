@@ -23,6 +23,8 @@ mod table;
 mod tap;
 mod top;
 
+pub(crate) use rates::short_rate;
+
 use crate::arguments::paths::PathCommand;
 use crate::status::Status;
 

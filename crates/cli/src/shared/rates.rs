@@ -34,7 +34,7 @@ pub(super) fn describe_latency(counters: &Counters) -> Option<String> {
 }
 
 /// Formats a number of blocks per second in at most six columns, such as `4012` or `1.25M`.
-pub(super) fn short_rate(number: f64) -> String {
+pub(crate) fn short_rate(number: f64) -> String {
     match number {
         n if n < 9.95 && n > 0.0 => format!("{n:.1}"),
         n if n < 99_999.5 => format!("{n:.0}"),

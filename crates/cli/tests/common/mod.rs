@@ -5,6 +5,7 @@
 
 pub(crate) mod mounted;
 pub(crate) mod schema_judge;
+pub(crate) mod screen;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};

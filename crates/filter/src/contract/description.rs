@@ -98,6 +98,9 @@ pub struct Description {
     /// True if the filter prints a report when the path stops
     /// ([`Description::ends_with_report`]).
     pub reports: bool,
+    /// Rows of the report that are totals beside the buckets of a histogram, or `None` if the
+    /// report is no histogram.
+    pub histogram_totals: Option<&'static [&'static str]>,
     /// Functions of the filter's arguments, called by the checks and the planner.
     pub analysis: Analysis,
 
@@ -201,6 +204,7 @@ impl Description {
         counters: &[],
         state: StateFacts::NONE,
         reports: false,
+        histogram_totals: None,
         analysis: Analysis::NONE,
         user: None,
         kernel: None,

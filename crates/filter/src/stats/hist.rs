@@ -20,8 +20,9 @@ pub const HIST: Description = Description {
     summary: "report a histogram of times between blocks, or of their lengths",
     details: "\
 Counts blocks by the time since the block before (`of=time`) or the length of the view
-(`of=length`), in buckets that double in width, and reports the buckets when the path stops. A block
-older than the one before is counted as `backwards` and has no interval. Leaves blocks unchanged.",
+(`of=length`), in buckets that double in width, and reports the buckets when the path stops; a
+terminal shows a bar for each. A block older than the one before is counted as `backwards` and has
+no interval. Leaves blocks unchanged.",
     example: "replay web.pcap | hist of=length | discard",
     kind: FilterKind::Statistics,
     reads: ReadDepth::Nothing,
@@ -42,6 +43,7 @@ older than the one before is counted as `backwards` and has no interval. Leaves 
         }
     }),
     reports: true,
+    histogram_totals: Some(&["blocks", "backwards"]),
     user: Some(make_filter),
     kernel: Some(emit_twin),
     ..Description::EMPTY

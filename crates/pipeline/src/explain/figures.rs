@@ -4,6 +4,7 @@ use super::analysis::Measurements;
 use crate::format::format_one_decimal;
 use crate::graph::NodeId;
 use crate::plan::Plan;
+use std::fmt::Write as _;
 
 /// The measured figures of a drawing. The losses are given by node and by edge of the plan.
 #[derive(Debug, Clone, Default)]
@@ -38,6 +39,46 @@ pub(super) fn node_lines(plan: &Plan, id: NodeId, figures: Option<&DrawnFigures>
         lines.push(format!("lost {lost}"));
     }
     lines
+}
+
+/// Returns the rate of a node, its measured cost and its losses on one line.
+pub(super) fn node_figures(plan: &Plan, id: NodeId, figures: &DrawnFigures) -> String {
+    let node = figures.measured.nodes.get(id.0).copied().unwrap_or_default();
+    let mut text = format!("{:>8}", rate_text(node.blocks, figures.measured.elapsed_ns));
+    let ns = node.ns_per_block().map(format_one_decimal);
+    let _ = write!(text, "  {:>9}", ns.map_or_else(String::new, |ns| format!("{ns} ns")));
+    let edges = plan.graph.edges.iter().enumerate().filter(|(_, edge)| edge.to == id);
+    let on_edges = edges.filter_map(|(number, _)| figures.lost_on_edges.get(number));
+    let lost = figures.lost_in_nodes.get(id.0).into_iter().chain(on_edges).sum::<u64>();
+    if lost > 0 {
+        let _ = write!(text, "  lost {lost}");
+    }
+    text
+}
+
+impl DrawnFigures {
+    /// Returns the figures of the time between an earlier sample and this one. Losses stay those
+    /// since the start. Figures of another plan count as absent.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let (now, old) = (&self.measured, &before.measured);
+        let same = now.nodes.len() == old.nodes.len() && now.edges.len() == old.edges.len();
+        if !same {
+            return self.clone();
+        }
+        let mut figures = self.clone();
+        let measured = &mut figures.measured;
+        measured.elapsed_ns = now.elapsed_ns.saturating_sub(old.elapsed_ns);
+        for (node, old) in measured.nodes.iter_mut().zip(&old.nodes) {
+            node.blocks = node.blocks.saturating_sub(old.blocks);
+            node.calls = node.calls.saturating_sub(old.calls);
+            node.busy_ns = node.busy_ns.saturating_sub(old.busy_ns);
+        }
+        for (edge, old) in measured.edges.iter_mut().zip(&old.edges) {
+            edge.put = edge.put.saturating_sub(old.put);
+        }
+        figures
+    }
 }
 
 /// Returns the rate on an edge, and the number of blocks lost on it.

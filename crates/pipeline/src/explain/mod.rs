@@ -10,6 +10,7 @@ mod draw;
 mod facts;
 mod figures;
 mod help;
+mod lanes;
 mod svg;
 pub mod table;
 mod words;
@@ -19,12 +20,14 @@ pub use analysis::{
     format_analysis, learn,
 };
 pub use dot::format_dot;
+pub use draw::format_drawing;
 pub use facts::{ArgumentFacts, NodeFacts, arc_label, node_facts};
 pub use figures::DrawnFigures;
 pub use help::{COMMON_TITLE, OPTIONS_TITLE, Page, Section};
 pub use help::{
     common_parameters, format_help, format_options, hanging_indent, option_facts, option_words,
 };
+pub use lanes::{DrawnEdge, DrawnGraph, DrawnNode, Symbol};
 pub use svg::format_svg;
 pub use table::COLUMNS;
 
@@ -55,7 +58,7 @@ pub fn format_plan(plan: &Plan, machine: &Machine) -> String {
             let _ = writeln!(out, " path {} of {components}\n", component + 1);
         }
         let order = draw::drawing_order(plan, component);
-        out.push_str(&draw::draw_nodes(plan, &order, &names));
+        out.push_str(&draw::draw_nodes(plan, &order, (&names, None)));
         out.push('\n');
         out.push_str(&placement_table(plan, &order, &names));
         out.push('\n');

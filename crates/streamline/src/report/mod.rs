@@ -156,6 +156,17 @@ impl<'o> Report<'o> {
     /// Formats the reports of the filters at the ends of lines, such as the output of `… | count`.
     #[must_use]
     pub fn line_end_reports(&self, form: Form) -> String {
+        self.format_line_ends(form, None)
+    }
+
+    /// Formats the reports like [`line_end_reports`](Self::line_end_reports) as text, for a
+    /// terminal of this width, where the buckets of a histogram have bars.
+    #[must_use]
+    pub fn drawn_line_end_reports(&self, columns: usize) -> String {
+        self.format_line_ends(Form::Text, Some(columns))
+    }
+
+    fn format_line_ends(&self, form: Form, columns: Option<usize>) -> String {
         let told: Vec<&NodeReport> = self
             .plan
             .reports
@@ -171,12 +182,25 @@ impl<'o> Report<'o> {
                 Form::Text if told.len() > 1 => {
                     let name = self.names.get(reported.planned).unwrap_or(&reported.name);
                     let _ = writeln!(out, "{name}:");
-                    out.push_str(&table::format_rows(&reported.report.rows, "  "));
+                    out.push_str(&self.format_rows(reported, "  ", columns));
                 }
-                Form::Text => out.push_str(&table::format_rows(&reported.report.rows, "")),
+                Form::Text => out.push_str(&self.format_rows(reported, "", columns)),
             }
         }
         out
+    }
+
+    /// Formats the rows of a report, with bars if it is a histogram and the width of the terminal
+    /// is known.
+    fn format_rows(&self, reported: &NodeReport, indent: &str, columns: Option<usize>) -> String {
+        let rows = &reported.report.rows;
+        let node = self.plan.graph.nodes.get(reported.planned);
+        let filter = node.and_then(|node| node.filter());
+        let totals = filter.and_then(|used| used.description.histogram_totals);
+        match totals.zip(columns) {
+            Some(drawing) => table::format_histogram(rows, indent, drawing),
+            None => table::format_rows(rows, indent),
+        }
     }
 
     /// Returns true if this report is output of the request rather than an additional remark.

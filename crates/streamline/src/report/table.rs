@@ -224,6 +224,52 @@ fn format_notes(report: &Report<'_>) -> String {
     out
 }
 
+/// Maximum number of columns of a bar.
+const BAR_MAX: usize = 50;
+/// Minimum number of columns of a bar; a narrower terminal shows none.
+const BAR_MIN: usize = 8;
+
+/// Formats the rows of a histogram with a bar for each bucket. `totals` are the rows without a bar,
+/// `columns` is the width of the terminal.
+pub(super) fn format_histogram(
+    rows: &[(String, u64)],
+    indent: &str,
+    (totals, columns): (&[&str], usize),
+) -> String {
+    let is_bucket = |name: &String| !totals.contains(&name.as_str());
+    let buckets = || rows.iter().filter(|(name, _)| is_bucket(name));
+    let number = rows.iter().map(|(_, n)| n.to_string().len()).max().unwrap_or(0);
+    let label = buckets().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+    let most = buckets().map(|(_, n)| *n).max().unwrap_or(0);
+    let width = columns.saturating_sub(indent.len() + number + label + 4).min(BAR_MAX);
+    if width < BAR_MIN || most == 0 {
+        return format_rows(rows, indent);
+    }
+    let mut out = String::new();
+    for (name, n) in rows {
+        let _ = match is_bucket(name) {
+            true => {
+                let bar = bar(*n, most, width);
+                writeln!(
+                    out,
+                    "{}",
+                    format!("{indent}{n:>number$}  {name:label$}  {bar}").trim_end()
+                )
+            }
+            false => writeln!(out, "{indent}{n:>number$}  {name}"),
+        };
+    }
+    out
+}
+
+/// Returns a bar in eighths of a column. Every number but 0 is visible.
+fn bar(n: u64, most: u64, width: usize) -> String {
+    const PARTS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    let eighths = (n as f64 / most as f64 * (width * 8) as f64).round() as usize;
+    let eighths = eighths.max(usize::from(n > 0));
+    format!("{}{}", "█".repeat(eighths / 8), PARTS.get(eighths % 8).copied().unwrap_or_default())
+}
+
 /// Formats the rows of a filter's report. Up to three rows with one-word names are put on one line;
 /// otherwise each row gets a line.
 pub(super) fn format_rows(rows: &[(String, u64)], indent: &str) -> String {

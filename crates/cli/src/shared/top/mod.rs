@@ -5,8 +5,9 @@
 //!
 //! - `snapshot`: a snapshot computed from two samples;
 //! - `view`: the choices of the user: order, filter, selected node;
-//! - `screen`: the screen.
+//! - `screen`: the screen; `graph`: the graph with its rates.
 
+mod graph;
 mod screen;
 mod snapshot;
 mod view;
@@ -15,17 +16,15 @@ use super::connect::{connect_path, wait_readable, watch_signals};
 use super::sharing;
 use crate::arguments::paths::TopArguments;
 use crate::failure::report_client_error;
+use crate::screen::Screen;
 use crate::status::Status;
 use crate::terminal;
 use member::client::{ClientError, PathClient};
 use member::protocol::Counters;
 use ratatui::Terminal;
-use ratatui::backend::{CrosstermBackend, TestBackend};
+use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{self, Event};
-use ratatui::crossterm::execute;
-use ratatui::crossterm::terminal::{
-    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode, size,
-};
+use ratatui::crossterm::terminal::size;
 use snapshot::{PathSampler, Snapshot};
 use std::io::{self, IsTerminal as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -165,26 +164,6 @@ fn render_text(snapshot: &Snapshot) -> String {
     text
 }
 
-/// The terminal in raw mode on the alternate screen. Dropping this value restores the previous
-/// state of the terminal.
-struct Screen(Terminal<CrosstermBackend<io::Stdout>>);
-
-impl Screen {
-    fn open() -> io::Result<Self> {
-        enable_raw_mode()?;
-        execute!(io::stdout(), EnterAlternateScreen)?;
-        Terminal::new(CrosstermBackend::new(io::stdout())).map(Self)
-    }
-}
-
-impl Drop for Screen {
-    fn drop(&mut self) {
-        // Errors while restoring the terminal cannot be reported.
-        let _ = execute!(io::stdout(), LeaveAlternateScreen);
-        let _ = disable_raw_mode();
-    }
-}
-
 /// Redraws the screen until the path ends or the user quits.
 fn run_screen(
     to: &PathClient,
@@ -197,7 +176,7 @@ fn run_screen(
     };
     let signals = watch_signals()?;
     to.subscribe(Duration::from_nanos(given.every)).map_err(|error| report_client_error(&error))?;
-    let mut screen = Screen::open().map_err(failed)?;
+    let mut screen = Screen::open(io::stdout).map_err(failed)?;
     let stdin = io::stdin();
     let (mut snapshot, mut view) = (None, View::default());
     loop {
@@ -226,7 +205,7 @@ fn run_screen(
         }
         if let Some(snapshot) = &snapshot {
             screen
-                .0
+                .terminal
                 .draw(|frame| screen::draw_screen(frame, snapshot, Some(&view)))
                 .map_err(failed)?;
         }

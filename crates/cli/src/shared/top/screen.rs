@@ -4,8 +4,10 @@
 use super::super::connect::{format_age, user_name};
 use super::super::rates::short_rate;
 use super::super::sharing::program_sentence;
+use super::graph::graph_rows;
 use super::snapshot::{Loss, NodeRates, RingFill, SinkRing, Snapshot};
 use super::view::{Order, View};
+use crate::screen::graph_line;
 use crate::{progress, terminal};
 use member::client::escape_hidden;
 use ratatui::Frame;
@@ -47,6 +49,17 @@ pub(super) fn draw_screen(frame: &mut Frame<'_>, snapshot: &Snapshot, view: Opti
     frame.render_widget(Paragraph::new(heading_lines(snapshot, head)), head);
     match view.shows_help {
         true => frame.render_widget(section_paragraph("keys", help_lines()), nodes),
+        false if view.shows_graph => {
+            let rows = graph_rows(snapshot);
+            // The arrows scroll in steps of a node, which has one row or more.
+            let wanted = selected * rows.len() / shown.len().max(1);
+            let first = wanted.min(rows.len().saturating_sub(usize::from(nodes.height)));
+            let lines: Vec<Line<'_>> = {
+                let has_colour = terminal::has_colour_output();
+                rows.iter().skip(first).map(|row| graph_line(row, has_colour)).collect()
+            };
+            frame.render_widget(Paragraph::new(lines), nodes);
+        }
         false => {
             let height = usize::from(nodes.height.saturating_sub(1));
             let table = node_table(&shown, (view.order, selected, is_interactive), height);
@@ -201,16 +214,18 @@ fn loss_line(loss: &Loss) -> Line<'static> {
 }
 
 /// Text that explains the keys of an interactive screen.
-pub(super) const KEY_HELP: &str = "? help, q quits, arrows move, s sorts, / filters, Enter opens";
+pub(super) const KEY_HELP: &str =
+    "? help, q quits, arrows move, g graph, s sorts, / filters, Enter opens";
 
 /// Formats the help of all keys.
 fn help_lines() -> Vec<Line<'static>> {
-    const KEYS: [(&str, &str); 7] = [
+    const KEYS: [(&str, &str); 8] = [
         ("arrows, j k", "select a node; Home and End, the first and the last"),
         ("Enter", "open the selected node: its counters, and the arcs that lead to it"),
+        ("g", "show the graph with its rates, by space, or the table; arrows scroll"),
         ("s", "sort by the next column: graph, blocks/s, bytes/s, ns/block, held, lost"),
         ("/", "show only nodes whose name or space contains a text; Enter ends it"),
-        ("Esc", "close the help or the node, then clear the filter, then quit"),
+        ("Esc", "close the help, node or graph, then clear the filter, then quit"),
         ("?", "open and close this help"),
         ("q, ^C", "quit; the path runs on"),
     ];

@@ -75,6 +75,8 @@ pub(super) struct View {
     pub(super) is_typing: bool,
     /// True while the help covers the nodes.
     pub(super) shows_help: bool,
+    /// True while the graph with its rates is shown in place of the table.
+    pub(super) shows_graph: bool,
     /// Index of the selected node among the shown nodes.
     pub(super) selected: usize,
     /// True while the details of the selected node are shown in place of the rings.
@@ -116,6 +118,7 @@ impl View {
             KeyCode::Char('q') => return Effect::Quit,
             KeyCode::Esc => return self.close(),
             KeyCode::Char('?' | 'h') => self.shows_help = !self.shows_help,
+            KeyCode::Char('g') => self.shows_graph = !self.shows_graph,
             KeyCode::Char('s') => self.order = self.order.next(),
             KeyCode::Char('/') => self.is_typing = true,
             KeyCode::Enter => self.is_open = !self.is_open,
@@ -144,6 +147,7 @@ impl View {
         match () {
             () if self.shows_help => self.shows_help = false,
             () if self.is_open => self.is_open = false,
+            () if self.shows_graph => self.shows_graph = false,
             () if !self.filter.is_empty() => self.filter.clear(),
             () => return Effect::Quit,
         }
@@ -236,10 +240,10 @@ mod tests {
     fn escape_closes_before_it_quits() {
         let snapshot = snapshot(&[("rx", 10)]);
         let mut view = View::default();
-        press(&mut view, "?\n", &snapshot);
-        assert!(view.shows_help && view.is_open);
-        assert_eq!(press(&mut view, "\x1b\x1b", &snapshot), Effect::Redraw);
-        assert!(!view.shows_help && !view.is_open);
+        press(&mut view, "?\ng", &snapshot);
+        assert!(view.shows_help && view.is_open && view.shows_graph);
+        assert_eq!(press(&mut view, "\x1b\x1b\x1b", &snapshot), Effect::Redraw);
+        assert!(!view.shows_help && !view.is_open && !view.shows_graph);
         assert_eq!(press(&mut view, "\x1b", &snapshot), Effect::Quit);
         assert_eq!(press(&mut view, "q", &snapshot), Effect::Quit);
     }

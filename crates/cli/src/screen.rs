@@ -1,0 +1,49 @@
+//! The terminal in raw mode on the alternate screen, for views that are redrawn in place, and rows
+//! of graphs on it.
+
+use ratatui::Terminal;
+use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{
+    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::Line;
+use std::io::{self, Write};
+
+/// The alternate screen of the terminal behind `W`. Dropping this value restores the previous state
+/// of the terminal.
+pub(crate) struct Screen<W: Write> {
+    pub(crate) terminal: Terminal<CrosstermBackend<W>>,
+    restore: fn() -> W,
+}
+
+impl<W: Write> Screen<W> {
+    /// Opens the screen on the output that `output` returns.
+    pub(crate) fn open(output: fn() -> W) -> io::Result<Self> {
+        enable_raw_mode()?;
+        execute!(output(), EnterAlternateScreen)?;
+        let terminal = Terminal::new(CrosstermBackend::new(output()))?;
+        Ok(Self { terminal, restore: output })
+    }
+}
+
+impl<W: Write> Drop for Screen<W> {
+    fn drop(&mut self) {
+        // Errors while restoring the terminal cannot be reported.
+        let _ = self.terminal.show_cursor();
+        let _ = execute!((self.restore)(), LeaveAlternateScreen);
+        let _ = disable_raw_mode();
+    }
+}
+
+/// Colors a row of a drawn graph by its meaning: rules are dim, losses are red.
+pub(crate) fn graph_line(row: &str, has_colour: bool) -> Line<'_> {
+    match row {
+        _ if row.starts_with('─') => Line::styled(row, Style::new().add_modifier(Modifier::DIM)),
+        _ if row.contains("  lost ") && has_colour => {
+            Line::styled(row, Style::new().fg(Color::Red))
+        }
+        _ => Line::from(row),
+    }
+}

@@ -1,0 +1,68 @@
+//! The graph of a path with its rates, drawn as `explain` draws a plan.
+
+use super::super::rates::short_rate;
+use super::snapshot::{NodeRates, Snapshot};
+use member::client::escape_hidden;
+use pipeline::explain::{DrawnEdge, DrawnGraph, DrawnNode, Symbol};
+use std::fmt::Write as _;
+
+/// Maximum number of nodes that are drawn. The process of a path may describe any number.
+const NODES_MAX: usize = 500;
+
+/// Returns the rows of the graph.
+pub(super) fn graph_rows(snapshot: &Snapshot) -> Vec<String> {
+    let path = &snapshot.path;
+    if path.nodes.len() > NODES_MAX {
+        return vec![format!("  {} nodes: too many to draw", path.nodes.len())];
+    }
+    let mut spaces: Vec<String> = Vec::new();
+    for node in &path.nodes {
+        if !spaces.contains(&node.space) {
+            spaces.push(node.space.clone());
+        }
+    }
+    let sends = |node: usize| path.links.iter().any(|link| link.from == node);
+    let receives = |node: usize| path.links.iter().any(|link| link.to == node);
+    let node = |(number, node): (usize, &member::protocol::Node)| {
+        let rates = snapshot.nodes.iter().find(|rates| rates.name == node.name);
+        let label = rates.filter(|rates| !rates.classes.is_empty());
+        let label = label.map_or_else(String::new, |rates| format!("|{} ", rates.classes));
+        let copies = match node.copies.len() {
+            0 | 1 => String::new(),
+            copies => format!("  (× {copies})"),
+        };
+        DrawnNode {
+            text: escape_hidden(&format!("{label}{}{copies}", node.name)),
+            figures: rates.map_or_else(String::new, figures),
+            symbol: match (receives(number), sends(number)) {
+                (false, _) => Symbol::Source,
+                (true, true) => Symbol::Filter,
+                (true, false) => Symbol::Sink,
+            },
+            space: spaces.iter().position(|space| *space == node.space).unwrap_or(0),
+        }
+    };
+    let edge = |link: &member::protocol::Link| DrawnEdge {
+        from: link.from,
+        to: link.to,
+        back: link.transport == "back",
+    };
+    let graph = DrawnGraph {
+        nodes: path.nodes.iter().enumerate().map(node).collect(),
+        edges: path.links.iter().map(edge).collect(),
+        spaces: spaces.iter().map(|space| escape_hidden(space)).collect(),
+    };
+    let order = graph.order((0..graph.nodes.len()).collect());
+    graph.draw(&order).lines().map(str::to_owned).collect()
+}
+
+/// Formats the rate of a node, its time per block and its losses.
+fn figures(rates: &NodeRates) -> String {
+    let mut text = format!("{:>8}/s", short_rate(rates.rate.blocks));
+    let time = rates.block_ns.map_or_else(String::new, |ns| format!("{} ns", short_rate(ns)));
+    let _ = write!(text, "  {time:>9}");
+    if rates.lost > 0 {
+        let _ = write!(text, "  lost {}", rates.lost);
+    }
+    text
+}

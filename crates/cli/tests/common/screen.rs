@@ -1,0 +1,74 @@
+//! A terminal in which a command runs, which `script` of util-linux provides.
+
+use super::{Folder, Guard};
+use std::io::{Read as _, Write as _};
+use std::process::{ChildStdin, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use testkit::{need, wait_until};
+
+/// A command that runs on a terminal of 100 columns and 30 rows.
+pub(crate) struct Screen {
+    process: Guard,
+    keys: ChildStdin,
+    /// All output so far.
+    output: Arc<Mutex<String>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Screen {
+    /// Starts the program with these words of a shell, or returns `None` with a reported skip.
+    pub(crate) fn start(folder: &Folder, words: &str) -> Option<Self> {
+        let script = need::require_command("script")?;
+        let mut command = folder.shell("exec \"$@\"");
+        let typed = format!("stty columns 100 rows 30; exec streamline {words}");
+        command.arg("sh").arg(script).args(["-qec", &typed, "/dev/null"]).env("TERM", "xterm");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let (keys, mut screen) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let output = Arc::new(Mutex::new(String::new()));
+        let seen = Arc::clone(&output);
+        let reader = std::thread::spawn(move || {
+            let (mut part, mut rest) = ([0; 4096], Vec::new());
+            while let Ok(length @ 1..) = screen.read(&mut part) {
+                // A part may end within a character.
+                rest.extend_from_slice(&part[..length]);
+                let valid = match std::str::from_utf8(&rest) {
+                    Ok(text) => text.len(),
+                    Err(error) => error.valid_up_to(),
+                };
+                let text: Vec<u8> = rest.drain(..valid).collect();
+                seen.lock().unwrap().push_str(&String::from_utf8_lossy(&text));
+            }
+        });
+        Some(Self { process: Guard(child), keys, output, reader: Some(reader) })
+    }
+
+    /// Presses keys, and waits until a text appears that was printed after them.
+    pub(crate) fn press(&mut self, keys: &str, expected: &str) {
+        let before = self.output().len();
+        self.keys.write_all(keys.as_bytes()).unwrap();
+        self.keys.flush().unwrap();
+        wait_until(&format!("`{expected}` appears"), || {
+            self.output().get(before..).is_some_and(|new| new.contains(expected))
+        });
+    }
+
+    /// Returns all output so far.
+    pub(crate) fn output(&self) -> String {
+        self.output.lock().unwrap().clone()
+    }
+
+    /// Presses `q`. Returns the exit status.
+    pub(crate) fn quit(&mut self) -> Option<i32> {
+        self.keys.write_all(b"q").unwrap();
+        self.wait()
+    }
+
+    /// Waits until the command has ended, and all its output was read. Returns the exit status.
+    pub(crate) fn wait(&mut self) -> Option<i32> {
+        let status = self.process.0.wait().unwrap();
+        self.reader.take().into_iter().for_each(|reader| reader.join().unwrap());
+        status.code()
+    }
+}
