@@ -71,7 +71,7 @@ pub struct Probe {
     pub outcome: Result<()>,
 }
 
-/// Runs all probes, beginning with the most important features.
+/// Runs all probes of this module, beginning with the most important features.
 #[must_use]
 pub fn run_all() -> Vec<Probe> {
     let probe = |facility, serves, outcome| Probe { facility, serves, outcome };

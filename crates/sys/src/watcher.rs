@@ -63,8 +63,8 @@ impl Watcher {
         epoll::delete(&self.0, descriptor).context("epoll_ctl", "delete")
     }
 
-    /// Blocks until an event or a signal arrives, or `limit` passes. Returns the events, at most
-    /// 256.
+    /// Blocks until an event or a signal arrives, or `limit` passes (`None` means without limit).
+    /// Returns the events, at most 256.
     pub fn wait(&self, limit: Option<Duration>) -> Vec<WatchEvent> {
         let limit = limit.map(timespec);
         let mut space = [MaybeUninit::<epoll::Event>::uninit(); EVENTS_MAX];

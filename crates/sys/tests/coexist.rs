@@ -54,7 +54,7 @@ impl Drop for Object {
 }
 
 #[test]
-fn v17_ours_and_others_programs_all_see_every_packet() {
+fn v17_own_and_foreign_programs_all_see_every_packet() {
     let Some(()) = need::require_bpf() else { return };
     let Some(object) = Object::compile() else { return };
     let Some(pair) = Pair::new(SILENT) else { return };

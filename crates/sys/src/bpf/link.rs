@@ -218,7 +218,8 @@ impl Link {
 }
 
 impl Anchor {
-    /// Returns the kernel's flags and the id of the neighbor; both are 0 for the tail.
+    /// Returns the kernel's flags, and the id of the neighbor, which is 0 for the head and the
+    /// tail.
     const fn attach_flags(self) -> (u32, u32) {
         /// BPF_F_BEFORE: attach before the neighbor.
         const BEFORE: u32 = 1 << 3;

@@ -76,7 +76,8 @@ impl RingBuffer {
         put.wrapping_sub(self.consumer.word(0).unwrap_or(0))
     }
 
-    /// Consumes all complete records, calls `each` for each of them, and returns their number.
+    /// Consumes the records before the first incomplete one, calls `each` for those that were not
+    /// discarded, and returns the number of calls.
     pub fn drain(&mut self, mut each: impl FnMut(&[u8])) -> usize {
         let (mut count, mut record) = (0, Vec::new());
         let mut taken = self.consumer.word(0).unwrap_or(0);

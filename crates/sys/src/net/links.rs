@@ -247,7 +247,7 @@ impl Replies {
 pub(super) type Message<'a> = (u16, u16, u32, &'a [u8], &'a [u8]);
 
 /// Splits off the first message. Returns its type, flags, sequence number and body, then the
-/// remaining bytes.
+/// remaining bytes; `None` if there is no complete message.
 pub(super) fn split_message(bytes: &[u8]) -> Option<Message<'_>> {
     let length = usize::try_from(u32::from_ne_bytes(array_at(bytes, 0)?)).ok()?;
     let body = bytes.get(HEADER_SIZE..length)?;

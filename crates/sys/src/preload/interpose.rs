@@ -5,7 +5,8 @@
 //! there:
 //! - I1 [`Symbol::address`] returns the function of that name in the next library, as found by the
 //!   loader; each is called with the type that its manual page gives.
-//! - I2 The hook of an interposed function runs before the call and changes none of its arguments.
+//! - I2 The hooks of an interposed function run before or after the call and change none of its
+//!   arguments.
 
 use super::{errno, loaded_symbol, next_symbol, set_errno};
 use std::ffi::{CStr, c_int, c_void};

@@ -34,7 +34,8 @@ pub fn set_errno(number: i32) {
     unsafe { *place = number };
 }
 
-/// Returns the definition of a symbol that is next after this library in the loader's search order.
+/// Returns the definition of a symbol that is next after this library in the loader's search order;
+/// `None` if there is none.
 #[must_use]
 pub fn next_symbol(name: &CStr) -> Option<NonNull<c_void>> {
     // SAFETY: dlsym(3) with RTLD_NEXT searches the libraries after the caller's; the name is a C
