@@ -193,7 +193,8 @@ impl fmt::Display for Disagreement {
 
 impl std::error::Error for Disagreement {}
 
-/// Presents every packet to every judge, and stops at the first disagreement.
+/// Presents every packet to every judge, and stops at the first disagreement. At the end compares
+/// the states of the filters, unless a judge has refused a packet.
 pub fn compare<'a>(
     judges: &mut [&mut dyn Judge],
     packets: impl IntoIterator<Item = Packet<'a>>,

@@ -144,7 +144,7 @@ fn parse_memory(text: &str) -> Option<u32> {
 }
 
 /// Parses a number in the form of listings: hexadecimal after `0x`, otherwise decimal, possibly
-/// signed.
+/// signed. Returns `None` for any other text.
 fn parse_number(text: &str) -> Option<u32> {
     match text.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16).ok(),

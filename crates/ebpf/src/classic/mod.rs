@@ -27,6 +27,6 @@ pub use expression::{
 pub use insn::Instruction;
 pub use link::LinkType;
 pub use listing::ListingError;
-pub use numbers::{is_program_in_numbers, parse_numbers, write_numbers};
+pub use numbers::{has_numeric_form, parse_numbers, write_numbers};
 pub use program::{ClassicProgram, INSTRUCTIONS_MAX, InvalidProgram, MEMORY_WORDS};
 pub use run::{BACKWARD_JUMPS_MAX, Metadata, VlanTag};

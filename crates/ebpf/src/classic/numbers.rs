@@ -9,7 +9,7 @@ use super::program::ClassicProgram;
 
 /// Returns true if the text has the form of a program in numbers, which may still be invalid.
 #[must_use]
-pub fn is_program_in_numbers(text: &str) -> bool {
+pub fn has_numeric_form(text: &str) -> bool {
     text.contains(',') && text.bytes().all(|byte| byte.is_ascii_digit() || b", ".contains(&byte))
 }
 
@@ -65,10 +65,10 @@ mod tests {
         let program =
             compile("udp port 53 or vlan 7", LinkType::EN10MB, &Options::default()).unwrap();
         let text = write_numbers(program.instructions());
-        assert!(is_program_in_numbers(&text));
+        assert!(has_numeric_form(&text));
         assert_eq!(parse_numbers(&text), Ok(program));
         for expression in ["", "port 53", "ether[20:4] = 7", "10.0.0.1"] {
-            assert!(!is_program_in_numbers(expression), "{expression}");
+            assert!(!has_numeric_form(expression), "{expression}");
         }
         let refused = |text: &str| parse_numbers(text).unwrap_err();
         assert_eq!(refused("2,6 0 0 1"), "it has 1 instructions, but begins with 2");

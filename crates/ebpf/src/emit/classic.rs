@@ -214,8 +214,8 @@ impl<'b> Translation<'b> {
         u32::MAX
     }
 
-    /// Loads the tag that is stored outside the frame, the only ancillary data that a copied
-    /// program can load.
+    /// Loads a field of the tag that is stored outside the frame, the only ancillary data that a
+    /// copied program can load. Returns the maximum value of the field.
     fn load_tag(&mut self, field: u32) -> u32 {
         let (offset, bound) = match field {
             44 => (skb::TAG_TCI, 0xffff),
@@ -234,7 +234,7 @@ impl<'b> Translation<'b> {
     }
 
     /// Returns the end of the bytes that are directly readable: those pulled by the prologue, or
-    /// the first buffer at XDP.
+    /// the first buffer at XDP. Returns 0 if all bytes are read through a helper.
     fn direct_end(&self) -> u32 {
         match self.b.target.hook {
             Hook::Socket | Hook::Cgroup => 0,

@@ -168,7 +168,8 @@ impl Builder {
         }
     }
 
-    /// Emits the bounds check for `length` bytes at a position, with `miss` as the exit.
+    /// Emits the bounds check for `length` bytes at a position, with `miss` as the exit. Where the
+    /// bytes cannot be read through a packet pointer, copies them to the stack instead.
     pub(super) fn check<'s>(&mut self, at: FramePos<'s>, length: u16, miss: Label) -> Bytes<'s> {
         self.check_epoch(at);
         let end = at.reach + u32::from(length);

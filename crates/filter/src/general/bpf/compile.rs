@@ -23,7 +23,7 @@ impl Compiled {
     ) -> Result<Self, CompileErrors> {
         let (text, link) =
             (arguments.text("expression").unwrap_or_default(), LinkType::from_file(link.into()));
-        if classic::is_program_in_numbers(text) {
+        if classic::has_numeric_form(text) {
             return match classic::parse_numbers(text) {
                 Ok(program) => Ok(Self { program: Some(program), compiler: None }),
                 Err(what) => {

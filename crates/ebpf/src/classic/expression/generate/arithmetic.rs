@@ -64,7 +64,8 @@ impl Generator<'_> {
         Ok(given.and(test.negate_unless(wanted)))
     }
 
-    /// Returns the value if it does not depend on the frame; `None` if it does.
+    /// Returns the value if it does not depend on the frame; `None` if it does. Fails if a constant
+    /// divisor is 0 or a constant shift exceeds 31 bits.
     fn fold_constant(&self, value: &Arithmetic) -> Generated<Option<u32>> {
         match value {
             Arithmetic::Number(number) => Ok(Some(*number)),
