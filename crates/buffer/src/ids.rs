@@ -65,8 +65,8 @@ pub fn set_source(source: Source) {
     let _ = SOURCE.set(source);
 }
 
-/// Returns an id that no other dbuf has had, or `None` if all ids are used. May block as long as
-/// [`Source`].
+/// Returns an id that no other dbuf has had, or `None` if all ids are used or the counter of the
+/// tree cannot be opened. May block as long as [`Source`].
 pub fn fresh() -> Option<DbufId> {
     let mut ids = IDS.lock().unwrap_or_else(PoisonError::into_inner);
     let process = std::process::id();
@@ -125,8 +125,8 @@ impl TreeCounter {
         Some(Self { file: file.into(), memory })
     }
 
-    /// Opens the counter that the variable names. Returns `None` if the variable was inherited
-    /// without its descriptor, whose number then belongs to another file or to none.
+    /// Opens the counter that the variable names. Returns `None` if the variable is not set, or was
+    /// inherited without its descriptor, whose number then belongs to another file or to none.
     fn open_inherited() -> Option<Self> {
         let variable = std::env::var(VARIABLE).ok()?;
         let (number, inode) = variable.split_once(':')?;

@@ -218,7 +218,8 @@ impl Pool {
 
     /// Opens between `min` and `max` contiguous bytes for writing. Returns `None` if no segment is
     /// free (until pins and leases are returned and [`Pool::end_pass`] is called), if another draft
-    /// is open, if `min` exceeds [`Pool::block_max`], or if the memory is lent.
+    /// is open, if `min` exceeds [`Pool::block_max`], if the memory is lent, or if the kernel
+    /// refuses memory for a new segment.
     pub fn draft(&self, min: usize, max: usize) -> Option<Draft<'_>> {
         let min = min.max(1);
         if self.drafting.get() || min > self.block_max() || self.is_lent() {

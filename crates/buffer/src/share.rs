@@ -186,7 +186,8 @@ impl RingOffer {
     }
 
     /// Maps the ring read-only and the reader's page writable. Fails if the size or the seals of
-    /// either file do not match the geometry. Also returns the start position.
+    /// either file do not match the geometry, or if the start position is invalid. Also returns the
+    /// start position.
     fn attach(
         &self,
         geometry: &Geometry,

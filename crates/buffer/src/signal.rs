@@ -117,8 +117,8 @@ impl Doorbell {
     }
 
     /// Blocks until a notification after the ticket was issued, until one of the descriptors is
-    /// readable, or for `limit`. Without an alarm ([`Doorbell::add_alarm`]), notifications do not
-    /// end the wait. May wake spuriously.
+    /// readable, or for `limit` (`None` means without limit). Without an alarm
+    /// ([`Doorbell::add_alarm`]), notifications do not end the wait. May wake spuriously.
     #[cfg(not(loom))]
     pub fn sleep_among(
         &self,

@@ -226,8 +226,9 @@ impl<'a> Batch<'a> {
         shared.memory(pointer.dbuf()).ok_or_else(|| Fault::UnknownDbuf(pointer.dbuf()))
     }
 
-    /// Returns the bytes of a block in a segment of this batch. The block may be the view or the
-    /// frame of an entry. Fails with a [`Fault`] if no entry of the batch points into its segment.
+    /// Returns the bytes of a block. The caller ensures that an entry of this batch points into its
+    /// segment; the block may be the view or the frame of that entry. Fails with a [`Fault`] if the
+    /// block is a hole or not published.
     fn block_bytes(&self, pointer: RichPointer) -> Result<&'a [u8], Fault> {
         if pointer.is_hole() {
             return Err(Fault::Hole);

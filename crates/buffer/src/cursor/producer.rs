@@ -323,7 +323,8 @@ impl Producer {
         }
     }
 
-    /// Announces that everything before `position` may be overwritten from now on (lossy rings).
+    /// Announces that the writer may write up to `position` from now on, which overwrites
+    /// everything more than a lap before it (lossy rings).
     pub fn announce_overwrite(&self, position: u64) {
         // SYNC POINT: writing begins; pairs with the fence and load in `Consumer::is_overtaken`.
         self.store.writer.word(writer::RESERVE).store(position, Ordering::Relaxed);

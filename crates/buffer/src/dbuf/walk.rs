@@ -182,7 +182,8 @@ impl RecordWalk {
         (self.fast_limit, self.next_segment) = (0, None);
     }
 
-    /// Changes the capacity in place. The change applies from `position` on.
+    /// Changes the capacity in place, from `position` on. Fails with [`Fault::Damaged`] if the ring
+    /// overwrites or the capacity is invalid.
     fn change_capacity(&mut self, position: u64, capacity: u64) -> Result<(), Fault> {
         // In a ring that overwrites, a hostile change of capacity could not be detected.
         if self.side.policy == Policy::Overwrite || self.data.set_capacity(capacity).is_none() {
@@ -269,9 +270,9 @@ impl RecordWalk {
         self.side.policy == Policy::Overwrite && self.side.is_overtaken(position)
     }
 
-    /// Returns the fault for an invalid record, and poisons the link. A ring that overwrites is an
-    /// exception: the writer may be overwriting the record at this moment, so the link is not
-    /// poisoned, and the caller checks the lap.
+    /// Returns the fault for an invalid record, and poisons the link. Exception: if the writer of a
+    /// ring that overwrites has begun to overwrite the record, the link is not poisoned, and the
+    /// caller checks the lap.
     fn damage_fault(&mut self, position: u64) -> Fault {
         let fault = Fault::Damaged { position };
         if self.is_torn(position) {

@@ -40,7 +40,7 @@ pub(super) fn probe(socket: &[u8], owner: u32, limit: Duration) -> Result<Socket
 }
 
 /// Connects to the owner of a name at one of its spare sockets other than `own`. Returns `None` if
-/// there is no such socket.
+/// no such socket is found within [`SPARE_PROBES_TIMEOUT`].
 pub(super) fn connect_to_spare(
     address: &Address,
     own: Option<&[u8]>,
@@ -85,8 +85,8 @@ pub(crate) fn sockets() -> std::io::Result<Vec<String>> {
 }
 
 /// Claims a name for this process, which must run as the user in the name. If another user occupies
-/// the name, listens at a spare socket. Fails with [`Error::Taken`] if another process of this user
-/// holds the name.
+/// the name, or a process that accepts no connection, listens at a spare socket. Fails with
+/// [`Error::Taken`] if another process of this user holds the name.
 pub(super) fn claim(address: &Address, backlog: i32, accepts: Accepts) -> Result<OwnedFd, Error> {
     let socket = address.socket();
     let mut taken = sys::abstract_socket::claim(&socket, backlog, accepts);

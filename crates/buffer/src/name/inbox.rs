@@ -99,8 +99,8 @@ fn pick_victim(queue: &VecDeque<PendingWriter>) -> usize {
 
 impl Inbox {
     /// Accepts the next writer that has sent a valid offer. Returns `None` if nothing arrives for
-    /// `limit`; each arrival, even of an invalid offer, restarts the limit. Disconnects a writer
-    /// whose offer is invalid.
+    /// `limit` (`None` means without limit); each arrival, even of an invalid offer, restarts the
+    /// limit. Disconnects a writer whose offer is invalid.
     pub fn accept(&self, limit: Option<Duration>) -> Result<Option<Arrival>, Error> {
         loop {
             if let Some(arrival) = self.take_offered() {
@@ -126,8 +126,8 @@ impl Inbox {
         }
     }
 
-    /// Removes and returns the first writer that has sent a valid offer. Disconnects writers whose
-    /// offers are invalid.
+    /// Removes and returns the first writer that has sent a valid offer, or `None` if there is
+    /// none. Disconnects writers whose offers are invalid.
     fn take_offered(&self) -> Option<Arrival> {
         loop {
             let ready = {

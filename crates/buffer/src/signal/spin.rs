@@ -63,9 +63,10 @@ impl Spin {
         }
     }
 
-    /// Polls `ready` up to the number of times given by [`Spin::poll_count`]. Returns true as soon
-    /// as `ready` returns true, and false if it never does. `taken` is the total number of blocks
-    /// that the party has taken so far. Fails if `ready` fails.
+    /// Polls `ready`, with pauses. The number of all pauses is limited by [`Spin::poll_count`], so
+    /// longer pauses mean fewer polls. Returns true as soon as `ready` returns true, and false if
+    /// it never does. `taken` is the total number of blocks that the party has taken so far. Fails
+    /// if `ready` fails.
     pub fn poll(
         &mut self,
         together: bool,

@@ -225,8 +225,9 @@ impl Input {
         found
     }
 
-    /// Returns true if the writer last ran on this processor, so that the reader should yield to
-    /// it.
+    /// Returns true if the reader should yield to the writer: if the user has set 0 spins, or, with
+    /// adaptive spinning, if the writer last ran on this processor. An unknown processor counts as
+    /// this one if this process may run on one processor only.
     fn is_together(&mut self) -> bool {
         let own = sys::machine::current_processor() as u64 + 1;
         let writers = acquire(self.ring.walk().side.store.writer.word(writer::PROCESSOR));
@@ -345,7 +346,7 @@ impl Input {
     }
 
     /// Drains one notification and handles the note that came with it, if any. Returns false if
-    /// there was no notification.
+    /// there was no notification, or if the writer's process has exited.
     fn drain_doorbell(&mut self) -> bool {
         match self.doorbell.drain() {
             DrainResult::Nothing => return false,

@@ -180,7 +180,7 @@ impl Output {
         Ok(true)
     }
 
-    /// Publishes all blocks if `publish_at` or `publish_at_block` has been reached.
+    /// Publishes all blocks if `publish_at_block` has been reached.
     #[inline]
     fn publish_if_due(&mut self) {
         if self.ring.block_count() >= self.publish_at_block {
@@ -267,8 +267,9 @@ impl Output {
         self.ring.disconnect(reader);
     }
 
-    /// Makes room for a block, waiting if the policy is to block. If there is no room and the
-    /// policy is to drop, counts the block as dropped and returns false.
+    /// Waits until a block of this length fits, if the policy is [`Policy::Block`]. Under another
+    /// policy returns at once, and [`dbuf::BlockWriter::reserve`] then drops or overwrites. Never
+    /// returns false.
     #[cold]
     pub(super) fn make_room(&mut self, length: usize) -> Result<bool, Fault> {
         let processor = sys::machine::current_processor() as u64 + 1;
@@ -288,7 +289,7 @@ impl Output {
         Ok(self.ring.side().room(need)? >= need)
     }
 
-    /// Waits until a block of this length fits.
+    /// Waits until a block of this length fits, and returns true.
     fn wait_for(&mut self, length: usize) -> Result<bool, Fault> {
         loop {
             if self.wait(length)? == WaitResult::Ready {

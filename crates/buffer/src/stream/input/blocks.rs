@@ -94,7 +94,8 @@ impl Input {
         }
     }
 
-    /// Takes the next block if it is empty. Returns true if a block was taken.
+    /// Takes the next block if it is empty. Returns true if a block was taken; never in a ring that
+    /// overwrites.
     pub fn take_mark(&mut self) -> Result<bool, Fault> {
         if self.lossy || self.rest.is_some() {
             return Ok(false);
