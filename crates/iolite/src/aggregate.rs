@@ -256,8 +256,8 @@ impl Aggregate {
 
     /// Changes the bytes in `range`: copies them into a new block of `pool`, calls `edit` on the
     /// copy, and joins the new block with the surrounding slices. Other aggregates still have the
-    /// old bytes. The range must not be longer than [`AllocationPool::block_max`]. On failure the
-    /// aggregate is unchanged.
+    /// old bytes. Does nothing if the range is empty. Fails if it is longer than
+    /// [`AllocationPool::block_max`]. On failure the aggregate is unchanged.
     pub fn mutate(
         &mut self,
         range: Range<usize>,
@@ -292,9 +292,9 @@ impl Aggregate {
         self.replace(range, changed)
     }
 
-    /// Copies all bytes into as few slices as the pool allows. This is useful if the data has so
-    /// many small slices that traversing them costs more than a copy (§2.8, third case). On failure
-    /// the aggregate is unchanged.
+    /// Copies all bytes like [`AllocationPool::copy`], usually into few slices. This is useful if
+    /// the data has so many small slices that traversing them costs more than a copy (§2.8, third
+    /// case). On failure the aggregate is unchanged.
     pub fn gather(&mut self, pool: &mut AllocationPool) -> Result<(), Error> {
         let mut writer = pool.writer();
         for piece in self.pieces() {

@@ -78,8 +78,9 @@ impl CachedFile {
         Self::from_descriptor(id, file.into())
     }
 
-    /// Wraps a descriptor that this process has opened. If it is writable, reopens the file
-    /// read-only, so that grants never include write access.
+    /// Wraps a descriptor that this process has opened. Fails unless it is a regular file open for
+    /// reading. If it is writable, reopens the file read-only, so that grants never include write
+    /// access.
     pub fn from_descriptor(id: DbufId, file: OwnedFd) -> Result<Self, Refusal> {
         if sys::file::status(&file)?.kind != FileKind::Regular {
             return Err(Refusal::NotRegularFile);
@@ -144,7 +145,7 @@ impl CachedFile {
     }
 
     /// Reads the bytes of an extent from disk and maps their pages now, instead of by page faults
-    /// at their first use.
+    /// at their first use. Does nothing if the file is not mapped.
     pub fn populate(&self, place: Extent) -> Result<(), Refusal> {
         let view = self.view(place.position().saturating_add(place.length().into()))?;
         match (view.mapping, usize::try_from(place.position())) {

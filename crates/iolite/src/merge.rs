@@ -171,8 +171,8 @@ impl Merged {
         self.producers.iter().find(|known| known.id == producer).map(|known| known.input.counts())
     }
 
-    /// Copies the next block into `out`. Blocks until there is one. Fails with [`Fault::TooLong`]
-    /// if `out` is too short; the block then stays.
+    /// Copies the next block into `out`. Blocks until there is one or no producer is left. Fails
+    /// with [`Fault::TooLong`] if `out` is too short; the block then stays.
     pub fn read(&mut self, out: &mut [u8]) -> Result<Next, Fault> {
         loop {
             match self.try_read(out)? {
@@ -211,7 +211,7 @@ impl Merged {
     }
 
     /// Waits until a producer without staged blocks has a new block or has ended, for at most
-    /// `limit` (`None` means without limit).
+    /// `limit` (`None` means without limit). Returns at once if every producer has staged blocks.
     pub fn wait(&mut self, limit: Option<Duration>) -> WaitResult {
         for _ in 0..self.spins {
             if self.is_readable() {
@@ -255,7 +255,7 @@ impl Merged {
     }
 
     /// Copies the next block of the current producer, or of the next producer that has a block,
-    /// into `out`.
+    /// into `out`. Returns `None` if no producer has one.
     fn take_round_robin(&mut self, most: usize, out: &mut [u8]) -> Result<Option<Next>, Fault> {
         for _ in 0..=self.producers.len() {
             if self.given >= most || self.current >= self.producers.len() {

@@ -92,8 +92,8 @@ pub fn open_read(end: OwnedFd) -> Result<Option<Input>, PipeError> {
     }
 }
 
-/// Returns true if the first message of an end begins with `magic` or the peer is closed. Leaves
-/// the message in the socket.
+/// Returns true if the first message of an end begins with `magic` or the peer is closed. Blocks
+/// until there is a message, which stays in the socket.
 fn begins_with(end: &OwnedFd, magic: &[u8; 8]) -> Result<bool, PipeError> {
     if !descriptor::is_packet_socket(end) {
         return Ok(false);

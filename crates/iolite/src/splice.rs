@@ -25,7 +25,7 @@ use buffer::Fault;
 /// The result of a splice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SpliceResult {
-    /// Number of bytes moved; 0 at the end of the source.
+    /// Number of bytes taken from the source, including dropped ones; 0 at its end.
     pub bytes: usize,
     /// Number of bytes moved as pointers.
     pub by_pointer: usize,
@@ -222,8 +222,8 @@ where
     Ok(())
 }
 
-/// Reads foreign bytes directly into the destination, with one copy. Returns false if that is not
-/// possible now.
+/// Reads foreign bytes directly into the destination, with one copy. Returns false if the
+/// destination has no room and drops the block, in which case nothing is read.
 fn read_into_destination<F, T>(
     from: &mut F,
     to: &mut T,

@@ -72,7 +72,7 @@ struct KnownOwners {
 pub struct Faults {
     /// Number of dbufs mapped on demand.
     pub mapped: u64,
-    /// Number of queries that owners refused.
+    /// Number of queries without a mapping as their result, mostly because owners refused.
     pub refused: u64,
 }
 
@@ -162,7 +162,8 @@ impl Space {
     }
 
     /// Queries the owners one after the other. If an owner does not know the dbuf, the next one is
-    /// asked; a refusal of access is final. Also returns true if the owner is trusted.
+    /// asked; a refusal of access is final. Removes an owner that does not reply in time. Also
+    /// returns true if the owner is trusted.
     fn query_owners(&self, known: &mut KnownOwners, dbuf: DbufId) -> Result<(Grant, bool), Fault> {
         let mut fault = Fault::UnknownDbuf(dbuf);
         if known.owners.is_empty() {

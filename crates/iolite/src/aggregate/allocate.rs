@@ -96,7 +96,9 @@ impl AllocationPool {
         self.draft(length, length).is_ok()
     }
 
-    /// Copies these bytes into as few slices as the pool allows.
+    /// Copies these bytes into the pool, beginning in the rest of the current segment. A slice ends
+    /// only at the end of its segment or at [`AllocationPool::block_max`] bytes. Fails if the pool
+    /// is full, or if the aggregate would exceed [`SLICES_MAX`](super::SLICES_MAX) slices.
     pub fn copy(&mut self, bytes: &[u8]) -> Result<Aggregate, Error> {
         let mut writer = self.writer();
         writer.put(bytes)?;

@@ -4,7 +4,7 @@
 //! Output: the sum over all slices. The sum of a slice is cached by content id and length, which
 //! always identify the same bytes. If a cached file is sent with a new header, only the header is
 //! therefore summed. The cache consists of plain numbers and holds no memory of pools. Only slices
-//! have content ids, and slices consist only of immutable memory of this process (T6).
+//! have content ids, and the bytes of a slice never change (T6).
 
 use super::{Aggregate, ContentId, Slice};
 

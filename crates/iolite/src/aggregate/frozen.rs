@@ -50,7 +50,8 @@ impl Frozen {
     }
 
     /// Maps the frozen file of another process, whose first `length` bytes are data. Fails unless
-    /// its seals prove that no process can write the file.
+    /// its seals prove that no process can write the file, and its size is a multiple of a page and
+    /// at least `length`.
     pub fn map(id: DbufId, file: OwnedFd, length: usize) -> Result<Self, GrantRefusal> {
         let file = Memfd::from_fd(file)?;
         let seals = file.seals()?;

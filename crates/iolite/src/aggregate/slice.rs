@@ -94,8 +94,8 @@ impl Slice {
         self.pointer = self.pointer.within(small(from), small(length));
     }
 
-    /// Extends the slice by `next` if `next` directly follows it in the same segment. Returns true
-    /// on success.
+    /// Extends the slice by `next` if `next` directly follows it in the same segment and the result
+    /// is not longer than [`abi::BLOCK_MAX`]. Returns true on success.
     pub(super) fn join(&mut self, next: &Self) -> bool {
         let length = self.len() + next.len();
         let end = self.pointer.place.position() + self.len() as u64;

@@ -60,7 +60,8 @@ impl CachedFile {
         self.splice_by(way, place, to)
     }
 
-    /// Transfers the bytes of an extent like [`CachedFile::splice`], but by the given system call.
+    /// Transfers the bytes of an extent like [`CachedFile::splice`], but by the given system call,
+    /// or by `sendfile` if the file is not mapped.
     pub fn splice_by(
         &self,
         way: SpliceCall,
@@ -118,7 +119,8 @@ impl CachedFile {
     }
 
     /// Checks that the file still contains the bytes transferred. Fails with [`Refusal::Truncated`]
-    /// otherwise.
+    /// otherwise. If none were transferred, returns [`Sent::End`] if the file has shrunk, and else
+    /// fails with EFAULT, so that the transfer is retried.
     fn check_present(
         &self,
         view: &FileView,
@@ -156,7 +158,8 @@ const EFAULT: i32 = 14;
 /// extended, a page is missing once in a few thousand calls; on a broken disk it is always missing.
 const ATTEMPTS_MAX: usize = 8;
 
-/// Retries a transfer that sent nothing because of a missing page, up to [`ATTEMPTS_MAX`] times.
+/// Attempts a transfer up to [`ATTEMPTS_MAX`] times, as long as it sends nothing because of a
+/// missing page.
 fn retry_missing_page(once: impl Fn() -> Result<Sent, Refusal>) -> Result<Sent, Refusal> {
     for _ in 1..ATTEMPTS_MAX {
         match once() {

@@ -64,8 +64,8 @@ pub struct Output {
     hot: HotSegment,
     ranges: Ranges,
     known: Vec<KnownDbuf>,
-    /// In a ring that overwrites, the position up to which the writer has announced to readers that
-    /// it overwrites entries.
+    /// In a ring that overwrites, the least position that the writer announces: all entries more
+    /// than a lap before it count as overwritten, because their memory was freed.
     floor: u64,
     copied: u64,
 }

@@ -141,8 +141,8 @@ impl PointerWriter {
     }
 
     /// Moves up to `max` bytes from `from`, like [`splice`], by pointer where `from` lends blocks.
-    /// Sends each dbuf to the readers before the first pointer into it. `from` obtains dbufs of
-    /// other processes through `space`, which is `None` if all dbufs belong to this process.
+    /// Sends each dbuf to the readers before the first pointer into it. Dbufs of other processes
+    /// are obtained through `space`; `None` means that all dbufs belong to this process.
     pub fn splice_from<F: StreamReader>(
         &mut self,
         from: &mut F,

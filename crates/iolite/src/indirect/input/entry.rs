@@ -211,7 +211,8 @@ impl Input {
 
     /// Copies the next block of a ring that overwrites into the staging buffer. Retries if the
     /// writer has meanwhile begun to overwrite the entry or its bytes (F2 of `flight`). Returns the
-    /// length of the block in bytes, or `None` if no block is published.
+    /// length of the block in bytes, or `None` if no block is published or each of the [`ATTEMPTS`]
+    /// was overtaken.
     fn stage_lossy(&mut self) -> Result<Option<usize>, Fault> {
         for _ in 0..ATTEMPTS {
             if let (Some(current), true) = (self.current, self.staged) {

@@ -39,8 +39,9 @@ impl Output {
         Ok(head < self.limit)
     }
 
-    /// Loads the readers' cursors and releases the memory that all readers have passed. Returns the
-    /// position that all readers have passed.
+    /// Loads the readers' cursors, releases the memory that all readers have passed, and returns
+    /// the position that all have passed. In a ring that overwrites, overwritten entries count as
+    /// passed. Fails with [`Fault::Abandoned`] if no reader is left.
     pub(super) fn refresh_passed(&mut self) -> Result<u64, Fault> {
         let oldest = self.ring.side.refresh()?;
         if self.ring.side.is_abandoned() {
@@ -72,9 +73,10 @@ impl Output {
         self.refresh_passed().map(|_| ())
     }
 
-    /// Frees memory in the backing dbuf. If the policy is to block, blocks until readers have
-    /// passed some of this stream's blocks; memory held by other streams does not count. If the
-    /// policy is to overwrite, releases the oldest blocks. If it is to drop, returns false at once.
+    /// Frees memory in the backing dbuf: what readers have already passed, if there is any.
+    /// Otherwise, depending on the policy, blocks until readers have passed some of this stream's
+    /// blocks, releases the oldest blocks, or returns false. Fails with [`Fault::NoRoom`] if this
+    /// stream holds no memory.
     #[cold]
     pub(super) fn free_memory(&mut self) -> Result<bool, Fault> {
         self.extend_hold();
