@@ -106,7 +106,8 @@ fn blocking_ring_between_processes_loses_nothing() {
     assert_eq!(report, ["ready".to_owned(), format!("{BLOCK_COUNT} 0 0 {BLOCK_COUNT}")]);
 }
 
-/// A reader that stores arbitrary values into its own page harms only itself.
+/// A reader that stores arbitrary values into its own page is evicted and counted once. The other
+/// reader gets every block.
 #[test]
 fn t3_lying_reader_is_evicted_and_the_other_continues() {
     let (mut writer, mut offers) = create_ring(Policy::Block, 2);
@@ -130,8 +131,8 @@ fn t3_lying_reader_is_evicted_and_the_other_continues() {
     other.kill();
 }
 
-/// A reader is killed while the writer waits for it (T10). The reader's socket hangs up, and the
-/// writer continues.
+/// A reader is killed while the writer waits for it (T10). The reader's socket hangs up. Once the
+/// writer has disconnected this last reader, writes fail with [`Fault::Abandoned`].
 #[test]
 fn t10_killed_reader_is_noticed_and_disconnected() {
     let Some((mut writer, mut other)) = start_with_offer("stall", Policy::Block) else { return };

@@ -27,7 +27,7 @@ fn stream_config(readers: usize) -> Config {
     Config::new(DbufId::new(1).unwrap()).capacity(16384).readers(readers)
 }
 
-/// Writes blocks, and resizes the ring at random.
+/// Writes blocks, resizes the ring at random, and publishes all blocks.
 #[track_caller]
 fn write_resizing(output: &mut Output, numbers: std::ops::Range<u64>, random: &mut Random) {
     with_watchdog("room for a block", || write_and_resize(output, numbers, random));

@@ -48,7 +48,7 @@ fn thread_holds_several_locks_up_to_the_limit() {
     assert!(locks[0].try_lock().is_none() && locks[1].try_lock().is_some());
 }
 
-/// Expects every addition that got the lock to be counted, although the threads that use the lock
+/// Expects every addition made under the lock to be counted, although the threads that use the lock
 /// come and go.
 #[test]
 fn additions_of_many_threads_are_all_counted() {

@@ -149,6 +149,8 @@ fn drain_and_count(mut reader: PointerReader, policy: Policy) -> (ReaderCounts, 
 }
 
 /// The writer publishes a position that it cannot have reached (T3). The reader fails with a fault.
+/// A reader of an overwriting ring accepts any position ahead of its own up to 2^63 - 1, because
+/// the writer does not wait for it.
 #[test]
 fn t3_reader_rejects_impossible_positions() {
     use abi::ring::writer::COMMIT;

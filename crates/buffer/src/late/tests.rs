@@ -72,8 +72,8 @@ fn check_late_block<I>(
     assert_eq!(call(input), exit.expected_end(), "{what}, and it {exit:?}");
 }
 
-/// Repeats a read until it returns something. Returns the bytes read, no bytes at the end of the
-/// stream, or a fault.
+/// Repeats a read, at most 10 times, until it returns something. Returns the bytes read, no bytes
+/// at the end of the stream, or a fault. Panics if every read returns nothing.
 fn read_until_ready<I>(
     input: &mut I,
     attempt: fn(&mut I, &mut [u8]) -> Result<Option<usize>, Fault>,

@@ -151,8 +151,9 @@ pub(crate) fn receive(socket: impl AsFd) -> (Vec<u8>, Vec<OwnedFd>) {
 
 // ---- in the other process
 
-/// Returns the role in which this process was started, or `None` in the test program itself. Also
-/// starts a watchdog that ends this process if the parent has given up waiting.
+/// Returns the role in which this process was started, or `None` in the test program itself. In a
+/// role, also starts a watchdog that ends this process after three times the limit for a wait, when
+/// the parent has given up waiting.
 pub(crate) fn child_role() -> Option<String> {
     let role = std::env::var(ROLE_VARIABLE).ok()?;
     std::thread::spawn(|| {

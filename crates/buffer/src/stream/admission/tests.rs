@@ -29,7 +29,8 @@ fn admit_reader(admission: &Admission) -> (ReaderTicket, Input) {
     (ticket, offer.open().unwrap())
 }
 
-/// Reads one block and returns its number, or `None` at the end of the stream.
+/// Reads one block and returns its number, or `None` at the end of the stream. Checks the content
+/// of the block, and its number if one is expected.
 fn read_expected(input: &mut Input, expected: Option<u64>) -> Result<Option<u64>, Fault> {
     let mut head = [0; 8];
     if input.read(&mut head)? == 0 {
@@ -157,7 +158,8 @@ fn writer_is_abandoned_once_no_reader_can_join() {
 }
 
 /// A reader of a named stream stores arbitrary values into its own page. The reader is evicted and
-/// counted, and the two other readers get every byte (T3).
+/// counted, or the test disconnects it if its value is possible. The two other readers get every
+/// byte (T3).
 #[test]
 fn t3_hostile_cursor_costs_the_others_nothing() {
     use abi::ring::{CLOSED, PAGE, reader};
