@@ -229,7 +229,8 @@ fn can_accept(program: &ClassicProgram) -> Vec<bool> {
 }
 
 /// Changes the bytes of the frame from which `a` was loaded so that the comparison of `a` with `k`
-/// gives `wish`.
+/// mostly gives `wish`. Does nothing in one of eight cases, and if `a` was not loaded from the
+/// frame.
 fn change_origin(
     frame: &mut Frame,
     a: &mut SymbolicValue,

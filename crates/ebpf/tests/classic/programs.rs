@@ -77,7 +77,8 @@ pub(crate) fn programs(folder: &std::path::Path) -> Vec<(String, ClassicProgram)
     programs
 }
 
-/// Inserts one or two tags into a frame, as a network device would.
+/// Inserts one or two tags into a frame, as a network device would. Does nothing if the frame ends
+/// before the position of the tags.
 pub(crate) fn insert_tags(frame: &mut Frame, random: &mut Random) {
     if frame.bytes.len() < TAG_OFFSET {
         return;
