@@ -88,7 +88,7 @@ pub fn asks_for_control(level: c_int, name: c_int) -> bool {
     CONTROL_OPTIONS.iter().any(|(l, n, _)| (*l, *n) == (level, name))
 }
 
-/// Options that add other control messages to datagrams, or change who receives a datagram.
+/// Options that only the kernel can serve if they are set, with the reason for each.
 const OBSTACLES: &[(c_int, c_int, &str)] = &[
     (libc::SOL_SOCKET, SO_TIMESTAMP_NEW, "it asks for times (SO_TIMESTAMP_NEW)"),
     (libc::SOL_SOCKET, SO_TIMESTAMPNS_NEW, "it asks for times (SO_TIMESTAMPNS_NEW)"),
