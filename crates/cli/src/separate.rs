@@ -12,17 +12,22 @@ use std::process::Command;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SeparateProgram {
     name: &'static str,
-    /// Command that puts the program in place in the source tree.
+    /// Sentence part that says how the program is put in place.
     install: &'static str,
 }
 
 /// The program of `streamline bench`.
-pub(crate) const BENCH: SeparateProgram =
-    SeparateProgram { name: "streamline-bench", install: "cargo xtask install --bench" };
+pub(crate) const BENCH: SeparateProgram = SeparateProgram {
+    name: "streamline-bench",
+    install: "no package has it; in the source tree `cargo xtask install --bench` puts it in place",
+};
 
 /// The program of `streamline page`.
-pub(crate) const PAGE: SeparateProgram =
-    SeparateProgram { name: "streamline-page", install: "cargo xtask install" };
+pub(crate) const PAGE: SeparateProgram = SeparateProgram {
+    name: "streamline-page",
+    install: "the package `streamline-page` has it; in the source tree `cargo xtask install` puts \
+              it in place",
+};
 
 /// Replaces this process by the program, found in this program's directory or else in PATH. Returns
 /// only on failure.
@@ -33,7 +38,7 @@ pub(crate) fn execute(program: SeparateProgram, words: &[OsString]) -> Status {
     let error = Command::new(program).args(words).exec();
     if error.kind() == ErrorKind::NotFound {
         terminal::print_error(&format!("`{name}` is neither beside this program nor in PATH"));
-        terminal::print_note(&format!("in the source tree `{install}` puts it in place"));
+        terminal::print_note(install);
         return Status::Nothing;
     }
     terminal::print_error(&format!("cannot run {name}: {}", terminal::reason(&error)));

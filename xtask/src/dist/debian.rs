@@ -169,6 +169,7 @@ fn package_of(path: &Path) -> &'static str {
     } else if is_of(&[
         "usr/lib/libstreamline.so",
         "usr/lib/streamline/libstreamline_pcap.so",
+        "usr/lib/streamline/libstreamline_udp.so",
         "usr/lib/python3",
     ]) {
         library
@@ -201,6 +202,16 @@ mod tests {
             ("bin/streamline", "usr/bin/streamline", "streamline"),
             ("lib/libstreamline.so", "usr/lib/libstreamline.so", "libstreamline"),
             ("lib/libstreamline.a", "usr/lib/libstreamline.a", "libstreamline-dev"),
+            (
+                "lib/streamline/libstreamline_udp.so",
+                "usr/lib/streamline/libstreamline_udp.so",
+                "libstreamline",
+            ),
+            (
+                "lib/streamline/libstreamline_sockets.so",
+                "usr/lib/streamline/libstreamline_sockets.so",
+                "streamline",
+            ),
             ("include/streamline.h", "usr/include/streamline.h", "libstreamline-dev"),
             (
                 "share/streamline/python/streamline.py",

@@ -68,15 +68,15 @@ pub(super) fn find_library(library: Library) -> Result<PathBuf, String> {
     found.map(|folder| folder.join(name)).find_map(|path| preloadable_path(&path)).ok_or_else(
         || {
             let (purpose, package) = (library.purpose(), library.package());
-            let without = match library {
-                Library::Pipes => "`streamline sh --isolate` runs without it",
-                Library::Pcap | Library::Udp => "`--with=pipes` runs without it",
+            let (debian, without) = match library {
+                Library::Pipes => ("streamline", "`streamline sh --isolate` runs without it"),
+                Library::Pcap | Library::Udp => ("libstreamline", "`--with=pipes` runs without it"),
             };
             format!(
                 "{name}, which {purpose}, is neither beside this program nor in a library \
-                 directory: in the source tree `cargo xtask install` puts it in place, or `cargo \
-                 build --release -p {package}` builds it and {LIBRARY_VARIABLE}=target/release \
-                 names its directory; {without}"
+                 directory: the package `{debian}` has it; in the source tree `cargo xtask \
+                 install` puts it in place, or `cargo build --release -p {package}` builds it and \
+                 {LIBRARY_VARIABLE}=target/release names its directory; {without}"
             )
         },
     )

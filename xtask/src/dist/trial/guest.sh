@@ -35,7 +35,7 @@ lists() { streamline ps | grep -q "$1"; }
 files() {
     find / -xdev \( -path /proc -o -path /sys -o -path /tmp -o -path /var/log -o -path /var/cache \
         -o -path /var/lib/dpkg -o -path /root -o -path /home -o -path /var/lib/systemd/timers \
-        -o -path /var/lib/private -o -path /var/tmp -o -path /lost+found \) -prune -o -print |
+        -o -path /var/lib/private -o -path /var/lib/apt -o -path /var/tmp -o -path /lost+found \) -prune -o -print |
         grep -v '^/etc/.*-$' | sort
 }
 
@@ -44,7 +44,32 @@ useradd --create-home alice
 ip link set lo up
 files > /tmp/before
 
-check 'install' dpkg -i now/*.deb
+# What a new user does, with the time since the first command.
+began=$(date +%s%N)
+elapsed() { echo "$((($(date +%s%N) - began) / 1000000)) ms after the start of the installation"; }
+check 'install' apt-get install --yes --no-install-recommends ./now/*.deb
+echo "row: installed $(elapsed)"
+streamline 'rx lo | print' > /tmp/lines 2> /tmp/line.errors &
+viewed=$!
+line_is_printed() { ping -c 1 -W 1 127.0.0.1 > /dev/null; grep -q icmp /tmp/lines; }
+check 'the first line in the terminal' eventually line_is_printed
+echo "row: $(elapsed): $(head -n 1 /tmp/lines | cut -c1-100)"
+streamline page > /tmp/page.url 2> /tmp/page.errors &
+page=$!
+# Reads the figures of the page, as its script does, until the path is among them.
+path_is_in_the_page() {
+    eventually grep -q '#token=' /tmp/page.url || { cat /tmp/page.errors; return 1; }
+    timeout 90 python3 -c '
+import sys, urllib.request
+url, token = open("/tmp/page.url").read().strip().split("#token=")
+headers = {"Authorization": "Bearer " + token}
+with urllib.request.urlopen(urllib.request.Request(url + "api/live", headers=headers)) as events:
+    sys.exit(next(0 for line in events if b"rx lo | print" in line))'
+}
+check 'the path in the page' path_is_in_the_page
+echo "row: $(elapsed)"
+kill -INT $page $viewed
+wait $page $viewed
 check 'the socket listens' is_active streamline.socket
 echo "row: $(streamline --version | tr '\n' ';')"
 check 'manual' man -w streamline-run
@@ -118,7 +143,7 @@ check 'the path is still listed' lists web
 listed=$(streamline ps | grep web)
 
 daemon=$(value MainPID)
-check 'upgrade' dpkg -i next/*.deb
+check 'upgrade' apt-get install --yes --no-install-recommends ./next/*.deb
 echo "row: now $(dpkg-query -W -f '${Version}' streamline)"
 check 'the service runs' is_active streamline.service
 check 'it is another process' [ "$(value MainPID)" != "$daemon" ]
@@ -128,7 +153,7 @@ check 'the path is listed as before' [ "$(streamline ps | row_of_web)" = "$(echo
 echo "row: $listed"
 check 'the path answers' streamline stop web
 
-check 'purge' dpkg -P libstreamline-dev libstreamline streamline
+check 'purge' dpkg -P libstreamline-dev libstreamline streamline-page streamline
 files > /tmp/after
 check 'nothing is left' diff /tmp/before /tmp/after
 check 'no directory in /run is left' [ ! -e /run/streamline ]
