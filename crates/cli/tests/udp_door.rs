@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
 mod common;
+#[path = "udp_door/name_servers.rs"]
+mod name_servers;
 #[path = "udp_door/options.rs"]
 mod options;
 
@@ -136,12 +138,19 @@ fn exchange_many(client: &UdpSocket, count: u32) {
 
 /// Returns the datagrams of the report: those from the ring, and all since the promotion.
 fn reported(errors: &str) -> (u64, u64) {
-    let line = errors.lines().find(|line| line.contains("datagrams came from the ring"));
-    let line = line.unwrap_or_else(|| panic!("no report: {errors}"));
-    assert!(line.ends_with("; 0 lost, 0 damaged"), "{line}");
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let of = words.iter().position(|word| *word == "of").unwrap();
-    (words[of - 1].parse().unwrap(), words[of + 1].parse().unwrap())
+    reported_lines(errors).first().copied().unwrap_or_else(|| panic!("no report: {errors}"))
+}
+
+/// Returns the datagrams of each promoted socket, as [`reported`].
+fn reported_lines(errors: &str) -> Vec<(u64, u64)> {
+    let is_report = |line: &&str| line.contains("datagrams came from the ring");
+    let numbers = |line: &str| {
+        assert!(line.ends_with("; 0 lost, 0 damaged"), "{line}");
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let of = words.iter().position(|word| *word == "of").unwrap();
+        (words[of - 1].parse().unwrap(), words[of + 1].parse().unwrap())
+    };
+    errors.lines().filter(is_report).map(numbers).collect()
 }
 
 /// Returns the number of programs at the ingress of the server's interface.
@@ -294,81 +303,4 @@ asyncio.run(main())
     exchange_many(&client, 64);
     let (ring, all) = reported(&server.finish(&client));
     assert!(ring * 100 >= all * 95, "{ring} of {all}");
-}
-
-/// Returns a query for the address of `hN.example`.
-fn query(number: u16) -> Vec<u8> {
-    let mut bytes = [number.to_be_bytes(), [0, 0], [0, 1]].concat();
-    bytes.extend([0; 6]);
-    for label in [format!("h{}", number % 50), "example".to_owned()] {
-        bytes.push(label.len() as u8);
-        bytes.extend(label.as_bytes());
-    }
-    bytes.extend([0, 0, 1, 0, 1]);
-    bytes
-}
-
-/// Asks a name server, and returns its answers.
-fn ask(client: &UdpSocket, count: u16) -> Vec<Vec<u8>> {
-    let mut room = vec![0; 1 << 16];
-    let answers = (0..count).map(|number| {
-        client.send_to(&query(number), address()).unwrap();
-        let (length, _) = receive(client, &mut room);
-        room[..length].to_vec()
-    });
-    answers.collect()
-}
-
-#[test]
-fn named_answers_from_its_ring_as_from_its_socket() {
-    let Some((pair, _folder, _)) = prepare() else { return };
-    let Some(named) = need::require_command("named") else { return };
-    let named = named.display().to_string();
-    let folder = Folder::new();
-    let place = folder.path().display();
-    let hosts: String = (0..50).map(|n| format!("h{n} IN A 10.1.2.{n}\n")).collect();
-    let zone =
-        format!("$TTL 60\n@ IN SOA ns a 1 60 60 60 60\n@ IN NS ns\nns IN A {SERVER}\n{hosts}");
-    std::fs::write(folder.path().join("zone"), zone).unwrap();
-    let configuration = format!(
-        "options {{ directory \"{place}\"; listen-on port {PORT} {{ {SERVER}; }};\n\
-         listen-on-v6 {{ none; }}; recursion no; pid-file none; session-keyfile none;\n\
-         managed-keys-directory \"{place}\"; dnssec-validation no; }};\n\
-         controls {{ }};\n\
-         zone \"example\" {{ type primary; file \"{place}/zone\"; }};\n"
-    );
-    let file = folder.path().join("named.conf");
-    std::fs::write(&file, configuration).unwrap();
-    // named gives up the right to load programs when it starts.
-    let mut daemon = pair.server.command(STREAMLINE);
-    folder.set_environment(&mut daemon);
-    let socket = folder.path().join("no-daemon");
-    let _daemon = Guard(daemon.arg("daemon").arg("--socket").arg(socket).spawn().unwrap());
-    wait_until("a daemon answers", || folder.run(&["ps"]).status == Some(0));
-    let answers = [false, true].map(|is_ours| {
-        let mut command = pair.server.command(if is_ours { STREAMLINE } else { &named });
-        if is_ours {
-            command.args(["exec", "--with=udp", &named]);
-        }
-        command.args(["-g", "-4", "-n", "1", "-c"]).arg(&file);
-        folder.set_environment(&mut command);
-        command.env("STREAMLINE_UDP", "report");
-        let errors = folder.path().join("named.err");
-        command.stderr(File::create(&errors).unwrap());
-        let mut process = Guard(command.spawn().unwrap());
-        wait_until("named runs", || folder.read("named.err").contains("all zones loaded"));
-        let client = pair.client.run_inside(|| UdpSocket::bind("0.0.0.0:0").unwrap());
-        client.set_read_timeout(Some(LIMIT)).unwrap();
-        let answers = ask(&client, 600);
-        let number = process.0.id().to_string();
-        assert!(Command::new("kill").arg(&number).status().unwrap().success());
-        process.0.wait().unwrap();
-        if is_ours {
-            let (ring, all) = reported(&folder.read("named.err"));
-            assert!(ring >= 400 && ring * 100 >= all * 95, "{ring} of {all}");
-        }
-        answers
-    });
-    assert_eq!(answers[0], answers[1]);
-    assert!(answers[1][7].windows(4).any(|address| address == [10, 1, 2, 7]));
 }

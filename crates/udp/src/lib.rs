@@ -13,8 +13,8 @@
 //!
 //! The kernel program takes datagrams without IP options or extension headers that are addressed to
 //! one of the interface's own addresses. Fragments, multicast, loopback and everything else reach
-//! the placeholder. A call reads the ring first, and the placeholder if the ring is empty; the order
-//! of datagrams between the two is unspecified.
+//! the placeholder. A call reads the ring first, and the placeholder if the ring is empty; the
+//! order of datagrams between the two is unspecified.
 //!
 //! Invariants. A socket that is not promoted is the kernel's, and its calls are passed through. A
 //! promoted socket returns to the kernel for good before a fork, before it is connected, and when

@@ -2,6 +2,7 @@
 
 use crate::report;
 use crate::ring::Ring;
+use crate::table;
 use std::collections::{BTreeMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::OnceLock;
@@ -25,7 +26,7 @@ pub(crate) fn promote(number: i32, facts: &UdpSocketFacts) -> Result<Ring, Strin
     if is_held_by_others(number) {
         return Err("another process has the socket, too".to_owned());
     }
-    if facts.may_share && count_sockets(facts.local) != 1 {
+    if facts.may_share && count_sockets(facts) != 1 {
         return Err("other sockets have the same port and address".to_owned());
     }
     if !report::has_word("force") {
@@ -99,14 +100,27 @@ fn is_held_by_others(number: i32) -> bool {
     found.holders_of_socket(inode).iter().any(|holder| holder.process != own)
 }
 
-/// Returns the number of UDP sockets of the namespace that may receive datagrams for this address.
-fn count_sockets(local: SocketAddr) -> usize {
+/// Returns the number of UDP sockets of the namespace that may receive datagrams for the address of
+/// the socket, which is one of them.
+fn count_sockets(facts: &UdpSocketFacts) -> usize {
     let read = |name: &str| {
         std::fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap_or_default()
     };
-    let both = read("udp") + &read("udp6");
-    let bound = both.lines().filter_map(|line| line.split_whitespace().nth(1));
-    bound.filter(|bound| may_receive(bound, local)).count()
+    let receives_v4 = facts.local.is_ipv4() || facts.has_both_families;
+    let of_v4 = if receives_v4 { read("udp") } else { String::new() };
+    let of_v6 = read("udp6");
+    let is_counted = |line: &str, is_v6: bool| {
+        let mut words = line.split_whitespace();
+        let (bound, inode) = (words.nth(1), words.nth(7));
+        let may_receive = bound.is_some_and(|bound| may_receive(bound, facts.local));
+        let is_apart = || {
+            let inode = inode.and_then(|inode| inode.parse().ok());
+            facts.local.is_ipv4() && is_v6 && inode.is_some_and(table::is_own_v6_only)
+        };
+        may_receive && !is_apart()
+    };
+    of_v4.lines().filter(|line| is_counted(line, false)).count()
+        + of_v6.lines().filter(|line| is_counted(line, true)).count()
 }
 
 /// Returns true if a socket that is bound to an address, as procfs writes it, may receive datagrams

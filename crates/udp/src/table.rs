@@ -103,6 +103,13 @@ pub(crate) fn record_duplicate(from: i32, to: i32) {
     }
 }
 
+/// Returns true if a descriptor of the program is a socket with this inode that receives IPv6 only.
+pub(crate) fn is_own_v6_only(inode: u64) -> bool {
+    let numbers = (0..DESCRIPTORS_MAX).filter_map(|number| i32::try_from(number).ok());
+    let mut own = numbers.filter(|number| preload::inode(*number) == Some(inode));
+    own.any(udp::is_v6_only)
+}
+
 /// Calls `body` with each known socket.
 pub(crate) fn each(body: impl Fn(&Socket)) {
     for (kind, place) in KINDS.iter().zip(&SOCKETS) {

@@ -159,12 +159,18 @@ pub fn udp_socket(number: c_int) -> Option<UdpSocketFacts> {
     let device = option(number, libc::SOL_SOCKET, SO_BINDTOIFINDEX).unwrap_or(0);
     (local.port() != 0).then_some(UdpSocketFacts {
         local,
-        has_both_families: local.is_ipv6() && !is_on(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
+        has_both_families: local.is_ipv6() && !is_v6_only(number),
         may_share: is_on(libc::SOL_SOCKET, libc::SO_REUSEADDR)
             || is_on(libc::SOL_SOCKET, libc::SO_REUSEPORT),
         obstacle,
         device: device.unsigned_abs(),
     })
+}
+
+/// Returns true if a socket receives IPv6 only (`IPV6_V6ONLY`).
+#[must_use]
+pub fn is_v6_only(number: c_int) -> bool {
+    option(number, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY).is_some_and(|value| value != 0)
 }
 
 /// `SO_BINDTOIFINDEX`.

@@ -1,0 +1,140 @@
+//! Name servers of the distribution, whose answers from the ring are compared with those from the
+//! socket.
+
+use super::{LIMIT, PORT, STREAMLINE, prepare, receive, reported_lines};
+use crate::common::{Folder, Guard};
+use std::fs::File;
+use std::net::{SocketAddr, UdpSocket};
+use std::process::Command;
+use testkit::net::{Pair, SERVER, SERVER6};
+use testkit::{need, wait_until};
+
+/// A name server under test.
+struct NameServer<'s> {
+    program: &'s str,
+    /// The arguments before the name of the configuration file.
+    arguments: &'s [&'s str],
+    /// Text that the server prints once it answers.
+    ready: &'s str,
+    /// The hosts at which it is asked.
+    hosts: &'s [&'s str],
+}
+
+/// Returns a query for the address of `hN.example`.
+fn query(number: u16) -> Vec<u8> {
+    let mut bytes = [number.to_be_bytes(), [0, 0], [0, 1]].concat();
+    bytes.extend([0; 6]);
+    for label in [format!("h{}", number % 50), "example".to_owned()] {
+        bytes.push(label.len() as u8);
+        bytes.extend(label.as_bytes());
+    }
+    bytes.extend([0, 0, 1, 0, 1]);
+    bytes
+}
+
+/// Asks a name server `count` questions, and returns its answers.
+fn ask(pair: &Pair, host: &str, count: u16) -> Vec<Vec<u8>> {
+    let server = SocketAddr::new(host.parse().unwrap(), PORT);
+    let any = if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let client = pair.client.run_inside(|| UdpSocket::bind(any).unwrap());
+    client.set_read_timeout(Some(LIMIT)).unwrap();
+    let mut room = vec![0; 1 << 16];
+    let answers = (0..count).map(|number| {
+        client.send_to(&query(number), server).unwrap();
+        let (length, from) = receive(&client, &mut room);
+        assert_eq!(from, server);
+        room[..length].to_vec()
+    });
+    answers.collect()
+}
+
+/// Asks the server without and with a ring: the answers must be equal, and come from the ring.
+fn compare(configuration: impl Fn(&str) -> String, server: &NameServer<'_>) {
+    let Some((pair, _folder, _)) = prepare() else { return };
+    let Some(program) = need::require_command(server.program) else { return };
+    let program = program.display().to_string();
+    let folder = Folder::new();
+    let hosts: String = (0..50).map(|n| format!("h{n} IN A 10.1.2.{n}\n")).collect();
+    let zone =
+        format!("$TTL 60\n@ IN SOA ns a 1 60 60 60 60\n@ IN NS ns\nns IN A {SERVER}\n{hosts}");
+    std::fs::write(folder.path().join("zone"), zone).unwrap();
+    let file = folder.path().join("configuration");
+    std::fs::write(&file, configuration(&folder.path().display().to_string())).unwrap();
+    // Name servers give up the right to load programs when they start.
+    let mut daemon = pair.server.command(STREAMLINE);
+    folder.set_environment(&mut daemon);
+    let socket = folder.path().join("no-daemon");
+    let _daemon = Guard(daemon.arg("daemon").arg("--socket").arg(socket).spawn().unwrap());
+    wait_until("a daemon answers", || folder.run(&["ps"]).status == Some(0));
+    let answers = [false, true].map(|is_ours| {
+        let mut command = pair.server.command(if is_ours { STREAMLINE } else { &program });
+        if is_ours {
+            command.args(["exec", "--with=udp", &program]);
+        }
+        command.args(server.arguments).arg(&file);
+        folder.set_environment(&mut command);
+        command.env("STREAMLINE_UDP", "report");
+        let output = File::create(folder.path().join("output")).unwrap();
+        command.stdout(output.try_clone().unwrap()).stderr(output);
+        let mut process = Guard(command.spawn().unwrap());
+        wait_until("the server answers", || folder.read("output").contains(server.ready));
+        let asked = server.hosts.iter().map(|host| ask(&pair, host, 600));
+        let answers: Vec<_> = asked.collect();
+        let number = process.0.id().to_string();
+        assert!(Command::new("kill").arg(&number).status().unwrap().success());
+        process.0.wait().unwrap();
+        if is_ours {
+            let found = reported_lines(&folder.read("output"));
+            assert_eq!(found.len(), server.hosts.len(), "{}", folder.read("output"));
+            for (ring, all) in found {
+                assert!(ring >= 400 && ring * 100 >= all * 95, "{ring} of {all}");
+            }
+        }
+        answers
+    });
+    assert_eq!(answers[0], answers[1]);
+    for of_host in &answers[1] {
+        assert!(of_host[7].windows(4).any(|address| address == [10, 1, 2, 7]));
+    }
+}
+
+#[test]
+fn named_answers_from_its_ring_as_from_its_socket() {
+    let configuration = |place: &str| {
+        format!(
+            "options {{ directory \"{place}\"; listen-on port {PORT} {{ {SERVER}; }};\n\
+             listen-on-v6 {{ none; }}; recursion no; pid-file none; session-keyfile none;\n\
+             managed-keys-directory \"{place}\"; dnssec-validation no; }};\n\
+             controls {{ }};\n\
+             zone \"example\" {{ type primary; file \"{place}/zone\"; }};\n"
+        )
+    };
+    let server = NameServer {
+        program: "named",
+        arguments: &["-g", "-4", "-n", "1", "-c"],
+        ready: "all zones loaded",
+        hosts: &[SERVER],
+    };
+    compare(configuration, &server);
+}
+
+/// Knot binds a socket of each family, and answers from the address that `IP_PKTINFO` tells.
+#[test]
+fn knot_answers_from_its_rings_of_both_families() {
+    let configuration = |place: &str| {
+        format!(
+            "server:\n  rundir: \"{place}\"\n  listen: [ 0.0.0.0@{PORT}, ::@{PORT} ]\n  \
+             udp-workers: 1\n  tcp-workers: 1\n  background-workers: 1\n\
+             database:\n  storage: \"{place}\"\n\
+             log:\n  - target: stderr\n    any: info\n\
+             zone:\n  - domain: example\n    storage: \"{place}\"\n    file: zone\n"
+        )
+    };
+    let server = NameServer {
+        program: "knotd",
+        arguments: &["-c"],
+        ready: "server started",
+        hosts: &[SERVER, SERVER6],
+    };
+    compare(configuration, &server);
+}
