@@ -261,7 +261,7 @@ impl Pool {
 
     /// Returns the filled part of the segment that contains a block. Consecutive blocks usually
     /// share a segment, so a caller finds them there without another slot lookup. Returns `None` if
-    /// the block is a hole or is not in the pool.
+    /// the block has no bytes, is a hole or is not in the pool.
     #[must_use]
     pub fn segment(&self, pointer: RichPointer) -> Option<Segment<'_>> {
         let (slot, start) = self.memory.enclosing_segment(pointer).or_else(|| {

@@ -273,7 +273,8 @@ impl SizingState {
     }
 
     /// Records the round in the trial of a ring larger than the caches, if the ring had one of the
-    /// two compared sizes. Returns true if the ring should exceed the caches.
+    /// two compared sizes. Returns true if the ring should exceed the caches. Ends the trial and
+    /// returns false if both sides share a processor, or if the ring must not exceed the caches.
     fn is_remote(&mut self, round: &RoundMeasurements) -> bool {
         let range = self.scaling.size_range(Sides::Apart);
         if round.sides == Sides::Together || self.scaling.remote <= *range.end() {

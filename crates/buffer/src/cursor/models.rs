@@ -18,8 +18,8 @@ struct Bytes(UnsafeCell<()>);
 // SAFETY: the cell holds nothing.
 unsafe impl Sync for Bytes {}
 
-/// Models the reuse of a slot with two readers: the first reads the slot, the second reads it or
-/// leaves without reading.
+/// Models the reuse of a slot with two readers: the first reads the slot and releases it, the
+/// second does the same or leaves without releasing it.
 fn check_slot_reuse(leaves: bool) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);

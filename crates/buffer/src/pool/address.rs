@@ -86,7 +86,7 @@ impl Lease {
     }
 
     /// Returns the leased segment that encloses a block. The caller ensures that this lease covers
-    /// the block. Returns `None` if the block has no bytes.
+    /// the block. Returns `None` if the block has no bytes, except in frozen memory.
     pub fn enclosing_segment(&self, pointer: RichPointer) -> Option<EnclosingSegment> {
         let memory = self.memory();
         let (base, len) = memory.extent();

@@ -112,7 +112,8 @@ impl Pool {
     }
 
     /// Unpacks the segment that contains a block, and returns the block's slot and offset. Fails
-    /// with `fault` if the segment is not packed or memory is short.
+    /// with `fault` if the segment is not packed, cannot be unpacked now, or does not contain the
+    /// block.
     #[cold]
     pub(super) fn unpack(&self, place: Extent, fault: Fault) -> Result<(usize, usize), Fault> {
         let memory = &self.memory;

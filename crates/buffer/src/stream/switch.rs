@@ -108,8 +108,10 @@ impl Output {
 
     /// Changes the capacity to `bytes`, rounded up to a power of two. Written blocks stay in their
     /// memory until they are read. Does not wait for readers. Fails with
-    /// [`ChangeError::InProgress`] if a reader has not passed the last change yet, and with
-    /// [`ChangeError::Size`] if the ring cannot have this size.
+    /// [`ChangeError::InProgress`] if a reader has not passed the last change yet, with
+    /// [`ChangeError::Size`] if the ring cannot have this size, with [`ChangeError::Unreachable`]
+    /// if the doorbell of a reader is full, and with [`ChangeError::System`] if the kernel refuses
+    /// memory.
     pub fn resize(&mut self, bytes: usize) -> Result<(), ChangeError> {
         let capacity = bytes.max(PAGE).checked_next_power_of_two().filter(|c| *c <= RESIZE_MAX);
         let capacity = capacity.ok_or(ChangeError::Size(bytes))? as u64;
