@@ -190,8 +190,9 @@ impl Builder {
         self.asm.jump_if(Cond::Eq, R1, 0, not);
     }
 
-    /// Emits code for a pointer ring that runs only for frames with a delivery to this ring. A
-    /// register holds the region of the ring.
+    /// Emits code for a pointer ring that runs only for frames with a delivery to this ring.
+    /// `alone` means that every frame here has such a delivery. A register holds the region of the
+    /// ring.
     fn with_pointer_ring(
         &mut self,
         ours: &OutletUse<'_>,

@@ -28,8 +28,8 @@ use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R7, R8, Reg, Size};
 const CONSUMER_POSITION: i32 = 2;
 
 impl Builder {
-    /// Emits the check, after which control continues at `next` if the frame is only counted.
-    /// Clobbers r7 and r8.
+    /// Emits the check, after which control continues at `next` if the frame is only counted. Emits
+    /// nothing if frames are always copied. Clobbers r7 and r8.
     pub(super) fn unless_unread(
         &mut self,
         scratch: Scratch,
