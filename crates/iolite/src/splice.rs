@@ -160,7 +160,8 @@ where
     Ok(true)
 }
 
-/// Moves the next block as a pointer, if the source lends it and the destination accepts it.
+/// Moves the next block as a pointer, if the source lends it and the destination accepts it. A
+/// block that the destination drops is consumed and counted, too.
 #[inline]
 fn forward_pointer<F, T>(
     from: &mut F,

@@ -87,7 +87,7 @@ impl Creator {
     }
 
     /// Makes a file available for grants to users whom the file's mode permits to read at the time
-    /// of the request.
+    /// of the request. Fails if the file's id is in use.
     pub fn share_file(&mut self, file: &CachedFile) -> Result<(), GrantRefusal> {
         self.check_id_free(file.id())?;
         self.files.insert(file.id(), file.clone());

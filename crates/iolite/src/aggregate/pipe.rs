@@ -99,8 +99,9 @@ impl Sender {
     }
 
     /// Sends an aggregate, which is held for the reader from then on, even if the caller drops it.
-    /// Fails, without sending anything, if the reader has no access to one of the aggregate's pools
-    /// or holds the maximum ([`GrantRefusal::Limit`]). Blocks while the ring of pointers is full.
+    /// Fails, without sending anything, if the aggregate has too many slices for one block, or if
+    /// the reader has no access to one of its pools, holds the maximum ([`GrantRefusal::Limit`]) or
+    /// has departed. Blocks while the ring of pointers is full.
     pub fn try_send(
         &mut self,
         server: &GrantServer,

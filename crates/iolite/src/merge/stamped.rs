@@ -111,6 +111,7 @@ impl Merged {
 
     /// Copies the oldest staged block into `out`. If `surely` is true, does so only if no older
     /// block can arrive or the stage of a producer is due. Returns `None` if it copied no block.
+    /// Fails with [`Fault::TooLong`] if `out` is shorter than the block, which then stays.
     pub(super) fn take_oldest_staged(
         &mut self,
         out: &mut [u8],

@@ -60,7 +60,8 @@ impl Input {
     }
 
     /// Returns the unread part of the next entry for forwarding, without mapping its dbuf. Returns
-    /// `None` if no entry is published.
+    /// `None` if no entry is published. A hole, or an entry with flags, is passed, counted as lost
+    /// and reported as [`Fault::Hole`].
     pub(super) fn next_unmapped(&mut self) -> Result<Option<Allegation>, Fault> {
         loop {
             let pointer = match self.current {
