@@ -186,7 +186,8 @@ pub(super) fn encode_attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Sends a request, and passes the datagrams that arrive to `read` until it returns true.
+/// Sends a request, and passes the datagrams that arrive to `read` until it returns true. Fails
+/// with ETIMEDOUT if none arrives in time, and with EMSGSIZE if one is too long.
 pub(super) fn exchange_request(
     socket: &OwnedFd,
     request: &[u8],
