@@ -371,6 +371,43 @@ fn b6_of_two_edits_at_once_each_is_made_or_says_so() {
 }
 
 #[test]
+fn b6_open_readers_stay_while_their_filter_moves_to_another_path() {
+    let Some(web) = Edited::new("stream | http |get count") else { return };
+    web.make("clean").unwrap();
+    let open = |name: &str| fs::File::open(web.mounted.path(name)).unwrap();
+    let mut readers = [open("web/http/get/count/all"), open("web/http/get/count/all.jsonl")];
+    let write = |path: &str, number: u32| {
+        let request = format!("GET /{number} HTTP/1.1\r\n\r\n");
+        fs::write(web.mounted.path(&format!("{path}/all")), &request).unwrap();
+        request
+    };
+    let mut expect_bytes = |expected: &str| {
+        let mut bytes = vec![0; expected.len()];
+        readers[0].read_exact(&mut bytes).unwrap();
+        assert_eq!(String::from_utf8_lossy(&bytes), expected);
+        let (mut line, mut byte) = (Vec::new(), [0]);
+        while byte != *b"\n" {
+            readers[1].read_exact(&mut byte).unwrap();
+            line.push(byte[0]);
+        }
+        let object: serde_json::Value = serde_json::from_slice(&line).unwrap();
+        let target = expected.split(' ').nth(1).unwrap();
+        assert!(object.to_string().contains(&format!("\"{target}\"")), "{object}");
+    };
+    expect_bytes(&write("web", 1));
+    for (number, (from, to, source)) in
+        (2..).zip([("web/http/get", "clean/get", "clean"), ("clean/http/get", "web/get", "web")])
+    {
+        // A class that has moved has its new place for the kernel once it was looked up.
+        assert!(web.mounted.path(from).is_dir());
+        web.rename(from, to).unwrap_or_else(|why| panic!("{from}: {why} {}", web.error()));
+        assert!(!web.mounted.path(&format!("{from}/count")).exists());
+        expect_bytes(&write(source, number));
+    }
+    assert_eq!(web.error(), "", "no block was left out");
+}
+
+#[test]
 fn b6_edit_of_a_stopped_path_fails_in_time_and_is_not_made_later() {
     let Some(web) = Edited::new("generate rate=1000 | udp | count") else { return };
     assert!(web.mounted.path("web/generate/udp").is_dir());

@@ -7,11 +7,18 @@
 //! thread, until the pipe has data, the stream ends, or a signal interrupts the caller. The tap
 //! begins when the file is opened and ends when it is closed.
 
+mod moves;
+
+pub use moves::Continuation;
+
+use crate::entries::StreamForm;
 use crate::events::Follower;
 use crate::failures::Failures;
 use crate::protocol::{Reply, errno};
 use crate::totals::Totals;
 use crate::transfer::{PipeRead, TransferPipes};
+use crate::tree::DirectoryId;
+use moves::Move;
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::AsFd as _;
@@ -61,6 +68,21 @@ struct OpenStream {
     /// The number under which callers of poll(2) wait, if any do.
     wake: Option<u64>,
     watched: bool,
+    /// The node or class whose blocks the stream has, and their form; `None` for events.
+    place: Option<(DirectoryId, StreamForm)>,
+    /// The state of a move of the node to another path, during and after such an edit.
+    moving: Option<Move>,
+}
+
+/// The owner of a stream, its place and the form of its blocks, and the bytes of the place.
+#[derive(Debug)]
+pub struct StreamFacts {
+    /// User who opened the stream.
+    pub uid: u32,
+    /// The node or class, and the form of the blocks; `None` for the events of the daemon.
+    pub place: Option<(DirectoryId, StreamForm)>,
+    /// Bytes of the place; `None` for the events of the daemon.
+    pub totals: Option<Arc<Totals>>,
 }
 
 /// The origin of a stream.
@@ -93,15 +115,20 @@ impl Streams {
     }
 
     /// Adds a stream that arrives through a pipe. Reads from the pipe must not block.
-    pub fn add(
-        &self,
-        handle: u64,
-        pipe: File,
-        (of, uid, totals): (StreamOrigin, u32, Option<Arc<Totals>>),
-    ) {
-        let (of, failed, waiting) = (Some(of), None, Vec::new());
-        let (wake, watched) = (None, false);
-        let stream = OpenStream { pipe, of, failed, uid, totals, waiting, wake, watched };
+    pub fn add(&self, handle: u64, pipe: File, (of, facts): (StreamOrigin, StreamFacts)) {
+        let StreamFacts { uid, place, totals } = facts;
+        let stream = OpenStream {
+            pipe,
+            of: Some(of),
+            failed: None,
+            uid,
+            totals,
+            waiting: Vec::new(),
+            wake: None,
+            watched: false,
+            place,
+            moving: None,
+        };
         self.lock().insert(handle, stream);
     }
 
@@ -247,6 +274,9 @@ impl Streams {
             }
             let mut open = self.lock();
             if let Some(stream) = open.get_mut(&handle) {
+                if self.outlives_tap(handle, stream, over.map(String::as_str)) {
+                    continue;
+                }
                 over.iter().for_each(|why| self.failures.set(uid, (*why).clone()));
                 self.end(stream, over.is_some());
             }

@@ -9,6 +9,7 @@
 mod groups;
 mod links;
 mod parents;
+mod places;
 
 use crate::names::{TakenNames, escape, filter_name};
 use groups::Groups;

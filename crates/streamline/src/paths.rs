@@ -206,6 +206,8 @@ pub fn connect(client: &Client, path: &str) -> Result<PathClient, ClientError> {
 
 /// Reason for the end of a tap whose path has ended.
 pub const PATH_ENDED: &str = "the path has ended";
+/// Reason for the end of a tap whose node was removed, or has left the path.
+pub const NODE_CHANGED: &str = "its node was changed: begin it again";
 
 /// Returns the programs and packet sockets of other applications at an interface, with their owners
 /// and their effect on a request, as `doctor` prints them. Reads the descriptors of all processes.

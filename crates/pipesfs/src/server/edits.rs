@@ -2,12 +2,14 @@
 
 use super::{Outcome, Server, lock};
 use crate::edits::carry_out::{Caller, Done, carry_out};
-use crate::edits::plan::{Planned, link, make_directory, remove_directory, unlink};
+use crate::edits::plan::{PathEdit, Planned, link, make_directory, remove_directory, unlink};
 use crate::edits::{EDIT_LIMIT, Refusal, moved_places, new_child, plan_rename};
-use crate::entries::{Key, Part};
+use crate::entries::{Key, Part, Stream};
 use crate::protocol::{Header, TreeEdit, errno};
 use crate::snapshot::{CURRENT, Snapshot};
-use crate::tree::{DirectoryId, Tree, key_of};
+use crate::streams::Continuation;
+use crate::tree::{Child, DirectoryId, Tree, key_of};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -69,8 +71,14 @@ impl Server {
                 }
                 Err(refusal) => return Err(refusal),
             };
-            let done = carry_out(&before.tree, &planned, caller, &self.snapshots)?;
+            let moved = moved_nodes(&before.tree, &planned, (edit, parent));
+            self.streams.await_moves(&moved);
+            let done = carry_out(&before.tree, &planned, caller, &self.snapshots);
             age = Duration::ZERO;
+            if !matches!(done, Ok(Done::Made)) {
+                self.streams.end_moves(&moved);
+            }
+            let done = done?;
             if matches!(done, Done::Outdated) {
                 continue;
             }
@@ -78,7 +86,9 @@ impl Server {
                 Planned::Nothing => Arc::clone(&before),
                 _ => self.snapshots.refresh(age),
             };
-            return self.show(edit, (parent, into), (&before, &after), &done);
+            let reply = self.show(edit, (parent, into), (&before, &after), &done);
+            self.streams.end_moves(&moved);
+            return reply;
         }
         let why = "other edits of the path came first, each time: try again";
         Err(Refusal::new(errno::EBUSY, why))
@@ -130,6 +140,7 @@ impl Server {
             TreeEdit::Rename { from, to, .. } => {
                 let places = moved_places((old, (parent, from)), (new, (into, to)));
                 lock(&self.inodes).rebind(&places);
+                self.continue_streams(new, &places);
                 Ok(Outcome::Done)
             }
             TreeEdit::MakeLink { name, .. } => {
@@ -146,6 +157,34 @@ impl Server {
         }
     }
 
+    /// Lets the open streams of nodes that have left their path go on at the new place.
+    fn continue_streams(&self, new: &Tree, places: &HashMap<DirectoryId, DirectoryId>) {
+        for (handle, place, form, uid) in self.streams.awaiting() {
+            let stays = new.directory(&place.node()).is_some();
+            let Some(to) = places.get(&place.node()).filter(|_| !stays) else { continue };
+            let to = place.moved_to(to);
+            let Some(directory) = new.directory(&to.node()) else { continue };
+            let stream = Stream { form, from: None };
+            let Some(member) = directory.members.first() else { continue };
+            match self.tap(new, *member, to.class(), &stream) {
+                Ok((tap, pipe, before)) if sys::fuse::set_nonblocking(&pipe).is_ok() => {
+                    if before > 0 {
+                        let why = format!(
+                            "{before} blocks left the filter at its new place before its reader \
+                             followed"
+                        );
+                        self.failures.set(uid, why);
+                    }
+                    let (pipe, totals) = (pipe.into(), self.totals.at(&to, new));
+                    let next = Continuation { pipe, tap, place: to, totals };
+                    self.streams.continue_at(handle, next);
+                }
+                Ok(_) => {}
+                Err((_, why)) => self.failures.set(uid, why),
+            }
+        }
+    }
+
     fn entry(&self, key: &Key) -> Result<Outcome, Refusal> {
         let inode = lock(&self.inodes).reference(key);
         self.attributes(key, inode).map(Outcome::Entry).map_err(|_| {
@@ -153,6 +192,36 @@ impl Server {
             Refusal::gone()
         })
     }
+}
+
+/// Returns the nodes that an edit moves to another path.
+fn moved_nodes(
+    tree: &Tree,
+    planned: &Planned,
+    (edit, parent): (&TreeEdit, &Key),
+) -> HashSet<DirectoryId> {
+    let mut nodes = HashSet::new();
+    let (Planned::Edit(PathEdit { into: Some(_), .. }), TreeEdit::Rename { from, .. }) =
+        (planned, edit)
+    else {
+        return nodes;
+    };
+    let mut open: Vec<DirectoryId> =
+        tree.lookup(parent, from, &[]).map(|key| key.place).into_iter().collect();
+    while let Some(place) = open.pop() {
+        let children = tree.directory(&place).map(|directory| directory.children.as_slice());
+        for (_, child) in children.unwrap_or_default() {
+            if let Child::Directory(at) = child
+                && let Some(directory) = tree.directories.get(*at)
+            {
+                open.push(directory.place.clone());
+            }
+        }
+        if matches!(place, DirectoryId::Node(..)) {
+            nodes.insert(place);
+        }
+    }
+    nodes
 }
 
 /// Returns the directory of a path that has just started: its own, or that of its source.

@@ -5,8 +5,7 @@ use crate::content::{self, CountersByPath};
 use crate::entries::{Key, Part, Stream, Text};
 use crate::protocol::{Header, O_ACCMODE, Operation, Request, errno};
 use crate::snapshot::{COUNTERS_CURRENT, CURRENT, REPLY_LIMIT};
-use crate::streams::StreamOrigin;
-use crate::totals::Totals;
+use crate::streams::{StreamFacts, StreamOrigin};
 use crate::tree::{DirectoryId, Member, Tree};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -57,7 +56,8 @@ impl Server {
             Part::Events => {
                 let (pipe, events) = crate::events::follow(&self.snapshots)
                     .map_err(|error| self.fail(header.uid, errno::EIO, error.to_string()))?;
-                self.add_stream(pipe, (StreamOrigin::Events(events), header.uid, None))
+                let facts = StreamFacts { uid: header.uid, place: None, totals: None };
+                self.add_stream(pipe, (StreamOrigin::Events(events), facts))
             }
             Part::Stream(stream) => self.open_stream(&key, stream, header.uid),
             _ => Err(errno::EOPNOTSUPP),
@@ -68,20 +68,16 @@ impl Server {
     fn open_stream(&self, key: &Key, stream: &Stream, uid: u32) -> Result<Outcome, i32> {
         let snapshot = self.snapshots.latest();
         let tree = &snapshot.tree;
-        let (node, classes) = match &key.place {
-            DirectoryId::Class(path, node, class) => {
-                (DirectoryId::Node(*path, node.clone()), class.clone())
-            }
-            place => (place.clone(), String::new()),
-        };
-        let directory = tree.directory(&node).ok_or(errno::ENOENT)?;
+        let directory = tree.directory(&key.place.node()).ok_or(errno::ENOENT)?;
         // Paths with equal beginnings carry the same blocks at this point.
         let mut refused = None;
         for member in &directory.members {
-            match self.tap(tree, *member, &classes, stream) {
-                Ok((to, pipe)) => {
+            match self.tap(tree, *member, key.place.class(), stream) {
+                Ok((to, pipe, _)) => {
                     let totals = Some(self.totals.at(&key.place, tree));
-                    return self.add_stream(pipe, (StreamOrigin::Path(to), uid, totals));
+                    let place = Some((key.place.clone(), stream.form));
+                    let facts = StreamFacts { uid, place, totals };
+                    return self.add_stream(pipe, (StreamOrigin::Path(to), facts));
                 }
                 Err(error) => refused = refused.or(Some(error)),
             }
@@ -90,26 +86,23 @@ impl Server {
         Err(self.fail(uid, errno, why))
     }
 
-    fn add_stream(
-        &self,
-        pipe: OwnedFd,
-        of: (StreamOrigin, u32, Option<Arc<Totals>>),
-    ) -> Result<Outcome, i32> {
+    fn add_stream(&self, pipe: OwnedFd, of: (StreamOrigin, StreamFacts)) -> Result<Outcome, i32> {
         sys::fuse::set_nonblocking(&pipe).map_err(|error| error.errno)?;
         let handle = self.next_handle();
         self.streams.add(handle, pipe.into(), of);
         Ok(Outcome::Opened(handle, DIRECT))
     }
 
-    /// Opens a tap at a node. The tap lasts as long as the connection. Fails with the error number
+    /// Opens a tap at a node. The tap lasts as long as the connection. Returns its connection, its
+    /// pipe, and the number of blocks that had left the node before. Fails with the error number
     /// and the reason.
-    fn tap(
+    pub(super) fn tap(
         &self,
         tree: &Tree,
         member: Member,
         classes: &str,
         stream: &Stream,
-    ) -> Result<(PathClient, OwnedFd), (i32, String)> {
+    ) -> Result<(PathClient, OwnedFd, u64), (i32, String)> {
         let (Some(view), Some(node)) = (tree.paths.get(member.path), tree.node(member)) else {
             return Err(failure(&ClientError::Disconnected));
         };
@@ -131,7 +124,7 @@ impl Server {
                        with --history=64M";
             return Err((errno::EOPNOTSUPP, why.to_owned()));
         }
-        Ok((to, pipe))
+        Ok((to, pipe, began.block))
     }
 
     /// Returns the current text of a file.

@@ -1,0 +1,125 @@
+//! Streams whose filter moves to another path: they go on with a tap at its new place.
+//!
+//! The edit marks the streams of the nodes that it moves ([`Streams::await_moves`]). If the tap of
+//! a marked stream ends because the node has left the path, the stream waits for a continuation.
+
+use super::{OpenStream, StreamOrigin, Streams};
+use crate::entries::StreamForm;
+use crate::totals::Totals;
+use crate::tree::DirectoryId;
+use std::collections::HashSet;
+use std::fs::File;
+use std::sync::Arc;
+use streamline::paths::{NODE_CHANGED, PathClient};
+
+/// The state of a stream whose filter moves to another path.
+#[derive(Debug)]
+pub(super) enum Move {
+    /// The edit has begun.
+    Awaited,
+    /// The node has left its path, and reads wait.
+    Left,
+    /// The tap that follows when the present one ends.
+    Ready(Continuation),
+}
+
+/// The tap with which a stream goes on.
+#[derive(Debug)]
+pub struct Continuation {
+    /// The pipe of the tap.
+    pub pipe: File,
+    /// The connection of the tap.
+    pub tap: PathClient,
+    /// The new place of the node.
+    pub place: DirectoryId,
+    /// Bytes of this place.
+    pub totals: Arc<Totals>,
+}
+
+impl Streams {
+    /// Marks the streams of these nodes, except captures, which have one header and one source of
+    /// frames.
+    pub fn await_moves(&self, nodes: &HashSet<DirectoryId>) {
+        for stream in self.lock().values_mut() {
+            let moves = |(place, form): &(DirectoryId, StreamForm)| {
+                *form != StreamForm::Capture && nodes.contains(&place.node())
+            };
+            if stream.place.as_ref().is_some_and(moves) {
+                stream.moving = Some(Move::Awaited);
+            }
+        }
+    }
+
+    /// Returns the marked streams: the handle, the place, the form, and the user who opened it.
+    #[must_use]
+    pub fn awaiting(&self) -> Vec<(u64, DirectoryId, StreamForm, u32)> {
+        let open = self.lock();
+        let marked = open.iter().filter(|(_, stream)| {
+            matches!(stream.moving, Some(Move::Awaited | Move::Left)) && stream.failed.is_none()
+        });
+        let facts = |(handle, stream): (&u64, &OpenStream)| {
+            let (place, form) = stream.place.clone()?;
+            Some((*handle, place, form, stream.uid))
+        };
+        marked.filter_map(facts).collect()
+    }
+
+    /// Lets a marked stream go on with another tap, once its present one has ended.
+    pub fn continue_at(&self, handle: u64, next: Continuation) {
+        let mut open = self.lock();
+        let Some(stream) = open.get_mut(&handle) else { return };
+        match stream.moving.take() {
+            Some(Move::Left) => self.go_on(handle, stream, next),
+            Some(Move::Awaited) => stream.moving = Some(Move::Ready(next)),
+            other => stream.moving = other,
+        }
+    }
+
+    /// Removes the marks of the streams of these nodes. A stream whose node has left its path, and
+    /// that has no continuation, ends.
+    pub fn end_moves(&self, nodes: &HashSet<DirectoryId>) {
+        for stream in self.lock().values_mut() {
+            if !stream.place.as_ref().is_some_and(|(place, _)| nodes.contains(&place.node())) {
+                continue;
+            }
+            match stream.moving.take() {
+                Some(Move::Left) => {
+                    self.failures.set(stream.uid, NODE_CHANGED.to_owned());
+                    self.end(stream, true);
+                }
+                Some(Move::Ready(next)) => stream.moving = Some(Move::Ready(next)),
+                Some(Move::Awaited) | None => {}
+            }
+        }
+    }
+
+    /// Continues a stream whose tap has ended, if its filter moves. Returns false if the stream
+    /// ends.
+    pub(super) fn outlives_tap(
+        &self,
+        handle: u64,
+        stream: &mut OpenStream,
+        why: Option<&str>,
+    ) -> bool {
+        match stream.moving.take() {
+            Some(Move::Ready(next)) => self.go_on(handle, stream, next),
+            Some(Move::Awaited | Move::Left) if why == Some(NODE_CHANGED) => {
+                stream.moving = Some(Move::Left);
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn go_on(&self, handle: u64, stream: &mut OpenStream, next: Continuation) {
+        let Continuation { pipe, tap, place, totals } = next;
+        (stream.pipe, stream.of) = (pipe, Some(StreamOrigin::Path(tap)));
+        (stream.totals, stream.failed) = (Some(totals), None);
+        if let Some((known, _)) = &mut stream.place {
+            *known = place;
+        }
+        if !stream.waiting.is_empty() || stream.wake.is_some() {
+            self.watch(handle, stream);
+        }
+    }
+}
