@@ -1,5 +1,5 @@
-//! Text digests of runs. If two runs have equal digests, the same blocks reached the same filters,
-//! with the same results.
+//! Text digests of runs. If two runs have equal digests, every source, filter and edge processed
+//! the same numbers of blocks and bytes, and the reports and failed nodes are equal.
 //!
 //! A digest omits the manner of execution: times, calls, events, and the choice between editing a
 //! block in place and copying it.
@@ -8,7 +8,8 @@ use crate::run::Outcome;
 use filter::Amount;
 use std::fmt::Write as _;
 
-/// Formats the digest of a run: one line per source, filter, edge, report and failure, sorted.
+/// Formats the digest of a run: one line per source, filter, edge, row of a report, and failure,
+/// sorted.
 #[must_use]
 pub fn digest(outcome: &Outcome) -> String {
     let mut text = String::new();

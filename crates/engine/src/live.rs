@@ -210,7 +210,8 @@ impl Live {
         }
     }
 
-    /// Appends an automatic change to a list of the latest [`ADAPTED_MAX`] changes.
+    /// Appends an automatic change to the list of the latest [`ADAPTED_MAX`] changes, and calls the
+    /// listener, if there is one.
     pub(crate) fn add_adapted(&self, what: String) {
         if let Some(whole) = self.running_path() {
             let mut state = whole.state();

@@ -32,7 +32,7 @@ pub fn inspect() -> Machine {
 }
 
 /// Returns the cost table measured on this machine, or else the built-in table. The field `origin`
-/// names the table and the reason why it was chosen.
+/// names the table and, if a stored table cannot be used, the reason.
 fn cost_table() -> Costs {
     let built_in = |why: &str| {
         let costs = Costs::default();

@@ -4,9 +4,8 @@
 //! Each space gets a thread. Starting the threads is the last step that may fail; then the
 //! allocation log is committed. Spaces are activated from the sinks back to the sources, so that
 //! the whole path becomes active at once without a global lock [SL §7.1]. The thread that calls
-//! [`run`] waits until the spaces end, a signal arrives or the time limit passes. The first signal
-//! ends the sources, and blocks in flight drain. For periodic progress reports see
-//! [`ProgressWatch`].
+//! [`run`] waits until the spaces end. The first signal, or the time limit, ends the sources, and
+//! blocks in flight drain. For periodic progress reports see [`ProgressWatch`].
 
 use crate::adapt::AdaptThread;
 use crate::build::BuiltPath;
@@ -86,7 +85,8 @@ pub struct Progress {
     pub sources: Vec<(String, SourceCounters)>,
     /// True if the paths were stopped and blocks in flight drain.
     pub stopped: bool,
-    /// Names of sources that did not respond in time, because a downstream node blocks their space.
+    /// Names of sources that did not respond in time, usually because a downstream node blocks
+    /// their space.
     pub held_up: Vec<String>,
 }
 

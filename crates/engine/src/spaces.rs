@@ -26,8 +26,8 @@ pub struct SpaceStatus {
     pub task: Option<Task>,
     /// The edge of the plan that the space waits to write to, or `None` if it does not wait.
     pub held_up: Option<usize>,
-    /// Bytes of memory that back the space's own pools. For a thread, the value is from its last
-    /// response.
+    /// For a thread: the bytes of memory that back the space's own pools, from its last response.
+    /// For a process: its resident memory in bytes.
     pub memory: Option<u64>,
 }
 

@@ -143,7 +143,8 @@ impl Live {
     ///
     /// # Errors
     ///
-    /// Fails if the node is unknown, or if the path keeps no past of it.
+    /// Fails if the node is unknown, or if no space responds in time that it keeps a past of the
+    /// node.
     pub fn freeze_history(
         &self,
         node: Option<&TappedNode>,
@@ -161,7 +162,8 @@ impl Live {
         Ok(())
     }
 
-    /// Returns the number of the node that `wanted` names, or of the first source.
+    /// Returns the number of the node that `wanted` names, or of the first source. Fails if there
+    /// is no such node, or if it is not a source and runs in the kernel.
     pub(crate) fn node_number(&self, wanted: Option<&TappedNode>) -> Result<usize, TapError> {
         let unknown = || TapError::Closed("this path was not built from a plan".to_owned());
         let whole = self.running_path().ok_or_else(unknown)?;
@@ -223,7 +225,7 @@ impl Live {
         )))
     }
 
-    /// Returns a node in the kernel that follows a node, if there is one.
+    /// Returns the name of a node in the kernel that directly follows a node, if there is one.
     pub(crate) fn kernel_successor(&self, number: usize) -> Option<String> {
         let (plan, node) = (self.plan()?, self.node_with_number(number)?);
         let mut following = plan.graph.outputs(node).map(|edge| edge.to);

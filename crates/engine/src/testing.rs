@@ -21,7 +21,8 @@ pub(crate) const PANICS: Description = Description {
     ..Description::EMPTY
 };
 
-/// Description of a filter that makes a forbidden system call on its hundredth block.
+/// Description of a filter that misbehaves on its hundredth block, for example with a forbidden
+/// system call.
 pub(crate) const HOSTILE: Description = Description {
     name: "hostile",
     summary: "do harm at the hundredth block; only in test builds",

@@ -34,7 +34,8 @@ pub struct NodeFate {
     pub answered: BTreeMap<String, u64>,
     /// Blocks that no arc from the node selected.
     pub unselected: u64,
-    /// Blocks that the node created.
+    /// Blocks that left the node and have no packet number: blocks that this node or a node
+    /// upstream created or edited.
     pub made: u64,
     /// Blocks that the node consumed.
     pub consumed: u64,

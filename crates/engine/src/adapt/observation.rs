@@ -131,7 +131,8 @@ impl Observation {
         asleep as f64 / self.seen.elapsed_ns as f64
     }
 
-    /// Returns true if some thread was running on a processor nearly all the time.
+    /// Returns true if some thread was running on a processor for at least [`SATURATED_MIN`] of the
+    /// interval.
     pub(super) fn is_saturated(&self) -> bool {
         let most = self.spent.iter().map(|(_, spent)| spent.cpu).max().unwrap_or(0);
         most as f64 >= SATURATED_MIN * self.seen.elapsed_ns as f64

@@ -101,7 +101,8 @@ impl ReplicaPolicy {
         !self.votes.is_empty() || self.rate_without_replicas.is_some()
     }
 
-    /// Disables the policy after a permanent refusal, so that it proposes no further changes.
+    /// Records a permanent refusal: from now on, the policy adds no replicas and removes none for
+    /// lack of work. Replicas whose gain has not been evaluated yet may still be removed.
     pub(super) fn refuse(&mut self) {
         self.rests_until = u64::MAX;
     }

@@ -25,7 +25,10 @@ impl PathObserver {
         }
     }
 
-    /// Moves the stalled sink to a thread of its own, unless that move was already tried.
+    /// Moves the stalled sink to a thread of its own. Does nothing if the path may not make this
+    /// change, if the sink does not run with the reader of a source, or if an earlier attempt was
+    /// made or refused. An attempt that fails because a space was busy is repeated at the next
+    /// stall.
     pub(super) fn move_stalled_sink(&mut self, stall: SinkStall) {
         let Some(live) = self.lives.first().filter(|_| self.adapt.relieves) else { return };
         let Some((plan, node)) = live.plan().zip(live.node_with_number(stall.node)) else { return };

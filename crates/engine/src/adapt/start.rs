@@ -32,8 +32,9 @@ const RATE_POLICY: RatePolicy =
 const NAMED_SHARE_MAX: f64 = 0.9;
 
 impl PathObserver {
-    /// Waits for the first blocks, then observes them for [`PERIOD_NS`]. Returns false if the path
-    /// ends.
+    /// Waits for the first blocks, then observes the path for [`PERIOD_NS`], or for up to twice as
+    /// long while the effect of newly added threads is evaluated. Ends earlier if counters cannot
+    /// be read. Returns false if the path ends.
     pub(super) fn observe_first_seconds(&mut self, wakes: &Receiver<Wake>) -> bool {
         loop {
             match wakes.recv() {

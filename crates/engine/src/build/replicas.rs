@@ -133,8 +133,8 @@ impl Builder<'_> {
     }
 
     /// Returns the processor to which each space is pinned, or `None` for a space that is not
-    /// pinned. Replicas get one processor each if there are enough, because all replicas are busy
-    /// at the same time. [Par §IV-A]
+    /// pinned. Each replica gets a processor of its own, because all replicas are busy at the same
+    /// time. If there are too few processors, the last replicas are not pinned. [Par §IV-A]
     pub(super) fn processors(&self, shared: &[ReplicatedChain]) -> Vec<Option<usize>> {
         let mut processors = vec![None; self.spaces.len()];
         let Ok(allowed) = sys::process::allowed_processors() else { return processors };

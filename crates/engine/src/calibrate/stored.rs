@@ -28,7 +28,8 @@ pub struct StoredCosts {
 }
 
 /// Returns the user's state directory: `$XDG_STATE_HOME/streamline`, else
-/// `~/.local/state/streamline`. `None` if neither variable holds an absolute path.
+/// `$HOME/.local/state/streamline`. A variable that holds no absolute path is ignored; `None` if
+/// this applies to both.
 #[must_use]
 pub fn state_directory() -> Option<PathBuf> {
     let absolute =

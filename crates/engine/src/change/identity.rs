@@ -155,8 +155,9 @@ impl MatchedPlan {
     }
 
     /// Numbers the nodes and edges of a plan. `same` returns the old node to which a new node
-    /// corresponds, given the numbers of the preceding nodes. `upgraded` is the text of the filter,
-    /// if any, that is replaced by a new filter with the same state.
+    /// corresponds, given the numbers of the preceding nodes. `upgraded` is the position, in the
+    /// text of the request, of the filter that a new filter with the same state replaces, if there
+    /// is one.
     fn assign_numbers(
         plan: Plan,
         (same, upgraded): (SameNode<'_>, Option<Span>),

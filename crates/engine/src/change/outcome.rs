@@ -74,7 +74,7 @@ pub enum ChangeError {
     /// A new element could not be built.
     #[error("{0}")]
     Build(#[from] BuildError),
-    /// A space did not stop in time, or has ended.
+    /// A space did not start or stop in time, or has ended.
     #[error("{0}")]
     NotTaken(#[from] CommandError),
     /// The change is impossible while the path runs. The text is the reason.

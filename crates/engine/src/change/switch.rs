@@ -121,9 +121,9 @@ pub(super) struct SwitchContext<'l, 'a> {
     pub(super) settled: &'l dyn Fn(),
 }
 
-/// Switches these spaces, waiting at most `limit` for all of them together. Fails without effect if
-/// a space cannot be borrowed in time, or if a new filter or program refuses the old state or
-/// cannot be installed.
+/// Switches these spaces, waiting at most `limit` for all of them together to stop. After that, the
+/// old graph is drained, which may take longer. Fails without effect if a space cannot be borrowed
+/// in time, or if a new filter or program refuses the old state or cannot be installed.
 pub(super) fn switch(
     mut targets: Vec<(SpaceSwitch, Option<Thread>)>,
     context: SwitchContext<'_, '_>,
@@ -479,8 +479,8 @@ fn compute_losses(switched: &mut SwitchReport, counts: SwitchCounts) {
     switched.reordered += early.map(|edge| edge.put.blocks).sum::<u64>();
 }
 
-/// Returns the number of blocks dropped for lack of room or after a failure. Blocks that were
-/// dropped on purpose do not count.
+/// Returns the number of blocks dropped for lack of room or after a failure. Blocks that a filter
+/// dropped on purpose do not count; at edges, all dropped blocks count.
 fn lost_blocks(ledger: &Ledger) -> u64 {
     let ours = [DropReason::Evicted, DropReason::NoRoom, DropReason::Failed];
     let filters = ledger.filters.iter().flat_map(|node| &node.dropped);

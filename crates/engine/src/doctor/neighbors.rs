@@ -2,9 +2,9 @@
 //! [FEATURES V17]
 //!
 //! Input: a network namespace, and optionally one interface. Output: [`Neighbors`], in the order in
-//! which a received frame meets them: XDP, packet sockets, TCX, tc filters. Programs and sockets of
-//! this process are left out. Streamline runs beside them and never removes one; `explain` reports
-//! the effect of each on a request.
+//! which a received frame meets them: XDP, packet sockets, TCX, tc filters. Packet sockets at all
+//! interfaces come last. Programs and sockets that only this process holds are left out. Streamline
+//! runs beside them and never removes one; `explain` reports the effect of each on a request.
 
 pub use sys::bpf::{Side, XdpMode};
 pub use sys::holders::Holder;
@@ -18,7 +18,7 @@ use sys::net::{Interface, Namespace, PacketSocketInfo, RouteSocket, packet_socke
 #[derive(Clone, Debug, Default)]
 pub struct Neighbors {
     /// The programs and sockets, grouped by interface, in the order in which a received frame meets
-    /// them.
+    /// them. Packet sockets at all interfaces come last.
     pub list: Vec<Neighbor>,
     /// Number of processes whose descriptors could not be read. Any of them may hold a listed
     /// program or socket.
@@ -37,11 +37,12 @@ pub struct Neighbor {
     /// The program, or `None` for a socket, or for a filter without a program.
     pub program: Option<NeighborProgram>,
     /// User id of the process that loaded the program or opened the socket. `None` for a filter
-    /// without a program, and for a program without CAP_SYS_ADMIN.
+    /// without a program, and for a program about which this process may not ask the kernel,
+    /// because it lacks CAP_SYS_ADMIN.
     pub uid: Option<u32>,
-    /// Processes that hold the program or socket open, as far as their descriptors can be read. A
-    /// program without holders was attached by netlink or pinned, and outlives the process that
-    /// attached it.
+    /// Processes that hold the program or socket open, as far as their descriptors can be read. If
+    /// all descriptors could be read, a program without holders was attached by netlink or pinned,
+    /// and outlives the process that attached it.
     pub holders: Vec<Holder>,
 }
 

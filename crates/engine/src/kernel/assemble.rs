@@ -1,8 +1,9 @@
 //! Assembly of the requests at an attach point into one program. [SL §5.3, §7.1; CONTRACT 18]
 //!
 //! Input: the fused tree of the requests. Output: the program, and the format of each exit. The
-//! code of a filter is nested in the code of its predecessor, in a branch of its own. Work that
-//! several branches share is therefore done once, and all these branches can use its results.
+//! filters before the first fork follow one another in the code. After it, the code of a filter is
+//! nested in the code of its predecessor, in a branch of its own. Work that several branches share
+//! is therefore done once, and all these branches can use its results.
 
 use super::fused::{Fork, FusedTree, LeftReason, Member, Tally};
 use super::tree::RequestTree;

@@ -39,7 +39,8 @@ pub(super) struct FusedTree {
     lines: Vec<RequestPositions>,
 }
 
-/// A filter, shared by all requests that run it with the same arguments on the same frames.
+/// A filter, shared by all requests that run it with the same arguments on the same frames, or the
+/// gate of one request. A filter that has state or sends frames belongs to one request.
 #[derive(Clone, Debug)]
 pub(super) struct FusedStep {
     /// The preceding step, or `None` if the step follows the source.
@@ -277,7 +278,8 @@ impl FusedTree {
         steps.filter(move |(_, step)| step.from == from).map(|(at, step)| (at, &step.classes))
     }
 
-    /// Returns the exits of `from` (the source if `None`), with their classes.
+    /// Returns the exits of `from` (the source if `None`), with their classes, without the exits
+    /// for blocks that `from` is unsure about.
     pub(super) fn exits_of(&self, from: Option<usize>) -> impl Iterator<Item = (usize, &ClassSet)> {
         let exits = self.exits.iter().enumerate().filter(move |(_, exit)| exit.from == from);
         exits.filter_map(|(at, exit)| match &exit.which {

@@ -157,7 +157,8 @@ const DOORBELL_NS_MAX: u64 = i32::MAX as u64;
 
 impl Kernel {
     /// Attaches a request to the program of its interface, and opens the source that reads its
-    /// frames.
+    /// frames. If the request takes the frames of selected flows from the host, fails if the flows
+    /// include the SSH connection of this session, unless the source is forced.
     pub(crate) fn build(wanted: &KernelInputs<'_>) -> Result<(Self, Box<dyn Source>), BuildError> {
         let KernelInputs { planned, timed, .. } = *wanted;
         let asked = wanted.request();
@@ -287,7 +288,8 @@ impl KernelRequest<'_> {
     }
 
     /// Returns the request in the form that an attach point accepts, for this owner and without
-    /// egress interfaces. Fails if the request exceeds the limits of a program.
+    /// egress interfaces. Fails if the request exceeds the limits of a program, or if it shares
+    /// packets of the user's own sockets with other users.
     fn new_request(&self, owner: u32) -> Result<NewRequest, BuildError> {
         let Self { graph, planned, source, refuses, steps, .. } = *self;
         let tree = self.tree();
@@ -359,8 +361,8 @@ impl Points {
     }
 }
 
-/// Returns the steps that send frames, each with the index of its egress interface. Fails without
-/// CAP_NET_RAW.
+/// Returns the steps that send frames, each with the index of its egress interface. If there are
+/// any, fails without CAP_NET_RAW.
 fn egress_steps(
     graph: &Graph,
     tree: &RequestTree,
@@ -412,8 +414,9 @@ const BYTES_MAX: u64 = 1 << 27;
 /// Returns the layout of rings for this number of sinks.
 ///
 /// The size is that of the plan, or `asked` bytes over all processors, within limits. The number of
-/// pointers equals the number of frames of 256 bytes that fit in. For a program at sockets, each
-/// processor has several regions, of which only the first two are used regularly.
+/// pointers equals the number of frames of 256 bytes that fit in, but is at least that of the plan
+/// and otherwise at most [`POINTERS_MAX`]. For a program at sockets, each processor has several
+/// regions, of which only the first two are used regularly.
 fn rings_layout(
     planned: &Planned,
     sinks: usize,

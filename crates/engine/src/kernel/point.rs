@@ -57,8 +57,8 @@ use sys::steps::{Resource, Steps, UNLOGGED};
 #[derive(Clone, Debug, Default)]
 pub struct Points {
     known: Arc<Mutex<Vec<Weak<Point>>>>,
-    /// Number of requests attached so far at all points, which is also the number of the next
-    /// request.
+    /// The number of the next request at any of the points. Numbers of requests that could not be
+    /// attached are not reused.
     numbers: Arc<AtomicU32>,
     /// The allocation log for requests of other processes.
     pub(crate) steps: Steps,

@@ -47,7 +47,7 @@ pub(super) struct RedirectProgram {
     ended: OnceLock<FinalCounters>,
 }
 
-/// The program loaded last, or the kernel's refusal of the last attempt.
+/// The program loaded last, and the refusal of the last attempt if that attempt failed.
 #[derive(Default)]
 struct LastProgram {
     refusal: Option<KernelRefusal>,

@@ -177,8 +177,8 @@ impl RequestTree {
         tree
     }
 
-    /// Returns a fingerprint that is equal, in any process, for trees with the same filters and
-    /// exits.
+    /// Returns a fingerprint that is equal, in any process, for trees with the same filter names,
+    /// exits and gate expression. The arguments of other filters do not affect it.
     pub(crate) fn fingerprint(&self, graph: &Graph) -> u64 {
         let gate = self.gate.and_then(|id| graph.node(id).filter());
         let expression = gate.and_then(|used| used.arguments.text("expression"));

@@ -280,7 +280,7 @@ impl<'b> FileBlock<'b> {
     }
 
     /// Decodes a block of data and its bytes. The rich pointer of the block refers to
-    /// [`NOT_IN_MEMORY`].
+    /// [`NOT_IN_MEMORY`]. Returns `None` for blocks of other types and for malformed blocks.
     pub(super) fn entry(&self) -> Option<(Entry, &'b [u8])> {
         let mut take = ValueReader(self.body);
         let (time, bytes, lanes) = if self.kind == PACKET_TYPE {
@@ -315,8 +315,8 @@ fn find_option(mut take: ValueReader<'_>) -> Option<&[u8]> {
     }
 }
 
-/// Decodes the metadata of a block of `bytes` bytes. Returns `None` if the lengths contradict each
-/// other.
+/// Decodes the metadata of a block of `bytes` bytes. Returns `None` if the metadata are truncated
+/// or the lengths contradict each other.
 fn decode_metadata(time: Time, mut take: ValueReader<'_>, bytes: usize) -> Option<Entry> {
     let (class, length, view) = (take.read_u32()?, take.read_u32()?, take.read_u32()?);
     let (captured, wire_length, session) = (take.read_u32()?, take.read_u32()?, take.read_u32()?);

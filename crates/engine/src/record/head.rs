@@ -81,7 +81,8 @@ impl Head {
         pairs
     }
 
-    /// Decodes the head. Fails with the name of the first missing item.
+    /// Decodes the head. Fails with the name of the first item that is missing or is not a number
+    /// where one is required.
     pub(super) fn from_pairs(pairs: &[(String, String)]) -> Result<Self, &'static str> {
         let text = |name: &'static str| {
             let block_at = pairs.iter().find(|(known, _)| known == name);

@@ -62,7 +62,8 @@ impl Replay {
         &self.record
     }
 
-    /// Returns true if the recording is shorter than the recorded run.
+    /// Returns true if the recording is shorter than the recorded run, or if its digest does not
+    /// match, so that it may be.
     #[must_use]
     pub fn is_truncated(&self) -> bool {
         !matches!(self.record.whole, Completeness::Whole { .. })
@@ -110,8 +111,8 @@ impl Replay {
         all.entry(planned).or_default().given += amount;
     }
 
-    /// Stores the final input and losses of a source. If the input is not the sum of the output and
-    /// the losses, ignores it and returns false.
+    /// Stores the final input and losses of a source. If both are known and the input is not the
+    /// sum of the output and the losses, ignores them and returns false.
     fn set_source_input(
         &self,
         planned: usize,

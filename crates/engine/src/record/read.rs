@@ -47,7 +47,8 @@ pub enum Completeness {
         /// Input that is missing from the recording.
         beyond: MissingInput,
     },
-    /// The recording is truncated: the writer was killed, or the file was shortened later.
+    /// The recording is truncated: the writer was killed, or the file was shortened or a block was
+    /// damaged later.
     Truncated {
         /// File offset of the end of the last complete block, in bytes.
         at: u64,

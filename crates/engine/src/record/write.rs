@@ -63,7 +63,8 @@ pub struct MissingInput {
     pub blocks: u64,
     /// Size of these blocks in bytes.
     pub bytes: u64,
-    /// Time of the first missing event on the path's clock, in ns, or `None` if nothing is missing.
+    /// Time at which the first of this input arrived, on the path's clock, in ns, or `None` if
+    /// nothing is missing.
     pub since: Option<Time>,
 }
 
@@ -72,9 +73,10 @@ pub struct MissingInput {
 pub struct Summary {
     /// The name of the file.
     pub target: String,
-    /// Length of the file in bytes.
+    /// Length of the file in bytes; 0 after a failure to write it.
     pub bytes: u64,
-    /// Size limit of the file in bytes.
+    /// Limit on the bytes of the head, events and changes in the file. The file may be slightly
+    /// longer.
     pub bytes_max: u64,
     /// Input that is missing from the recording.
     pub beyond: MissingInput,
@@ -89,8 +91,9 @@ enum Message {
 }
 
 impl Recording {
-    /// Starts a recording in a new file, with a thread that writes it. Fails if the file exists, or
-    /// if the kernel refuses the file or the thread.
+    /// Starts a recording in a new file, with a thread that writes it. A size limit below
+    /// [`BYTES_MIN`] is raised to it. Fails if the file exists, or if the kernel refuses the file
+    /// or the thread.
     pub fn create(
         path: &Path,
         head: &Head,

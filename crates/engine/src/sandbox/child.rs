@@ -2,8 +2,9 @@
 //!
 //! The process creates the filter and a space around it, gives up all privileges, reports that it
 //! is ready, and processes blocks until its input stream ends. Once ready, the process has access
-//! only to two sockets, two rings, and the system calls with which a space waits. Errors, panics
-//! and forbidden system calls are reported over the socket from which it received its parameters.
+//! only to its two streams, to the socket from which it received its parameters, and to the system
+//! calls with which a space waits. Errors, panics and forbidden system calls are reported over that
+//! socket.
 
 use super::limits::{ADDRESS_SPACE_MAX, stream_config};
 use super::message::{self, FilterSpec, MESSAGE_MAX, MessageDefect};
@@ -229,7 +230,8 @@ fn assemble_space(
     assembly.finish()
 }
 
-/// Processes blocks until the stream ends, then releases held blocks.
+/// Processes blocks until the stream ends, then releases held blocks and sends the filter's
+/// counters.
 fn process_blocks(mut space: Space, streams: &Streams, held_max: u32) -> Result<(), String> {
     while space.step() {
         if streams.lock_reader().decode_record().is_some() {
@@ -276,7 +278,7 @@ fn failure_message(failure: PathFailure) -> String {
 }
 
 /// Handles a request from the path: sends the filter's state, or restores a state. Blocks until the
-/// request is complete.
+/// request is complete; after the state has been sent, until the next message from the path.
 fn handle_request(space: &mut Space, streams: &Streams, held_max: u32) -> Result<(), String> {
     let gone = || "the path is gone".to_owned();
     let asked = match streams.lock_reader().decode_record() {

@@ -175,7 +175,7 @@ impl Entrance {
         self.end_output();
     }
 
-    /// Ends the stream because of a fault.
+    /// Ends the stream because of a fault. Kills the process if it has caused the fault.
     fn handle_fault(&mut self, fault: Fault) {
         match fault {
             // The process has ended, and its exit status contains the reason.

@@ -96,9 +96,9 @@ impl Exit {
         Ok(Some((known, self.account.clone(), self.given.blocks)))
     }
 
-    /// Blocks until more messages may be available. Waits only briefly if `asked` is false, because
-    /// the request had no room, or if there is no memory for a message: no notification announces
-    /// room or memory.
+    /// Blocks until more messages may be available, but for at most [`CHECK_INTERVAL`]. Waits more
+    /// briefly if `asked` is false, because the request had no room, or if there is no memory for a
+    /// message: no notification announces room or memory.
     pub(crate) fn wait_for_messages(&self, asked: bool) {
         match &self.input {
             Some(input) if asked && self.asleep => {

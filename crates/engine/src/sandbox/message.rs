@@ -42,7 +42,8 @@ impl FilterSpec {
         Self { name: used.description.name.to_owned(), arguments, about }
     }
 
-    /// Parses the arguments for the filter of this description.
+    /// Returns the arguments for the filter with this description, with the classes, seed and
+    /// session numbers of the context. Omits arguments that the description does not have.
     pub(super) fn arguments(&self, description: &'static Description) -> Arguments {
         let mut arguments = Arguments::default();
         for (name, value) in &self.arguments {

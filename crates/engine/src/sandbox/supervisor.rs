@@ -1,9 +1,9 @@
 //! Supervision of a sandbox process: its progress and its exit.
 //!
-//! **Deadlines.** A filter that makes no progress although blocks wait for it is killed: after
-//! [`CPU_NS_MAX`] of its own processor time, or, if it has room for output, after [`STALL_MAX`].
-//! The second limit is long, so that a filter is not killed merely because a busy machine gives it
-//! no processor.
+//! **Deadlines.** A filter that makes no progress although blocks wait for it, or although it owes
+//! a reply or must exit, is killed: after [`CPU_NS_MAX`] of its own processor time, or, if it has
+//! room for output, after [`STALL_MAX`]. The second limit is long, so that a filter is not killed
+//! merely because a busy machine gives it no processor.
 
 use super::limits::ADDRESS_SPACE_MAX;
 use abi::text::Visible;
@@ -20,7 +20,7 @@ use sys::process_group::ProcessEnd;
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Processor time that a filter may use without progress, in ns.
 const CPU_NS_MAX: u64 = 2_000_000_000;
-/// Maximum time without progress although blocks wait for the filter and it has room for output.
+/// Maximum time without progress although the filter has pending work and room for output.
 const STALL_MAX: Duration = Duration::from_secs(20);
 /// Time limit for a process to exit after its output has ended.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(20);
@@ -97,7 +97,7 @@ impl Supervisor {
         self.kept.kill();
     }
 
-    /// Returns true if the process has exited or is being killed.
+    /// Returns true if the process has exited or [`Self::kill`] has been called.
     pub(super) fn is_over(&self) -> bool {
         self.why.get().is_some() || self.kept.ended().is_some()
     }
@@ -188,7 +188,8 @@ impl Supervisor {
         }
     }
 
-    /// Formats the report of the process's exit. Returns `None` if the exit was regular.
+    /// Formats the report of the process's exit. Returns `None` if the exit was regular or the
+    /// process was released.
     fn end_report(&self, ended: ProcessEnd) -> Option<String> {
         let describe_end = match (self.why.get(), ended) {
             (Some(why), _) => why.clone(),

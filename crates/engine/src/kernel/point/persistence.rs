@@ -7,8 +7,8 @@
 //! program, so they always survive.
 //!
 //! Adoption parses each request again, and requires that the assembled program equals the loaded
-//! program, instruction for instruction. A version of Streamline that assembles a different program
-//! adopts nothing and closes the links.
+//! program, instruction for instruction. If this version of Streamline assembles a different
+//! program for a point, it adopts nothing at that point and closes the links.
 //!
 //! At a user's sockets there are two links, one per direction. If their programs differ, the last
 //! process died between two updates, and adoption updates the second link. A request whose

@@ -17,7 +17,7 @@ pub struct PointStatus {
     pub runs: u64,
     /// Number of requests in the program.
     pub lines: usize,
-    /// Number of rings of frames. An owner has one for each layout that its requests use.
+    /// Number of rings of frames. A sharing domain has one for each layout that its requests use.
     pub owners: usize,
     /// Number of times the program was replaced.
     pub replaced: u64,
