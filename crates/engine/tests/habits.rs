@@ -95,7 +95,7 @@ fn foreign_commands_are_translated_to_ours() {
 }
 
 /// A request with an unknown word gets the usual error without a proposed request, and a correct
-/// request gets no error.
+/// request gets no error. No request is proposed that would still be wrong.
 #[test]
 fn unknown_words_and_correct_requests_get_no_proposal() {
     let found = request_errors("replay x | dpotr |80 count | coutn");

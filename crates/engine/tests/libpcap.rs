@@ -1,6 +1,6 @@
 //! Tests that compare our compiler with the libpcap of this machine, on every link type that has a
 //! name. Either both compile an expression and the two programs agree on every frame, or both
-//! refuse the expression for the same reason.
+//! refuse the expression for the same reason, apart from known differences.
 //!
 //! Some frames are random; others are derived from the comparisons in the programs. Setting the
 //! variable `SEED` repeats a run.

@@ -27,7 +27,7 @@ use testkit::wait_until;
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs a request while `act` runs, then stops it. Its sources retain `history` bytes of output.
-/// Asserts that no block is lost.
+/// Asserts that nothing fails and no block is lost.
 fn run_while<T>(text: &str, history: Option<usize>, act: impl FnOnce(&Live) -> T) -> (T, Outcome) {
     let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));

@@ -1,5 +1,5 @@
-//! Tests of properties of all placements, with random requests and costs. Each test prints its
-//! seed; `SEED=` repeats a run.
+//! Tests of properties of all placements, most with random requests and costs. Each of these prints
+//! its seed; `SEED=` repeats a run.
 
 mod common;
 

@@ -55,7 +55,7 @@ fn assert_valid(plan: &Plan, text: &str) {
 }
 
 /// Returns the names of the replicated filters, the number of replicas, and the key by which blocks
-/// are distributed. Returns `None` if no filter is replicated.
+/// are distributed. Returns `None` unless exactly one chain of filters is replicated.
 fn replica_choice(text: &str, processors: usize) -> Option<(Vec<String>, usize, Option<ShardKey>)> {
     let plan = plan_valid(text, &test_machine(processors));
     let [replicas] = plan.replicas.as_slice() else { return None };

@@ -106,7 +106,8 @@ fn v18_tcp_and_http_move_into_and_out_of_sandboxes() {
 
 /// Upgrades every filter of the catalog with movable state in its process while messages are half
 /// complete, then moves it out of the process and back. Its output equals that of a run without
-/// changes.
+/// changes. Filters that need arguments, end with a report or share their name with a sink are left
+/// out.
 fn v18_every_stateful_filter_keeps_its_output_when_moved() {
     const CONNECTIONS_PER_FILTER: u32 = 200;
     let keeps = |d: &&&'static Description| {

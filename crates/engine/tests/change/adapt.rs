@@ -10,8 +10,8 @@ use engine::run::{Outcome, StopConditions, run};
 use pipeline::plan::{Costs, Machine, MovePeriod, plan};
 use std::sync::Arc;
 
-/// Runs a request that adapts until `holds` returns true, then stops it. Asserts that its ledger
-/// balances.
+/// Runs a request that adapts until `holds` returns true, then stops it. Asserts that nothing fails
+/// and that its ledger balances.
 fn run_adapting(text: &str, what: &str, holds: impl Fn(&Live) -> bool) -> Outcome {
     let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));

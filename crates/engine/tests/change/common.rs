@@ -77,7 +77,8 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Runs a request while `act` runs, then stops it. Asserts that its ledger balances.
+/// Runs a request while `act` runs, then stops it. Asserts that nothing fails and that its ledger
+/// balances.
 pub(crate) fn run_while<T>(text: &str, act: impl FnOnce(&Live) -> T) -> (T, Outcome) {
     let paths = build_paths(text);
     let live = paths[0].live();

@@ -30,8 +30,8 @@ fn edit_losslessly(live: &Live, words: &str) {
     assert_eq!((lost, duplicated, reordered), (0, 0, 0), "{words}: {switched}");
 }
 
-/// Records a request and makes these changes, 60 frames apart. Replays the recording, and compares
-/// files, digests and ledgers.
+/// Records a request and makes these changes, 60 frames apart. Replays the recording twice, and
+/// compares files, digests and ledgers.
 fn assert_replayed(name: &str, line: &str, changes: &[&str]) {
     let mut random = Random::replayable();
     let frames = random_frames(&mut random, 60 * (changes.len() + 1));

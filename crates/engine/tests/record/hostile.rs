@@ -190,7 +190,7 @@ fn v10_deadlock_around_a_recorded_change_is_reported() {
     }
 }
 
-/// Corrupts one random block; returns a description of the corruption.
+/// Changes, removes, repeats or exchanges random blocks; returns a description of the corruption.
 fn corrupt_block(blocks: &mut Vec<Block>, random: &mut Random) -> String {
     // Head and interfaces stay intact, so the same line is replayed.
     let first = blocks.iter().position(|block| block.0 == Some(CHUNK_KIND)).unwrap();
