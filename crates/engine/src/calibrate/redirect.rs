@@ -49,8 +49,11 @@ struct CableCosts {
     redirected: f64,
     /// A program discards the frame.
     discarded: f64,
+    /// A program forwards the frame.
     sent: f64,
+    /// A thread forwards the frame.
     thread: f64,
+    /// A thread discards the frame.
     alone: f64,
 }
 

@@ -75,7 +75,7 @@ impl StoredCosts {
     }
 
     /// Fails if the table was measured with another kernel or on another processor. The error names
-    /// both.
+    /// the kernel and the processor of the measurement.
     pub fn check_machine(&self) -> Result<(), String> {
         let (release, processor) = (sys::machine::Machine::detect().release, processor());
         match self.release == release && self.processor == processor {

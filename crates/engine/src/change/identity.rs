@@ -40,8 +40,8 @@ pub(super) struct MatchedPlan {
 
 impl MatchedPlan {
     /// Plans a request; if possible, existing nodes keep their spaces. New nodes run in threads
-    /// unless they precede, in the kernel, a node that stays. `refused` lists the refusals of the
-    /// kernel in earlier attempts.
+    /// unless the request pins them to the kernel or they precede, in the kernel, a node that
+    /// stays. `refused` lists the refusals of the kernel in earlier attempts.
     pub(super) fn plan(
         graph: &Graph,
         edited: &EditResult,

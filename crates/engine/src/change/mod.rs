@@ -57,13 +57,14 @@ use sys::steps::Steps;
 const RETRIES_MAX: usize = 4;
 
 /// Edits the request of a running path, and changes the path accordingly. Changes are serialized: a
-/// second change waits for the first. Blocks. Retries if the process that runs the kernel part was
-/// restarted during the change.
+/// second change waits for the first. Blocks; if the path has not started yet, waits for its start
+/// too. Retries if the process that runs the kernel part was restarted during the change.
 ///
 /// # Errors
 ///
-/// Fails if the edit or the new request is invalid, if a space does not reach a block boundary
-/// within `limit`, or if a new element cannot be built. The path then runs as before.
+/// Fails if the edit or the new request is invalid, if the path replays a recording or has ended,
+/// if a space does not reach a block boundary within `limit`, or if a new element cannot be built.
+/// The path then runs as before.
 pub fn change(
     live: &Live,
     edit: &Edit,

@@ -62,8 +62,7 @@ impl Replay {
         &self.record
     }
 
-    /// Returns true if the recording is shorter than the recorded run, or if its digest does not
-    /// match, so that it may be.
+    /// Returns true if the recording is damaged or shorter than the recorded run.
     #[must_use]
     pub fn is_truncated(&self) -> bool {
         !matches!(self.record.whole, Completeness::Whole { .. })

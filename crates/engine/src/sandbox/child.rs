@@ -1,10 +1,9 @@
 //! The process of an untrusted filter: this program, started again with a special argument.
 //!
 //! The process creates the filter and a space around it, gives up all privileges, reports that it
-//! is ready, and processes blocks until its input stream ends. Once ready, the process has access
-//! only to its two streams, to the socket from which it received its parameters, and to the system
-//! calls with which a space waits. Errors, panics and forbidden system calls are reported over that
-//! socket.
+//! is ready, and processes blocks until its input stream ends. Once ready, it has access only to
+//! its two streams, the socket from which it received its parameters, and the system calls with
+//! which a space waits. Over that socket it reports errors, panics and forbidden system calls.
 
 use super::limits::{ADDRESS_SPACE_MAX, stream_config};
 use super::message::{self, FilterSpec, MESSAGE_MAX, MessageDefect};
@@ -230,8 +229,7 @@ fn assemble_space(
     assembly.finish()
 }
 
-/// Processes blocks until the stream ends, then releases held blocks and sends the filter's
-/// counters.
+/// Processes blocks until the stream ends, then releases held blocks and sends the counters.
 fn process_blocks(mut space: Space, streams: &Streams, held_max: u32) -> Result<(), String> {
     while space.step() {
         if streams.lock_reader().decode_record().is_some() {
