@@ -227,8 +227,8 @@ impl Live {
         }
     }
 
-    /// Calls a function with each automatic change from now on. It runs in the thread that makes
-    /// the change, and must return quickly.
+    /// Calls a function with each automatic change from now on, instead of a function set earlier.
+    /// It runs in the thread that makes the change, and must return quickly.
     pub fn watch_adaptations(&self, listener: impl Fn(&str) + Send + Sync + 'static) {
         if let Some(whole) = self.running_path() {
             whole.state().listener = Some(AdaptationListener(Arc::new(listener)));

@@ -8,8 +8,8 @@ pub(crate) fn format_one_decimal(value: f64) -> String {
     text.strip_suffix(".0").unwrap_or(&text).to_owned()
 }
 
-/// Formats a time given in ns, in the largest of the units ms, µs and ns in which it is at least
-/// 10.
+/// Formats a time given in ns, in the larger of the units ms and µs in which it is at least 10, or
+/// else in ns.
 #[must_use]
 pub fn short_duration(ns: f64) -> String {
     let units = [(1e7, 1e6, "ms"), (1e4, 1e3, "µs")];

@@ -316,7 +316,8 @@ fn argument_as_label(entry: &Description, arguments: &[&str]) -> Option<String> 
     fits.then(|| format!("{} |{}", entry.name, classes.join(",").replace('-', ":")))
 }
 
-/// Returns the request before a shell command; it prints text.
+/// Returns the request that precedes a shell command, with `| print` added unless it outputs text
+/// anyway. Returns `None` if nothing precedes the command, or a filter that is unknown.
 fn request_before_shell(
     text: &str,
     stages: &[Span],

@@ -45,7 +45,8 @@ impl Builder<'_> {
         local
     }
 
-    /// Starts a program of this component, and replaces the placeholders of its two halves.
+    /// Starts a program of this component, and replaces the placeholders of its two halves. Does
+    /// nothing if the program already runs and a change keeps it.
     pub(super) fn start_part_program(
         &self,
         id: NodeId,

@@ -96,7 +96,8 @@ impl StoredCosts {
         }
     }
 
-    /// Writes the table to a file in this directory, atomically. Returns the path of the file.
+    /// Writes the table to a file in this directory, atomically. Creates the directory if it is
+    /// missing. Returns the path of the file.
     pub fn store(&self, directory: &Path) -> Result<PathBuf, String> {
         let path = path(directory);
         let why = |error: std::io::Error| format!("cannot write {}: {error}", path.display());

@@ -494,8 +494,8 @@ pub(super) fn home_space(plan: &Plan, id: NodeId) -> &PlannedSpace {
     &plan.spaces[copied.and_then(|copied| copied.spaces.first()).map_or(space, |first| *first)]
 }
 
-/// Maps the number of every edge that leaves the kernel to the index of its counterpart in the new
-/// plan: the edge from the same node for the same classes.
+/// Maps the number of every edge from a node in the kernel to the index of its counterpart in the
+/// new plan: the edge from the same node for the same classes. Omits edges without a counterpart.
 fn exit_edges(state: &PathState, plan: &Plan, ids: &Ids) -> HashMap<usize, usize> {
     let begins = |plan: &Plan, edge: &Edge| plan.space_of(edge.from).kind == SpaceKind::Kernel;
     let mut free: Vec<usize> =

@@ -444,7 +444,8 @@ impl Emitter<'_> {
         Ok((self.fused.label(self.members, step), twin, &used.arguments))
     }
 
-    /// Emits code that delivers a block at an exit.
+    /// Emits code that counts a block and delivers it at an exit. Notes the format of the frames at
+    /// this exit.
     fn emit_delivery<'s>(&self, s: &mut Scope<'s, '_>, exit: usize, on: Layers<'s>) {
         self.emit_tally(s, Tally::Handed(exit), on);
         self.behind_tag.borrow_mut()[exit] = tap::is_after_stored_tag(&on);

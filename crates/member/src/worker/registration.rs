@@ -40,8 +40,8 @@ const REPORT_CHARS_MAX: usize = 1000;
 pub struct Reporter(pub(super) Option<Arc<Shared>>);
 
 impl Reporter {
-    /// Queues a report. Never blocks. Without a daemon, the latest 64 reports wait for the next
-    /// one.
+    /// Queues a report, with a long text truncated. Never blocks. Without a daemon, the latest 64
+    /// reports wait for the next one.
     pub fn report(&self, event: PathEvent, text: &str) {
         let Some(shared) = &self.0 else { return };
         let text = text.chars().take(REPORT_CHARS_MAX).collect();

@@ -247,9 +247,10 @@ fn ring_fill(edge: &EdgeMeasurement, entries: usize) -> String {
 }
 
 /// Stores measurements in a cost table for the next plan: the costs of filters with their
-/// arguments, and the fraction of their blocks on each arc. Returns the number of filters whose
-/// cost is not learned because they have fewer than 64 blocks, or fewer than [`LEARNED_BLOCKS_MIN`]
-/// blocks and little time.
+/// arguments, and the fraction of their blocks on each arc. In a calibrated table, only the costs
+/// of filters that read whole blocks are replaced. Returns the number of filters whose cost is not
+/// learned because they have fewer than 64 blocks, or fewer than [`LEARNED_BLOCKS_MIN`] blocks and
+/// little time.
 pub fn learn(plan: &Plan, measured: &Measurements, costs: &mut Costs) -> usize {
     let mut too_few = 0;
     for (id, node) in plan.graph.ids().filter(|(_, node)| node.filter().is_some()) {

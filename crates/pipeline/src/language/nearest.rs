@@ -5,9 +5,10 @@
 const LENGTH_MAX: usize = 32;
 
 /// Returns the candidate with the smallest edit distance to `word`, the first of several equal
-/// ones. An insertion, a deletion, a replacement or a swap of neighbours is one edit. `None` if the
-/// smallest distance exceeds one edit per three characters of the longer word (one edit is always
-/// allowed), or if the word has more than 32 characters.
+/// ones. An insertion, a deletion, a replacement or a swap of neighbours is one edit. Candidates
+/// are ignored if they have more than 32 characters, need more than one edit per three characters
+/// of the longer word (one edit is always allowed), or as many edits as `word` has characters.
+/// `None` if none remains, or if the word has more than 32 characters.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word: Vec<char> = word.chars().take(LENGTH_MAX + 1).collect();
     if word.len() > LENGTH_MAX {

@@ -164,7 +164,8 @@ fn may_write_where_read(graph: &Graph, components: &[usize], id: NodeId) -> bool
     })
 }
 
-/// Returns the number of each node's connected component, in the order of the text.
+/// Returns the number of each node's connected component, in the order of the text. All numbers are
+/// 0 if the graph counts as one component.
 fn find_components(graph: &Graph) -> Vec<usize> {
     if graph.one_component {
         return vec![0; graph.nodes.len()];
@@ -245,7 +246,8 @@ fn space_verdict(
     }
 }
 
-/// Returns the cost of a block in a thread, in ns.
+/// Returns the cost of a block in a thread, in ns. For a source at an interface, it includes the
+/// cost of receiving the frame through a socket, unless the kernel runs no programs.
 fn thread_cost(graph: &Graph, id: NodeId, machine: &Machine) -> f64 {
     let own = machine.costs.thread_cost(graph, id);
     let used = graph.node(id).filter();

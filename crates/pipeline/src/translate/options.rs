@@ -44,7 +44,7 @@ pub(super) fn is_option(word: &str) -> bool {
 }
 
 /// Translates a command with options of tcpdump. Returns `None` if the command has no options or an
-/// unknown one.
+/// unknown one, or if the value of an option is missing.
 pub(super) fn translate_options(words: &[&str]) -> Option<Translation> {
     let (mut source, mut sink, mut count) = ("rx".to_owned(), "print".to_owned(), None);
     let mut rest: Vec<&str> = Vec::new();

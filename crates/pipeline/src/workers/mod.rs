@@ -41,7 +41,8 @@ pub(crate) fn is_worker_option(text: &str) -> bool {
     text == "auto" || text.parse().is_ok_and(|number: u64| (1..=WORKERS_MAX).contains(&number))
 }
 
-/// Returns the reasons why a request cannot run in worker processes.
+/// Returns the reasons why a request cannot run in worker processes; none if it does not ask for
+/// them.
 pub(crate) fn worker_mistakes(graph: &Graph) -> Vec<Diagnostic> {
     if graph.options.get(WORKERS_OPTION).is_none() {
         return Vec::new();

@@ -121,7 +121,8 @@ impl KernelQueue {
         self.dispatch_next();
     }
 
-    /// Sends the next command to the thread if the thread is idle.
+    /// Sends the next command to the thread if the thread is idle. Urgent commands come first; then
+    /// the users take turns.
     pub(super) fn dispatch_next(&mut self) {
         let Some(orders) = self.orders.as_ref().filter(|_| !self.busy) else { return };
         let order = self.urgent.pop_front().or_else(|| {

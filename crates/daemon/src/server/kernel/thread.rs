@@ -427,7 +427,8 @@ impl KernelThread {
         complete(Completion::Detached { client, ended, why });
     }
 
-    /// Measures the cost of requests and removes requests of users over their quota.
+    /// Measures the cost of requests and removes requests of users over their quota. Does nothing
+    /// until the next measurement is due.
     fn measure(&mut self, complete: &dyn Fn(Completion)) {
         if !self.accounts.is_due() {
             return;

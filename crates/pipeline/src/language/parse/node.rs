@@ -308,7 +308,8 @@ impl Parser<'_> {
     }
 }
 
-/// Guesses the intended spelling of an invalid name from its letters.
+/// Returns a hint that guesses the intended spelling of an invalid name; empty if there is no
+/// guess.
 fn guess_spelling(word: &str) -> String {
     let lower = word.to_ascii_lowercase();
     let joined = lower.replace('-', "_");
