@@ -135,7 +135,8 @@ pub fn compare_with_record(whole: &Completeness, results: &Results) -> Option<Di
     }
 }
 
-/// Returns the graphs of the recorded request and of each change to it, in order.
+/// Returns the graphs of the recorded request and of each change to it, in order, up to the first
+/// change that does not apply.
 fn recorded_graphs(record: &Record, plan: &Plan) -> Vec<Graph> {
     let mut text = record.head.request.clone();
     let mut graphs = vec![plan.graph.clone()];

@@ -191,6 +191,8 @@ impl PathObserver {
     }
 
     /// Makes a change if one is due. Returns true if a change was made, refused or is imminent.
+    /// Corrects the known costs by the observation, and doubles the length of observations, up to a
+    /// limit, while few blocks arrive.
     fn adapt(&mut self, observation: &Observation) -> bool {
         let most = self.adapt.rate_policy.observation_ns.saturating_mul(OBSERVATION_FACTOR_MAX);
         let little = observation.input_blocks() < BLOCKS_MIN;

@@ -81,7 +81,8 @@ impl MovePolicy {
         self.votes > 0
     }
 
-    /// Decides on a proposal made at `at` (in ns). Returns the moves to make, if any.
+    /// Decides on a proposal made at `at` (in ns). Returns the moves to make once enough
+    /// consecutive proposals agree, unless a pause after an earlier change has not passed.
     pub(super) fn decide(
         &mut self,
         at: u64,

@@ -48,7 +48,7 @@ pub(super) struct AssemblyError {
     pub(super) why: String,
 }
 
-/// Emits the program.
+/// Emits the program. Fails if a request has too many exits, or if a filter cannot be emitted.
 pub(super) fn assemble(
     fused: &FusedTree,
     members: &[Member<'_>],

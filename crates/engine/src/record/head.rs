@@ -126,7 +126,8 @@ pub fn local_time_zone() -> String {
     name.split_once("zoneinfo/").map_or_else(|| "UTC".to_owned(), |(_, zone)| zone.to_owned())
 }
 
-/// Formats the placement of a plan. Two plans with equal text are built in the same way.
+/// Formats the placement of a plan. Two plans of one request with equal text are built in the same
+/// way.
 #[must_use]
 pub fn format_layout(plan: &Plan) -> String {
     let mut text = String::new();

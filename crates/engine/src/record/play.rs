@@ -267,7 +267,7 @@ impl Player {
             && self.replay.record.whole == Completeness::Truncated { at: end }
     }
 
-    /// Loads the next chunk if the current chunk is used up; returns `None` at the end.
+    /// Loads the next chunk if the current one is used up; `None` at the end or after a failure.
     fn load_next_chunk(&mut self) -> Option<()> {
         while self.at >= self.chunk.len() {
             let (space, offset, length) = *self.replay.record.chunks.get(self.next)?;

@@ -281,7 +281,7 @@ impl Scan {
         Ok(there)
     }
 
-    /// Decodes the completeness of the recording from its last block.
+    /// Decodes the completeness of the recording from its last block; `None` if it is malformed.
     fn decode_completeness(&self, mut take: ValueReader<'_>) -> Option<Completeness> {
         let digest = take.read_bytes(32)?;
         let sum = self.digest.clone().chain_update(take.0).finalize();

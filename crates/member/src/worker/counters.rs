@@ -47,7 +47,7 @@ pub(super) fn collect_totals(lives: &[Live], elapsed_ns: u64, limit: Duration) -
     all
 }
 
-/// Sums up a ledger.
+/// Sums up the blocks that the sources of a ledger have emitted, and all lost blocks.
 pub(super) fn ledger_totals(ledger: &Ledger, elapsed_ns: u64) -> Totals {
     let mut all = Totals { elapsed_ns, ..Totals::default() };
     for (_, source) in &ledger.sources {

@@ -134,7 +134,8 @@ impl Service {
         self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Sends the queued reports to the daemon. Without a daemon they stay queued.
+    /// Sends the queued reports to the daemon. Without a daemon they stay queued; a report that
+    /// cannot be sent is lost.
     fn send_reports(&mut self) {
         let take = |shared: &Shared| {
             let mut reports = shared.reports.lock().unwrap_or_else(PoisonError::into_inner);

@@ -155,7 +155,8 @@ fn refuse_content(node: &str, at: Span, graph: &Graph) -> Result<(), InvalidEdit
 }
 
 /// Severs a node from one parent, by default the first, and attaches the node and everything below
-/// it to another parent.
+/// it to another parent. Fails if the node is a source or not below that parent, or if a cycle
+/// would arise.
 fn reattach(
     request: &mut Request,
     (node, from, below): (&str, Option<&NodeOutput>, &NodeOutput),
@@ -251,7 +252,8 @@ pub(super) fn use_below(
     })
 }
 
-/// Severs a node from one of its parents, over arcs with one label or over all arcs.
+/// Severs a node from one of its parents, over arcs with one label or over all arcs. Fails if there
+/// is no such arc, or if the node would have no parent left.
 fn sever(request: &mut Request, node: &str, from: &NodeOutput) -> Result<(), InvalidEdit> {
     let mut at = find_filter(request, node)?;
     let mut severed = false;

@@ -74,8 +74,8 @@ pub struct DrawnEdge {
 }
 
 impl DrawnGraph {
-    /// Returns these nodes in drawing order: sources first, then space by space, and within a space
-    /// by index.
+    /// Returns these nodes in drawing order: each node after those from which it receives blocks.
+    /// Of several possible nodes, the one in the first space and with the lowest index comes next.
     #[must_use]
     pub fn order(&self, mut left: Vec<usize>) -> Vec<usize> {
         let mut order = Vec::new();

@@ -85,8 +85,8 @@ pub fn format_plan(plan: &Plan, machine: &Machine) -> String {
     out
 }
 
-/// Writes the remarks of filters, such as those of the expression compiler, and the filters that a
-/// source evaluates ahead.
+/// Writes the remarks of filters, such as those of the expression compiler, the names of published
+/// states, and the filters that a source evaluates ahead, or the reason why it evaluates none.
 fn write_remarks(out: &mut String, plan: &Plan, names: &[String]) {
     for (name, (_, node)) in names.iter().zip(plan.graph.ids()) {
         let Some(used) = node.filter() else { continue };

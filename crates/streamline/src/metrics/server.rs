@@ -241,7 +241,8 @@ fn answer(connection: &mut dyn Connection, figures: &CollectFigures) -> io::Resu
     connection.write_all(&reply)
 }
 
-/// Reads the head of a request. Fails with `InvalidData` if it is longer than [`HEAD_MAX`].
+/// Reads the head of a request. Fails with `InvalidData` if it is longer than [`HEAD_MAX`], and
+/// also if it is incomplete at the end of the connection or after [`TIME_LIMIT`].
 fn read_head(connection: &mut dyn Connection) -> io::Result<String> {
     let deadline = Instant::now() + TIME_LIMIT;
     let mut head = Vec::new();
