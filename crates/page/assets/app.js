@@ -1,11 +1,13 @@
 // The page: the list of paths, the selected path, and its details.
 
-import { Composer, watchEdits } from "./composer.js";
+import { Composer } from "./composer.js";
 import { Failure, get, receive, takeToken } from "./api.js";
 import { Details } from "./details.js";
+import { Editor } from "./editor.js";
 import { figuresOf } from "./figures.js";
 import { age, byteRate, count, make, rate, setRows, setText, svg, visible } from "./format.js";
 import { Graph } from "./graph.js";
+import { Tracer } from "./tracer.js";
 
 const TREND = 60;
 const HIDDEN_MS = 3000;
@@ -272,6 +274,7 @@ document.addEventListener("keydown", (event) => {
 });
 
 new Composer((number) => choose(number, true));
-watchEdits(() => state.number);
+new Editor(() => state);
+new Tracer(() => state.number);
 takeToken();
 follow();

@@ -85,32 +85,3 @@ function planTable(plan) {
   });
   return make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows));
 }
-
-// The form that edits the selected path, and its stop button.
-export function watchEdits(numberOf) {
-  const say = (text, wrong) => {
-    setText(by("edit-said"), text);
-    by("edit-said").classList.toggle("bad", wrong === true);
-  };
-  by("edit").addEventListener("submit", async (event) => {
-    event.preventDefault();
-    const edit = by("edit-line").value.trim();
-    if (!edit) return;
-    say("changing");
-    try {
-      const { said } = await post("/api/set", { path: numberOf(), edit });
-      by("edit-line").value = "";
-      say(said);
-    } catch (error) {
-      say(error.message, true);
-    }
-  });
-  by("stop").addEventListener("click", async () => {
-    if (!confirm("Stop this path? Its sources end, and blocks already read are still processed.")) return;
-    try {
-      await post("/api/stop", { path: numberOf() });
-    } catch (error) {
-      say(error.message, true);
-    }
-  });
-}

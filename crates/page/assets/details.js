@@ -1,6 +1,7 @@
 // The panel of details: of the path, of a node, or of an edge.
 
 import { post, receive } from "./api.js";
+import { Captures } from "./captures.js";
 import { byteRate, bytes, count, make, rate, setRows, setText, time, visible } from "./format.js";
 import { Plot } from "./plot.js";
 
@@ -45,6 +46,7 @@ export class Details {
       section("Drops", this.drops),
       given.length ? section("Arguments", list) : null,
       section("Last messages", ...this.messageParts(node.name)),
+      section("Capture", ...this.captureParts(node.name)),
       section("Where it runs", where, this.costParts(node.name), about?.elsewhere?.length ? make("p", { class: "muted" }, "Not elsewhere:") : null, elsewhere),
     ];
   }
@@ -89,6 +91,11 @@ export class Details {
     return list;
   }
 
+  captureParts(node) {
+    this.captures = new Captures(this.number, this.plan.path.name, node);
+    return this.captures.parts;
+  }
+
   untap() {
     this.tap?.abort();
     this.tap = null;
@@ -111,7 +118,8 @@ export class Details {
     this.adapted = make("ul", { class: "plain" });
     return [
       section("Rate", plot), section("Losses", this.drops),
-      section("Spaces", this.spaces), section("Changes it made itself", this.adapted),
+      section("Spaces", this.spaces), section("Capture", ...this.captureParts(null)),
+      section("Changes it made itself", this.adapted),
     ];
   }
 
@@ -194,6 +202,8 @@ export class Details {
   release() {
     this.plot?.destroy();
     this.plot = null;
+    this.captures?.release();
+    this.captures = null;
     this.untap();
   }
 }

@@ -1,9 +1,12 @@
 //! Routes that act: check, completion and explanation of a request, start and stop of a path,
-//! edits, and messages of a filter.
+//! edits, messages of a filter, traces of flows, and captures.
 
+use crate::captures::CaptureChoice;
 use crate::commands::{CommandOutcome, split_words};
+use crate::failure::{Failure, in_thread};
+use crate::flow::{self, FlowChoice};
 use crate::messages::Messages;
-use crate::server::{Failure, Server, in_thread};
+use crate::server::Server;
 use axum::Json;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
@@ -13,6 +16,7 @@ use futures_util::stream;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::convert::Infallible;
+use streamline::paths;
 use streamline::{OpenError, Options, read_graph};
 
 /// A request, and perhaps the name of its path.
@@ -40,6 +44,12 @@ pub(crate) struct PathChoice {
 pub(crate) struct NodeChoice {
     path: u32,
     node: String,
+}
+
+/// A capture, by its number.
+#[derive(Debug, Deserialize)]
+pub(crate) struct CaptureNumber {
+    number: u32,
 }
 
 /// A mistake in a request. Positions count UTF-16 units, as browsers do.
@@ -76,6 +86,29 @@ fn mistakes_in(line: &str) -> Vec<Mistake> {
         hint: if found.hint.is_empty() { found.why } else { found.hint },
     });
     mistakes.collect()
+}
+
+/// Returns the request that a path would run after an edit, and the mistakes in it. The request is
+/// missing for an edit that only the path can check.
+pub(crate) async fn check_edit(
+    State(server): State<Server>,
+    Json(given): Json<PathEdit>,
+) -> Result<Json<Value>, Failure> {
+    let refuse = |text: String| Failure::new(StatusCode::BAD_REQUEST, text);
+    let line = server.live.request_of(given.path);
+    let line = line.ok_or_else(|| refuse("the path has ended".to_owned()))?;
+    let checked = in_thread(move || match paths::check_edit(&line, &split_words(&given.edit)) {
+        Ok(edited) => {
+            let mistakes = edited.as_deref().map(mistakes_in).unwrap_or_default();
+            serde_json::json!({ "line": edited, "mistakes": mistakes })
+        }
+        Err(what) => {
+            let hint = String::new();
+            let mistakes = [Mistake { start: 0, end: 0, what, hint, error: true }];
+            serde_json::json!({ "line": null, "mistakes": mistakes })
+        }
+    });
+    Ok(Json(checked.await?))
 }
 
 /// Returns the completions of an incomplete request, each as the whole request.
@@ -161,6 +194,37 @@ pub(crate) async fn messages(
         Some((Ok::<_, Infallible>(Event::default().event("message").data(line)), tap))
     });
     Ok(Sse::new(events).keep_alive(KeepAlive::default()))
+}
+
+/// Traces a flow, and returns a row for each filter that received frames of it.
+pub(crate) async fn trace_flow(
+    State(server): State<Server>,
+    Json(given): Json<FlowChoice>,
+) -> Result<Json<Value>, Failure> {
+    Ok(Json(in_thread(move || flow::trace(&server.live, &server.program, &given)).await??))
+}
+
+/// Starts a capture. Fails if the file exists or the node cannot be tapped.
+pub(crate) async fn start_capture(
+    State(server): State<Server>,
+    Json(given): Json<CaptureChoice>,
+) -> Result<Json<Value>, Failure> {
+    let number = in_thread(move || server.captures.start(&server.live, given)).await??;
+    Ok(Json(serde_json::json!({ "number": number })))
+}
+
+/// Stops a capture, and waits until its file is complete.
+pub(crate) async fn stop_capture(
+    State(server): State<Server>,
+    Json(given): Json<CaptureNumber>,
+) -> Result<Json<Value>, Failure> {
+    in_thread(move || server.captures.stop(given.number)).await?;
+    Ok(Json(serde_json::json!({})))
+}
+
+/// Returns all captures with the sizes of their files.
+pub(crate) async fn list_captures(State(server): State<Server>) -> Result<Json<Value>, Failure> {
+    Ok(Json(in_thread(move || server.captures.list()).await?))
 }
 
 /// Runs `streamline` with these arguments.

@@ -43,6 +43,13 @@ impl Program {
         Self { path, daemon }
     }
 
+    /// Returns the program with an empty directory in place of the daemon's, so that its runs are
+    /// not listed as paths.
+    #[must_use]
+    pub fn unlisted(&self, empty: PathBuf) -> Self {
+        Self { daemon: Some(empty), ..self.clone() }
+    }
+
     /// Runs the program, and blocks until it has ended. Fails if it cannot be started or does not
     /// end in time.
     pub fn run<W: AsRef<OsStr>>(&self, words: &[W]) -> io::Result<CommandOutcome> {

@@ -13,7 +13,8 @@
 //! - [`live`]: the latest figures, and the viewers that wait for them; [`collector`]: the thread
 //!   that follows the paths while there is a viewer; [`history`]: the figures of the last hour;
 //! - [`plan`]: nodes and edges of a path; [`messages`]: messages of a filter; `actions`: checks,
-//!   starts and edits, with the program that [`commands`] runs.
+//!   starts and edits, `flow`: the trace of a flow; [`captures`]: captures to files (`frames`);
+//!   with the program that [`commands`] runs.
 //!
 //! The server runs in a process of its own as the user who started it, and can do what this user
 //! can do by `streamline`. A path costs nothing while no browser shows the page. This is the only
@@ -23,8 +24,12 @@
 pub mod access;
 mod actions;
 pub mod assets;
+pub mod captures;
 pub mod collector;
 pub mod commands;
+mod failure;
+mod flow;
+mod frames;
 pub mod history;
 pub mod listener;
 pub mod live;

@@ -210,6 +210,11 @@ impl Live {
         lock(&self.viewers).collects
     }
 
+    /// Returns the request of a path as last listed.
+    pub(crate) fn request_of(&self, number: u32) -> Option<String> {
+        self.latest.borrow().paths.get(&number)?.path.line.clone()
+    }
+
     /// Returns the numbers of the paths that a viewer has selected.
     pub(crate) fn selected(&self) -> BTreeSet<u32> {
         lock(&self.viewers).selected.keys().copied().collect()

@@ -3,6 +3,7 @@
 
 use clap::Parser;
 use page::access::Token;
+use page::captures::Captures;
 use page::commands::Program;
 use page::listener::{Address, Listener};
 use page::live::Live;
@@ -11,6 +12,7 @@ use std::io::{self, ErrorKind, Write as _};
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 /// Exit status after a failure.
 const FAILED: u8 = 1;
@@ -60,7 +62,9 @@ fn serve(given: Arguments) -> Result<(), String> {
         None => address,
     };
     let program = Program::find(given.socket.clone());
-    let server = Server { live: Live::new(given.socket), token, program };
+    let captures = Arc::new(Captures::default());
+    let server =
+        Server { live: Live::new(given.socket), token, program, captures: Arc::clone(&captures) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
     let (ended, end) = tokio::sync::oneshot::channel();
@@ -77,6 +81,7 @@ fn serve(given: Arguments) -> Result<(), String> {
         }
     });
     runtime.shutdown_background();
+    captures.stop_all();
     served.map_err(|error| format!("the page ended: {error}"))
 }
 

@@ -7,8 +7,11 @@
 //! | `GET /api/plan?path=NUMBER` | nodes and edges of a path |
 //! | `GET /api/history?path=NUMBER&edge=INDEX` | rates of the last hour |
 //! | `GET /api/messages?path=NUMBER&node=NAME` | server-sent events: messages that leave a filter |
+//! | `GET /api/captures` | the captures to files, with their sizes |
 //! | `POST /api/check`, `complete`, `explain` | mistakes, completions, plan of a request |
-//! | `POST /api/start`, `stop`, `set` | start, stop, edit of a path |
+//! | `POST /api/start`, `stop`, `set`, `check-edit` | start, stop, edit of a path, its mistakes |
+//! | `POST /api/why` | the filters that received frames of a flow |
+//! | `POST /api/capture`, `capture-stop` | start and end of a capture to a file |
 //!
 //! Every request needs a `Host` of this machine, and an `Origin` that is the page, if it has one.
 //! A request for data needs the token; over a Unix socket, the connection of the same user instead.
@@ -16,7 +19,9 @@
 use crate::access::{Token, is_own_host, is_own_origin};
 use crate::actions;
 use crate::assets::{ASSETS, Asset, CONTENT_SECURITY_POLICY};
+use crate::captures::Captures;
 use crate::commands::Program;
+use crate::failure::{Failure, in_thread};
 use crate::listener::Listener;
 use crate::live::Live;
 use crate::plan::PathPlan;
@@ -33,7 +38,6 @@ use serde::Deserialize;
 use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
-use streamline::paths::ClientError;
 
 /// The state that all routes share.
 #[derive(Clone, Debug)]
@@ -44,40 +48,8 @@ pub struct Server {
     pub token: Option<Token>,
     /// The program that starts paths and explains requests.
     pub program: Program,
-}
-
-/// An error in a reply.
-#[derive(Debug)]
-pub struct Failure {
-    status: StatusCode,
-    text: String,
-}
-
-impl Failure {
-    /// Creates an error with a status and a message for people.
-    #[must_use]
-    pub fn new(status: StatusCode, text: impl Into<String>) -> Self {
-        Self { status, text: text.into() }
-    }
-}
-
-impl IntoResponse for Failure {
-    fn into_response(self) -> Response {
-        let body = serde_json::json!({ "error": self.text });
-        (self.status, axum::Json(body)).into_response()
-    }
-}
-
-impl From<ClientError> for Failure {
-    fn from(error: ClientError) -> Self {
-        let status = match &error {
-            ClientError::NoDaemon(_) => StatusCode::SERVICE_UNAVAILABLE,
-            ClientError::Timeout => StatusCode::GATEWAY_TIMEOUT,
-            ClientError::PathEnded(_) | ClientError::Disconnected => StatusCode::NOT_FOUND,
-            _ => StatusCode::BAD_REQUEST,
-        };
-        Self::new(status, error.to_string())
-    }
+    /// The captures of paths to files.
+    pub captures: Arc<Captures>,
 }
 
 impl Server {
@@ -94,6 +66,11 @@ impl Server {
             .route("/start", post(actions::start))
             .route("/stop", post(actions::stop))
             .route("/set", post(actions::change))
+            .route("/check-edit", post(actions::check_edit))
+            .route("/why", post(actions::trace_flow))
+            .route("/captures", get(actions::list_captures))
+            .route("/capture", post(actions::start_capture))
+            .route("/capture-stop", post(actions::stop_capture))
             .layer(middleware::from_fn_with_state(self.clone(), check_token));
         let mut routes = Router::new().nest("/api", data);
         for asset in ASSETS {
@@ -229,12 +206,4 @@ async fn send_history(
 ) -> Result<Response, Failure> {
     let number = selected.number()?;
     Ok(axum::Json(server.live.history(number, selected.edge)).into_response())
-}
-
-/// Runs a function that blocks in a thread for such functions.
-pub(crate) async fn in_thread<T: Send + 'static>(
-    run: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Failure> {
-    let failed = |_| Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "the request failed");
-    tokio::task::spawn_blocking(run).await.map_err(failed)
 }

@@ -3,6 +3,7 @@
 //! [`query_paths`] asks the processes of all paths in parallel, and waits a bounded time for all of
 //! them together. The types are those of the daemon's protocol.
 
+pub use edit_check::check_edit;
 pub use endpoint::written::{WriterEnded, WriterSocket};
 pub use member::client::{Client, ClientError, PathClient, QUERY_TIMEOUT, escape_hidden};
 pub use member::faults::OUTDATED;
@@ -15,6 +16,7 @@ pub use member::rights::user_name;
 pub use new_filter::{NewFilter, new_filter, with_arguments};
 pub use published::published_state;
 
+mod edit_check;
 mod new_filter;
 mod published;
 pub mod rates;

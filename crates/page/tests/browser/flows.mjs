@@ -2,7 +2,7 @@
 // dark. Arguments: the folder with the node modules, Chromium, the URL, the folder for screenshots.
 
 import { createRequire } from "node:module";
-import { readFileSync } from "node:fs";
+import { readFileSync, rmSync } from "node:fs";
 import assert from "node:assert/strict";
 
 const [modules, program, url, shots] = process.argv.slice(2);
@@ -26,7 +26,9 @@ async function visit(name, viewport, colorScheme) {
   page.setDefaultTimeout(LIMIT);
   const errors = [];
   page.on("pageerror", (error) => errors.push(error.message));
-  page.on("console", (message) => message.type() === "error" && errors.push(message.text()));
+  // Refused requests are replies that the page shows.
+  const isRefused = (text) => text.includes("the server responded with a status of 400");
+  page.on("console", (message) => message.type() === "error" && !isRefused(message.text()) && errors.push(message.text()));
   page.on("dialog", (dialog) => dialog.accept());
   const shoot = (what) => page.screenshot({ path: `${shots}/${name}-${what}.png` });
   const look = async (what) => {
@@ -45,6 +47,8 @@ async function visit(name, viewport, colorScheme) {
   await seeGraph(page, look);
   await seeNode(page, look);
   await seeEdge(page, look);
+  await traceFlow(page, look);
+  await capture(page, look, `${shots}/${name}.pcap`);
   if (colorScheme === "dark") await startAndEdit(page, look, name);
   assert.deepEqual(errors, [], name);
   await context.close();
@@ -89,6 +93,72 @@ async function seeEdge(page, look) {
   await page.keyboard.press("Escape");
 }
 
+// By keyboard: the fate of a flow in each filter.
+async function traceFlow(page, look) {
+  await page.getByRole("button", { name: "Trace a flow" }).focus();
+  await page.keyboard.press("Enter");
+  const said = page.locator("#tracer-said");
+  await page.locator("#seconds").fill("1");
+  await page.locator("#flow").fill("<b>no flow</b>");
+  await page.keyboard.press("Enter");
+  await said.filter({ hasText: "<b>no flow</b>" }).waitFor();
+  await page.locator("#flow").fill("udp dst port 9");
+  await page.keyboard.press("Enter");
+  await page.locator("#fates td", { hasText: "dport" }).first().waitFor();
+  assert.match(await said.innerText(), /^[1-9].* frames collected, none skipped$/);
+  assert.equal(await page.locator("#ended li", { hasText: /^path [0-9]/ }).count(), 0, "a trace is no path");
+  await look("trace");
+  await page.getByRole("button", { name: "Close", exact: true }).click();
+}
+
+// The frames of the source in a file, as many as the page says, and never over another file.
+async function capture(page, look, file) {
+  rmSync(file, { force: true });
+  const field = page.locator(".capture input");
+  const start = page.getByRole("button", { name: "Capture", exact: true });
+  await field.fill(file);
+  await start.click();
+  const line = page.locator(".captures li").first();
+  await line.filter({ hasText: /running, [1-9]/ }).waitFor();
+  await page.getByRole("button", { name: "End capture" }).click();
+  await line.filter({ hasText: "none skipped" }).waitFor();
+  const told = Number((await line.innerText()).match(/([\d\s]+) frames/)[1].replace(/\s/g, ""));
+  assert.equal(framesIn(readFileSync(file)), told);
+  await field.fill(file);
+  await start.click();
+  await page.locator(".details .bad", { hasText: "exists already" }).waitFor();
+  await line.scrollIntoViewIfNeeded();
+  await look("capture");
+}
+
+function framesIn(bytes) {
+  let frames = 0;
+  for (let at = 24; at < bytes.length; frames += 1) at += 16 + bytes.readUInt32LE(at + 8);
+  return frames;
+}
+
+// Completions and mistakes of an edit while one types it.
+async function typeEdit(page, look) {
+  const [line, said] = [page.locator("#edit-line"), page.locator("#edit-said")];
+  const offered = (value) => page.locator(`#edit-completions option[value="${value}"]`).waitFor({ state: "attached" });
+  await line.fill("ins");
+  await offered("insert '");
+  await line.fill("insert 'dpor");
+  await offered("insert 'dport");
+  await line.fill("insert 'dport' aft");
+  await offered("insert 'dport' after ");
+  await line.fill("remove co");
+  await offered("remove count");
+  await line.fill("remove cuont");
+  await said.filter({ hasText: "cuont" }).waitFor();
+  assert.equal(await line.getAttribute("aria-invalid"), "true");
+  await line.fill("insert 'dprot' after generate");
+  await said.filter({ hasText: "did you mean `dport`" }).waitFor();
+  await look("mistake");
+  await line.fill("insert 'dport' after generate");
+  await said.filter({ hasText: /would run: generate .* dport/ }).waitFor();
+}
+
 async function startAndEdit(page, look, name) {
   await page.getByRole("button", { name: "New path" }).click();
   const said = page.locator("#said");
@@ -106,7 +176,7 @@ async function startAndEdit(page, look, name) {
   await page.locator("#start").click();
   await page.locator("#path-name", { hasText: name }).waitFor();
   await page.locator(".node").nth(2).waitFor();
-  await page.locator("#edit-line").fill("insert 'dport' after generate");
+  await typeEdit(page, look);
   await page.getByRole("button", { name: "Apply" }).click();
   await page.locator("#edit-said", { hasText: "lost" }).waitFor();
   assert.match(await page.locator("#edit-said").innerText(), /lost 0|0 lost|none lost/);

@@ -1,0 +1,214 @@
+//! Captures of running paths: a tap sends the frames that leave a filter, and a thread writes them
+//! into a file of the user until the page stops it. A path cannot begin a record while it runs,
+//! because a record starts with the state of all filters; the capture of its source can be
+//! replayed.
+
+use crate::failure::Failure;
+use crate::frames::{End, FrameFile, Limits, Progress};
+use crate::live::Live;
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use streamline::paths::{self, PathClient, Tap};
+use streamline::report::count_with_unit;
+use sys::eventfd::EventFd;
+
+/// Maximum number of captures that run at a time, and of ended ones that are listed.
+const CAPTURES_MAX: usize = 8;
+/// The limits of each capture.
+const LIMITS: Limits =
+    Limits { time: Duration::from_secs(3600), frames: u64::MAX, bytes: 1_000_000_000 };
+
+/// The captures that the page has started.
+#[derive(Debug, Default)]
+pub struct Captures(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    all: BTreeMap<u32, Capture>,
+    last: u32,
+}
+
+#[derive(Debug)]
+struct Capture {
+    path: u32,
+    node: Option<String>,
+    file: PathBuf,
+    state: Arc<Mutex<CaptureState>>,
+    stop: Arc<EventFd>,
+    /// The thread that writes, until it is joined.
+    writer: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct CaptureState {
+    progress: Progress,
+    /// Sentence about the end of the capture.
+    ended: Option<String>,
+}
+
+/// A capture as the page shows it.
+#[derive(Serialize)]
+struct ListedCapture<'c> {
+    number: u32,
+    path: u32,
+    node: Option<&'c str>,
+    file: String,
+    frames: u64,
+    bytes: u64,
+    ended: Option<&'c str>,
+}
+
+/// The frames to capture, and the file.
+#[derive(Debug, Deserialize)]
+pub(crate) struct CaptureChoice {
+    path: u32,
+    /// The node whose output is captured; the source by default.
+    node: Option<String>,
+    file: String,
+}
+
+impl Captures {
+    /// Starts a capture. Fails if the file exists or the node cannot be tapped.
+    pub(crate) fn start(&self, live: &Live, given: CaptureChoice) -> Result<u32, Failure> {
+        let CaptureChoice { path, node, file } = given;
+        let mut known = lock(&self.0);
+        let is_running = |capture: &&Capture| lock(&capture.state).ended.is_none();
+        if known.all.values().filter(is_running).count() >= CAPTURES_MAX {
+            return Err(refuse(format!("{CAPTURES_MAX} captures run already: end one")));
+        }
+        let to = paths::connect(&live.connect()?, &path.to_string())?;
+        let (_, pipe) = to.tap(&Tap { node: node.clone(), ..Tap::default() })?;
+        let (file, out) = create_file(&file).map_err(refuse)?;
+        let stop = Arc::new(EventFd::new().map_err(|error| refuse(error.to_string()))?);
+        let state = Arc::<Mutex<CaptureState>>::default();
+        let (stopped, shared) = (Arc::clone(&stop), Arc::clone(&state));
+        let write = move || write_capture(&to, pipe.into(), out, &stopped, &shared);
+        let writer = std::thread::Builder::new().name("capture".to_owned()).spawn(write);
+        let writer = Some(writer.map_err(|error| refuse(error.to_string()))?);
+        known.last += 1;
+        let number = known.last;
+        known.all.insert(number, Capture { path, node, file, state, stop, writer });
+        known.forget_oldest();
+        Ok(number)
+    }
+
+    /// Stops a capture. Blocks until its file is complete.
+    pub(crate) fn stop(&self, number: u32) {
+        // Others can list captures while this one ends.
+        let writer = lock(&self.0).all.get_mut(&number).and_then(|capture| {
+            capture.stop.notify();
+            capture.writer.take()
+        });
+        // A panic of the writer was reported by its thread.
+        let _ = writer.map(JoinHandle::join);
+    }
+
+    /// Stops all captures.
+    pub fn stop_all(&self) {
+        let numbers: Vec<u32> = lock(&self.0).all.keys().copied().collect();
+        numbers.into_iter().for_each(|number| self.stop(number));
+    }
+
+    /// Returns all captures with the sizes of their files.
+    pub(crate) fn list(&self) -> Value {
+        let known = lock(&self.0);
+        let listed = known.all.iter().map(|(number, capture)| {
+            let state = lock(&capture.state);
+            let listed = ListedCapture {
+                number: *number,
+                path: capture.path,
+                node: capture.node.as_deref(),
+                file: capture.file.display().to_string(),
+                frames: state.progress.frames,
+                bytes: state.progress.bytes,
+                ended: state.ended.as_deref(),
+            };
+            serde_json::to_value(listed).unwrap_or_default()
+        });
+        json!({ "captures": listed.collect::<Vec<_>>() })
+    }
+}
+
+impl Known {
+    fn forget_oldest(&mut self) {
+        let has_ended = |capture: &Capture| lock(&capture.state).ended.is_some();
+        let ended = self.all.iter().filter(|(_, capture)| has_ended(capture));
+        let ended: Vec<u32> = ended.map(|(number, _)| *number).collect();
+        for number in ended.iter().rev().skip(CAPTURES_MAX) {
+            self.all.remove(number);
+        }
+    }
+}
+
+/// Writes the frames of a tap, and notes the end. The tap ends with the connection.
+fn write_capture(
+    to: &PathClient,
+    mut pipe: File,
+    out: File,
+    stop: &EventFd,
+    state: &Mutex<CaptureState>,
+) {
+    let mut out = FrameFile::new(out);
+    let end = out.copy_from(&mut pipe, stop, LIMITS, |progress| lock(state).progress = progress);
+    let mut report = count_with_unit(out.progress.frames, "frame");
+    match to.tap_report() {
+        Ok(tap) if tap.skipped > 0 => {
+            report.push_str(&format!(", {} skipped: the file was too slow", tap.skipped));
+        }
+        Ok(_) => report.push_str(", none skipped"),
+        // The path has ended, and has sent all frames.
+        Err(_) => report.push_str("; the path has ended"),
+    }
+    match end {
+        End::Stopped | End::Closed => {}
+        End::Limit => report.push_str("; it was full: an hour, or 1 GB"),
+        End::Failed(error) => report.push_str(&format!("; it failed: {error}")),
+    }
+    let mut state = lock(state);
+    state.progress = out.progress;
+    state.ended = Some(report);
+}
+
+/// Creates a file that does not exist yet. Returns its absolute path, too.
+fn create_file(name: &str) -> Result<(PathBuf, File), String> {
+    let name = name.trim();
+    if name.is_empty() || name.contains('\0') {
+        return Err("the name of a file is missing, such as `web.pcap`".to_owned());
+    }
+    let path = std::path::absolute(Path::new(name)).map_err(|error| error.to_string())?;
+    match File::create_new(&path) {
+        Ok(file) => Ok((path, file)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            Err(format!("{} exists already: choose another name", path.display()))
+        }
+        Err(error) => Err(format!("cannot create {}: {error}", path.display())),
+    }
+}
+
+fn refuse(text: String) -> Failure {
+    Failure::new(StatusCode::BAD_REQUEST, text)
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capture_replaces_no_file() {
+        assert!(create_file("/etc/passwd").unwrap_err().contains("exists already"));
+        assert!(create_file(" ").unwrap_err().contains("missing"));
+        assert!(create_file("/no such folder/a.pcap").unwrap_err().contains("cannot create"));
+    }
+}

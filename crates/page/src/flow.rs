@@ -1,0 +1,100 @@
+//! The trace of a flow through a running path: a tap writes the frames that leave its
+//! source into a file for a limited time, and `streamline why` runs the request over them, without
+//! output.
+
+use crate::commands::Program;
+use crate::failure::Failure;
+use crate::frames::{End, FrameFile, Limits};
+use crate::live::Live;
+use axum::http::StatusCode;
+use serde::Deserialize;
+use serde_json::Value;
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use streamline::paths::{self, Tap};
+use sys::eventfd::EventFd;
+
+/// Default and maximum duration of the tap, in s.
+const SECONDS: (u64, u64) = (5, 20);
+/// Maximum number of frames that are traced.
+const FRAMES_MAX: u64 = 100_000;
+/// Maximum number of bytes that are traced.
+const BYTES_MAX: u64 = 100_000_000;
+
+/// A flow of a path, and the time for which its frames are collected.
+#[derive(Debug, Deserialize)]
+pub(crate) struct FlowChoice {
+    path: u32,
+    /// The flow, as after `streamline why`.
+    flow: String,
+    seconds: Option<u64>,
+}
+
+/// Traces a flow, and returns a row for each filter that received frames of it. Blocks while frames
+/// are collected and then traced.
+pub(crate) fn trace(live: &Live, program: &Program, given: &FlowChoice) -> Result<Value, Failure> {
+    let refuse = |text: &str| Failure::new(StatusCode::BAD_REQUEST, text);
+    let failed = |error: io::Error| {
+        Failure::new(StatusCode::INTERNAL_SERVER_ERROR, format!("cannot trace: {error}"))
+    };
+    let flow = given.flow.trim();
+    if flow.is_empty() {
+        return Err(refuse("a flow is missing: `tcp 10.0.0.1:1234 10.0.0.2:80`, or `port 53`"));
+    }
+    let number = given.path.to_string();
+    let line = live.connect()?.connect_described(&number)?.1.line;
+    let seconds = given.seconds.unwrap_or(SECONDS.0).clamp(1, SECONDS.1);
+    let folder = PrivateFolder::new().map_err(failed)?;
+    let file = folder.0.join("frames.pcap").display().to_string();
+    let to = paths::connect(&live.connect()?, &number)?;
+    let tap = Tap { from: Some("oldest".to_owned()), ..Tap::default() };
+    let (_, pipe) = to.tap(&tap)?;
+    let mut frames = FrameFile::new(File::create_new(&file).map_err(failed)?);
+    let never = EventFd::new().map_err(|error| refuse(&error.to_string()))?;
+    let limits =
+        Limits { time: Duration::from_secs(seconds), frames: FRAMES_MAX, bytes: BYTES_MAX };
+    if let End::Failed(error) = frames.copy_from(&mut pipe.into(), &never, limits, |_| {}) {
+        return Err(failed(error));
+    }
+    let collected = frames.progress.frames;
+    if collected == 0 {
+        return Err(refuse(&format!("no frame left the source within {seconds} s")));
+    }
+    let skipped = to.tap_report().map_or(0, |report| report.skipped);
+    drop(to);
+    let program = program.unlisted(folder.0.join("no-daemon"));
+    let why = program.run(&["why", "--json", "--", flow, &file, &line]).map_err(failed)?;
+    match serde_json::from_str::<Value>(&why.output) {
+        Ok(Value::Object(mut rows)) if why.succeeded => {
+            rows.insert("collected".to_owned(), collected.into());
+            rows.insert("skipped".to_owned(), skipped.into());
+            Ok(Value::Object(rows))
+        }
+        _ => Err(refuse(&why.messages.trim().replace(&file, &format!("the last {seconds} s")))),
+    }
+}
+
+/// A temporary folder that only this user can read, removed on drop.
+struct PrivateFolder(PathBuf);
+
+impl PrivateFolder {
+    fn new() -> io::Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("streamline-page-flow-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for PrivateFolder {
+    fn drop(&mut self) {
+        // What is left is in the system's temporary folder.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,156 @@
+//! Frames that a tap sends as a capture, written to a file.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
+use sys::eventfd::EventFd;
+
+/// Length of the header of a capture file in bytes.
+const FILE_HEADER: usize = 24;
+/// Length of the header of a frame in bytes.
+const FRAME_HEADER: usize = 16;
+/// Offset of the length of a frame in its header.
+const LENGTH_AT: usize = 8;
+/// Maximum length of a frame in bytes.
+const FRAME_MAX: usize = 262_144;
+/// Number of bytes that are read at a time.
+const CHUNK: usize = 64 << 10;
+
+/// A capture file that is being written. It contains whole frames at any time.
+#[derive(Debug)]
+pub(crate) struct FrameFile {
+    file: File,
+    /// Bytes of a frame, or of the header of the file, that are not complete yet.
+    partial: Vec<u8>,
+    pub(crate) progress: Progress,
+}
+
+/// The number of frames in a capture file, and its length in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Progress {
+    pub(crate) frames: u64,
+    pub(crate) bytes: u64,
+}
+
+/// The limits of a capture.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) time: Duration,
+    pub(crate) frames: u64,
+    pub(crate) bytes: u64,
+}
+
+/// The reason for the end of a capture.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// It was stopped.
+    Stopped,
+    /// The tap has ended.
+    Closed,
+    /// A limit was reached.
+    Limit,
+    /// A frame was malformed, or could not be read or written.
+    Failed(io::Error),
+}
+
+impl FrameFile {
+    /// Begins to write to an empty file.
+    pub(crate) fn new(file: File) -> Self {
+        Self { file, partial: Vec::new(), progress: Progress::default() }
+    }
+
+    /// Copies frames from the pipe of a tap until it ends, `stop` is notified, or a limit is
+    /// reached. Calls `note` after each chunk. Blocks until then.
+    pub(crate) fn copy_from(
+        &mut self,
+        pipe: &mut File,
+        stop: &EventFd,
+        limits: Limits,
+        mut note: impl FnMut(Progress),
+    ) -> End {
+        let deadline = Instant::now() + limits.time;
+        let mut bytes = vec![0; CHUNK];
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let is_full =
+                self.progress.frames >= limits.frames || self.progress.bytes >= limits.bytes;
+            if left.is_zero() || is_full {
+                return End::Limit;
+            }
+            let ready = sys::poll::readable(&[pipe.as_fd(), stop.as_fd()], Some(left));
+            match ready.as_slice() {
+                [_, true] => return End::Stopped,
+                [true, _] => {}
+                _ => continue,
+            }
+            let taken = pipe.read(&mut bytes).and_then(|length| {
+                self.write(bytes.get(..length).unwrap_or_default()).map(|()| length)
+            });
+            match taken {
+                Ok(0) => return End::Closed,
+                Ok(_) => note(self.progress),
+                Err(error) => return End::Failed(error),
+            }
+        }
+    }
+
+    /// Writes the frames that these bytes complete.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.partial.extend_from_slice(bytes);
+        let mut whole = 0;
+        while let Some(length) = self.next_length(whole)? {
+            if self.partial.len() < whole + length {
+                break;
+            }
+            self.progress.frames += u64::from(self.progress.bytes > 0);
+            self.progress.bytes += length as u64;
+            whole += length;
+        }
+        self.file.write_all(self.partial.get(..whole).unwrap_or_default())?;
+        self.partial.drain(..whole);
+        Ok(())
+    }
+
+    /// Returns the length of the header of the file or of the frame that begins at this offset of
+    /// the pending bytes. Returns `None` if its header is incomplete.
+    fn next_length(&self, at: usize) -> io::Result<Option<usize>> {
+        if self.progress.bytes == 0 {
+            return Ok(Some(FILE_HEADER));
+        }
+        let length = self.partial.get(at + LENGTH_AT..at + LENGTH_AT + size_of::<u32>());
+        let Some(length) = length.and_then(|bytes| bytes.try_into().ok()) else { return Ok(None) };
+        // The tap runs on this machine, and writes numbers in its byte order.
+        match u32::from_ne_bytes(length) as usize {
+            length if length <= FRAME_MAX => Ok(Some(FRAME_HEADER + length)),
+            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "the tap sends no frames")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(length: u32) -> Vec<u8> {
+        let mut bytes = vec![0; FRAME_HEADER + length as usize];
+        bytes[LENGTH_AT..LENGTH_AT + 4].copy_from_slice(&length.to_ne_bytes());
+        bytes
+    }
+
+    #[test]
+    fn capture_file_holds_whole_frames_at_any_time() {
+        let path = std::env::temp_dir().join(format!("streamline-frames-{}", std::process::id()));
+        let mut file = FrameFile::new(File::create(&path).unwrap());
+        let all = [vec![7; FILE_HEADER], frame(5), frame(0), frame(300)].concat();
+        let lengths = [FILE_HEADER, FILE_HEADER + 21, FILE_HEADER + 37, all.len()];
+        for (at, byte) in all.iter().enumerate() {
+            file.write(&[*byte]).unwrap();
+            let whole = lengths.iter().filter(|length| **length <= at + 1).max().copied();
+            assert_eq!(std::fs::read(&path).unwrap(), all[..whole.unwrap_or(0)]);
+        }
+        assert_eq!(file.progress, Progress { frames: 3, bytes: all.len() as u64 });
+        assert!(file.write(&frame(1 << 20)).is_err());
+        std::fs::remove_file(&path).unwrap();
+    }
+}
