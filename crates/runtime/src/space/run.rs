@@ -42,7 +42,7 @@ impl Space {
                     self.sleep(pass, ticket);
                 }
             }
-            if !self.proceed_or_sleep(pass) {
+            if !self.continues_after(pass) {
                 return self.end();
             }
         }
@@ -55,7 +55,8 @@ impl Space {
     }
 
     /// Lends the space to a waiting borrower, if there is one, and blocks until the borrower
-    /// returns it. Fails with the results of the space if the borrower drops it.
+    /// returns it. Fails if the borrower drops the space: the results then contain only this
+    /// failure.
     pub fn lend(mut self) -> Result<Self, Box<SpaceResults>> {
         match self.ports.borrow.take() {
             Some(request) => request.lend(self),
@@ -75,10 +76,10 @@ impl Space {
         if !pass.moved {
             self.flush_outputs();
         }
-        self.proceed_or_sleep(pass)
+        self.continues_after(pass)
     }
 
-    fn proceed_or_sleep(&mut self, pass: PassResult) -> bool {
+    fn continues_after(&mut self, pass: PassResult) -> bool {
         if self.is_limit_reached() {
             self.ports.control.stop();
         }
@@ -118,7 +119,7 @@ impl Space {
         self.graph.pass.failure = self.graph.pass.failure.take().or(failure);
     }
 
-    /// Releases held blocks, and ends sinks and rings.
+    /// Releases held blocks, unless the path has failed, and ends sinks and rings.
     pub fn end(mut self) -> SpaceResults {
         if self.graph.pass.failure.is_some() {
             self.ports.control.stop();

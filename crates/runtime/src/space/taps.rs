@@ -1,8 +1,8 @@
 //! Taps: copies of the frames that leave a node of a running path, including frames of the past.
 //! [SL §5.2, readers that begin in the past; RELIABILITY T4]
 //!
-//! Input: blocks that leave a node, in the thread of the space. Output: their frames as capture
-//! records, written into a pipe by the thread of the tap. The space copies frames and never waits.
+//! Input: blocks that leave a node, in the thread of the space. Output: their frames in the form of
+//! the tap, written into a pipe by the thread of the tap. The space copies frames and never waits.
 //! The backlog is bounded ([`BACKLOG_MAX`]): if it is full, frames are skipped and counted, or the
 //! tap ends, depending on its policy. A tap ends when its reader has read nothing for a maximum
 //! time, or closes the pipe.
@@ -21,9 +21,9 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 impl TapFeed {
-    /// Sends the frames of the history from `from` on, even if they exceed the backlog limit. Omits
-    /// frames with a link type other than that of the first frame, and sends nothing unless the tap
-    /// writes a capture. Returns the number of frames sent.
+    /// Sends the frames of the history from `from` on, even if they exceed the backlog limit. For a
+    /// capture, omits frames with a link type other than that of the first frame. Returns the
+    /// number of frames sent.
     fn send_history(&mut self, history: &History, from: HistoryStart) -> u64 {
         let mut records = Vec::new();
         let mut frames = 0;
@@ -142,7 +142,8 @@ impl Taps {
         self.histories.push((node, History::new(HistoryLimits { bytes, time: Time::MAX })));
     }
 
-    /// Freezes the history of a node's output until this time. Returns false if no history is kept.
+    /// Freezes the history of a node's output until this time ([`History::freeze`]). Returns false
+    /// if no history is kept.
     pub fn freeze(&mut self, node: usize, until: Time) -> bool {
         let mut found = self.histories.iter_mut().filter(|(known, _)| *known == node);
         found.next().is_some_and(|(_, history)| {
