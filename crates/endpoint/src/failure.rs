@@ -84,7 +84,7 @@ pub(crate) fn io_failure(call: &'static str, target: &str, error: &io::Error) ->
     }
 }
 
-/// Returns the text of the error in lower case, without its number.
+/// Returns the text of the error without its number, with a lower-case first letter.
 pub(crate) fn reason_text(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();

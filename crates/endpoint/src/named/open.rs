@@ -69,7 +69,7 @@ impl NamedReader {
 pub struct NamedWriter(Output);
 
 impl NamedWriter {
-    /// Opens the buffer with this name, `NAME` or `UID/NAME`, with a ring of 1 MB.
+    /// Opens the buffer with this name, `NAME` or `UID/NAME`, with a ring that grows from 1 MB.
     ///
     /// # Errors
     ///

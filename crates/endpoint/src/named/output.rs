@@ -2,7 +2,7 @@
 //!
 //! The viewed bytes of each block become one block of the stream. Every reader has its own
 //! position, and starts with the first block that is written after the reader has opened the name.
-//! Blocks without a reader, or without room in the ring, are dropped and counted.
+//! By default, blocks without a reader, or without room in the ring, are dropped and counted.
 
 use super::ring::ring_config;
 use super::{SIZE_PARAMETER, access_list, open_failure};

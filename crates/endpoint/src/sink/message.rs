@@ -116,7 +116,7 @@ impl<'a> MessageRecord<'a> {
         add_member(map, "cut", record.is_truncated().then_some(true))
     }
 
-    /// Returns the requested URL, absolute if the host is known.
+    /// Returns the requested URL, made absolute if it is a path and the host is known.
     pub(crate) fn url(&self) -> Option<Vec<u8>> {
         let target = self.text(Field::Url)?;
         let mut url = Vec::new();
@@ -153,7 +153,7 @@ impl Serialize for FieldList<'_> {
     }
 }
 
-/// Untrusted bytes, escaped for output to a terminal or a log. Quotes, backslashes and
+/// Untrusted bytes, escaped for output to a terminal or a log. Double quotes, backslashes and
 /// non-printable bytes are written as `\x0A` and the like, as in nginx.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EscapedBytes<'a>(pub(crate) &'a [u8]);

@@ -219,7 +219,7 @@ impl Out {
         &self.target
     }
 
-    /// Returns true if standard output is a terminal.
+    /// Returns true if this output is standard output on a terminal.
     pub(crate) fn is_interactive(&self) -> bool {
         self.is_interactive
     }

@@ -1,9 +1,9 @@
 //! `tx` at the end of a request: sends frames through an interface. [SL §4.2; CONTRACT 1]
 //!
 //! The sink accepts frames, or packets if the device has no link layer header. It sends up to 64
-//! frames per call, without copying them. Only a frame with checksum offload is copied, because its
-//! checksum must be computed (CONTRACT 3). The sink waits while the queue is full. Frames that
-//! cannot be sent are counted by reason and skipped.
+//! frames per call. It copies a frame only if the frame needs its checksum computed (offload,
+//! CONTRACT 3), or if AF_XDP sends it and it is not in the memory of the [`ring`]. The sink waits
+//! while the queue is full. Frames that cannot be sent are counted by reason and skipped.
 //!
 //! - [`device`]: the interface and its socket;
 //! - [`ring`]: transmission by AF_XDP.
@@ -279,7 +279,8 @@ impl Tx {
     }
 
     /// Sends the frames of a batch in order, and counts and skips the frames that cannot be sent.
-    /// Blocks while the queue is full. Fails if the interface has been removed.
+    /// Blocks while the queue is full, for at most `patience`, and then skips the frame. Fails if
+    /// the interface has been removed.
     fn send_batch(&mut self, leaving: &TxBatch<'_>) -> Result<(), Failure> {
         let frames = leaving.bytes.get(..leaving.count).unwrap_or_default();
         let mut next = 0;
