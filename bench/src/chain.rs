@@ -112,7 +112,7 @@ fn measure_whole_block(
     interleave(("chain", &row, f64::NAN), "Mblocks/s", rounds, candidates, &goals)
 }
 
-/// Measures a request over `blocks` blocks; returns millions of blocks per second.
+/// Measures a request over `blocks` blocks; returns the rate in millions of blocks per second.
 fn measure_rate(text: &str, blocks: u64) -> Result<f64, String> {
     let outcome = run_request(text)?;
     let sunk = outcome.ledger.filters.iter().map(|node| node.passed.blocks).min().unwrap_or(0);

@@ -36,7 +36,7 @@ pub(crate) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// Returns blocks per microsecond.
+/// Returns the rate in blocks per microsecond.
 fn measure_rate(text: &str, count: u64, copies: bool) -> Result<f64, String> {
     let settings = Settings { copies, ..Settings::default() };
     let outcome = run_request_with(text, settings)?;

@@ -127,7 +127,7 @@ pub(crate) fn rows_of_samples(
     rows
 }
 
-/// Returns the median.
+/// Returns the median; NaN if there are no values.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -94,7 +94,7 @@ fn write_lazily(lazy: &LazyCopy<'_>, last: &RecentReads<'_>, to: &mut [u8]) {
     }
 }
 
-/// Calls `one` repeatedly; returns thousands of calls per second.
+/// Calls `one` repeatedly; returns the rate in thousands of calls per second.
 fn measure_call_rate(mut one: impl FnMut() -> Result<(), String>) -> Result<f64, String> {
     let (mut blocks, begin) = (0_u64, sys::clock::monotonic());
     loop {

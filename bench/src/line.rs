@@ -10,7 +10,7 @@ use filter::{Description, EndpointFacts};
 use pipeline::Registry;
 use pipeline::plan::{Machine, Plan, plan};
 
-/// The built-in catalog with the sources and sinks of the benches.
+/// The built-in catalog with the sources, the sinks and the filter of the benches.
 struct BenchCatalog;
 
 impl Registry for BenchCatalog {
@@ -46,7 +46,7 @@ impl Registry for BenchCatalog {
     }
 }
 
-/// Plans a request.
+/// Plans a request for the example machine.
 pub(crate) fn plan_request(text: &str) -> Result<Plan, String> {
     plan_for_machine(text, &Machine::example())
 }

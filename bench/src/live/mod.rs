@@ -23,7 +23,8 @@ use programs::{LiveProgram, OUR_NAME, Observation, RunPurpose};
 use std::cell::{Cell, RefCell};
 use testkit::net::{Cable, Pair};
 
-/// Divisor of the capture size in the options, which is meant for all benches.
+/// Divisor of [`Options::size`], the capture size for all benches: this bench generates a smaller
+/// capture.
 const SIZE_DIVISOR: u64 = 5;
 /// Number of bisection steps in the search for the highest rate.
 const BISECTION_STEPS: usize = 6;

@@ -75,7 +75,8 @@ fn curve_point(row: Row, line: &'static str) -> Row {
     Row { row: format!("{}, {name}", row.row), candidate: line, x, ..row }
 }
 
-/// Returns thousands of frames per second that were both sent and received.
+/// Returns the rate in thousands of frames per second of the sender's processor time. Fails if a
+/// frame is not received.
 fn measure_frame_rate(
     flood: &mut Flood,
     processor: usize,

@@ -118,7 +118,7 @@ impl<M: FanOut> FanOutMeasurement<M> {
         Ok(to_f64(blocks * self.0.borrow().0.block_size() as u64) / to_f64(ns))
     }
 
-    /// Returns millions of blocks per second of the producer's processor time.
+    /// Returns the rate in millions of blocks per second of the producer's processor time.
     fn blocks_per_cpu_second(&self) -> Result<f64, String> {
         let (blocks, _, own) = self.measure_once()?;
         Ok(to_f64(blocks) * 1e3 / to_f64(own.max(1)))

@@ -127,7 +127,7 @@ impl PointerSender {
         Ok(Self { output, blocks, batch, socket, process, _grants: grants })
     }
 
-    /// Returns millions of pointers per second.
+    /// Returns the rate in millions of pointers per second.
     fn measure(&mut self) -> Result<f64, String> {
         sys::descriptor::send(&self.socket, &POINTER_COUNT.to_le_bytes(), &[])
             .map_err(error_text)?;

@@ -79,7 +79,8 @@ impl SpliceSetup {
         Ok(Self { file, by_pointer, by_copy, _grants: grants })
     }
 
-    /// Returns millions of blocks per second, over enough blocks for the minimum duration.
+    /// Returns the rate in millions of blocks per second, measured over enough blocks for the
+    /// minimum duration.
     pub(super) fn measure(&mut self, method: SpliceMethod, block: usize) -> Result<f64, String> {
         let Self { file, by_pointer, by_copy, .. } = self;
         let copies = matches!(method, SpliceMethod::PeekCopy | SpliceMethod::ReadWrite);

@@ -80,7 +80,7 @@ impl HandWalk {
         })
     }
 
-    /// Returns millions of blocks per second with this batch size.
+    /// Returns the rate in millions of blocks per second with this batch size.
     fn measure_rate(&mut self, at_once: usize) -> Result<f64, String> {
         let passes =
             (MEASURED_BYTES / self.memory.len()).clamp(1, MEASURED_BLOCKS_MAX / BLOCKS_PER_PASS);
