@@ -74,7 +74,7 @@ impl Automaton {
     ///
     /// # Errors
     ///
-    /// Fails with the index of the invalid pattern, and the position of the error in it.
+    /// Fails if a pattern is invalid or the automaton too large; names the pattern if known.
     pub(crate) fn new(patterns: &[&[u8]], options: CompileOptions) -> Result<Self, PatternError> {
         let parsed = patterns.iter().enumerate().map(|(which, pattern)| {
             parse_pattern(pattern)

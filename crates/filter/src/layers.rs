@@ -327,7 +327,8 @@ pub fn any_flow(block: &mut Block<'_>) -> Result<Flow, HeaderError> {
 /// Size of the two port fields in bytes.
 const PORTS_SIZE: u32 = 4;
 
-/// Returns the bytes from frame offset `at` to the end of the IP packet.
+/// Returns the bytes from frame offset `at` to the end of the IP packet, as far as they are within
+/// the first [`HEAD_SIZE`] bytes of the frame.
 ///
 /// Filters must read headers through this function, not from `block.frame`, because a frame may
 /// contain padding or a trailer after a short packet.

@@ -5,7 +5,7 @@
 //!
 //! Read [`contract`] first (blocks, and the rights of a filter), then [`catalog`] (the list), then
 //! [`layers`] (header access), then any filter, in the order of processing: `link`, `network`,
-//! `transport`, `general`, `content`, `stats`.
+//! `transport`, `general`, `application`, `content`, `stats`.
 //!
 //! Signatures enforce the rights of each kind. Each of the four examples below compiles, and fails
 //! to compile after the one change that breaks a rule. A statistics filter has no access to bytes:

@@ -19,7 +19,8 @@ pub(super) struct Endpoints {
 
 impl Endpoints {
     /// Reads the endpoints from the headers of a block's frame. `backward` means that the server
-    /// sent the frame. Returns `None` for a block without a frame.
+    /// sent the frame. Returns `None` for a block without a frame, and for a frame without
+    /// addresses or ports.
     pub(super) fn from_block(mut block: Block<'_>, backward: bool) -> Option<Self> {
         if !block.marks.is_frame() || block.pointer.is_hole() {
             return None;
@@ -34,7 +35,7 @@ impl Endpoints {
         })
     }
 
-    /// Writes the known addresses and ports as fields of a description.
+    /// Writes the addresses and ports as fields of a description.
     pub(super) fn write(&self, writer: &mut Writer<'_>) {
         write_address(writer, Field::Client, self.client.0);
         writer.add_number(Field::ClientPort, self.client.1.into());

@@ -146,8 +146,8 @@ fn make_batch<'a>(piece: &TestPiece, time: u64, space: &Space<'a>) -> Batch<'a> 
     batch
 }
 
-/// Asserts that the ledger of the filter balances: each of the `taken` input blocks was passed, or
-/// was dropped and counted under a reason.
+/// Asserts that the ledger of the filter balances: each of the `taken` input blocks, and each block
+/// that the filter created, was passed, consumed, or counted as lost.
 fn assert_balance(counts: &Counts, taken: usize, passed: usize) {
     let dropped: u64 = counts.dropped.iter().map(|amount| amount.blocks).sum();
     let lost = dropped + counts.evicted.blocks + counts.no_room.blocks;

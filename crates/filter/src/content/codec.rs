@@ -130,8 +130,8 @@ impl Decoder {
         Ok(self.out.get(..used).unwrap_or_default())
     }
 
-    /// Decodes one gzip member or LZ4 frame into the buffer, after the first `used` bytes. Returns
-    /// the number of bytes consumed and the new length of the output.
+    /// Decodes one gzip member, zlib or deflate stream, or LZ4 frame into the buffer, after the
+    /// first `used` bytes. Returns the number of bytes consumed and the new length of the output.
     fn decode_member(
         &mut self,
         bytes: &[u8],
@@ -190,7 +190,8 @@ impl Decoder {
     }
 }
 
-/// Returns true if `bytes` begin with the magic number of this format, or with a prefix of it.
+/// Returns true if `bytes` may begin with this format: with its magic number or header, with a
+/// prefix of it or, for deflate, which has none, with any byte.
 fn has_magic_prefix(format: Format, bytes: &[u8]) -> bool {
     match (format, bytes) {
         (Format::Gzip, [0x1f, 0x8b, ..] | [0x1f]) => true,

@@ -42,7 +42,8 @@ pub type PushdownTest = fn(&Arguments) -> Result<Option<&'static str>, String>;
 /// has no frames.
 pub type OutputLinks = fn(&Arguments) -> Option<&'static [LinkType]>;
 
-/// Returns a warning for valid arguments that match nothing, or less than the user may expect.
+/// Returns a mistake in arguments that are valid separately: an invalid combination or, as a
+/// warning, arguments that match nothing, or less than the user may expect.
 pub type ArgumentWarning = fn(&Arguments) -> Option<Mistake>;
 
 /// Returns a parameter and a value to insert into the request. With this parameter, the request has

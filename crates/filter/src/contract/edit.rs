@@ -59,7 +59,7 @@ pub struct Editable<'e> {
     pub pointer: RichPointer,
     /// Offsets of the view and the headers in the frame.
     pub marks: Marks,
-    /// Time, session and origin.
+    /// Time, session, origin and flags.
     pub context: BlockMetadata,
     backend: &'e mut (dyn EditBackend + 'e),
     /// Length in bytes of the new block that replaces this one, or `None` if the block was not

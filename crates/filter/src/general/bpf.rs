@@ -95,8 +95,9 @@ pub fn parses_as_expression(text: &str) -> bool {
 #[derive(Debug)]
 pub struct Matcher {
     arguments: Arguments,
-    /// Programs by link type. An entry is `None` if no frame of the link type can match. Not part
-    /// of the state, since the filter recompiles the programs after a move.
+    /// Programs by link type. An entry is `None` if no frame of the link type can match, or if the
+    /// expression does not compile for it. Not part of the state, since the filter recompiles the
+    /// programs after a move.
     programs: Programs,
 }
 

@@ -1,19 +1,20 @@
 //! `ratelimit`: limits the rate of blocks.
 //!
-//! Input: any blocks. Output: the conforming blocks. The state of the generic cell rate algorithm
-//! of ATM (ITU-T I.371) is one number, the time at which the next block is due at an even rate; a
-//! block may arrive earlier by an allowance derived from `burst`. The algorithm is equivalent to a
-//! token bucket. A token bucket needs two numbers as its state, but processors can exchange only
-//! one number atomically. The filter uses the path's clock, the twin the kernel's clock. The
-//! arrival time of a block is its timestamp, no matter how long the block has waited in a batch.
-//! [SL §6.1 Table I; CONTRACT 11]
+//! Input: any blocks. Output: the same blocks, of which those within the rate have class 1 and the
+//! others no class. The state of the generic cell rate algorithm of ATM (ITU-T I.371) is one
+//! number, the time at which the next block is due at an even rate; a block may arrive earlier by
+//! an allowance derived from `burst`. The algorithm is equivalent to a token bucket. A token bucket
+//! needs two numbers as its state, but processors can exchange only one number atomically. The
+//! filter uses the path's clock, the twin the kernel's clock. In the filter, the arrival time of a
+//! block is its timestamp, no matter how long the block has waited in a batch. [SL §6.1 Table I;
+//! CONTRACT 11]
 
 use crate::prelude::*;
 use crate::twin::EmitResult;
 use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Catalog entry of `ratelimit`, which drops blocks that exceed a rate.
+/// Catalog entry of `ratelimit`, which classifies the blocks within a rate as yes.
 pub const RATELIMIT: Description = Description {
     name: "ratelimit",
     summary: "limit the number of blocks per time",

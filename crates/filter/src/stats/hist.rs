@@ -1,7 +1,7 @@
 //! `hist`: a histogram of the intervals between blocks, or of their lengths.
 //!
 //! Input: any blocks. Output: the same blocks. Reads rich pointers and timestamps, no bytes. The
-//! width of the buckets doubles, so that 65 buckets cover all intervals from nanoseconds to hours.
+//! width of the buckets doubles, so that 65 buckets cover all intervals from nanoseconds to years.
 //! The state is a private session of plain data. [SL §6.1 Table I]
 //!
 //! Intervals are computed from block timestamps, not from the path's clock, so that a replay gives

@@ -2,8 +2,9 @@
 //!
 //! Input: the flow of a frame. Output: the [`FlowRecord`] of the flow, which contains the session
 //! number. Numbers are assigned in the order of first appearance, from the lowest of the filter's
-//! own range ([`SessionNumbers`]); a filter without replicas counts from 1. After the range is
-//! exhausted, the table reuses numbers that no known flow has.
+//! own range ([`SessionNumbers`]); the only filter of a request that assigns sessions counts from 1
+//! unless it has replicas. After the range is exhausted, the table reuses numbers that no known
+//! flow has.
 //!
 //! Flows are distinguished by a 64-bit hash. Its seed is random, so that collisions cannot be
 //! forced; the probability of a chance collision among 65,536 concurrent flows is 2⁻³³. State is
@@ -28,8 +29,8 @@ pub(crate) struct FlowTable<R> {
     /// Session numbers from which the table assigns.
     numbers: SessionNumbers,
     /// Session numbers of known flows that are greater than the number assigned last, in descending
-    /// order. Used after all numbers of the range have been assigned once, or `None` if the list
-    /// must be rebuilt.
+    /// order. Used after all numbers of the range have been assigned once; `None` before that, and
+    /// if the list must be rebuilt.
     used_numbers: Option<Vec<u32>>,
 }
 
@@ -96,7 +97,8 @@ pub(crate) struct FlowSession {
     pub(crate) has_evicted: bool,
 }
 
-/// Flag in the private record. Set once all numbers of the range have been assigned.
+/// Flag in the private record. Set once all numbers of the range have been assigned, or after a
+/// move from a filter with another range.
 const NUMBERS_REUSED: u8 = 1;
 
 /// Moves and publishes the records of the table. After a move, the list of used numbers is rebuilt.
@@ -131,8 +133,9 @@ impl<R: FlowRecord> FilterState for FlowTable<R> {
 }
 
 impl<R: FlowRecord> FlowTable<R> {
-    /// Creates a table for at most `most` flows, but at least one. `seed` is the seed of the flow
-    /// hash ([`Arguments::seed`](crate::Arguments::seed)), and `numbers` are the session numbers to
+    /// Creates a table for at most `most` flows, but at least one, and not more than there are
+    /// session numbers. `seed` is the seed of the flow hash
+    /// ([`Arguments::seed`](crate::Arguments::seed)), and `numbers` are the session numbers to
     /// assign.
     pub(crate) fn new(most: usize, seed: u64, numbers: SessionNumbers) -> Self {
         let mut table = Sessions::<R>::default();

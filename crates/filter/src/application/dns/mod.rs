@@ -6,10 +6,10 @@
 //! the message as views of the frames in which it arrived, without the two length bytes. A message
 //! that spans several blocks is held until it is complete, and copied only for parsing. [SL §4.2]
 //!
-//! Blocks that belong to no DNS message pass with class 0. The first message of a connection
-//! decides whether the connection carries DNS. If a gap covers a length field, the filter
-//! resynchronizes at the next block that begins with a message. A message with a gap has no class,
-//! but later messages do.
+//! Blocks that belong to no DNS message pass without a class. The first message in each direction
+//! of a connection decides whether the direction carries DNS. If a gap covers a length field, the
+//! filter resynchronizes at the next block that begins with a message. A message with a gap has no
+//! class, but later messages do.
 //!
 //! State is plain data: per direction the held blocks of one message, and the number of missing
 //! bytes.
@@ -224,8 +224,8 @@ fn classify_datagram<'a>(block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
     }
 }
 
-/// Returns the length of the message in bytes: the length in the UDP header, or the length of the
-/// view if greater.
+/// Returns the length of the message in bytes: that of the payload according to the UDP header, or
+/// the length of the view if greater.
 fn message_length(block: &Block<'_>) -> usize {
     let here = block.length() as usize;
     let header = Udp::parse(layers::packet_bytes(block, block.marks.transport.into()));

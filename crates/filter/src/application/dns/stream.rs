@@ -80,7 +80,8 @@ const MISSING_HELP: &str = "of the current message";
 const ENDED_HELP: &str = "the last block of the direction has arrived";
 
 impl DnsConnection {
-    /// Handles the next block of the connection. Returns true if both directions have ended.
+    /// Handles the next block of the connection. Returns true if each direction has ended or has
+    /// not begun.
     pub(super) fn handle_block<'a>(
         &mut self,
         block: Block<'a>,
@@ -180,9 +181,10 @@ impl DnsDirection {
         }
     }
 
-    /// Consumes the next byte of the length field. Before the first message is recognized, the byte
-    /// is held: as a piece of its own if it is the last byte of its block, otherwise together with
-    /// the bytes that follow.
+    /// Consumes the next byte of the length field. A length too small for a header makes the rest
+    /// of the direction unreadable. Before the first message is recognized, the bytes of the field
+    /// are held: as a piece of their own if the block ends with them, otherwise together with the
+    /// bytes that follow.
     fn read_length_byte<'a>(
         &mut self,
         pieces: &mut BlockSplitter<'a>,
@@ -224,7 +226,7 @@ impl DnsDirection {
     }
 
     /// Handles the next piece of a message. Emits the message if the piece completes it; otherwise
-    /// holds the piece.
+    /// holds the piece. Emits the piece without a class if the message is unreadable.
     fn handle_piece<'a>(
         &mut self,
         piece: Block<'a>,
@@ -359,8 +361,8 @@ fn is_message_start(bytes: &[u8]) -> bool {
     likely.is_some_and(|likely| message.len() < length || likely.is_sound())
 }
 
-/// Iterator that splits a block into pieces. The first emitted piece takes the place of the block
-/// in its batch; the others become new blocks.
+/// A block that is split into pieces, from front to back. The first emitted or held piece counts as
+/// the block itself; the others count as new blocks.
 struct BlockSplitter<'a> {
     block: Block<'a>,
     /// Offset of the next piece in the block.
@@ -368,7 +370,7 @@ struct BlockSplitter<'a> {
     /// Number of bytes of the length field that precede the next piece and are held with it, before
     /// the first message of the direction is recognized.
     leading_length_bytes: u32,
-    /// True after the first piece was emitted.
+    /// True after the first piece was emitted or held.
     has_emitted: bool,
 }
 

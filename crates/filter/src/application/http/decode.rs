@@ -20,7 +20,8 @@ use wire::http::{Coding, Codings};
 impl BlockPass<'_, '_, '_> {
     /// Holds the block's bytes from offset `from` to the current offset as a piece of the open
     /// message's coded body. If the held body becomes too large, abandons the decoding and emits
-    /// the bytes. If memory runs out, also marks the message as broken.
+    /// the bytes. If the piece cannot be held, it is lost: abandons the decoding, and marks the
+    /// message as broken.
     pub(super) fn hold_body_piece(&mut self, from: u32) {
         let length = self.offset - from;
         let gathered = self.direction().held_bytes.saturating_add(length);

@@ -16,9 +16,9 @@ use wire::record::{Field, Record, RecordKind, Writer};
 const BASE_SIZE: usize = 256;
 
 impl<'a> BlockPass<'_, '_, 'a> {
-    /// Emits the description of a message whose head is complete. If `alone` is true, no fragments
-    /// of the message follow the description. The description of a message that has already broken
-    /// off is marked as incomplete.
+    /// Emits the description of a message with this head, and holds it for the exchange with the
+    /// other end. If `alone` is true, no fragments of the message follow the description. The
+    /// description of a message that broke off within its head is marked as incomplete.
     pub(super) fn emit_description(&mut self, head: &Head<'_>, alone: bool) {
         let requests = self.carries_requests();
         self.cx.count(if requests { reasons::REQUESTS } else { reasons::RESPONSES }, 1);
@@ -137,8 +137,8 @@ impl<'a> BlockPass<'_, '_, 'a> {
         }
     }
 
-    /// Creates a record with the size of an observed request body. The record is held until the
-    /// exchange is emitted. Returns `None` if memory runs out.
+    /// Creates a record with the size of an observed request body, from which the description of
+    /// the exchange takes it. Returns `None` if memory runs out.
     pub(super) fn create_body_record(&mut self, observed: ObservedBody) -> Option<Block<'a>> {
         let context = self.block.context;
         self.cx.describe(BASE_SIZE, Class::YES, context, |room| {

@@ -90,7 +90,8 @@ impl BlockPass<'_, '_, '_> {
     }
 
     /// Returns true if the first bytes of a direction may be HTTP/1, and notes which direction
-    /// carries requests. Otherwise emits the bytes without a class and returns false.
+    /// carries requests. Otherwise passes bytes without a class, up to the next possible start of a
+    /// message or to the end of the block, and returns false.
     pub(super) fn may_be_http(&mut self, rest: &[u8]) -> bool {
         let lost = self.direction().phase().is_lost();
         match guess_protocol(rest) {

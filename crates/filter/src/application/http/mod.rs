@@ -2,12 +2,12 @@
 //!
 //! Input: ordered blocks of connections from `tcp`, holes included. Output: messages. Each is a
 //! description (`wire::record`, empty view), followed by the bytes of the message as views of the
-//! frames in which they arrived. Bodies are not copied. The filter counts down the
-//! `Content-Length`, or parses chunk framing byte by byte (`wire::http`). Only a head that spans
-//! several blocks is copied, for parsing; its pieces are emitted unchanged. [SL §4.2], CONTRACT 4-8
+//! frames in which they arrived. Bodies are copied only for decoding. The filter counts down the
+//! `Content-Length`, or parses chunk framing byte by byte (`wire::http`). A head is copied only if
+//! it spans several blocks, for parsing; its pieces are emitted unchanged. [SL §4.2], CONTRACT 4-8
 //!
 //! State is plain data, 152 bytes per connection. The description of a request is held until its
-//! response arrives. Responses arrive in the order of their requests (RFC 9112 §9.3.2), and the
+//! response ends. Responses arrive in the order of their requests (RFC 9112 §9.3.2), and the
 //! framing of a response depends on the request (§6.3).
 //!
 //! Parsing is lenient by default, so that the filter recognizes every message that the endpoints
@@ -280,7 +280,8 @@ impl Http {
         }
     }
 
-    /// Releases all blocks held for a connection.
+    /// Ends both directions of a connection and its pending requests, which releases all blocks
+    /// held for it.
     fn release_connection(
         &mut self,
         key: u64,

@@ -38,7 +38,7 @@ impl<'a> BlockPass<'_, '_, 'a> {
         }
     }
 
-    /// Holds the description of a request until the response arrives. A request that cannot be held
+    /// Holds the description of a request until the response ends. A request that cannot be held
     /// is counted as unpaired and, if exchanges are emitted, leaves at once without a response.
     pub(super) fn hold_request(&mut self, described: &Block<'a>) {
         let key = self.it.next_request << 2;

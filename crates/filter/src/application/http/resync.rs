@@ -57,7 +57,7 @@ impl BlockPass<'_, '_, '_> {
         self.direction().enter(Phase::BetweenMessages);
     }
 
-    /// Begins a message with the current line if the line may be a start line, and returns true.
+    /// Ends the search for a message if the current line may be a start line, and returns true.
     /// Otherwise passes bytes without a class, up to the next line at which a message may begin or
     /// to the end of the block, and returns false.
     pub(super) fn finds_start_here(&mut self) -> bool {

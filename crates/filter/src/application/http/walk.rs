@@ -200,8 +200,9 @@ impl<'w, 'c, 'a> BlockPass<'w, 'c, 'a> {
     }
 
     /// Handles a syntax error. Rejects the direction if the connection has no recognized message
-    /// yet. After a request that may switch protocols, regards the direction as switched. Otherwise
-    /// abandons the message framing, and skips to the next possible start of a message.
+    /// yet. If the last request may switch protocols, regards the direction of requests as
+    /// switched. Otherwise abandons the message framing, and skips to the next possible start of a
+    /// message.
     pub(super) fn handle_syntax_error(&mut self) {
         let may_switch = self.it.may_switch != 0 && self.carries_requests();
         if self.it.protocol().is_none() {
@@ -272,7 +273,8 @@ impl<'w, 'c, 'a> BlockPass<'w, 'c, 'a> {
         }
     }
 
-    /// Ends the current direction, and with it any message that is still incomplete.
+    /// Ends the current direction, and with it any message that is still incomplete. If both
+    /// directions have ended, also ends all pending requests.
     fn end_direction(&mut self) {
         match self.direction().phase() {
             Phase::InBody => {

@@ -96,7 +96,8 @@ impl Session for TlsConnection {
 }
 
 impl TlsConnection {
-    /// Handles the next block of the connection. Returns true if both directions have ended.
+    /// Handles the next block of the connection. Returns true if each direction has ended or has
+    /// not begun.
     pub(super) fn handle_block<'a>(
         &mut self,
         block: Block<'a>,

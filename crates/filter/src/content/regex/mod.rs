@@ -114,7 +114,8 @@ struct SessionSearch {
 #[repr(C)]
 struct TextSearch {
     state: MatchState,
-    /// Lowest number, from 1, of a pattern that has matched so far; 0 if none.
+    /// Number, from 1, of the first pattern in the list that has matched: in the last piece or,
+    /// with `keep`, in any piece so far; 0 if none.
     lowest_pattern: u32,
 }
 

@@ -19,7 +19,7 @@ pub struct Block<'a> {
     pub frame: &'a [u8],
     /// Offsets of the view and the headers in the frame.
     pub marks: Marks,
-    /// Time, session and origin.
+    /// Time, session, origin and flags.
     pub context: BlockMetadata,
 }
 

@@ -39,7 +39,7 @@ impl From<Box<Columns>> for BatchMemory {
 #[derive(Debug)]
 pub struct Batch<'a> {
     columns: Box<Columns>,
-    /// One slice per lane in use; empty while `segment` is set.
+    /// One slice per lane in use; empty while `segment` is set, and in a batch without bytes.
     frames: Vec<&'a [u8]>,
     segment: Option<SegmentFrames<'a>>,
     known: KnownFacts,

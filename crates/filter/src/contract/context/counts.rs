@@ -20,7 +20,7 @@ pub struct Counts {
     pub made: Amount,
     /// Input blocks that the filter used up on purpose.
     pub consumed: Amount,
-    /// Number of blocks currently held.
+    /// Blocks currently held.
     pub held: Amount,
     /// Dropped blocks, per reason in the order of the description.
     pub dropped: Vec<Amount>,

@@ -197,7 +197,8 @@ impl<'c, 'a> LaneContext<'c, 'a> {
 }
 
 /// Creates a block with the headers, class and metadata of `block`. Its view is the concatenation
-/// of `parts`. Returns `None` if memory runs out.
+/// of `parts`. The headers are left out if they would not fit into a block with it. Returns `None`
+/// if memory runs out.
 pub(super) fn append_after_headers<'a>(
     gateway: &mut (dyn Gateway<'a> + '_),
     block: &Block<'a>,

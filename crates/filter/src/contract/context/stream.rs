@@ -269,9 +269,9 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     }
 
     /// Creates the description of a message: a block with an empty view whose frame is a
-    /// `wire::record` of at most `room` bytes, written by `fill`. The caller must
-    /// [emit](Self::emit_created) it before the blocks of the message, and may
-    /// [hold](Self::hold_created) it too. Returns `None` if memory runs out.
+    /// `wire::record` of at most `room` bytes, written by `fill`. The caller
+    /// [emits](Self::emit_created) it before the blocks of the message,
+    /// [holds](Self::hold_created) it, or both. Returns `None` if memory runs out.
     pub fn describe(
         &mut self,
         room: usize,

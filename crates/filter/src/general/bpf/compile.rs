@@ -4,7 +4,8 @@ use super::names::RecordedNames;
 use crate::prelude::*;
 use ebpf::classic::{self, ClassicProgram, ErrorKind, LinkType, Options};
 
-/// Programs by link type (LINKTYPE_ value of capture files), or `None` if no frame can match.
+/// Programs by link type (LINKTYPE_ value of capture files), or `None` if no frame can match or the
+/// expression does not compile.
 pub(super) type Programs = Vec<(u16, Option<ClassicProgram>)>;
 
 /// An expression compiled for a link type.

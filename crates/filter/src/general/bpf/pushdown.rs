@@ -1,7 +1,8 @@
 //! Pushdown of a `bpf` into the socket filter of the source before it.
 //!
-//! Input: the arguments of a `bpf`. Output: a program for `SO_ATTACH_FILTER` that rejects only
-//! frames that the `bpf` rejects. [CONTRACT 18, `ebpf::classic::kernel`]
+//! Input: a direction and the arguments of a `bpf`. Output: a program for `SO_ATTACH_FILTER` that
+//! rejects only frames of another direction, and frames that the `bpf` rejects. [CONTRACT 18,
+//! `ebpf::classic::kernel`]
 
 use super::compile::compile;
 use crate::Arguments;

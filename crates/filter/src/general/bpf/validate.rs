@@ -3,14 +3,15 @@
 //!
 //! Input: the arguments, with the link types of the source if known. An expression that compiles
 //! for none of the link types is an error. If the link types are unknown, the expression is
-//! compiled for Ethernet, then for every named link type.
+//! compiled for Ethernet or, if that fails, also for the first other link type on which a frame can
+//! match.
 
 use super::compile::{CompileErrors, Compiled, Programs};
 use super::names::RecordedNames;
 use crate::{Arguments, Mistake};
 use ebpf::classic::LinkType;
 
-/// The expression compiled for each possible link type.
+/// The expression compiled for each of the link types to check.
 struct CompiledPerLink {
     for_links: Vec<(u16, Result<Compiled, CompileErrors>)>,
     /// True if the source's link types are known.

@@ -96,8 +96,8 @@ impl DatagramTable {
         &mut self.table
     }
 
-    /// Handles a completely captured fragment. If the fragment completes its datagram, returns the
-    /// datagram and consumes the fragment. Otherwise holds or drops the fragment.
+    /// Handles a completely captured fragment. If it completes its datagram, returns the datagram,
+    /// by which the caller replaces it. Otherwise holds, drops or consumes the fragment.
     pub(super) fn handle_fragment<'a>(
         &mut self,
         piece: &IpFragment,

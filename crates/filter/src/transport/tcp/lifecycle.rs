@@ -1,7 +1,8 @@
 //! Life cycle of a TCP connection: its start, the effect of each segment, and its end.
 //!
-//! A side ends with its FIN. A connection without data emits nothing. A connection that has emitted
-//! data also emits an end for each side, even for a side that was not observed.
+//! A side ends with its FIN, or with the connection. A connection without data emits nothing. A
+//! connection that has emitted data also emits an end for each side, even for a side that was not
+//! observed.
 
 use super::connection::{
     ACKED, ANY_RESET, BEGUN, CLOSED, EMITTED, END_EMITTED, FIN, OPEN, PROBED, SCALED, StreamSide,

@@ -2,7 +2,7 @@
 
 use crate::contract::{Counter, Reason};
 
-/// Reasons for a missing class, in the order of the catalog entry.
+/// Reasons for a missing class or a drop, in the order of the catalog entry.
 pub(super) const REASONS: &[&str] = &[
     "not ip",
     "malformed",

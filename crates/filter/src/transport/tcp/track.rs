@@ -326,7 +326,8 @@ impl Tcp {
         }
     }
 
-    /// Abandons the expired gaps of a connection, if it still exists, and restarts its gap timer.
+    /// Abandons the expired gaps of a connection, if it still exists, or ends it if its pending RST
+    /// has taken effect. Restarts its gap timer.
     fn check_gap(&mut self, waiting: TimerEntry, cx: &mut StreamContext<'_, '_>) {
         if self.connection_of_timer(waiting).is_none() {
             return;

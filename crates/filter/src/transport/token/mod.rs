@@ -1,9 +1,10 @@
 //! `token`: passes UDP datagrams with a valid token.
 //!
-//! Input: any view into a frame. Output: datagrams with a valid, unused token at the start of the
-//! payload, viewed after it. In the paper, a token-based switch routes packets by tokens, and a
-//! network processor computes HMAC-SHA1 [SL §9.3]. Here the tag is SipHash-2-4, which is designed
-//! for short input and needs no loops in a kernel program (docs/book/decisions/0031-tokens.md).
+//! Input: any view into a frame. Output: the same blocks. Datagrams with a valid, unused token at
+//! the start of the payload have class 1 and are viewed after the token; the others have no class.
+//! In the paper, a token-based switch routes packets by tokens, and a network processor computes
+//! HMAC-SHA1 [SL §9.3]. Here the tag is SipHash-2-4, which is designed for short input and needs no
+//! loops in a kernel program (docs/book/decisions/0031-tokens.md).
 //!
 //! ```text
 //! 0          8          16
@@ -15,8 +16,8 @@
 //! `covers` bytes of the data, or all if there are fewer. Numbers are in network byte order.
 //!
 //! A number is accepted only once. The state is the largest number accepted for each residue modulo
-//! 256, so that packets may be reordered by up to 256 positions. An update writes a single number,
-//! so processors can update the state concurrently with one atomic exchange each.
+//! 256, so that packets may be reordered by fewer than 256 positions. An update writes a single
+//! number, so processors can update the state concurrently with one atomic exchange each.
 
 mod emit;
 #[cfg(any(test, feature = "testing"))]
