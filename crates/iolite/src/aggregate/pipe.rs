@@ -8,10 +8,9 @@
 //!   grants: leases dropped    ◄── released ───────    release, or hang-up for any reason
 //! ```
 //!
-//! Input: aggregates whose pools are shared through the [`GrantServer`]. Output: the same
-//! aggregates at the other side as lists of pointers, without copying a byte. Each aggregate is one
-//! message: a block of pointers in a [stream](buffer::stream), which provides waiting, the end of
-//! the stream, and all validation.
+//! Input: aggregates with pools shared through the [`GrantServer`]. Output: the same aggregates at
+//! the other side as lists of pointers; no byte is copied. Each aggregate is a message: a block of
+//! pointers in a [stream](buffer::stream), which provides waiting, its end, and all validation.
 //!
 //! The grant server limits the number of segments that a reader may hold. A sender that reaches the
 //! limit waits for releases, or fails ([`Sender::try_send`]). A killed reader releases everything,
