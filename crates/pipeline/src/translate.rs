@@ -134,7 +134,7 @@ fn translate_first_error(
 }
 
 /// Translates more stages until the request passes the checks. Returns `None` after `rounds`
-/// stages.
+/// stages, or if an error has no translation.
 fn translate_stages(
     translation: Translation,
     registry: &dyn Registry,

@@ -71,7 +71,9 @@ impl Losses {
         }
     }
 
-    /// Adds the losses at locations that each belong to one worker.
+    /// Adds the losses at locations that each belong to one worker. The numbers are exact where
+    /// they follow from the shares; otherwise they are unknown, with a lower bound of their sum and
+    /// a note.
     fn add_worker_losses(&mut self, all: &[WorkerView], (quiet, alone): (bool, bool)) {
         let mut places: Vec<(DropReason, Option<u64>)> = Vec::new();
         for (place, blocks) in all.iter().flat_map(|view| &view.lost) {
@@ -136,7 +138,8 @@ fn place_names(places: &[(DropReason, Option<u64>)]) -> String {
     names.join(" and ")
 }
 
-/// Sets the total input and losses of a source to the known losses.
+/// Sets the losses of a source, and its input to the sum of its output and these losses; the input
+/// is unknown if one of the losses is. Clears the positions of lost blocks, and joins the remarks.
 pub(super) fn set_losses(seen: &mut SourceCounters, losses: Losses) {
     let lost: Option<u64> = losses.dropped.iter().map(|(_, blocks)| *blocks).sum();
     seen.observed = lost.map(|lost| Amount { blocks: seen.given.blocks + lost, ..seen.given });

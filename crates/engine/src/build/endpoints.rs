@@ -80,7 +80,8 @@ impl EndpointContext<'_> {
         (entry.start)(&self.opening_of(id, used), stands).map_err(failure_at(id))
     }
 
-    /// Starts an untrusted filter in a process of its own. Blocks until the filter is ready.
+    /// Starts an untrusted filter in a process of its own. Blocks until the filter is ready. In a
+    /// replay, returns stand-ins instead.
     pub(super) fn start_untrusted(
         &self,
         id: NodeId,

@@ -134,7 +134,7 @@ fn split_at_pipes(line: &'static str) -> Vec<&'static str> {
 }
 
 /// Runs a request `rounds` times. Returns the cost of a node, or of all filters together
-/// ([`ALL_FILTERS`]), in the fastest run.
+/// ([`ALL_FILTERS`]), in the fastest run. Of several nodes of the same name, the last one counts.
 pub(super) fn measure_node(line: &str, node: &str, rounds: usize) -> Result<BlockCost> {
     let mut best: Option<BlockCost> = None;
     for _ in 0..rounds {

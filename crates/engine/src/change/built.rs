@@ -49,7 +49,7 @@ pub(super) struct BuiltChange {
 
 impl BuiltChange {
     /// Plans and builds the change. If the kernel refuses a filter, plans again with that filter in
-    /// a thread.
+    /// a thread. On a recorded path, fails if state would leave or enter another process.
     pub(super) fn prepare_placeable(
         (graph, edited): (&Graph, &EditResult),
         state: &PathState,

@@ -109,7 +109,7 @@ pub(crate) fn predicted_moves(
 }
 
 /// Plans the graph without replicas. The given nodes run in the given spaces, and all others stay
-/// in their current spaces.
+/// in their current spaces. Fails if the kernel refuses a node that it did not refuse before.
 pub(crate) fn plan_placed(
     plan: &Plan,
     places: &[NodePlacement],

@@ -126,7 +126,7 @@ pub(super) fn is_operand(request: &Request, path: &[usize]) -> bool {
 }
 
 /// Rewrites the request without changing its graph, so that no stage follows the groups that
-/// contain the filter.
+/// contain the filter. Fails if the filter is an operand.
 pub(super) fn isolate(request: &mut Request, at: Span) -> Result<TermPath, InvalidEdit> {
     let mut marks = FreshMarks::new(request);
     loop {

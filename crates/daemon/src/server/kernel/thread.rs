@@ -396,7 +396,8 @@ impl KernelThread {
         Ok(())
     }
 
-    /// Switches to a prepared request and detaches the request that it replaces.
+    /// Switches to a prepared request and detaches the request that it replaces. A failure discards
+    /// the prepared request.
     fn switch(&mut self, client: u64, complete: &dyn Fn(Completion)) -> Result<(), Fault> {
         let refused = |why: &str| faults::not_in_kernel(0, "kernel", why);
         let gone = || refused("the request that it would replace has ended");

@@ -194,7 +194,8 @@ fn add_to_chains(plan: &mut Plan, machine: &Machine, may: &dyn Fn(&Chain) -> boo
 
 impl ChainSearch<'_> {
     /// Returns the gain from the best number of replicas, or `None` if replicas do not pay or are
-    /// not wanted.
+    /// not wanted. If the request demands a number, returns the gain from that number, whether it
+    /// pays or not.
     fn best_gain(&self, chain: &Chain, parallelism: Parallelism) -> Option<ReplicaGain> {
         let load = ThreadLoad::new(self, chain)?;
         let single = load.block_time(1);
