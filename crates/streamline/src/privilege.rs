@@ -307,7 +307,7 @@ const KERNEL_ADVICE: &str = "use a kernel that is built with it";
 /// Width of formatted remedies in columns.
 pub const COLUMNS: usize = 80;
 
-/// Formats commands, each above its explanation.
+/// Formats commands, each above its explanation. An arrow marks an explanation without a command.
 pub fn format_remedies(remedies: &[Remedy], indent: usize) -> String {
     let mut out = String::new();
     for Remedy { command, explanation } in remedies {

@@ -39,7 +39,8 @@ impl Server {
         self.log.write(&Record { request, ..path_record((event, Level::Info), entry, what) });
     }
 
-    /// Replaces the request of the path that a client has registered.
+    /// Replaces the request of the path that a client has registered, and announces the change.
+    /// Logs it unless the path reports it by itself.
     pub(super) fn replace_request(
         &mut self,
         id: u64,

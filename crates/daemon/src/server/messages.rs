@@ -16,7 +16,9 @@ const MESSAGES_PER_EVENT: usize = 8;
 const DEFERRED_MAX: usize = 16;
 
 impl Server {
-    /// Handles an event on a client's connection.
+    /// Handles an event on a client's connection: sends queued replies, and handles or defers up to
+    /// [`MESSAGES_PER_EVENT`] messages. Disconnects a client that has hung up, sends too long a
+    /// message, or makes too many calls while it waits.
     pub(super) fn receive(&mut self, id: u64, event: WatchEvent) {
         if event.writable {
             self.flush_replies(id);

@@ -64,7 +64,7 @@ impl EndpointContext<'_> {
         Ok(Operator::Source(SourceOperator::new(source)))
     }
 
-    /// Starts a program.
+    /// Starts a program. In a replay, returns stand-ins instead.
     pub(super) fn start_program(
         &self,
         id: NodeId,

@@ -75,7 +75,7 @@ impl Builder<'_> {
     }
 
     /// Builds successors of the running kernel programs whose frames enter user space in this
-    /// space.
+    /// space. Fails for a source that does not run in the kernel yet.
     pub(super) fn build_successors(
         &self,
         place: usize,

@@ -44,7 +44,7 @@ impl Drop for ChangeRepeater {
     }
 }
 
-/// Makes the recorded changes one after the other.
+/// Makes the recorded changes one after the other, until one fails. Announces that no more follow.
 fn repeat_changes(live: &Live, replay: &Replay) {
     let over = AnnounceEnd(replay);
     for change in &replay.record().changes {

@@ -203,7 +203,7 @@ pub(super) fn send_state(
     put(&StateRecord::Known(saved.wake).encode())
 }
 
-/// Sends the messages for one session.
+/// Sends the messages for one session. Fails like [`send_state`].
 pub(super) fn send_session(
     SavedSession { key, bytes, lists }: &SavedSession,
     put: &mut dyn FnMut(&[u8]) -> Option<()>,

@@ -170,7 +170,8 @@ impl Service {
         Some(Duration::from_nanos(next.saturating_sub(sys::clock::monotonic())))
     }
 
-    /// Accepts the connections that the daemon passes on.
+    /// Accepts the connections that the daemon passes on, up to [`CLIENTS_MAX`] clients. Gives up
+    /// the daemon if it has hung up or sends an invalid message.
     fn accept_clients(&mut self) {
         loop {
             let Some(registration) = &mut self.registration else { return };
@@ -202,7 +203,9 @@ impl Service {
         Ok(())
     }
 
-    /// Handles events on a client's socket.
+    /// Handles events on a client's socket: sends queued replies, and handles up to
+    /// [`MESSAGES_PER_EVENT`] messages. Drops a client that has hung up or sends too long a
+    /// message.
     fn handle_client_event(&mut self, id: u64, event: WatchEvent) {
         if event.writable {
             self.flush_replies(id);

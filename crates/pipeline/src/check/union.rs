@@ -282,7 +282,7 @@ fn exclude_loopback(used: &mut [Option<Use>], a: NodeId, b: NodeId) -> bool {
     true
 }
 
-/// Formats a source in the syntax of a request.
+/// Formats a source for a message: without quotes, and truncated.
 fn source_text(draft: &Draft<'_>, id: NodeId) -> String {
     match &draft.nodes[id.0].step {
         DraftStep::Filter(uses) => uses.first().map_or_else(String::new, |node| {

@@ -21,7 +21,7 @@ pub(super) fn apply(
     Ok(made)
 }
 
-/// Combines the results of two consecutive edits into one.
+/// Combines the results of two consecutive edits into one. Fails if both upgrade a filter.
 fn join(first: &EditResult, second: EditResult) -> Result<EditResult, InvalidEdit> {
     let origin = |between: Span| {
         let found = first.filters.iter().find(|(new, _)| new.start == between.start);

@@ -215,7 +215,8 @@ impl Costs {
         Some(known.block + known.byte * BLOCK_BYTES)
     }
 
-    /// Returns the cost of a block in a thread, in ns.
+    /// Returns the cost of a block in a thread, in ns: measured, or else estimated by the part of a
+    /// block that the filter reads and writes. The cost of receiving frames is not included.
     pub(super) fn thread_cost(&self, graph: &Graph, id: NodeId) -> f64 {
         let Some(used) = graph.node(id).filter() else { return self.call };
         if let Some(ns) = self.measured_cost(graph, id, false) {

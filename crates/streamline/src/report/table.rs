@@ -9,7 +9,7 @@ use runtime::latency::{Latency, PlaceLatency};
 use runtime::ledger::{EdgeKind, NodeEntry};
 use std::fmt::Write as _;
 
-/// Formats the full ledger.
+/// Formats the full ledger, with latency and notes, and then the ledger of each worker process.
 pub(super) fn format_ledger(report: &Report<'_>) -> String {
     let mut out = format_filters(report);
     let edges = format_edges(report);

@@ -258,7 +258,7 @@ impl Supervisor {
         }
     }
 
-    /// Processes all queued messages.
+    /// Processes all queued messages, and publishes the latest counters of the workers.
     fn process_messages(&mut self) {
         self.arrived.clear();
         while let Ok((at, message)) = self.inbox.try_recv() {
