@@ -61,7 +61,7 @@ pub(super) fn measure_request(
     Ok(all)
 }
 
-/// Runs a request; returns the capture's blocks per second, and the number that reached the sink.
+/// Runs a request; returns the source's blocks per second, and the number that reached the sink.
 pub(super) fn run_once(program: &Path, line: &str, report: &Path) -> Result<(f64, u64), String> {
     let mut command = Command::new(program);
     command.args(["run", "--json", "--quiet", "--embedded", "--report"]).arg(report).arg(line);

@@ -156,7 +156,7 @@ fn measure_calls(rounds: usize) -> Result<Vec<Row>, String> {
     interleave(("peek", "a call", f64::NAN), "M/s", rounds, candidates, &goals)
 }
 
-/// Calls `call` repeatedly; returns millions of calls per second.
+/// Calls `call` repeatedly; returns the rate in millions of calls per second.
 fn measure_call_rate<T, E: std::fmt::Display>(
     mut call: impl FnMut() -> Result<T, E>,
 ) -> Result<f64, String> {

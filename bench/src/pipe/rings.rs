@@ -1,6 +1,6 @@
 //! Third-party rings: the rings of the program `bench/peers/rings`, if it was built, and rings in C
 //! and C++ with programs in `bench/peers`, compiled here if their sources are installed. Each
-//! program reads a number of blocks, transfers these blocks, and prints the duration in ns.
+//! program reads the number of blocks, transfers that many blocks, and prints the duration in ns.
 
 use crate::peers::CompiledPeer;
 use std::io::{BufRead, BufReader, Write};

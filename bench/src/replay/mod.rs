@@ -25,7 +25,7 @@ use std::process::Command;
 const OPEN_CONNECTIONS: u64 = 100_000;
 /// Maximum peak memory for [`OPEN_CONNECTIONS`] connections, in bytes.
 const PEAK_MEMORY_MAX: f64 = 256e6;
-/// Capture size in bytes that the goals assume; smaller runs have no goals.
+/// Capture size in bytes that the goals assume; smaller runs have no goals for throughput.
 const GOAL_CAPTURE_SIZE: u64 = 1_000_000_000;
 
 /// Measures memory, throughput and requests. Memory is measured first, and a child process

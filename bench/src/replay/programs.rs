@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use sys::usage::{self, Usage};
 
-/// A program that reports the requests of a capture.
+/// A program that reads a capture, and may report the requests in it.
 pub(super) struct ReplayProgram {
     pub(super) name: &'static str,
     path: PathBuf,
@@ -122,8 +122,8 @@ impl ReplayProgram {
         Ok(Some(count(&told, folder)))
     }
 
-    /// Counts the requests that our filters find. `count` prints one number per class, and the
-    /// first is that of messages.
+    /// Counts the requests that our filters find. `count` prints the numbers of messages, blocks
+    /// and bytes, in this order.
     fn requests_of_our_filters(&self, capture: &Path) -> Result<u64, String> {
         let line = format!("replay '{}' | tcp | http emit=head |request count", capture.display());
         let output = Command::new(&self.path).args(["run", &line]).output();

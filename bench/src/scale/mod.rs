@@ -4,7 +4,7 @@
 //! There are three settings: one thread that writes and reads each block; two processes on one
 //! processor; two processes on two processors. Each has rings of fixed sizes from 16 KB to 64 MB,
 //! and a ring that starts with 64 MB and scales itself. Besides the rate, the writer's context
-//! switches per MB are counted (fig. 12). The chart has log2 of the size on its x axis.
+//! switches per MB are counted (fig. 12). The x axis of the chart is the size.
 //!
 //! The module `user` measures the same goal as users meet it: with streams from C, and with
 //! requests.
@@ -234,7 +234,7 @@ impl StreamPair {
         Ok(Self { output, reader, block: vec![7; block], blocks: 1024 })
     }
 
-    /// Writes until the ring's size has settled.
+    /// Writes until the ring's size has settled, or [`SETTLING_RINGS_MAX`] is reached.
     fn write_until_size_settles(&mut self) -> Result<(), String> {
         let (mut before, mut same) = (0, 0);
         for _ in 0..SETTLING_RINGS_MAX {

@@ -2,7 +2,7 @@
 //! different tails: each running that beginning (the prefix) itself, or all sharing one process for
 //! it. FEATURES O6, O7, [SL §7.1]
 //!
-//! A generated HTTP capture is sent over a veth pair at a rate that no candidate loses anything at.
+//! A generated HTTP capture is sent over a veth pair at a rate at which no candidate loses frames.
 //! The cost is the processor time of all processes: the requests, the process of the prefix, and
 //! the daemon. The reference is the cost of the prefix once and of each tail once: that of `PREFIX
 //! | discard`, and for each tail what a request with that tail alone costs beyond it. The two are

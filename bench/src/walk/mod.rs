@@ -134,8 +134,8 @@ fn measure_request(
     compare_with_best(row, DEFAULT_BATCH_NAME, candidates.into(), options)
 }
 
-/// Runs a request; returns millions of blocks per second. Fails unless one of its filters receives
-/// all blocks.
+/// Runs a request; returns the rate in millions of blocks per second. Fails unless one of its
+/// filters receives all blocks.
 fn measure_rate(text: &str) -> Result<f64, String> {
     let outcome = run_request(text)?;
     let given: u64 = outcome.ledger.sources.iter().map(|(_, observed)| observed.given.blocks).sum();
