@@ -123,7 +123,8 @@ impl FlowQuery {
         Box::new(FlowObserver { why: Arc::clone(self), running: Vec::new() })
     }
 
-    /// Assigns the next packet number to a block from a source.
+    /// Assigns the next packet number to a block from a source, and remembers it if the block is a
+    /// frame of the flow.
     fn number_packet(&self, planned: usize, block: &Block<'_>) {
         let mut state = self.state();
         let number = state.packets.entry(planned).or_default();

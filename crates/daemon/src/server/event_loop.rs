@@ -248,7 +248,8 @@ impl Server {
         }
     }
 
-    /// Disconnects the clients in `leaving` and removes their paths and kernel requests.
+    /// Disconnects the clients in `leaving` and removes their paths and kernel requests. Logs and
+    /// announces the end of the paths.
     fn disconnect_leaving(&mut self) {
         while let Some(id) = self.leaving.pop() {
             let Some(mut client) = self.clients.remove(&id) else { continue };

@@ -39,7 +39,8 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Creates a node, and publishes its filter's state if the request asks for it.
+    /// Creates a node, and publishes its filter's state if the request asks for it, except in a
+    /// replay.
     pub(super) fn create_published_node(
         &self,
         id: NodeId,

@@ -126,7 +126,8 @@ fn reason(error: &ClientError) -> String {
     }
 }
 
-/// Reports that the path is prepared, and waits for the decision: the state of each filter.
+/// Reports that the path is prepared, and waits for the decision: the state of each filter. Fails
+/// if the other path withdraws, or does not decide within [`DECISION_TIMEOUT`].
 fn await_decision(client: &mut AdmittedClient) -> Result<Vec<HandedState>, String> {
     let connection = &mut client.connection;
     let prepared = Reply { continues: true, ..Reply::new(&NoParameters {}) };

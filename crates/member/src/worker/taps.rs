@@ -18,7 +18,7 @@ const PATIENCE_MS: (u64, u64) = (10_000, 24 * 3600 * 1000);
 const PIPE_SIZE: usize = 512 << 10;
 
 /// Starts a tap. Returns the tap, its start, and the reading end of its pipe. Blocks for at most
-/// `limit` until the spaces reply.
+/// `limit` for each reply of a space.
 pub(super) fn start_tap(
     lives: &[Live],
     asked: &Asked,

@@ -190,7 +190,8 @@ impl Connection for UnixStream {
     }
 }
 
-/// Serves connections until `stop` is notified.
+/// Serves connections, each in a thread of its own, until `stop` is notified. Beyond
+/// [`CONNECTIONS_MAX`] connections, responds that the server is busy.
 fn serve(listener: &Listener, stop: &EventFd, figures: &CollectFigures) {
     let active = Arc::new(AtomicUsize::new(0));
     loop {

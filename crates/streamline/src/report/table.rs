@@ -229,8 +229,9 @@ const BAR_MAX: usize = 50;
 /// Minimum number of columns of a bar; a narrower terminal shows none.
 const BAR_MIN: usize = 8;
 
-/// Formats the rows of a histogram with a bar for each bucket. `totals` are the rows without a bar,
-/// `columns` is the width of the terminal.
+/// Formats the rows of a histogram with a bar for each bucket, or without bars if the terminal is
+/// too narrow or all buckets are empty. `totals` are the rows without a bar, `columns` is the width
+/// of the terminal.
 pub(super) fn format_histogram(
     rows: &[(String, u64)],
     indent: &str,

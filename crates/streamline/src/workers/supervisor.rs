@@ -356,7 +356,8 @@ impl Worker {
         let _ = message::send(&self.commands, command);
     }
 
-    /// Describes the end of a worker that died without its final counts.
+    /// Describes the end of a worker that died without its final counts. Waits for its exit for at
+    /// most [`EXIT_TIMEOUT`].
     fn describe_failure(&self) -> PathFailure {
         let how =
             self.process.wait(EXIT_TIMEOUT).map_or_else(|| "is gone".to_owned(), |e| e.to_string());

@@ -198,7 +198,8 @@ impl Accounts {
     }
 
     /// Updates the accounts from the counters of the programs. Returns the clients whose requests
-    /// must be removed, with the reasons.
+    /// must be removed, with the reasons: the costliest request of each user who exceeded the quota
+    /// in this and the previous measurement.
     pub(super) fn measure(
         &mut self,
         status: &[ProgramStatus],

@@ -147,7 +147,9 @@ impl KernelThread {
         taken
     }
 
-    /// Executes commands until the queue closes.
+    /// Executes commands. Measures the requests, if that is due, after each command, and after
+    /// every [`MEASURE_INTERVAL`] without a command. Ends when the queue closes, or on
+    /// [`Command::Keep`], which leaves the requests in the kernel.
     pub(super) fn run(
         mut self,
         orders: &Receiver<Command>,
@@ -428,8 +430,8 @@ impl KernelThread {
         complete(Completion::Detached { client, ended, why });
     }
 
-    /// Measures the cost of requests and removes requests of users over their quota. Does nothing
-    /// until the next measurement is due.
+    /// Measures the cost of requests. Removes the costliest request of each user who exceeded the
+    /// quota in this and the previous measurement. Does nothing until a measurement is due.
     fn measure(&mut self, complete: &dyn Fn(Completion)) {
         if !self.accounts.is_due() {
             return;
