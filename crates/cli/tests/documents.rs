@@ -200,7 +200,7 @@ fn is_endless(text: &str) -> bool {
 }
 
 /// Waits until a child ends. An `endless` child receives ^C when its path runs. Any child is killed
-/// after [`PATIENCE`].
+/// after [`COMMAND_TIMEOUT`].
 fn finish_child(child: Child, endless: bool) -> CommandResult {
     let (process, begun) = (child.id(), Instant::now());
     let reader = std::thread::spawn(move || CommandResult::from(child.wait_with_output().unwrap()));

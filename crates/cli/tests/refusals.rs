@@ -78,7 +78,7 @@ fn full_device_is_reported_by_every_sink() {
 
 /// Runs a request as an unprivileged user in this directory. Returns `None` if that is impossible.
 fn run_as_nobody(folder: &Folder, line: &str) -> Option<CommandResult> {
-    if is_unprivileged_or_skips() {
+    if is_unprivileged() {
         return Some(folder.run(&["run", line]));
     }
     let setpriv = need::require_command("setpriv")?;
@@ -95,8 +95,8 @@ fn run_as_nobody(folder: &Folder, line: &str) -> Option<CommandResult> {
     Some(CommandResult::from(output.unwrap()))
 }
 
-/// Returns true if this process is unprivileged, so that refusals occur; otherwise skips the test.
-fn is_unprivileged_or_skips() -> bool {
+/// Returns true if this process is unprivileged, so that its own writes can be refused.
+fn is_unprivileged() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let uids = status.lines().find(|line| line.starts_with("Uid:")).unwrap();
     uids.split_whitespace().nth(2) != Some("0")

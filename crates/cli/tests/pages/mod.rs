@@ -86,7 +86,7 @@ fn is_sequence(
     reachable[items.len()]
 }
 
-/// Returns a line without trailing space, and with `N ms` in place of a duration after `in`.
+/// Returns a line without trailing space, and with `N ms` in place of a duration after `bytes in`.
 fn without_duration(line: &str) -> String {
     let line = line.trim_end();
     let Some((before, after)) = line.split_once(" bytes in ") else { return line.to_owned() };
