@@ -35,7 +35,8 @@ pub enum SaveError {
     Failed(String),
 }
 
-/// Compares a run with its plan and saves its measurements in the user's state directory.
+/// Compares a run with its plan and saves its measurements in the user's state directory. If that
+/// succeeds, also plans the request again and describes the changes.
 #[must_use]
 pub fn analyze(results: &Results) -> Analysis {
     let Results { text, plan, outcome, .. } = results;

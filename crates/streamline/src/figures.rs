@@ -130,8 +130,9 @@ impl RingFill<'_> {
     }
 }
 
-/// Returns the figures of all paths that this client may connect to. Paths that end during the
-/// query are omitted. Blocks for at most `limit` until the paths have replied.
+/// Returns the figures of all paths that this client may connect to. A path that does not reply in
+/// time is silent and has no counters; paths that end during the query are omitted. Blocks for at
+/// most `limit` until the paths have replied.
 pub fn query_figures(client: &Client, limit: Duration) -> Result<Vec<PathFigures>, ClientError> {
     let mut listed = client.list_paths()?;
     listed.retain(|path| path.yours);

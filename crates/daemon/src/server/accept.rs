@@ -19,7 +19,8 @@ const ROOT_UID: u32 = 0;
 const RESERVED_CONNECTIONS: usize = 64;
 
 impl Server {
-    /// Accepts pending connections. Returns true if the kernel is out of descriptors or memory.
+    /// Accepts up to [`ACCEPTS_PER_EVENT`] pending connections. Returns true if the kernel refuses
+    /// one, for example for lack of descriptors or memory.
     pub(super) fn accept(&mut self, socket: u64) -> bool {
         for _ in 0..ACCEPTS_PER_EVENT {
             let place = usize::try_from(socket).ok().and_then(|place| self.sockets.get(place));

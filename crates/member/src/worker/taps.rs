@@ -53,8 +53,8 @@ pub(super) fn start_tap(
     Ok((tap, TapStart { block, past, ago_ns, remembers }, near))
 }
 
-/// Attaches a writer. Returns the socket that the client holds. Blocks for at most `limit` until
-/// the spaces reply.
+/// Attaches a writer. Returns the socket that the client holds. Blocks for at most `limit` for each
+/// reply of a space.
 pub(super) fn attach_writer(
     lives: &[Live],
     asked: &WriteTo,

@@ -56,6 +56,7 @@ fn number_term(of: &mut Term) {
 }
 
 /// Numbers the branches of `next` if `before` is a splitter and no label follows the splitter.
+/// Gives their number to a splitter without arguments.
 fn number_branches(before: &mut Term, next: &mut Term) {
     let (Term::Filter(splitter), Term::Group(group)) = (before, next) else { return };
     let labelled = group.branches.iter().any(|branch| branch.label.is_some());

@@ -159,7 +159,8 @@ pub(crate) fn replace_at(
     }
 }
 
-/// Inserts `filter` on a branch beside the successors of the filter at `at`.
+/// Inserts `filter` on a branch beside the successors of the filter at `at`. Fails if nothing
+/// follows that filter in its branch.
 pub(super) fn insert_beside(
     request: &mut Request,
     at: Span,

@@ -67,7 +67,8 @@ fn drawn_graph(plan: &Plan, node: impl Fn(NodeId) -> DrawnNode) -> DrawnGraph {
     }
 }
 
-/// Formats the text of a node: the classes of its incoming arcs, the node, and its back edges.
+/// Formats the text of a node: the classes of its incoming arcs, the node, the number of its
+/// replicas, and its back edges. A node that the plan has added has the reason instead of classes.
 fn drawn_text(plan: &Plan, id: NodeId, names: &[String]) -> String {
     let graph = &plan.graph;
     let mut text = match completion_reason(plan, id, names) {

@@ -34,6 +34,7 @@ pub(crate) fn describe_shared_source(
 }
 
 /// Returns the last filter of a prefix that has classes, and the form of the output of the prefix.
+/// Returns `None` unless the output consists of streams or messages.
 fn last_filter(prefix: &str, registry: &dyn Registry) -> Option<(&'static Description, Form)> {
     let (request, mistakes) = parse(prefix);
     let [Term::Pipeline(whole)] = request.pipelines.as_slice() else { return None };

@@ -209,7 +209,8 @@ impl Supervisor {
     }
 
     /// Blocks until all workers have exited; stops them when `stop` becomes readable or `time` ns
-    /// have elapsed since `begin`.
+    /// have elapsed since `begin`. Meanwhile requests their counters, and reports the progress to
+    /// `watch`.
     fn wait_for_workers(
         &mut self,
         (begin, time): (u64, Option<u64>),
@@ -320,7 +321,8 @@ impl Supervisor {
         (line != first).then_some(line)
     }
 
-    /// Returns the aggregated outcome and the outcome of each worker, up to their latest counts.
+    /// Returns the aggregated outcome and the outcome of each worker, up to their latest counts. A
+    /// worker that died is a failure in the aggregated outcome.
     fn outcome(&self, graph: &Graph) -> (Outcome, Vec<WorkerRun>) {
         let (mut all, mut runs, mut failure) = (Vec::new(), Vec::new(), Vec::new());
         for worker in &self.workers {

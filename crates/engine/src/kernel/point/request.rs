@@ -103,8 +103,8 @@ pub(super) struct RequestResources {
 const DOORBELL_BYTES: u32 = 1 << 16;
 
 impl AttachedRequest {
-    /// Creates the resources of a request. Also creates the ring of its owner, if the owner has no
-    /// ring of this layout.
+    /// Creates the resources of a request. Also creates a ring of frames, unless a request in
+    /// `here` has a ring of the same sharing domain and layout.
     pub(super) fn create(
         number: u32,
         here: &[Self],
