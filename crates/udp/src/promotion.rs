@@ -26,7 +26,8 @@ pub(crate) fn promote(number: i32, facts: &UdpSocketFacts) -> Result<Ring, Strin
     if is_held_by_others(number) {
         return Err("another process has the socket, too".to_owned());
     }
-    if facts.may_share && count_sockets(facts) != 1 {
+    // The datagrams of its peer are a connected socket's alone.
+    if facts.peer.is_none() && facts.may_share && count_sockets(facts) != 1 {
         return Err("other sockets have the same port and address".to_owned());
     }
     if !report::has_word("force") {
@@ -40,7 +41,7 @@ pub(crate) fn promote(number: i32, facts: &UdpSocketFacts) -> Result<Ring, Strin
             Err(error) => return Err(format!("firewall rules are unknown: {error}")),
         }
     }
-    Ring::open(find_interfaces(facts)?, facts.local.port())
+    Ring::open(find_interfaces(facts)?, (facts.local.port(), facts.peer))
 }
 
 /// True if firewall rules existed when the program started; empty if that was unknown.

@@ -87,16 +87,17 @@ pub(crate) struct Datagram<'r> {
 }
 
 impl Ring {
-    /// Takes the datagrams for a port at the interfaces, each with its own addresses. An interface
-    /// whose datagrams cannot be taken is left to the kernel. Fails with the reason if none can.
+    /// Takes the datagrams for a port at the interfaces, each with its own addresses; only those
+    /// from the peer if there is one. An interface whose datagrams cannot be taken is left to the
+    /// kernel. Fails with the reason if none can.
     pub(crate) fn open(
         interfaces: Vec<(Interface, Vec<IpAddr>)>,
-        port: u16,
+        flow: (u16, Option<SocketAddr>),
     ) -> Result<Self, String> {
         let mut sources = Vec::new();
         let mut refusal = None;
         for (interface, hosts) in interfaces {
-            match InterfaceRing::open(interface, &hosts, port) {
+            match InterfaceRing::open(interface, &hosts, flow) {
                 Ok(source) => sources.push(source),
                 Err(why) => refusal = refusal.or(Some(why)),
             }
@@ -240,7 +241,11 @@ impl Ring {
 }
 
 impl InterfaceRing {
-    fn open(interface: Interface, hosts: &[IpAddr], port: u16) -> Result<Self, String> {
+    fn open(
+        interface: Interface,
+        hosts: &[IpAddr],
+        (port, peer): (u16, Option<SocketAddr>),
+    ) -> Result<Self, String> {
         let family = |is_v4: bool, header: &str| {
             let own = hosts.iter().filter(|host| host.is_ipv4() == is_v4);
             let own: Vec<String> = own.map(|host| format!("dst host {host}")).collect();
@@ -249,10 +254,13 @@ impl InterfaceRing {
         // Headers without options or extensions.
         let families = [family(true, "ip[0] = 0x45"), family(false, "ip6[6] = 17")];
         let families: Vec<String> = families.into_iter().flatten().collect();
+        let from = peer.map_or_else(String::new, |peer| {
+            format!(" and src host {} and udp src port {}", peer.ip().to_canonical(), peer.port())
+        });
         let wanted = CaptureSettings {
             interface: interface.name.clone(),
             take: Some(format!(
-                "udp dst port {port} and ether[0] & 1 = 0 and ({})",
+                "udp dst port {port}{from} and ether[0] & 1 = 0 and ({})",
                 families.join(" or ")
             )),
             delay_ns: Some(0),

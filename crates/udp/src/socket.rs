@@ -5,7 +5,7 @@ use crate::report::{self, Totals};
 use crate::ring::{Datagram, Ring};
 use crate::table;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use sys::preload;
@@ -15,6 +15,9 @@ use sys::preload::udp::{self, ControlMessages};
 const HOT_DATAGRAMS: u32 = 64;
 /// See [`HOT_DATAGRAMS`].
 const HOT_INTERVAL: Duration = Duration::from_secs(10);
+/// Size in bytes of the placeholder's receive buffer during the promotion, which takes
+/// milliseconds.
+const PROMOTION_BUFFER: i32 = 8 << 20;
 /// Every such call asks the placeholder first, so that neither waits for the other.
 const PLACEHOLDER_PERIOD: u32 = 64;
 
@@ -28,6 +31,8 @@ pub(crate) struct Socket {
     /// Id of the thread that holds the lock, so that a signal handler does not wait for it.
     owner: AtomicUsize,
     calls: AtomicU32,
+    /// True while the placeholder may have datagrams from before the promotion.
+    has_older: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -37,6 +42,7 @@ struct SocketState {
     /// The form of what the program receives, once the socket is promoted.
     form: ReceivedForm,
     local: Option<SocketAddr>,
+    is_connected: bool,
     from_kernel: u64,
 }
 
@@ -96,6 +102,7 @@ impl Socket {
             registrations: Vec::new(),
             form: ReceivedForm { is_v6: false, control: ControlMessages::NONE },
             local: None,
+            is_connected: false,
             from_kernel: 0,
         };
         Self {
@@ -103,6 +110,7 @@ impl Socket {
             ring_number: AtomicUsize::new(0),
             owner: AtomicUsize::new(0),
             calls: AtomicU32::new(0),
+            has_older: AtomicBool::new(false),
         }
     }
 
@@ -125,10 +133,11 @@ impl Socket {
         self.ring_number.load(Ordering::Acquire) != 0
     }
 
-    /// Returns true if the socket has a ring and this port.
-    pub(crate) fn has_port(&self, port: u16) -> bool {
+    /// Returns true if the socket has a ring of all datagrams for this port.
+    pub(crate) fn takes_port(&self, port: u16) -> bool {
         let Some(locked) = self.lock() else { return false };
-        self.is_promoted() && locked.state.local.is_some_and(|local| local.port() == port)
+        let is_of_port = locked.state.local.is_some_and(|local| local.port() == port);
+        self.is_promoted() && is_of_port && !locked.state.is_connected
     }
 
     /// Returns the descriptor that is readable when the ring may have datagrams.
@@ -161,6 +170,7 @@ impl Socket {
         }
         let Some(facts) = udp::udp_socket(number) else { return };
         state.local = Some(facts.local);
+        state.is_connected = facts.peer.is_some();
         state.stage = Stage::Kernel;
         match self.begin_ring(number, &facts, &state.registrations, register) {
             Ok(ring) => {
@@ -169,6 +179,7 @@ impl Socket {
                 let number = usize::try_from(ring.number()).unwrap_or(0);
                 state.stage = Stage::Promoted(Box::new(ring));
                 table::count_promoted(true);
+                self.has_older.store(true, Ordering::Relaxed);
                 self.ring_number.store(number + 1, Ordering::Release);
             }
             Err(why) => report::report_refusal(facts.local, &why),
@@ -185,7 +196,13 @@ impl Socket {
         if registrations.iter().any(|known| !known.can_be_mirrored()) {
             return Err("an epoll set reports it once, or to one of several waiters".to_owned());
         }
-        let mut ring = promote(number, facts)?;
+        // The socket is not read meanwhile.
+        let buffer = udp::replace_receive_buffer(number, PROMOTION_BUFFER);
+        let ring = promote(number, facts);
+        if let Some(buffer) = buffer {
+            let _ = udp::replace_receive_buffer(number, buffer);
+        }
+        let mut ring = ring?;
         if registrations.iter().all(|known| register(known, ring.number())) {
             return Ok(ring);
         }
@@ -193,9 +210,12 @@ impl Socket {
         Err("an epoll set does not take its ring".to_owned())
     }
 
-    /// Returns true if this call is to ask the placeholder first.
+    /// Returns true if this call is to ask the placeholder first: while it has older datagrams, and
+    /// then from time to time.
     pub(crate) fn reads_placeholder_first(&self) -> bool {
-        self.calls.fetch_add(1, Ordering::Relaxed) % PLACEHOLDER_PERIOD == PLACEHOLDER_PERIOD - 1
+        self.has_older.load(Ordering::Relaxed)
+            || self.calls.fetch_add(1, Ordering::Relaxed) % PLACEHOLDER_PERIOD
+                == PLACEHOLDER_PERIOD - 1
     }
 
     /// Reads again which control messages the program asks for.
@@ -203,6 +223,11 @@ impl Socket {
         if let Some(mut locked) = self.lock() {
             locked.state.form.control = ControlMessages::of(number);
         }
+    }
+
+    /// Records that the placeholder was empty.
+    pub(crate) fn note_placeholder_empty(&self) {
+        self.has_older.store(false, Ordering::Relaxed);
     }
 
     /// Passes the next datagram of the ring to `take`, with the form in which the program expects

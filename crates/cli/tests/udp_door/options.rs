@@ -1,9 +1,11 @@
 //! Control messages of datagrams from the ring, and sockets that several interfaces serve.
 
 use super::{Server, WARM, exchange_numbered, prepare, receive, reported};
+use crate::common::{Folder, Guard};
+use std::fs::File;
 use std::net::{SocketAddr, UdpSocket};
-use testkit::need;
-use testkit::net::{CLIENT, SERVER6};
+use testkit::net::{CLIENT, SERVER, SERVER6};
+use testkit::{need, wait_until};
 
 /// A server that answers with the sender's address, the control messages and flags of each
 /// datagram. The time becomes `now` if it is right. The datagram `room N` limits the control
@@ -132,6 +134,71 @@ fn socket_of_both_families_receives_each_from_its_ring() {
     }
     let (ring, all) = reported(&server.finish(&client));
     assert!(ring * 100 >= all * 95, "{ring} of {all}");
+}
+
+/// The socket of another client has the same port.
+#[test]
+fn connected_socket_receives_its_peer_from_its_ring() {
+    let Some((pair, ..)) = prepare() else { return };
+    if need::require_command("python3").is_none() {
+        return;
+    }
+    let script = "
+import os, socket, sys
+def bound():
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    s.bind(('', 5400))
+    return s
+s = bound()
+print('ready', file=sys.stderr, flush=True)
+data, sender = s.recvfrom(65536)
+s.connect(sender)
+s.send(data)
+other = bound()
+while data != b'quit':
+    data = os.read(s.fileno(), 65536)
+    s.send(data)
+    if data == b'other':
+        data, sender = other.recvfrom(65536)
+        other.sendto(data, sender)
+";
+    let server = Server::start(&pair, &["python3", "-c", script]);
+    let client = server.client();
+    exchange_numbered(&client, 400);
+    // What another client sends is not the connected socket's.
+    let other_client = server.client();
+    super::exchange(&client, b"other");
+    super::exchange(&other_client, b"hello");
+    exchange_numbered(&client, 400);
+    let (ring, all) = reported(&server.finish(&client));
+    assert!(ring >= 600 && ring * 100 >= all * 95, "{ring} of {all}");
+}
+
+#[test]
+fn iperf3_receives_from_a_ring() {
+    let Some((pair, ..)) = prepare() else { return };
+    let Some(iperf3) = need::require_command("iperf3") else { return };
+    let folder = Folder::new();
+    let mut command = pair.server.command(super::STREAMLINE);
+    command.args(["exec", "--with=udp"]).arg(&iperf3).args(["-s", "-1", "--forceflush"]);
+    folder.set_environment(&mut command);
+    command.env("STREAMLINE_UDP", "report");
+    command.stdout(File::create(folder.path().join("output")).unwrap());
+    command.stderr(File::create(folder.path().join("errors")).unwrap());
+    let mut server = Guard(command.spawn().unwrap());
+    wait_until("iperf3 listens", || folder.read("output").contains("Server listening"));
+    let mut client = pair.client.command(&iperf3.display().to_string());
+    client.args(["-u", "-c", SERVER, "-b", "40M", "-n", "4M", "-l", "1400", "--json"]);
+    let sent = client.output().unwrap();
+    assert!(sent.status.success(), "{}", String::from_utf8_lossy(&sent.stdout));
+    wait_until("iperf3 ends", || server.0.try_wait().unwrap().is_some());
+    let summary: serde_json::Value = serde_json::from_slice(&sent.stdout).unwrap();
+    let sum = &summary["end"]["sum"];
+    let (ring, all) = reported(&folder.read("errors"));
+    println!("{ring} of {all} datagrams from the ring; iperf3: {sum}");
+    let received = sum["packets"].as_u64().unwrap() - sum["lost_packets"].as_u64().unwrap();
+    assert!(ring * 100 >= all * 95 && all <= received && received <= all + 300, "{sum}");
 }
 
 #[test]

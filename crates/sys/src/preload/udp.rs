@@ -11,6 +11,8 @@ use std::time::Duration;
 pub struct UdpSocketFacts {
     /// The address to which the socket is bound.
     pub local: SocketAddr,
+    /// The only address that the socket receives from, if it is connected.
+    pub peer: Option<SocketAddr>,
     /// True for an IPv6 socket that receives IPv4 datagrams, too.
     pub has_both_families: bool,
     /// True if other sockets may be bound to the same address (`SO_REUSEADDR`, `SO_REUSEPORT`).
@@ -150,15 +152,16 @@ pub fn udp_socket(number: c_int) -> Option<UdpSocketFacts> {
     let socket = borrow(number).filter(|_| is_udp_socket(number))?;
     let local = SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok()?;
     let peer: Option<SocketAddrAny> = rustix::net::getpeername(socket).ok().flatten();
-    let connected = peer.is_some().then_some("it is connected to one peer");
+    let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
     let filtered = has_filter(number).then_some("it has a filter of its own");
     let is_on = |level, name| option(number, level, name).is_some_and(|value| value != 0);
     let is_set =
         |(level, name, why): &(c_int, c_int, &'static str)| is_on(*level, *name).then_some(*why);
-    let obstacle = connected.or(filtered).or_else(|| OBSTACLES.iter().find_map(is_set));
+    let obstacle = filtered.or_else(|| OBSTACLES.iter().find_map(is_set));
     let device = option(number, libc::SOL_SOCKET, SO_BINDTOIFINDEX).unwrap_or(0);
     (local.port() != 0).then_some(UdpSocketFacts {
         local,
+        peer,
         has_both_families: local.is_ipv6() && !is_v6_only(number),
         may_share: is_on(libc::SOL_SOCKET, libc::SO_REUSEADDR)
             || is_on(libc::SOL_SOCKET, libc::SO_REUSEPORT),
@@ -183,6 +186,20 @@ pub fn is_obstacle(level: c_int, name: c_int) -> bool {
         && [SO_BINDTOIFINDEX, libc::SO_BINDTODEVICE, libc::SO_ATTACH_FILTER, libc::SO_ATTACH_BPF]
             .contains(&name);
     binds || OBSTACLES.iter().any(|(l, n, _)| (*l, *n) == (level, name))
+}
+
+/// Sets the size of a socket's receive buffer in bytes, also beyond the system's maximum if the
+/// program has CAP_NET_ADMIN. Returns the size before; `None` if it is unknown or unchanged.
+#[must_use]
+pub fn replace_receive_buffer(number: c_int, bytes: c_int) -> Option<c_int> {
+    let socket = borrow(number)?;
+    // The kernel returns twice the size that was set.
+    let before = option(number, libc::SOL_SOCKET, libc::SO_RCVBUF)? / 2;
+    let (saved, size) = (errno(), usize::try_from(bytes).ok()?);
+    let set = sockopt::set_socket_recv_buffer_size_force(socket, size)
+        .or_else(|_| sockopt::set_socket_recv_buffer_size(socket, size));
+    set_errno(saved);
+    set.ok().map(|()| before)
 }
 
 /// Returns the receive timeout of a socket; `None` if it has none.

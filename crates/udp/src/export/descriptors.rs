@@ -54,7 +54,7 @@ interpose!(
             // SAFETY: U1.
             let port = unsafe { place.read() };
             table::each(|socket| {
-                if socket.has_port(u16::from_be_bytes(port)) {
+                if socket.takes_port(u16::from_be_bytes(port)) {
                     socket.demote();
                 }
             });
@@ -63,7 +63,7 @@ interpose!(
     }
 );
 interpose!(
-    /// `connect(2)`: a connected socket is the kernel's.
+    /// `connect(2)`: a socket that has a ring becomes the kernel's.
     connect(number: c_int, address: *const c_void, size: c_uint) -> c_int, c"connect",
     |number, _, _| { demote(number); None }
 );

@@ -170,11 +170,11 @@ pub unsafe extern "C" fn read(number: c_int, to: *mut c_void, length: usize) -> 
         // SAFETY: U1.
         return unsafe { receive_into((&socket, number), (to, length), 0, nowhere) };
     }
-    match next_function!(c"read" as Read) {
-        // SAFETY: I1, U1.
-        Some(next) => unsafe { next(number, to, length) },
-        None => missing_function(),
-    }
+    let Some(next) = next_function!(c"read" as Read) else { return missing_function() };
+    // SAFETY: I1, U1.
+    let received = unsafe { next(number, to, length) };
+    count(number, received, 0);
+    received
 }
 
 /// `readv(2)`.
@@ -196,11 +196,11 @@ pub unsafe extern "C" fn readv(number: c_int, pieces: *const IoVec, piece_count:
         // SAFETY: U1.
         return unsafe { receive_promoted(&socket, number, &raw mut message, 0) };
     }
-    match next_function!(c"readv" as ReadVector) {
-        // SAFETY: I1, U1.
-        Some(next) => unsafe { next(number, pieces, piece_count) },
-        None => missing_function(),
-    }
+    let Some(next) = next_function!(c"readv" as ReadVector) else { return missing_function() };
+    // SAFETY: I1, U1.
+    let received = unsafe { next(number, pieces, piece_count) };
+    count(number, received, 0);
+    received
 }
 
 /// `recvmsg(2)`.

@@ -140,6 +140,7 @@ pub(super) unsafe fn receive_promoted(
         if preload::errno() != EAGAIN {
             return received;
         }
+        socket.note_placeholder_empty();
         if socket.has_datagram() {
             continue;
         }
