@@ -1,6 +1,7 @@
 //! Tests of replicated filters (CONTRACT 16): the output and its order are the same as with a
-//! single instance for any batches, load, schedule and number of replicas; every ledger balances;
-//! and a failing replica ends its request at once.
+//! single instance for any batches, load, schedule and number of replicas, except that blocks
+//! released by time or a reset may leave in another order; every ledger balances; and a failing
+//! replica ends its request at once.
 #![forbid(unsafe_code)]
 
 #[path = "../common/request.rs"]

@@ -1,8 +1,8 @@
 //! Probe 6: plain-data state is saved in one process and restored in another.
 //!
-//! Every filter of the catalog with movable state receives the first half of the traffic in this
-//! process and the second half in another. Its report, and its result for each block of the second
-//! half, are the same as those of a filter that receives all traffic in this process.
+//! Every filter with movable state that needs no argument receives the first half of the traffic in
+//! this process and the second half in another. Its report, and its result for each block of the
+//! second half, are the same as those of a filter that receives all traffic in this process.
 
 use filter::testing::{Arena, Frame, Node, Space};
 use filter::{Batch, Description, MovedSession, StateScope};
@@ -47,7 +47,7 @@ fn feed_frames(node: &mut Node, range: std::ops::Range<usize>) -> Vec<(u32, u32)
     said
 }
 
-/// Returns the final report of a filter as text.
+/// Returns the final report of a filter and its results for blocks as text.
 fn final_report(node: &Node, said: &[(u32, u32)]) -> String {
     format!("{:?} {said:?}", node.report())
 }
@@ -77,7 +77,7 @@ fn decode_sessions(mut bytes: &[u8]) -> Vec<MovedSession> {
 }
 
 /// Entry point of the second process. It reads a state from standard input, receives the second
-/// half of the traffic, and prints its report.
+/// half of the traffic, and prints its report and its results.
 #[test]
 fn child_continues_from_state() {
     let Ok(name) = std::env::var(CHILD_VARIABLE) else { return };

@@ -1,10 +1,10 @@
 //! Probe 7: a process of another user maps a ring read-only, and every attempt to write fails.
 //!
 //! The owner passes a ring ([`buffer::share`]) to this executable, started again as user 65534.
-//! That process reads all blocks, then makes every attempt to write to the ring or its geometry, or
-//! to resize the reader's page; then it passes the descriptors on, and a third process makes the
-//! same attempts. Each attempt must be refused, the owner must observe no effect, and the ring must
-//! continue to work. (RELIABILITY T1, facts 2, 4)
+//! That process reads all blocks, then makes every attempt to write to or resize the ring or its
+//! geometry, or to resize the reader's page; then it passes the descriptors on, and a third process
+//! makes the same attempts. Each attempt must be refused, the owner must observe no effect, and the
+//! ring must continue to work. (RELIABILITY T1, facts 2, 4)
 //!
 //! Another test shows that each attempt would succeed on unsealed memory.
 

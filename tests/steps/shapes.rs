@@ -3,11 +3,11 @@
 
 use std::path::Path;
 
-/// A request; in its text, `{}` stands for a directory, and `CAPTURE` for a capture.
+/// A request. In its text, `{}` stands for a directory, and `CAPTURE` for a capture.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestShape {
     text: &'static str,
-    /// True if every test run includes the request; only a few are.
+    /// True if every test run includes the request, which holds for a few requests only.
     pub(crate) in_every_run: bool,
     /// True if the request is also recorded.
     pub(crate) recorded: bool,

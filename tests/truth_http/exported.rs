@@ -1,10 +1,10 @@
-//! Tests that compare every capture that contains HTTP with the objects that tshark exports: the
-//! multisets of body digests are equal.
+//! Tests that compare the bodies of captures that contain HTTP with the objects that tshark
+//! exports: the multisets of body digests are equal.
 //!
 //! Bodies that tshark does not export by design are only counted: truncated bodies (of which tshark
 //! may export a part), bodies after a gap in their direction, and bodies with a coding that cannot
 //! be decoded. A setting determines whether tshark waits for reordered segments; if bodies differ
-//! with one value, the other value is tried.
+//! with one value, the value with fewer differences counts.
 //!
 //! Other differences are listed in [`EXPECTED_DIFFERENCES`], with the frame and the section of the
 //! RFC that decides. The cases of http-evader have their own expected results ([`crate::evader`]),
@@ -118,7 +118,7 @@ fn h7_bodies_equal_tshark_exports() {
         return;
     }
     let scratch = Scratch::new();
-    // tshark runs once per capture.
+    // Only some of the captures, because tshark runs for each.
     let mut made =
         testkit::generated_captures().with_prefixes(&["http/", "web", "mixed/01", "mixed/02"]);
     made.paths.retain(|path| is_complete(path));
@@ -188,7 +188,7 @@ fn is_complete(path: &Path) -> bool {
     packets.all(|(packet, frame)| packet.wire_length as usize == frame.len())
 }
 
-/// Number of bodies of a capture, by comparison with tshark.
+/// Numbers of bodies of a capture, by comparison with tshark.
 #[derive(Debug, Default)]
 struct BodyCounts {
     same: usize,
@@ -198,7 +198,7 @@ struct BodyCounts {
     theirs: Vec<String>,
 }
 
-/// Compares the bodies of a capture; returns `None` if it has no HTTP.
+/// Compares the bodies of a capture; returns `None` if neither we nor tshark find HTTP in it.
 fn compare_capture(path: &Path, scratch: &Scratch) -> Option<BodyCounts> {
     let bytes = std::fs::read(path).expect("a capture that can be read");
     let speaks =

@@ -56,8 +56,8 @@ fn assert_state_moves(captures: &Captures, (sessions, held): (usize, usize)) {
     }
 }
 
-/// For more than a tenth of the captures, a run that restores no state must have another output.
-/// Otherwise the comparison would not detect lost state.
+/// For each chain, more than a tenth of the captures must have another output if no state is
+/// restored. Otherwise the comparison would not detect lost state.
 #[test]
 fn lost_state_is_detected() {
     assert_lost_state_is_detected(&testkit::generated_captures());

@@ -110,8 +110,8 @@ fn verify_counter(outcome: &Outcome, name: &str) -> u64 {
     rows.filter(|(row, _)| row == name).map(|(_, n)| n).sum()
 }
 
-/// Sends 60 MB of datagrams, half of them fragmented, with the frames shuffled in windows of 3,000.
-/// This exceeds the size of the pool, so fragments are held while the pool is lapped.
+/// Sends about 60 MB of datagrams, nearly half of them fragmented, with the frames shuffled in
+/// windows of 3,000. This exceeds the size of the pool, so fragments are held while it is lapped.
 #[test]
 fn held_fragments_survive_laps_of_their_pool() {
     let mut random = Random::replayable();

@@ -142,13 +142,13 @@ fn corpus_streams_equal_those_of_tshark() {
 #[derive(Default)]
 struct ConnectionCounts {
     same: usize,
-    /// Connections that are equal up to a gap that the peer did not acknowledge.
+    /// Those of the `same` connections at whose gap tshark's output ends.
     equal_up_to_gap: usize,
     differences: Vec<String>,
 }
 
-/// Compares the connections of a capture. Returns `None` if neither we nor tshark find a connection
-/// with data.
+/// Compares the connections of a capture. Returns `None` if we cannot read it, or if neither we nor
+/// tshark find a connection with data.
 fn compare_capture(path: &Path) -> Option<ConnectionCounts> {
     let bytes = std::fs::read(path).expect("a capture that can be read");
     let ours = streams(path, NO_TIMEOUT).ok()?;

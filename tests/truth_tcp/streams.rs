@@ -19,15 +19,15 @@ pub(crate) struct Stream {
     pub(crate) has_ended: [bool; 2],
 }
 
-/// Returns the connections with data of a capture, ordered by session, or the error of reading the
-/// capture.
+/// Returns the connections of a capture that have data or gaps, ordered by session, or the error of
+/// reading the capture.
 pub(crate) fn streams(capture: &Path, arguments: &str) -> Result<Vec<Stream>, String> {
     let text = format!("replay '{}' | ip | tcp {arguments} | collect | discard", capture.display());
     let (seen, _) = run_and_collect(&PlannedRequest::with(text, COLLECT_FILTERS))?;
     Ok(group_into_streams(&seen))
 }
 
-/// Groups blocks into connections.
+/// Groups blocks into connections, and omits those without data or gaps.
 pub(crate) fn group_into_streams(seen: &[CollectedBlock]) -> Vec<Stream> {
     let mut streams: BTreeMap<u32, Stream> = BTreeMap::new();
     for block in seen {

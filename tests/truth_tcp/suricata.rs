@@ -9,7 +9,7 @@ use std::path::Path;
 /// A requirement on the streams of a capture.
 #[derive(Clone, Copy, Debug)]
 enum Requirement {
-    /// The given number of streams contain these bytes.
+    /// The given number of streams contain these bytes; each side of a connection is a stream.
     Has(usize, &'static [u8]),
     /// No stream contains these bytes.
     Lacks(&'static [u8]),
