@@ -17,10 +17,10 @@
 //! order of datagrams between the two is unspecified.
 //!
 //! Invariants. A socket that is not promoted is the kernel's, and its calls are passed through. A
-//! promoted socket returns to the kernel for good before a fork, before it is connected again, and when
-//! it gets an option that only the kernel serves; datagrams in the ring are read before. If the
-//! kernel program ends for another reason (the interface or the daemon is gone), datagrams reach
-//! the placeholder by themselves (docs/book/decisions/0112).
+//! promoted socket returns to the kernel for good before a fork, before it is connected again, and
+//! when it gets an option that only the kernel serves; datagrams in the ring are read before. If
+//! the kernel program ends for another reason (the interface or the daemon is gone), datagrams
+//! reach the placeholder by themselves (docs/book/decisions/0112).
 #![deny(unsafe_code)]
 
 mod address;

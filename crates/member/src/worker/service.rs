@@ -134,8 +134,8 @@ impl Service {
         self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Sends the queued reports to the daemon. Without a daemon they stay queued; a report that
-    /// cannot be sent is lost.
+    /// Sends the queued reports to the daemon. Without a daemon they stay queued, as does a report
+    /// that cannot be sent.
     fn send_reports(&mut self) {
         let take = |shared: &Shared| {
             let mut reports = shared.reports.lock().unwrap_or_else(PoisonError::into_inner);
@@ -148,6 +148,9 @@ impl Service {
             }
             let sent = self.registration.as_ref().is_some_and(|daemon| daemon.send_report(&report));
             if !sent {
+                let mut reports =
+                    self.shared.reports.lock().unwrap_or_else(PoisonError::into_inner);
+                reports.push_front(report);
                 return;
             }
         }
