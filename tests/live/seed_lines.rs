@@ -185,7 +185,7 @@ fn assert_archived_requests(ran: &ObserverResult) {
     assert!(text.starts_with("GET /") && text.contains("Host: "), "{text}");
 }
 
-/// Waits until a name has this many sockets: one of its own, and one for each reader.
+/// Waits until a name has at least this many sockets: one of its own, and one for each reader.
 fn wait_for_sockets(pair: &Pair, name: &str, sockets: usize) {
     wait_until(&format!("{name} has {sockets} sockets"), || {
         let names = pair.server.run_program("cat", "/proc/net/unix");
@@ -212,7 +212,8 @@ fn run_with_reader(
     (ran, cat.wait_with_output().expect("it ends with the path").stdout)
 }
 
-/// Runs a request while a program writes a capture to its named end. A peer counts the frames.
+/// Runs a request while a program writes a capture to its named end, until the client has received
+/// as many frames as the capture has.
 fn run_with_writer(pair: &Pair, line: &str, name: &str, capture: &Path) -> ObserverResult {
     let observer = Observer::spawn(pair.server.command(streamline_program()), line);
     wait_for_sockets(pair, name, 1);

@@ -59,7 +59,7 @@ fn run_into_pipe(pair: &Pair, option: &str, then: impl FnOnce(&Live)) -> (Outcom
     let runs = std::thread::spawn(|| run(paths, StopConditions::default()).expect("a run"));
     send_all(pair, &numbered_frames(0..FRAMES, FRAME_LENGTH));
     let sent = sys::clock::monotonic();
-    // The length of a write depends on the clock only.
+    // Only the clock determines how long the write has taken.
     wait_until("the write has taken long", || sys::clock::monotonic() - sent > 60_000_000);
     read.send(()).expect("a reader");
     then(&live);
