@@ -37,7 +37,8 @@ impl<W: Write> Drop for Screen<W> {
     }
 }
 
-/// Colors a row of a drawn graph by its meaning: rules are dim, losses are red.
+/// Styles a row of a drawn graph by its meaning: a rule is dim, and a row with losses is red unless
+/// `has_colour` is false.
 pub(crate) fn graph_line(row: &str, has_colour: bool) -> Line<'_> {
     match row {
         _ if row.starts_with('─') => Line::styled(row, Style::new().add_modifier(Modifier::DIM)),

@@ -28,13 +28,14 @@ pub(crate) fn drawing_columns() -> Option<usize> {
     Some(terminal_columns()).filter(|columns| *columns < usize::MAX && !is_dumb())
 }
 
-/// Returns true if messages are colored: standard error is a capable terminal, and NO_COLOR is not
-/// set.
+/// Returns true if messages are colored: standard error is a capable terminal, and NO_COLOR is
+/// empty or not set.
 pub(crate) fn has_colour_errors() -> bool {
     io::stderr().is_terminal() && may_colour()
 }
 
-/// Returns true if standard output is colored: it is a capable terminal, and NO_COLOR is not set.
+/// Returns true if standard output is colored: it is a capable terminal, and NO_COLOR is empty or
+/// not set.
 pub(crate) fn has_colour_output() -> bool {
     io::stdout().is_terminal() && may_colour()
 }

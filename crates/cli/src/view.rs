@@ -1,8 +1,8 @@
 //! `run --view`: shows the graph of the plan in place while the path runs, with rates, time per
 //! block and losses, on the terminal of standard error.
 //!
-//! A thread reads the counters twice a second, as `top` does from another process. Messages appear
-//! at the bottom, and after the view has closed.
+//! A thread reads the counters twice a second, as `top` does from another process. The last message
+//! appears at the bottom; all messages are printed after the view has closed.
 
 use crate::arguments::RunArguments;
 use crate::screen::{Screen, graph_line};
@@ -27,7 +27,7 @@ use sys::eventfd::EventFd;
 
 /// Interval between two samples of the counters.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
-/// Maximum wait for a key, after which the view looks whether the run has ended.
+/// Maximum wait for a key, after which the view checks whether the run has ended.
 const KEY_INTERVAL: Duration = Duration::from_millis(50);
 const KEY_HELP: &str = "q ends the path, ? explains, arrows scroll";
 const HELP: [&str; 9] = [
@@ -54,7 +54,8 @@ pub(crate) struct RunView {
 
 impl RunView {
     /// Opens the view of a request that is about to run. Returns `None` if the arguments ask for
-    /// none. Prints an error and fails if there is no terminal for it.
+    /// none. Prints an error and fails if there is no terminal for it, if a sink prints on the
+    /// terminal, or if the view cannot be opened.
     pub(crate) fn start(ready: &Ready, given: &RunArguments) -> Result<Option<Self>, Status> {
         if !given.view {
             return Ok(None);
@@ -119,7 +120,7 @@ impl Drop for RunView {
     }
 }
 
-/// One sample of the counters, and the picture made of it.
+/// The texts made from one sample of the counters.
 struct Picture {
     heading: String,
     request: String,
@@ -139,7 +140,7 @@ struct Session {
 }
 
 impl Session {
-    /// Redraws until the run has ended or the user leaves.
+    /// Redraws until the run has ended, the user leaves, or the terminal fails.
     fn run(mut self, mut screen: Screen<Stderr>, closed: &EventFd) {
         let mut next = Instant::now();
         loop {
