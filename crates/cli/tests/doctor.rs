@@ -332,6 +332,8 @@ fn unprivileged_request_prints_remedies() {
     assert!(told.err.starts_with("note: this request would not start: CAP_NET_RAW is"), "{told:?}");
     assert!(told.err.lines().any(|said| said.trim() == wanted), "{told:?}");
     assert!(!told.out.contains("run as root"), "{told:?}");
+    let told = fettered.run(&AS_NOBODY, &["doctor"]);
+    assert!(told.out.contains("TCX") && !told.out.contains("run as root"), "{told:?}");
     let told = fettered.run(&AS_NOBODY, &["explain", "generate | count"]);
     assert_eq!((told.status, told.err.as_str()), (Some(0), ""), "it lacks nothing");
     // Entering a namespace needs a capability that is never granted to a file.

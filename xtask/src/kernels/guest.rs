@@ -11,8 +11,8 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// Time limit for a guest, including its boot. Emulation is about thirty times slower than the
-/// host.
-const TIME_LIMIT: Duration = Duration::from_secs(900);
+/// host, and a trial of packages on a busy machine takes twenty minutes.
+const TIME_LIMIT: Duration = Duration::from_secs(1800);
 
 /// Kernel modules in loading order. Modules that are built into a kernel are skipped.
 const KERNEL_MODULES: &[&str] =

@@ -326,7 +326,9 @@ fn remedy(facts: &Facts, feature: &Feature, kind: RefusalKind) -> String {
             return format!("see the end: {}", capture_verdict(facts).title());
         }
         Facility::Program => return format!("see the end: {}", program_verdict(facts).title()),
-        Facility::Cgroup if kind == RefusalKind::Denied => {
+        Facility::Tcx | Facility::XdpLink | Facility::RingBuffer | Facility::Cgroup
+            if kind == RefusalKind::Denied =>
+        {
             return format!("see the end: {}", program_verdict(facts).title());
         }
         _ => {}
