@@ -208,7 +208,14 @@ where
     T: StreamWriter + ?Sized,
 {
     let copies = from.copied_read_max()?.min(max).min(to.block_max());
-    if copies > 0 && read_into_destination(from, to, copies, moved)? {
+    if copies > 0 {
+        if !read_into_destination(from, to, copies, moved)? {
+            // The destination has counted the bytes.
+            let length = from.peek()?.map_or(0, |block| block.len().min(copies));
+            moved.bytes += length;
+            moved.dropped += length;
+            from.take(length);
+        }
         return Ok(());
     }
     let Some(block) = from.peek()? else { return Ok(()) };

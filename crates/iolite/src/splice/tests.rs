@@ -10,9 +10,12 @@ use crate::interface::{AggregateBlocks, ByteReader, FrozenReader};
 use crate::view::Space;
 use abi::DbufId;
 use abi::access::{AccessList, Credentials};
+use buffer::Policy;
 use buffer::pool;
 use buffer::stream;
+use buffer::wait::WaitResult;
 use std::collections::VecDeque;
+use std::time::Duration;
 use sys::process::identity;
 use testkit::Random;
 
@@ -223,6 +226,53 @@ fn e6_every_source_splices_into_every_destination() {
         }
         assert!(all == bytes, "{from_bytes} {to_bytes}");
     }
+}
+
+/// A source whose peek would copy.
+#[derive(Debug)]
+struct CopyingReader(ByteReader);
+
+impl StreamReader for CopyingReader {
+    fn try_read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
+        self.0.try_read(out)
+    }
+
+    fn peek(&mut self) -> Result<Option<&[u8]>, Fault> {
+        self.0.peek()
+    }
+
+    fn copied_read_max(&mut self) -> Result<usize, Fault> {
+        Ok(self.0.peek()?.map_or(0, <[u8]>::len))
+    }
+
+    fn take(&mut self, count: usize) {
+        self.0.take(count);
+    }
+
+    fn wait(&mut self, limit: Option<Duration>) -> Result<WaitResult, Fault> {
+        self.0.wait(limit)
+    }
+}
+
+/// A block that the destination has no room for is counted as dropped once, by both sides.
+#[test]
+fn dropped_block_of_a_copying_source_is_counted_once() {
+    let config = stream::Config::new(dbuf_id(7)).capacity(1 << 16);
+    let (mut output, mut offers) = stream::stream(&config).unwrap();
+    let mut from = CopyingReader(ByteReader::new(offers.remove(0).open().unwrap()));
+    let config = stream::Config::new(dbuf_id(8)).capacity(4096).policy(Policy::DropNew);
+    let (mut to, mut offers) = stream::stream(&config).unwrap();
+    let _unread = offers.remove(0).open().unwrap();
+    for number in 0..10 {
+        assert!(output.write(&[number; 1000]).unwrap());
+    }
+    drop(output);
+    let moved = splice_all(&mut from, &mut to).unwrap();
+    let counts = to.counts();
+    assert_eq!(moved.bytes, 10_000);
+    assert!(moved.dropped > 0);
+    assert_eq!(counts.dropped_bytes, moved.dropped as u64, "{counts:?}");
+    assert_eq!(counts.bytes + counts.dropped_bytes, 10_000, "{counts:?}");
 }
 
 /// Splices of random lengths move files as runs of adjacent blocks. The reader gets each byte once,
