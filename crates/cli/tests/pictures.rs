@@ -12,8 +12,8 @@ fn view_shows_the_graph_with_rates_until_the_user_ends_the_path() {
     let folder = Folder::new();
     let words = "run --view 'generate rate=1000 | udp | count'";
     let Some(mut screen) = Screen::start(&folder, words) else { return };
-    screen.press("", "○");
-    screen.press("", "q ends the path");
+    screen.wait_for("○");
+    screen.wait_for("q ends the path");
     screen.press("?", "a rule names the space");
     screen.press("?", "count");
     assert!(screen.output().contains("/s"), "{}", screen.output());

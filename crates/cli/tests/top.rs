@@ -13,7 +13,7 @@ fn top_helps_sorts_filters_and_opens_nodes_by_keys() {
     let _daemon = folder.daemon();
     let _path = folder.spawn_named("web", "generate rate=1000 | udp | count");
     let Some(mut screen) = Screen::start(&folder, "top --every=200ms web") else { return };
-    screen.press("", "? help, q quits");
+    screen.wait_for("? help, q quits");
     screen.press("?", "select a node");
     screen.press("?", "generate");
     screen.press("s", "blocks/s▾");

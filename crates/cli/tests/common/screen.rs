@@ -44,6 +44,11 @@ impl Screen {
         Some(Self { process: Guard(child), keys, output, reader: Some(reader) })
     }
 
+    /// Waits until a text appears, or has appeared.
+    pub(crate) fn wait_for(&self, expected: &str) {
+        wait_until(&format!("`{expected}` appears"), || self.output().contains(expected));
+    }
+
     /// Presses keys, and waits until a text appears that was printed after them.
     pub(crate) fn press(&mut self, keys: &str, expected: &str) {
         let before = self.output().len();

@@ -31,6 +31,8 @@ pub enum EventKind {
     PathChanged,
     /// A path has changed itself, or has decided against a change.
     PathAdapted,
+    /// A path has lost blocks.
+    PathLost,
     /// An alarm of `--alarm` was raised or is over.
     PathAlarm,
     /// Blocks took longer than `--latency` allows.

@@ -260,7 +260,7 @@ impl Server {
                     self.per_user.remove(&client.who.uid);
                 }
             }
-            self.read_last_report(&mut client);
+            self.read_last_reports(&mut client);
             client.discard_connection(id);
             self.remove_request(id, client.line, client.who.uid);
             let gone = client.path.as_ref().and_then(|path| self.registry.remove(path.number));

@@ -68,39 +68,49 @@ impl Server {
         if report.text.len() > REPORT_MAX {
             return Err(refused("report", &format!("it is longer than {REPORT_MAX} bytes")));
         }
-        let PathReport { event, text, status } = report;
+        if report.event == PathEvent::Ended {
+            path.ended = Some((report.status.unwrap_or_default(), report.text));
+        } else {
+            let number = path.number;
+            self.log_report(number, report);
+        }
+        Ok(Answer::single(&NoParameters {}))
+    }
+
+    /// Logs an event that a path has reported.
+    fn log_report(&self, number: u32, PathReport { event, text, .. }: PathReport) {
         let (event, level, what) = match event {
-            PathEvent::Ended => {
-                path.ended = Some((status.unwrap_or_default(), text));
-                return Ok(Answer::single(&NoParameters {}));
-            }
             PathEvent::Changed => (EventKind::PathChanged, Level::Info, "changed"),
             PathEvent::Adapted => (EventKind::PathAdapted, Level::Info, "adapts"),
+            PathEvent::Lost => (EventKind::PathLost, Level::Warning, "loses blocks"),
             PathEvent::Alarm => (EventKind::PathAlarm, Level::Warning, "raises an alarm"),
             PathEvent::Over => (EventKind::PathAlarm, Level::Info, "ends an alarm"),
             PathEvent::Late => (EventKind::PathLate, Level::Warning, "is late"),
             PathEvent::Unchanged => (EventKind::PathUnchanged, Level::Warning, "refuses a change"),
+            PathEvent::Ended => (EventKind::PathEnded, Level::Info, "ends"),
         };
-        let number = path.number;
         if let Some(entry) = self.registry.get(number) {
             let request = (event == EventKind::PathChanged).then(|| entry.line.clone());
             let record = path_record((event, level), entry, what);
             self.log.write(&Record { reason: Some(text), request, ..record });
         }
-        Ok(Answer::single(&NoParameters {}))
     }
 
-    /// Reads the report that a path has sent before it closed its connection. The end of its
+    /// Reads the reports that a path has sent before it closed its connection. The end of its
     /// process may be noticed first.
-    pub(super) fn read_last_report(&self, client: &mut Client) {
+    pub(super) fn read_last_reports(&self, client: &mut Client) {
         let Some(path) = client.path.as_mut().filter(|path| path.ended.is_none()) else { return };
         for _ in 0..LAST_MESSAGES_MAX {
             let Received::Message(bytes, _) = client.connection.next_message() else { return };
             let Ok(call) = Call::read(&bytes) else { return };
-            let Ok(report) = call.deserialize_parameters::<PathReport>() else { continue };
-            let is_last = call.method == REPORT && report.event == PathEvent::Ended;
-            if is_last && report.text.len() <= REPORT_MAX {
-                path.ended = Some((report.status.unwrap_or_default(), report.text));
+            let report = call.deserialize_parameters::<PathReport>();
+            match report {
+                Ok(report) if call.method != REPORT || report.text.len() > REPORT_MAX => {}
+                Ok(report) if report.event == PathEvent::Ended => {
+                    path.ended = Some((report.status.unwrap_or_default(), report.text));
+                }
+                Ok(report) => self.log_report(path.number, report),
+                Err(_) => {}
             }
         }
     }

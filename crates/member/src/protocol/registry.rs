@@ -93,6 +93,8 @@ pub enum PathEvent {
     Changed,
     /// The path has changed itself, or has decided against a change.
     Adapted,
+    /// Blocks were lost.
+    Lost,
     /// An alarm was raised.
     Alarm,
     /// An alarm is over.

@@ -199,7 +199,7 @@ impl Service {
         ChangeReply { said, line }
     }
 
-    fn reporter(&self) -> Reporter {
+    pub(super) fn reporter(&self) -> Reporter {
         Reporter(Some(Arc::clone(&self.shared)))
     }
 

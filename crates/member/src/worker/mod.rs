@@ -11,6 +11,7 @@
 mod across;
 mod calls;
 mod counters;
+mod losses;
 mod nodes;
 mod path;
 mod registration;

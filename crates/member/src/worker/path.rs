@@ -76,11 +76,10 @@ impl PathInfo {
                 Some(PlannedEdge::Pipe) => ("pipe", None),
                 Some(PlannedEdge::Call) | None => ("call", None),
             };
-            let plain = edge.classes.is_plain();
             Link {
                 from: edge.from.0,
                 to: edge.to.0,
-                classes: if plain { String::new() } else { edge.classes.to_string() },
+                classes: explain::arc_label(&plan.graph, edge),
                 transport: transport.to_owned(),
                 room: room.map(|room| room as u64),
             }

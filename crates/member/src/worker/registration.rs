@@ -63,7 +63,7 @@ pub(super) struct Registration {
     pub(super) admissions: Connection,
     pub(super) number: u32,
     /// True if the daemon accepts reports; older daemons do not.
-    takes_reports: bool,
+    pub(super) takes_reports: bool,
 }
 
 impl Registration {

@@ -1,5 +1,6 @@
 //! The thread that serves the clients of a path: its event loop and its connections.
 
+use super::losses::LossWatch;
 use super::nodes::DescribedNodes;
 use super::path::PathInfo;
 use super::registration::{Registration, SEARCH_INTERVAL, Shared};
@@ -39,6 +40,7 @@ pub(super) struct Service {
     pub(super) clients: BTreeMap<u64, AdmittedClient>,
     next: u64,
     pub(super) start: u64,
+    losses: LossWatch,
     /// True if filter times are measured only because a client is connected.
     measures: bool,
 }
@@ -99,6 +101,7 @@ impl Service {
             clients: BTreeMap::new(),
             next: FIRST_CLIENT,
             start: sys::clock::monotonic(),
+            losses: LossWatch::new(sys::clock::monotonic()),
             measures: false,
         };
         registration.map(|registration| answering.watch_registration(registration)).transpose()?;
@@ -112,6 +115,7 @@ impl Service {
 
     pub(super) fn run(mut self) {
         loop {
+            self.report_losses();
             self.send_reports();
             if let Some(ended) = self.exit_status() {
                 return self.finish(&ended);
@@ -132,6 +136,19 @@ impl Service {
 
     fn exit_status(&self) -> Option<Ended> {
         self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Queues a report of the blocks that were lost since the last one, if a look is due.
+    fn report_losses(&mut self) {
+        let now = sys::clock::monotonic();
+        let reports = self.registration.as_ref().is_some_and(|daemon| daemon.takes_reports);
+        if !reports || now < self.losses.due {
+            return;
+        }
+        let counters = self.current_counters();
+        if let Some(what) = self.losses.look(&counters, now) {
+            self.reporter().report(PathEvent::Lost, &what);
+        }
     }
 
     /// Sends the queued reports to the daemon. Without a daemon they stay queued, as does a report
@@ -169,7 +186,11 @@ impl Service {
     /// Returns the time until the next update or search, or `None` if neither is scheduled.
     fn wait_limit(&self) -> Option<Duration> {
         let next = self.clients.values().filter_map(AdmittedClient::next_update);
-        let next = next.chain(self.registration.is_none().then_some(self.seek)).min()?;
+        let look = match &self.registration {
+            Some(registration) => registration.takes_reports.then_some(self.losses.due),
+            None => Some(self.seek),
+        };
+        let next = next.chain(look).min()?;
         Some(Duration::from_nanos(next.saturating_sub(sys::clock::monotonic())))
     }
 
@@ -327,7 +348,13 @@ impl Service {
     fn finish(mut self, ended: &Ended) {
         // Connections and calls that are already queued are served first.
         self.accept_clients();
+        let (counters, now) = (self.current_counters(), sys::clock::monotonic());
+        let lost = self.losses.look(&counters, now);
         if let Some(registration) = &self.registration {
+            if let Some(text) = lost {
+                let event = PathEvent::Lost;
+                registration.send_report(&PathReport { event, text, status: None });
+            }
             let (text, status) = (ended.report.clone(), Some(ended.status));
             registration.send_report(&PathReport { event: PathEvent::Ended, text, status });
         }

@@ -1,0 +1,96 @@
+//! Reports of losses for the log of the daemon.
+
+use crate::protocol::{Counters, Loss};
+use runtime::ledger::DropReason;
+use std::time::Duration;
+
+/// Interval between two looks at the counters. Each look wakes the spaces of the path once.
+const LOSS_INTERVAL: Duration = Duration::from_secs(60);
+/// Maximum number of places in a report.
+const PLACES_MAX: usize = 3;
+
+/// The losses of a path as they were last reported.
+#[derive(Debug)]
+pub(super) struct LossWatch {
+    /// Monotonic time of the next look, in ns.
+    pub(super) due: u64,
+    /// Number of lost blocks that were reported.
+    known: u64,
+}
+
+impl LossWatch {
+    /// Creates the state of a path that starts at a monotonic time in ns.
+    pub(super) const fn new(now: u64) -> Self {
+        Self { due: now + LOSS_INTERVAL.as_nanos() as u64, known: 0 }
+    }
+
+    /// Returns a sentence about the blocks that were lost since the last look, or `None` if there
+    /// were none, and schedules the next look.
+    pub(super) fn look(&mut self, counters: &Counters, now: u64) -> Option<String> {
+        self.due = now + LOSS_INTERVAL.as_nanos() as u64;
+        let places = losses(counters);
+        let total: u64 = places.iter().map(|(blocks, _)| blocks).sum();
+        let fresh = total.saturating_sub(self.known);
+        self.known = total;
+        if fresh == 0 {
+            return None;
+        }
+        let named = places.iter().take(PLACES_MAX);
+        let named: Vec<String> = named.map(|(n, place)| format!("{n} {place}")).collect();
+        Some(format!("{fresh} blocks since the last report, {total} in all: {}", named.join(", ")))
+    }
+}
+
+/// Returns the losses by place, the largest first. Drops that the request asks for are no losses.
+fn losses(counters: &Counters) -> Vec<(u64, String)> {
+    let mut all: Vec<(u64, String)> = Vec::new();
+    let mut add = |lost: &[Loss], place: &str| {
+        for loss in lost {
+            let is_lost = DropReason::from_text(&loss.why).is_none_or(DropReason::is_lost);
+            if let Some(blocks) = loss.blocks.filter(|blocks| is_lost && *blocks > 0) {
+                all.push((blocks, format!("{place} ({})", loss.why)));
+            }
+        }
+    };
+    for source in &counters.sources {
+        add(&source.lost, &format!("before {}", source.name));
+    }
+    for edge in &counters.edges {
+        add(&edge.lost, &format!("between {} and {}", edge.from, edge.to));
+    }
+    for filter in &counters.filters {
+        add(&filter.lost, &format!("in {}", filter.name));
+    }
+    all.sort_by_key(|(blocks, _)| std::cmp::Reverse(*blocks));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{Amount, Source};
+
+    fn counters(lost: &[(&str, u64)]) -> Counters {
+        let loss =
+            |(why, blocks): &(&str, u64)| Loss { why: (*why).to_owned(), blocks: Some(*blocks) };
+        let lost = lost.iter().map(loss).collect();
+        let source = Source { name: "rx".to_owned(), seen: None, given: Amount::default(), lost };
+        Counters { sources: vec![source], ..Counters::default() }
+    }
+
+    #[test]
+    fn only_new_losses_are_reported() {
+        let mut watch = LossWatch::new(0);
+        let asked = DropReason::ByRequest.text();
+        assert_eq!(watch.look(&counters(&[(asked, 50)]), 1), None, "the request asked for it");
+        let said = watch.look(&counters(&[("ring", 4), ("driver", 5)]), 2).unwrap();
+        assert_eq!(
+            said,
+            "9 blocks since the last report, 9 in all: 5 before rx (driver), 4 before rx (ring)"
+        );
+        assert_eq!(watch.look(&counters(&[("ring", 4), ("driver", 5)]), 3), None);
+        let said = watch.look(&counters(&[("ring", 6), ("driver", 5)]), 4).unwrap();
+        assert!(said.starts_with("2 blocks since the last report, 11 in all"), "{said}");
+        assert_eq!(watch.due, 4 + 60_000_000_000);
+    }
+}
