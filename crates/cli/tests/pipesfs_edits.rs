@@ -254,6 +254,7 @@ fn b3_filters_of_frames_are_refused_below_a_stream_without_frames() {
     assert_eq!(web.mounted.text("notes/request"), "stream | http |get count\n");
     web.make("stream:form=frame").unwrap();
     web.make("stream/dport").unwrap();
+    assert_eq!(run_in(&web.mounted, "rm -r notes stream").1, 0, "{}", web.error());
 }
 
 #[test]
@@ -405,6 +406,8 @@ fn b6_open_readers_stay_while_their_filter_moves_to_another_path() {
         expect_bytes(&write(source, number));
     }
     assert_eq!(web.error(), "", "no block was left out");
+    drop(readers);
+    assert_eq!(run_in(&web.mounted, "rm -r clean").1, 0, "{}", web.error());
 }
 
 #[test]

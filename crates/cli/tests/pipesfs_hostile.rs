@@ -122,6 +122,7 @@ fn b13_hostile_user_reads_and_changes_no_path_of_another() {
     assert_eq!(shared.run_as(ALICE, "cat hers/request").0.trim_end(), line);
     assert_eq!(fs::metadata(shared.mounted.path("hers")).unwrap().uid(), ALICE);
     assert_eq!(shared.run_as(ALICE, "rm -r hers").1, 0, "the path is hers");
+    assert_eq!(shared.run_as(BOB, "rm -r his").1, 0);
 }
 
 #[test]
