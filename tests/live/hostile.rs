@@ -32,8 +32,9 @@ const CAPTURE_DIRECTORIES: &[&str] = &[
     "pcapplusplus/",
 ];
 
-/// Returns the first 300 frames of each capture, and truncated copies of some of them, up to about
-/// [`BYTES_MAX`].
+/// Returns the first 300 frames of each capture and truncated copies of some of them, until the
+/// originals exceed [`BYTES_MAX`]. Omits frames that would not arrive ([`is_delivered`]), and
+/// external captures that [`CAPTURE_DIRECTORIES`] does not name.
 fn hostile_frames(captures: &Captures) -> Vec<Vec<u8>> {
     let mut random = Random::replayable();
     let mut frames = Vec::new();

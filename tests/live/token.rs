@@ -132,7 +132,7 @@ fn h22_tokens_pass_alike_in_the_kernel_and_in_a_thread() {
 
 /// A filter in a sandboxed process, which may not open files, still gets its key.
 #[test]
-fn t2_tokens_pass_alike_in_a_sandbox() {
+fn t2_sandboxed_token_filter_gets_its_key() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let folder = Scratch::new();
     let file = key_file(&folder).display().to_string();

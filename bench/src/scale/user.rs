@@ -108,7 +108,10 @@ pub(super) fn measure_requests(place: &str, options: &Options) -> Result<Vec<Row
         let mut command = Command::new(&streamline);
         command.args(["run", &format!("{option}{text}")]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        candidates.push(Candidate { name, measure: Box::new(move || time_line(&mut command)) });
+        candidates.push(Candidate {
+            name,
+            measure: Box::new(move || measure_request_rate(&mut command)),
+        });
     }
     let (sentinel_ns, samples) = measure_interleaved(options.rounds, candidates)?;
     let goal = |reference, target| Goal {
@@ -131,7 +134,7 @@ pub(super) fn measure_requests(place: &str, options: &Options) -> Result<Vec<Row
 
 /// Runs a request; returns the rate in millions of blocks per second, with the start and the end of
 /// the process included in the time.
-fn time_line(command: &mut Command) -> Result<f64, String> {
+fn measure_request_rate(command: &mut Command) -> Result<f64, String> {
     let begin = Instant::now();
     let status = command.status().map_err(|why| why.to_string())?;
     if !status.success() {

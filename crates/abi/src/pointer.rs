@@ -82,7 +82,8 @@ impl Class {
     }
 }
 
-/// The position (low 44 bits) and length (20 bits) of a view, which are word 0 of a rich pointer.
+/// Word 0 of a rich pointer: the position of a view, truncated to its low 44 bits, in the upper
+/// bits, and the length of the view in the lower 20 bits.
 #[derive(
     Clone, Copy, PartialEq, Eq, Hash, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]

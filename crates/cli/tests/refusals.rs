@@ -198,8 +198,9 @@ fn h10_connection_captures_equal_those_of_tcpdump() {
     assert!(files > 5, "{files} files");
 }
 
-/// Returns the filter expression for an endpoint as it appears in file names, such as
-/// `10.0.0.1.80`, `2001_db8__1.80` or `10.0.0.1`.
+/// Converts an endpoint in the form used in file names (`10.0.0.1.80`, `2001_db8__1.80`, or
+/// `10.0.0.1` without a port) to a filter expression: `host 10.0.0.1 and port 80`. Without a port,
+/// the expression selects ICMP.
 fn endpoint_expression(end: &str) -> String {
     let (address, port) = match (end.contains('_'), end.matches('.').count()) {
         (false, 3) => (end, None),

@@ -32,7 +32,7 @@ use std::time::Duration;
 use sys::eventfd::EventFd;
 use sys::steps::{Resource, Steps};
 
-/// Conditions that stop a run, besides the end of its sources.
+/// Conditions that stop a run, besides the end of its sources, and callbacks during the run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StopConditions<'f> {
     /// A descriptor that stops the run when it becomes readable, usually that of

@@ -49,10 +49,10 @@ where
         }
         let before = moved.bytes;
         match forward_pointer(from, to, left, &mut moved) {
-            Ok(PassResult::Forwarded) => {}
-            Ok(PassResult::Refused) => write_peeked(from, to, left, &mut moved)?,
+            Ok(ForwardResult::Forwarded) => {}
+            Ok(ForwardResult::Refused) => write_peeked(from, to, left, &mut moved)?,
             // Blocks that arrived in between are lent as well, not peeked at.
-            Ok(PassResult::Nothing) => match from.has_lending_ended() {
+            Ok(ForwardResult::NothingLent) => match from.has_lending_ended() {
                 Ok(None) => write_peeked(from, to, left, &mut moved)?,
                 Ok(Some(false)) if moved.bytes == 0 => {
                     wait(from, to)?;
@@ -121,14 +121,14 @@ where
     Ok(())
 }
 
-/// The result of an attempt to move a block as a pointer.
-enum PassResult {
+/// The result of an attempt to forward a block as a pointer.
+enum ForwardResult {
     /// The destination has accepted or dropped the pointer.
     Forwarded,
     /// The destination did not accept a pointer to the block.
     Refused,
     /// The source has lent no block.
-    Nothing,
+    NothingLent,
 }
 
 /// Moves several blocks as pointers, if the source lends them and the destination has room.
@@ -168,13 +168,13 @@ fn forward_pointer<F, T>(
     to: &mut T,
     max: usize,
     moved: &mut SpliceResult,
-) -> Result<PassResult, Fault>
+) -> Result<ForwardResult, Fault>
 where
     F: StreamReader + ?Sized,
     T: StreamWriter + ?Sized,
 {
     let Some(lent) = from.lend(max)?.filter(|lent| !lent.is_empty()) else {
-        return Ok(PassResult::Nothing);
+        return Ok(ForwardResult::NothingLent);
     };
     let length = lent.len();
     let accepted = loop {
@@ -183,7 +183,7 @@ where
         }
         // So many blocks are held that the source's writer may have to wait: wait for our readers.
         if !to.wait_for_releases()? {
-            return Ok(PassResult::Refused);
+            return Ok(ForwardResult::Refused);
         }
     };
     moved.bytes += length;
@@ -193,7 +193,7 @@ where
         moved.dropped += length;
     }
     from.take(length);
-    Ok(PassResult::Forwarded)
+    Ok(ForwardResult::Forwarded)
 }
 
 /// Peeks the next block and writes its bytes to the destination.

@@ -229,12 +229,14 @@ impl RingInput {
         self.files.get(number).cloned()
     }
 
-    /// Waits like [`Input::wait`].
+    /// Waits like [`Input::wait`], but returns [`WaitResult::Ready`] at once while a file range has
+    /// bytes left to read.
     pub(crate) fn wait(&mut self, limit: Option<Duration>) -> Result<WaitResult, Fault> {
         if self.range.is_some() { Ok(WaitResult::Ready) } else { self.input.wait(limit) }
     }
 
-    /// Waits like [`Input::wait_beside`].
+    /// Waits like [`Input::wait_beside`] without a limit, but returns [`WaitResult::Ready`] at once
+    /// while a file range has bytes left to read.
     pub(crate) fn wait_beside(&mut self, others: &[BorrowedFd<'_>]) -> Result<WaitResult, Fault> {
         match self.range {
             Some(_) => Ok(WaitResult::Ready),

@@ -3,9 +3,9 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// `AF_INET`.
+/// Address family of IPv4 on Linux.
 const AF_INET: u16 = 2;
-/// `AF_INET6`.
+/// Address family of IPv6 on Linux.
 const AF_INET6: u16 = 10;
 /// Length of `struct sockaddr_in6` in bytes.
 const LENGTH_MAX: usize = 28;

@@ -20,7 +20,8 @@ struct NameServer<'s> {
     hosts: &'s [&'s str],
 }
 
-/// Returns a query for the address of `hN.example`.
+/// Returns a DNS query with the id `number` for the IPv4 address of `hN.example`, where N is
+/// `number` modulo 50.
 fn query(number: u16) -> Vec<u8> {
     let mut bytes = [number.to_be_bytes(), [0, 0], [0, 1]].concat();
     bytes.extend([0; 6]);

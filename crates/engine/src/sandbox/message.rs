@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 /// Start parameters of a sandboxed filter, besides its name and arguments.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct FilterContext {
-    /// The class ranges that arcs from the filter name explicitly.
-    pub(crate) asked: Vec<(u32, u32)>,
+    /// The class ranges that the filter's outgoing arcs select. Plain pipes and `|all` add none.
+    pub(crate) selected_classes: Vec<(u32, u32)>,
     /// The seed, if the run must be repeatable.
     pub(crate) seed: Option<u64>,
     /// The session numbers that the filter may use.
@@ -51,8 +51,11 @@ impl FilterSpec {
                 arguments.add(known.name, value.clone());
             }
         }
-        let FilterContext { asked, seed, numbers, .. } = &self.about;
-        arguments.with_classes(asked.clone()).with_seed(*seed).with_session_numbers(*numbers)
+        let FilterContext { selected_classes, seed, numbers, .. } = &self.about;
+        arguments
+            .with_classes(selected_classes.clone())
+            .with_seed(*seed)
+            .with_session_numbers(*numbers)
     }
 }
 
@@ -63,7 +66,7 @@ mod tests {
     #[test]
     fn j5_filter_spec_decodes_to_the_encoded_one() {
         let about = FilterContext {
-            asked: vec![(80, 90), (1, 1)],
+            selected_classes: vec![(80, 90), (1, 1)],
             seed: Some(7),
             numbers: SessionNumbers::initial(1, 3),
             fragments: true,

@@ -94,7 +94,8 @@ impl Service {
         self.send_update(&ready, Some(ended));
     }
 
-    /// Sends an update to the clients `ids`, the last one if the path has ended.
+    /// Sends an update to each of the clients `ids` that has a schedule. If `ended` is given, the
+    /// update is the client's last.
     fn send_update(&mut self, ids: &[u64], ended: Option<&Ended>) {
         let now = sys::clock::monotonic();
         let (mut counters, mut totals) = (None, None);

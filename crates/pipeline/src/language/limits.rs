@@ -26,5 +26,6 @@ pub const MISTAKES_MAX: usize = 100;
 /// grow with the square of the length of the text.
 pub const ARCS_MAX: usize = 16_384;
 
-/// Maximum number of classes in one label. Every arc made from the label carries the entire set.
+/// Maximum number of comma-separated classes and ranges in one label. Every arc made from the label
+/// carries the entire set.
 pub const CLASSES_MAX: usize = 256;

@@ -173,7 +173,7 @@ impl Server {
             }
             match self.age_wanted(&request) {
                 Some(age) if !self.snapshots.is_current(age) => self.pass_on(request, asked),
-                _ if self.asks(&request) => self.pass_on(request, asked),
+                _ if self.needs_query(&request) => self.pass_on(request, asked),
                 _ => self.execute(&request),
             }
         }

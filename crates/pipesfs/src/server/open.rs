@@ -20,8 +20,10 @@ pub(super) const DIRECT: u32 = 1;
 const PATIENCE_MS: u64 = 24 * 3600 * 1000;
 
 impl Server {
-    /// Returns true if a request queries paths even if the snapshot is current.
-    pub(super) fn asks(&self, request: &Request) -> bool {
+    /// Returns true if the server must query paths to answer the request, even with a current
+    /// snapshot: for streams, events and texts that no snapshot contains, and for counters that are
+    /// missing or too old.
+    pub(super) fn needs_query(&self, request: &Request) -> bool {
         let key = || lock(&self.inodes).key(request.header.inode);
         let are_known = |key: &Key, age| {
             let paths = content::counted_paths(&self.snapshots.latest().tree, &key.place);

@@ -35,8 +35,9 @@ impl Space {
         Some(self.graph.pass.observers.taps().add((number, left), from, feed, now))
     }
 
-    /// Keeps the past of the node with this planned index for `ns` nanoseconds from now; 0 ends an
-    /// earlier freeze. Returns false if this space keeps no history of the node.
+    /// Freezes the history of the node with this planned index for `ns` nanoseconds from now, so
+    /// that no stored frame is evicted; 0 ends an earlier freeze. Returns false if this space keeps
+    /// no history of the node.
     pub fn freeze_history(&mut self, number: usize, ns: u64) -> bool {
         let until = if ns == 0 { 0 } else { self.now().saturating_add(ns) };
         let taps = self.graph.pass.observers.existing_taps();

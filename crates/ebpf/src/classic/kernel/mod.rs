@@ -150,7 +150,9 @@ fn branch_on_direction(
     }
 }
 
-/// Emits the branch to the program for the device type in A.
+/// Emits a branch on the device type in A, followed by the programs to which it leads: `ethernet`
+/// twice, for tags in the skb and for inline tags, and `raw`. Frames of device types without a
+/// program pass, as do those with a tag of an unknown type in the skb.
 fn branch_on_device_type(
     writer: &mut CodeWriter,
     ethernet: Option<&ClassicProgram>,
