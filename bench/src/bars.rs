@@ -131,14 +131,14 @@ mod tests {
             row("eight", 5.0, [5.0, 5.0], "ns"),
             row("x", 1.0, [1.0, 1.0], "MB/s"),
         ];
-        let drawn = draw_bars("chain", &rows, Some(60));
+        let drawn = draw_bars("chain", &rows, Some(61));
         let lines: Vec<&str> = drawn.lines().filter(|line| !line.is_empty()).collect();
         assert_eq!(lines[0], "chain, ns");
         assert_eq!(lines[1].matches('█').count(), lines[1].matches('─').count(), "{drawn}");
         assert_eq!(lines[1].matches('█').count(), 2 * lines[2].matches('█').count(), "{drawn}");
         assert!(lines[1].ends_with("10.0 (9.00 to 20.0)"), "{drawn}");
         assert!(lines[3] == "chain, MB/s" && lines.len() == 5, "{drawn}");
-        assert!(lines.iter().all(|line| line.chars().count() <= 60), "{drawn}");
+        assert!(lines.iter().all(|line| line.chars().count() <= 61), "{drawn}");
     }
 
     #[test]
