@@ -8,7 +8,7 @@ use common::mounted::{Mounted, Reader, run_in, signal, stop};
 use common::{Folder, Guard};
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{ErrorKind, Read as _};
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, symlink};
 use std::process::{Command, Stdio};
 use testkit::{need, wait_until};
@@ -209,9 +209,8 @@ fn b4_trees_are_removed_leaf_by_leaf_each_filter_once() {
     let mut events = Command::new("cat");
     events.arg(".events").current_dir(&web.mounted.directory).stdout(Stdio::piped());
     let mut events = Reader(events.spawn().unwrap());
-    let mut lines = events.0.stdout.take().unwrap();
-    let mut first = [0; 1];
-    lines.read_exact(&mut first).unwrap();
+    let mut lines = BufReader::new(events.0.stdout.take().unwrap()).lines();
+    assert!(lines.next().is_some_and(|line| line.unwrap().contains(" web ")));
     let (_, status) = run_in(&web.mounted, "rm -r web/generate/udp/dport/10:20 2>&1");
     assert_eq!(status, 0, "{}", web.error());
     assert_eq!(web.request(), "generate rate=1000 | (udp | dport |9 count) + inspect");
@@ -223,14 +222,12 @@ fn b4_trees_are_removed_leaf_by_leaf_each_filter_once() {
     assert!(web.mounted.names("web").contains("all"));
     assert_eq!(run_in(&web.mounted, "rm -r web").1, 0, "{}", web.error());
     assert!(!web.mounted.path("web").exists());
-    let mut text = String::new();
-    let ended = || !web.folder.run(&["ps"]).out.contains(" web ");
-    wait_until("it has ended", ended);
+    let lines: Vec<String> =
+        lines.map(Result::unwrap).take_while(|line| !line.starts_with("went")).collect();
     let _ = events.0.kill();
-    lines.read_to_string(&mut text).unwrap();
-    let changed = text.lines().filter(|line| line.starts_with("changed")).count();
+    let changed = lines.iter().filter(|line| line.starts_with("changed")).count();
     // Two filters of the class, three of the rest, two of `generate` with what is below it.
-    assert_eq!(changed, 2 + 3 + 2, "{text}");
+    assert_eq!(changed, 2 + 3 + 2, "{lines:#?}");
 }
 
 #[test]
@@ -357,14 +354,17 @@ fn b6_of_two_edits_at_once_each_is_made_or_says_so() {
         });
         let by_set = (0..rounds).filter(|round| {
             let filter = format!("sample {}", 200 + round);
-            set(&["add", &filter, "below", "udp"]).status == Some(0)
+            let result = set(&["add", &filter, "below", "udp"]);
+            let is_made = result.status == Some(0);
+            assert!(is_made || result.err.contains("another edit came first"), "{}", result.err);
+            is_made
         });
         let by_set = by_set.count();
         (made.join().unwrap(), by_set)
     });
     let count = |prefix: &str| web.request().matches(&format!("sample {prefix}")).count();
     wait_until("all that were made are shown", || (count("1"), count("2")) == (made, set_made));
-    assert!(made > 0 && set_made == rounds, "{}", web.request());
+    assert!(made > 0 && set_made > 0, "{}", web.request());
     // The filter that one removes does not move for the other.
     assert_eq!(set(&["remove", "count", "leaf"]).status, Some(0));
     let moved = web.rename("web/generate/udp/count", "web/generate/count");
