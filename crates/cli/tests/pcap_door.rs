@@ -312,7 +312,7 @@ fn program_that_polls_the_descriptor_and_sends_is_served() {
 }
 
 #[test]
-fn program_that_loads_libpcap_at_run_time_is_not_affected() {
+fn c5_program_that_loads_libpcap_at_run_time_reads_the_ring() {
     let Some((pair, folder)) = prepare("python3") else { return };
     let script = "
 import ctypes, sys
@@ -334,8 +334,10 @@ print('read', n)
     let all = ["--with=pcap", words[0], words[1], words[2], words[3]];
     let observer = Observer::start((&pair, &folder), true, (&all, "ready"));
     send(&pair, PORT, [64; 5]);
-    observer.finish();
+    let errors = observer.finish();
     assert_eq!(folder.read("ours.out"), "read 5\n");
+    // It leaves the handle open, and may have read only some of the packets.
+    assert!(errors.contains(" packets came from the ring; 0 lost"), "{errors}");
 }
 
 #[test]
@@ -355,7 +357,9 @@ fn every_symbol_of_libpcap_is_ours_or_passed_through() {
         names.map(|name| name.split('@').next().unwrap().to_owned()).collect()
     };
     let (theirs, ours) = (symbols(Path::new(libpcap)), symbols(common::build_pcap_library()));
-    let unknown: Vec<&String> = ours.iter().filter(|name| !theirs.contains(name)).collect();
+    // `dlsym` finds ours for programs that load libpcap at run time.
+    let is_unknown = |name: &&String| !theirs.contains(name) && *name != "dlsym";
+    let unknown: Vec<&String> = ours.iter().filter(is_unknown).collect();
     assert!(unknown.is_empty(), "ours that libpcap lacks: {unknown:?}");
     let passed: Vec<&str> = include_str!("pcap_door/passed").lines().collect();
     let is_known = |name: &&String| ours.contains(name) || passed.contains(&name.as_str());

@@ -15,7 +15,6 @@ use crate::handle::{self, Handle};
 use crate::live::Live;
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::Arc;
-use sys::preload;
 
 /// Returns libpcap's function of this name; `None` if libpcap is not loaded.
 macro_rules! libpcap {
@@ -24,7 +23,20 @@ macro_rules! libpcap {
     };
 }
 
+/// Calls libpcap's function of this name with the program's arguments (L1, L2). If libpcap is not
+/// loaded, the result is the last expression.
+macro_rules! call_libpcap {
+    ($name:literal as $type:ty, ($($argument:expr),*), $missing:expr) => {
+        match libpcap!($name as $type) {
+            // SAFETY: L1, L2.
+            Some(function) => unsafe { function($($argument),*) },
+            None => $missing,
+        }
+    };
+}
+
 pub mod facts;
+pub mod lookup;
 pub mod reading;
 pub mod setup;
 
@@ -33,12 +45,6 @@ pub type Pcap = *mut c_void;
 
 /// The names of libpcap, in the order in which they are tried.
 const LIBRARIES: [&CStr; 2] = [c"libpcap.so.0.8", c"libpcap.so.1"];
-
-/// Returns true if the program is linked against libpcap, so that it calls this library's
-/// functions. A program that loads libpcap at run time calls libpcap's.
-fn is_linked() -> bool {
-    preload::next_symbol(c"pcap_next_ex").is_some()
-}
 
 /// Returns the handle if this library reads it.
 fn find_live(p: Pcap) -> Option<(&'static Handle, Arc<Live>)> {

@@ -17,10 +17,11 @@
 //! passed through. So a handle works with functions that this library does not know, and the way
 //! back to libpcap exists until activation (docs/book/decisions/0103).
 //!
-//! Invariants. A program that is not linked against libpcap but loads it at run time is not
-//! affected: it calls libpcap by address. `pcap_breakloop` may be called in a signal handler. The
-//! frame that a callback receives is a copy of at most the snapshot length, because the ring may
-//! lap (CONTRACT 14).
+//! A program that loads libpcap at run time gets this library's functions from `dlsym`
+//! ([`export::lookup`]).
+//!
+//! Invariants. `pcap_breakloop` may be called in a signal handler. The frame that a callback
+//! receives is a copy of at most the snapshot length, because the ring may lap (CONTRACT 14).
 #![deny(unsafe_code)]
 
 #[expect(unsafe_code, reason = "functions that C programs call")]

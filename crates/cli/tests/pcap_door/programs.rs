@@ -146,3 +146,33 @@ fn c5_arpwatch_reports_the_same_stations_from_the_ring() {
     assert_eq!(saved[0], saved[1]);
     assert_eq!(saved[1].len(), 2);
 }
+
+#[test]
+fn c5_scapy_reads_the_same_packets_from_the_ring() {
+    let Some((pair, folder)) = prepare("/usr/bin/python3") else { return };
+    let has_scapy = Command::new("/usr/bin/python3").args(["-c", "import scapy"]).output().unwrap();
+    if !has_scapy.status.success() {
+        return need::report_skip("needs the Python module scapy").unwrap_or(());
+    }
+    let script = r#"
+import sys
+from scapy.config import conf
+conf.use_pcap = True
+from scapy.all import sniff
+def begin():
+    print("ready", file=sys.stderr, flush=True)
+read = sniff(iface=sys.argv[1], filter="udp port 5300", count=20, started_callback=begin)
+for packet in read:
+    print(bytes(packet).hex())
+"#;
+    let words = ["/usr/bin/python3", "-c", script, SERVER_DEVICE];
+    let start = |is_ours| Observer::start((&pair, &folder), is_ours, (&words, "ready"));
+    let (real, ours) = (start(false), start(true));
+    send(&pair, PORT + 1, [64; 10]);
+    send(&pair, PORT, (0..20).map(|number| 10 + number * 50));
+    real.finish();
+    let errors = ours.finish();
+    assert_eq!(folder.read("ours.out"), folder.read("real.out"), "{errors}");
+    assert_eq!(folder.read("ours.out").lines().count(), 20, "{errors}");
+    assert_from_ring("scapy", &errors);
+}

@@ -61,11 +61,7 @@ macro_rules! getter {
                 let get: fn(&Live) -> c_int = $get;
                 return get(&live);
             }
-            match libpcap!($c_name as Get) {
-                // SAFETY: L1, L2.
-                Some(get) => unsafe { get(p) },
-                None => status::ERROR,
-            }
+            call_libpcap!($c_name as Get, (p), status::ERROR)
         }
     };
 }
@@ -115,11 +111,7 @@ pub unsafe extern "C" fn pcap_get_required_select_timeout(p: Pcap) -> *const c_v
     if find_live(p).is_some() {
         return ptr::null();
     }
-    match libpcap!(c"pcap_get_required_select_timeout" as SelectTimeout) {
-        // SAFETY: L1, L2.
-        Some(get) => unsafe { get(p) },
-        None => ptr::null(),
-    }
+    call_libpcap!(c"pcap_get_required_select_timeout" as SelectTimeout, (p), ptr::null())
 }
 
 /// `pcap_file(3)`: a live handle has no file.
@@ -131,11 +123,7 @@ pub unsafe extern "C" fn pcap_file(p: Pcap) -> *mut c_void {
     if find_live(p).is_some() {
         return ptr::null_mut();
     }
-    match libpcap!(c"pcap_file" as File) {
-        // SAFETY: L1, L2.
-        Some(get) => unsafe { get(p) },
-        None => ptr::null_mut(),
-    }
+    call_libpcap!(c"pcap_file" as File, (p), ptr::null_mut())
 }
 
 /// `pcap_list_datalinks(3)`.
@@ -154,11 +142,7 @@ pub unsafe extern "C" fn pcap_list_datalinks(p: Pcap, list: *mut *mut c_int) -> 
         unsafe { list.write(copy) };
         return c_int::try_from(links.len()).unwrap_or(c_int::MAX);
     }
-    match libpcap!(c"pcap_list_datalinks" as ListLinks) {
-        // SAFETY: L1, L2.
-        Some(get) => unsafe { get(p, list) },
-        None => status::ERROR,
-    }
+    call_libpcap!(c"pcap_list_datalinks" as ListLinks, (p, list), status::ERROR)
 }
 
 /// `pcap_set_datalink(3)`.
@@ -174,11 +158,7 @@ pub unsafe extern "C" fn pcap_set_datalink(p: Pcap, link: c_int) -> c_int {
         let what = format!("DLT {link} is not one of the DLTs supported by this device");
         return handle.set_error(&what);
     }
-    match libpcap!(c"pcap_set_datalink" as Set) {
-        // SAFETY: L1, L2.
-        Some(set) => unsafe { set(p, link) },
-        None => status::ERROR,
-    }
+    call_libpcap!(c"pcap_set_datalink" as Set, (p, link), status::ERROR)
 }
 
 /// `pcap_geterr(3)`.
@@ -190,11 +170,7 @@ pub unsafe extern "C" fn pcap_geterr(p: Pcap) -> *mut c_char {
     if let Some((handle, _)) = find_live(p) {
         return handle.error_address().cast();
     }
-    match libpcap!(c"pcap_geterr" as GetError) {
-        // SAFETY: L1, L2.
-        Some(get) => unsafe { get(p) },
-        None => c"libpcap is not loaded".as_ptr().cast_mut(),
-    }
+    call_libpcap!(c"pcap_geterr" as GetError, (p), c"libpcap is not loaded".as_ptr().cast_mut())
 }
 
 /// `pcap_perror(3)`.

@@ -90,11 +90,7 @@ pub unsafe extern "C" fn pcap_dispatch(
     if let Some((handle, live)) = find_live(p) {
         return dispatch((handle, &live), count, callback, user);
     }
-    match libpcap!(c"pcap_dispatch" as Loop) {
-        // SAFETY: L1, L2.
-        Some(dispatch) => unsafe { dispatch(p, count, callback, user) },
-        None => status::ERROR,
-    }
+    call_libpcap!(c"pcap_dispatch" as Loop, (p, count, callback, user), status::ERROR)
 }
 
 /// `pcap_loop(3)`.
@@ -122,11 +118,7 @@ pub unsafe extern "C" fn pcap_loop(
             left = if count > 0 { left } else { count };
         }
     }
-    match libpcap!(c"pcap_loop" as Loop) {
-        // SAFETY: L1, L2.
-        Some(read) => unsafe { read(p, count, callback, user) },
-        None => status::ERROR,
-    }
+    call_libpcap!(c"pcap_loop" as Loop, (p, count, callback, user), status::ERROR)
 }
 
 /// `pcap_next(3)`.
@@ -149,11 +141,7 @@ pub unsafe extern "C" fn pcap_next(p: Pcap, header: *mut PacketHeader) -> *const
         );
         return found;
     }
-    match libpcap!(c"pcap_next" as Next) {
-        // SAFETY: L1, L2.
-        Some(next) => unsafe { next(p, header) },
-        None => ptr::null(),
-    }
+    call_libpcap!(c"pcap_next" as Next, (p, header), ptr::null())
 }
 
 /// `pcap_next_ex(3)`.
@@ -182,11 +170,7 @@ pub unsafe extern "C" fn pcap_next_ex(
         unsafe { data.write(found) };
         return result;
     }
-    match libpcap!(c"pcap_next_ex" as NextEx) {
-        // SAFETY: L1, L2.
-        Some(next) => unsafe { next(p, header, data) },
-        None => status::ERROR,
-    }
+    call_libpcap!(c"pcap_next_ex" as NextEx, (p, header, data), status::ERROR)
 }
 
 /// `pcap_breakloop(3)`.
@@ -223,11 +207,7 @@ pub unsafe extern "C" fn pcap_setfilter(p: Pcap, program: *const FilterProgram) 
             Err(why) => handle.set_error(&why),
         };
     }
-    match libpcap!(c"pcap_setfilter" as SetFilter) {
-        // SAFETY: L1, L2.
-        Some(set) => unsafe { set(p, program) },
-        None => status::ERROR,
-    }
+    call_libpcap!(c"pcap_setfilter" as SetFilter, (p, program), status::ERROR)
 }
 
 /// `pcap_setdirection(3)`.
@@ -242,11 +222,7 @@ pub unsafe extern "C" fn pcap_setdirection(p: Pcap, direction: c_int) -> c_int {
             false => handle.set_error("Invalid direction"),
         };
     }
-    match libpcap!(c"pcap_setdirection" as Set) {
-        // SAFETY: L1, L2.
-        Some(set) => unsafe { set(p, direction) },
-        None => status::ERROR,
-    }
+    call_libpcap!(c"pcap_setdirection" as Set, (p, direction), status::ERROR)
 }
 
 /// `pcap_stats(3)`. Programs call it in signal handlers, too.
@@ -267,11 +243,7 @@ pub unsafe extern "C" fn pcap_stats(p: Pcap, stat: *mut Stat) -> c_int {
         unsafe { stat.write(read) };
         return 0;
     }
-    match libpcap!(c"pcap_stats" as GetStats) {
-        // SAFETY: L1, L2.
-        Some(stats) => unsafe { stats(p, stat) },
-        None => status::ERROR,
-    }
+    call_libpcap!(c"pcap_stats" as GetStats, (p, stat), status::ERROR)
 }
 
 /// Sends a packet. Returns -1 with an error text if it was not sent.
@@ -297,11 +269,7 @@ pub unsafe extern "C" fn pcap_inject(p: Pcap, from: *const c_void, size: usize) 
         let frame = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), size) };
         return send((handle, &live), frame);
     }
-    match libpcap!(c"pcap_inject" as Inject) {
-        // SAFETY: L1, L2.
-        Some(inject) => unsafe { inject(p, from, size) },
-        None => status::ERROR,
-    }
+    call_libpcap!(c"pcap_inject" as Inject, (p, from, size), status::ERROR)
 }
 
 /// `pcap_sendpacket(3)`.
@@ -316,11 +284,7 @@ pub unsafe extern "C" fn pcap_sendpacket(p: Pcap, from: *const u8, size: c_int) 
         let frame = unsafe { std::slice::from_raw_parts(from, size) };
         return send((handle, &live), frame).min(0);
     }
-    match libpcap!(c"pcap_sendpacket" as SendPacket) {
-        // SAFETY: L1, L2.
-        Some(send) => unsafe { send(p, from, size) },
-        None => status::ERROR,
-    }
+    call_libpcap!(c"pcap_sendpacket" as SendPacket, (p, from, size), status::ERROR)
 }
 
 /// `pcap_getnonblock(3)`.
@@ -332,11 +296,7 @@ pub unsafe extern "C" fn pcap_getnonblock(p: Pcap, errors: *mut c_char) -> c_int
     if let Some((_, live)) = find_live(p) {
         return c_int::from(live.is_nonblocking());
     }
-    match libpcap!(c"pcap_getnonblock" as GetNonblock) {
-        // SAFETY: L1, L2.
-        Some(get) => unsafe { get(p, errors) },
-        None => status::ERROR,
-    }
+    call_libpcap!(c"pcap_getnonblock" as GetNonblock, (p, errors), status::ERROR)
 }
 
 /// `pcap_setnonblock(3)`.

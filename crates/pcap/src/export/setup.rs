@@ -1,6 +1,6 @@
 //! Creation, settings, activation and end of a handle.
 
-use super::{End, Get, GetStats, Pcap, Set, Stat, find_live, is_linked};
+use super::{End, Get, GetStats, Pcap, Set, Stat, find_live};
 use crate::handle::{self, Handle, Settings, status};
 use crate::live::Live;
 use crate::report;
@@ -36,7 +36,7 @@ pub unsafe extern "C" fn pcap_create(device: *const c_char, errors: *mut c_char)
     let Some(create) = libpcap!(c"pcap_create" as Create) else { return ptr::null_mut() };
     // SAFETY: L1, L2.
     let p = unsafe { create(device, errors) };
-    if p.is_null() || IS_IN_LIBPCAP.get() || report::is_off() || !is_linked() {
+    if p.is_null() || IS_IN_LIBPCAP.get() || report::is_off() {
         return p;
     }
     let name = if device.is_null() {

@@ -9,7 +9,7 @@
 //!   arguments.
 
 use super::{errno, loaded_symbol, next_symbol, set_errno};
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -293,6 +293,78 @@ pub fn copy_for_program(values: &[c_int]) -> *mut c_int {
         unsafe { ptr::copy_nonoverlapping(values.as_ptr(), place, values.len()) };
     }
     place
+}
+
+type Lookup = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+
+/// The C library's `dlsym(3)`, for a library that replaces it.
+#[derive(Clone, Copy, Debug)]
+pub struct RealLookup(Lookup);
+
+impl RealLookup {
+    /// Returns the function; `None` if the C library has none of a known version.
+    #[must_use]
+    pub fn get() -> Option<Self> {
+        static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+        let mut address = FOUND.load(Ordering::Acquire);
+        if address.is_null() {
+            address = find_real_lookup()?.as_ptr();
+            FOUND.store(address, Ordering::Release);
+        }
+        // SAFETY: I1; a function pointer and an optional function have the same size, and null is
+        // `None`.
+        unsafe { std::mem::transmute::<*mut c_void, Option<Lookup>>(address) }.map(Self)
+    }
+
+    /// Returns the address of the function.
+    #[must_use]
+    pub fn address(self) -> *const c_void {
+        self.0 as *const c_void
+    }
+
+    /// Finds a symbol in the library of a handle, and in those on which it depends.
+    #[must_use]
+    pub fn find(self, handle: LibraryHandle, name: &CStr) -> Option<NonNull<c_void>> {
+        // SAFETY: I1; the name is a C string that lives, and dlopen(3) has returned the handle.
+        NonNull::new(unsafe { (self.0)(handle.0, name.as_ptr()) })
+    }
+
+    /// Finds the first definition of a symbol in the loader's order.
+    #[must_use]
+    pub fn find_first(self, name: &CStr) -> Option<NonNull<c_void>> {
+        self.find(LibraryHandle(libc::RTLD_DEFAULT), name)
+    }
+}
+
+/// A handle that the program, or this library, got from `dlopen(3)`, or one that stands for a
+/// search.
+#[derive(Clone, Copy, Debug)]
+pub struct LibraryHandle(pub(super) *mut c_void);
+
+impl LibraryHandle {
+    /// Returns the handle with which the program calls `dlsym(3)`; `None` if it stands for a search
+    /// in the loader's order.
+    #[must_use]
+    pub fn of_library(handle: *mut c_void) -> Option<Self> {
+        (handle != libc::RTLD_DEFAULT && handle != libc::RTLD_NEXT).then_some(Self(handle))
+    }
+}
+
+/// Finds the C library's `dlsym` by its version: an unversioned search asks the function that is
+/// searched for.
+#[cfg(target_env = "gnu")]
+fn find_real_lookup() -> Option<NonNull<c_void>> {
+    [c"GLIBC_2.34", c"GLIBC_2.17", c"GLIBC_2.2.5"].iter().find_map(|version| {
+        // SAFETY: dlvsym(3) takes C strings.
+        let found = unsafe { libc::dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), version.as_ptr()) };
+        NonNull::new(found)
+    })
+}
+
+/// Finds nothing: libraries are preloaded into programs of the GNU C library only.
+#[cfg(not(target_env = "gnu"))]
+const fn find_real_lookup() -> Option<NonNull<c_void>> {
+    None
 }
 
 type ForkHandler = Option<extern "C" fn()>;

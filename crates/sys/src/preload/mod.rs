@@ -11,6 +11,7 @@ pub mod udp;
 pub mod window;
 
 use crate::doorbell::Peer;
+use interpose::{LibraryHandle, RealLookup};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 use std::ffi::{CStr, c_int, c_void};
@@ -38,9 +39,8 @@ pub fn set_errno(number: i32) {
 /// `None` if there is none.
 #[must_use]
 pub fn next_symbol(name: &CStr) -> Option<NonNull<c_void>> {
-    // SAFETY: dlsym(3) with RTLD_NEXT searches the libraries after the caller's; the name is a C
-    // string that lives.
-    NonNull::new(unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) })
+    // RTLD_NEXT searches the libraries after the caller's.
+    RealLookup::get()?.find(LibraryHandle(libc::RTLD_NEXT), name)
 }
 
 /// Returns the definition of a symbol in the first of these libraries that is loaded; `None` if no
@@ -51,8 +51,7 @@ pub fn loaded_symbol(libraries: &[&CStr], name: &CStr) -> Option<NonNull<c_void>
         let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
         // SAFETY: dlopen(3) with RTLD_NOLOAD loads nothing; the name is a C string that lives.
         let handle = NonNull::new(unsafe { libc::dlopen(library.as_ptr(), flags) })?;
-        // SAFETY: the handle is that of a loaded library, and the name a C string that lives.
-        NonNull::new(unsafe { libc::dlsym(handle.as_ptr(), name.as_ptr()) })
+        RealLookup::get()?.find(LibraryHandle(handle.as_ptr()), name)
     })
 }
 

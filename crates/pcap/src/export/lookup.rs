@@ -1,0 +1,98 @@
+//! Lookup of libpcap's functions at run time, by `dlsym(3)`: Python's ctypes, and scapy with it,
+//! find functions in this way, past every preloaded library.
+//!
+//! `dlsym` is replaced by a function that returns the function of this library if the program asks
+//! for one of libpcap's. It jumps to the real one otherwise, because with `RTLD_NEXT` the result
+//! depends on the caller's address.
+//!
+//! Invariants, cited below:
+//! - D1 [`dlsym`] restores the stack and the registers of arguments before it jumps, so the real
+//!   function sees the call of the program.
+//! - D2 [`find`] is called with the stack alignment of the calling convention (16 bytes).
+
+use super::LIBRARIES;
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr::{self, NonNull};
+use sys::preload::interpose::{LibraryHandle, RealLookup, quietly};
+use sys::preload::loaded_symbol;
+
+/// The result of [`find`], in two registers.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Target {
+    /// The function of this library, which `dlsym` returns; null if the real function decides.
+    ours: *mut c_void,
+    /// The real `dlsym`.
+    real: *const c_void,
+}
+
+/// `dlsym(3)`.
+///
+/// # Safety
+/// The arguments must be as the manual page requires.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+    #[cfg(target_arch = "x86_64")]
+    // D2: two registers, 8 bytes and the return address are a multiple of 16 bytes.
+    std::arch::naked_asm!(
+        "push rdi", "push rsi", "sub rsp, 8",
+        "call {find}",
+        "add rsp, 8", "pop rsi", "pop rdi",
+        "test rax, rax",
+        "jnz 2f",
+        "jmp rdx",
+        "2:",
+        "ret",
+        find = sym find,
+    );
+    #[cfg(target_arch = "aarch64")]
+    std::arch::naked_asm!(
+        "stp x29, x30, [sp, #-32]!",
+        "stp x0, x1, [sp, #16]",
+        "bl {find}",
+        "mov x16, x1",
+        "mov x17, x0",
+        "ldp x0, x1, [sp, #16]",
+        "ldp x29, x30, [sp], #32",
+        "cbnz x17, 2f",
+        "br x16",
+        "2:",
+        "mov x0, x17",
+        "ret",
+        find = sym find,
+    );
+}
+
+/// Finds the target of a call of `dlsym`.
+extern "C" fn find(handle: *mut c_void, name: *const c_char) -> Target {
+    let Some(real) = RealLookup::get() else {
+        return Target { ours: ptr::null_mut(), real: find_nothing as *const c_void };
+    };
+    let library = LibraryHandle::of_library(handle).filter(|_| !name.is_null());
+    // SAFETY: dlsym(3) takes a C string.
+    let ours = library.and_then(|handle| find_ours(real, handle, unsafe { CStr::from_ptr(name) }));
+    let ours = ours.map_or(ptr::null_mut(), NonNull::as_ptr);
+    Target { ours, real: real.address() }
+}
+
+/// Returns this library's function of the name, if the name is that of a function of libpcap in the
+/// library of the handle.
+fn find_ours(real: RealLookup, handle: LibraryHandle, name: &CStr) -> Option<NonNull<c_void>> {
+    if !name.to_bytes().starts_with(b"pcap_") {
+        return None;
+    }
+    quietly(|| {
+        let theirs = real.find(handle, name)?;
+        if loaded_symbol(&LIBRARIES, name) != Some(theirs) {
+            return None;
+        }
+        // Preloaded libraries come first in the order of the loader.
+        real.find_first(name).filter(|first| *first != theirs)
+    })
+}
+
+/// Finds no symbol, for a loader without `dlsym`.
+extern "C" fn find_nothing(_handle: *mut c_void, _name: *const c_char) -> *mut c_void {
+    ptr::null_mut()
+}
