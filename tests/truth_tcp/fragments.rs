@@ -9,7 +9,7 @@ use std::path::Path;
 /// A requirement on the packets of a capture.
 #[derive(Clone, Copy)]
 enum Requirement {
-    /// `ip` drops a packet for this reason, or does not select it.
+    /// `ip` drops a packet, or does not answer it, for this reason.
     Reason(&'static str),
     /// The given number of packets of this protocol satisfy the predicate.
     Packets(usize, u32, fn(&[u8]) -> bool),

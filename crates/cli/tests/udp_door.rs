@@ -137,11 +137,11 @@ fn exchange_many(client: &UdpSocket, count: u32) {
 }
 
 /// Returns the datagrams of the report: those from the ring, and all since the promotion.
-fn reported(errors: &str) -> (u64, u64) {
+fn reported_datagrams(errors: &str) -> (u64, u64) {
     reported_lines(errors).first().copied().unwrap_or_else(|| panic!("no report: {errors}"))
 }
 
-/// Returns the datagrams of each promoted socket, as [`reported`].
+/// Returns the datagrams of each promoted socket, as [`reported_datagrams`].
 fn reported_lines(errors: &str) -> Vec<(u64, u64)> {
     let is_report = |line: &&str| line.contains("datagrams came from the ring");
     let numbers = |line: &str| {
@@ -184,7 +184,7 @@ fn c1_udp_servers_receive_from_their_ring_by_each_call() {
         exchange(&client, &[7; 3000]);
         exchange_many(&client, 8);
         let errors = server.finish(&client);
-        let (ring, all) = reported(&errors);
+        let (ring, all) = reported_datagrams(&errors);
         assert!(ring * 100 >= all * 95 && all - ring >= 1, "{wait} {call}: {errors}");
         assert_eq!(ingress_programs(&pair), 0, "{wait} {call}");
     }
@@ -243,7 +243,7 @@ fn server_outlives_daemon_and_leaves_nothing_when_killed() {
     wait_until("the program is gone", || ingress_programs(&pair) == 0);
     exchange_numbered(&client, 50);
     let errors = server.finish(&client);
-    let (ring, all) = reported(&errors);
+    let (ring, all) = reported_datagrams(&errors);
     assert!(ring > 0 && all - ring >= 50, "{errors}");
 }
 
@@ -301,6 +301,6 @@ asyncio.run(main())
     let client = server.client();
     exchange_numbered(&client, 400);
     exchange_many(&client, 64);
-    let (ring, all) = reported(&server.finish(&client));
+    let (ring, all) = reported_datagrams(&server.finish(&client));
     assert!(ring * 100 >= all * 95, "{ring} of {all}");
 }

@@ -348,7 +348,7 @@ fn surroundings_of_a_packet_change_no_class_of_a_twin() {
     assert!(compared > 10_000, "{compared}");
 }
 
-/// A session and its direction.
+/// A session number, and true for the backward direction ([`Flags::BACKWARD`]).
 type Side = (u32, bool);
 
 /// Returns the output of a stream filter for each session and direction: its classes, and the bytes

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use crate::graph::Graph;
 
-/// The set of requests that share the ring for arriving frames with a request. A process that maps
-/// a ring can read all of it, so sharing needs consent. The variants are the co-location rules of
-/// the paper.
+/// The requests with which a request shares its ring of arriving frames. A process that maps a ring
+/// can read all of it, so sharing needs consent. The variants are the co-location rules of the
+/// paper.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub enum Share {
     /// The requests of the same user.

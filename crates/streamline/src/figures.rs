@@ -131,8 +131,8 @@ impl RingFill<'_> {
 }
 
 /// Returns the figures of all paths that this client may connect to. A path that does not reply in
-/// time is silent and has no counters; paths that end during the query are omitted. Blocks for at
-/// most `limit` until the paths have replied.
+/// time is silent and has no counters. Paths whose query fails otherwise are omitted, for example
+/// because they end. Blocks for at most `limit` until the paths have replied.
 pub fn query_figures(client: &Client, limit: Duration) -> Result<Vec<PathFigures>, ClientError> {
     let mut listed = client.list_paths()?;
     listed.retain(|path| path.yours);

@@ -1,6 +1,6 @@
 //! A handle that reads the results of a request while it runs, from any thread.
 
-use crate::ready::{Body, Ready, Results};
+use crate::ready::{Executor, Ready, Results};
 use crate::snapshot::snapshot;
 use crate::workers::GroupControl;
 use engine::live::Live;
@@ -28,9 +28,9 @@ impl Ready {
     /// results begins now.
     #[must_use]
     pub fn observer(&self) -> Observer {
-        let control = match &self.body {
-            Body::Local(_) => None,
-            Body::Workers(workers) => workers.0.control(),
+        let control = match &self.executor {
+            Executor::Local(_) => None,
+            Executor::Workers(workers) => workers.0.control(),
         };
         let (text, plan) = (self.text.clone(), self.plan.clone());
         let begin = sys::clock::monotonic();

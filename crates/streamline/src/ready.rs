@@ -28,7 +28,7 @@ use sys::poll::PollSet;
 pub struct Ready {
     pub(crate) text: String,
     pub(crate) plan: Plan,
-    pub(crate) body: Body,
+    pub(crate) executor: Executor,
     pub(crate) member: Registration,
     pub(crate) recording: Option<Arc<Recording>>,
     pub(crate) captures_crashes: bool,
@@ -39,7 +39,7 @@ pub struct Ready {
 
 /// The part of a built request that executes it: paths in this process, or worker processes.
 #[derive(Debug)]
-pub(crate) enum Body {
+pub(crate) enum Executor {
     /// Paths in this process.
     Local(Vec<BuiltPath>),
     /// Worker processes, with the thread that merges their output.
@@ -54,12 +54,12 @@ impl Ready {
     ) -> Result<Self, OpenError> {
         let lives: Vec<Live> = paths.iter().map(BuiltPath::live).collect();
         let member = Registration::register(&prepared, (lives, None), options)?;
-        Ok(Self::new(prepared, Body::Local(paths), member, options))
+        Ok(Self::new(prepared, Executor::Local(paths), member, options))
     }
 
     pub(crate) fn new(
         prepared: Prepared,
-        body: Body,
+        executor: Executor,
         member: Registration,
         options: &Options,
     ) -> Self {
@@ -67,7 +67,7 @@ impl Ready {
         Self {
             text,
             plan,
-            body,
+            executor,
             member,
             recording: None,
             captures_crashes: options.captures_crashes,
@@ -98,9 +98,9 @@ impl Ready {
     /// Returns handles of the connected components of the request; empty if workers run it.
     #[must_use]
     pub fn live_handles(&self) -> Vec<Live> {
-        match &self.body {
-            Body::Local(paths) => paths.iter().map(BuiltPath::live).collect(),
-            Body::Workers(_) => Vec::new(),
+        match &self.executor {
+            Executor::Local(paths) => paths.iter().map(BuiltPath::live).collect(),
+            Executor::Workers(_) => Vec::new(),
         }
     }
 
@@ -116,8 +116,8 @@ impl Ready {
             wish = Some(both.as_fd());
         }
         let until = StopConditions { readable: self.member.stop_descriptor(wish)?, ..until };
-        let (plan, outcome, workers) = match self.body {
-            Body::Local(paths) => {
+        let (plan, outcome, workers) = match self.executor {
+            Executor::Local(paths) => {
                 let live = paths.first().map(BuiltPath::live);
                 let outcome = run::run(paths, until)?;
                 // The request may have been changed while it ran.
@@ -128,7 +128,7 @@ impl Ready {
                 }
                 (self.plan, outcome, Vec::new())
             }
-            Body::Workers(workers) => {
+            Executor::Workers(workers) => {
                 let (crew, output) = *workers;
                 let ended = crew.run(self.plan, until, output, &self.notices)?;
                 (ended.plan, ended.outcome, ended.workers)

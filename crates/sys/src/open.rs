@@ -30,17 +30,17 @@ pub struct OpenRegular {
 }
 
 impl OpenRegular {
-    /// Opens for reading.
+    /// Returns options for reading.
     pub const fn read() -> Self {
         Self { flags: OFlags::RDONLY, mode: 0, own: false }
     }
 
-    /// Opens for writing at the beginning, without truncating.
+    /// Returns options for writing at the beginning, without truncating.
     pub const fn write() -> Self {
         Self { flags: OFlags::WRONLY, mode: 0, own: false }
     }
 
-    /// Opens for appending.
+    /// Returns options for appending.
     pub const fn append() -> Self {
         Self { flags: OFlags::WRONLY.union(OFlags::APPEND), mode: 0, own: false }
     }

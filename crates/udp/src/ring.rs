@@ -164,7 +164,7 @@ impl Ring {
             }
             if has_loaded && !self.has_frames() {
                 self.set_more(false);
-                self.check();
+                self.check_programs();
                 return false;
             }
             // A load drains the doorbells.
@@ -210,7 +210,7 @@ impl Ring {
     }
 
     /// Checks from time to time that the kernel programs still run.
-    fn check(&mut self) {
+    fn check_programs(&mut self) {
         self.empty_looks = self.empty_looks.wrapping_add(1);
         if self.empty_looks.is_multiple_of(LOOKS_PER_CHECK) {
             for source in &mut self.sources {

@@ -17,7 +17,7 @@ pub(crate) struct MountArguments {
     #[arg(long, value_name = "WHICH", default_value = "names")]
     #[arg(value_parser = ["nothing", "names", "all"])]
     pub(crate) others: String,
-    /// Show the paths of the daemon in this folder
+    /// Show the paths of the daemon whose socket is in this folder
     #[arg(long, value_name = "FOLDER")]
     pub(crate) socket: Option<PathBuf>,
     /// exec: mkdir and mv may make filters that open files or run programs (exec, files, pcap,

@@ -119,7 +119,8 @@ fn named_answers_from_its_ring_as_from_its_socket() {
     compare(configuration, &server);
 }
 
-/// Knot binds a socket of each family, and answers from the address that `IP_PKTINFO` tells.
+/// Knot binds a socket of each family, and answers from the address that `IP_PKTINFO` or
+/// `IPV6_PKTINFO` reports.
 #[test]
 fn knot_answers_from_its_rings_of_both_families() {
     let configuration = |place: &str| {

@@ -79,7 +79,7 @@ fn control_messages_from_the_ring_equal_those_of_the_kernel() {
         by_ring[0].contains("(0, 2, '21000000')") && by_ring[4].ends_with("], 8)"),
         "{by_ring:?}"
     );
-    let (ring, all) = reported(&server.finish(&client));
+    let (ring, all) = reported_datagrams(&server.finish(&client));
     assert!(ring * 100 >= all * 95, "{ring} of {all}");
 }
 
@@ -95,7 +95,7 @@ fn control_message_asked_for_after_promotion_is_delivered() {
     assert!(ask(&client, b"x").ends_with(" [], 0)"));
     assert!(ask(&client, b"set 12").ends_with(" [], 0)"));
     assert!(ask(&client, b"x").ends_with(" [(0, 2, '40000000')], 0)"));
-    let (ring, all) = reported(&server.finish(&client));
+    let (ring, all) = reported_datagrams(&server.finish(&client));
     assert!(ring * 100 >= all * 95, "{ring} of {all}");
 }
 
@@ -132,7 +132,7 @@ fn socket_of_both_families_receives_each_from_its_ring() {
         let bytes = [&b"warm "[..], &vec![b'x'; length]].concat();
         assert_eq!(ask_at(&client_of_v6, v6, &bytes).len(), bytes.len());
     }
-    let (ring, all) = reported(&server.finish(&client));
+    let (ring, all) = reported_datagrams(&server.finish(&client));
     assert!(ring * 100 >= all * 95, "{ring} of {all}");
 }
 
@@ -171,7 +171,7 @@ while data != b'quit':
     super::exchange(&client, b"other");
     super::exchange(&other_client, b"hello");
     exchange_numbered(&client, 400);
-    let (ring, all) = reported(&server.finish(&client));
+    let (ring, all) = reported_datagrams(&server.finish(&client));
     assert!(ring >= 600 && ring * 100 >= all * 95, "{ring} of {all}");
 }
 
@@ -195,7 +195,7 @@ fn iperf3_receives_from_a_ring() {
     wait_until("iperf3 ends", || server.0.try_wait().unwrap().is_some());
     let summary: serde_json::Value = serde_json::from_slice(&sent.stdout).unwrap();
     let sum = &summary["end"]["sum"];
-    let (ring, all) = reported(&folder.read("errors"));
+    let (ring, all) = reported_datagrams(&folder.read("errors"));
     println!("{ring} of {all} datagrams from the ring; iperf3: {sum}");
     let received = sum["packets"].as_u64().unwrap() - sum["lost_packets"].as_u64().unwrap();
     assert!(ring * 100 >= all * 95 && all <= received && received <= all + 300, "{sum}");
@@ -224,7 +224,7 @@ fn socket_of_two_interfaces_receives_from_a_ring_of_each() {
         exchange_numbered(&client, 1);
     }
     let errors = server.finish(&client);
-    let (ring, all) = reported(&errors);
+    let (ring, all) = reported_datagrams(&errors);
     assert!(ring >= 390 && ring * 100 >= all * 95, "{ring} of {all}");
     assert!(errors.contains(", second;") || errors.contains("ring of second, "), "{errors}");
 }

@@ -57,7 +57,7 @@ impl Target {
 /// The use of the last answer as the return value of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Finish {
-    /// Returns the class or [`UNSURE`], for the exam.
+    /// Returns the class or [`UNSURE`], for the test of twins in [`crate::exam`].
     #[default]
     Answer,
     /// Returns a verdict.

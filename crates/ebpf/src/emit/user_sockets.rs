@@ -24,7 +24,8 @@ use crate::program::Hook;
 /// Size in bytes of the claims of a processor. Each region has a word that is nonzero while the
 /// region is claimed, and a spare word.
 pub const CLAIMS_STRIDE: u32 = REGIONS_PER_CPU * CLAIM_BYTES.cast_unsigned();
-/// Offset of the counter of packets for which no region was free.
+/// Offset in bytes, in the claims of a processor, of the counter of packets for which no region was
+/// free: the spare word of the first region.
 pub const CLAIM_FAILURES: i16 = 8;
 
 const CLAIM_BYTES: i32 = 16;

@@ -2,9 +2,9 @@
 //!
 //! Input: the final counters of a request in the kernel, and the totals that the process received
 //! from it. Output: a node for each filter in the kernel, with the state that it had there, and the
-//! edges. A block that a twin was unsure about counts only as input of the user implementation,
-//! which it reached over the edge that leads to the twin. The counters of both implementations
-//! therefore add up to those of the filter.
+//! edges. A block that a twin was unsure about counts as input of the user implementation only, and
+//! on the edge that leads to the twin. The counters of both implementations therefore add up to
+//! those of the filter.
 
 use super::final_counters::FinalCounters;
 use super::fused::{LeftReason, REFUSED_COUNTER};

@@ -7,7 +7,7 @@ use std::fmt::{self, Write as _};
 use std::net::IpAddr;
 use wire::record::{Field, Writer};
 
-/// Maximum length of a formatted name or address in bytes. Longer text is truncated.
+/// Maximum length in bytes of a value in its `Display` format. Longer text is truncated.
 const TEXT_MAX: usize = 1024;
 
 /// Addresses and ports of the client and the server of a connection or datagram.

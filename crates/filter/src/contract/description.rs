@@ -149,7 +149,8 @@ pub struct Analysis {
     /// Tests whether the socket filter of a source can do the work of the filter. Set only for
     /// filters whose class depends on the frame alone.
     pub pushdown: Option<PushdownTest>,
-    /// Returns the link types of output frames. `None` if they always equal those of the input.
+    /// Returns the link types of output frames. This field is `None` if they always equal those of
+    /// the input.
     pub output_links: Option<OutputLinks>,
     /// Returns a machine-dependent parameter with its value, which is inserted into the request
     /// when the request is made.

@@ -297,7 +297,7 @@ pub(crate) fn chance_pending_frames() -> Vec<Vec<u8>> {
 }
 
 /// Makes TCP and UDP frames over both IP versions, with different addresses, ports and checksums.
-/// Many of these values are at byte boundaries.
+/// About half of the bytes of these values are 0 or 0xff.
 fn varied_frames(count: usize) -> Vec<Vec<u8>> {
     let mut state = 7_u32;
     let mut byte = move || {

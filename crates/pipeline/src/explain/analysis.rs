@@ -19,7 +19,8 @@ const SHARE_BLOCKS_MIN: u64 = 64;
 /// The minimum number of blocks needed to learn a cost, because the first blocks run with cold
 /// caches.
 pub const LEARNED_BLOCKS_MIN: u64 = 4096;
-/// The time, in ns, above which the cost of a filter is learned even from fewer blocks.
+/// The minimum time spent in a filter, in ns, for learning its cost from fewer than
+/// [`LEARNED_BLOCKS_MIN`] blocks.
 const LEARNED_NS: u64 = 2_000_000;
 
 /// The measurements of a run.

@@ -48,6 +48,7 @@ impl Space {
     }
 
     /// Returns the losses of the sources so far: name of the source, reason, and number of blocks.
+    /// Omits losses whose counter cannot be read.
     pub fn lost_by_sources(&self) -> Vec<(String, DropReason, u64)> {
         let mut all = Vec::new();
         for node in &self.graph.nodes {

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-/// Mode of the file: other users read it, such as that of the collector.
+/// Mode of the file, which lets other users read it, such as the user of the collector.
 const MODE: u32 = 0o644;
 
 /// Replaces the content of a file by rename(2), so that a reader sees the old text or the new one.

@@ -30,7 +30,7 @@ pub(crate) use supervisor::Supervisor;
 use crate::error::OpenError;
 use crate::options::Options;
 use crate::prepared::Prepared;
-use crate::ready::{Body, Ready};
+use crate::ready::{Executor, Ready};
 use crate::registration::Registration;
 use member::worker::WorkerGroup;
 use std::path::PathBuf;
@@ -44,7 +44,7 @@ pub(crate) fn build(prepared: Prepared, options: &Options) -> Result<Ready, Open
     let control: Arc<dyn WorkerGroup> =
         crew.create_control(&prepared.workers, &prepared.plan.graph, options)?;
     let member = Registration::register(&prepared, (Vec::new(), Some(control)), options)?;
-    Ok(Ready::new(prepared, Body::Workers(Box::new((crew, output))), member, options))
+    Ok(Ready::new(prepared, Executor::Workers(Box::new((crew, output))), member, options))
 }
 
 /// Returns the program to start as a worker.

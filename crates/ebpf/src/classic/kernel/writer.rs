@@ -59,7 +59,7 @@ impl CodeWriter {
         self.code.extend(instructions);
     }
 
-    /// Appends a load of the word at a constant offset into A.
+    /// Appends a load into A of the 32-bit word at the constant offset `k`.
     pub(super) fn load(&mut self, k: u32) {
         self.code.push(non_branching(code::LD | code::ABS | code::W, k));
     }

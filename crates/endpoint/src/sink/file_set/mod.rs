@@ -196,10 +196,11 @@ impl FileSet {
         outcome
     }
 
-    /// Records `length` missing bytes. If the policy fills holes with zeros, holes are filled up to
-    /// the first one with which the zeros in the file would exceed [`FILL_MAX`]. The caller must
-    /// call this before [`OutputFile::note_block`].
-    pub(crate) fn add_missing_bytes(
+    /// Fills a hole of `length` bytes with zeros, if the policy fills holes, all earlier holes of
+    /// the file are filled, and its zeros do not exceed [`FILL_MAX`] then; otherwise does nothing.
+    /// If the file does not exist yet, the zeros are written with its first bytes. The caller must
+    /// call this before [`OutputFile::note_block`], which counts the missing bytes.
+    pub(crate) fn fill_missing_bytes(
         &mut self,
         file: &mut OutputFile,
         length: u64,

@@ -240,7 +240,7 @@ impl Files {
             file.take_addresses(block);
         }
         self.file_set.write_bytes(file, bytes)?;
-        self.file_set.add_missing_bytes(file, missing)?;
+        self.file_set.fill_missing_bytes(file, missing)?;
         file.note_block(block);
         Ok(())
     }

@@ -382,7 +382,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         self.held(list).for_each(|(_, block)| into.extend_from_slice(block.bytes()));
     }
 
-    /// Removes the front block of `list`, passes it to `change`, and emits the result.
+    /// Removes the front block of `list`, if any, passes it to `change`, and emits the result.
     pub fn release_front(
         &mut self,
         list: &mut HeldList,
@@ -396,12 +396,12 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         }
     }
 
-    /// Drops the front block of `list` and counts it under this reason.
+    /// Drops the front block of `list`, if any, and counts it under this reason.
     pub fn drop_front(&mut self, list: &mut HeldList, reason: Reason) {
         self.drop_at(list, 0, reason);
     }
 
-    /// Drops the block at `index` of `list` and counts it under this reason.
+    /// Drops the block at `index` of `list`, if any, and counts it under this reason.
     pub fn drop_at(&mut self, list: &mut HeldList, index: u32, reason: Reason) {
         if let Some((_, entry, pin)) = self.holds.remove(list, index) {
             let bytes = entry.pointer.length();

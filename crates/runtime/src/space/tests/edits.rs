@@ -238,7 +238,8 @@ fn l2_blocks_that_share_bytes_are_edited_in_copies() {
 }
 
 /// Runs `numbers | (ring to a second space | add | sink)`. If `edits_here` is true, `add | sink`
-/// also runs in the first space. Returns the numbers at both sinks, and the results of both spaces.
+/// also runs in the first space. Returns the numbers at the sink of the second space, those at the
+/// sink of the first space, and the results of the first and of the second space.
 fn run_over_a_ring(edits_here: bool) -> (Vec<u32>, Vec<u32>, [SpaceResults; 2]) {
     let (there, here): (ReceivedNumbers, ReceivedNumbers) = (Arc::default(), Arc::default());
     let (near, far) = (Arc::new(Doorbell::new()), Arc::new(Doorbell::new()));
