@@ -5,7 +5,7 @@
 //! this process while the command runs, in a new user namespace if the user has no other way to
 //! mount.
 
-use crate::arguments::mount::MountArguments;
+use crate::arguments::mount::{MountArguments, edit_limit};
 use crate::failure::report_system_error;
 use crate::status::Status;
 use crate::terminal;
@@ -37,7 +37,8 @@ pub(crate) fn mount(given: &MountArguments) -> ExitCode {
     };
     let exec = given.options.iter().any(|option| option == "exec");
     let daemon = given.socket.clone();
-    let options = MountOptions { daemon, for_all: given.all_users, others, exec };
+    let edit_limit = given.options.iter().filter_map(|option| edit_limit(option)).next_back();
+    let options = MountOptions { daemon, for_all: given.all_users, others, exec, edit_limit };
     if let Some((program, words)) = given.command.split_first() {
         return run_command(&directory, options, (program, words));
     }

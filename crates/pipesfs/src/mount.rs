@@ -3,6 +3,7 @@
 use crate::server::Server;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Options of a mount.
 #[derive(Clone, Debug, Default)]
@@ -15,6 +16,9 @@ pub struct MountOptions {
     pub others: Others,
     /// True if mkdir(2) may make filters that open files or run programs.
     pub exec: bool,
+    /// Maximum time of a change of the tree; `None` for 2 s. The kernel holds the directory
+    /// meanwhile.
+    pub edit_limit: Option<Duration>,
 }
 
 /// The paths of other users that a user sees in the root directory. The directories of these paths

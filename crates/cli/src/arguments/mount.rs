@@ -3,6 +3,7 @@
 use clap::Args;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Arguments of `mount`.
 #[derive(Args, Debug)]
@@ -22,8 +23,9 @@ pub(crate) struct MountArguments {
     pub(crate) socket: Option<PathBuf>,
     /// exec: mkdir and mv may make filters that open files or run programs (exec, files, pcap,
     /// read, replay and the like). Other changes of the tree need no option: mkdir DIR/…/FILTER
-    /// makes a filter, mv moves it, ln -s gives it a further parent, rmdir and rm -r remove it
-    #[arg(short = 'o', value_name = "OPTION", value_parser = ["exec"])]
+    /// makes a filter, mv moves it, ln -s gives it a further parent, rmdir and rm -r remove it.
+    /// edit_limit=SECONDS: a change that takes longer fails (2 seconds unless given)
+    #[arg(short = 'o', value_name = "OPTION", value_parser = check_option)]
     pub(crate) options: Vec<String>,
     /// Serve in the background, and report the mount on standard input
     #[arg(long, hide = true)]
@@ -37,4 +39,17 @@ pub(crate) struct MountArguments {
     /// Mount only while this command runs, without fusermount3 if need be
     #[arg(value_name = "COMMAND", last = true)]
     pub(crate) command: Vec<OsString>,
+}
+
+fn check_option(text: &str) -> Result<String, String> {
+    if text == "exec" || edit_limit(text).is_some() {
+        return Ok(text.to_owned());
+    }
+    Err("there are `exec` and `edit_limit=SECONDS`, from 1 to 3600".to_owned())
+}
+
+/// Returns the limit of an option `edit_limit=SECONDS`; `None` for any other text.
+pub(crate) fn edit_limit(option: &str) -> Option<Duration> {
+    let seconds = option.strip_prefix("edit_limit=")?.parse().ok()?;
+    (1..=3600).contains(&seconds).then(|| Duration::from_secs(seconds))
 }

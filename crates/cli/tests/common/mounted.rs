@@ -16,7 +16,8 @@ impl Mounted {
     /// Mounts as root; reports a skip where that is impossible.
     pub(crate) fn new(folder: &Folder, options: &[&str]) -> Option<Self> {
         let mounted = Self::without_server(folder)?;
-        let words = [&["mount"], options, &["pipes"]].concat();
+        // On a busy machine a path may need seconds to start.
+        let words = [&["mount", "-o", "edit_limit=20"], options, &["pipes"]].concat();
         let ran = folder.run(&words);
         assert_eq!(ran.status, Some(0), "{}", ran.err);
         Some(mounted)

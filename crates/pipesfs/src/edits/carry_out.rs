@@ -116,8 +116,9 @@ const NOT_PERMITTED: &str = "operation not permitted";
 fn refusal(error: &ClientError) -> Refusal {
     let number = match error {
         ClientError::Timeout => {
-            let why = "the path's process did not reply within 2 s, because it is stopped or \
-                       overloaded: unless it had begun, the edit is not made";
+            let why = "the path's process did not reply in time, because it is stopped or \
+                       overloaded: unless it had begun, the edit is not made (`mount -o \
+                       edit_limit=SECONDS` waits longer)";
             return Refusal::new(errno::ETIMEDOUT, why);
         }
         ClientError::PathEnded(_) | ClientError::Disconnected => errno::ENOENT,

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 pub(crate) use rename::rename as plan_rename;
 
-/// Maximum time of an edit. The kernel holds the directory meanwhile.
+/// Default of the maximum time of an edit.
 pub const EDIT_LIMIT: Duration = Duration::from_secs(2);
 
 /// A refusal of a change, with its reason.

@@ -3,7 +3,7 @@
 use super::{Outcome, Server, lock};
 use crate::edits::carry_out::{Caller, Done, carry_out};
 use crate::edits::plan::{PathEdit, Planned, link, make_directory, remove_directory, unlink};
-use crate::edits::{EDIT_LIMIT, Refusal, moved_places, new_child, plan_rename};
+use crate::edits::{Refusal, moved_places, new_child, plan_rename};
 use crate::entries::{Key, Part, Stream};
 use crate::protocol::{Header, TreeEdit, errno};
 use crate::snapshot::{CURRENT, Snapshot};
@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 const ATTEMPTS_MAX: usize = 4;
 
 impl Server {
-    /// Makes a change of the tree. Blocks for at most [`EDIT_LIMIT`].
+    /// Makes a change of the tree. Blocks for at most the limit of the mount.
     pub(super) fn edit(&self, header: &Header, edit: &TreeEdit) -> Result<Outcome, i32> {
         let caller = Caller {
             user: (header.uid, header.gid),
             is_other: header.uid != self.owner.0,
-            deadline: Instant::now() + EDIT_LIMIT,
+            deadline: Instant::now() + self.edit_limit,
         };
         let parent = self.key(header.inode)?;
         let into = match edit {

@@ -14,8 +14,8 @@ mod open;
 mod written;
 
 use self::handle::Handle;
-use crate::edits::Permitted;
 use crate::edits::threads::{self, EditThreads};
+use crate::edits::{EDIT_LIMIT, Permitted};
 use crate::entries::Key;
 use crate::failures::Failures;
 use crate::inodes::Inodes;
@@ -65,6 +65,8 @@ pub struct Server {
     /// True if all users of the machine have access.
     for_all: bool,
     permitted: Permitted,
+    /// Maximum time of a change of the tree.
+    edit_limit: Duration,
     /// The time up to which the past of a source is kept, by place.
     frozen: Mutex<HashMap<DirectoryId, Instant>>,
     /// The permissions that users have set, by object.
@@ -99,6 +101,7 @@ impl Server {
             others: options.others,
             for_all: options.for_all,
             permitted: Permitted { exec: options.exec, mount: directory.to_owned() },
+            edit_limit: options.edit_limit.unwrap_or(EDIT_LIMIT),
             frozen: Mutex::default(),
             permissions: Mutex::default(),
             over: AtomicBool::new(false),
