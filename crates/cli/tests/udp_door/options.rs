@@ -1,6 +1,6 @@
 //! Control messages of datagrams from the ring, and sockets that several interfaces serve.
 
-use super::{Server, WARM, exchange_numbered, prepare, receive, reported};
+use super::{Server, WARM, exchange_numbered, prepare, receive, reported_datagrams};
 use crate::common::{Folder, Guard};
 use std::fs::File;
 use std::net::{SocketAddr, UdpSocket};
