@@ -52,10 +52,16 @@ fn overload((pair, folder): (&Pair, &Folder), is_ours: bool, sent: u64) -> ([u64
     send(pair, PORT + 1, [1300; 100]);
     signal(&observer, "-CONT");
     wait_for_state(&observer, "SR");
+    let mut printed = None;
     wait_until("all packets are captured or dropped", || {
         // It prints its numbers at this signal.
         signal(&observer, "-USR1");
-        counts(&observer.errors()).is_some_and(|[captured, _, dropped]| captured + dropped == sent)
+        let now = counts(&observer.errors());
+        if now != printed {
+            eprintln!("captured, received and dropped of {sent}: {now:?}");
+            printed = now;
+        }
+        now.is_some_and(|[captured, _, dropped]| captured + dropped == sent)
     });
     let errors = observer.interrupt();
     (counts(&errors).unwrap_or_else(|| panic!("{errors}")), errors)
