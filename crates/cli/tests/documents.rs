@@ -104,6 +104,7 @@ const SKIPPED_COMMANDS: &[(&str, &str)] = &[
     ("streamline completion", "its output is for a file of the shell"),
     ("mkdir pipes", OF_ONE_MOUNT),
     ("head -3 pipes/", OF_ONE_MOUNT),
+    ("echo 10s > pipes/", OF_ONE_MOUNT),
     ("head -2 pipes/", OF_ONE_MOUNT),
     ("cat pipes/", OF_ONE_MOUNT),
     ("chmod 755 pipes/", OF_ONE_MOUNT),

@@ -240,7 +240,7 @@ fn m3_filter_shared_by_its_label_has_one_state() {
     );
     let ran = folder.run(&["run", "-q", "--stats", &line]);
     assert_eq!(ran.status, Some(0), "{ran:?}");
-    assert!(ran.err.contains("15 blocks, 960 bytes"), "ten and five: {}", ran.err);
+    assert!(ran.out.contains("15 blocks, 960 bytes"), "ten and five: {}", ran.out);
     // Both branches share one token bucket, which is exhausted after the first block.
     let line = "generate count=100 | (ratelimit 1 per=1h --name=U | count) + \
                 (sample every=2 | ratelimit --name=U | drop)";

@@ -19,7 +19,6 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
         count_cycles(&name, base, &dependencies, found);
         if let Some((_, layers)) = rules::LAYERS.iter().find(|(known, _)| *known == name) {
             count_upward_dependencies(&name, base, &dependencies, layers, found);
-            count_table_errors(&name, base, &dependencies, layers, found);
         }
     }
 }
@@ -70,35 +69,27 @@ fn count_upward_dependencies(
     }
 }
 
-/// Counts modules of the table that do not exist, and files that are in none of its modules, whose
-/// dependencies are not examined. The root of a crate is in no layer, as it exports all.
-fn count_table_errors(
-    name: &str,
-    base: &str,
-    dependencies: &FileDependencies,
-    layers: &[&[&str]],
-    found: &mut Findings,
-) {
-    let mut count = |what: String| {
-        found.occurrences.push(Occurrence {
-            rule: "upward",
-            key: name.to_owned(),
-            path: format!("{base}src"),
-            line: None,
-            weight: 1,
-            what,
-        });
-    };
-    let files = &dependencies.files;
-    for module in layers.iter().copied().flatten() {
-        if !files.iter().any(|file| layer_of_file(&[&[module]], file).is_some()) {
-            count(format!("`{module}` of the table of layers does not exist"));
+/// Returns the modules of the table that do not exist, and the files that are in none of its
+/// modules, whose dependencies are not examined. The root of a crate is in no layer, as it exports
+/// all.
+#[cfg(test)]
+pub(super) fn table_errors(tree: &Tree) -> Vec<String> {
+    let mut errors = Vec::new();
+    for (name, manifest) in tree.manifests() {
+        let Some((_, layers)) = rules::LAYERS.iter().find(|(known, _)| *known == name) else {
+            continue;
+        };
+        let files = file_dependencies(tree, manifest.path.trim_end_matches("Cargo.toml")).files;
+        for module in layers.iter().copied().flatten() {
+            if !files.iter().any(|file| layer_of_file(&[&[module]], file).is_some()) {
+                errors.push(format!("{name}: `{module}` does not exist"));
+            }
         }
+        let is_missing =
+            |file: &&String| *file != "lib.rs" && layer_of_file(layers, file).is_none();
+        errors.extend(files.iter().filter(is_missing).map(|file| format!("{name}: {file}")));
     }
-    let is_missing = |file: &&String| *file != "lib.rs" && layer_of_file(layers, file).is_none();
-    for file in files.iter().filter(is_missing) {
-        count(format!("{file} is in no layer of the table"));
-    }
+    errors
 }
 
 /// Returns the layer of the longest module path in the table that contains the file, or `None` if

@@ -109,6 +109,13 @@ fn real_tree_is_tidy() {
 }
 
 #[test]
+fn table_of_layers_has_every_file_of_its_crates() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let errors = super::layers::table_errors(&Tree::read(root).unwrap());
+    assert!(errors.is_empty(), "{errors:#?}");
+}
+
+#[test]
 fn planted_tree_is_clean_at_first() {
     let found = PlantedTree::clean().check();
     assert!(found.errors.is_empty() && found.occurrences.is_empty(), "{found:#?}");
