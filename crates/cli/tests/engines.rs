@@ -339,6 +339,10 @@ fn n7_killed_worker_ends_alone_and_its_share_is_counted() {
     assert!(ran.err.contains("was ended by signal 9 (SIGKILL)"), "{}", ran.err);
     assert_eq!(report["balanced"], true, "{report}");
     let lost = block_count(&ledger_row(&report, "shard")["dropped"]["engine ended"]);
+    // Blocks that were in a ring of the worker at its last report.
+    let edges = report["edges"].as_array().unwrap();
+    let in_rings: u64 =
+        edges.iter().filter_map(|edge| edge["dropped"]["engine ended"]["blocks"].as_u64()).sum();
     let flows = frames_by_flow(&ran.out);
     for (flow, numbers) in &flows {
         let again = numbers.windows(2).filter(|pair| pair[0] >= pair[1]).count();
@@ -349,8 +353,9 @@ fn n7_killed_worker_ends_alone_and_its_share_is_counted() {
     let whole =
         flows.values().filter(|numbers| numbers.len() as u64 == FRAMES_SENT / 16).count() as u64;
     assert!(whole > 0 && whole < 16, "{whole}");
-    assert!(lost >= (16 - whole) * FRAMES_SENT / 32, "{lost} lost, {whole} flows whole");
-    assert_eq!(report["lost"].as_u64(), Some(lost));
+    let all_lost = lost + in_rings;
+    assert!(all_lost >= (16 - whole) * FRAMES_SENT / 32, "{all_lost} lost, {whole} flows whole");
+    assert_eq!(report["lost"].as_u64(), Some(all_lost), "{report}");
     let given = block_count(&report["sources"][0]["given"]);
     assert_eq!(
         given,
@@ -480,7 +485,7 @@ fn n7_losses_of_foreign_shares_are_not_summed() {
     let saw: BTreeSet<u64> = saw.collect();
     // The kernel may have sent frames of its own.
     let others = saw.last().unwrap() - FRAMES_SENT;
-    assert!(others < 8, "{report}");
+    assert!(others < 40, "{report}");
     // The sum is unknown if a frame arrived after the first worker had closed its socket, or if
     // frames are missing at two locations. In these cases a remark reports the number of missing
     // frames.
