@@ -31,7 +31,13 @@ fn installed_library() -> &'static PathBuf {
 }
 
 /// Returns the command of the example for each language whose compiler or interpreter is installed.
-fn example_commands() -> Vec<Vec<String>> {
+/// The example in C is built once for all tests, which run at once.
+fn example_commands() -> &'static [Vec<String>] {
+    static COMMANDS: OnceLock<Vec<Vec<String>>> = OnceLock::new();
+    COMMANDS.get_or_init(find_example_commands)
+}
+
+fn find_example_commands() -> Vec<Vec<String>> {
     let text = |path: PathBuf| path.display().to_string();
     let beside = std::env::current_exe().unwrap();
     let rust = beside.parent().unwrap().parent().unwrap().join("examples/embed");
@@ -84,7 +90,7 @@ fn programs_in_three_languages_count_the_urls_of_a_capture() {
     let source = format!("replay {}", capture.display());
     let mut counts = Vec::new();
     for words in example_commands() {
-        let ran = command_in_namespace(&words, None).arg(&source).output().unwrap();
+        let ran = command_in_namespace(words, None).arg(&source).output().unwrap();
         let message = String::from_utf8_lossy(&ran.stderr);
         assert!(ran.status.success(), "{words:?}: {message}");
         counts.push(String::from_utf8(ran.stdout).unwrap());
@@ -93,7 +99,7 @@ fn programs_in_three_languages_count_the_urls_of_a_capture() {
     assert!(counts.iter().all(|count| *count == counts[0]), "{counts:#?}");
     // A mistake is told at its place, and nothing is left running.
     for words in example_commands() {
-        let ran = command_in_namespace(&words, None)
+        let ran = command_in_namespace(words, None)
             .arg("replay no.pcap | no-such-filter")
             .output()
             .unwrap();
@@ -148,7 +154,7 @@ fn programs_in_three_languages_count_the_urls_of_traffic() {
     let Some(pair) = Pair::new(Cable::default()) else { return };
     for words in example_commands() {
         let source = format!("rx {SERVER_DEVICE} both=yes");
-        let mut program = command_in_namespace(&words, Some(&pair.server));
+        let mut program = command_in_namespace(words, Some(&pair.server));
         let program = program.args([&source, "3"]).spawn().unwrap();
         wait_until("the program watches", || is_observing(&pair.server, program.id()));
         let listener = pair.server.run_inside(|| TcpListener::bind((SERVER, 80)).unwrap());
