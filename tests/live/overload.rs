@@ -30,7 +30,12 @@ fn flood_request(pair: &Pair, behind: &str) -> (ObserverResult, Vec<u64>) {
     let mut capture = BufReader::with_capacity(RECORD_HEADER_LENGTH + FRAME_SIZE, out);
     let (mut record, mut numbers) = (vec![0; RECORD_HEADER_LENGTH + FRAME_SIZE], Vec::new());
     std::thread::scope(|scope| {
-        let sender = scope.spawn(|| send_frames(&pair.client, CLIENT_DEVICE, &frames));
+        let sender = scope.spawn(|| {
+            // Each processor has a ring, and positions of its own in it.
+            let processors = sys::process::allowed_processors().expect("this thread has some");
+            sys::process::pin_to(processors[0]).expect("one of its own");
+            send_frames(&pair.client, CLIENT_DEVICE, &frames);
+        });
         wait_until("the flood ends", || {
             let sent = frames_received(pair);
             if sent > 0 && numbers.is_empty() {
