@@ -6,11 +6,14 @@ use testkit::net::{
     CLIENT_DEVICE, Namespace, Pair, SERVER_DEVICE, counters, wait_until, wait_until_received,
 };
 
-/// Sends frames from a device in the given order, each once.
+/// Sends frames from a device in the given order, each once. They are sent on one processor: the
+/// other end of a veth pair has a queue for each, in which frames could overtake each other.
 pub(crate) fn send_frames(space: &Namespace, device: &str, frames: &[Vec<u8>]) {
     let told = space.run_ip(&format!("-o link show dev {device}"));
     let index = told.split(':').next().and_then(|number| number.parse().ok()).expect("a number");
     space.run_inside(|| {
+        let processors = sys::process::allowed_processors().expect("this thread has some");
+        sys::process::pin_to(processors[0]).expect("one of its own");
         let mut sender = PacketSender::open(index, Qdisc::Through).expect("root may send");
         let mut rest: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
         wait_until("all frames are sent", || {
