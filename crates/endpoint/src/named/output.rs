@@ -2,7 +2,7 @@
 //!
 //! The viewed bytes of each block become one block of the stream. Every reader has its own
 //! position, and starts with the first block that is written after the reader has opened the name.
-//! By default, blocks without a reader, or without room in the ring, are dropped and counted.
+//! Blocks without a reader, or without room in the ring, are dropped and counted by default.
 
 use super::ring::ring_config;
 use super::{SIZE_PARAMETER, access_list, open_failure};
