@@ -32,7 +32,8 @@ pub enum ShardKey {
 pub(crate) const SEED: u64 = 0;
 
 impl ShardKey {
-    /// Returns the sharding key of a block. It is the same for all blocks of a session.
+    /// Returns the sharding key of a block. It is the same for all blocks of a session, and the
+    /// same for all blocks without one.
     #[inline]
     #[must_use]
     pub fn hash(self, block: &Block<'_>) -> u64 {
@@ -113,8 +114,8 @@ fn emit_ports<'s>(s: &mut Scope<'s, '_>, l4: Transport<'s>, exits: TwinExits<'s>
     [s.get(source), s.get(target)].map(|port: Num<'s>| s.widen(port))
 }
 
-/// Emits the sum of the hashes of both endpoints, as the function `end` of `wire::flow` computes
-/// them. A missing port is not hashed.
+/// Emits the sum of the hashes of both endpoints, as the function `hash_end` of `wire::flow`
+/// computes them. A missing port is not hashed.
 fn emit_endpoint_sum<'s>(
     s: &mut Scope<'s, '_>,
     halves: [(Wide<'s>, Wide<'s>); 2],

@@ -260,7 +260,8 @@ pub(crate) fn emit_port<'s>(
     Ok(Answer::new(s.natural_class(number), Layers { l4: Some(l4), ..on }))
 }
 
-/// Returns the network protocol after all tags, and the position of its header.
+/// Parses the link header and all tags. Returns the EtherType of the network header, and its
+/// position.
 fn network<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
@@ -297,7 +298,7 @@ pub(crate) fn network_or<'s>(
     (kind, if on.linked { s.with_usual_distance(l3, ethernet::HEADER_LENGTH as u16) } else { l3 })
 }
 
-/// Returns the protocol, and the length and position of the payload.
+/// Parses an IPv4 header. Returns the protocol, and the length and position of the payload.
 fn ipv4<'s>(
     s: &mut Scope<'s, '_>,
     l3: FramePos<'s>,
@@ -327,7 +328,8 @@ fn ipv4<'s>(
     (protocol, rest, s.advance_by(l3, bytes, IPV4_HEADER_MAX, exits.malformed))
 }
 
-/// Returns the protocol after the extension headers, and the length and position of the payload.
+/// Parses an IPv6 header and its extension headers. Returns the protocol after them, and the length
+/// and position of the payload.
 fn ipv6<'s>(
     s: &mut Scope<'s, '_>,
     l3: FramePos<'s>,

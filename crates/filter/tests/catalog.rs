@@ -122,10 +122,10 @@ fn class_names_map_to_one_number_in_range() {
     }
 }
 
-/// Checks the rule at the end of LANGUAGE.md. A class may have the name of a filter only if it
-/// selects the blocks for that filter. The filter must then answer most blocks of the class whose
-/// form it accepts. All filters that return ports use the same names of services, so that it
-/// suffices if the class of one of them selects the blocks for the filter.
+/// A class may have the name of a filter only if it selects the blocks for that filter. The filter
+/// must then answer most blocks of the class whose form it accepts. All filters that return ports
+/// use the same names of services, so that it suffices if the class of one of them selects the
+/// blocks for the filter.
 #[test]
 fn class_named_like_a_filter_leads_to_it() {
     assert_classes_lead_to_filters(corpus::generated_frames);
@@ -149,7 +149,8 @@ fn assert_classes_lead_to_filters(captured: CaptureReader) {
             for frames in corpus::uneven_batches(&frames) {
                 for mut batch in first.pass(space.batch(frames), &mut space, 0) {
                     batch.keep_lanes(batch.lanes_with_class(|class| class.0 == *value));
-                    // Ends and holes cannot be recognized.
+                    // Blocks without bytes (ends and holes) have no contents by which a filter
+                    // could classify them.
                     let bytes = batch.blocks().filter(|(_, block)| !block.bytes().is_empty());
                     let bytes = bytes.fold(0, |mask, (l, _)| mask | 1 << l);
                     batch.keep_lanes(bytes);
@@ -157,7 +158,7 @@ fn assert_classes_lead_to_filters(captured: CaptureReader) {
                     second.pass(batch, &mut space, 0);
                 }
             }
-            // In one of five captures with port 22, curl requests a page from it.
+            // In one of five captures with port 22, curl requests a page from that port.
             let unanswered: u64 = second.unanswered_reasons().map(|(_, n)| n).sum();
             named.insert(*name);
             leading.extend((there > 0).then_some(*name));

@@ -349,7 +349,8 @@ fn overlapping_fragments_follow_the_policy() {
         ("bsd", 56),
         ("solaris", 56),
         ("last", 8),
-        // The earlier fragment trims its front, the later one its rest.
+        // The fragment that begins earlier supplies the first overlap, the one that arrives later
+        // the second.
         ("linux", 0),
     ] {
         let made = run_ip(&frames, &[&format!("policy={policy}")]);

@@ -40,7 +40,7 @@ enum Change {
 
 const CHANGES: [Change; 6] = [
     Change::Padding(&[0; 46]),
-    // Ports and a request, for a reader that takes padding for a header.
+    // Ports and a request, to detect a reader that mistakes padding for a header.
     Change::Padding(b"\0\x50\0\x50GET / HTTP/1.1\r\n\r\nSSH-2.0-x\r\n"),
     Change::Padding(&[0xff; 4]),
     Change::Snapshot,
@@ -235,7 +235,7 @@ fn examine(d: &'static Description, change: Change, frames: &[Frame]) -> Result<
         }
         let tag = change == Change::Tag;
         for (before, after) in before.blocks.iter().zip(&after.blocks) {
-            // Without an answer the view stays.
+            // A block without a class keeps its view, and thus its form.
             let form = if before.0.answered() { form } else { comes };
             if !is_same_answer(before, after, form, tag) {
                 return differ(format!("{before:02x?}, {after:02x?}"));
@@ -329,13 +329,13 @@ fn surroundings_of_a_packet_change_no_class_of_a_twin() {
     let mut compared = 0;
     for chain in chains(1) {
         let d = chain[0].description;
-        // A filter with state answers by what came before, which a twin that is unsure has not
-        // seen.
+        // The answer of a filter with state depends on earlier frames, which its twin has not
+        // counted if it was unsure about them.
         if d.input_forms.has(Form::Bytes) || d.state.scope != StateScope::Nothing {
             continue;
         }
         for change in CHANGES {
-            // Nothing of the padding of a snapshot is there.
+            // The padding of a snapshot was not captured.
             if matches!(change, Change::Fragments | Change::Snapshot)
                 || is_exception(&request_text(&chain), change)
             {
@@ -407,7 +407,8 @@ fn streams_in_smaller_segments_have_the_same_answers() {
         let plain: Vec<Frame> = testing::read_capture(&bytes).into_iter().take(400).collect();
         let cut = |frame: &Frame| split_segment(frame).unwrap_or_else(|| vec![frame.clone()]);
         let segmented: Vec<Frame> = plain.iter().flat_map(cut).collect();
-        // What takes bytes answers for blocks, and these are others.
+        // A filter that accepts any bytes classifies block by block, and segmentation changes the
+        // blocks.
         let streams =
             |d: &&&Description| d.input_forms.has(Form::Stream) && !d.input_forms.has(Form::Bytes);
         for d in FILTERS.iter().filter(streams).filter(|d| !d.input_forms.has(Form::Frame)) {
@@ -468,7 +469,7 @@ fn exam_detects_padding_read_as_a_header() {
     let found = examine(&FAULTY, padding, &frames).expect_err("padding is no header");
     assert!(found.contains("`faulty` under Padding"), "{found}");
     let twin = [Examined::without_arguments(&FAULTY)];
-    // Both implementations agree: only the comparison with itself finds the twin.
+    // Filter and twin agree, so only the comparison of the twin with itself finds the mistake.
     let found = examine_twin(&twin, padding, &frames).expect_err("padding is no header");
     let agrees = found.rsplit_once("; the filter: Some(").is_some();
     assert!(found.contains("the twin of `faulty`") && agrees, "{found}");

@@ -40,7 +40,7 @@ fn v4_every_twin_answers_like_its_filter() {
     let packets = kernel_layouts(&borders);
     let mut answered = 0;
     for (number, chain) in chains(3).iter().enumerate() {
-        // There are thousands; their parts are examined separately.
+        // There are thousands of chains of three, and their parts are examined separately.
         if chain.len() == 3 && number % 7 != 0 {
             continue;
         }

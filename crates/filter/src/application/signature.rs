@@ -1,8 +1,8 @@
 //! `ssh`, `rtsp`, `mpeg`, `telnet`: recognize the protocol of a connection, message or datagram by
 //! its first bytes.
 //!
-//! Input: the output of `tcp`, `udp` or `http`. Output: the same blocks. Blocks have the class yes
-//! from the deciding byte on. Earlier blocks have no class (`undecided`), since the filter holds
+//! Input: the output of `tcp`, `udp` or `http`. Output: the same blocks. Blocks have class 1 from
+//! the deciding byte on. Earlier blocks have no class (`undecided`), since the filter holds
 //! nothing. A match in one direction identifies both directions of a connection. [SL §4.2, `tcp |
 //! http + ssh + rtsp | inspect`, `mpeg +* !http`]
 //!
@@ -238,7 +238,7 @@ struct TextVerdict {
     verdict: u16,
     /// Nonzero if the text is a message; its verdict does not apply to the other direction.
     is_message: u8,
-    /// Nonzero once the text has ended. Its verdict still applies to the other direction.
+    /// Nonzero if the text has ended with a verdict, which still applies to the other direction.
     has_ended: u8,
 }
 

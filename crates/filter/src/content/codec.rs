@@ -73,7 +73,8 @@ impl Encoder {
         Self { format, deflate, out: Vec::new() }
     }
 
-    /// Compresses `bytes`.
+    /// Compresses `bytes` into the reused buffer. Fails with [`CodecError::TooLarge`] if the result
+    /// exceeds [`BLOCK_MAX`].
     pub(super) fn encode(&mut self, bytes: &[u8]) -> Result<&[u8], CodecError> {
         self.out.clear();
         match self.format {

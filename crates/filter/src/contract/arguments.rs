@@ -136,7 +136,8 @@ impl Arguments {
         Self { keys, ..self }
     }
 
-    /// Sets the service that resolves user and group names, or `None` if there is none.
+    /// Sets the service that resolves the names of hosts, networks, services and protocols in
+    /// filter expressions, or `None` if there is none.
     #[must_use]
     pub fn with_name_resolver(self, names: Option<Arc<dyn NameResolver>>) -> Self {
         Self { names, ..self }

@@ -95,7 +95,8 @@ impl<'e> Editable<'e> {
         self.pointer.length() as usize
     }
 
-    /// Returns the bytes in view, including all changes made so far.
+    /// Returns the bytes in view, including all changes made so far; after [`Editable::replace`],
+    /// the bytes of the new block.
     pub fn bytes(&mut self) -> &[u8] {
         let view = self.view();
         if let Some(used) = self.new_length {

@@ -7,9 +7,9 @@
 //! numbers.
 //!
 //! ```text
-//! 1 ...                        2^31 - 1 | 2^31 ...                          2^32 - 1
-//! initial filters of a path:           | filters added while it runs:
-//! filter i of n gives i + 1, i + 1 + n, | filter k gives one of 64 ranges of 2^25
+//! 1 ...                          2^31 - 1 | 2^31 ...                        2^32 - 1
+//! initial filters of a path:              | filters added while it runs:
+//! i + 1, i + 1 + n, ... for filter i of n | one of 64 ranges of 2^25 for each
 //! ```
 //!
 //! The number of filters that will be added at run time is unknown at the start. Each of them
@@ -46,8 +46,8 @@ impl SessionNumbers {
         Self { first: 1, step: 1, last: ADDED_START - 1 }.split(number, of)
     }
 
-    /// Returns the numbers of the filter that was the `range`-th added at run time. Ranges repeat
-    /// after [`Self::ADDED_FILTERS_MAX`].
+    /// Returns the session numbers of filter `range`, counted from 0, of those added at run time.
+    /// Ranges repeat after [`Self::ADDED_FILTERS_MAX`] filters.
     #[must_use]
     pub const fn for_added_filter(range: u32) -> Self {
         let first = ADDED_START + range % Self::ADDED_FILTERS_MAX * RANGE_SIZE;

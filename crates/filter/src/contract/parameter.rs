@@ -266,7 +266,8 @@ fn parse_duration(text: &str) -> Option<u64> {
     }
 }
 
-/// Parses a decimal number with at most six decimals, and returns it in millionths.
+/// Parses a decimal number with at most six decimals, and returns it in millionths; `None` for any
+/// other text.
 fn parse_millionths(text: &str) -> Option<u64> {
     let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());

@@ -38,7 +38,7 @@ pub fn columns<S: Session>() -> Vec<Column> {
     S::FIELDS.iter().map(|field| field.column).collect()
 }
 
-/// Key of the private session.
+/// Key of the private session, which contains the state that belongs to no single connection.
 pub const PRIVATE_KEY: u64 = 0;
 
 /// All sessions of one filter.

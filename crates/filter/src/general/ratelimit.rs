@@ -14,7 +14,7 @@ use crate::twin::EmitResult;
 use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Catalog entry of `ratelimit`, which classifies the blocks within a rate as yes.
+/// Catalog entry of `ratelimit`, which gives class 1 to the blocks within a rate.
 pub const RATELIMIT: Description = Description {
     name: "ratelimit",
     summary: "limit the number of blocks per time",
@@ -73,9 +73,9 @@ fn exhausted_state(arguments: &Arguments, now: Time) -> Vec<u8> {
 /// Parameters of the rate algorithm, in nanoseconds.
 #[derive(Clone, Copy)]
 struct RateParameters {
-    /// Interval between blocks at an even rate.
+    /// Interval between blocks at an even rate, in ns.
     interval: u64,
-    /// Allowance for early blocks.
+    /// Maximum time by which a block may arrive early, in ns.
     allowance: u64,
 }
 
@@ -110,7 +110,7 @@ impl RateParameters {
 #[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 struct DueTime {
-    /// Time at which the next block is due.
+    /// Time at which the next block is due, in ns on the path's clock.
     next: u64,
 }
 

@@ -215,8 +215,8 @@ impl<R: FlowRecord> FlowTable<R> {
             let taken = self.used_numbers.take().unwrap_or_else(|| self.used_numbers_from(next));
             self.first_free_number(next, taken)
         });
-        // There are more numbers than flows; if a moved state brought too many flows, the lowest
-        // number will do.
+        // There are more numbers than flows. If moved state has brought too many flows, the lowest
+        // number is used twice.
         let from_the_lowest =
             || self.first_free_number(self.numbers.first(), self.used_numbers_from(0));
         let next = next.or_else(from_the_lowest).unwrap_or_else(|| self.numbers.first());
@@ -297,8 +297,8 @@ impl FlowTable<FlowIdentity> {
 }
 
 /// Hashes an IPv4 flow. Each endpoint is given as 48 bits (address and port). The function combines
-/// each endpoint with a secret, multiplies the results, and applies the SplitMix64 finalizer. It
-/// costs a quarter of the general hash of `wire::flow`.
+/// each endpoint with a secret, multiplies the results, and applies the SplitMix64 finalizer. It is
+/// cheaper than the general hash of `wire::flow`.
 #[inline]
 fn hash_ipv4_flow(low: u64, high: u64, protocol: u8, seed: u64) -> u64 {
     let other = seed.rotate_left(23) ^ 0x9e37_79b9_7f4a_7c15 ^ u64::from(protocol) << 48;

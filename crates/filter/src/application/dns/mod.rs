@@ -171,7 +171,7 @@ impl Dns {
         known: bool,
         cx: &mut StreamContext<'_, 'a>,
     ) {
-        // Key 0 is the private session's.
+        // Key 0 is reserved for the private session.
         let key = u64::from(block.context.session) + 1;
         if self.table.get(key).is_none() {
             if !known {

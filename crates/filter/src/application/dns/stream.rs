@@ -55,7 +55,7 @@ struct DnsDirection {
 
 impl Session for DnsConnection {
     /// Returns the session number for a key of the session table. The key is the session number
-    /// plus one, because key 0 is the private session.
+    /// plus one, because key 0 is reserved for state that belongs to no connection.
     fn session_number(&self, key: u64) -> u64 {
         key.saturating_sub(1)
     }
@@ -342,7 +342,7 @@ impl DnsDirection {
         }
     }
 
-    /// Releases the held pieces without a class.
+    /// Releases the held pieces without a class, each counted under `why`.
     fn release_held(&mut self, why: Reason, cx: &mut StreamContext<'_, '_>) {
         while !self.held.is_empty() {
             let class = cx.absent(why);

@@ -16,9 +16,10 @@ use wire::record::{Field, Record, RecordKind, Writer};
 const BASE_SIZE: usize = 256;
 
 impl<'a> BlockPass<'_, '_, 'a> {
-    /// Emits the description of a message with this head, and holds it for the exchange with the
-    /// other end. If `alone` is true, no fragments of the message follow the description. The
-    /// description of a message that broke off within its head is marked as incomplete.
+    /// Emits the description of a message with this head. Also holds it, until the response ends,
+    /// if it describes a request or, where exchanges are emitted, a final response. If `alone` is
+    /// true, no fragments of the message follow the description. The description of a message that
+    /// broke off within its head is marked as incomplete.
     pub(super) fn emit_description(&mut self, head: &Head<'_>, alone: bool) {
         let requests = self.carries_requests();
         self.cx.count(if requests { reasons::REQUESTS } else { reasons::RESPONSES }, 1);

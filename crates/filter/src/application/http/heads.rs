@@ -143,7 +143,7 @@ impl BlockPass<'_, '_, '_> {
     }
 
     /// Holds the rest of the block as a piece of an incomplete head. A head that becomes too long
-    /// is a syntax error. If memory runs out, abandons the message framing.
+    /// is a syntax error. If the piece cannot be held, abandons the message framing.
     fn hold_head_piece(&mut self, length: usize, seek: HeadSearch) {
         let gathered = self.direction().held_bytes.saturating_add(length as u32);
         if gathered as usize > self.options.head {
@@ -154,13 +154,14 @@ impl BlockPass<'_, '_, '_> {
         direction.head_search = seek.number();
         direction.held_bytes = gathered;
         if !self.hold_rest() {
-            // No memory to hold it: the message that it begins is lost.
+            // The head cannot be held, so its message is lost.
             self.lose_framing();
             self.offset = self.block.length();
         }
     }
 
-    /// Holds the rest of the block. Returns false if no memory is left.
+    /// Holds the rest of the block. Returns false if it cannot be held, because a limit on held
+    /// blocks is reached or memory runs out.
     pub(super) fn hold_rest(&mut self) -> bool {
         let piece = self.block.narrow(self.offset, u32::MAX);
         self.offset = self.block.length();
@@ -225,7 +226,7 @@ impl BlockPass<'_, '_, '_> {
     }
 
     /// Begins a message whose head ends in this block. The last piece of the head is the range
-    /// `from..to`.
+    /// `from..to` of the block.
     pub(super) fn begin_message(&mut self, head: &Head<'_>, from: u32, to: u32) {
         if head.is_preface() {
             // The response that accepted the switch was not observed.

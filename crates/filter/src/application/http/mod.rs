@@ -261,8 +261,8 @@ impl Stream for Http {
 }
 
 impl Http {
-    /// If the maximum number of connections is reached, evicts the connection that has been idle
-    /// for longest.
+    /// If the maximum number of connections is reached, evicts a connection that has not been used
+    /// recently.
     fn make_room(&mut self, cx: &mut StreamContext<'_, '_>) {
         // The private session counts as one more.
         if self.connections.len() <= self.options.connections {

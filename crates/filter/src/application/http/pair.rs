@@ -65,7 +65,7 @@ impl<'a> BlockPass<'_, '_, 'a> {
     }
 
     /// Handles the end of a request. If exchanges are emitted, and the exchange of this request has
-    /// not been emitted yet, holds a record of the request body's size.
+    /// not been emitted yet, holds a record of the request body's size, unless the body is empty.
     pub(super) fn end_request(&mut self) {
         let seen = ObservedBody::from_direction(self.direction());
         let nothing = seen.bytes == 0 && seen.missing == 0 && !seen.broken;

@@ -5,8 +5,8 @@ use abi::{Class, Flags};
 use wire::http::Body;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// The state of a connection. The field `protocol_counts` is used only in the private session,
-/// which belongs to the filter itself.
+/// The state of a connection. The private session, which has the same type, belongs to the filter
+/// itself and uses only the field `protocol_counts`.
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct HttpConnection {
@@ -25,7 +25,7 @@ pub(super) struct HttpConnection {
     /// Nonzero if requests flow in the backward direction. Without a handshake, `tcp` can only
     /// guess which end is the client, and may guess wrong.
     pub(super) requests_flow_backward: u8,
-    /// Nonzero if the last request was CONNECT or had an Upgrade field, so that the connection may
+    /// Nonzero if the last request was CONNECT or asked for an upgrade, so that the connection may
     /// switch to another protocol.
     pub(super) may_switch: u8,
     pub(super) spare: u8,

@@ -19,7 +19,7 @@ pub(super) struct BlockPass<'w, 'c, 'a> {
     pub(super) cx: &'w mut StreamContext<'c, 'a>,
     pub(super) it: &'w mut HttpConnection,
     pub(super) block: Block<'a>,
-    /// Direction of the block.
+    /// Direction of the block: 0 forward, 1 backward.
     pub(super) direction: usize,
     /// Number of bytes of the block processed so far.
     pub(super) offset: u32,

@@ -67,7 +67,7 @@ struct TlsDirection {
 
 impl Session for TlsConnection {
     /// Returns the session number for a key of the session table. The key is the session number
-    /// plus one, because key 0 is the private session.
+    /// plus one, because key 0 is reserved for state that belongs to no connection.
     fn session_number(&self, key: u64) -> u64 {
         key.saturating_sub(1)
     }

@@ -120,7 +120,7 @@ impl Stream for Tls {
             let class = cx.absent(NOT_TLS);
             return cx.pass(block.with_class(class));
         }
-        // Key 0 is the private session's.
+        // Key 0 is reserved for the private session.
         let key = u64::from(block.context.session) + 1;
         if let Some(mut connection) = self.table.make_room(key, self.most) {
             connection.release_all(FORGOTTEN, cx);

@@ -9,7 +9,7 @@
 //! because this requires no holding. Likewise, `grep` reports the line, and Suricata the packet,
 //! that completes a match. With `keep=yes` the rest of the text has the class too. A hole ends
 //! matches in progress. The search state of a session is dropped when the session ends, or evicted
-//! when it has been idle for longest.
+//! if the table is full and the session has not been used recently.
 
 use crate::automaton::{Automaton, CompileOptions, MatchState};
 use crate::prelude::*;

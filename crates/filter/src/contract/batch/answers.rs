@@ -42,9 +42,9 @@ impl<'a> Batch<'a> {
         (self.known.answered_lanes, self.known.class) = (Some(answered), None);
     }
 
-    /// Sets the class of each live block to yes if the byte of its view at offset `at` satisfies
-    /// `wanted`, and to absent if it does not or is missing. Returns the live lanes without a
-    /// class.
+    /// Sets the class of each live block to 1 if the byte of its view at offset `at` satisfies
+    /// `wanted`, and to 0 (absent) if it does not or is not present. Returns the live lanes whose
+    /// class is now 0.
     #[inline]
     pub fn classify_byte(&mut self, at: usize, wanted: impl Fn(u8) -> bool) -> LaneMask {
         let c = &mut *self.columns;
@@ -71,8 +71,8 @@ impl<'a> Batch<'a> {
         live & !answered
     }
 
-    /// Sets the class of each live block to yes if its view satisfies `wanted`, and otherwise to
-    /// absent. Returns the live lanes without a class.
+    /// Sets the class of each live block to 1 if the present bytes of its view satisfy `wanted`,
+    /// and otherwise to 0 (absent). Returns the live lanes whose class is now 0.
     #[inline]
     pub fn classify_view(&mut self, wanted: impl Fn(&'a [u8]) -> bool) -> LaneMask {
         let c = &mut *self.columns;

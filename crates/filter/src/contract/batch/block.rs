@@ -107,8 +107,9 @@ impl<'a> Block<'a> {
         self
     }
 
-    /// Returns the network and transport headers before the view, which identify the endpoints of
-    /// the flow; empty if their offsets are unknown or if they are longer than 256 bytes.
+    /// Returns the network and transport headers of the frame, which identify the endpoints of the
+    /// flow; empty if their offsets are unknown, if they are longer than 256 bytes, or if they are
+    /// not present.
     #[must_use]
     pub fn headers(&self) -> &'a [u8] {
         let Marks { network, transport, payload, .. } = self.marks;

@@ -4,8 +4,8 @@ use super::names::RecordedNames;
 use crate::prelude::*;
 use ebpf::classic::{self, ClassicProgram, ErrorKind, LinkType, Options};
 
-/// Programs by link type (LINKTYPE_ value of capture files), or `None` if no frame can match or the
-/// expression does not compile.
+/// Programs by link type (LINKTYPE_ value of capture files). A program is `None` if no frame of its
+/// link type can match, or if the expression does not compile for it.
 pub(super) type Programs = Vec<(u16, Option<ClassicProgram>)>;
 
 /// An expression compiled for a link type.
@@ -58,7 +58,7 @@ impl Compiled {
 /// The errors of all compilers that rejected an expression.
 pub(super) struct CompileErrors {
     pub(super) own: classic::ExpressionError,
-    /// Name and error of the compiler in the arguments, or `None` without such a compiler.
+    /// Name and error of the compiler in the arguments, or `None` if it was not tried.
     pub(super) other: Option<(String, String)>,
 }
 

@@ -49,7 +49,8 @@ pub fn match_warning(arguments: &Arguments) -> Option<Mistake> {
     selects_flows(arguments).then(|| validate::match_warning(arguments)).flatten()
 }
 
-/// Describes the compiled expression, and the frames on which it is undecided.
+/// Returns a remark for `explain` on the compiled expression and on the frames about which it is
+/// undecided; `None` without an expression.
 #[must_use]
 pub fn remark(arguments: &Arguments) -> Option<String> {
     let compiled = selects_flows(arguments).then(|| validate::remark(arguments)).flatten()?;
@@ -61,7 +62,7 @@ pub fn remark(arguments: &Arguments) -> Option<String> {
     Some(format!("takes what its expression matches, {compiled}{rest}"))
 }
 
-/// Returns true if the expression matches an Ethernet frame.
+/// Returns true if the expression matches this Ethernet frame.
 #[must_use]
 pub fn matches_frame(arguments: &Arguments, frame: &[u8]) -> bool {
     let compiled = compile(arguments, LinkType::ETHERNET.0).ok().and_then(|made| made.program);

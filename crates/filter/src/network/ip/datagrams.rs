@@ -174,7 +174,8 @@ impl DatagramTable {
         }
     }
 
-    /// Finds or creates the datagram of a key. First drops it if expired, or another if full.
+    /// Creates the datagram of a key unless it exists. First drops the existing datagram if it has
+    /// expired, or, for a new key, another datagram if the table is full.
     fn find_or_begin(&mut self, key: u64, time: Time, cx: &mut StreamContext<'_, '_>) {
         match self.table.get(key) {
             Some(known) if time <= known.accept_until => return cx.wake_at(known.deadline),
@@ -201,7 +202,8 @@ impl DatagramTable {
         }
     }
 
-    /// Drops `block` and all earlier and later fragments of its datagram.
+    /// Drops `block` and all held fragments of its datagram, and marks the datagram so that later
+    /// fragments are dropped too.
     fn give_up<'a>(
         &mut self,
         key: u64,
@@ -220,7 +222,8 @@ impl DatagramTable {
         datagram.failure_reason = reason.mark();
     }
 
-    /// Completes a datagram with its last fragment, or drops it if overwritten or too long.
+    /// Completes a datagram with the fragment that arrived last. Drops the datagram if bytes of a
+    /// fragment have been overwritten, or if it would be too long.
     fn complete<'a>(
         &mut self,
         key: u64,
@@ -318,7 +321,8 @@ fn build_datagram<'a>(
     }))
 }
 
-/// Copies the part of a segment that lies within the datagram.
+/// Copies the bytes of a range from its fragment into the data of the datagram, up to the end of
+/// the datagram.
 fn copy_segment(data: &mut [u8], segment: &OwnedRange, parts: &[(u32, Block<'_>)]) {
     let Some((offset, part)) = parts.get(segment.fragment) else { return };
     let (from, to) = (segment.start as usize, (segment.end as usize).min(data.len()));

@@ -9,22 +9,22 @@
 /// The rule that decides which of two overlapping fragments supplies the bytes of the overlap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum FragmentPolicy {
-    /// The fragment that arrived first.
+    /// The fragment that arrived first wins.
     First,
-    /// The fragment that arrived last.
+    /// The fragment that arrived last wins.
     Last,
-    /// The fragment with the lower start offset; at equal offsets the one that arrived first.
+    /// The fragment with the lower start offset wins; at equal offsets, the one that arrived first.
     Bsd,
-    /// The fragment with the lower start offset; at equal offsets the one that arrived last. Linux
-    /// up to 4.18.
+    /// The fragment with the lower start offset wins; at equal offsets, the one that arrived last.
+    /// Linux up to 4.18.
     Linux,
-    /// The fragment that arrived first, unless the new fragment begins before it and ends after it.
+    /// The fragment that arrived first wins, unless the new fragment begins before it and ends
+    /// after it.
     Windows,
-    /// The fragment that arrived first, unless the new fragment begins before it and does not end
-    /// before it.
+    /// The fragment that arrived first wins, unless the new fragment begins before it and does not
+    /// end before it.
     Solaris,
-    /// Neither fragment, and the datagram is dropped. Linux since 4.19; for IPv6, all systems (RFC
-    /// 5722).
+    /// Any overlap drops the datagram. Linux since 4.19; for IPv6, all systems (RFC 5722).
     Drop,
 }
 

@@ -391,7 +391,7 @@ fn contradictory_fragments_are_not_answered() {
     let output = run(&[], &frames);
     assert_eq!(output.left.len(), frames.len());
     assert_eq!((output.count("malformed"), output.count("cut")), (4, 1));
-    // Linux takes the aligned part.
+    // The policy `linux` keeps the first 16 bytes, a multiple of 8.
     let frames = [ipv4_fragment(0, true, &DATA[..19]), ipv4_fragment(16, false, &DATA[16..])];
     assert_eq!(run(&["policy=linux"], &frames).only_block(), DATA);
 }

@@ -259,8 +259,8 @@ impl RewriteFields {
     }
 
     /// Returns the offset of the transport checksum that covers the changed fields, and true if a
-    /// checksum of 0 means that there is no checksum. Returns `Ok(None)` if no checksum covers the
-    /// changed fields.
+    /// checksum of 0 means that there is no checksum. Returns `Ok(None)` if no checksum in the
+    /// packet covers the changed fields. Fails with the reason if the packet cannot be changed.
     fn transport_checksum(
         &self,
         block: &Block<'_>,

@@ -121,8 +121,8 @@ impl TcpConnection {
         }
         self.withdraw_disproved_reset(info, rules, cx);
         if info.has(flag::SYN) && !self.process_syn(sender, info) {
-            // Within a connection the other end acknowledges it and ignores its data (RFC 9293
-            // §3.10.7.4).
+            // Within a connection the other end replies to a SYN with an ACK and ignores its data
+            // (RFC 9293 §3.10.7.4).
             return cx.consume(&block);
         }
         if info.has(flag::ACK) {

@@ -19,13 +19,13 @@ use super::outcomes::{DUPLICATE, OVERLAPPED};
 use super::reassembly::SideOutput;
 use crate::contract::{Block, HeldList};
 
-/// The overlap policy.
+/// The rule that decides which of two overlapping segments supplies the bytes of the overlap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SegmentPolicy {
     First,
     Last,
     Linux,
-    /// Like BSD and Windows.
+    /// The rule of BSD and Windows.
     Bsd,
     Solaris,
 }

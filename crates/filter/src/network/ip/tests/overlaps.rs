@@ -38,7 +38,7 @@ fn teardrop_stays_within_the_datagram() {
     }
     let output = run(&["policy=last"], &frames);
     assert_eq!(output.only_block(), [&[b'a'; 24][..], b"bbbb"].concat());
-    // As in Linux, the first fragment contradicts the end.
+    // In Linux the first fragment contradicts the end that the second states.
     assert_eq!(run(&["policy=linux"], &frames).count("overlap"), 2);
 }
 

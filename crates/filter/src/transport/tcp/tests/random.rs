@@ -140,7 +140,7 @@ fn retransmit(
         if lost[side].iter().any(|(a, b)| from < *b && *a < to) {
             continue;
         }
-        // Not before its first transmission is complete: the other end cannot know it.
+        // A retransmission follows the first transmission of all of its bytes.
         let earliest = sent.iter().rposition(|s| s.side == side && s.flags == 0 && s.from < to);
         let at = random.within(earliest.unwrap_or(0)..sent.len()) + 1;
         sent.insert(at, SentSegment { side, flags: 0, from, to, seen: true });
@@ -363,7 +363,7 @@ fn add_segment_to_model(
         };
         if wins {
             owner[old_from.max(from)..old_to.min(to)].fill(None);
-            // The part behind it becomes a piece of its own.
+            // The rest of the old piece, after the new segment, becomes a piece of its own.
             *pieces += 1;
             if old_to > to {
                 let letter = before[old_from].map_or(0, |(_, letter)| letter);

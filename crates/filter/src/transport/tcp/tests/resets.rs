@@ -97,7 +97,7 @@ fn reset_is_accepted_after_silence() {
         client_segment(0, 101, b"ask").acknowledging(501),
         server_segment(0, 501, b"one").acknowledging(104),
         client_segment(RST, 104, b""),
-        // It was in flight.
+        // This segment was in flight when the RST was sent.
         server_segment(0, 504, b"two").acknowledging(104).at_time(100 * MILLISECOND),
         client_segment(RST, 104, b"").at_time(101 * MILLISECOND),
         Frame::segment((5000, 80), 0, 1, b"").at_time(3_000 * MILLISECOND),
@@ -125,7 +125,8 @@ fn other_end_alone_can_withdraw_a_reset() {
     let found = outcome_for_all_batches(&frames);
     assert_eq!(found.streams()[&(1, true)].bytes, b"onetwothree");
     assert_eq!(found.counter_value("resets taken back"), 1);
-    // It acknowledges later data of its peer: it still has the connection.
+    // The server acknowledges data that the client sent after the RST, so it still has the
+    // connection.
     let frames = after_handshake([
         client_segment(0, 101, b"abc").acknowledging(501),
         client_segment(RST, 104, b""),
