@@ -9,7 +9,8 @@ use std::fmt;
 
 use crate::insn::{Alu, Cond, Insn, Operand, R0, Reg, class};
 
-/// A jump target. It may be bound to an instruction after the jumps to it have been appended.
+/// A jump target. It is bound to an instruction after all jumps to it have been appended, because
+/// jumps only go forward.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Label(usize);
 

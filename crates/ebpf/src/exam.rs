@@ -158,12 +158,12 @@ pub fn decode_counters(value: &[u8]) -> Vec<u64> {
 pub struct Tally {
     /// Number of packets on which the judges agree.
     pub packets: u64,
-    /// Number of these packets that were answered with a class other than 0.
+    /// Number of the agreed packets that were answered with a class other than 0.
     pub answered: u64,
-    /// Number of these packets that the reference answered while the twins were unsure. An exam
-    /// should limit this number, because a twin that is always unsure agrees with every judge.
+    /// Number of the agreed packets that the reference answered while the twins were unsure. An
+    /// exam should limit this number, because a twin that is always unsure agrees with every judge.
     pub unsure: u64,
-    /// Number of these packets that some judge refused while the others agreed.
+    /// Number of the agreed packets that some judge refused while the others agreed.
     pub refused: u64,
 }
 
@@ -235,7 +235,7 @@ pub fn compare<'a>(
     Ok(tally)
 }
 
-/// Fails if the states of the judges that have any differ.
+/// Compares the filter states of all judges that can report states. Fails if they differ.
 fn compare_states(judges: &mut [&mut dyn Judge]) -> Result<(), Box<Disagreement>> {
     let states: Vec<_> = judges.iter_mut().filter_map(|judge| judge.states()).collect();
     if states.windows(2).all(|two| two.first() == two.last()) {

@@ -111,7 +111,8 @@ impl<'p> FilterPair<'p> {
         let tag = VlanTag { tpid, tci: u16::from_be_bytes([c, d]) };
         bytes[TAG_RANGE][..2].copy_from_slice(&tpid.to_be_bytes());
         let wanted = match self.program.run(&bytes, wire_length, &Metadata::EMPTY) {
-            // The kernel knows two types of tags; others are accepted unseen.
+            // The kernel removes tags of two types. The filter accepts frames with other tags
+            // untested.
             0 if matches!(tpid, 0x8100 | 0x88a8) => 0,
             _ => WHOLE,
         };

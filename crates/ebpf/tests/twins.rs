@@ -69,7 +69,7 @@ fn twins_never_guess_about_nonlinear_frames() {
             let program = program(chain, target, Finish::Answer).unwrap();
             let tally = judge_chain(chain, &program, nonlinear_frames(&frames))
                 .unwrap_or_else(|differ| panic!("{} for {target:?}: {differ}", request(chain)));
-            // Pulling makes a trusted twin sure of nearly all.
+            // A trusted program pulls bytes, so its twins are sure about nearly all packets.
             let bound = if target.hardened { tally.packets } else { tally.packets / 20 };
             assert!(tally.unsure <= bound, "{} for {target:?}: {tally:?}", request(chain));
         }
@@ -158,7 +158,7 @@ fn exam_notices_mutated_twins() {
         let sound = judge_chain(chain, &twin, packets()).unwrap();
         for mutant in mutants(&twin) {
             all += 1;
-            // Being unsure where the twin is not counts as noticed.
+            // A mutant that is unsure about more packets than the twin counts as noticed.
             let found = judge_chain(chain, &mutant.program, packets());
             if found.map_or(true, |tally| tally.unsure > sound.unsure) {
                 caught += 1;

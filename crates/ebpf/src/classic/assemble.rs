@@ -76,7 +76,8 @@ pub(super) const TAX: PseudoInsn = non_branching(code::MISC | code::TAX, 0);
 /// Instruction that copies X to A.
 pub(super) const TXA: PseudoInsn = non_branching(code::MISC | code::TXA, 0);
 
-/// Assembles a program. Fails with the number of instructions if it exceeds the maximum.
+/// Assembles a program. Scratch words that might be read before they are written are set to 0 at
+/// its start. Fails with the number of instructions if it exceeds the maximum.
 pub(super) fn assemble_program(lines: Vec<PseudoInsn>) -> Result<Vec<Instruction>, usize> {
     let lines = remove_dead_code(lines);
     let least = lines.iter().filter(|line| !matches!(line, PseudoInsn::Bind(_))).count();

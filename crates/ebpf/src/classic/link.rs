@@ -179,7 +179,7 @@ impl LinkType {
         )
     }
 
-    /// Returns true for link types with six-byte addresses at a fixed offset.
+    /// Returns true for link types whose six-byte addresses can be tested.
     pub(super) const fn has_mac(self) -> bool {
         self.is_ethernet()
             || self.is_wlan()

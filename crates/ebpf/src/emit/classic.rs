@@ -391,7 +391,8 @@ impl<'b> Translation<'b> {
         }
     }
 
-    /// Continues at the next instruction. A jump is needed only to a constant return.
+    /// Continues at instruction `next`, which follows the current one. Emits a jump only if `next`
+    /// returns a constant, because its exit is elsewhere.
     fn fall_through(&mut self, next: usize) {
         match self.answers.get(next) {
             Some(true) => self.jump_to(next),

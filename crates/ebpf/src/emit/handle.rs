@@ -153,7 +153,8 @@ pub struct Layers<'s> {
     pub l4: Option<Transport<'s>>,
     /// Number of VLAN tags parsed, including one that is stored outside the frame.
     pub tags: u8,
-    /// True until a twin has removed the link header.
+    /// True if the frame begins with its link header: false at hooks without one, and after a twin
+    /// has removed it.
     pub linked: bool,
 }
 

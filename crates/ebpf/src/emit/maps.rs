@@ -3,7 +3,8 @@
 use crate::insn::{Insn, PSEUDO_MAP, PSEUDO_MAP_VALUE};
 use crate::program::{FilterSpan, MapSpec};
 
-/// Number of processors that have a row. On other processors the program is unsure.
+/// Number of processors that have a row for values passed between parts. On processors with higher
+/// numbers the program is unsure.
 pub(super) const PROCESSORS: i32 = 512;
 /// Base-2 logarithm of the size in bytes of a row, which holds sixteen numbers.
 pub(super) const ROW_BITS: i32 = 7;

@@ -34,7 +34,7 @@
 //!     Ok(Answer::new(kind, Layers { at, next: Some(kind), l3: Some(at), ..on }))
 //! }
 //!
-//! // In the planner: neighbours become one program, the layers handed on.
+//! // In the planner: neighboring twins become one program, and pass on the layers.
 //! let program = emit::program(Hook::Xdp, Finish::Answer, |s, on, out| {
 //!     let twin = ETH.kernel.ok_or_else(|| Unfit::new("no twin"))?;
 //!     s.emit_twin(FilterSpan::new(ETH.name, 0, 3), twin, &Args, on, out)

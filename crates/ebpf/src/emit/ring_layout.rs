@@ -6,8 +6,8 @@ pub mod offset {
     pub const RESERVED: i16 = 0;
     /// Position up to which records are complete (eight bytes).
     pub const COMMITTED: i16 = 8;
-    /// Position from which the program polls for drained doorbells (eight bytes); 0 while no
-    /// doorbell has been drained.
+    /// Position from which the program polls for drained doorbells (eight bytes); 0 before the
+    /// first poll, and while frames are only counted because no doorbell is drained.
     pub const POLL_FROM: i16 = 16;
     /// Number of drained doorbell bytes at the last poll, plus one (eight bytes).
     pub const DRAINED_AT_POLL: i16 = 24;

@@ -446,8 +446,9 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         Ok(answer)
     }
 
-    /// Emits conditional code and its alternative. `only` may leave through the exit that it
-    /// receives, which leads to `miss`. The code of `miss` must leave, too.
+    /// Emits the code of `only`, which may leave through the exit that it receives, and the code of
+    /// `miss`, to which that exit leads. `miss` must leave, so that the code after the call runs
+    /// only if `only` has not left.
     pub fn or_else(
         &mut self,
         only: impl FnOnce(&mut Self, Exit<'s>),

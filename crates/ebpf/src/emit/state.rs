@@ -233,7 +233,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.keep_wide()
     }
 
-    /// Returns `left % by`; the lower half of `left` if `by` is zero.
+    /// Returns `left % by`. `by` must not be 0.
     pub fn remainder(&mut self, left: Wide<'s>, by: u32) -> Num<'s> {
         self.fetch_wide(left, R0);
         let b = self.builder();

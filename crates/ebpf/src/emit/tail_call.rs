@@ -31,8 +31,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.link_or(answer, |_| {})
     }
 
-    /// Calls [`Scope::link`] with a handler `fails` for blocks whose next part cannot be entered.
-    /// The handler must leave; a block for which it does not leave is unsure.
+    /// Does the same as [`Scope::link`], with a handler `fails` for blocks whose next part cannot
+    /// be entered. A block for which the handler does not leave is unsure.
     #[must_use]
     pub fn link_or(
         &mut self,

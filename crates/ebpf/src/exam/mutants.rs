@@ -67,7 +67,7 @@ fn mutated_insns(insn: Insn) -> Vec<Insn> {
     match insn.class() {
         class::ALU | class::ALU64 if insn.code & 0xf0 == 0xd0 => Vec::new(),
         class::ALU | class::ALU64 if immediate && insn.code & 0xf0 != Alu::Neg as u8 => constants,
-        // Stack slots decide nothing in a twin.
+        // Loads from the stack are not mutated, since the choice of a slot decides nothing.
         class::LDX if insn.src != R10.number() => offsets,
         class::JMP | class::JMP32 if !matches!(insn.code, 0x05 | 0x06 | 0x85 | 0x95) => {
             // A condition and its near miss differ in the operation bits.

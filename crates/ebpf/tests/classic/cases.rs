@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use super::frames::Frame;
 
-/// Returns the directory of the external cases; reports that it is missing and returns `None`
-/// otherwise.
+/// Returns the directory of the external cases. If it is missing, reports this for the test named
+/// `test` and returns `None`.
 pub(crate) fn case_folder(test: &str) -> Option<PathBuf> {
     if let Some(named) = std::env::var_os("STREAMLINE_CORPUS") {
         return Some(PathBuf::from(named));

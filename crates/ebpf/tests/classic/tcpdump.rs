@@ -6,7 +6,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-/// Returns the path of tcpdump; reports that it is missing and returns `None` otherwise.
+/// Returns the path of tcpdump. If tcpdump is missing, reports this for the test named `test` and
+/// returns `None`.
 pub(crate) fn find_tcpdump(test: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let usual = ["/usr/sbin", "/sbin"].map(PathBuf::from);

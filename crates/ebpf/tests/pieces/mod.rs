@@ -51,8 +51,8 @@ impl Step {
     }
 }
 
-/// Chains of which each twin is the last in one, so that its class is the result, and longer
-/// chains.
+/// Chains for the exam: at least one that ends with each twin, because the class of the last twin
+/// is the result, and longer ones.
 pub const CHAINS: &[&[Step]] = &[
     &[Step::Eth],
     &[Step::Eth, Step::Vlan],

@@ -26,8 +26,8 @@ pub(crate) fn parse(line: &str) -> Option<Vec<Insn>> {
     Some(slots)
 }
 
-/// Puts spaces around brackets and commas, so that they become tokens; stars and signs of offsets
-/// already have spaces.
+/// Returns the character, with spaces around it if it is a bracket or comma, so that it becomes a
+/// token. Stars and signs of offsets already have spaces.
 fn add_spaces(c: char) -> Vec<char> {
     if "()[],".contains(c) { vec![' ', c, ' '] } else { vec![c] }
 }

@@ -99,7 +99,7 @@ pub(crate) enum Id {
     Name(String),
     /// A number, such as a port.
     Number(u32),
-    /// One to four decimal bytes separated by dots, as written.
+    /// Two to four numbers separated by dots, as written and not checked yet.
     Dotted(String),
     /// Dotted bytes and a prefix length.
     DottedPrefix(String, u32),

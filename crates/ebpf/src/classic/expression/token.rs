@@ -20,7 +20,7 @@ pub(super) enum Token {
     Protocol(Protocol),
     Word(Keyword),
     Number(u32),
-    /// Two to four decimal numbers separated by dots.
+    /// Two to four numbers separated by dots.
     Dotted,
     Ip6(Ipv6Addr),
     Mac([u8; 6]),

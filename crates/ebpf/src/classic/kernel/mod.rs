@@ -55,7 +55,8 @@ pub enum Direction {
 
 /// Builds the socket filter that accepts frames of this direction if the program for their device
 /// accepts them: `ethernet` for Ethernet and loopback devices, `raw` for devices whose frames begin
-/// with IP. If a program is `None`, all frames of its devices are accepted.
+/// with IP. If a program is `None`, all frames of its devices are accepted, as are those of all
+/// other devices.
 pub fn socket_filter(
     direction: Direction,
     ethernet: Option<&ClassicProgram>,

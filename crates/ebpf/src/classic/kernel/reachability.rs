@@ -24,7 +24,8 @@ pub(super) enum InsnFate {
 
 /// Returns the fate of each instruction. One pass suffices, because jumps are forward only.
 pub(super) fn instruction_fates(instructions: &[Instruction]) -> Vec<InsnFate> {
-    // Whether A holds the tag's type; `None` for an instruction without a known predecessor.
+    // True if A holds the type of the tag before the instruction; `None` if no known instruction
+    // leads to it.
     let mut types: Vec<Option<bool>> = vec![None; instructions.len()];
     if let Some(first) = types.first_mut() {
         *first = Some(false);

@@ -148,7 +148,7 @@ impl CodeWriter {
         self.bind(above);
         match k.checked_sub(TAG_LENGTH) {
             Some(k) => self.push_all([load(k)]),
-            // X is at least the difference.
+            // X is at least `TAG_LENGTH - k`, so the subtraction does not wrap.
             None => {
                 let free = free?;
                 let less = alu_k(code::SUB, TAG_LENGTH - k);

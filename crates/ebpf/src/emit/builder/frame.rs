@@ -64,7 +64,8 @@ impl Builder {
         self.store_frame_length();
     }
 
-    /// Reloads the packet pointers after an edit of the frame, and counts the edit.
+    /// Reloads the packet pointers after an edit of the frame, and records that the program edits
+    /// frames.
     pub(in crate::emit) fn frame_changed(&mut self) {
         self.edits = true;
         self.reload_pointers();

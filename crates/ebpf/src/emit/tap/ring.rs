@@ -272,7 +272,7 @@ impl Builder {
         if self.target.hook == Hook::Cgroup {
             self.load_record_marks();
         } else {
-            // TAGGED is 1, as is the field.
+            // The field is 1 for a frame with a tag, which is the value of TAGGED.
             self.asm.push(Insn::load(Size::W, R1, R6, skb::TAG_PRESENT));
             if sent {
                 self.asm.push(Insn::alu(Alu::Or, R1, i32::from(record::SENT)));

@@ -64,7 +64,7 @@ impl Builder {
         let not = self.asm.label();
         let asm = &mut self.asm;
         asm.push(Insn::load(Size::W, R1, R9, scratch.delivered_view(delivery.number) + EXIT));
-        // Always in range, unknown to the verifier.
+        // The exit number is always in range, which the verifier does not know.
         asm.jump_if(Cond::Ge, R1, EXITS_MAX.cast_signed(), not);
         asm.push(Insn::alu(Alu::Mul, R1, 8));
         asm.compute(R3, region, Alu::Add, R1);

@@ -111,7 +111,8 @@ struct Generator<'a> {
     link: LinkType,
     /// Offset of the current link header.
     header: Offset,
-    /// True while tests apply to a header whose link type differs from that of the frame.
+    /// True while tests apply to the link header inside a PPPoE session or a tunnel, rather than to
+    /// that of the frame.
     has_inner_link: bool,
     /// Offset of the current protocol number; `None` if there is none.
     protocol: Option<Offset>,
