@@ -21,8 +21,8 @@ impl Sum {
         Self { total: 0, odd: false }
     }
 
-    /// Returns the sum with `bytes` appended to the bytes already added. Either number of bytes may
-    /// be odd.
+    /// Returns the sum with `bytes` appended to the bytes already added. The number of bytes in any
+    /// call may be odd.
     #[must_use]
     pub fn with(self, bytes: &[u8]) -> Self {
         let part = sum_big_endian(bytes);

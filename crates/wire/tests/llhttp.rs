@@ -1,8 +1,8 @@
 //! Tests of the HTTP parser with messages that are split at every offset, from this project and
 //! from the strict test cases of llhttp. `wire::http` must accept, reject and delimit messages in
 //! the same way as llhttp, wherever the input is split. A case in `../shared/cases/llhttp` consists
-//! of the input and the events that llhttp reports. The events within a head are not compared, and
-//! of a rejected message only the body before the fault is.
+//! of the input and the events that llhttp reports. The events within a head are not compared. For
+//! a rejected message, only the body before the fault is compared.
 
 use std::path::{Path, PathBuf};
 

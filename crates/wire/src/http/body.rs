@@ -57,7 +57,7 @@ const UNTIL_CLOSE: u8 = 2;
 const SWITCHED: u8 = 3;
 /// State before the size of a chunk.
 const SIZE: u8 = 4;
-/// State between the digits of a chunk size.
+/// State within the digits of a chunk size.
 const SIZE_DIGITS: u8 = 5;
 /// State in white space between the size and an extension.
 const SIZE_BLANK: u8 = 6;

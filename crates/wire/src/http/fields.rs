@@ -243,7 +243,8 @@ impl<'b> Fields<'b> {
         Ok(())
     }
 
-    /// Stores transfer codings. `chunked` must come last and occur once (RFC 9112 §6.1).
+    /// Stores transfer codings. In the strict mode, `chunked` counts only if it comes last and
+    /// occurs once (RFC 9112 §6.1); in the lenient mode, it counts anywhere.
     fn add_transfer(&mut self, value: &[u8], mode: ParseMode) {
         self.transfer = true;
         if mode == ParseMode::Lenient {

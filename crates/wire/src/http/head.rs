@@ -90,7 +90,8 @@ impl<'b> Head<'b> {
     }
 
     /// Returns true if another protocol may follow this message: after `CONNECT`, or after an
-    /// upgrade (RFC 9110 §7.8).
+    /// upgrade that the fields `Upgrade` and `Connection` both announce (RFC 9110 §7.8). A response
+    /// must have the status 101.
     #[must_use]
     pub fn may_switch(&self) -> bool {
         match self.start {

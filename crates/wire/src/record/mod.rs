@@ -123,7 +123,8 @@ impl<'r> Writer<'r> {
         }
     }
 
-    /// Finishes the record and returns its length in bytes.
+    /// Finishes the record and returns its length in bytes; 0 if the buffer has fewer than two
+    /// bytes.
     #[must_use]
     pub fn finish(self) -> usize {
         match self.room.get_mut(self.used) {
@@ -158,7 +159,7 @@ pub struct Record<'b> {
 }
 
 impl<'b> Record<'b> {
-    /// Returns a view of a record; `None` if its kind is unknown.
+    /// Returns a view of a record; `None` if there are no bytes or the kind is unknown.
     #[must_use]
     pub fn parse(bytes: &'b [u8]) -> Option<Self> {
         let (kind, fields) = bytes.split_first()?;

@@ -34,7 +34,7 @@ const SESSION_MAX: usize = 32;
 pub struct ClientHello<'b> {
     /// Legacy version field. [`ClientHello::offered_version`] returns the version actually offered.
     pub version: Version,
-    /// Session id that the client offers for resumption.
+    /// Session id that the client offers for resumption; empty if there is none.
     pub session: &'b [u8],
     ciphers: &'b [u8],
     extensions: &'b [u8],

@@ -7,8 +7,8 @@
 //! are not read.
 //!
 //! Hostile input: a hello has at most [`HELLO_MAX`] bytes, in records of at most [`SEARCH_MAX`]
-//! bytes; every function walks a list at most once. Not supported: SSL 2.0, even as a first
-//! message, and DTLS.
+//! bytes in total; every function walks a list at most once. Not supported: SSL 2.0, even as a
+//! first message, and DTLS.
 
 mod cipher;
 mod hello;
@@ -113,7 +113,7 @@ impl RecordHeader {
 /// The result of the search for the first hello in one direction.
 #[derive(Clone, Copy, Debug)]
 pub enum FirstHello<'b> {
-    /// There are too few bytes to decide; the search needs at least this many.
+    /// There are too few bytes to decide; the search needs at least this many in all.
     Need(usize),
     /// A ClientHello.
     Client(ClientHello<'b>),
