@@ -105,7 +105,7 @@ pub struct Limit {
     pub value: Option<Bound>,
 }
 
-/// The value of a limit.
+/// The value of a limit: a number, or unlimited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bound {
     /// A finite value.
@@ -256,7 +256,8 @@ fn find_helpers() -> Vec<(&'static str, Option<String>)> {
     programs.into_iter().chain([libpcap]).collect()
 }
 
-/// Finds a program in `PATH`, or else in the directories of system administration commands.
+/// Finds a program in `PATH`, or else in the directories of system administration commands. Returns
+/// its path, or `None` if it is not there.
 fn find_program(name: &str) -> Option<String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let usual = ["/usr/sbin", "/sbin"].map(PathBuf::from);

@@ -135,7 +135,7 @@ impl Live {
     }
 
     /// Returns the counters that kernel programs have collected since the last change, by node and
-    /// edge of the plan.
+    /// edge of the plan. Omits programs whose counters this process cannot read.
     pub(crate) fn kernel_counters(&self) -> Vec<GenerationCounters> {
         let Some((whole, part)) = &self.whole else { return Vec::new() };
         let state = whole.state();
@@ -203,7 +203,7 @@ impl Live {
         self.running_path().map_or(0, |whole| whole.state().observations)
     }
 
-    /// Counts one observation.
+    /// Counts one observation made to decide on automatic changes.
     pub(crate) fn count_observation(&self) {
         if let Some(whole) = self.running_path() {
             whole.state().observations += 1;

@@ -33,7 +33,7 @@ fn look_up(question: NameQuery, name: &str) -> Result<NameAnswer, String> {
 }
 
 /// Looks up a port name with libpcap's semantics: the TCP port, for both transports if UDP has the
-/// same number; else the UDP port.
+/// same number; else the UDP port. Returns `None` for an unknown name.
 fn look_up_port(name: &str) -> Option<(u16, Transports)> {
     match (name_service::find_port(name, c"tcp"), name_service::find_port(name, c"udp")) {
         (Some(tcp), Some(udp)) if tcp == udp => Some((tcp, Transports::Both)),

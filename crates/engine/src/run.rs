@@ -36,13 +36,13 @@ use sys::steps::{Resource, Steps};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StopConditions<'f> {
     /// A descriptor that stops the run when it becomes readable, usually that of
-    /// [`crate::signal::watch`].
+    /// [`crate::signal::watch`]; `None` to watch no descriptor.
     pub readable: Option<BorrowedFd<'f>>,
-    /// A time limit in ns.
+    /// A time limit in ns; `None` for no limit.
     pub elapsed: Option<u64>,
-    /// The progress callback.
+    /// The progress callback, if any.
     pub watch: Option<ProgressWatch<'f>>,
-    /// The callback for latency breaches.
+    /// The callback for latency breaches, if any.
     pub alarm: Option<Alarm<'f>>,
 }
 
@@ -76,7 +76,7 @@ impl fmt::Debug for ProgressWatch<'_> {
     }
 }
 
-/// Progress of paths.
+/// Progress of paths since their start, as passed to a [`ProgressWatch`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Progress {
     /// Elapsed time in ns.
@@ -90,7 +90,7 @@ pub struct Progress {
     pub held_up: Vec<String>,
 }
 
-/// The result of a run.
+/// The result of a run: its ledger, reports, failures and duration.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
     /// The merged ledger of all paths.
@@ -296,7 +296,7 @@ fn wait_for_end(
 /// Interval between two checks for late blocks, in ns.
 const CHECK_INTERVAL_NS: u64 = 1_000_000_000;
 
-/// Periodic checks for late blocks.
+/// Periodic checks for late blocks, and the alarm that reports them.
 struct LatencyChecks<'f> {
     alarm: Alarm<'f>,
     live: &'f Live,

@@ -11,7 +11,7 @@ use pipeline::plan::Plan;
 use runtime::space::SpaceResources;
 use sys::task::{self, Task};
 
-/// The status of a space.
+/// The status of a space: the thread or process that runs it, and its memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SpaceStatus {
     /// Name of the space in the plan.
@@ -27,7 +27,7 @@ pub struct SpaceStatus {
     /// The edge of the plan that the space waits to write to, or `None` if it does not wait.
     pub held_up: Option<usize>,
     /// For a thread: the bytes of memory that back the space's own pools, from its last response.
-    /// For a process: its resident memory in bytes.
+    /// For a process: its resident memory in bytes. `None` if unknown.
     pub memory: Option<u64>,
 }
 

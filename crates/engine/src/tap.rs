@@ -46,7 +46,7 @@ pub enum TapError {
     Machine(sys::Error),
 }
 
-/// A node to tap.
+/// A node to tap, by name or number.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TappedNode {
     /// The node, by name, mark or number among those of its name (`tcp`, `#X`, `count:2`).
@@ -67,7 +67,7 @@ pub enum StreamForm {
     Json,
 }
 
-/// A requested tap.
+/// A requested tap: the node, the selection and form of its blocks, and the reader.
 #[derive(Debug)]
 pub struct TapRequest {
     /// The node, or `None` for the first source.
@@ -143,7 +143,7 @@ impl Live {
     ///
     /// # Errors
     ///
-    /// Fails if the node is unknown, or if no space responds in time that it keeps a past of the
+    /// Fails if the node is unknown, or if no space confirms in time that it keeps a past of the
     /// node.
     pub fn freeze_history(
         &self,
@@ -199,8 +199,8 @@ impl Live {
         Ok(state.ids.nodes[at.0])
     }
 
-    /// Fails if the filters that follow a source run in the kernel, and pass nothing on to a
-    /// process.
+    /// Fails if all filters downstream of a source run in the kernel, so that no block reaches a
+    /// thread.
     fn check_blocks_leave_kernel(&self, number: usize) -> Result<(), TapError> {
         let (Some(plan), Some(source)) = (self.plan(), self.node_with_number(number)) else {
             return Ok(());

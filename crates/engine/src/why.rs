@@ -123,8 +123,8 @@ impl FlowQuery {
         Box::new(FlowObserver { why: Arc::clone(self), running: Vec::new() })
     }
 
-    /// Assigns the next packet number to a block from a source, and remembers it if the block is a
-    /// frame of the flow.
+    /// Assigns the next packet number to a block from a source. Remembers the number if the block
+    /// is a frame of the flow, for at most [`NUMBERS_MAX`] frames.
     fn number_packet(&self, planned: usize, block: &Block<'_>) {
         let mut state = self.state();
         let number = state.packets.entry(planned).or_default();
@@ -209,7 +209,7 @@ impl FlowQuery {
     }
 }
 
-/// The observer of one space.
+/// The observer of one space, which feeds the query.
 #[derive(Debug)]
 struct FlowObserver {
     why: Arc<FlowQuery>,
@@ -270,7 +270,8 @@ impl QueryState {
 }
 
 impl NodeFate {
-    /// Adds the number of a packet, once.
+    /// Adds the number of a packet, unless it is `None` or already in the list, or the list has
+    /// [`NUMBERS_MAX`] numbers.
     fn add_packet(&mut self, number: Option<u64>) {
         let Some(number) = number else { return };
         if let (Err(at), true) =
@@ -290,7 +291,8 @@ fn frame_key(block: &Block<'_>) -> u64 {
     hasher.finish()
 }
 
-/// Returns the node from which a node's first input edge comes, ignoring back edges.
+/// Returns the node from which a node's first input edge comes, ignoring back edges, or `None` if
+/// the node has no such edge.
 fn upstream(graph: &Graph, id: NodeId) -> Option<NodeId> {
     graph.inputs(id).find(|edge| !edge.back).map(|edge| edge.from)
 }

@@ -8,7 +8,7 @@ use filter::Form;
 use pipeline::explain;
 use std::time::Duration;
 
-/// A requested writer.
+/// A requested writer: the node, and the class and form of the written blocks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WriterRequest {
     /// The node; `None` for the first source.

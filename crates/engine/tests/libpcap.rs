@@ -224,10 +224,11 @@ fn compare_expression(
                 false => Err(format!("ours: {ours}; theirs: {theirs}")),
             };
         }
-        // A link type into which it does not look at all.
+        // libpcap does not know the link type at all.
         (Ok(_), Err(theirs)) if theirs.contains("unknown data link type") => return Ok(()),
         (Ok(_), Err(theirs)) => return Err(format!("only libpcap refuses it: {theirs}")),
-        // Its optimiser does not see it: then no frame may match.
+        // libpcap's optimiser does not detect that the expression rejects all frames; then no frame
+        // may match.
         (Err(ours), Ok(theirs)) if ours.kind == ErrorKind::RejectsAll => (reject_all(), theirs),
         (Err(ours), Ok(theirs)) => return Err(format!("only ours refuses it: {ours}\n{theirs}")),
     };

@@ -114,7 +114,7 @@ fn a10_union_of_branches_passes_each_block_once() {
     let frames = numbered_frames();
     let blocks = |line: &str| run_over(&frames, line).0.len();
     let (x, y) = ("bpf \"dst port 22\"", "bpf \"udp\"");
-    // By a name, by the same arguments, and each alone.
+    // The branches share a source by name, share a source by equal arguments, or run alone.
     let named = format!("(replay IN --name=R | {x}) ++ (replay IN --name=R | {y}) | pcap OUT");
     let alike = format!("(replay IN | {x}) ++ (replay file=IN | {y}) | pcap OUT");
     assert_eq!([blocks(&named), blocks(&alike)], [225, 225]);

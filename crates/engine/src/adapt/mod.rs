@@ -100,7 +100,7 @@ struct PathObserver {
     observation_ns: u64,
     copies: ReplicaPolicy,
     moves: MovePolicy,
-    /// Stages that were given threads of their own.
+    /// Stages that were given threads of their own, if any.
     staged: Option<MadeStages>,
     /// True once the user has been told that the counters of kernel programs are unreadable.
     blind: bool,

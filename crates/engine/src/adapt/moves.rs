@@ -82,7 +82,8 @@ impl MovePolicy {
     }
 
     /// Decides on a proposal made at `at` (in ns). Returns the moves to make once enough
-    /// consecutive proposals agree, unless a pause after an earlier change has not passed.
+    /// consecutive proposals agree; `None` before that, and until the pause after an earlier change
+    /// is over.
     pub(super) fn decide(
         &mut self,
         at: u64,

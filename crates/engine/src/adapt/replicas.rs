@@ -23,7 +23,7 @@ const GAIN_MIN: f64 = 1.08;
 /// replicas.
 const SINGLE_INSTANCE_BUSY_MAX: f64 = 0.5;
 
-/// The result of one observation.
+/// The result of one observation, as far as the policy for replicas needs it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct ReplicaInputs {
     /// True if the path currently has replicas.
@@ -57,7 +57,8 @@ impl ReplicaStep {
 #[derive(Debug)]
 pub(super) struct ReplicaPolicy {
     rate_policy: RatePolicy,
-    /// Rates of consecutive observations that agree.
+    /// Rates of the latest consecutive observations that agree on adding replicas or, while
+    /// replicas are evaluated, that measure their effect.
     votes: Vec<f64>,
     /// Number of consecutive observations in which all threads together used less than
     /// [`SINGLE_INSTANCE_BUSY_MAX`].

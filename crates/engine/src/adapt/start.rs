@@ -79,7 +79,8 @@ impl PathObserver {
         true
     }
 
-    /// Returns true if a thread has been saturated since this snapshot.
+    /// Returns true if a thread has been saturated since this snapshot; false also if the counters
+    /// cannot be read or the path has changed.
     fn is_saturated(&self, before: &CounterSnapshot) -> bool {
         let after = CounterSnapshot::capture(&self.lives, SPACE_WAIT_MAX);
         let plan = self.lives.first().and_then(Live::plan);
@@ -139,7 +140,7 @@ enum CounterCheck {
     Continue,
     /// The path has changed, so counting restarts from a new snapshot.
     Restart,
-    /// Counters cannot be read, or the path may not move.
+    /// Counters cannot be read, or the path has replicas, so no filter may move.
     Unreadable,
 }
 

@@ -22,7 +22,7 @@ use filter::Amount;
 pub(super) const LOSS_LOWER_BOUND: DropReason =
     DropReason::Named("own sockets and rings, at least");
 
-/// Known losses of a source.
+/// Known losses of a source, by location, with a remark for users.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Losses {
     pub(super) dropped: Vec<(DropReason, Option<u64>)>,
@@ -139,7 +139,8 @@ fn place_names(places: &[(DropReason, Option<u64>)]) -> String {
 }
 
 /// Sets the losses of a source, and its input to the sum of its output and these losses; the input
-/// is unknown if one of the losses is. Clears the positions of lost blocks, and joins the remarks.
+/// is unknown if one of the losses is. Clears the positions of lost blocks, and appends the remark
+/// of `losses` to that of the source.
 pub(super) fn set_losses(seen: &mut SourceCounters, losses: Losses) {
     let lost: Option<u64> = losses.dropped.iter().map(|(_, blocks)| *blocks).sum();
     seen.observed = lost.map(|lost| Amount { blocks: seen.given.blocks + lost, ..seen.given });

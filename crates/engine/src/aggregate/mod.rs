@@ -175,7 +175,7 @@ fn add_source_counters(to: &mut SourceCounters, more: &SourceCounters) {
     }
 }
 
-/// Sums amounts by name.
+/// Returns one sum of amounts for each name, in the order of first occurrence.
 fn sum_by_name<N: Clone + PartialEq>(all: &[(N, Amount)]) -> Vec<(N, Amount)> {
     let mut sums: Vec<(N, Amount)> = Vec::new();
     for (name, amount) in all {

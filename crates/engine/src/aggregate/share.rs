@@ -61,7 +61,8 @@ impl WorkerView {
     }
 }
 
-/// Returns the divided sources of a worker's graph.
+/// Returns the sources of a worker's graph that are followed directly by the filter that divides
+/// their blocks.
 pub(super) fn divided_sources(graph: &Graph) -> Vec<DividedSource> {
     let mut names: Vec<String> = Vec::new();
     let mut found = Vec::new();
@@ -172,7 +173,7 @@ impl DividedSource {
         }
     }
 
-    /// Returns the source's entry in the ledger.
+    /// Returns the source's entry in the ledger, if there is one.
     pub(super) fn source_entry<'l>(
         &self,
         ledger: &'l mut Ledger,

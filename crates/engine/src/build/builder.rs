@@ -229,7 +229,7 @@ pub(super) fn thread_spaces(plan: &Plan, part: usize) -> Vec<usize> {
         let found = spaces.filter(move |(_, space)| space.component == part && space.kind == kind);
         found.map(|(place, _)| place)
     };
-    // A process is started rather than built.
+    // Processes of programs and untrusted filters are not in the list.
     let threads: Vec<usize> = here(SpaceKind::Thread).collect();
     if threads.is_empty() { here(SpaceKind::Kernel).collect() } else { threads }
 }

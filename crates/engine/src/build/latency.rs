@@ -9,8 +9,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 impl Builder<'_> {
-    /// Attaches gauges to new rings and, unless blocks drive the clock, to new sinks and to new
-    /// sources that read a kernel ring. Does nothing unless the request bounds the latency.
+    /// Attaches gauges to new rings and, unless block timestamps drive the path's clock, to new
+    /// sinks and to new sources that read a kernel ring. Does nothing unless the request bounds the
+    /// latency.
     pub(super) fn attach_gauges(&self, drafts: &mut [Draft]) {
         let Some(latency) = &self.plan.latency else { return };
         self.extras.budget.set_bound(latency.bound_ns);

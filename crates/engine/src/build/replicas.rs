@@ -28,11 +28,12 @@ pub(super) struct ReplicatedChain {
     progress: Arc<ReplicaProgress>,
     /// Spaces of the replicas, as indices into the spaces of the component.
     places: Vec<usize>,
-    /// Space of the join, as such an index.
+    /// Space of the join, as an index into the spaces of the component.
     join: usize,
-    /// Rings from the dispatcher to each replica. The ends are empty if both are in one space.
+    /// Rings from the dispatcher to each replica. The ends are empty for a replica in the
+    /// dispatcher's space.
     to: Vec<RingEnds>,
-    /// Rings from each replica to the join. The ends are empty if both are in one space.
+    /// Rings from each replica to the join. The ends are empty for a replica in the join's space.
     from: Vec<RingEnds>,
 }
 
@@ -44,7 +45,7 @@ impl ReplicatedChain {
         self.places.iter().flat_map(move |place| [(first, *place), (*place, self.join)])
     }
 
-    /// Returns the index of the replica in a space.
+    /// Returns the index of the replica in a space, or `None` if the space has no replica.
     pub(super) fn replica_in(&self, place: usize) -> Option<usize> {
         self.places.iter().position(|there| *there == place)
     }
@@ -265,7 +266,8 @@ impl Builder<'_> {
         }
     }
 
-    /// Connects a replica's output to the join.
+    /// Connects a replica's output to its ring to the join. Does nothing if both are in the same
+    /// space.
     fn connect_to_join(
         &self,
         copied: &Replicas,

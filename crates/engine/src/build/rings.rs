@@ -35,7 +35,8 @@ pub(super) struct PendingRing {
     enter: Option<Local>,
 }
 
-/// The writing end and the reading end of a ring; each is taken out when it is placed.
+/// The writing end and the reading end of a ring. An end becomes `None` once it is placed at a
+/// node.
 #[derive(Default)]
 pub(super) struct RingEnds {
     pub(super) export: Option<Export>,
@@ -241,7 +242,7 @@ impl Builder<'_> {
     }
 
     /// Returns the node where an edge of the graph leaves this space over a ring. The first call
-    /// for a ring adds the node.
+    /// for a ring adds the node; returns `None` if the ring has no writing end to place.
     pub(super) fn ring_exit(
         &self,
         draft: &mut Draft,

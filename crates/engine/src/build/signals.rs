@@ -37,7 +37,7 @@ impl Builder<'_> {
 }
 
 /// Returns the number of blocks that fill half of a space's intake, assuming blocks of maximum
-/// length.
+/// length, or `u64::MAX` if the space has no source.
 fn blocks_in_half_intake(assembly: &Assembly) -> u64 {
     let PoolConfig { segment, segments } = intake_config(assembly.nodes());
     let sources = assembly.nodes().iter().filter_map(|node| match &node.operator {

@@ -28,7 +28,8 @@ const ROUND_FRAMES: usize = 1_024;
 /// Number of frames sent per system call.
 const CALL_FRAMES: usize = 32;
 
-/// Measures the costs of redirected and forwarded frames, in a new network namespace.
+/// Measures the costs of redirected and forwarded frames in a new network namespace, and records
+/// them, or the reason why they are missing.
 pub(super) fn measure(calibration: &mut Calibration) {
     match sys::net::run_in_new(measure_costs).map_err(Into::into).and_then(|figures| figures) {
         Ok(figures) => figures.record_in(calibration),

@@ -14,7 +14,7 @@ const HEADER_LINE: &str = "streamline costs of a machine";
 /// Maximum size of the file in bytes.
 const BYTES_MAX: u64 = 4 << 20;
 
-/// A persisted cost table.
+/// A persisted cost table, with the time and the machine of its measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredCosts {
     /// Time of the measurement, in seconds since 1970.
@@ -84,7 +84,8 @@ impl StoredCosts {
         }
     }
 
-    /// Formats the age of the table, such as `just now` or a number of days.
+    /// Formats the age of the table in minutes, hours or days, such as `3 days ago`, or as `just
+    /// now`.
     #[must_use]
     pub fn age(&self) -> String {
         let now = sys::clock::real() / 1_000_000_000;
@@ -134,7 +135,7 @@ impl StoredCosts {
     }
 }
 
-/// Returns the model of the processor as the kernel names it.
+/// Returns the model of the processor as the kernel names it, or `unknown`.
 fn processor() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let named = |line: &str| {

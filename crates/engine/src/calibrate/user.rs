@@ -117,7 +117,7 @@ pub(super) fn example_words(
     Some((all.get(1..place)?.to_vec(), all.get(place)?))
 }
 
-/// Splits a request at its pipe symbols, and removes the labels.
+/// Splits a request at its pipe symbols, except those in double quotes, and removes the labels.
 fn split_at_pipes(line: &'static str) -> Vec<&'static str> {
     let mut quoted = false;
     let parts = line.split(|c: char| {

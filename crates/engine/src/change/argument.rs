@@ -26,8 +26,8 @@ pub(super) struct InPlaceChange {
 }
 
 impl InPlaceChange {
-    /// Returns the in-place change that leads to the request `graph`, or `None` if any difference
-    /// cannot be made in place.
+    /// Returns the in-place change that leads to the request `graph`, or `None` if there is no
+    /// difference, or one that cannot be made in place.
     pub(super) fn find(graph: &Graph, registry: &dyn Registry, state: &PathState) -> Option<Self> {
         if !differ_only_in_arguments(&graph.text, state.text.as_deref()?) {
             return None;

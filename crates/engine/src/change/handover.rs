@@ -37,7 +37,8 @@ pub(super) enum Handover<'a> {
 }
 
 impl Handover<'_> {
-    /// Passes on or loads the state of the filters, and waits for the other path.
+    /// Saves the state of the filters and passes it to the other path, or gets their state from the
+    /// other path and loads it. Blocks until the other path has changed or paused.
     pub(super) fn agree(&mut self, taken: &mut StoppedSpaces) -> Result<(), ChangeError> {
         match self {
             Self::Give { filters, agree } => {
@@ -59,7 +60,8 @@ impl Handover<'_> {
         }
     }
 
-    /// Removes the state that has moved from the filters of the old graph.
+    /// Removes the state that has moved from the filters of the old graph. Does nothing on the path
+    /// that gets the filters.
     pub(super) fn commit(&self, taken: &mut StoppedSpaces) {
         let Self::Give { filters, .. } = self else { return };
         for number in filters.iter().filter_map(|(number, _)| *number) {

@@ -50,7 +50,8 @@ impl MatchedPlan {
     ) -> Result<Self, Unplaceable> {
         let stays: [&dyn Fn(NodeId) -> bool; 3] = [
             &|_| true,
-            // A filter is placed together with its predecessor.
+            // A node in the kernel may move, because a filter is placed together with its
+            // predecessor.
             &|old| state.plan.space_of(old).kind != SpaceKind::Kernel,
             &|_| false,
         ];
@@ -380,7 +381,8 @@ impl MatchedPlan {
             || has_replicas(&state.plan, part, name)
     }
 
-    /// Returns true if a space that is not in the new plan has replicas, or nodes that are kept.
+    /// Returns true if a space of the running plan that the new plan lacks has replicas, or nodes
+    /// that other spaces keep.
     pub(super) fn receives_nodes(&self, state: &PathState, part: usize, name: &str) -> bool {
         let stays = |number: &usize| self.kept.contains(number);
         has_replicas(&state.plan, part, name)

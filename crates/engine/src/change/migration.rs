@@ -15,7 +15,7 @@ use crate::sandbox::{Account, Exit, entrance_of, exit_of};
 use runtime::space::node::{Node, Operator};
 use runtime::space::saved::SavedState;
 
-/// The move of one filter.
+/// The move of one filter, with its state, to another process.
 #[derive(Debug)]
 pub(super) struct FilterMigration {
     /// Number of the filter's node.

@@ -28,7 +28,7 @@ pub type NodePlacement = (NodeId, String);
 /// # Errors
 ///
 /// Fails for recorded and replayed paths, for placements that no plan satisfies, and if `shared` is
-/// set but nothing is worth a replica. The path then runs as before.
+/// set but no replica is predicted to pay. The path then runs as before.
 pub fn reshape(
     live: &Live,
     (places, shared): (&[NodePlacement], bool),

@@ -24,8 +24,8 @@ use sys::steps::Steps;
 
 /// The role of a path in a move of filters between two paths.
 pub(super) enum SubtreeMove<'a> {
-    /// The path loses the filters at these spans of its text. The other path also gets those
-    /// without a span.
+    /// The path loses the filters at these spans of its text. `None` stands for a filter that the
+    /// other path adds, but that is not in this text.
     Give { filters: &'a [Option<Span>], agree: GiveAgreement<'a> },
     /// The path gets filters from the other path.
     Take { agree: TakeAgreement<'a> },

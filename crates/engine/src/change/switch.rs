@@ -52,8 +52,8 @@ impl SpaceSwitch {
         self.hot_swap.assembly.nodes_mut()
     }
 
-    /// Returns one half of the process with this node number, among the nodes that will be placed
-    /// in the space. `of` selects the input or the output half.
+    /// Returns one half of the process with this node number, if it is among the nodes that will be
+    /// placed in the space. `of` selects the input or the output half.
     pub(super) fn process_half<H>(
         &mut self,
         number: usize,
@@ -115,7 +115,7 @@ pub(super) struct SwitchContext<'l, 'a> {
     pub(super) number: u64,
     /// The recording, if this change repeats a recorded one.
     pub(super) replay: Option<&'l Replay>,
-    /// The handover of filters to another path, which takes place while the spaces are paused.
+    /// The handover of filters to another path, if any. It takes place while the spaces are paused.
     pub(super) handover: Option<Handover<'a>>,
     /// A callback that is called when the old graph is finished and the switch can no longer fail.
     pub(super) settled: &'l dyn Fn(),
@@ -479,8 +479,9 @@ fn compute_losses(switched: &mut SwitchReport, counts: SwitchCounts) {
     switched.reordered += early.map(|edge| edge.put.blocks).sum::<u64>();
 }
 
-/// Returns the number of blocks dropped for lack of room or after a failure. Blocks that a filter
-/// dropped on purpose do not count; at edges, all dropped blocks count.
+/// Returns the number of blocks dropped because memory or a limit was exhausted, or after a
+/// failure. Blocks that a filter dropped on purpose do not count; at edges, all dropped blocks
+/// count.
 fn lost_blocks(ledger: &Ledger) -> u64 {
     let ours = [DropReason::Evicted, DropReason::NoRoom, DropReason::Failed];
     let filters = ledger.filters.iter().flat_map(|node| &node.dropped);

@@ -82,7 +82,7 @@ pub(super) fn is_within_limits(tree: &RequestTree) -> bool {
 }
 
 struct Emitter<'t> {
-    /// For an XDP redirect, the egress interface of each step that sends frames.
+    /// For an XDP redirect, the egress interface of each step that sends frames; `None` for a tap.
     takes: Option<&'t [(usize, u32)]>,
     fused: &'t FusedTree,
     members: &'t [Member<'t>],

@@ -104,7 +104,7 @@ pub struct DelegatedRequest {
     pub(super) held: Arc<dyn AttachmentHandle>,
     /// The attach point.
     pub attach: Attach,
-    /// Size in bytes of the request's pointers, and of the frames that the request shares with
+    /// Sizes in bytes of the request's pointers, and of the frames that the request shares with
     /// other requests.
     pub bytes: (u64, u64),
     /// Rule that decides which requests may share the ring of frames.
@@ -304,13 +304,15 @@ impl DelegatedProgram {
 }
 
 impl DelegatedRequest {
-    /// Returns the number of the request at its attach point, as in [`Points::status`].
+    /// Returns the number of the request at its attach point, as in [`Points::status`], or `None`
+    /// if another process owns the point.
     #[must_use]
     pub fn number(&self) -> Option<u32> {
         self.held.number()
     }
 
-    /// Returns the counters and the state of the request so far.
+    /// Returns the counters and the state of the request so far, or
+    /// [`FinalCounters::lost_counters`] if this process cannot read them.
     #[must_use]
     pub fn current_counters(&self) -> FinalCounters {
         self.held.current_counters().unwrap_or_else(FinalCounters::lost_counters)

@@ -14,7 +14,7 @@ use pipeline::graph::{Graph, NodeId, Use};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
-/// A request to be fused.
+/// A request to be fused, with its tree and its graph.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Member<'m> {
     pub(super) tree: &'m RequestTree,
@@ -54,7 +54,7 @@ pub(super) struct FusedStep {
     number_in_request: Option<usize>,
 }
 
-/// An exit of one request.
+/// An exit of one request, as part of the fused tree.
 #[derive(Clone, Debug)]
 pub(super) struct FusedExit {
     pub(super) line: usize,
@@ -84,7 +84,7 @@ struct RequestPositions {
     exits: Vec<usize>,
 }
 
-/// A counter of a program.
+/// A counter of a program, named by the event that it counts.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Tally {
     /// Frames that the program processed.
@@ -262,7 +262,7 @@ impl FusedTree {
         u16::try_from(number).unwrap_or(u16::MAX)
     }
 
-    /// Returns the number of counters.
+    /// Returns the number of counters that the program needs.
     pub(super) fn tally_count(&self) -> usize {
         let left = LeftReason::ALL.len() * self.gates.len();
         1 + self.steps.len() + 2 * (self.forks.len() + self.exits.len()) + self.leads.len() + left
@@ -288,8 +288,8 @@ impl FusedTree {
         })
     }
 
-    /// Returns the number of the fork, the step, and the classes that lead to the step, if a single
-    /// filter follows `at` (the source if `None`).
+    /// Returns the number of the fork, the step, and the classes that lead to the step, if one
+    /// filter and no exit follows `at` (the source if `None`).
     pub(super) fn only_step(&self, at: Option<usize>) -> Option<(usize, usize, &ClassSet)> {
         let mut forks = self.forks_at(at);
         let (number, fork) = forks.next().filter(|(_, fork)| fork.has_one_edge())?;
@@ -319,7 +319,8 @@ impl FusedTree {
         (!self.gates.is_empty()).then(|| u16::try_from(number).unwrap_or(u16::MAX))
     }
 
-    /// Returns the number of marks.
+    /// Returns the number of marks that the program needs: one for each fork and each step that
+    /// sends frames, and one if a request takes frames.
     pub(super) fn mark_count(&self) -> usize {
         self.forks.len() + self.leads.len() + usize::from(!self.gates.is_empty())
     }
@@ -338,7 +339,8 @@ impl FusedTree {
         (line, own.or(tree.gate).unwrap_or(NodeId(0)))
     }
 
-    /// Returns the label of a step.
+    /// Returns the label of a step: the text position of its filter, and the number of the first
+    /// request that uses it.
     pub(super) fn label(&self, members: &[Member<'_>], step: usize) -> ebpf::FilterSpan {
         let (line, node) = self.node(members, step);
         filter_span(members[line].graph, node).in_request(members[line].request)

@@ -62,8 +62,8 @@ pub trait AttachmentHandle: Attachment {
     fn current_counters(&self) -> Option<FinalCounters> {
         None
     }
-    /// Returns the counters like [`Self::current_counters`], also if another process has to be
-    /// queried. Blocks for at most `limit`.
+    /// Returns the counters like [`Self::current_counters`], but queries another process if only
+    /// that process can read them. Blocks for at most `limit`.
     fn query_counters(&self, limit: Duration) -> Option<FinalCounters> {
         let _ = limit;
         self.current_counters()

@@ -20,7 +20,8 @@ pub(super) struct Loaded {
 /// A rejection of a program by the kernel.
 #[derive(Debug)]
 pub(super) struct LoadFailure {
-    /// The label of the filter that the verifier examined last.
+    /// The label of the filter that the verifier examined last, or `None` if its log names no
+    /// filter.
     pub(super) named: Option<String>,
     pub(super) why: String,
     /// True if the program exceeds a kernel limit: 64 maps, or the verifier's instruction budget.

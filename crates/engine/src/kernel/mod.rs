@@ -66,7 +66,8 @@ pub(crate) struct Kernel {
     pub(crate) generation: Generation,
     /// Earlier generations, the oldest first.
     before: Vec<Generation>,
-    /// A guard that keeps the kernel's run-time statistics enabled.
+    /// A guard that keeps the kernel's run-time statistics enabled, or `None` if run time is not
+    /// measured.
     timing: Option<Timing>,
     place: AttachPoint,
 }
@@ -91,7 +92,7 @@ pub(crate) struct Generation {
     taken: Option<SourceCounters>,
 }
 
-/// The prepared successor of a generation.
+/// The prepared successor of a generation, with the handle that installs it.
 #[derive(Debug)]
 pub(crate) struct NextGeneration {
     pub(crate) generation: Generation,
@@ -109,7 +110,8 @@ pub(crate) fn is_trusted() -> bool {
     may.has(Capabilities::PERFMON) || may.has(Capabilities::SYS_ADMIN)
 }
 
-/// An attached request and all its predecessors. The source that reads the frames uses it.
+/// An attached request and all its predecessors, from which the source that reads the frames gets
+/// their counters.
 #[derive(Debug)]
 struct RequestHistory {
     held: Arc<dyn AttachmentHandle>,

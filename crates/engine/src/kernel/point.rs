@@ -62,7 +62,8 @@ pub struct Points {
     numbers: Arc<AtomicU32>,
     /// The allocation log for requests of other processes.
     pub(crate) steps: Steps,
-    /// The store that keeps descriptors while this process restarts.
+    /// The store that keeps descriptors while this process restarts, or `None` if nothing outlives
+    /// this process.
     pub(crate) keeper: Option<Arc<dyn Keeper>>,
 }
 
@@ -345,7 +346,7 @@ impl Point {
         Some(FinalCounters { counted, ..self.final_counters(line) })
     }
 
-    /// Returns the owner's user id of a request.
+    /// Returns the user id of the owner of a request, or `None` if the request is not attached.
     fn owner_of(&self, number: u32) -> Option<u32> {
         let state = self.state();
         state.lines.iter().find(|line| line.number == number).map(|line| line.uid)

@@ -36,7 +36,7 @@ use sys::steps::{Resource, Steps};
 /// An attached redirecting program and its counters.
 #[derive(Debug)]
 pub(super) struct RedirectProgram {
-    /// The counters; dropped before their map.
+    /// The mapping of the counters; dropped before their map.
     counters: ReadMapping,
     _counters: Map,
     take: Redirect,

@@ -177,7 +177,7 @@ impl Generation {
     }
 
     /// Returns the totals that the source of this program received in this process, taken from the
-    /// results of its space.
+    /// results of its space; all 0 if no space has the source.
     fn source_totals(&self, process: &[SpaceResults]) -> SourceCounters {
         let mut nodes = process.iter().flat_map(|space| &space.nodes);
         let source = nodes.find_map(|node| match &node.operator {
@@ -256,8 +256,8 @@ impl Generation {
     fn exit_edges(&self, ended: &FinalCounters, taken: SourceCounters) -> Vec<(usize, Edge)> {
         let mut ways = Vec::new();
         let SourceCounters { arrived, dropped, .. } = taken;
-        // For frames that found no room, the kernel counts the frames but not their exits. If only
-        // one exit is used, it accounts for all of them.
+        // For frames that did not fit in a ring, the kernel counts the frames but not their exits.
+        // If only one exit is used, it accounts for all of them.
         let full = dropped.iter().filter(|(place, _)| *place == DropReason::Ring);
         let full: u64 = full.filter_map(|(_, blocks)| *blocks).sum();
         let used = ended.counted.handed.iter().filter(|amount| amount.blocks > 0).count();

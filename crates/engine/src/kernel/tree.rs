@@ -26,7 +26,7 @@ pub(crate) struct RequestTree {
     pub(crate) gate: Option<NodeId>,
 }
 
-/// A filter in the kernel.
+/// A filter in the kernel, with its predecessor.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
     /// The nodes of the graph that this filter implements.
@@ -37,7 +37,7 @@ pub(crate) struct Step {
     pub(crate) classes: ClassSet,
 }
 
-/// An exit from the kernel.
+/// An exit from the kernel: the blocks that take it, and the node that receives them.
 #[derive(Clone, Debug)]
 pub(crate) struct TreeExit {
     /// The step that the block has left, or `None` for the source.
@@ -140,7 +140,7 @@ impl RequestTree {
         }
     }
 
-    /// Returns the number of sinks.
+    /// Returns the number of sinks that the exits use.
     pub(crate) fn sink_count(&self) -> usize {
         self.exits.iter().map(|exit| exit.sink as usize + 1).max().unwrap_or(0)
     }

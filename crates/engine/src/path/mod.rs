@@ -59,7 +59,7 @@ pub struct PathOptions {
     /// Bytes of output that each source of a live path retains for taps, or `None` if no output is
     /// retained.
     pub history: Option<usize>,
-    /// A query about one flow. A path with a query forms batches of one block.
+    /// A query about one flow, if any. A path with a query forms batches of one block.
     pub why: Option<Arc<FlowQuery>>,
     /// Automatic changes that the path may make, or `None` if it may make none.
     pub adapt: Option<Arc<Adapt>>,

@@ -47,7 +47,7 @@ impl std::fmt::Debug for AdaptationListener {
     }
 }
 
-/// The current state of a path.
+/// The current state of a path: its request, plan, connected components and changes.
 #[derive(Debug)]
 pub(crate) struct PathState {
     /// The text of the request, or `None` if it was never set.
@@ -60,7 +60,7 @@ pub(crate) struct PathState {
     pub(crate) observations: u64,
     /// The latest automatic changes, with their reasons.
     pub(crate) adapted: VecDeque<String>,
-    /// Called with each automatic change.
+    /// Called with each automatic change, if set.
     pub(crate) listener: Option<AdaptationListener>,
     pub(crate) plan: Plan,
     pub(crate) ids: Ids,
@@ -117,7 +117,7 @@ pub(crate) struct KernelExit {
     pub(crate) exit_edges: Vec<usize>,
 }
 
-/// A space of a path.
+/// A running space of a path: its name, command queue and doorbell.
 #[derive(Clone, Debug)]
 pub(crate) struct RunningSpace {
     pub(crate) name: String,
@@ -125,7 +125,7 @@ pub(crate) struct RunningSpace {
     pub(crate) bell: Arc<Doorbell>,
 }
 
-/// A ring of a path.
+/// A running ring of a path, with the properties that must not change while it is kept.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct RunningRing {
     /// Number of the edge that the ring was created for.

@@ -8,7 +8,7 @@
 use super::form::{LocalBlockKind, ValueReader, WriteValues, append_local_block, saturating_u32};
 use pipeline::edit::Edit;
 
-/// A recorded change to a path.
+/// A recorded change to a path: the edit, and the resulting request and layout.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Change {
     /// Number of changes that the path had made before this one.

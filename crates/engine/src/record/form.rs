@@ -154,7 +154,7 @@ fn append_option(out: &mut Vec<u8>, code: u16, value: &[u8]) {
     append_padding(out, at);
 }
 
-/// Appends a local block.
+/// Appends a local block of this kind, whose contents `fill` writes.
 pub(super) fn append_local_block(
     out: &mut Vec<u8>,
     what: LocalBlockKind,
@@ -166,7 +166,7 @@ pub(super) fn append_local_block(
     });
 }
 
-/// Appends the file header.
+/// Appends the section header with which a file begins.
 pub(super) fn append_section_header(out: &mut Vec<u8>) {
     append_block(out, SECTION_HEADER_TYPE, |out| {
         out.put_u32s(&[BYTE_ORDER_MAGIC]);
@@ -301,7 +301,8 @@ impl<'b> FileBlock<'b> {
     }
 }
 
-/// Returns the value of the local option among the options of a packet block.
+/// Returns the value of the local option among the options of a packet block, or `None` if the
+/// option is missing or an option is truncated.
 fn find_option(mut take: ValueReader<'_>) -> Option<&[u8]> {
     loop {
         let (code, length) = (take.read_u16()?, usize::from(take.read_u16()?));

@@ -104,7 +104,7 @@ impl Replay {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds to the output of a source.
+    /// Adds an amount to the output of the source with the node number `planned`.
     fn add_given(&self, planned: usize, amount: Amount) {
         let mut all = self.source_totals();
         all.entry(planned).or_default().given += amount;
@@ -134,7 +134,7 @@ impl Replay {
         true
     }
 
-    /// Stores the final input of a program.
+    /// Stores the final input of a program: the amount that it accepted, and the rest by reason.
     fn set_program_input(
         &self,
         planned: usize,
@@ -244,7 +244,7 @@ pub(crate) struct Player {
     offset: u64,
     /// File offset of the latest event in bytes.
     byte: Arc<AtomicU64>,
-    /// The first defect found in the recording.
+    /// The first defect found in the recording, if any.
     wrong: Option<String>,
 }
 
@@ -255,7 +255,7 @@ impl Player {
         Self { replay, space, next: 0, chunk, at: 0, offset: 0, byte, wrong: None }
     }
 
-    /// Returns the block at the current position.
+    /// Returns the block at the current position, or `None` if it is truncated or malformed.
     fn block_at(&self) -> Option<form::FileBlock<'_>> {
         form::block_at(self.chunk.get(self.at..)?)
     }
@@ -284,7 +284,7 @@ impl Player {
         Some(())
     }
 
-    /// Records a defect at the current position, and ends the sequence of events.
+    /// Records a defect at the current position, and ends the sequence of events. Returns `None`.
     fn note_defect<T>(&mut self, what: &str) -> Option<T> {
         let byte = self.offset + self.at as u64;
         self.wrong.get_or_insert_with(|| format!("the record is wrong at byte {byte}: {what}"));

@@ -271,7 +271,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The writer of one space's events.
+/// The writer of one space's events, which collects them in chunks.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     recording: Arc<Recording>,

@@ -124,13 +124,13 @@ impl Streams {
         self.output.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes a message; blocks until there is room. Returns `None` if the path has ended.
+    /// Writes a message; blocks while the ring is full. Returns `None` if the path has ended.
     fn write_message(&self, message: &[u8]) -> Option<()> {
         let mut output = self.lock_output();
         output.as_mut()?.write(message).ok().filter(|put| *put).map(drop)
     }
 
-    /// Publishes all messages written so far.
+    /// Makes all messages written so far visible to the path.
     fn flush(&self) {
         if let Some(output) = self.lock_output().as_mut() {
             output.flush();
@@ -243,7 +243,7 @@ fn process_blocks(mut space: Space, streams: &Streams, held_max: u32) -> Result<
         }
         let mut reader = streams.lock_reader();
         if std::mem::take(&mut reader.gave) {
-            // This frees their room, so that the path sees its blocks as consumed.
+            // The path counts the blocks as consumed once their space in the ring is released.
             reader.input.release();
             continue;
         }

@@ -41,7 +41,8 @@ impl Entrance {
         Self { output: Some(output), supervisor, process, written, ended, long, in_flight }
     }
 
-    /// Sends one block to the process, or counts it as dropped.
+    /// Sends one block to the process. Counts the block as dropped if it is too long or the process
+    /// has exited.
     fn send_block(&mut self, block: &Block<'_>) {
         let length = message::message_length(block);
         if length > MESSAGE_MAX {

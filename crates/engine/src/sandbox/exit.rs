@@ -97,8 +97,8 @@ impl Exit {
     }
 
     /// Blocks until more messages may be available, but for at most [`CHECK_INTERVAL`]. Waits more
-    /// briefly if `asked` is false, because the request had no room, or if there is no memory for a
-    /// message: no notification announces room or memory.
+    /// briefly if the request for the state did not fit in its ring (`asked` is false), or if there
+    /// is no memory for a message: no notification announces free space or memory.
     pub(crate) fn wait_for_messages(&self, asked: bool) {
         match &self.input {
             Some(input) if asked && self.asleep => {
@@ -185,7 +185,8 @@ impl Exit {
         Ok(piece)
     }
 
-    /// Withdraws the notification that this reader sleeps, and counts the wake-up.
+    /// Withdraws the notification that this reader sleeps, if it was given, and counts the wake-up.
+    /// Kills the process after more than [`EMPTY_WAKEUPS_MAX`] wake-ups without a block.
     fn withdraw_sleep_notice(&mut self) {
         let Some(input) = self.input.as_mut().filter(|_| self.asleep) else { return };
         self.asleep = false;
@@ -217,7 +218,7 @@ impl Exit {
         self.release_stream()
     }
 
-    /// Releases the stream.
+    /// Releases the stream, so that this source ends.
     fn release_stream(&mut self) -> SourceStatus {
         self.input = None;
         self.pending = None;

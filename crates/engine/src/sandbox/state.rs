@@ -94,8 +94,8 @@ impl Account {
     }
 }
 
-/// Type of each [`StateRecord`]. In the message header, the type is in the field that holds the
-/// session of a block.
+/// Type of [`StateRecord::Save`]; the constants below are the types of the other records. In a
+/// message header, the type is in the field that holds the session of a block.
 const SAVE: u32 = 1;
 const RESUME: u32 = 2;
 const SESSION: u32 = 3;
@@ -186,8 +186,8 @@ fn read_word(from: &mut &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(*word))
 }
 
-/// Decodes a list of at most 256 words, preceded by its length. A filter has at most 255 counters
-/// of a kind.
+/// Decodes a list of at most 256 words, preceded by its length. Returns `None` if the list is
+/// truncated or longer. A filter has at most 255 counters of a kind.
 fn read_words(from: &mut &[u8]) -> Option<Vec<u64>> {
     let count = read_word(from)?;
     (count <= 256).then(|| (0..count).map(|_| read_word(from)).collect()).flatten()

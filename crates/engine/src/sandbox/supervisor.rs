@@ -130,7 +130,7 @@ impl Supervisor {
         self.done.store(true, Ordering::Relaxed);
     }
 
-    /// Counts an output message.
+    /// Counts an output message, which is progress of the process.
     pub(super) fn count_output(&self) {
         self.given.fetch_add(1, Ordering::Relaxed);
     }
@@ -235,7 +235,8 @@ impl Supervisor {
     }
 }
 
-/// Returns the printable text of a process's final message, which is untrusted.
+/// Returns the printable text of a process's final message, which is untrusted, or `None` if the
+/// message is not a report.
 pub(super) fn printable_text(words: &[u8]) -> Option<String> {
     let said = words.strip_prefix(&[REPORT_TEXT])?;
     Some(Visible(&String::from_utf8_lossy(said)).to_string())

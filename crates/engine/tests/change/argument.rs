@@ -93,7 +93,7 @@ fn v3_refused_argument_leaves_everything_as_it_was() {
             ),
             ("arg tcp gap=1s", "the request has no `tcp`"),
             ("arg generate rate=5", "`rate` of `generate` cannot change at run time, and none of"),
-            // Each value is right alone.
+            // Each value alone would be valid.
             ("arg ratelimit rate=1000000000 per=1us", "more than one block per nanosecond"),
         ] {
             let refused = edit(live, words).expect_err(words).to_string();

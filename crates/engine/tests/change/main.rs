@@ -63,7 +63,7 @@ fn v3_ended_path_refuses_every_change() {
     let paths = build_paths(text);
     let live = paths[0].live();
     run(paths, StopConditions::default()).expect("a run");
-    // The first differs in nothing from what ran.
+    // The first edit would change nothing.
     let words =
         [&["move", "pcap", "to", "thread0"][..], &["remove", "inspect"], &["upgrade", "pcap"]];
     let edits = words.iter().map(|words| Edit::parse(words).expect("an edit"));

@@ -29,7 +29,7 @@ fn n4_v13_stages_move_to_threads_and_back_under_load() {
             let plan = live.plan().expect("a plan");
             assert_eq!(plan.spaces.len(), 1);
             let node = |nth: usize| plan.graph.ids().nth(nth).expect("a node").0;
-            // What the planner says if nobody pinned the sink.
+            // The planner would propose this stage if the request did not pin the sink.
             let stage = [(node(2), "thread1".to_owned()), (node(3), "thread1".to_owned())];
             move_nodes(live, &stage);
             let spaces = live.spaces();

@@ -10,7 +10,7 @@ pub trait Keeper: Debug + Send + Sync {
     /// Stores a descriptor. Failures are not reported; after a failure the descriptor is missing
     /// once this process has restarted.
     fn store(&self, name: &str, descriptor: BorrowedFd<'_>);
-    /// Discards a descriptor.
+    /// Discards the stored descriptor with this name.
     fn discard(&self, name: &str);
 }
 

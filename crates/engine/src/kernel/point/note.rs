@@ -12,7 +12,7 @@ const NOTE_MAX: u64 = 4 << 20;
 /// Persisted descriptors of an attach point, by name without the prefix and the link number.
 pub(super) type PersistedDescriptors = BTreeMap<String, OwnedFd>;
 
-/// The contents of a note.
+/// The contents of a note: the requests and programs of a point, and final counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Note {
     pub(super) numbers: u32,

@@ -44,7 +44,7 @@ pub struct PersistedRequest {
     pub owner: u32,
 }
 
-/// An adopted request.
+/// An adopted request, with its state after the restart.
 #[derive(Debug)]
 pub struct AdoptedRequest {
     /// The note that the requester passed with the request.
@@ -330,7 +330,7 @@ impl Points {
     }
 }
 
-/// Restores a request from its descriptors.
+/// Restores a request from its descriptors. Fails with the reason if one is missing or invalid.
 fn restore_request(
     number: u32,
     here: &[AttachedRequest],

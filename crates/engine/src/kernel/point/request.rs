@@ -12,7 +12,7 @@ use sys::bpf::ring::region_offset;
 use sys::bpf::{Map, Program, RingBuffer, Rings, RingsLayout};
 use sys::steps::{Resource, Steps};
 
-/// A request to be attached.
+/// A request to be attached, with its owner and the tree of its filters.
 #[derive(Clone, Debug)]
 pub(crate) struct NewRequest {
     /// The owner's user id.
@@ -34,7 +34,7 @@ pub(crate) struct NewRequest {
     pub(crate) steps: Steps,
 }
 
-/// An attached request.
+/// An attached request, with its resources and its counters so far.
 #[derive(Debug)]
 pub(super) struct AttachedRequest {
     pub(super) number: u32,

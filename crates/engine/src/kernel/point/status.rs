@@ -35,7 +35,7 @@ pub struct PointStatus {
 /// A ring of frames: its sharing domain, its size in bytes, and the number of requests that use it.
 pub type FrameRingStatus = (SharingDomain, u64, usize);
 
-/// A request at an attach point.
+/// The status of a request at an attach point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestStatus {
     /// Number of the request among all requests ever attached.

@@ -17,7 +17,7 @@ use super::version::{NextProgram, StateMaps, Version, VersionError};
 use std::sync::Arc;
 use sys::steps::{Resource, Steps, UNLOGGED};
 
-/// A prepared replacement.
+/// A prepared replacement of a request by another request of the same path.
 #[derive(Debug)]
 struct PreparedSwitch {
     old: Arc<RequestHandle>,

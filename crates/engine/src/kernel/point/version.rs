@@ -22,7 +22,7 @@ pub(super) struct Version {
     /// The map of the program's reason counters, if it has any.
     pub(super) counters: Option<Map>,
     _tables: Vec<Map>,
-    /// The counters; dropped before their map.
+    /// The mapping of the counters; dropped before their map.
     tallies: ReadMapping,
     pub(super) tallies_map: Map,
     layout: tap::FusedTap,
@@ -34,7 +34,7 @@ pub(super) struct Version {
     behind_tag: Vec<bool>,
 }
 
-/// A failure to build a program.
+/// A failure to build a program, with the node at fault, if known.
 #[derive(Debug)]
 pub(super) struct VersionError {
     at: Option<(u32, NodeId)>,
@@ -61,7 +61,7 @@ pub(super) type StateMaps = Vec<(u32, usize, Map)>;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NextProgram<'n> {
     pub(super) version: &'n Version,
-    /// The additional request of the next program, if any.
+    /// The request that the next program adds to those of the point, if any.
     pub(super) line: Option<&'n AttachedRequest>,
     pub(super) states: &'n StateMaps,
 }
@@ -176,7 +176,7 @@ impl Version {
         both.filter(|(exit, _)| ours(exit)).map(|(_, behind)| *behind).collect()
     }
 
-    /// Returns the counters of a request so far.
+    /// Returns the counters of a request so far; all 0 if the program does not run the request.
     pub(super) fn current_counters(&self, line: &AttachedRequest) -> KernelCounters {
         let Some(place) = self.lines.iter().position(|number| *number == line.number) else {
             return KernelCounters::default();
