@@ -72,9 +72,11 @@ pub struct Inbox {
     commands: VecDeque<(u64, Command)>,
     /// Id of the next command.
     next: u64,
-    /// Counters in the space's last report, or its final counters after it has ended.
+    /// Counters in the space's last report, or its final counters after it has ended; `None` before
+    /// its first report.
     pub last: Option<SpaceCounters>,
-    /// Resources of the space, as recorded when its thread started or by a later query.
+    /// Resources of the space, as recorded when its thread started or by a later query; `None`
+    /// before that.
     pub resources: Option<SpaceResources>,
     /// True once the space has ended.
     pub ended: bool,

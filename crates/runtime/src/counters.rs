@@ -44,7 +44,7 @@ pub struct SpaceCounters {
     /// Reports, each with the index of its node; `usize::MAX` for removed nodes.
     pub(crate) reports: Vec<(usize, NodeReport)>,
     pub(crate) failed: bool,
-    /// Counts of a space that runs in the kernel.
+    /// Additional counts of a space that runs in the kernel; `None` for a thread.
     pub(crate) kernel_counts: Option<KernelCounts>,
 }
 

@@ -106,7 +106,8 @@ impl Latency {
     }
 }
 
-/// A breach of the latency bound.
+/// A breach of the latency bound: the sink with the oldest late block, and the gauge with the worst
+/// wait.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Breach {
     /// Requested bound, in nanoseconds.

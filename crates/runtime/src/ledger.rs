@@ -15,7 +15,7 @@ use std::ops::Deref;
 pub use endpoint::{DropReason, Gap, LossRanges, Position, SourceCounters};
 pub use filter::{Amount, DeliveredItems, Report};
 
-/// The kind of an edge.
+/// The kind of an edge, by the way in which blocks pass it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EdgeKind {
@@ -244,7 +244,7 @@ pub struct Edits {
     pub fragmented: u64,
 }
 
-/// The ledger of a path.
+/// The ledger of a path: the counts of its sources, nodes and edges.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Ledger {
     /// Counts of the sources by name, with the losses before the path.
@@ -255,7 +255,7 @@ pub struct Ledger {
     pub edges: Vec<Edge>,
 }
 
-/// A violated equation of a ledger.
+/// A violated equation of a ledger, with the values of its two sides.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Imbalance {
     /// Name of the node or edge.
@@ -367,7 +367,7 @@ const BLOCKS: Projection = |amount| amount.blocks;
 const BYTES: Projection = |amount| amount.bytes;
 
 impl Ledger {
-    /// Adds the ledger of another path.
+    /// Appends the entries of the ledger of another path.
     pub fn add(&mut self, other: Self) {
         self.sources.extend(other.sources);
         self.filters.extend(other.filters);

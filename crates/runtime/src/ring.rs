@@ -23,7 +23,7 @@ use buffer::{Fault, WriterCounts};
 use filter::{Amount, Batch};
 use std::sync::Arc;
 
-/// The writing end of a ring.
+/// The writing end of a ring between two spaces, with the events sent to the reader.
 #[derive(Debug)]
 pub struct Export {
     /// Index of the edge in the plan.
@@ -37,12 +37,13 @@ pub struct Export {
     events: Moderator,
     /// Ring capacity, in entries, to which the event moderator is tuned.
     entries: usize,
-    /// Size of the ring when it was closed.
+    /// Size of the ring when it was closed. Valid only after that.
     size_at_end: RingSize,
     counted: WriterCounts,
     /// Amount that a fault-injection build has counted as put without putting it.
     lost: Amount,
-    /// Status of the writer's space, in which a full ring is recorded.
+    /// Status of the writer's space, in which a full ring is recorded; `None` until the space is
+    /// connected.
     status: Option<Arc<SpaceStatus>>,
     /// Stall probe of the writer's space in a replay; otherwise `None`.
     stall_probe: Option<StallProbe>,
@@ -278,7 +279,7 @@ impl Export {
     }
 }
 
-/// The reading end of a ring.
+/// The reading end of a ring between two spaces.
 #[derive(Debug)]
 pub struct Import {
     /// Index of the edge in the plan.

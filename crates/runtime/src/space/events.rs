@@ -96,7 +96,7 @@ pub enum SpaceEvent {
 
 /// The recorder of a space's events.
 pub trait Journal: fmt::Debug + Send {
-    /// Records an event.
+    /// Records an event other than [`SpaceEvent::Pull`].
     fn event(&mut self, event: &SpaceEvent);
 
     /// Records a [`SpaceEvent::Pull`] with the blocks of the source.
@@ -246,7 +246,7 @@ impl EventPort {
         });
     }
 
-    /// Flushes the journal.
+    /// Flushes the journal, if the run is recorded.
     pub(super) fn flush(&mut self) {
         if let Self::Journal(journal) = self {
             journal.flush();

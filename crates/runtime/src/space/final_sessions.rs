@@ -16,7 +16,7 @@ pub(crate) struct FinalSessions {
     /// Filters whose sessions have not begun to end, in reverse topological order: the last one is
     /// next.
     pub(super) filters: Vec<NodeId>,
-    /// Node of the filter that is ending, and its remaining sessions.
+    /// Node of the filter that is ending, and its remaining sessions; `None` between two filters.
     pub(super) ends: Option<(NodeId, SessionEnds)>,
     pub(super) step: u32,
     /// Time on the path's clock at the shutdown, in nanoseconds.

@@ -12,11 +12,11 @@ pub(super) struct InputSet {
     pub(super) list: Vec<Input>,
     /// Maximum number of blocks per batch.
     pub(super) batch_max: usize,
-    /// Memory of the last batch, which the next batch reuses.
+    /// Memory of the last batch, which the next batch reuses; `None` while a batch uses it.
     pub(super) spare: Option<BatchMemory>,
 }
 
-/// An input of a space.
+/// An input of a space: a source, a ring, or the rings of a replica chain.
 #[derive(Debug)]
 pub enum Input {
     /// A source that runs in the space.

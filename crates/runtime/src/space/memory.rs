@@ -35,7 +35,8 @@ impl<'a> Memory<'a> {
         intakes.iter().chain([work]).find(|pool| pool.id() == pointer.dbuf())
     }
 
-    /// Returns the filled segment that contains a frame, from any pool or ring batch of the walk.
+    /// Returns the filled segment that contains a frame, from any pool or ring batch of the walk,
+    /// or `None` if the space has no access to the frame.
     pub(crate) fn segment(&self, frame: RichPointer) -> Option<Segment<'a>> {
         let imported = || {
             let segments = self.imported.iter().flat_map(|imported| {

@@ -114,12 +114,12 @@ struct Ports {
     /// Value of [`Control::position_requests`] when the space last answered.
     answered: u32,
     commands: CommandReceiver,
-    /// Pending request to lend the space before its next pass.
+    /// Pending request to lend the space before its next pass, if any.
     borrow: Option<BorrowRequest>,
     doorbell: Arc<Doorbell>,
     /// Port that records or replays the run.
     events: EventPort,
-    /// Registration with the stall detector of a replay. Dropped last.
+    /// Registration with the stall detector in a replay; otherwise `None`. Dropped last.
     stall: Option<StallRegistration>,
 }
 
@@ -192,7 +192,7 @@ pub struct SpaceParts {
 /// The optional features of a space. By default nothing is limited, observed or recorded.
 #[derive(Debug)]
 pub struct SpaceOptions {
-    /// Limit on delivered blocks (`-c`), shared by the spaces of the path.
+    /// Limit on delivered blocks (`-c`), shared by the spaces of the path; `None` for no limit.
     pub left: Option<Arc<CountLimit>>,
     /// True if the time spent in each filter is measured.
     pub timed: bool,

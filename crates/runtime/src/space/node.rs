@@ -157,7 +157,7 @@ pub struct Flow {
     pub sunk: Amount,
     /// Blocks lost in a failure of the filter or the sink.
     pub failed: Amount,
-    /// Blocks above the limit of `-c`.
+    /// Blocks dropped because the limit of `-c` was reached.
     pub beyond_count: Amount,
     /// Time spent in the filter, in nanoseconds; 0 if not measured.
     pub busy_ns: u64,

@@ -11,13 +11,13 @@ use std::sync::Arc;
 /// The state of a pass. Some of it outlives the pass.
 #[derive(Debug, Default)]
 pub(crate) struct PassState {
-    /// Limit on delivered blocks (`-c`).
+    /// Limit on delivered blocks (`-c`); `None` for no limit.
     pub(crate) left: Option<Arc<CountLimit>>,
     /// Policy by which this space claims blocks from the limit.
     pub(crate) claims: ClaimPolicy,
     /// Observers of the walk.
     pub(crate) observers: Observers,
-    /// Failure that ended the path.
+    /// Failure that ended the path, if any.
     pub(crate) failure: Option<PathFailure>,
     /// A long write of a sink, remembered until the blocks that queued up at the source have been
     /// read.

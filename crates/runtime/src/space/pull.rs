@@ -83,7 +83,8 @@ impl Space {
         self.graph.pass.last = false;
     }
 
-    /// Walks the blocks of a source, calls due timers, and ends the pass.
+    /// Walks the blocks of a source, calls due timers, and ends the pass. Returns the memory of the
+    /// blocks for reuse.
     pub(super) fn finish_pull(
         &mut self,
         (at, from, edge): (NodeId, usize, Option<usize>),

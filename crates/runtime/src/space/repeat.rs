@@ -35,7 +35,8 @@ impl Space {
         self.ports.events.event(|| SpaceEvent::Tick { now });
     }
 
-    /// Records a batch from a source, unless it has no effect.
+    /// Records a batch from a source if the run is recorded, unless the batch is empty and comes
+    /// without a failure or a due timer.
     pub(super) fn note_pull(
         &mut self,
         (node, from, edge): (NodeId, usize, Option<usize>),
@@ -60,7 +61,7 @@ impl Space {
         journal.pull(&SpaceEvent::Pull { node, now, count, edge, failure }, &mut blocks);
     }
 
-    /// Records the blocks granted for `-c`.
+    /// Records the blocks granted for `-c` since the last call, if the run is recorded.
     pub(super) fn note_claims(&mut self) {
         if let ClaimPolicy::Noted(noted) = &mut self.graph.pass.claims {
             for count in noted.drain(..) {

@@ -49,7 +49,7 @@ impl Walk<'_, '_> {
 
 impl Space {
     /// Sets the first sequence number after the last batch, and returns the time at which all
-    /// replicas end.
+    /// replicas end. Returns `now` if the space has no part in a replica chain.
     pub(super) fn begin_replica_end(&mut self, now: Time) -> Time {
         let known =
             self.chain_progress().map(|progress| (progress.end_seq(), progress.final_clock()));

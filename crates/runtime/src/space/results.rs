@@ -14,9 +14,9 @@ pub struct SpaceResults {
     pub nodes: Vec<Node>,
     /// Blocks and bytes taken from each ring.
     pub imported: Vec<ImportCounters>,
-    /// Failure that ended the space.
+    /// Failure that ended the space, if any.
     pub failure: Option<PathFailure>,
-    /// Counts of a space that ran in the kernel.
+    /// Additional counts of a space that ran in the kernel; `None` for a thread.
     pub kernel_counts: Option<KernelCounts>,
     /// Counters of nodes and rings removed by hot swaps.
     pub retired: RetiredCounters,

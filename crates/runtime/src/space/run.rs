@@ -119,7 +119,8 @@ impl Space {
         self.graph.pass.failure = self.graph.pass.failure.take().or(failure);
     }
 
-    /// Releases held blocks, unless the path has failed, and ends sinks and rings.
+    /// Releases held blocks, unless the path has failed, and ends sinks and rings. If the path has
+    /// failed, stops its other spaces.
     pub fn end(mut self) -> SpaceResults {
         if self.graph.pass.failure.is_some() {
             self.ports.control.stop();
@@ -200,7 +201,8 @@ impl Space {
         }
     }
 
-    /// Calls the filters whose timers are due, in a pass without input.
+    /// Calls the filters whose timers are due, in a pass without input. Does nothing if the path
+    /// runs on block time, which advances only with blocks.
     fn tick(&mut self, pass: &mut PassResult) {
         let now = match self.graph.clock {
             Clock::Live => self.graph.live_time(),

@@ -11,7 +11,7 @@ use super::node::{Node, Operator};
 use abi::Entry;
 use filter::{Amount, Gateway as _, MovedSession, PinId, Time};
 
-/// The saved state of one filter.
+/// The saved state of one filter: its sessions with their held blocks, and its timer.
 #[derive(Clone, Debug, Default)]
 pub struct SavedState {
     /// Sessions, by ascending key.
@@ -20,7 +20,7 @@ pub struct SavedState {
     pub wake: Option<Time>,
 }
 
-/// A saved session.
+/// A saved session: its key, plain data and held blocks.
 #[derive(Clone, Debug, Default)]
 pub struct SavedSession {
     /// Key of the session.

@@ -48,8 +48,8 @@ impl Space {
                         self.graph.pass.failure.get_or_insert(first);
                     }
                 }
-                // Blocks that the sink accepted but could not deliver count as lost, whenever it
-                // noticed.
+                // Blocks that the sink accepted but could not deliver count as lost, whenever the
+                // sink noticed.
                 self.ports.events.program_counts(node.planned, &*part.sink);
                 if let Some(written) = part.sink.amount_written() {
                     node.flow.split_sunk(written, &part.sink.drops_by_reason());

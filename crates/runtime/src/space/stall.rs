@@ -310,7 +310,8 @@ impl StallWait {
         self.seen = moves;
     }
 
-    /// Registers a poll without result. Returns the verdict if no further progress is possible.
+    /// Registers a poll without result. Returns the verdict if no further progress is possible;
+    /// otherwise `None`.
     pub fn note_fruitless(&self) -> Option<String> {
         let mut state = self.post.stalls.state();
         let Self { seen, polls, change, .. } = *self;

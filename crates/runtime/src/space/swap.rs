@@ -60,7 +60,8 @@ impl Space {
         all
     }
 
-    /// Loads the state that the twin of a filter saved when it ended in the kernel.
+    /// Loads the state that the twin of a filter saved when it ended in the kernel into the filter
+    /// with this planned index. Does nothing if the filter does not run here.
     pub fn load_twin_state(&mut self, number: usize, bytes: &[u8]) {
         let mut nodes = self.graph.nodes.iter_mut();
         let node = nodes.find(|node| node.planned == number && !node.has_moved);
@@ -104,7 +105,7 @@ impl Space {
             };
             filter.set(values)?;
             if matches!(filter, Filter::Stream(_)) {
-                // Its timers may be due earlier now.
+                // The timers of the filter may be due earlier now.
                 node.wake = Some(0);
             }
         }

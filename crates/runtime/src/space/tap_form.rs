@@ -33,7 +33,7 @@ pub(super) struct Written {
     pub(super) bytes: Vec<u8>,
     /// Ends of records; empty if the records may be cut anywhere.
     ends: Vec<usize>,
-    /// Length in bytes of the file header, in the records that begin a capture.
+    /// Length in bytes of the file header, in the records that begin a capture; otherwise `None`.
     header: Option<usize>,
 }
 

@@ -35,7 +35,7 @@ impl TapFeed {
         frames
     }
 
-    /// Counts blocks that the tap does not contain, beginning with block number `from`.
+    /// Counts `count` blocks that the tap skips, the first of which has the number `from`.
     fn note_skipped(&self, from: u64, count: u64) {
         self.shared.skipped.fetch_add(count, Ordering::Relaxed);
         if count > 0 && !self.shared.is_merged {

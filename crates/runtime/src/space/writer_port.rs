@@ -29,14 +29,14 @@ impl WriterPort {
         given.chain(lost).fold(self.ended, |sum, amount| sum + amount)
     }
 
-    /// Returns what was accepted from writers and has not left the node, by reason. A reason may
-    /// occur several times.
+    /// Returns the blocks and bytes accepted from writers that were dropped before they could leave
+    /// the node, by reason. A reason may occur several times.
     pub fn lost(&self) -> impl Iterator<Item = (DropReason, Amount)> {
         let open = self.writers.iter().flat_map(|writer| writer.lost());
         self.lost.iter().chain(open).copied()
     }
 
-    /// Counts all bytes that still wait as lost, for this reason.
+    /// Counts all bytes that the node has not read from its writers as lost, for this reason.
     pub(super) fn discard(&mut self, why: DropReason) {
         self.writers.iter_mut().for_each(|writer| writer.discard(why));
     }

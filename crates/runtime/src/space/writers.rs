@@ -30,7 +30,8 @@ impl Space {
         self.node_to_write(number).is_some()
     }
 
-    /// Attaches a writer to the output of the node with this planned index.
+    /// Attaches a writer to the output of the node with this planned index. Fails if the run is
+    /// recorded, or if no node with this index accepts writers here.
     pub fn attach_writer(
         &mut self,
         number: usize,
@@ -84,7 +85,8 @@ impl Space {
     }
 
     /// Stops the writers of a node that will be removed, and walks all blocks that they have
-    /// written. What finds no memory, because held blocks and rings use it up, is counted as lost.
+    /// written. Bytes for which no memory is left, because held blocks and rings use it up, count
+    /// as lost.
     pub(super) fn end_writers(&mut self, at: NodeId) {
         if self.graph.nodes[at].writers.is_none() {
             return;

@@ -60,7 +60,7 @@ pub struct OperandSection {
     orphans: Vec<WaitingBlock>,
 }
 
-/// A compiled expression.
+/// A compiled expression: a list of steps, each of which leads only to later steps.
 #[derive(Debug, Default)]
 struct Program {
     steps: Vec<Step>,
@@ -90,7 +90,7 @@ struct Step {
     sets_class: bool,
 }
 
-/// A part of an operand.
+/// A part of an operand: a filter, or the program of an inner section.
 #[derive(Debug, Clone, Copy)]
 enum OperandPart {
     /// A filter: its node, and its planned index.

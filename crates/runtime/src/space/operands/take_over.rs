@@ -21,8 +21,8 @@ impl OperandSection {
                         self.programs[at].waiting.insert(ticket, waiting);
                     }
                     None if program.inside.is_none() => self.orphans.push(waiting),
-                    // A view inside an operand: the enclosing block gets no further results from
-                    // it.
+                    // The block is in an inner program, so the block of the enclosing program gets
+                    // no further results from it.
                     None => {}
                 }
             }

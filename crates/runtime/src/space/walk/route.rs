@@ -65,7 +65,8 @@ impl<'a> Walk<'_, 'a> {
     }
 
     /// Sends a duplicate of the batch along each accepting arc but the last one, and the batch
-    /// itself along the last one.
+    /// itself along the last one. Returns the arrival over the last arc, or `None` if no blocks
+    /// remain to be walked.
     fn fork(&mut self, from: NodeId, batch: &mut Batch<'a>, hops: u8) -> Option<Arrival> {
         let arcs = self.nodes[from].arcs.len();
         let mut masks = [0 as LaneMask; 8];
