@@ -15,13 +15,14 @@ pub trait Registry {
     /// the same name (such as `tx`), returns the sink.
     fn find(&self, name: &str) -> Option<&'static Description>;
 
-    /// Returns the entry for this name at the head of a line, where only a source fits.
+    /// Returns the entry for this name at the head of a line, where only a source fits, or `None`
+    /// if no source has the name.
     fn find_source(&self, name: &str) -> Option<&'static Description> {
         self.find(name).filter(|entry| entry.kind == FilterKind::Source)
     }
 
-    /// Returns the entry for this name before other filters. If a filter and a sink have the same
-    /// name (such as `pcap`), returns the filter.
+    /// Returns the entry for this name before other filters, or `None` if the name is unknown. If a
+    /// filter and a sink have the same name (such as `pcap`), returns the filter.
     fn find_filter(&self, name: &str) -> Option<&'static Description> {
         self.find(name)
     }
@@ -48,7 +49,8 @@ pub trait Registry {
     }
 
     /// Returns the compiler for filter expressions that the built-in compiler cannot compile
-    /// (CONTRACT 27). Called once per request; all filters of the request share the compiler.
+    /// (CONTRACT 27), or `None` if there is none. Called once per request; all filters of the
+    /// request share the compiler.
     fn compiler(&self) -> Option<Arc<dyn Compiler>> {
         self.base()?.compiler()
     }

@@ -63,7 +63,7 @@ pub struct Translation {
     pub message: &'static str,
     /// The request.
     pub line: String,
-    /// The number of blocks after which to stop, as text.
+    /// The number of blocks after which to stop, as text; `None` for no limit.
     pub count: Option<String>,
     /// The shell command into which the output is piped, or `None` if there is none.
     pub shell: Option<String>,
@@ -89,7 +89,8 @@ impl Translation {
     }
 }
 
-/// Returns an error with the equivalent request if a stage with an error matches a table.
+/// Returns an error with the equivalent request if a stage with an error matches a table; otherwise
+/// `None`.
 pub(crate) fn translated_mistake(
     text: &str,
     mistakes: &[Diagnostic],
@@ -116,7 +117,8 @@ const ROUNDS_MAX: usize = 4;
 const PIPE_SEPARATORS: &[char] = &['|'];
 const OPERATOR_SEPARATORS: &[char] = &['|', '+', '(', ')', ';'];
 
-/// Finds the first stage with an error that a table matches, and translates it.
+/// Finds the first stage with an error that a table matches, and translates it. Returns the span of
+/// the stage and the translation.
 fn translate_first_error(
     text: &str,
     mistakes: &[Diagnostic],
@@ -186,7 +188,7 @@ fn stage_words(stage: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Translates the text if the stage with index `at` matches a table.
+/// Translates the text if the stage with index `at` matches a table; otherwise returns `None`.
 fn translate_stage(
     text: &str,
     stages: &[Span],
@@ -316,8 +318,9 @@ fn argument_as_label(entry: &Description, arguments: &[&str]) -> Option<String> 
     fits.then(|| format!("{} |{}", entry.name, classes.join(",").replace('-', ":")))
 }
 
-/// Returns the request that precedes a shell command, with `| print` added unless it outputs text
-/// anyway. Returns `None` if nothing precedes the command, or a filter that is unknown.
+/// Returns the request that precedes a shell command, with `| print` added unless the request
+/// outputs text anyway. Returns `None` if nothing precedes the command, or if the filter before it
+/// is unknown.
 fn request_before_shell(
     text: &str,
     stages: &[Span],

@@ -189,7 +189,7 @@ impl<'a> ArgumentReader<'a> {
     }
 
     /// Returns an error for a text of several words that should be quoted, such as `bpf tcp port
-    /// 80`.
+    /// 80`, or `None` if the arguments do not look like one.
     fn unquoted_text_error(&self, first: &Argument, last: &Argument) -> Option<Diagnostic> {
         let (parameter, text, _) = self.given.last()?;
         let texts = is_required(parameter)

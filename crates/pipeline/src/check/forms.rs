@@ -82,7 +82,8 @@ impl FormSet {
         )
     }
 
-    /// Returns the blocks that a filter with these input forms accepts.
+    /// Returns the forms that a filter with these input forms accepts. Unless the filter needs
+    /// frames, they include streams and messages that no frame carried.
     fn from_forms(forms: Forms) -> Self {
         let inside = Self::from_predicate(|form| forms.has(form));
         match forms.are_inside_frames() {
@@ -95,14 +96,14 @@ impl FormSet {
         Self(self.0 | other.0)
     }
 
-    /// Returns the same forms, with streams and messages that no frame carried.
+    /// Returns these forms, with all streams and messages counted as carried by no frame.
     fn without_frames(self) -> Self {
         let either = Self::from_predicate(|form| matches!(form, Form::Stream | Form::Message));
         let all = self.0 | self.0 >> Self::FRAMELESS_SHIFT;
         Self(all & 0xff & !either.0 | (all & either.0) << Self::FRAMELESS_SHIFT)
     }
 
-    /// Returns the forms of blocks that may be inside frames.
+    /// Returns these forms without the streams and messages that no frame carried.
     fn inside_frames(self) -> Self {
         Self(self.0 & 0xff)
     }
@@ -161,8 +162,9 @@ impl FormFlow<'_> {
         }
     }
 
-    /// Returns the forms that arrive at an operand. If the operand needs streams, requests the
-    /// insertion of a filter that assembles streams. The section still outputs the original block.
+    /// Returns the forms that arrive at an operand, or `None` if they are unknown because of an
+    /// error. If the operand needs streams, requests the insertion of a filter that assembles
+    /// streams. The section still outputs the original block.
     fn operand_forms(
         &mut self,
         draft: &Draft<'_>,

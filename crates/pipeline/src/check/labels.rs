@@ -26,7 +26,7 @@ use meaning::ArcClassifiers;
 pub(super) struct ResolvedLabels {
     /// The classes that pass over each edge.
     pub(super) classes: Vec<ClassSet>,
-    /// The resolved body of each node, or `None` unless the node is a composite.
+    /// The resolved expression of each section, by node; `None` for other nodes.
     pub(super) bodies: Vec<Option<Boolean>>,
     /// The filters that classify the blocks arriving at each node.
     pub(super) classifiers: Vec<Vec<NodeId>>,
@@ -59,7 +59,7 @@ struct LabelReader<'d, 't> {
 }
 
 impl<'d, 't> LabelReader<'d, 't> {
-    /// Resolves the labels in the body of a composite; returns `None` for any other node.
+    /// Resolves the labels in the expression of a section; returns `None` for any other node.
     fn resolve_node(&mut self, id: NodeId) -> Option<Boolean> {
         let draft = self.upstream.draft;
         let node = &draft.nodes[id.0];
@@ -75,8 +75,8 @@ impl<'d, 't> LabelReader<'d, 't> {
         body
     }
 
-    /// Resolves the labels of a body. `input` classifies the blocks that arrive at the body,
-    /// `entry` the blocks that arrive at the composite around it.
+    /// Resolves the labels of an expression. `input` classifies the blocks that arrive at the
+    /// expression, `entry` the blocks that arrive at the section around it.
     fn resolve_body(
         &mut self,
         body: &Boolean<Option<&Label>>,
@@ -150,11 +150,11 @@ impl<'d, 't> LabelReader<'d, 't> {
             classes = Some(self.intersect_labels(classes, inner, outer, label, edge.target));
             outer = Some(label);
         }
-        let composite = match &self.upstream.draft.nodes[edge.to.0].step {
+        let section = match &self.upstream.draft.nodes[edge.to.0].step {
             DraftStep::Boolean(body, _) => Some(body),
             _ => None,
         };
-        match (composite, bodies.get(edge.to.0)) {
+        match (section, bodies.get(edge.to.0)) {
             (Some(body), Some(Some(resolved))) => {
                 self.entering_classes(classes, outer, body, resolved, edge)
             }
@@ -162,9 +162,9 @@ impl<'d, 't> LabelReader<'d, 't> {
         }
     }
 
-    /// Returns the classes that enter a composite: the classes of the arc or, over a plain pipe,
-    /// the union of the classes that the operands of `++` or `+*` select. Reports operands that
-    /// select none of the classes of the arc.
+    /// Returns the classes that enter a section: the classes of the arc or, over a plain pipe, the
+    /// union of the classes that the operands of `++` or `+*` select. Reports operands that select
+    /// none of the classes of the arc.
     fn entering_classes(
         &mut self,
         classes: Option<ClassSet>,

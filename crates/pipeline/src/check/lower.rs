@@ -3,7 +3,7 @@
 //! Each term becomes a subgraph. Its entries are nodes with the labels between the incoming arc and
 //! the node. Its exit keeps the structure of the branches, so that a join can order its inputs. A
 //! `++` without an incoming stream unites sources (see `union`). With an incoming stream, `++`,
-//! `+*` and `!` become composites, whose operands are nodes inside them. [SL §4.2], CONTRACT 10
+//! `+*` and `!` become sections, whose operands are nodes inside them. [SL §4.2], CONTRACT 10
 
 use std::collections::HashMap;
 
@@ -41,14 +41,15 @@ pub(super) struct DraftNode<'t> {
     pub(super) step: DraftStep<'t>,
     pub(super) span: Span,
     pub(super) inside: Option<NodeId>,
-    /// The registry entry of the node's name, set by the step `shape`.
+    /// The registry entry of the node's name, set by the step `shape`; `None` for a section or an
+    /// unknown name.
     pub(super) entry: Option<&'static Description>,
 }
 
 pub(super) enum DraftStep<'t> {
     /// A filter, with all terms that denote it. There are several terms if they share a mark.
     Filter(Vec<&'t FilterTerm>),
-    /// A composite and its operator.
+    /// A section and its operator.
     Boolean(Boolean<Option<&'t Label>>, &'static str),
     Merge,
     Hole,
@@ -141,14 +142,14 @@ impl<'t> Draft<'t> {
         match term {
             Term::Hole(span) => self.single_node(DraftStep::Hole, *span),
             Term::Filter(node) => self.lower_filter(node),
-            Term::Not(not) => self.lower_composite(term, "!", not.span),
+            Term::Not(not) => self.lower_section(term, "!", not.span),
             Term::Group(group) => match (group.operator, group.branches.as_slice()) {
                 (Operator::Parallel, [only]) => self.lower_branch(only, incoming),
                 (Operator::Parallel, branches) => self.lower_parallel(branches, incoming),
                 (Operator::Union, branches) if incoming.is_empty() => {
                     self.lower_union(group, branches)
                 }
-                (operator, _) => self.lower_composite(term, operator.symbol(), group.span),
+                (operator, _) => self.lower_section(term, operator.symbol(), group.span),
             },
             Term::Pipeline(pipeline) => {
                 let mut subgraph = self.lower_term(&pipeline.first, incoming);
@@ -222,7 +223,7 @@ impl<'t> Draft<'t> {
         Subgraph { entries, exit: Exit::Split { forks: incoming.to_vec(), branches: exits } }
     }
 
-    fn lower_composite(
+    fn lower_section(
         &mut self,
         term: &'t Term,
         operator: &'static str,
@@ -286,7 +287,8 @@ impl<'t> Draft<'t> {
         }
     }
 
-    /// Connects every output node to every entry.
+    /// Connects every output node to every entry, and records the joins. Stops when the number of
+    /// arcs exceeds `ARCS_MAX`.
     pub(super) fn connect(&mut self, exit: &Exit, pipe: DraftPipe<'t>, entries: &[Entry<'t>]) {
         for entry in entries {
             let Some(order) = self.join_order(exit, pipe, entry) else { return };
@@ -334,7 +336,7 @@ impl<'t> Draft<'t> {
     }
 
     /// Returns the existing edge between two marked nodes, if the request repeats an arc only to
-    /// continue from the second node. Warns of the repetition.
+    /// continue from the second node; otherwise `None`. Warns of the repetition.
     fn repeated_edge(
         &mut self,
         from: NodeId,

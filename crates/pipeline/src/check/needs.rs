@@ -87,7 +87,8 @@ struct UpstreamSearch<'g> {
     graph: &'g Graph,
     of: NodeId,
     seen: Vec<bool>,
-    /// The last producer whose usable output never arrives, with the arc that excludes its classes.
+    /// The last producer whose usable output never arrives, with the arc that excludes its classes;
+    /// `None` until one is found.
     last: Option<(&'static UsableInput, &'g Edge)>,
 }
 
@@ -105,7 +106,7 @@ impl<'g> UpstreamSearch<'g> {
     fn may_pass_arc(&mut self, edge: &'g Edge) -> bool {
         let Some(used) = self.graph.node(self.of).filter() else { return true };
         let Some(giver) = self.graph.node(edge.from).filter() else {
-            // A composite or a merge passes the blocks of its inputs.
+            // A section or a merge passes the blocks of its inputs.
             let unknown = matches!(self.graph.node(edge.from).step, Step::Unknown);
             return unknown || self.is_reachable(edge.from);
         };

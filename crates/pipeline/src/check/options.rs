@@ -121,7 +121,7 @@ pub(super) fn parse_options(request: &Request, mistakes: &mut Vec<Diagnostic>) -
     given
 }
 
-/// Parses the value of an option.
+/// Parses the value of an option. Fails with the reason.
 fn parse_value(option: &Parameter, text: &str) -> Result<Value, String> {
     if option.name == "parallel" && !is_parallelism(text) {
         return Err(format!(

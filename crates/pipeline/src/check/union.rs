@@ -1,7 +1,7 @@
 //! `++` at the head of a line: the union of sources, each block once (CONTRACT 10,
 //! docs/book/decisions/0047-operands.md).
 //!
-//! Branches that begin with the same source become one source and a composite after it: `(s | a) ++
+//! Branches that begin with the same source become one source and a section after it: `(s | a) ++
 //! (s | b)` is `s | (a ++ b)`, and `s ++ s` is `s`. Different sources are merged. Sources that are
 //! written differently but may emit the same block are rejected, because the two copies of a block
 //! could not be recognised.
@@ -151,7 +151,7 @@ impl<'t> Draft<'t> {
         operands.into_iter().map(operand).collect()
     }
 
-    /// Lowers branches with a common source to that source and a composite of the branches.
+    /// Lowers branches with a common source to that source and a section of the branches.
     fn lower_common_source(&mut self, begun: &[SourceBranch<'t>], span: Span) -> Subgraph<'t> {
         let mut source: Option<Subgraph<'t>> = None;
         for (node, _) in begun {
@@ -174,7 +174,7 @@ impl<'t> Draft<'t> {
         Subgraph { entries: source.entries, exit: Exit::Node(owner) }
     }
 
-    /// Adds another use to a node.
+    /// Adds another filter term that denotes the same node.
     fn add_use(&mut self, id: NodeId, node: &'t FilterTerm) {
         if let DraftStep::Filter(uses) = &mut self.nodes[id.0].step {
             uses.push(node);

@@ -13,7 +13,7 @@ use filter::{Classes, FilterKind};
 use super::lower::{Draft, DraftStep};
 use crate::graph::{Boolean, Link, NodeId};
 
-/// The filters that determine a class.
+/// The filters that determine the class of a block.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Classifiers {
     /// The nodes, in the order of the text.

@@ -13,7 +13,7 @@ use crate::language::{Diagnostic, nearest};
 use crate::registry::Registry;
 use filter::{Arguments, Value};
 
-/// Returns the filter of each node, or `None` for composites, merges and unknown names. Adds the
+/// Returns the filter of each node, or `None` for sections, merges and unknown names. Adds the
 /// mistakes in the filters' arguments and pins, and the values to insert into the text, to the
 /// draft.
 pub(super) fn resolve_uses(draft: &mut Draft<'_>, registry: &dyn Registry) -> Vec<Option<Use>> {

@@ -239,7 +239,7 @@ pub(super) fn refuse_cycle(
 }
 
 /// Returns the use of a node that receives an arc from a use of a parent, with this label if one is
-/// given.
+/// given. Returns `None` if there is no such arc.
 pub(super) fn use_below(
     request: &Request,
     at: Span,

@@ -92,7 +92,8 @@ fn can_be_distributed(after: &[(Pipe, Term)], branch: &Branch) -> bool {
     }
 }
 
-/// Returns the stage that leads both to these stages and to a branch.
+/// Returns the stage that leads both to these stages and to a branch, or to the branch alone if the
+/// stages are empty or a placeholder.
 fn merge_beside(mut after: Vec<(Pipe, Term)>, branch: Branch) -> (Pipe, Term) {
     if after.is_empty() || is_placeholder(&after) {
         return (Pipe { label: branch.label, span: NEW_SPAN }, branch.term);

@@ -14,7 +14,7 @@ use crate::graph::Graph;
 use crate::language::tree::{Branch, FilterTerm, Group, Label, Name, Operator, Pipe, Term};
 use crate::language::{Request, Span};
 
-/// Returns the label of an output with a class.
+/// Parses the class of an output as a label. Fails if the output has no class or an invalid one.
 fn label_of(output: &NodeOutput) -> Result<Label, InvalidEdit> {
     parse_label(output.class.as_deref().unwrap_or_default())
 }

@@ -17,7 +17,7 @@ pub(super) const SPLITTER: &str = "split_rr";
 /// operand at each level.
 pub(super) type TermPath = Vec<usize>;
 
-/// Returns the position of the filter with this span.
+/// Returns the position of the filter with this span, or `None` if no filter has it.
 pub(super) fn path_to(request: &Request, at: Span) -> Option<TermPath> {
     fn find_within(term: &Term, at: Span, path: &mut TermPath) -> bool {
         if let Term::Filter(node) = term {
@@ -105,7 +105,8 @@ pub(super) fn is_followed(request: &Request, path: &[usize]) -> bool {
     followed_level(request, path).is_some()
 }
 
-/// Returns the length of the path to the innermost pipeline with a stage after the filter's group.
+/// Returns the length of the path to the innermost pipeline with a stage after the filter's group,
+/// or `None` if there is no such pipeline.
 fn followed_level(request: &Request, path: &[usize]) -> Option<usize> {
     (1..path.len().saturating_sub(1)).rev().find(|level| {
         let stages = match term_at(request, &path[..*level]) {
@@ -219,7 +220,7 @@ pub(super) fn cut(request: &mut Request, at: Span) -> Result<Branch, InvalidEdit
 }
 
 /// Removes a term with the stages after it, and all groups that become empty as a result. Returns
-/// the label of the term's incoming arc.
+/// the label of the term's incoming arc, or `None` for a plain pipe or the first term of a line.
 fn remove_term(request: &mut Request, path: &[usize]) -> Option<Label> {
     let (last, parent) = path.split_last()?;
     if parent.is_empty() {

@@ -3,7 +3,7 @@
 use crate::language::Span;
 use std::fmt;
 
-/// A change to a request.
+/// A change to a request, as `streamline set` accepts it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Edit {
     /// Inserts a filter, or several filters joined by pipes, before, after or beside a node.

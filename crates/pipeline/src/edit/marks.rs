@@ -5,7 +5,7 @@ use super::tree::{filters, for_each_filter};
 use crate::language::tree::{Branch, FilterTerm, Group, Name, Operator, Pipeline, Term};
 use crate::language::{Request, Span};
 
-/// Returns the mark of the filter at a span.
+/// Returns the mark of the filter at a span, if it has one.
 fn mark_at(request: &Request, at: Span) -> Option<String> {
     let node = filters(request).find(|node| node.span == at)?;
     node.mark.as_ref().map(|mark| mark.text.clone())

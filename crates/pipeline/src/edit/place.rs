@@ -44,7 +44,7 @@ pub(super) fn apply_at(
     Ok(edited)
 }
 
-/// The change of one filter term.
+/// A function that changes one filter term, or removes it by returning `None`.
 type Action = Box<dyn FnMut(Term) -> Option<Term>>;
 
 /// Returns the change that the edit makes to its filter. Changes other terms of the request as

@@ -58,7 +58,7 @@ fn surviving_marks(
     kept.filter_map(|(node, _)| node.mark.as_ref().map(|mark| mark.text.clone())).collect()
 }
 
-/// Returns the span of a filter at the head of a term that has no input any more.
+/// Returns the span of the first filter at the head of a term that has no input any more, if any.
 fn dead_head(survivors: &[String], term: &Term) -> Option<Span> {
     match term {
         Term::Hole(_) | Term::Not(_) => None,
@@ -72,7 +72,7 @@ fn dead_head(survivors: &[String], term: &Term) -> Option<Span> {
 }
 
 /// Returns the remainder of a removed term: the nodes that have another parent, with everything
-/// after them.
+/// after them. Returns `None` if nothing remains.
 fn shared_part(survivors: &[String], term: Term) -> Option<Term> {
     match term {
         Term::Hole(_) | Term::Not(_) => None,
@@ -155,7 +155,8 @@ pub(super) fn put_back(request: &mut Request, tail: Term) {
     }
 }
 
-/// Returns the node whose first use is at this span of the text from which the graph was made.
+/// Returns the node whose first use is at this span of the text from which the graph was made, if
+/// any.
 pub(super) fn node_at(graph: &Graph, at: Span) -> Option<NodeId> {
     let found = graph.ids().find(|(_, node)| node.span == at);
     found.map(|(id, _)| id)

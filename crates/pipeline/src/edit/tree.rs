@@ -55,7 +55,8 @@ pub(crate) fn parse_filter(text: &str) -> Result<Term, InvalidEdit> {
     Ok(term)
 }
 
-/// Returns the name of the filter that a text consists of. Fails if it is not exactly one.
+/// Returns the name of the filter that a text consists of. Fails if the text is not exactly one
+/// filter.
 pub fn single_filter(text: &str) -> Result<String, InvalidEdit> {
     match parse_filter(text)? {
         Term::Filter(node) => Ok(node.name.text),

@@ -23,7 +23,7 @@ pub const LEARNED_BLOCKS_MIN: u64 = 4096;
 /// [`LEARNED_BLOCKS_MIN`] blocks.
 const LEARNED_NS: u64 = 2_000_000;
 
-/// The measurements of a run.
+/// The measurements of a run, by node, edge and kernel program.
 #[derive(Debug, Clone, Default)]
 pub struct Measurements {
     /// The duration of the run, in ns.
@@ -63,7 +63,7 @@ pub struct EdgeMeasurement {
 pub struct ProgramMeasurement {
     /// The source that the program replaces.
     pub source: NodeId,
-    /// The number of frames it processed.
+    /// The number of frames that the program processed.
     pub frames: u64,
     /// The number of doorbell notifications.
     pub notifications: u64,
@@ -250,8 +250,8 @@ fn ring_fill(edge: &EdgeMeasurement, entries: usize) -> String {
 /// Stores measurements in a cost table for the next plan: the costs of filters with their
 /// arguments, and the fraction of their blocks on each arc. In a calibrated table, only the costs
 /// of filters that read whole blocks are replaced. Returns the number of filters whose cost is not
-/// learned because they have fewer than 64 blocks, or fewer than [`LEARNED_BLOCKS_MIN`] blocks and
-/// little time.
+/// learned because they received fewer than 64 blocks, or fewer than [`LEARNED_BLOCKS_MIN`] blocks
+/// in less than 2 ms of processing.
 pub fn learn(plan: &Plan, measured: &Measurements, costs: &mut Costs) -> usize {
     let mut too_few = 0;
     for (id, node) in plan.graph.ids().filter(|(_, node)| node.filter().is_some()) {

@@ -31,9 +31,9 @@ const RULE_WIDTH: usize = 64;
 pub struct DrawnGraph {
     /// The nodes.
     pub nodes: Vec<DrawnNode>,
-    /// The edges. An edge without two nodes of the graph is not drawn.
+    /// The edges. An edge is drawn only if both of its nodes are in the graph.
     pub edges: Vec<DrawnEdge>,
-    /// The names of the spaces, in the order in which a path moves through them.
+    /// The names of the spaces, in the order in which blocks pass through them.
     pub spaces: Vec<String>,
 }
 
@@ -132,7 +132,7 @@ struct Arms {
 }
 
 impl Drawing<'_> {
-    /// Returns the edges that satisfy a condition.
+    /// Returns the indices of the drawn edges that satisfy a condition.
     fn edges_where(&self, wanted: impl Fn(&DrawnEdge) -> bool) -> Vec<usize> {
         let nodes = self.graph.nodes.len();
         let edges = self.graph.edges.iter().enumerate();
@@ -140,7 +140,7 @@ impl Drawing<'_> {
         drawn.filter(|(_, edge)| wanted(edge)).map(|(at, _)| at).collect()
     }
 
-    /// Returns the lanes whose edges satisfy a condition.
+    /// Returns the indices of the lanes whose edges satisfy a condition.
     fn lanes_with(&self, wanted: impl Fn(&DrawnEdge) -> bool) -> Vec<usize> {
         let edge = |lane: &usize| self.lanes[*lane].and_then(|edge| self.graph.edges.get(edge));
         (0..self.lanes.len()).filter(|lane| edge(lane).is_some_and(&wanted)).collect()

@@ -36,7 +36,7 @@ const STYLE: &str = "text{font:13px monospace;fill:#1b1f24}\
      .node{fill:#2a3038;stroke:#98a3b0}.source{fill:#213a2a}.sink{fill:#22324f}\
      .edge{stroke:#98a3b0}.small{fill:#a9b3bf}.lost{fill:#ff8a80}.edge.loses{stroke:#ff8a80}}";
 
-/// A node with its place in the picture, in px.
+/// A node with its position and size in the picture, in px.
 struct Placed {
     id: NodeId,
     column: usize,
@@ -86,7 +86,7 @@ pub fn format_svg(plan: &Plan, figures: Option<&DrawnFigures>) -> String {
     out
 }
 
-/// Returns the nodes with their texts and sizes.
+/// Returns the nodes, except operands, with their texts and sizes but without positions.
 fn texts(plan: &Plan, figures: Option<&DrawnFigures>) -> Vec<Placed> {
     let graph = &plan.graph;
     let columns = columns(plan);
@@ -128,7 +128,7 @@ fn columns(plan: &Plan) -> Vec<usize> {
     columns
 }
 
-/// Places all nodes. Returns the lanes: name, top and height.
+/// Places all nodes. Returns the name, top and height of each lane, in px.
 fn place(plan: &Plan, nodes: &mut [Placed]) -> Vec<(String, usize, usize)> {
     let last = nodes.iter().map(|node| node.column).max().unwrap_or(0);
     let mut x = 2 * ROW_GAP;

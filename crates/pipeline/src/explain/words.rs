@@ -13,7 +13,7 @@ use filter::sharing::ShardKey;
 use filter::{FilterKind, ReadDepth, Side};
 use std::fmt::Write as _;
 
-/// Describes a ring.
+/// Describes a ring between threads: its sizes, its notification thresholds, and their reasons.
 pub(super) fn describe_ring(ring: &RingPlan) -> String {
     let RingPlan { stride, signal_ns, .. } = ring;
     let range = |least: usize, most: usize| match least < most {
@@ -136,7 +136,8 @@ pub(super) fn describe_replicas(replicas: &Replicas, plan: &Plan, names: &[Strin
     )
 }
 
-/// Describes a ring out of the kernel.
+/// Describes a ring out of the kernel: its size, its readers, its notification thresholds, and
+/// their reasons.
 pub(super) fn describe_kernel_ring(ring: &RingPlan, plan: &Plan, edge: usize) -> String {
     let RingPlan { entries, signal_blocks, signal_ns, .. } = ring;
     let because = ring.reasons_text();

@@ -1,12 +1,12 @@
-//! The bodies of composites.
+//! The expressions of Boolean sections.
 
 use super::NodeId;
 use crate::classes::ClassSet;
 
-/// The body of a composite. `L` is the label type of its arcs: class sets in a graph.
+/// The expression of a section. `L` is the label type of its arcs: class sets in a graph.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Boolean<L = ClassSet> {
-    /// An operand, a node `inside` the composite.
+    /// An operand, a node `inside` the section.
     Filter(NodeId),
     /// `a | b`: `b` is evaluated for the blocks that `a` passes. The answer of the last operand is
     /// the answer of the chain.
@@ -26,8 +26,8 @@ pub enum Boolean<L = ClassSet> {
 }
 
 impl<L> Boolean<L> {
-    /// Returns true if an operand is part of this body. Adds to `before` the operands that precede
-    /// it in chains.
+    /// Returns true if an operand is part of this expression. Adds to `before` the operands that
+    /// precede it in chains.
     pub(crate) fn chained_before(&self, operand: NodeId, before: &mut Vec<NodeId>) -> bool {
         match self {
             Self::Filter(id) => *id == operand,
@@ -52,8 +52,8 @@ impl<L> Boolean<L> {
     }
 
     /// Propagates a value through the operands: `at` maps the value at the input of an operand to
-    /// the value at its output. Returns the value at the output of the body: for a filter or a
-    /// chain, that of the (last) operand, and for all other bodies the input value.
+    /// the value at its output. Returns the value at the output of the expression: for a filter or
+    /// a chain, that of the (last) operand, and for all other expressions the input value.
     pub(crate) fn flow<T: Clone>(&self, input: T, at: &mut impl FnMut(NodeId, T) -> T) -> T {
         match self {
             Self::Filter(id) => at(*id, input),
@@ -76,7 +76,7 @@ impl<L> Boolean<L> {
 }
 
 impl Boolean {
-    /// Inserts a filter before an operand.
+    /// Replaces an operand by the chain of a new filter and that operand.
     pub(crate) fn insert_before(&mut self, operand: NodeId, first: NodeId) {
         match self {
             Self::Filter(id) if *id == operand => {
@@ -97,10 +97,10 @@ impl Boolean {
     }
 }
 
-/// An operand of a composite, with the classes for which the operand is evaluated.
+/// An operand of a section, with the classes for which the operand is evaluated.
 ///
 /// In a chain the classes are answers of the previous operand. In `Any` and `All` they are classes
-/// of the block at the entry of the composite (all classes without a label); for other classes the
+/// of the block at the entry of the section (all classes without a label); for other classes the
 /// operand answers 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link<L = ClassSet> {

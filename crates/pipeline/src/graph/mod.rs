@@ -1,9 +1,9 @@
 //! The graph of a request: the output of the checks and the input of the planner.
 //!
-//! - A **node** is a filter with checked arguments, a **composite** (a Boolean section of filters),
-//!   or a **merge**, the `++` of different sources. Nodes are in the order of the text. The filters
-//!   of a composite are nodes too, so they can be pinned and have counters; their `inside` is set,
-//!   and they have no edges. Filters that `check` inserts before operands come last.
+//! - A **node** is a filter with checked arguments, a Boolean **section** of filters, or a
+//!   **merge**, the `++` of different sources. Nodes are in the order of the text. The filters of a
+//!   section are nodes too, so they can be pinned and have counters; their `inside` is set, and
+//!   they have no edges. Filters that `check` inserts before operands come last.
 //! - An **edge** is an arc between two nodes with the set of classes that pass. A plain pipe is
 //!   `ClassSet::plain_pipe()`. The label in front of a group is intersected with the labels of its
 //!   branches. A **back edge** closes a cycle (CONTRACT 17): without back edges the graph is
@@ -32,7 +32,7 @@ use filter::{
 use crate::classes::ClassSet;
 use crate::language::Span;
 
-/// A checked request.
+/// A checked request, as nodes and edges.
 #[derive(Debug, Clone, Default)]
 pub struct Graph {
     /// The text of the request with `insertions` applied, so that reading it again gives the same
@@ -70,7 +70,7 @@ pub struct Node {
     pub step: Step,
     /// The span in the text; for a marked node, the span of its first use.
     pub span: Span,
-    /// The composite that contains this node, or `None` if it is not an operand.
+    /// The section that contains this node, or `None` if it is not an operand.
     pub inside: Option<NodeId>,
     /// The forms that can arrive.
     pub input_forms: Vec<Form>,
@@ -84,10 +84,10 @@ pub struct Node {
 pub enum Step {
     /// A filter, source or sink.
     Filter(Box<Use>),
-    /// A composite (CONTRACT 10): passes a block unchanged, with the class of the last operand that
+    /// A section (CONTRACT 10): passes a block unchanged, with the class of the last operand that
     /// answered.
     Boolean(Boolean),
-    /// A merge of sources that have no block in common. Branches of one source are a composite
+    /// A merge of sources that have no block in common. Branches of one source are a section
     /// instead.
     Merge,
     /// An unknown or missing filter, which a diagnostic reports.
@@ -103,11 +103,12 @@ pub struct Use {
     pub endpoint: &'static EndpointFacts,
     /// The checked arguments, including defaults.
     pub arguments: Arguments,
-    /// The space to which the node is pinned, by the request or by the planner.
+    /// The space to which the node is pinned, by the request or by the planner; `None` if it is not
+    /// pinned.
     pub pin: Option<String>,
     /// The reason for `pin` if the planner set it, or `None` if the request did.
     pub pin_reason: Option<&'static str>,
-    /// The mark (`--name=`).
+    /// The mark (`--name=`), if any.
     pub mark: Option<String>,
     /// True if several filter terms of the text denote this node.
     pub repeated: bool,
@@ -263,12 +264,12 @@ impl Graph {
 
     /// Returns the sources: the nodes without incoming edges other than back edges.
     pub fn heads(&self) -> Vec<NodeId> {
-        self.nodes_outside_composites(|id| !self.inputs(id).any(|edge| !edge.back))
+        self.nodes_outside_sections(|id| !self.inputs(id).any(|edge| !edge.back))
     }
 
     /// Returns the nodes without outgoing edges: sinks, and filters whose output is not used.
     pub fn ends(&self) -> Vec<NodeId> {
-        self.nodes_outside_composites(|id| self.outputs(id).next().is_none())
+        self.nodes_outside_sections(|id| self.outputs(id).next().is_none())
     }
 
     /// Returns the nodes from the sources to the sinks, one branch after the other; operands follow
@@ -292,7 +293,7 @@ impl Graph {
         order
     }
 
-    fn nodes_outside_composites(&self, wanted: impl Fn(NodeId) -> bool) -> Vec<NodeId> {
+    fn nodes_outside_sections(&self, wanted: impl Fn(NodeId) -> bool) -> Vec<NodeId> {
         self.ids()
             .filter(|(id, node)| node.inside.is_none() && wanted(*id))
             .map(|(id, _)| id)
@@ -301,7 +302,7 @@ impl Graph {
 }
 
 impl Node {
-    /// Returns the filter of the node, or `None` for a composite, a merge or an unknown filter.
+    /// Returns the filter of the node, or `None` for a section, a merge or an unknown filter.
     pub fn filter(&self) -> Option<&Use> {
         match &self.step {
             Step::Filter(filter) => Some(filter),

@@ -215,7 +215,8 @@ impl Lexer<'_> {
         }
     }
 
-    /// Reads the escape sequence whose backslash is at `at`.
+    /// Reads the escape sequence whose backslash is at `at`, and appends its byte to `bytes`.
+    /// Reports an invalid sequence.
     fn read_escape(&mut self, at: usize, bytes: &mut Vec<u8>) {
         match self.peek() {
             Some('"') => bytes.push(b'"'),

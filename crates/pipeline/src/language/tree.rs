@@ -190,9 +190,9 @@ pub struct FilterTerm {
     pub name: Name,
     /// Positional arguments and parameters in the order of the text.
     pub arguments: Vec<Argument>,
-    /// The mark, from `--name=X`. Filter terms with equal marks are the same node.
+    /// The mark, from `--name=X`, if any. Filter terms with equal marks are the same node.
     pub mark: Option<Name>,
-    /// `@kernel`: the space in which the filter must run.
+    /// `@kernel`: the space in which the filter must run; `None` without a pin.
     pub pin: Option<Name>,
     /// The text from the name to the last argument, mark or pin.
     pub span: Span,
@@ -264,6 +264,7 @@ impl Value {
 
 impl Label {
     /// Returns the name of a label that consists of one name, which may be a misread filter.
+    /// Returns `None` for other labels.
     pub fn single_name(&self) -> Option<&str> {
         match &self.classes {
             Classes::List(list) => match list.as_slice() {

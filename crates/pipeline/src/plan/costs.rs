@@ -343,7 +343,7 @@ pub(super) fn is_share_unknown(graph: &Graph, edge: &Edge) -> bool {
     decides && !edge.back && !edge.classes.is_all() && filter_estimate(graph, edge) >= 1.0
 }
 
-/// Parses a finite, non-negative number.
+/// Parses a finite, non-negative number; returns `None` for other texts.
 fn parse_number(text: &str) -> Option<f64> {
     text.parse().ok().filter(|value: &f64| value.is_finite() && *value >= 0.0)
 }

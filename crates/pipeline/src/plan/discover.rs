@@ -9,8 +9,8 @@ use super::pushdown::find_pushdowns;
 use crate::graph::{Graph, Node, NodeId};
 use filter::{FilterKind, ReadDepth};
 
-/// The spaces of a machine for one request, in the order that a path can move through them, and the
-/// cost of every node in each space.
+/// The spaces of a machine for one request, in the order in which blocks can pass through them, and
+/// the cost of every node in each space.
 #[derive(Debug, Clone)]
 pub(super) struct Discovery {
     /// The spaces of one component after the other: the kernel first, then threads, then processes.

@@ -85,7 +85,7 @@ pub(super) fn explain_placements(
     (order.iter().map(|space| spaces[*space].clone()).collect(), placements)
 }
 
-/// Returns the first thread of a component.
+/// Returns the index of the first thread of a component, or `None` if the component has no thread.
 fn first_thread(spaces: &[PlannedSpace], component: usize) -> Option<usize> {
     spaces.iter().position(|space| space.component == component && space.name == FIRST_THREAD)
 }

@@ -52,7 +52,8 @@ pub(super) fn refusal_reason(
     Some(if first == id { why } else { reason_upstream(graph, first) })
 }
 
-/// Returns the reason why no process can read a source, if only kernel programs receive its frames.
+/// Returns the reason why no process can read a source, if only kernel programs receive its frames;
+/// `None` for other nodes.
 pub(super) fn kernel_only_reason(node: &Node) -> Option<&'static str> {
     let attach = attachment(node).ok()?;
     if attach.only_matching_flows {

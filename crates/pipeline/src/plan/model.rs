@@ -14,7 +14,7 @@ use std::fmt;
 pub struct Plan {
     /// The checked graph with open ends completed.
     pub graph: Graph,
-    /// The used spaces, in the order in which a path moves through them.
+    /// The used spaces, in the order in which blocks pass through them.
     pub spaces: Vec<PlannedSpace>,
     /// The placement of each node of the graph.
     pub placements: Vec<Placement>,
@@ -153,7 +153,7 @@ pub struct Candidate {
     pub lost: Option<String>,
 }
 
-/// The kind of an edge.
+/// The kind of an edge: the way in which blocks pass it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PlannedEdge {
     /// A function call.

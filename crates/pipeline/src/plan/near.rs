@@ -5,8 +5,7 @@
 //! a path are therefore confined to the processors that share the last cache with the one on which
 //! the path starts, if each thread gets a processor. The nearest shared cache would be the wrong
 //! choice: processors that share the first or second level are siblings of one core, which also
-//! share its execution units.
-//! Threads that changes or replicas add later may run anywhere.
+//! share its execution units. Threads that changes or replicas add later may run anywhere.
 
 use super::Plan;
 use super::model::SpaceKind;

@@ -9,7 +9,7 @@ use crate::format::format_one_decimal;
 use crate::names::cost_key;
 use std::fmt::Write as _;
 
-/// A persisted plan.
+/// The data of a plan that are stored to compare the next plan of the same request with it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PersistedPlan {
     /// The cost of one block, in ns.
@@ -18,7 +18,7 @@ pub struct PersistedPlan {
     pub nodes: Vec<PersistedNode>,
 }
 
-/// A node of a persisted plan.
+/// A node of a persisted plan, with its space and its costs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PersistedNode {
     /// The text of the node in the syntax of a request.

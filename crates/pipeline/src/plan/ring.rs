@@ -16,7 +16,7 @@ const KERNEL_ENTRIES: usize = 4096;
 /// The size of a pointer from a kernel program, in bytes.
 const POINTER_BYTES: usize = 16;
 
-/// The parameters of a ring.
+/// The parameters of a ring, with their reasons.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RingPlan {
     /// The number of entries, at most.

@@ -62,8 +62,8 @@ struct StageSearch<'p> {
 }
 
 impl Plan {
-    /// Returns the best division into stages at the plan's costs, or `None` if the request forbids
-    /// stages or no division pays.
+    /// Returns the division of one connected component into stages that gains most at the plan's
+    /// costs, or `None` if the request forbids stages or no division pays.
     #[must_use]
     pub fn divide_into_stages(&self, machine: &Machine) -> Option<StageDivision> {
         let demand = Demand::of_request(&self.graph)?;
@@ -220,7 +220,8 @@ impl<'p> StageSearch<'p> {
         loads.iter().copied().fold(all / self.processors as f64, f64::max)
     }
 
-    /// Divides the component with at most `spare` additional threads, if the gain meets the demand.
+    /// Divides the component with at most `spare` additional threads. Returns `None` if the gain
+    /// does not meet the demand.
     fn divide(&self, spare: usize, demand: Demand) -> Option<StageDivision> {
         let begin = self.current_layout();
         let now_ns = self.block_time_bound(&self.thread_loads(&begin));

@@ -72,7 +72,8 @@ fn leading_filters<'g>(
     })
 }
 
-/// Fails with the reason why a filter cannot run once for several requests.
+/// Fails with the reason why a filter cannot run once for several requests. `is_behind` is true for
+/// a filter after the one that reassembles connections.
 fn check_shareable(
     term: &FilterTerm,
     used: &Use,

@@ -50,7 +50,8 @@ pub(crate) fn offered_prefix(term: &FilterTerm) -> Option<String> {
     prefix_of(term, SHARE_SINK)
 }
 
-/// Returns the prefix that a source reads, if the prefix contains a filter with this name.
+/// Returns the prefix that a source reads, or `None` if the prefix does not contain a filter with
+/// this name.
 pub(crate) fn with_filter(term: &FilterTerm, name: &str) -> Option<String> {
     let prefix = prefix_of(term, SHARED_SOURCE)?;
     let (request, _) = parse(&prefix);
@@ -60,7 +61,8 @@ pub(crate) fn with_filter(term: &FilterTerm, name: &str) -> Option<String> {
     terms.any(|term| matches!(term, Term::Filter(term) if term.name.text == name)).then_some(prefix)
 }
 
-/// Returns the prefix in the arguments of an endpoint with this name.
+/// Returns the prefix in the arguments of an endpoint with this name, or `None` for any other
+/// filter.
 pub(super) fn prefix_of(term: &FilterTerm, endpoint: &str) -> Option<String> {
     let is_it = term.name.text == endpoint;
     term.arguments.first().filter(|_| is_it).map(|argument| argument.value.lossy().to_string())

@@ -42,7 +42,7 @@ impl ChainSearch<'_> {
     }
 
     /// Returns the only successor of a node, if the successor is called directly and has no other
-    /// input.
+    /// input; otherwise `None`.
     fn sole_successor(&self, id: NodeId) -> Option<NodeId> {
         let (graph, edges) = (&self.plan.graph, &self.plan.edges);
         let mut out = graph.edges.iter().zip(edges).filter(|(edge, _)| edge.from == id);

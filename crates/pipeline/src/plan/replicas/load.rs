@@ -75,8 +75,8 @@ impl ThreadLoad {
     }
 
     /// Returns the minimum time per block, in ns, with this number of replicas: the work of the
-    /// busiest thread, or the work of all threads divided by the number of processors. With
-    /// replicas, at most one processor counts for each.
+    /// busiest thread, or the work of all threads divided by the number of processors, whichever is
+    /// larger. With two or more replicas, the divisor is at most the number of replicas.
     pub(super) fn block_time(&self, copies: usize) -> f64 {
         let Self { before, own, after, most, others, flows, crossings, dispatch, processors } =
             self;
