@@ -86,7 +86,7 @@ struct Direction {
     host: Arc<Hosts>,
 }
 
-/// A frame in a ring.
+/// The properties of a captured frame, whose bytes are in a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CapturedFrame {
     /// Time of day of the frame in nanoseconds since 1970.
@@ -296,8 +296,8 @@ impl Drop for Capture {
 }
 
 impl Direction {
-    /// Plans and attaches the frames of one source. Returns them with the maximum interval between
-    /// notifications, in nanoseconds.
+    /// Plans and attaches the capture of one source. Returns the frames of that direction, and the
+    /// maximum interval between notifications in nanoseconds.
     fn open(
         source: &'static str,
         settings: &CaptureSettings,

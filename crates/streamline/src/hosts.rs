@@ -92,7 +92,8 @@ impl Host for Hosts {
     }
 }
 
-/// Returns, for each source of a graph, true if a kernel program can replace it.
+/// Returns, for each source that has an attach point, true if a kernel program that only observes
+/// frames can replace the source.
 fn replaceable_sources(graph: &Graph) -> impl Iterator<Item = bool> {
     graph.ids().filter_map(|(_, node)| {
         Some(node.filter()?.attach()?.is_ok_and(|attach| !attach.redirects))
@@ -103,8 +104,8 @@ fn replaceable_sources(graph: &Graph) -> impl Iterator<Item = bool> {
 const NO_SOCKET_REASON: &str = "you may not open a packet socket: only a kernel program of the \
                          daemon can observe frames";
 
-/// Pins every source that a kernel program can replace to the kernel, except sources that the
-/// request pins.
+/// Pins to the kernel every source that a kernel program can replace without taking frames from the
+/// host, except sources that the request pins.
 fn pin_to_kernel(graph: &mut Graph) {
     for node in &mut graph.nodes {
         let Step::Filter(used) = &mut node.step else { continue };

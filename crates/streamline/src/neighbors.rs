@@ -20,7 +20,7 @@ pub struct NeighborFindings {
     pub unlisted: Vec<String>,
 }
 
-/// A program or packet socket.
+/// A program or packet socket of another application.
 #[derive(Serialize, Debug)]
 pub struct NeighborFinding {
     /// Name of the interface; `null` for all interfaces.
@@ -33,7 +33,7 @@ pub struct NeighborFinding {
     how: String,
     program: Option<u32>,
     name: Option<String>,
-    /// The user who loaded the program or opened the socket.
+    /// Id of the user who loaded the program or opened the socket; `null` if unknown.
     uid: Option<u32>,
     holders: Vec<HolderFinding>,
     /// Consequence for requests at the interface, formatted as a clause.
@@ -49,7 +49,7 @@ struct HolderFinding {
 }
 
 impl NeighborFindings {
-    /// Converts the findings of a search.
+    /// Converts the result of a search to the form that is printed.
     #[must_use]
     pub fn new(found: &Neighbors) -> Self {
         let unlisted = found.unlisted.iter().map(|(what, refusal)| {

@@ -23,17 +23,18 @@ pub struct Options {
     pub embedded: bool,
     /// True to keep every filter out of the kernel.
     pub outside_kernel: bool,
-    /// Name of the path in the daemon's registry; implies `registered`.
+    /// Name of the path in the daemon's registry, which implies `registered`; `None` for no name.
     pub name: Option<String>,
     /// True to fail if no daemon registers the path, instead of running unregistered.
     pub registered: bool,
-    /// Log file of the run, which the daemon reports to its clients.
+    /// Log file of the run, which the daemon reports to its clients, if any.
     pub log: Option<PathBuf>,
-    /// Bytes of output that each source retains for taps that start in the past.
+    /// Bytes of output that each source retains for taps that start in the past; `None` to retain
+    /// nothing.
     pub history: Option<usize>,
-    /// File to create as a record, from which the run can be replayed.
+    /// File to create as a record, from which the run can be replayed; `None` for no record.
     pub record: Option<PathBuf>,
-    /// Size limit of the record in bytes; default 1 GiB.
+    /// Size limit of the record in bytes; `None` for 1 GiB.
     pub record_bytes: Option<u64>,
     /// True to save blocks that made filters panic as captures in the user's state directory.
     pub captures_crashes: bool,
@@ -43,7 +44,7 @@ pub struct Options {
     pub joins_prefixes: bool,
     /// Program to start for workers and untrusted filters: the command `streamline`, or any program
     /// that calls [`serve_if_asked`](crate::serve_if_asked); for shared prefixes, only the command.
-    /// Default: this program.
+    /// `None` for this program.
     pub helper: Option<PathBuf>,
     /// Filters, sources, sinks and pipe ends of the calling program.
     pub own: Own,

@@ -167,7 +167,7 @@ impl Own {
 
     /// Makes a descriptor of this program available to a request. Returns the path by which the
     /// request names it. The descriptor is closed when all clones of this `Own` are dropped;
-    /// [`open`](crate::open) drops the one in its options.
+    /// [`open`](crate::open) drops the clone in its options.
     pub fn add_descriptor(&mut self, descriptor: OwnedFd) -> String {
         let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
         self.ends.push(Arc::new(descriptor));

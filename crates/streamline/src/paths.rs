@@ -58,9 +58,9 @@ pub struct PathView {
 }
 
 /// Returns all paths visible to this user, with the nodes of those that the user may connect to.
-/// Paths that end during the query are omitted. A path that has not changed since it was last
-/// queried, as one of `known`, keeps its nodes. Blocks for at most `limit` until the paths have
-/// replied.
+/// Paths that end during the query are omitted. The request and nodes of a path in `known` are
+/// reused if the path has not changed since it was queried. Blocks for at most `limit` until the
+/// paths have replied.
 pub fn query_paths(
     client: &Client,
     known: &[PathView],

@@ -16,7 +16,8 @@ use sys::steps::Resource;
 #[derive(Debug, Default)]
 pub(crate) struct Registration {
     worker: Option<Worker>,
-    /// Set of the caller's and the daemon's stop descriptors. It becomes readable when either does.
+    /// Set of the caller's and the daemon's stop descriptors, if there are both. It becomes
+    /// readable when either does.
     stop: Option<PollSet>,
 }
 

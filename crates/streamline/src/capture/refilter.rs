@@ -1,10 +1,9 @@
 //! Replacement of a capture's filter, in the kernel and while frames arrive.
 //!
 //! The programs for the new filter are verified and loaded first, which needs the rights of the
-//! capture, and are then put in the place of the old ones, which needs none: programs that use
-//! libpcap drop their rights in between. Each frame is processed by exactly one of the two
-//! programs.
-//! Frames that the old program has copied stay readable before those of the new one.
+//! capture, and then replace the old ones, which needs none: programs that use libpcap drop their
+//! rights in between. Each frame is processed by exactly one of the two programs. Frames that the
+//! old program has copied stay readable before those of the new one.
 
 use super::{Capture, CaptureSettings, Direction, Planned, plan_source};
 use crate::error::OpenError;
@@ -31,7 +30,7 @@ pub struct PreparedFilter {
 }
 
 impl PreparedFilter {
-    /// Returns the filter.
+    /// Returns the filter whose programs are loaded.
     #[must_use]
     pub const fn filter(&self) -> &CaptureFilter {
         &self.filter

@@ -24,7 +24,7 @@ pub enum SeriesKind {
 /// The unit of a family, which ends its name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
-    /// A number of things that the name of the family says.
+    /// No unit: the name of the family says what is counted.
     None,
     /// A number of blocks.
     Blocks,

@@ -40,14 +40,14 @@ pub struct Server {
     place: String,
     stop: Arc<EventFd>,
     thread: Option<JoinHandle<()>>,
-    /// Socket to remove at the end.
+    /// Path of the socket to remove when the server stops; `None` for an address.
     socket: Option<PathBuf>,
 }
 
-/// The failure to listen at a place.
+/// A failure to start a server at an address or socket.
 #[derive(Debug)]
 pub struct ServerError {
-    /// The address or the path.
+    /// The URL of the address, or `unix:` and the path of the socket.
     pub place: String,
     /// The reason.
     pub error: io::Error,
@@ -102,7 +102,8 @@ impl Server {
         Ok(Some(Self { place, stop, thread, socket }))
     }
 
-    /// Returns the place at which the server answers, such as `http://127.0.0.1:9464/metrics`.
+    /// Returns the URL at which the server answers, such as `http://127.0.0.1:9464/metrics`, or
+    /// `unix:` and the path of its socket.
     #[must_use]
     pub fn place(&self) -> &str {
         &self.place

@@ -1,11 +1,11 @@
-//! The places to which metrics go, as the option `--metrics` names them.
+//! The destinations of metrics, as the option `--metrics` names them.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// A place to which metrics go.
+/// A destination of metrics.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Target {
     /// An address at which `GET /metrics` is answered.

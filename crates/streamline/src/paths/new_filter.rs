@@ -70,7 +70,8 @@ fn files_of(name: &str, text: &str) -> Vec<String> {
 }
 
 /// Returns a running filter with other arguments, in the syntax of a request. The text of `filter`
-/// gives the new arguments; all arguments that a name does not contain stay as they are.
+/// gives the new arguments; all arguments that the name of a directory does not contain stay as
+/// they are.
 #[must_use]
 pub fn with_arguments(node: &NodeDetails, filter: &NewFilter) -> String {
     let known = MachineRegistry::descriptions().find(|entry| entry.name == node.filter);
@@ -88,8 +89,9 @@ pub fn with_arguments(node: &NodeDetails, filter: &NewFilter) -> String {
     text
 }
 
-/// Returns the arguments in a name as words of a request. A filter with one positional argument
-/// takes all words as that argument, unless they are quoted or assign to parameters.
+/// Returns the arguments in the name of a directory as words of a request. A filter with one
+/// positional argument takes all words as that argument, unless they are quoted or assign to
+/// parameters.
 fn argument_words(entry: &Description, arguments: &str) -> String {
     let positional = entry.parameters.iter().filter(|parameter| parameter.positional);
     let single = positional.clone().count() == 1 && positional.clone().all(|one| !one.repeatable);

@@ -39,7 +39,7 @@ pub fn source_output(counters: &Counters) -> Amount {
     counters.sources.iter().map(|source| source.given).fold(Amount::default(), sum)
 }
 
-/// Returns the totals of a path.
+/// Returns the running time of a path, the total output of its sources, and its lost blocks.
 #[must_use]
 pub fn path_totals(counters: &Counters) -> Totals {
     let (given, lost) = (source_output(counters), lost_blocks(counters));
@@ -53,13 +53,14 @@ pub fn update_totals(update: &PathUpdate) -> Option<Totals> {
     update.totals.or_else(|| update.counters.as_ref().map(path_totals))
 }
 
-/// Returns the number of lost blocks.
+/// Returns the number of lost blocks, summed over [`losses_by_location`].
 #[must_use]
 pub fn lost_blocks(counters: &Counters) -> u64 {
     losses_by_location(counters).iter().map(|(_, n)| n).sum()
 }
 
-/// Returns the losses by location and reason, in descending order.
+/// Returns the losses by location and reason, the largest number of blocks first. Omits losses of
+/// an unknown number.
 #[must_use]
 pub fn losses_by_location(counters: &Counters) -> Vec<(String, u64)> {
     let mut all: Vec<(String, u64)> = Vec::new();

@@ -226,7 +226,7 @@ fn missing_ranges<'r>(all: &[(&'r str, LossRanges)]) -> Map<'r, Object> {
     all.iter().map(|(place, missing)| (*place, ranges(missing))).collect()
 }
 
-/// Returns the programs in the kernel.
+/// Returns one object for each kernel program: its source, counts and run time.
 fn programs_json(report: &Report<'_>) -> Vec<Object> {
     let programs = report.outcome.programs.iter().map(|ran| {
         to_object(&[

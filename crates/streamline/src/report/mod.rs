@@ -70,7 +70,7 @@ impl<'o> Report<'o> {
         self.outcome.ledger.lost()
     }
 
-    /// Formats the full report.
+    /// Formats the full report: tables of the ledger, or one JSON object.
     #[must_use]
     pub fn full_text(&self, form: Form) -> String {
         match form {

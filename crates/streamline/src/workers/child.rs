@@ -79,7 +79,7 @@ fn build_and_run(
     let options =
         Options { embedded: assignment.embedded, notices: notices.clone(), ..Options::default() };
     let mut prepared = Prepared::read_for_worker(&assignment.text, &options)?;
-    // The shares that one worker sees are no reason for it to differ from the others.
+    // One worker's share of the first blocks is no reason to move filters in that worker alone.
     let adapt = Adapt::permitted_by(&prepared.plan, &prepared.machine)
         .filter(|adapt| adapt.copies || adapt.moves == MovePeriod::Always);
     let extras = PathOptions { history: assignment.history, adapt, ..PathOptions::default() };

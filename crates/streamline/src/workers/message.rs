@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::io::{self, Write as _};
 use std::os::unix::net::UnixStream;
 
-/// The assignment of a worker.
+/// The assignment of a worker: its request, processor and settings.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub(super) struct Assignment {
     /// Request of the worker.
@@ -56,7 +56,7 @@ pub(super) enum Message {
     Ended(Box<Outcome>, String),
 }
 
-/// Writes a message.
+/// Writes a message as one line of JSON. Blocks until it is written.
 pub(super) fn send(mut to: &UnixStream, message: &impl Serialize) -> io::Result<()> {
     let mut text = serde_json::to_vec(message).unwrap_or_default();
     text.push(b'\n');

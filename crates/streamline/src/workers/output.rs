@@ -25,7 +25,8 @@ impl Output {
         thread.spawn(move || merge_outputs(engines)).map(Self)
     }
 
-    /// Blocks until all output is written. Returns the error if a write failed.
+    /// Blocks until all output is written. Returns the kind of the error if a write failed,
+    /// otherwise `None`.
     pub(super) fn end(self) -> Option<ErrorKind> {
         self.0.join().unwrap_or(None)
     }

@@ -14,7 +14,7 @@ pub(super) fn allowed_processors() -> Vec<usize> {
     sys::process::allowed_processors().unwrap_or_default()
 }
 
-/// Derives the request of each worker.
+/// Derives the requests of `of` workers. Fails if a request cannot be written as text.
 pub(crate) fn derive_requests(graph: &Graph, of: u32) -> Result<Vec<String>, OpenError> {
     let one = |number| {
         workers::worker_request(graph, number, of).map_err(|why| {
