@@ -21,7 +21,7 @@ fn main() {
     println!("cargo:rustc-env=STREAMLINE_COMMIT={commit}");
 }
 
-/// Returns the commit of the working tree; `None` without git or outside of its own repository.
+/// Returns the commit of the working tree; `None` if git fails or the source tree has no `.git`.
 fn commit_from_git() -> Option<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2)?;
     if !root.join(".git").exists() {

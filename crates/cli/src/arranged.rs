@@ -83,7 +83,7 @@ fn word_kind(word: &OsStr, command: &clap::Command) -> WordKind {
         return WordKind::Line;
     }
     let takes = |wanted: &dyn Fn(&clap::Arg) -> bool| {
-        // A value that may be left out follows `=`.
+        // An optional value can only follow `=`, so the next argument is not the value.
         let takes_next =
             |known: &clap::Arg| known.get_action().takes_values() && !known.is_require_equals_set();
         command.get_arguments().find(|known| wanted(known)).map(takes_next)

@@ -37,8 +37,8 @@ impl<W: Write> Drop for Screen<W> {
     }
 }
 
-/// Styles a row of a drawn graph by its meaning: a rule is dim, and a row with losses is red unless
-/// `has_colour` is false.
+/// Styles a row of a drawn graph by its meaning: a horizontal rule is dim, and a row with losses is
+/// red if `has_colour` is true.
 pub(crate) fn graph_line(row: &str, has_colour: bool) -> Line<'_> {
     match row {
         _ if row.starts_with('─') => Line::styled(row, Style::new().add_modifier(Modifier::DIM)),

@@ -22,8 +22,8 @@ pub(crate) fn terminal_columns() -> usize {
     columns.filter(|columns| *columns > 0).map_or(usize::MAX, usize::from)
 }
 
-/// Returns the width of the terminal on standard output, in characters, or `None` if it is no
-/// terminal or has no cursor.
+/// Returns the width of the terminal on standard output, in characters, or `None` if standard
+/// output is not a terminal or the terminal interprets no control sequences.
 pub(crate) fn drawing_columns() -> Option<usize> {
     Some(terminal_columns()).filter(|columns| *columns < usize::MAX && !is_dumb())
 }

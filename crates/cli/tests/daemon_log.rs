@@ -172,7 +172,7 @@ fn unread_journal_does_not_stop_the_daemon() {
     let socket = folder.path().join("journal");
     let _journal = UnixDatagram::bind(&socket).unwrap();
     let mut daemon = start_daemon(&folder, &format!("journal:{}", socket.display()));
-    // The queue of a socket has some ten datagrams (net.unix.max_dgram_qlen).
+    // The queue of a socket holds about ten datagrams (net.unix.max_dgram_qlen).
     for _ in 0..40 {
         assert_eq!(folder.run(&["attach", "nobody"]).status, Some(3));
     }

@@ -29,7 +29,7 @@ fn plan_is_drawn_on_standard_output_or_into_files() {
 #[test]
 fn analyzed_drawing_has_rates_costs_and_losses() {
     let folder = Folder::new();
-    // Nobody reads the ring of `user`, so all of its blocks are lost.
+    // No program reads the ring of `user`, so all of its blocks are lost.
     let line = "generate rate=5000 count=400 | (user nobody + pcap out.pcap)";
     let ran = folder.run(&["explain", "--analyze", "--svg=a.svg", "--dot=a.dot", line]);
     assert_eq!(ran.status, Some(0), "{}", ran.err);

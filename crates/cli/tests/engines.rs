@@ -1,4 +1,4 @@
-//! Tests of `--engines=N`, by which a request runs in N worker processes, one per processor.
+//! Tests of `--engines=N`, which runs a request in N worker processes, one per processor.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 

@@ -42,8 +42,8 @@ struct Observer {
 }
 
 impl Observer {
-    /// Starts a program in the namespace of the server, under `streamline exec` or not, and waits
-    /// until it says `ready`.
+    /// Starts a program in the namespace of the server, under `streamline exec` if `is_ours` is
+    /// true, and waits until it prints `ready` on standard error.
     fn start(
         (pair, folder): (&Pair, &Folder),
         is_ours: bool,
@@ -52,8 +52,8 @@ impl Observer {
         Self::start_in((pair, folder, folder), is_ours, (words, ready))
     }
 
-    /// Starts a program like [`Self::start`], with its files in a folder, and the daemon of
-    /// another.
+    /// Starts a program like [`Self::start`], with its files in `folder` and with the daemon of
+    /// `shared`.
     fn start_in(
         (pair, folder, shared): (&Pair, &Folder, &Folder),
         is_ours: bool,
@@ -78,7 +78,7 @@ impl Observer {
         std::fs::read_to_string(&self.errors).unwrap()
     }
 
-    /// Sends SIGINT, and returns what the program has printed on standard error until its end.
+    /// Sends SIGINT and waits until the program has ended. Returns its standard error.
     fn interrupt(mut self) -> String {
         let number = self.process.0.id().to_string();
         assert!(Command::new("kill").args(["-INT", &number]).status().unwrap().success());
@@ -86,7 +86,7 @@ impl Observer {
         self.errors()
     }
 
-    /// Waits until the program ends by itself.
+    /// Waits until the program ends by itself. Returns its standard error.
     fn finish(mut self) -> String {
         wait_until("the program ends", || self.process.0.try_wait().unwrap().is_some());
         self.errors()
@@ -134,8 +134,8 @@ fn read_packets(path: &Path) -> Vec<Packet> {
     packets
 }
 
-/// Captures in two files at the same time, one by libpcap and the other from the rings, while
-/// `count` packets that match pass. Returns the packets of both, and the errors of the second.
+/// Runs two `tcpdump` at the same time, one with libpcap and one with the rings, until each has
+/// captured `count` packets. Returns the packets of both, and the standard error of the second.
 fn capture_twice(
     words: &[&str],
     count: usize,
@@ -336,7 +336,7 @@ print('read', n)
     send(&pair, PORT, [64; 5]);
     let errors = observer.finish();
     assert_eq!(folder.read("ours.out"), "read 5\n");
-    // It leaves the handle open, and may have read only some of the packets.
+    // The program leaves the handle open, and may have read only some of the packets.
     assert!(errors.contains(" packets came from the ring; 0 lost"), "{errors}");
 }
 
@@ -357,7 +357,7 @@ fn every_symbol_of_libpcap_is_ours_or_passed_through() {
         names.map(|name| name.split('@').next().unwrap().to_owned()).collect()
     };
     let (theirs, ours) = (symbols(Path::new(libpcap)), symbols(common::build_pcap_library()));
-    // `dlsym` finds ours for programs that load libpcap at run time.
+    // Our `dlsym` returns our functions to programs that load libpcap at run time.
     let is_unknown = |name: &&String| !theirs.contains(name) && *name != "dlsym";
     let unknown: Vec<&String> = ours.iter().filter(is_unknown).collect();
     assert!(unknown.is_empty(), "ours that libpcap lacks: {unknown:?}");

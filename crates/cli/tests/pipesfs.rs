@@ -54,7 +54,7 @@ fn b1_paths_that_begin_alike_are_one_tree() {
     });
     let inode = |name: &str| fs::metadata(mounted.path(name)).unwrap().ino();
     let before = inode("generate/udp/sample:2");
-    // A source with other arguments is another directory.
+    // A source with other arguments has another directory.
     let _third = folder.begin(&["run", "-q", "generate rate=200 | udp | drop"]);
     wait_until("the third is shown", || {
         mounted.names("").iter().filter(|name| name.starts_with("generate")).count() == 2
@@ -93,7 +93,7 @@ fn b2_readers_get_what_leaves_a_filter_each_at_its_own_pace() {
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
     let _path = folder.spawn_named("web", "generate rate=2000 seq=yes | udp | dport |9 count");
     wait_until("it is shown", || mounted.path("web/generate/udp").is_dir());
-    // A reader that never reads, and one that does not wait.
+    // The first reader never reads.
     let stuck = fs::File::open(mounted.path("web/generate/all")).unwrap();
     let (out, status) = run_in(
         &mounted,
@@ -193,7 +193,7 @@ fn b10_events_are_lines() {
     let mut events = Command::new("head");
     events.args(["-3", ".events"]).current_dir(&mounted.directory).stdout(Stdio::piped());
     let events = events.spawn().unwrap();
-    // The reader has opened the file when its server has another connection to the daemon.
+    // The path starts after the reader has opened the file.
     wait_until("it is open", || {
         fs::read_dir(format!("/proc/{}/fd", events.id())).is_ok_and(|open| {
             open.flatten()
@@ -453,7 +453,8 @@ fn b10_filter_in_the_kernel_shows_its_instructions() {
     assert!(!mounted.names("web/rx:lo").contains("program"));
 }
 
-/// Runs all commands of the page of the book in one shell, in which a failure is an error.
+/// Runs all commands of the book's page about PipesFS in one shell, which exits on the first
+/// failure.
 #[test]
 fn b1_commands_of_the_book_run_as_printed() {
     if need::require_root().is_none() || need::require_file("/dev/fuse").is_none() {

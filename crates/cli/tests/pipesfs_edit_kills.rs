@@ -1,5 +1,5 @@
-//! Tests of edits of PipesFS whose processes are killed in the middle: each is made whole, or not
-//! at all.
+//! Tests of edits of PipesFS during which one of the processes is killed: each edit is made
+//! completely or not at all.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -25,7 +25,8 @@ struct Scene {
 }
 
 impl Scene {
-    /// Starts everything; reports a skip where that is impossible.
+    /// Starts all processes, and waits until both paths are visible in the mount. Returns `None`
+    /// with a reported skip without root rights or `/dev/fuse`.
     fn new() -> Option<Self> {
         let folder = Folder::new();
         let mounted = Mounted::without_server(&folder)?;
@@ -47,7 +48,9 @@ impl Scene {
         Reader(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
     }
 
-    /// Returns the request that a path runs once it has made all edits that were asked before.
+    /// Returns the request of a path after all earlier edits have been made or refused. To be sure
+    /// of that, makes one more edit: it sets an argument of `sample`, which the result shows
+    /// unchanged.
     fn settled_request(&self, path: &str) -> String {
         let words = ["set", path, "arg", "sample", "every=7"];
         wait_until("the path makes another edit", || self.folder.run(&words).status == Some(0));
@@ -58,7 +61,7 @@ impl Scene {
     }
 }
 
-/// Waits until the server has a thread that edits.
+/// Waits until the server has started a thread for an edit.
 fn wait_for_edit(server: u32) {
     wait_until("the edit has begun", || {
         let threads = fs::read_dir(format!("/proc/{server}/task")).unwrap();
@@ -114,7 +117,8 @@ fn b6_path_killed_while_it_waits_for_the_other_changes_neither() {
     }
 }
 
-/// Kills one of the three processes of a move at different moments of it.
+/// Moves a filter from one path to another `rounds` times, and each time kills the server or one of
+/// the paths at a different moment. Asserts that both paths have changed, or neither.
 fn kill_in_moves(rounds: usize) {
     const GIVEN: &str = "generate rate=1000 | (udp | discard) + (sample 2 | inspect)";
     const TAKEN: &str = "generate rate=500 | (sample 3 | discard) + count";
@@ -124,7 +128,7 @@ fn kill_in_moves(rounds: usize) {
         if round % 2 == 0 {
             wait_for_edit(scene.server.0.id());
         }
-        // Each pass of the scheduler brings the processes further.
+        // Each yield lets the other processes proceed further.
         (0..round * 20).for_each(|_| std::thread::yield_now());
         let victim = match round % 3 {
             0 => &mut scene.server.0,

@@ -1,4 +1,5 @@
-//! Tests of changes of the tree of PipesFS: each is an edit of a running path.
+//! Tests of changes of the tree of PipesFS (`mkdir`, `mv`, `ln -s`, `rmdir`), each of which edits a
+//! running path.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -21,7 +22,7 @@ const ENOTEMPTY: i32 = 39;
 const EEXIST: i32 = 17;
 const EXDEV: i32 = 18;
 
-/// A path with the name `web`, a daemon and a mount.
+/// A daemon, a path named `web`, and a mount in which tests edit the path.
 struct Edited {
     mounted: Mounted,
     _path: Guard,
@@ -68,7 +69,7 @@ impl Edited {
     }
 }
 
-/// Returns the error number of an operation.
+/// Replaces the error of an operation by its error number.
 fn number(done: std::io::Result<()>) -> Result<(), i32> {
     done.map_err(|error| error.raw_os_error().unwrap())
 }
@@ -138,7 +139,7 @@ fn b6_filter_moves_with_its_state_and_what_is_below_it() {
     assert!(!web.mounted.path("web/generate/udp").exists());
     let now = web.mounted.number("web/generate/sample:2/udp/dport/9/count/stats/blocks");
     assert!(now >= counted, "{now} after {counted}");
-    // Another name is other arguments.
+    // A rename changes the arguments.
     web.rename("web/generate/sample:2", "web/generate/sample:5").unwrap();
     assert_eq!(web.mounted.text("web/generate/sample:5/config/every"), "5\n");
     for (from, to, errno, why) in [
@@ -188,7 +189,7 @@ fn b6_open_reader_stays_while_its_filter_moves() {
         web.rename(from, to).unwrap();
         let counted = || web.mounted.number("web/generate/stats/blocks");
         for at in 0..2 {
-            // What was on its way has come before as many blocks as any pipe holds.
+            // 1000 more blocks exceed what was in transit before the move.
             let since = counted();
             let mut bytes = 0;
             wait_until("it is read on", || {
@@ -216,7 +217,7 @@ fn b4_trees_are_removed_leaf_by_leaf_each_filter_once() {
     assert_eq!(web.request(), "generate rate=1000 | (udp | dport |9 count) + inspect");
     assert_eq!(run_in(&web.mounted, "rm -r web/generate/udp").1, 0, "{}", web.error());
     assert_eq!(web.request(), "generate rate=1000 | inspect");
-    // What remains of a path with a name is a stream to which programs write.
+    // A named path without filters remains as a stream to which programs can write.
     assert_eq!(run_in(&web.mounted, "rm -r web/generate").1, 0, "{}", web.error());
     assert_eq!(web.request(), "stream | discard");
     assert!(web.mounted.names("web").contains("all"));
@@ -226,7 +227,7 @@ fn b4_trees_are_removed_leaf_by_leaf_each_filter_once() {
         lines.map(Result::unwrap).take_while(|line| !line.starts_with("went")).collect();
     let _ = events.0.kill();
     let changed = lines.iter().filter(|line| line.starts_with("changed")).count();
-    // Two filters of the class, three of the rest, two of `generate` with what is below it.
+    // Two filters below the class, three at and below `udp`, and `generate` and `inspect`.
     assert_eq!(changed, 2 + 3 + 2, "{lines:#?}");
 }
 
@@ -246,7 +247,7 @@ fn b3_filters_of_frames_are_refused_below_a_stream_without_frames() {
     assert_eq!(web.rename("web/generate/udp", "notes/udp"), Err(EINVAL));
     assert!(web.error().contains("`udp` needs frames"), "{}", web.error());
     assert_eq!(web.mounted.text("notes/request"), "stream | discard\n");
-    // What reads bytes stands there, and a source of frames takes filters of frames.
+    // A filter that reads bytes is accepted there, and a filter of frames below a source of frames.
     web.rename("web/generate/tcp/http/get", "notes/get").unwrap();
     assert_eq!(web.mounted.text("notes/request"), "stream | http |get count\n");
     web.make("stream:form=frame").unwrap();
@@ -265,7 +266,7 @@ fn b5_symbolic_link_is_a_further_parent() {
     assert!(web.request().contains("--name=count"), "{}", web.request());
     let absolute = web.mounted.path("web/generate/sample:2/inspect").display().to_string();
     web.link(&absolute, "web/generate/udp/inspect").unwrap();
-    // A link moves as a parent does.
+    // Moving the link replaces one additional parent by another.
     web.rename("web/generate/sample:2/count", "web/generate/count").unwrap();
     fs::remove_file(web.mounted.path("web/generate/count")).unwrap();
     assert_eq!(run_in(&web.mounted, "rm web/generate/udp/inspect").1, 0, "{}", web.error());
@@ -278,7 +279,7 @@ fn b5_symbolic_link_is_a_further_parent() {
     ] {
         let linked = web.link(target, name);
         if target == ".." {
-            // A back edge: allowed or refused by the path's own rules.
+            // This back edge may be permitted or refused, depending on the filters.
             continue;
         }
         assert_eq!(linked, Err(errno), "{target} {name}: {}", web.error());
@@ -318,7 +319,7 @@ fn b6_filter_and_class_move_to_another_path() {
     assert_eq!(web.mounted.text("clean/request"), "stream | count + (http |get count + inspect)\n");
     assert_eq!(web.request(), "generate rate=2000 | (udp | discard) + (tcp | http |post inspect)");
     assert!(web.mounted.path("clean/http/get/inspect").is_dir());
-    // A class that nothing reads can be read elsewhere.
+    // A class that no filter reads can also be moved.
     web.rename("web/generate/tcp/http/head", "clean/head").unwrap();
     let request = web.mounted.text("clean/request");
     assert!(request.contains("(http |head discard)"), "{request}");
@@ -336,7 +337,7 @@ fn b3_source_begins_a_path_and_its_removal_ends_it() {
     web.remove("generate/sample:7").unwrap();
     web.remove("generate").unwrap();
     assert!(!web.mounted.path("generate").exists());
-    // A further source of a path.
+    // A source can also be added to an existing path.
     web.make("web/generate:rate=7").unwrap();
     assert_eq!(web.request(), "generate rate=1000 | count ; generate rate=7 | discard");
 }
@@ -365,7 +366,7 @@ fn b6_of_two_edits_at_once_each_is_made_or_says_so() {
     let count = |prefix: &str| web.request().matches(&format!("sample {prefix}")).count();
     wait_until("all that were made are shown", || (count("1"), count("2")) == (made, set_made));
     assert!(made > 0 && set_made > 0, "{}", web.request());
-    // The filter that one removes does not move for the other.
+    // A filter that `set` has removed cannot be moved.
     assert_eq!(set(&["remove", "count", "leaf"]).status, Some(0));
     let moved = web.rename("web/generate/udp/count", "web/generate/count");
     assert_eq!(moved, Err(2), "{}", web.error());
@@ -399,7 +400,7 @@ fn b6_open_readers_stay_while_their_filter_moves_to_another_path() {
     for (number, (from, to, source)) in
         (2..).zip([("web/http/get", "clean/get", "clean"), ("clean/http/get", "web/get", "web")])
     {
-        // A class that has moved has its new place for the kernel once it was looked up.
+        // The lookup tells the kernel the new location of the class.
         assert!(web.mounted.path(from).is_dir());
         web.rename(from, to).unwrap_or_else(|why| panic!("{from}: {why} {}", web.error()));
         assert!(!web.mounted.path(&format!("{from}/count")).exists());
@@ -420,7 +421,7 @@ fn b6_edit_of_a_stopped_path_fails_in_time_and_is_not_made_later() {
     assert_eq!(web.make("web/generate/udp/inspect"), Err(ETIMEDOUT));
     signal("-CONT", process);
     assert!(web.error().contains("did not reply in time"), "{}", web.error());
-    // A later edit comes behind the withdrawn one.
+    // The path handles this edit after the withdrawn one.
     let later = || web.make("web/generate/udp/sample:2").is_ok();
     wait_until("it goes on", later);
     assert_eq!(web.request(), "generate rate=1000 | udp | count + sample 2");
@@ -486,7 +487,7 @@ fn b13_users_edit_their_own_paths_alone() {
     assert_eq!(as_user(ALICE, "mkdir hers/http/get/count && rm -r hers generate").1, 0);
     let names: BTreeSet<String> = mounted.names("");
     assert!(!names.contains("hers") && !names.contains("generate"), "{names:?}");
-    // Root edits the paths of all.
+    // Root can edit the paths of all users.
     assert_eq!(as_user(ALICE, "mkdir hers").1, 0);
     fs::create_dir(mounted.path("hers/http")).unwrap();
     assert_eq!(mounted.text("hers/request"), "stream | http\n");

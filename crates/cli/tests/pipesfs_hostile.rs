@@ -104,7 +104,7 @@ fn b13_hostile_user_reads_and_changes_no_path_of_another() {
         let (said, status) = shared.run_as(BOB, script);
         assert_ne!(status, 0, "{script}: {said}");
         assert!(!said.contains("rate="), "{script}: {said}");
-        // The reason tells nothing of the other path.
+        // The reason reveals nothing about the other path.
         let (error, _) = shared.run_as(BOB, "cat .error");
         assert!(!error.contains("rate=") && !error.contains("another path"), "{script}: {error}");
     }
@@ -115,7 +115,7 @@ fn b13_hostile_user_reads_and_changes_no_path_of_another() {
     let about = fs::metadata(shared.mounted.path("hers")).unwrap();
     assert_eq!((about.uid(), about.mode() & 0o7777), (ALICE, 0o700));
     assert_eq!(shared.run_as(ALICE, "cat .error").0, "", "she is told nothing of it");
-    // A path of the same name does not take the place of hers.
+    // A path of BOB with the same name does not replace ALICE's path.
     let _copy = shared.start_as(BOB, "hers", "generate rate=77 | count");
     let two = || shared.folder.run(&["ps"]).out.matches(" hers ").count() == 2;
     wait_until("both are listed", two);
@@ -177,7 +177,7 @@ fn b6_recursive_copy_makes_the_filters_and_reports_their_files() {
     let request = || shared.mounted.text("web/request").trim_end().to_owned();
     let before = "generate rate=1000 | (udp | dport |9 sample 3) + (inspect | udp";
     assert_eq!(request(), format!("{before} | dport)"));
-    // Where the filter stood before, cp goes on below its classes.
+    // The filter now exists, so `cp` continues below its classes.
     let (said, status) = run_in(&shared.mounted, copy);
     assert_eq!(status, 1, "{said}");
     assert_eq!(request(), format!("{before} | dport |9 sample 3)"), "{said}");

@@ -12,7 +12,8 @@ use std::io::Read as _;
 use std::process::{Command, Stdio};
 use testkit::{need, wait_until};
 
-/// Programs that repeat one operation until it fails.
+/// Shell scripts that repeat or continue one operation until it fails, each with the name of the
+/// operation.
 const OPERATIONS: [(&str, &str); 8] = [
     ("open", "while cat web/request; do :; done"),
     ("read", "cat web/generate/all"),
@@ -24,7 +25,7 @@ const OPERATIONS: [(&str, &str); 8] = [
     ("poll", "timeout 3600 tail -f .events"),
 ];
 
-/// Kills a server while programs use its mount; each must end.
+/// Kills a server while programs use its mount, and asserts that each program ends.
 fn kill_server(folder: &Folder, mounted: &Mounted, round: usize) {
     let mut server = folder.streamline(&["mount", "--foreground", "pipes"]);
     let mut server = Reader(server.stderr(Stdio::null()).spawn().unwrap());
@@ -51,7 +52,7 @@ fn kill_server(folder: &Folder, mounted: &Mounted, round: usize) {
     assert!(Command::new("umount").arg(&mounted.directory).status().unwrap().success());
 }
 
-/// Kills servers `rounds` times. The path must go on, without a tap that nobody reads.
+/// Starts and kills servers `rounds` times. Asserts that the path continues and keeps no tap.
 fn kill_servers(rounds: usize) {
     if need::require_root().is_none() || need::require_file("/dev/fuse").is_none() {
         return;
@@ -94,7 +95,7 @@ fn b2_reader_that_stops_reading_delays_nobody_and_is_told_its_loss() {
     stopped.read_exact(&mut [0; 1400]).unwrap();
     let blocks = || mounted.number("web/generate/udp/stats/blocks");
     let begun = blocks();
-    // More than the reader's buffer.
+    // This is more than the buffer of the stopped reader holds.
     wait_until("the path goes on", || blocks() > begun + 20_000);
     let mut other = File::open(mounted.path("web/generate/all")).unwrap();
     other.read_exact(&mut [0; 14_000]).unwrap();

@@ -95,7 +95,7 @@ fn read_numbers(stream: &mut File, count: u64) -> BTreeSet<u64> {
             let number = u64::from_be_bytes(frame[42..50].try_into().unwrap());
             assert!(known.insert(number), "{number} came twice");
         }
-        // What came while the stream began may be from one replica only.
+        // Numbers read while the stream starts may come from one replica only.
         let last = *known.last().unwrap();
         let from = *first.get_or_insert(last + 1);
         (from..from + count).all(|number| known.contains(&number))
@@ -116,7 +116,7 @@ fn b2_stream_of_replicas_has_each_block_once() {
     let mut stream = File::open(mounted.path("copied/generate/dport/all")).unwrap();
     read_numbers(&mut stream, 4000);
     drop(stream);
-    // The header of a capture comes once.
+    // The capture has a single file header.
     if need::require_command("tcpdump").is_some() {
         let script = "head -c 200000 copied/generate/dport/all.pcap | \
                       tcpdump -nr - -c 2000 2>/dev/null | grep -c 'UDP, length 22'";
@@ -146,7 +146,7 @@ fn b2_capture_programs_read_a_live_stream_and_losses_are_counted() {
             assert_eq!(out.trim(), "5000", "{script}");
         }
     }
-    // A loss is a gap between the numbers of frames, and told.
+    // A loss is a gap in the frame numbers, and is reported.
     let mut stream = File::open(mounted.path("web/generate/all")).unwrap();
     let mut frames = vec![0; 64 * 20_000];
     stream.read_exact(&mut frames).unwrap();

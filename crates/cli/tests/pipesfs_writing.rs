@@ -16,7 +16,7 @@ use testkit::{need, wait_until};
 
 /// A flag of open(2): writes do not block.
 const O_NONBLOCK: i32 = 0o4000;
-/// A path whose source emits what programs write to it, as a stream per writer.
+/// Request whose source emits the bytes that programs write to it, as one stream per writer.
 const HTTP: &str = "buffer clean link=stream | http | (|get count + |post count)";
 
 fn writer(path: &Path) -> File {
@@ -45,14 +45,14 @@ fn b7_each_open_to_write_is_a_stream_of_its_own() {
     let _path = folder.spawn_named("clean", HTTP);
     wait_until("it is shown", || mounted.path("clean/buffer:clean/http/get").is_dir());
     let all = mounted.path("clean/buffer:clean/all");
-    // Two requests, each split in its line and mixed with the other's.
+    // Two requests whose first lines are each written in two halves, in turn.
     let (mut one, mut other) = (writer(&all), writer(&all));
     one.write_all(b"GET /on").unwrap();
     other.write_all(b"POST /ot").unwrap();
     one.write_all(b"e HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     other.write_all(b"her HTTP/1.1\r\nContent-Length: 0\r\n\r\n").unwrap();
     drop((one, other));
-    // Truncation, appending and a position mean nothing.
+    // Truncation, append mode and the file offset have no effect.
     let (_, status) = run_in(
         &mounted,
         "printf 'GET /a HTTP/1.1\\r\\n\\r\\n' > clean/buffer:clean/all && \
@@ -62,7 +62,7 @@ fn b7_each_open_to_write_is_a_stream_of_its_own() {
     );
     assert_eq!(status, 0);
     let http = "clean/buffer:clean/http";
-    // A request is a description and its bytes.
+    // Each request is two blocks, its description and its bytes.
     wait_until("4 of get", || mounted.number(&format!("{http}/get/count/stats/blocks")) >= 8);
     wait_until("1 of post", || mounted.number(&format!("{http}/post/count/stats/blocks")) >= 2);
     wait_balanced(&mounted, "clean/buffer:clean");
@@ -79,7 +79,7 @@ fn b7_killed_writer_ends_its_session_within_a_message() {
     let mut cat = Command::new("cat");
     cat.stdin(Stdio::piped()).stdout(writer(&mounted.path("cut/buffer:cut/all")));
     let mut killed = Reader(cat.spawn().unwrap());
-    // The command has a copy of the open file.
+    // Only the child may keep the file open.
     drop(cat);
     let head = b"POST /cut HTTP/1.1\r\nContent-Length: 1000\r\n\r\nonly the beginning";
     let mut input = killed.0.stdin.take().unwrap();
@@ -95,7 +95,7 @@ fn b7_killed_writer_ends_its_session_within_a_message() {
     assert!(report.contains("incomplete messages"), "{report}");
 }
 
-/// Starts a path whose report is kept.
+/// Starts a path that prints its report to pipes, from which [`report_of`] reads.
 fn spawn_reported(folder: &Folder, name: &str, line: &str) -> Child {
     let mut command = folder.streamline(&["run", "-s", "--as", name, line]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -160,7 +160,7 @@ print(len(poll.poll(0)), len(poll.poll(30000)), file=sys.stderr)";
         signal("-CONT", process);
     }
     wait_until("it is emitted", || mounted.number("slow/buffer:slow/stats/bytes") == written);
-    // A blocked write ends with a signal.
+    // A signal ends a blocked write.
     let mut blocked = Reader(blocking.spawn().unwrap());
     wait_until("it writes", || mounted.number("slow/buffer:slow/stats/bytes") > written);
     stop(process);
@@ -171,7 +171,7 @@ print(len(poll.poll(0)), len(poll.poll(30000)), file=sys.stderr)";
     wait_balanced(&mounted, "slow/buffer:slow");
 }
 
-/// Returns true if a process waits in a function of the kernel whose name contains `name`.
+/// Returns true if a process waits in a kernel function whose name contains `name`.
 fn in_file_system(process: u32, name: &str) -> bool {
     ["stack", "wchan"].iter().any(|file| {
         fs::read_to_string(format!("/proc/{process}/{file}")).is_ok_and(|text| {
@@ -189,7 +189,7 @@ fn b7_end_of_the_path_ends_its_writers_with_a_reason() {
     wait_until("it is shown", || mounted.path("over/buffer:over").is_dir());
     let mut open = writer(&mounted.path("over/buffer:over/all"));
     open.write_all(b"accepted").unwrap();
-    // What was accepted is delivered, although the path is stopped at once.
+    // Accepted bytes are delivered, although the path is stopped immediately.
     let report = report_of(&folder, "over", path);
     assert!(report.contains("1 block"), "{report}");
     let why = open.write_all(b"refused").unwrap_err();
@@ -216,7 +216,7 @@ fn b7_killed_server_ends_sessions_and_not_the_path() {
         server.0.wait().unwrap();
         assert!(open.write_all(b"x").is_err(), "round {round}");
         drop(open);
-        // Programs that other tests start hold the file until they call exec.
+        // Children that other tests fork have the file open until they call exec.
         wait_until("it is unmounted", || {
             let mut umount = Command::new("umount");
             umount.arg(&mounted.directory).stderr(Stdio::null()).status().unwrap().success()

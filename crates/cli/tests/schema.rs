@@ -1,5 +1,5 @@
-//! Tests of the published schemas: each output of `--json` is held to its schema, by the Python
-//! module `jsonschema`. A field that the schema does not name is an error here.
+//! Tests that validate each output of `--json` against its published schema, by the Python module
+//! `jsonschema`. A field that the schema does not name is an error here.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 

@@ -1,5 +1,5 @@
-//! Tests of `streamline exec --with=udp` with servers over a virtual cable: what they answer is
-//! compared with what was sent, and the share of datagrams that came through the ring is printed.
+//! Tests of `streamline exec --with=udp` with servers over a virtual cable. The answers of the
+//! servers are compared with the datagrams sent, and most datagrams must come through the ring.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -24,7 +24,7 @@ use testkit::{need, wait_until};
 const STREAMLINE: &str = env!("CARGO_BIN_EXE_streamline");
 /// The port of the servers.
 const PORT: u16 = 5400;
-/// Number of datagrams after which a server surely receives from its ring.
+/// Number of datagrams after which the socket of a server has certainly been promoted to a ring.
 const WARM: usize = 160;
 /// The longest wait for an answer.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -79,7 +79,7 @@ impl<'p> Server<'p> {
         socket
     }
 
-    /// Lets the server end, and returns what it has printed on standard error.
+    /// Asks the server to end and waits until it has. Returns its standard error.
     fn finish(mut self, client: &UdpSocket) -> String {
         exchange(client, b"quit");
         wait_until("the server ends", || self.process.0.try_wait().unwrap().is_some());
@@ -136,12 +136,13 @@ fn exchange_many(client: &UdpSocket, count: u32) {
     assert_eq!(answers, (0..count).collect::<Vec<_>>());
 }
 
-/// Returns the datagrams of the report: those from the ring, and all since the promotion.
+/// Returns two counts of datagrams from the report of the first promoted socket: those that came
+/// from the ring, and all since the promotion.
 fn reported_datagrams(errors: &str) -> (u64, u64) {
     reported_lines(errors).first().copied().unwrap_or_else(|| panic!("no report: {errors}"))
 }
 
-/// Returns the datagrams of each promoted socket, as [`reported_datagrams`].
+/// Returns the counts of [`reported_datagrams`] for each promoted socket.
 fn reported_lines(errors: &str) -> Vec<(u64, u64)> {
     let is_report = |line: &&str| line.contains("datagrams came from the ring");
     let numbers = |line: &str| {
@@ -180,7 +181,7 @@ fn c1_udp_servers_receive_from_their_ring_by_each_call() {
         let client = server.client();
         exchange_numbered(&client, 400);
         exchange_many(&client, 64);
-        // In fragments, which the kernel joins.
+        // The kernel reassembles the fragments of this datagram.
         exchange(&client, &[7; 3000]);
         exchange_many(&client, 8);
         let errors = server.finish(&client);
@@ -199,10 +200,11 @@ fn socket_that_other_processes_share_returns_to_the_kernel() {
     exchange_numbered(&client, WARM);
     assert_eq!(ingress_programs(&pair), 1);
     exchange(&client, b"fork");
-    // A datagram that comes before is the parent's, which waits for its child.
+    // Until then, datagrams go to the ring of the parent, which does not read while it waits for
+    // its child.
     wait_until("the program is gone", || ingress_programs(&pair) == 0);
     exchange_numbered(&client, 50);
-    // The child may not take what its parent could receive.
+    // The child's socket is not promoted, because its parent could receive the same datagrams.
     exchange_numbered(&client, 2 * WARM);
     assert_eq!(ingress_programs(&pair), 0);
     let errors = server.finish(&client);

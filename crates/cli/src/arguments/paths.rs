@@ -60,7 +60,8 @@ pub(crate) struct DaemonArguments {
     pub(crate) fault: Option<InjectedFault>,
 }
 
-/// Parses the place of a metrics server. Fails with the reason, also for the name of a file.
+/// Parses the address of a metrics server. Fails with the reason if the text is invalid or names a
+/// file.
 fn parse_server_target(text: &str) -> Result<Target, String> {
     match text.parse()? {
         Target::File(_) => Err("write [ADDRESS]:PORT or unix:PATH; files are written by \

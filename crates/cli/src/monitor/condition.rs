@@ -17,16 +17,16 @@ pub(crate) struct Condition {
     pub(crate) duration_ns: u64,
 }
 
-/// A number of a path.
+/// A number of a path that a condition can test, such as `lost` or `blocks/s`.
 #[derive(Clone, Copy, Debug)]
 struct Number {
     name: &'static str,
-    /// True for the increase per second.
+    /// True if the number is an increase per second (`lost/s`).
     is_rate: bool,
     of: fn(&PathFigures) -> f64,
 }
 
-/// All numbers.
+/// All numbers that a condition can test.
 const NUMBERS: [Number; 11] = [
     total("lost", lost),
     rate("lost/s", lost),
@@ -89,7 +89,7 @@ enum Operator {
     Unequal,
 }
 
-/// Texts of the comparisons; those that begin with another one precede it.
+/// The comparison operators; `>=` and `<=` precede their prefixes `>` and `<`.
 const OPERATORS: [(&str, Operator); 6] = [
     (">=", Operator::AtLeast),
     ("<=", Operator::AtMost),

@@ -59,8 +59,9 @@ pub(super) fn watch_signals() -> Result<BorrowedFd<'static>, Status> {
     engine::signal::watch().map_err(|error| report_system_error(&error))
 }
 
-/// Blocks until one of the descriptors is readable. Returns `None` on a terminating signal or when
-/// the time limit expires. A change of the terminal's size does not end the wait.
+/// Blocks until one of the descriptors is readable, and returns for each whether it is. Returns
+/// `None` on a terminating signal or when the time limit expires. A change of the terminal's size
+/// does not end the wait.
 pub(super) fn wait_readable(
     descriptors: &[BorrowedFd<'_>],
     signals: BorrowedFd<'_>,

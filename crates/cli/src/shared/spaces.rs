@@ -44,9 +44,11 @@ struct SpaceRow {
 #[derive(Serialize)]
 struct SpaceRing {
     kind: String,
-    /// Space and node of the writer; no space if the ring connects a node with its replicas.
+    /// Space and node of the writer; the space is empty if the ring connects a node with its
+    /// replicas.
     from: (String, String),
-    /// Space and node of the reader; no space if the ring connects a node with its replicas.
+    /// Space and node of the reader; the space is empty if the ring connects a node with its
+    /// replicas.
     to: (String, String),
     /// Capacity in blocks, or `None` if the ring holds bytes or connects a node with its replicas.
     room: Option<u64>,

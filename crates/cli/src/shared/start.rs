@@ -208,8 +208,8 @@ fn spawn_path(
     command.spawn().map_err(|error| failed(&error))
 }
 
-/// Prints the output of a path that failed to start. Returns the exit status of the path's process
-/// if it is that of a mistake or of a missing thing, otherwise `Failed`.
+/// Prints the output of a path that failed to start. Returns `Usage` or `Nothing` if the path's
+/// process exited with that status, otherwise `Failed`.
 fn print_failure(child: &mut Child, log: &Path, before: u64) -> Status {
     let status = child.wait().ok().and_then(|status| status.code());
     let mut said = String::new();

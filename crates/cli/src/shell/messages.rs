@@ -1,4 +1,4 @@
-//! The way of messages from preloaded libraries to the user.
+//! A descriptor through which preloaded libraries print messages for the user.
 
 use abi::edge::DESCRIPTOR_MIN;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};

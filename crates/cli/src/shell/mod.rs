@@ -92,8 +92,8 @@ pub(crate) fn run_preloaded(given: &ExecArguments) -> ExitCode {
     print_error(&format!("{name}: {}", terminal::reason(&error)), NOT_EXECUTABLE)
 }
 
-/// Returns a note on each program that the command names and that can have no library, if the
-/// command captures by libpcap: `sudo` in `timeout 5 sudo tcpdump`.
+/// Returns a note for each program of the command into which no library can be preloaded, such as
+/// `sudo` in `timeout 5 sudo tcpdump`. Returns no notes if no program of the command uses libpcap.
 fn notes_on_captures(given: &ExecArguments) -> Vec<String> {
     let is_asked = given.with.is_empty() || given.with.contains(&PreloadPart::Pcap);
     let named = if is_asked { probe::named_programs(&given.words) } else { Vec::new() };
@@ -277,7 +277,8 @@ fn create_edge(preloadable: bool) -> sys::Result<(StageEdge, Option<String>)> {
 /// not use themselves.
 fn create_rendezvous() -> std::io::Result<(OwnedFd, OwnedFd)> {
     let (here, there) = sys::descriptor::pair().map_err(std::io::Error::from)?;
-    // The failure must occur early, because later one of the two programs may already run.
+    // Fails now if the descriptor number is not available: later, one of the two programs may
+    // already run.
     drop(sys::children::dup_inheritable(here.as_fd(), DESCRIPTOR_MIN)?);
     Ok((here, there))
 }
@@ -306,14 +307,14 @@ fn start_program(
         }
         Stage::Shell { text, program } => {
             let mut command = Command::new(SHELL);
-            // If a shell forked for its only command, it would turn the edges into pipes
-            // beforehand.
+            // Without `exec`, the shell might fork, and the library would turn its edges into pipes
+            // before the fork.
             let text = if program.is_some() { format!("exec {text}") } else { text.clone() };
             command.arg("-c").arg(text).arg(shell_name(given)).args(&given.words);
             command
         }
     };
-    // These duplicates are for the child to inherit. This process closes them after the start.
+    // The child inherits these duplicates. This process closes them after the start.
     let (mut edges, mut kept) = (Vec::new(), Vec::new());
     let unable = |error: &dyn std::fmt::Display| {
         terminal::print_error(&format!("{}: {error}", program_name(stage)));

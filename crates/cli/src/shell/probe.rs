@@ -115,7 +115,8 @@ pub(super) fn preload_refusal(name: &str) -> Option<String> {
         if file.metadata().map_or(true, |meta| meta.mode() & 0o6000 != 0) {
             return Some(format!("{} changes its user", path.display()));
         }
-        // They change nothing for root, who has all, and the loader then preloads libraries.
+        // Root already has all capabilities, so those of a file do not keep the loader from
+        // preloading libraries.
         if sys::process::identity().0 != 0 && sys::file::has_capabilities(&file) {
             return Some(format!("{} has capabilities of its own", path.display()));
         }
@@ -135,8 +136,8 @@ pub(super) fn preload_refusal(name: &str) -> Option<String> {
     Some(format!("{} leads nowhere", path.display()))
 }
 
-/// Returns true if a program's file contains the file name of libpcap, or, as a program that is
-/// linked statically does, the version text of libpcap itself.
+/// Returns true if a program's file contains the file name of libpcap, or its version text, as a
+/// statically linked program does.
 pub(super) fn uses_libpcap(name: &str) -> bool {
     find_executable(name)
         .is_some_and(|path| contains_text(&path, &["libpcap.so", "libpcap version"]))
@@ -148,8 +149,8 @@ fn contains_text(path: &Path, texts: &[&str]) -> bool {
     texts.iter().any(|text| memmem::find(&bytes, text.as_bytes()).is_some())
 }
 
-/// Returns the programs that the words of a command name, also within the text of a `sh -c`, and
-/// the capture program of Wireshark and tshark, which they run.
+/// Returns the programs named in a command, also within the text after `sh -c`. Adds `dumpcap` if a
+/// program runs it, as Wireshark and tshark do.
 pub(super) fn named_programs(words: &[OsString]) -> Vec<String> {
     let texts = words.iter().filter_map(|word| word.to_str());
     let parts = texts.flat_map(|text| text.split(|one: char| " \t\n;|&()`'\"<>$".contains(one)));

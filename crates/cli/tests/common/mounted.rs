@@ -13,7 +13,8 @@ pub(crate) struct Mounted {
 }
 
 impl Mounted {
-    /// Mounts as root; reports a skip where that is impossible.
+    /// Mounts PipesFS on the directory `pipes`. Returns `None` with a reported skip without root
+    /// rights or `/dev/fuse`.
     pub(crate) fn new(folder: &Folder, options: &[&str]) -> Option<Self> {
         let mounted = Self::without_server(folder)?;
         // On a busy machine a path may need seconds to start.
@@ -23,8 +24,8 @@ impl Mounted {
         Some(mounted)
     }
 
-    /// Creates the directory `pipes`, on which the test mounts itself; reports a skip where no
-    /// mount is possible.
+    /// Creates the directory `pipes` and leaves mounting to the caller. Returns `None` with a
+    /// reported skip without root rights or `/dev/fuse`.
     pub(crate) fn without_server(folder: &Folder) -> Option<Self> {
         need::require_root()?;
         need::require_file("/dev/fuse")?;

@@ -1,4 +1,5 @@
-//! The judge of JSON outputs: the published schemas, and the Python module `jsonschema`.
+//! Validator of JSON outputs: compares them with the published schemas by the Python module
+//! `jsonschema`.
 
 use super::CommandResult;
 use std::io::Write as _;
@@ -6,8 +7,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use testkit::need;
 
-/// Checks lines of `NAME OBJECT` against the schemas in a directory. Objects of a schema may have
-/// the named fields only, although programs must accept others.
+/// Python program that validates lines `NAME OBJECT` against the schemas in a directory. A field
+/// that a schema does not name is an error, although readers of the format must accept such fields.
 const JUDGE: &str = r#"
 import json, sys
 from jsonschema import Draft202012Validator
@@ -30,9 +31,10 @@ for line in sys.stdin:
 print('checked', *sorted(schemas))
 "#;
 
-/// Returns the verdict of the judge on these outputs, or `None` with a reported skip.
+/// Returns the errors found in these outputs, one per line, and a last line `checked NAME …`.
+/// Returns `None` with a reported skip without `jsonschema`.
 pub(crate) fn judge(outputs: &[(&str, String)]) -> Option<String> {
-    // The interpreter of the distribution has the modules of the distribution.
+    // Only the interpreter of the distribution finds the modules of the distribution.
     let python = Path::new("/usr/bin/python3");
     let tried = Command::new(python).args(["-c", "import jsonschema"]).output();
     if !tried.is_ok_and(|tried| tried.status.success()) {

@@ -17,7 +17,8 @@ pub(crate) struct Screen {
 }
 
 impl Screen {
-    /// Starts the program with these words of a shell, or returns `None` with a reported skip.
+    /// Starts the program with these arguments, which a shell splits. Returns `None` with a
+    /// reported skip if `script` is not installed.
     pub(crate) fn start(folder: &Folder, words: &str) -> Option<Self> {
         let script = need::require_command("script")?;
         let mut command = folder.shell("exec \"$@\"");

@@ -1,4 +1,4 @@
-//! Commands of a page and the output that the page shows under them.
+//! Commands of a page of the documentation, and the output that the page shows under them.
 //!
 //! A block marked `text` directly after a command shows its standard output, or its standard output
 //! and then its standard error. In this block, `…` alone in a line stands for any number of lines

@@ -38,7 +38,7 @@ fn c6_captures_of_one_interface_keep_their_own_filters() {
         Observer::start_in((&pair, own, &folder), true, (&words, LISTENING))
     });
     let observers: Vec<Observer> = observers.collect();
-    // 42 bytes of headers.
+    // Each frame is 42 bytes longer than its datagram.
     send(&pair, PORT, (0..40).map(|number| if number < 20 { 10 } else { 100 }));
     send(&pair, PORT + 1, [200; 40]);
     let shown = folder.run(&["ps"]).out;
@@ -77,7 +77,7 @@ fn filters_are_replaced_while_frames_pass_without_loss() {
             client.run_inside(move || {
                 let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
                 let mut numbers = 0u32..;
-                // Slow enough for rings that hold thousands of frames.
+                // The rate is low enough for rings that hold thousands of frames.
                 while is_over.recv_timeout(Duration::from_millis(1))
                     == Err(RecvTimeoutError::Timeout)
                 {

@@ -5,8 +5,8 @@ use super::*;
 
 /// Number of datagrams that do not fit into the rings.
 const SENT: u64 = 2000;
-/// Number of datagrams at which the kernel program takes the reader for gone and stops copying: 16
-/// rings of 256 KB.
+/// Number of datagrams after which the kernel program assumes that the reader has exited, and stops
+/// copying: more than the size of 16 rings of 256 KB.
 const SENT_MANY: u64 = 8000;
 
 /// Sends a signal to the program of an observer.
@@ -15,7 +15,7 @@ fn signal(observer: &Observer, name: &str) {
     assert!(Command::new("kill").args([name, &number]).status().unwrap().success());
 }
 
-/// Waits until the program is in a state, a letter as in proc(5).
+/// Waits until the program is in one of these states, which are letters of proc_pid_stat(5).
 fn wait_for_state(observer: &Observer, states: &str) {
     let path = format!("/proc/{}/stat", observer.process.0.id());
     wait_until(&format!("the program is in a state of {states}"), || {
@@ -38,8 +38,8 @@ fn counts(text: &str) -> Option<[u64; 3]> {
     ])
 }
 
-/// Stops a tcpdump while packets pass, lets it continue, and waits until it has counted all.
-/// Returns its final numbers and messages.
+/// Stops a tcpdump with SIGSTOP while `sent` packets pass, continues it, and waits until it has
+/// counted all of them. Returns its final counts, as [`counts`], and its standard error.
 fn overload((pair, folder): (&Pair, &Folder), is_ours: bool, sent: u64) -> ([u64; 3], String) {
     let words = "tcpdump -n -U -Z root -B 512 -w /dev/null -i server0";
     assert!(words.contains(SERVER_DEVICE));
@@ -48,13 +48,13 @@ fn overload((pair, folder): (&Pair, &Folder), is_ours: bool, sent: u64) -> ([u64
     signal(&observer, "-STOP");
     wait_for_state(&observer, "T");
     send(pair, PORT, (0..sent).map(|_| 1300));
-    // These do not match.
+    // These datagrams do not match the expression.
     send(pair, PORT + 1, [1300; 100]);
     signal(&observer, "-CONT");
     wait_for_state(&observer, "SR");
     let mut printed = None;
     wait_until("all packets are captured or dropped", || {
-        // It prints its numbers at this signal.
+        // tcpdump prints its counts at this signal.
         signal(&observer, "-USR1");
         let now = counts(&observer.errors());
         if now != printed {

@@ -9,8 +9,8 @@ use testkit::net::{CLIENT, CLIENT_DEVICE};
 /// The least share of packets from a ring, in percent.
 const SHARE_MIN: u64 = 95;
 
-/// Asserts that nearly all packets came from a ring, by the lines that `STREAMLINE_PCAP=report`
-/// prints. Prints the share.
+/// Asserts that at least [`SHARE_MIN`] percent of the packets came from a ring, according to the
+/// lines of `STREAMLINE_PCAP=report`. Prints the share.
 fn assert_from_ring(program: &str, errors: &str) {
     let words = " packets came from the ring";
     let (mut given, mut all) = (0, 0);
@@ -31,7 +31,7 @@ fn c5_tshark_reads_the_ring_through_dumpcap() {
                  -e ip.id -e udp.srcport -e udp.payload -f";
     assert!(words.contains(SERVER_DEVICE));
     let words: Vec<&str> = words.split_whitespace().chain(["udp port 5300"]).collect();
-    // dumpcap has begun to write its file.
+    // At this message, dumpcap has begun to write its file.
     let start = |is_ours| Observer::start((&pair, &folder), is_ours, (&words, "Capture started"));
     let (real, ours) = (start(false), start(true));
     send(&pair, PORT + 1, [64; 10]);
@@ -51,7 +51,8 @@ fn tshark_without_a_daemon_captures_by_libpcap_with_a_note() {
     send(&pair, PORT, [64; 5]);
     let errors = observer.finish();
     assert_eq!(folder.read("ours.out").lines().count(), 5, "{errors}");
-    // dumpcap gives up the right to load programs, and its own standard error is a protocol.
+    // dumpcap drops the privilege to load programs. The note does not come through its standard
+    // error, on which dumpcap speaks a protocol with tshark.
     let note = format!("streamline: {SERVER_DEVICE}: read by libpcap, not from a shared ring: ");
     assert!(errors.contains(&note), "{errors}");
 }
@@ -63,7 +64,7 @@ fn c5_ngrep_prints_the_same_packets_from_the_ring() {
     let start = |is_ours: bool| {
         let observer = Observer::start((&pair, &folder), is_ours, (&words, ""));
         let name = if is_ours { "ours.out" } else { "real.out" };
-        // It prints the expression when the filter is set.
+        // ngrep prints the expression when the filter is set.
         wait_until("ngrep captures", || folder.read(name).contains("match"));
         observer
     };
@@ -127,7 +128,8 @@ fn c5_arpwatch_reports_the_same_stations_from_the_ring() {
             .map(str::to_owned)
             .collect()
     };
-    // It prints nothing when it begins, so hosts ask for addresses until both are seen by each.
+    // arpwatch prints nothing when it begins to capture, so the test causes ARP requests until each
+    // arpwatch has reported both hosts.
     wait_until("both report two stations", || {
         pair.client.run_ip(&format!("neigh flush dev {CLIENT_DEVICE}"));
         send(&pair, PORT, [10]);
@@ -139,7 +141,7 @@ fn c5_arpwatch_reports_the_same_stations_from_the_ring() {
     assert_from_ring("arpwatch", &errors);
     let saved = files.map(|file| -> BTreeSet<String> {
         let text = std::fs::read_to_string(file).unwrap();
-        // The third word is the time.
+        // The third word, the time, is omitted.
         let first_words = |line: &str| line.split_whitespace().take(2).collect::<String>();
         text.lines().map(first_words).collect()
     });

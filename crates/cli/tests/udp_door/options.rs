@@ -1,4 +1,5 @@
-//! Control messages of datagrams from the ring, and sockets that several interfaces serve.
+//! Tests of control messages of datagrams from the ring, and of sockets that receive from several
+//! interfaces.
 
 use super::{Server, WARM, exchange_numbered, prepare, receive, reported_datagrams};
 use crate::common::{Folder, Guard};
@@ -7,10 +8,10 @@ use std::net::{SocketAddr, UdpSocket};
 use testkit::net::{CLIENT, SERVER, SERVER6};
 use testkit::{need, wait_until};
 
-/// A server that answers with the sender's address, the control messages and flags of each
-/// datagram. The time becomes `now` if it is right. The datagram `room N` limits the control
-/// messages from then on to N bytes, `set NAME` sets an option of IP. Its first argument is the
-/// version of IP, the others are options as `LEVEL:NAME`.
+/// Python server that answers each datagram with the sender's address, the control messages and the
+/// flags that it received with the datagram. A correct timestamp is printed as `now`. The datagram
+/// `room N` limits control messages to N bytes from then on; `set NUMBER` sets this IP option. The
+/// first argument is the IP version; the others are socket options as `LEVEL:NUMBER`.
 const CONTROL_SERVER: &str = "
 import socket, struct, sys, time
 is_v6 = sys.argv[1] == '6'
@@ -74,7 +75,7 @@ fn control_messages_from_the_ring_equal_those_of_the_kernel() {
     let by_ring = answers();
     assert_eq!(by_kernel, by_ring);
     assert!(by_ring[0].contains("(1, 35, 'now')"), "{by_ring:?}");
-    // The hops, and the flag MSG_CTRUNC.
+    // The expected parts are the TTL 33, and the flag MSG_CTRUNC.
     assert!(
         by_ring[0].contains("(0, 2, '21000000')") && by_ring[4].ends_with("], 8)"),
         "{by_ring:?}"
@@ -127,7 +128,7 @@ fn socket_of_both_families_receives_each_from_its_ring() {
         by_ring.1.contains(&format!("::ffff:{CLIENT}")) && by_ring.1.contains("(0, 2, "),
         "{by_ring:?}"
     );
-    // Empty datagrams, and long ones.
+    // The datagrams have 5 to 1457 bytes.
     for length in [0, 1, 1000, 1452] {
         let bytes = [&b"warm "[..], &vec![b'x'; length]].concat();
         assert_eq!(ask_at(&client_of_v6, v6, &bytes).len(), bytes.len());
@@ -166,7 +167,7 @@ while data != b'quit':
     let server = Server::start(&pair, &["python3", "-c", script]);
     let client = server.client();
     exchange_numbered(&client, 400);
-    // What another client sends is not the connected socket's.
+    // The connected socket does not receive the datagrams of another client.
     let other_client = server.client();
     super::exchange(&client, b"other");
     super::exchange(&other_client, b"hello");

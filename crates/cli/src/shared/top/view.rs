@@ -69,7 +69,7 @@ pub(super) enum Effect {
 pub(super) struct View {
     /// Order of the nodes.
     pub(super) order: Order,
-    /// Text that the name or the space of a shown node contains.
+    /// Only nodes whose name or space contains this text are shown.
     pub(super) filter: String,
     /// True while the user types the filter.
     pub(super) is_typing: bool,
