@@ -174,7 +174,7 @@ impl Directory {
         Ok(local_socket::listen_at(&self.directory, name, mode, form, BACKLOG_MAX)?)
     }
 
-    /// Returns the directory itself.
+    /// Returns the descriptor of the open directory.
     pub(crate) const fn descriptor(&self) -> &OwnedFd {
         &self.directory
     }

@@ -37,7 +37,7 @@ pub(crate) struct DbufIdRanges {
     file: Option<File>,
     next: u32,
     by_user: BTreeMap<u32, u32>,
-    /// Ids of the processes that have received ranges.
+    /// Process ids of the processes that have received ranges.
     holders: BTreeSet<i32>,
     /// True if an earlier daemon has allocated ids.
     continues: bool,

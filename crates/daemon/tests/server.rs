@@ -313,11 +313,11 @@ fn t8_t12_hostile_client_disturbs_no_others() {
     let daemon = Daemon::start();
     let (_socket, _near, _) = register_path(&daemon, "victim");
     let call = Call::new("io.streamline.List", &json!({})).to_bytes();
-    // It calls without reading replies, and is finally disconnected.
+    // This client calls without reading replies, and is finally disconnected.
     let greedy = daemon.connect_socket(Framing::Packets);
     let sent = (0..1_000_000).find(|_| sys::descriptor::send(&greedy, &call, &[]).is_err());
     assert!(sent.is_some(), "nobody is served for ever");
-    // Partial messages, overlong ones, unexpected descriptors.
+    // Other clients send partial messages, overlong messages and unexpected descriptors.
     let mut halves = Vec::new();
     for _ in 0..50 {
         let half = daemon.connect_socket(Framing::Stream);

@@ -1,7 +1,7 @@
 //! The native protocol of journald: one datagram per entry, with a field per line
 //! (<https://systemd.io/JOURNAL_NATIVE_PROTOCOL>).
 //!
-//! An entry of the log has at most some 20 KB, far less than a datagram may have, so the form that
+//! An entry of the log has at most about 20 KB, far less than a datagram may have, so the form that
 //! passes a large entry in a memfd is not needed.
 
 use super::record::Record;
@@ -23,12 +23,12 @@ impl Journal {
     pub(super) fn open(address: &Path) -> io::Result<Self> {
         let socket = UnixDatagram::unbound()?;
         socket.set_nonblocking(true)?;
-        // The connection is only a test.
+        // This connection only tests the address.
         UnixDatagram::unbound()?.connect(address)?;
         Ok(Self { socket, address: address.to_owned() })
     }
 
-    /// Sends a line. Never blocks; fails if journald does not accept it now.
+    /// Sends a line. Never blocks; fails if the queue of journald is full or journald does not run.
     pub(super) fn send(&self, record: &Record) -> io::Result<()> {
         self.socket.send_to(&record.to_journal(), &self.address).map(|_| ())
     }

@@ -16,9 +16,11 @@ pub(super) struct UserLimits {
 }
 
 impl UserLimits {
-    /// Returns true if a line that this user caused may be written at a time in ns. Returns also
-    /// the users of the previous window whose lines were suppressed, with their number, if this
-    /// line begins another window. Lines of root and of no user are always written.
+    /// Counts a line that this user causes at the monotonic time `now`, in ns, and returns true if
+    /// it may be written. Lines of root and of no user may always be written.
+    ///
+    /// If the line begins a new window, also returns the users whose lines were suppressed in the
+    /// previous window, each with the number of suppressed lines.
     pub(super) fn admit(&mut self, uid: Option<u32>, now: u64) -> (bool, Vec<(u32, u64)>) {
         let mut suppressed = Vec::new();
         if now.saturating_sub(self.begin) >= WINDOW_NS {
@@ -31,7 +33,8 @@ impl UserLimits {
         (*lines <= LINES_MAX, suppressed)
     }
 
-    /// Returns the users whose lines were suppressed, with their number, and starts to count again.
+    /// Returns the users whose lines were suppressed in the current window, each with the number of
+    /// suppressed lines, and resets the counts.
     pub(super) fn take_suppressed(&mut self) -> Vec<(u32, u64)> {
         let all = std::mem::take(&mut self.lines).into_iter();
         all.filter(|(_, lines)| *lines > LINES_MAX)

@@ -84,7 +84,7 @@ impl Log {
         writer.lock().unwrap_or_else(PoisonError::into_inner).write(record);
     }
 
-    /// Writes the counts of lines that were not written so far.
+    /// Writes lines that say how many lines were suppressed or found no room so far.
     pub fn flush(&self) {
         let Some(writer) = &self.0 else { return };
         writer.lock().unwrap_or_else(PoisonError::into_inner).flush();
@@ -160,7 +160,7 @@ impl Writer {
         self.missing += u64::from(!self.send(record));
     }
 
-    /// Returns true if the line was written.
+    /// Writes the line to the target without blocking. Returns true if it was written.
     fn send(&self, record: &Record) -> bool {
         match &self.target {
             Target::Text => write_error_line(&record.bounded_line(LINE_BYTES_MAX, Record::to_text)),

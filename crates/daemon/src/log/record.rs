@@ -230,7 +230,7 @@ fn push_field(out: &mut Vec<u8>, name: &str, value: &str) {
     out.push(b'\n');
 }
 
-/// Returns the current time in UTC, in microseconds (RFC 3339).
+/// Formats the current time in UTC with microseconds, as in RFC 3339.
 fn timestamp() -> String {
     format!("{:.6}", Timestamp::now())
 }

@@ -61,7 +61,8 @@ impl Server {
         Ok(Answer::single(&NoParameters {}))
     }
 
-    /// Handles a report of a path. The end of a path is logged when its process has ended, too.
+    /// Handles a report of a path: logs it, or stores a report of the path's end, which is logged
+    /// when the path is removed from the registry.
     pub(super) fn receive_report(&mut self, id: u64, report: PathReport) -> Result<Answer, Fault> {
         let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
         let path = client.path.as_mut().ok_or_else(Fault::permission_denied)?;
@@ -96,8 +97,8 @@ impl Server {
         }
     }
 
-    /// Reads the reports that a path has sent before it closed its connection. The end of its
-    /// process may be noticed first.
+    /// Reads the reports that a path has sent before it closed its connection. Needed because the
+    /// exit of the process may be noticed before these reports.
     pub(super) fn read_last_reports(&self, client: &mut Client) {
         let Some(path) = client.path.as_mut().filter(|path| path.ended.is_none()) else { return };
         for _ in 0..LAST_MESSAGES_MAX {

@@ -43,9 +43,11 @@ const PATH_PREFIX: &str = "path-";
 /// Prefix of the name under which the connection of a kernel client is stored while its request
 /// runs. The client number follows.
 const RUNNING_PREFIX: &str = "line-";
-/// Prefix of the same name while the client waits to replace another request.
+/// Prefix of the name under which the connection of a kernel client is stored while its prepared
+/// request waits to replace another request.
 const PREPARED_PREFIX: &str = "waits-";
-/// Prefix of the same name while the client waits for its final counters.
+/// Prefix of the name under which the connection of a kernel client is stored while the client
+/// waits for its final counters.
 const DETACHING_PREFIX: &str = "leaves-";
 /// Maximum wait until the manager accepts a kernel object.
 const CALL_TIMEOUT: Duration = Duration::from_secs(1);

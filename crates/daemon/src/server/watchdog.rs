@@ -16,7 +16,8 @@ pub(super) struct WatchdogReports {
 }
 
 impl WatchdogReports {
-    /// Returns `None` if the manager expects no reports. The first report is due at once.
+    /// Creates the reports that the manager expects according to the environment; the first is due
+    /// at once. Returns `None` if the manager expects none.
     pub(super) fn from_environment() -> Option<Self> {
         let period = service::watchdog_interval()? / 2;
         Some(Self { period, due: Instant::now() })
