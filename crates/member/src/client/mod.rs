@@ -78,8 +78,8 @@ impl Client {
         Ok(Self { caller: Caller::new(socket), directory: directory.to_owned() })
     }
 
-    /// Connects to the daemon that runs in this process, through the socket that it has opened for
-    /// that.
+    /// Connects to the daemon that runs in this process, through `door`, a socket that the daemon
+    /// has opened for such connections.
     pub fn connect_inside(door: BorrowedFd<'_>, directory: &FilePath) -> Result<Self, ClientError> {
         let (near, far) = sys::descriptor::pair()?;
         sys::descriptor::send(door, b"client", &[far.as_fd()])?;

@@ -172,7 +172,8 @@ impl PathClient {
         socket.ok_or_else(none)
     }
 
-    /// Keeps the past of a source for some time. Fails if the path keeps none.
+    /// Freezes the retained output of a source for some time, so that no stored frame is evicted.
+    /// Fails if the path retains no output of the source.
     pub fn freeze_history(&self, wanted: &FreezeHistory) -> Result<(), ClientError> {
         self.call::<serde_json::Value>("io.streamline.path.Freeze", wanted).map(drop)
     }

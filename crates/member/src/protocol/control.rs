@@ -104,11 +104,11 @@ pub struct Tap {
     pub node: Option<String>,
     /// Start of the tap: `-5s`, `block:100` or `oldest`. `None` starts at the current position.
     pub from: Option<String>,
-    /// True if the tap ends instead of skipping blocks.
+    /// True if the tap ends, instead of skipping blocks, when its reader is too slow.
     pub all: Option<bool>,
     /// Time without progress of the reader after which the tap ends, in ms.
     pub patience_ms: Option<u64>,
-    /// Number of the node, which the node keeps through changes; an alternative to `node`.
+    /// Number of the node, which stays the same through changes; takes precedence over `node`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
     /// Classes of the blocks, as after `|` in a request, empty for a plain pipe, or `None` for the
@@ -126,7 +126,7 @@ pub struct Tap {
 pub struct WriteTo {
     /// Node at whose output the blocks are written; `None` for the source.
     pub node: Option<String>,
-    /// Number that the node keeps through changes, instead of `node`.
+    /// Number of the node, which stays the same through changes; takes precedence over `node`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
     /// Class of the blocks, as after `|` in a request; `None` for the class of a source.
@@ -141,12 +141,12 @@ pub struct WriteTo {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FreezeHistory {
-    /// Source whose past is kept; `None` for the first source.
+    /// Source whose retained output is kept; `None` for the first source.
     pub node: Option<String>,
-    /// Number that the node keeps through changes, instead of `node`.
+    /// Number of the node, which stays the same through changes; takes precedence over `node`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
-    /// Time from now in milliseconds; 0 to end an earlier freeze.
+    /// Duration of the freeze from now, in ms; 0 ends an earlier freeze.
     pub ms: u64,
 }
 
@@ -156,9 +156,9 @@ pub struct FreezeHistory {
 pub struct TapStart {
     /// Sequence number of the first block of the tap among all blocks that left the node.
     pub block: u64,
-    /// Number of retained frames at the start of the tap.
+    /// Number of retained frames with which the tap starts.
     pub past: u64,
-    /// Age of the first retained frame, in ns.
+    /// Age of the first retained frame, in ns; 0 if the tap starts with none.
     pub ago_ns: u64,
     /// True if the path retains the output of this node.
     pub remembers: bool,

@@ -105,7 +105,7 @@ pub struct KernelRequest {
     pub uid: u32,
     /// Process that reads the frames of the request.
     pub process: Option<u32>,
-    /// Name of that process, at most 15 bytes (proc_pid_comm(5)).
+    /// Name of the process that reads the frames, at most 15 bytes (proc_pid_comm(5)).
     pub command: Option<String>,
     /// Frames processed since the request was attached.
     pub taken: Option<u64>,

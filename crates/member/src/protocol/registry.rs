@@ -80,7 +80,7 @@ pub struct PathNumber {
 pub struct RequestChange {
     /// Text of the request that runs now.
     pub line: String,
-    /// Identity of its plan.
+    /// Identity of the plan of the new request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<String>,
 }
@@ -113,7 +113,7 @@ pub enum PathEvent {
 pub struct PathReport {
     /// Kind of the event.
     pub event: PathEvent,
-    /// Sentence that describes it.
+    /// Sentence that describes the event.
     pub text: String,
     /// Exit status of a path that has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -170,7 +170,7 @@ pub struct Quota {
     pub connections: Option<u64>,
     /// Number of rings that the daemon created.
     pub rings: Option<u64>,
-    /// Number of bytes in those rings.
+    /// Total size of the rings that the daemon created, in bytes.
     pub bytes: Option<u64>,
     /// Number of descriptors that the daemon holds.
     pub descriptors: Option<u64>,
@@ -195,7 +195,7 @@ pub struct Permissions {
     /// Release of the kernel in which the daemon runs programs, or `None` if it cannot run any.
     #[serde(default)]
     pub kernel: Option<String>,
-    /// Reason why the daemon runs no programs.
+    /// Reason why the daemon runs no kernel programs, or `None` if it does.
     #[serde(default)]
     pub closed: Option<String>,
 }

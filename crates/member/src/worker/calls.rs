@@ -224,8 +224,9 @@ impl Service {
         }
     }
 
-    /// Returns counters from index `first` on. Index 0 reads them. They are kept until the client
-    /// has got all, so that all pages are from one moment.
+    /// Returns the page of counters that starts at index `first`. Index 0 samples the counters of
+    /// the path; the sample is kept until the client has received its last page, so that all pages
+    /// are of one moment.
     fn counters_page(&mut self, id: u64, first: usize) -> CountReply {
         let current = if first == 0 { Some(self.current_counters()) } else { None };
         let Some(client) = self.clients.get_mut(&id) else { return CountReply::default() };

@@ -149,8 +149,8 @@ pub(super) fn counters_page(all: &Counters, first: usize) -> CountReply {
     CountReply { counters: page, next }
 }
 
-/// Returns the first items that fit into `room` bytes, and reduces the room by their length. An
-/// item that is longer than a page fits into an empty one.
+/// Returns the first items that fit into `room` bytes when serialized, and reduces `room` by their
+/// length. An item longer than [`PAGE_MAX`] counts as that length, so it fits into an empty page.
 fn take_while_fits<T: Clone + Serialize>(items: &[T], room: &mut usize) -> Vec<T> {
     let fits = |item: &&T| {
         let length = serde_json::to_string(item).map_or(0, |text| text.len()).min(PAGE_MAX);

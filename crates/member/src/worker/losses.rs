@@ -4,15 +4,15 @@ use crate::protocol::{Counters, Loss};
 use runtime::ledger::DropReason;
 use std::time::Duration;
 
-/// Interval between two looks at the counters. Each look wakes the spaces of the path once.
+/// Interval between two samples of the counters. Each sample wakes the spaces of the path once.
 const LOSS_INTERVAL: Duration = Duration::from_secs(60);
-/// Maximum number of places in a report.
+/// Maximum number of locations in a report.
 const PLACES_MAX: usize = 3;
 
 /// The losses of a path as they were last reported.
 #[derive(Debug)]
 pub(super) struct LossWatch {
-    /// Monotonic time of the next look, in ns.
+    /// Monotonic time of the next sample, in ns.
     pub(super) due: u64,
     /// Number of lost blocks that were reported.
     known: u64,
@@ -24,8 +24,8 @@ impl LossWatch {
         Self { due: now + LOSS_INTERVAL.as_nanos() as u64, known: 0 }
     }
 
-    /// Returns a sentence about the blocks that were lost since the last look, or `None` if there
-    /// were none, and schedules the next look.
+    /// Returns a sentence about the blocks that were lost since the previous sample, or `None` if
+    /// there were none, and schedules the next sample.
     pub(super) fn look(&mut self, counters: &Counters, now: u64) -> Option<String> {
         self.due = now + LOSS_INTERVAL.as_nanos() as u64;
         let places = losses(counters);
@@ -41,7 +41,7 @@ impl LossWatch {
     }
 }
 
-/// Returns the losses by place, the largest first. Drops that the request asks for are no losses.
+/// Returns the losses by location, the largest first. Omits drops that the request asks for.
 fn losses(counters: &Counters) -> Vec<(u64, String)> {
     let mut all: Vec<(u64, String)> = Vec::new();
     let mut add = |lost: &[Loss], place: &str| {

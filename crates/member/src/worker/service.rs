@@ -138,7 +138,8 @@ impl Service {
         self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Queues a report of the blocks that were lost since the last one, if a look is due.
+    /// Queues a report of the blocks that were lost since the previous report, if a sample of the
+    /// counters is due.
     fn report_losses(&mut self) {
         let now = sys::clock::monotonic();
         let reports = self.registration.as_ref().is_some_and(|daemon| daemon.takes_reports);
@@ -183,7 +184,8 @@ impl Service {
         }
     }
 
-    /// Returns the time until the next update or search, or `None` if neither is scheduled.
+    /// Returns the time until the next update, sample of the losses or search for a daemon; `None`
+    /// if none of these is scheduled.
     fn wait_limit(&self) -> Option<Duration> {
         let next = self.clients.values().filter_map(AdmittedClient::next_update);
         let look = match &self.registration {
@@ -194,8 +196,8 @@ impl Service {
         Some(Duration::from_nanos(next.saturating_sub(sys::clock::monotonic())))
     }
 
-    /// Accepts the connections that the daemon passes on, up to [`CLIENTS_MAX`] clients. Gives up
-    /// the daemon if it has hung up or sends an invalid message.
+    /// Accepts the connections that the daemon passes on, up to [`CLIENTS_MAX`] clients. Drops the
+    /// registration if the daemon has hung up or sends an invalid message.
     fn accept_clients(&mut self) {
         loop {
             let Some(registration) = &mut self.registration else { return };

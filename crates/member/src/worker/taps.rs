@@ -75,7 +75,8 @@ pub(super) fn attach_writer(
     Ok(attached.map_err(|why| refused(&why))?.into_socket())
 }
 
-/// Keeps the past of a source for some time. Blocks for at most `limit` until the spaces reply.
+/// Freezes the retained output of a source for some time, so that no stored frame is evicted.
+/// Blocks for at most `limit` until the spaces reply.
 pub(super) fn freeze_history(
     lives: &[Live],
     asked: &FreezeHistory,
@@ -96,7 +97,7 @@ fn only_part(lives: &[Live]) -> Result<&Live, Fault> {
     }
 }
 
-/// Returns the node that a client names.
+/// Returns the node that a client identifies by number or else by name; `None` without either.
 fn asked_node(id: Option<u64>, name: Option<&String>) -> Option<TappedNode> {
     let number = id.map(|id| TappedNode::Number(usize::try_from(id).unwrap_or(usize::MAX)));
     number.or_else(|| name.cloned().map(TappedNode::Name))

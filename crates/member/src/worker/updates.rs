@@ -20,7 +20,8 @@ pub(super) struct UpdateSchedule {
     every: u64,
     next: u64,
     form: UpdateForm,
-    /// Interval of all counters in place of totals.
+    /// Interval between updates with all counters in place of totals, or `None` for no such
+    /// updates.
     counters_every: Option<u64>,
     /// Time of the next update with all counters.
     counters_next: u64,
@@ -63,14 +64,15 @@ impl UpdateSchedule {
 }
 
 impl AdmittedClient {
-    /// Returns the time of the next update, or `None` if there is no subscription or the client has
-    /// yet to read the last update.
+    /// Returns the monotonic time of the next update in ns, or `None` if there is no subscription
+    /// or pages of the previous update are still unsent.
     pub(super) fn next_update(&self) -> Option<u64> {
         let schedule = self.schedule.filter(|_| self.unsent_pages.is_none())?;
         Some(schedule.next)
     }
 
-    /// Returns true if the client wants no counters of single filters, except now and then.
+    /// Returns true if the client has subscribed to totals, and to all counters at most at longer
+    /// intervals.
     pub(super) fn wants_totals(&self) -> bool {
         self.schedule.is_some_and(|schedule| schedule.form == UpdateForm::Totals)
     }
@@ -85,8 +87,8 @@ impl Service {
         self.send_update(&due.collect::<Vec<_>>(), None);
     }
 
-    /// Sends the last update to the clients `waiting` that have read the one before, and removes
-    /// them.
+    /// Sends the last update to those clients in `waiting` to which the previous update was sent
+    /// completely, and removes them from `waiting`.
     pub(super) fn send_last_updates(&mut self, waiting: &mut Vec<u64>, ended: &Ended) {
         let has_read =
             |id: &u64| self.clients.get(id).is_none_or(|client| client.unsent_pages.is_none());
