@@ -33,7 +33,7 @@ pub(crate) struct PathEdit {
     edit: String,
 }
 
-/// A path.
+/// A path, by its number in the daemon's registry.
 #[derive(Debug, Deserialize)]
 pub(crate) struct PathChoice {
     path: u32,
@@ -213,7 +213,7 @@ pub(crate) async fn start_capture(
     Ok(Json(serde_json::json!({ "number": number })))
 }
 
-/// Stops a capture, and waits until its file is complete.
+/// Stops a capture. Replies when its file is complete.
 pub(crate) async fn stop_capture(
     State(server): State<Server>,
     Json(given): Json<CaptureNumber>,
@@ -227,7 +227,7 @@ pub(crate) async fn list_captures(State(server): State<Server>) -> Result<Json<V
     Ok(Json(in_thread(move || server.captures.list()).await?))
 }
 
-/// Runs `streamline` with these arguments.
+/// Runs `streamline` with these arguments in a thread that may block.
 async fn run(server: Server, words: Vec<String>) -> Result<CommandOutcome, Failure> {
     let outcome = in_thread(move || server.program.run(&words)).await?;
     outcome.map_err(|error| {

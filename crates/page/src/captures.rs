@@ -20,7 +20,7 @@ use streamline::paths::{self, PathClient, Tap};
 use streamline::report::count_with_unit;
 use sys::eventfd::EventFd;
 
-/// Maximum number of captures that run at a time, and of ended ones that are listed.
+/// Maximum number of running captures, and of ended captures that are listed.
 const CAPTURES_MAX: usize = 8;
 /// The limits of each capture.
 const LIMITS: Limits =
@@ -102,7 +102,7 @@ impl Captures {
 
     /// Stops a capture. Blocks until its file is complete.
     pub(crate) fn stop(&self, number: u32) {
-        // Others can list captures while this one ends.
+        // The lock is released here, so that captures can be listed while this capture ends.
         let writer = lock(&self.0).all.get_mut(&number).and_then(|capture| {
             capture.stop.notify();
             capture.writer.take()
@@ -148,7 +148,8 @@ impl Known {
     }
 }
 
-/// Writes the frames of a tap, and notes the end. The tap ends with the connection.
+/// Writes the frames of a tap to a file until the tap ends or the capture is stopped, and stores a
+/// sentence about the end in `state`. `to` is the connection of the tap.
 fn write_capture(
     to: &PathClient,
     mut pipe: File,
@@ -177,7 +178,7 @@ fn write_capture(
     state.ended = Some(report);
 }
 
-/// Creates a file that does not exist yet. Returns its absolute path, too.
+/// Creates a file, and returns its absolute path and the file. Fails if a file of this name exists.
 fn create_file(name: &str) -> Result<(PathBuf, File), String> {
     let name = name.trim();
     if name.is_empty() || name.contains('\0') {

@@ -95,7 +95,8 @@ impl Collector {
         }
     }
 
-    /// Waits for the daemon or a path, for at most `limit`, and takes what they sent.
+    /// Waits for events of the daemon and updates of paths for at most `limit`, and applies those
+    /// that have arrived to the figures.
     fn wait(&mut self, limit: Duration) -> Result<(), ClientError> {
         let connected = self.followed.iter().filter_map(|(number, path)| {
             let to = path.to.as_ref().ok()?;
@@ -235,7 +236,7 @@ fn subscribe(to: &PathClient, counters: bool) -> Result<(), ClientError> {
     }
 }
 
-/// Computes the rates since the last totals.
+/// Replaces the totals of a path, and computes the rates since the previous totals.
 fn take_totals(known: &mut PathFigures, now: Totals) {
     known.state = PathState::Running;
     if let Some(before) = known.totals.replace(now) {

@@ -75,8 +75,8 @@ impl Program {
     }
 }
 
-/// Waits until a process has ended, for at most [`LIMIT`], and kills it then. Returns true if it
-/// ended by itself.
+/// Waits until a process has ended, and kills it after [`LIMIT`]. Returns true if it ended by
+/// itself.
 fn wait(child: &mut Child) -> bool {
     let number = i32::try_from(child.id()).unwrap_or_default();
     let ended = sys::local_socket::open_process(number).is_ok_and(|process| {
@@ -92,13 +92,14 @@ fn wait(child: &mut Child) -> bool {
 
 fn read_text(stream: Option<impl Read>) -> String {
     let mut bytes = Vec::new();
-    // What was read before a failure is shown.
+    // If reading fails, the bytes read before the failure are returned.
     let _ = stream.map(|stream| stream.take(OUTPUT_MAX).read_to_end(&mut bytes));
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Splits text into words at white space. Quotes of either kind hold words together, and stay if
-/// they are not at both ends of a word, because requests contain quotes, too.
+/// Splits text into words at white space. A quoted part, in either kind of quotes, is not split.
+/// The quotes are removed only if they enclose the whole word, because requests contain quotes,
+/// too.
 #[must_use]
 pub fn split_words(text: &str) -> Vec<String> {
     let mut words = Vec::new();

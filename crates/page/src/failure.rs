@@ -1,10 +1,10 @@
-//! Errors in replies.
+//! Errors as HTTP replies.
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use streamline::paths::ClientError;
 
-/// An error in a reply.
+/// An error as an HTTP reply: its status and a message for people.
 #[derive(Debug)]
 pub(crate) struct Failure {
     status: StatusCode,
@@ -38,7 +38,7 @@ impl From<ClientError> for Failure {
     }
 }
 
-/// Runs a function that blocks in a thread for such functions.
+/// Runs a blocking function in a thread of the runtime's blocking pool.
 pub(crate) async fn in_thread<T: Send + 'static>(
     run: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Failure> {

@@ -94,7 +94,7 @@ impl PrivateFolder {
 
 impl Drop for PrivateFolder {
     fn drop(&mut self) {
-        // What is left is in the system's temporary folder.
+        // If the removal fails, the files stay in the system's temporary folder.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -21,7 +21,7 @@ const CHUNK: usize = 64 << 10;
 #[derive(Debug)]
 pub(crate) struct FrameFile {
     file: File,
-    /// Bytes of a frame, or of the header of the file, that are not complete yet.
+    /// Bytes of an incomplete frame, or of the incomplete header of the file.
     partial: Vec<u8>,
     pub(crate) progress: Progress,
 }
@@ -44,7 +44,7 @@ pub(crate) struct Limits {
 /// The reason for the end of a capture.
 #[derive(Debug)]
 pub(crate) enum End {
-    /// It was stopped.
+    /// The capture was stopped.
     Stopped,
     /// The tap has ended.
     Closed,
@@ -60,8 +60,8 @@ impl FrameFile {
         Self { file, partial: Vec::new(), progress: Progress::default() }
     }
 
-    /// Copies frames from the pipe of a tap until it ends, `stop` is notified, or a limit is
-    /// reached. Calls `note` after each chunk. Blocks until then.
+    /// Copies frames from the pipe of a tap, and calls `note` after each chunk. Blocks until the
+    /// tap ends, `stop` is notified, a limit is reached, or an error occurs.
     pub(crate) fn copy_from(
         &mut self,
         pipe: &mut File,
@@ -95,7 +95,7 @@ impl FrameFile {
         }
     }
 
-    /// Writes the frames that these bytes complete.
+    /// Writes all frames that are complete with these bytes, and keeps the rest.
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.partial.extend_from_slice(bytes);
         let mut whole = 0;
@@ -112,8 +112,8 @@ impl FrameFile {
         Ok(())
     }
 
-    /// Returns the length of the header of the file or of the frame that begins at this offset of
-    /// the pending bytes. Returns `None` if its header is incomplete.
+    /// Returns the length in bytes of the file header, or of the frame with its header, that begins
+    /// at this offset of `partial`. Returns `None` for a frame whose header is incomplete.
     fn next_length(&self, at: usize) -> io::Result<Option<usize>> {
         if self.progress.bytes == 0 {
             return Ok(Some(FILE_HEADER));

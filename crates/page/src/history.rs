@@ -1,4 +1,4 @@
-//! The figures of a path during the last hour, as far as somebody looked.
+//! The figures of a path during the last hour, as far as a browser showed the page.
 //!
 //! The last two minutes are kept at the rate of the samples, the hour before in steps of 5 s. Edges
 //! of a path that is not selected have samples every 5 s. A path with 30 edges needs at most
@@ -16,8 +16,8 @@ const RECENT_MAX: usize = 240;
 const HOUR_MAX: usize = 720;
 /// Interval between two samples of the hour, in ms.
 const STEP_MS: u64 = 5000;
-/// Maximum time between two samples of which rates are computed, in ms. Nobody looked in a longer
-/// interval.
+/// Maximum time between two samples from which a rate is computed, in ms. In a longer interval, no
+/// browser showed the page.
 const GAP_MS: u64 = 15_000;
 
 /// Rates at one time: of the sources of a path, or of each of its edges.
@@ -27,7 +27,7 @@ struct Sample {
     values: Box<[[f32; 3]]>,
 }
 
-/// Blocks, and lost blocks, since the start of the path: of its sources, or of each edge.
+/// Blocks, bytes and lost blocks since the start of the path: of its sources, or of each edge.
 #[derive(Debug)]
 struct Sums {
     elapsed_ns: u64,
@@ -52,8 +52,8 @@ pub struct History {
     counters: Option<Arc<Counters>>,
 }
 
-/// Columns for a plot. Times are in ms since 1970; a rate is missing after an interval in which
-/// nobody looked.
+/// Columns for a plot, of equal length. Times are in ms since 1970; a rate is `None` after an
+/// interval in which no browser showed the page.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Columns {
     /// Times of the samples, ascending.
@@ -77,7 +77,7 @@ impl History {
     pub fn push_edges(&mut self, time_ms: u64, counters: &Arc<Counters>) {
         let before = self.counters.replace(Arc::clone(counters));
         if before.is_some_and(|before| !has_same_edges(&before, counters)) {
-            // The request was changed: the numbers of its edges now mean other edges.
+            // The request was changed, so an index may now denote another edge.
             self.edges = Series::default();
         }
         let values = counters.edges.iter().map(|edge| (edge.put, rates::lost_in(&edge.lost)));
@@ -85,7 +85,8 @@ impl History {
         self.edges.push(time_ms, Sums { elapsed_ns: counters.elapsed_ns, values });
     }
 
-    /// Returns the rates of an edge of the counters, or of the sources if `edge` is `None`.
+    /// Returns the rates of the edge with this index in the counters, or of the sources if `edge`
+    /// is `None`.
     #[must_use]
     pub fn columns(&self, edge: Option<usize>) -> Columns {
         match edge {
@@ -96,7 +97,7 @@ impl History {
 }
 
 impl Series {
-    /// Adds sums at a time, unless the path has sent none since the last sample.
+    /// Adds the sums of the time `time_ms`, unless they are those of the last sample.
     fn push(&mut self, time_ms: u64, sums: Sums) {
         let last = self.last.as_ref();
         if last.is_some_and(|(_, last)| last.elapsed_ns == sums.elapsed_ns) {
@@ -136,7 +137,8 @@ impl Columns {
     }
 }
 
-/// Adds a sample, if the one before is known and not too old.
+/// Adds a sample of the rates since `last`, unless `last` is missing or older than [`GAP_MS`].
+/// Keeps at most `most` samples.
 fn add(
     samples: &mut VecDeque<Sample>,
     most: usize,

@@ -91,8 +91,8 @@ impl Drop for Listener {
     }
 }
 
-/// Creates a Unix socket that only this user can connect to, from its first moment on: it comes to
-/// be in a private directory, and is then moved.
+/// Creates a Unix socket to which only this user can ever connect: creates its file in a private
+/// directory, restricts its mode, and then moves it.
 fn bind_private(path: &Path) -> io::Result<UnixListener> {
     use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
     let name = path.file_name().ok_or(ErrorKind::InvalidInput)?;
@@ -113,7 +113,7 @@ fn bind_private(path: &Path) -> io::Result<UnixListener> {
     bound
 }
 
-/// Removes the file of a socket at which nobody listens.
+/// Removes the file of a socket on which no process listens.
 fn remove_stale(path: &Path) -> io::Result<()> {
     let is_socket =
         std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());

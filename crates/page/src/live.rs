@@ -54,7 +54,7 @@ pub enum PathState {
     Hidden,
 }
 
-/// A path that has ended while somebody looked.
+/// A path that has ended while a browser showed the page.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct EndedPath {
     /// The path as last listed by the daemon.
@@ -65,7 +65,7 @@ pub struct EndedPath {
     pub time_ms: u64,
 }
 
-/// A line of the list of paths.
+/// A path in the list of all paths, as browsers receive it.
 #[derive(Serialize)]
 struct ListedPath<'f> {
     #[serde(flatten)]
@@ -130,7 +130,8 @@ impl Figures {
     }
 }
 
-/// Returns an identity of the nodes and edges that counters belong to.
+/// Returns a hash of a request and of the nodes, edges and spaces in its counters, by which a
+/// browser notices a change of the plan.
 #[must_use]
 pub fn plan_identity(line: &str, counters: &Counters) -> String {
     use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -204,7 +205,7 @@ impl Live {
         Viewer { live: Arc::clone(self), selected, figures: self.latest.subscribe() }
     }
 
-    /// Returns true if a collector runs, and with it queries of paths.
+    /// Returns true if a collector runs, so that paths are queried.
     #[must_use]
     pub fn collects(&self) -> bool {
         lock(&self.viewers).collects
@@ -245,7 +246,8 @@ impl Live {
         self.latest.send_replace(Arc::new(figures));
     }
 
-    /// Returns the history of the sources of a path, or of an edge.
+    /// Returns the history of the edge of a path with this index, or of the path's sources if
+    /// `edge` is `None`; empty if the path has none.
     #[must_use]
     pub fn history(&self, number: u32, edge: Option<usize>) -> Columns {
         lock(&self.histories).get(&number).map(|history| history.columns(edge)).unwrap_or_default()

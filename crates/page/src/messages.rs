@@ -34,7 +34,7 @@ impl Messages {
             read_lines(&mut pipe.into(), &stop, &sender);
             drop(to);
         };
-        // Without a thread the sender is dropped, and the messages are at their end.
+        // If no thread can be started, the sender is dropped, and `next` returns `None`.
         let _ = std::thread::Builder::new().name("tap".to_owned()).spawn(read);
         Ok(Self { lines, dropped })
     }

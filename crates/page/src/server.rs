@@ -164,7 +164,7 @@ fn send_asset(asset: Asset) -> Response {
     ([(header::CONTENT_TYPE, asset.media_type)], asset.text).into_response()
 }
 
-/// A path, and perhaps one of its edges.
+/// The parameters of a query: a path, and an edge of the path, both optional.
 #[derive(Clone, Copy, Debug, Deserialize)]
 struct Selection {
     path: Option<u32>,

@@ -1,6 +1,6 @@
-//! Tests of the page in Chromium, by Playwright: every flow at the width of a phone and of a desk,
-//! in light and dark, with the checks of axe-core. Screenshots go to `page` in the target
-//! directory.
+//! Tests of the page in Chromium, by Playwright: every user flow at the widths of a phone and of a
+//! desktop screen, in light and dark colors, with the accessibility checks of axe-core. Screenshots
+//! go to `page` in the target directory.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 

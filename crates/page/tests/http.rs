@@ -1,4 +1,5 @@
-//! Tests of the server over real sockets: who is admitted, and what the stream of figures carries.
+//! Tests of the server over real sockets: the admission of requests, and the contents of the
+//! stream of figures.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
