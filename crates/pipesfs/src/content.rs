@@ -108,8 +108,8 @@ fn input(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<(u64, u64)
     Some(sum)
 }
 
-/// Returns the time spent in the filters of a directory, and the number of blocks that these
-/// filters have received.
+/// Returns the time spent in the filters of a directory, in ns, and the number of blocks that these
+/// filters have received or made.
 #[must_use]
 pub fn busy(tree: &Tree, key: &Key, counters: &CountersByPath) -> (u64, u64) {
     let mut sum = (0, 0);

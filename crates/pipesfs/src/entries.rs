@@ -62,7 +62,7 @@ pub enum Text {
     Why,
     /// The instructions of a filter that runs in the kernel.
     Program,
-    /// The time for which the past of a source is still kept.
+    /// The time for which the retained output of a source is still kept.
     Freeze,
     /// The number of blocks that a node has received or made.
     Blocks,
@@ -72,11 +72,11 @@ pub enum Text {
     NsPerBlock,
     /// The number of blocks lost for a reason, by the name of the reason.
     Lost(String),
-    /// The state that a filter publishes, by the name under which it does.
+    /// The state that a filter publishes, by the name of the state.
     State(String),
-    /// Bytes that programs have read from the streams of a place.
+    /// Number of bytes that programs have read from the streams of a directory.
     Read,
-    /// Bytes that programs have written to the streams of a place.
+    /// Number of bytes that programs have written to the streams of a directory.
     Written,
 }
 
@@ -368,7 +368,7 @@ fn has_program(node: &paths::NodeDetails) -> bool {
     is_filter && node.space == "kernel" && !paths::is_source(&node.filter)
 }
 
-/// Returns the name under which a filter publishes its state, if it does.
+/// Returns the name under which a filter publishes its state, or `None` if it publishes none.
 fn published_name(node: &paths::NodeDetails) -> Option<&str> {
     let state = node.arguments.iter().find(|argument| argument.name == "state")?;
     Some(state.value.as_str()).filter(|name| !name.is_empty())

@@ -72,14 +72,14 @@ impl Inodes {
         }
     }
 
-    /// Lets an object, if it is looked up again, have another number: the kernel has removed the
-    /// one that it knows.
+    /// Gives an object another number if it is looked up again, because the kernel has removed the
+    /// entry with the old number.
     pub fn retire(&mut self, key: &Key) {
         self.numbers.remove(key);
     }
 
-    /// Gives the objects of these places the places to which they have moved. They keep their
-    /// numbers.
+    /// Replaces the directories of objects whose nodes have moved; `places` contains the new
+    /// directory by the old one. The objects keep their inode numbers.
     pub fn rebind(&mut self, places: &HashMap<DirectoryId, DirectoryId>) {
         for (number, known) in &mut self.objects {
             let Some(place) = places.get(&known.key.place) else { continue };

@@ -13,7 +13,7 @@
 //! - [`streams`]: open streams, each a tap of its own, and [`transfer`] of their bytes;
 //!   [`writers`]: open files that are written; [`totals`]: bytes of both; [`events`]: the events of
 //!   the daemon;
-//! - [`protocol`]: messages of the kernel; [`inodes`]: their numbers for objects; [`server`]: the
+//! - [`protocol`]: messages of the kernel; [`inodes`]: inode numbers of objects; [`server`]: the
 //!   operations; [`failures`]: reasons of failures; [`mount`]: mounting.
 //!
 //! An object that nobody opens costs the paths nothing. A request that can block, because it asks a

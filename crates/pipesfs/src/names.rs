@@ -3,10 +3,6 @@
 //! dot, `#`, control characters and invisible characters are escaped the same way. A name therefore
 //! cannot leave its directory, be hidden, or look like the suffix `#NUMBER`, which distinguishes
 //! equal names and marks truncated names.
-//!
-//! A name contains only what cannot be mistaken: `/` is `%2F`, `%` is `%25`, and a leading dot,
-//! `#`, control and invisible characters are escaped likewise. So no name leaves its directory,
-//! hides, or looks like the `#NUMBER` that distinguishes equal names and ends names that were cut.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;

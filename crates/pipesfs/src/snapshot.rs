@@ -13,8 +13,8 @@ use streamline::paths::{self, Client, ClientError, Counters, PathClient};
 pub const CURRENT: Duration = Duration::from_millis(100);
 /// Time for which counters are current.
 pub const COUNTERS_CURRENT: Duration = Duration::from_millis(10);
-/// Number of times the duration of a query for which its result is used at least. So the walk of a
-/// large tree does not consist of queries.
+/// Factor by which the result of a query is used longer than the query took, at least, so that the
+/// walk of a large tree does not consist of queries.
 const QUERY_TIMES: u32 = 5;
 /// Time between the two samples from which rates are computed.
 const SAMPLE_TIME: Duration = Duration::from_millis(150);
@@ -50,8 +50,8 @@ struct KnownCounters {
 }
 
 impl KnownCounters {
-    /// Returns true if the counters are younger than `age`, or than some times the duration of the
-    /// query.
+    /// Returns true if the counters are younger than `age`, or than [`QUERY_TIMES`] times the
+    /// duration of their query.
     fn is_current(&self, age: Duration) -> bool {
         self.taken.elapsed() < age.max(self.took * QUERY_TIMES)
     }
@@ -85,8 +85,8 @@ impl Snapshots {
         Arc::clone(&self.latest.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns true if the latest snapshot is younger than `age`. The age may be exceeded by a slow
-    /// query, up to [`QUERY_TIMES`] its duration, unless it is 0.
+    /// Returns true if the latest snapshot is younger than `age` or, if `age` is not 0, than
+    /// [`QUERY_TIMES`] times the duration of its query.
     #[must_use]
     pub fn is_current(&self, age: Duration) -> bool {
         let latest = self.latest();
@@ -215,8 +215,8 @@ impl Snapshots {
         Client::find(self.directory.as_deref())
     }
 
-    /// Sends a query over the existing connection. If the daemon has restarted, repeats the query
-    /// over a new connection.
+    /// Sends a query over the existing connection. If that fails, as after a restart of the daemon,
+    /// repeats the query over a new connection.
     fn ask<T>(
         &self,
         client: &mut Option<Client>,

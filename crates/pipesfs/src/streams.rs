@@ -2,10 +2,6 @@
 //! pipe, at its own pace. A read without data waits here, without occupying a thread, until the
 //! pipe has data, the stream ends, or a signal interrupts the caller. The tap begins when the file
 //! is opened and ends when the file is closed.
-//!
-//! A reader gets what its pipe holds, at its own pace. A read without data waits here, without a
-//! thread, until the pipe has data, the stream ends, or a signal interrupts the caller. The tap
-//! begins when the file is opened and ends when it is closed.
 
 mod moves;
 
@@ -68,13 +64,13 @@ struct OpenStream {
     /// The number under which callers of poll(2) wait, if any do.
     wake: Option<u64>,
     watched: bool,
-    /// The node or class whose blocks the stream has, and their form; `None` for events.
+    /// The node or class whose blocks the stream carries, and their form; `None` for events.
     place: Option<(DirectoryId, StreamForm)>,
     /// The state of a move of the node to another path, during and after such an edit.
     moving: Option<Move>,
 }
 
-/// The owner of a stream, its place and the form of its blocks, and the bytes of the place.
+/// The user, the directory, the form and the byte counters of a stream that is opened.
 #[derive(Debug)]
 pub struct StreamFacts {
     /// User who opened the stream.
@@ -255,8 +251,8 @@ impl Streams {
         }
     }
 
-    /// Queries each ended tap for the reason, and whether its reader has lost blocks. Blocks while
-    /// a path does not reply. Returns when the streams are dropped.
+    /// Queries each ended tap for the reason of its end and for blocks that its reader has lost.
+    /// Blocks while a path does not reply. Returns when the streams are dropped.
     pub fn examine_ends(&self, endings: &StreamEnds) {
         while let Ok(StreamEnd { handle, uid, tap }) = endings.recv() {
             // A path that does not reply has ended.
@@ -304,7 +300,7 @@ impl Streams {
 }
 
 impl OpenStream {
-    /// Replies with what the pipe holds. Does not block.
+    /// Replies with the data that the pipe contains, up to `size` bytes. Does not block.
     fn reply(&self, transfers: &TransferPipes, reply: Reply<'_>, size: u32) -> PipeRead {
         if self.failed == Some(true) {
             return PipeRead::Failed;

@@ -1,14 +1,15 @@
-//! Bytes that programs have read from and written to each place, since the mount.
+//! Counters of the bytes that programs have read from and written to the streams of each directory
+//! since the mount.
 //!
-//! They are counted where the programs are served. The paths count the same bytes on their side, so
-//! the ledger spans a program that reads from one place and writes to another.
+//! This server counts the bytes of its reads and writes. The paths count the same bytes on their
+//! side, so the ledger spans a program that reads from one directory and writes to another.
 
 use crate::tree::{DirectoryId, Tree};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Bytes of one place.
+/// The counters of one directory.
 #[derive(Debug, Default)]
 pub struct Totals {
     read: AtomicU64,
@@ -33,15 +34,16 @@ impl Totals {
     }
 }
 
-/// Number of places from which on those that have gone are forgotten.
+/// Number of directories with counters at which the counters of directories that no longer exist
+/// are discarded.
 const PLACES_MAX: usize = 1024;
 
-/// Bytes by place.
+/// The counters of all directories.
 #[derive(Debug, Default)]
 pub struct TotalsByPlace(Mutex<HashMap<DirectoryId, Arc<Totals>>>);
 
 impl TotalsByPlace {
-    /// Returns the bytes of a place in `tree`, to be counted.
+    /// Returns the counters of a directory of `tree`; creates them if there are none.
     pub fn at(&self, place: &DirectoryId, tree: &Tree) -> Arc<Totals> {
         let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if places.len() >= PLACES_MAX {
@@ -50,7 +52,7 @@ impl TotalsByPlace {
         Arc::clone(places.entry(place.clone()).or_default())
     }
 
-    /// Returns the bytes that programs have read from and written to a place.
+    /// Returns the numbers of bytes that programs have read from and written to a directory.
     #[must_use]
     pub fn read_and_written(&self, place: &DirectoryId) -> (u64, u64) {
         let places = self.0.lock().unwrap_or_else(PoisonError::into_inner);

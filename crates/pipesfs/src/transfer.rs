@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 pub const PIPE_SIZE: usize = 512 << 10;
 /// Length in bytes from which on pages are moved. Below it, copying costs less than the calls.
 const MOVED_MIN: usize = 32 << 10;
-/// Maximum number of transfer pipes that are kept.
+/// Maximum number of idle transfer pipes kept for reuse.
 const KEPT_MAX: usize = 4;
 
 /// The outcome of a read from the pipe of a stream that does not wait.
@@ -43,7 +43,7 @@ impl TransferPipes {
         {
             return sent;
         }
-        // An empty pipe has no data now, or has ended: a read tells.
+        // Only a read distinguishes an empty pipe from one whose other end is closed.
         let mut message = vec![0; REPLY_HEAD + length.max(1).min(size as usize)];
         loop {
             let room = message.get_mut(REPLY_HEAD..).unwrap_or_default();
@@ -61,25 +61,25 @@ impl TransferPipes {
         }
     }
 
-    /// Replies with `length` bytes, which the pipe holds. Returns `None` if there is no pipe for
-    /// the transfer; the bytes then remain in the pipe of the stream.
+    /// Replies with `length` bytes, which the pipe contains. Returns `None` if no transfer pipe can
+    /// be created; the bytes then remain in the pipe of the stream.
     fn move_pages(&self, pipe: &File, reply: Reply<'_>, length: usize) -> Option<PipeRead> {
         let through = self.take()?;
         let (near, far) = &through;
         let moved = reply.begin(length, far).is_ok() && move_all(pipe, far, length).is_ok();
         if !moved {
-            // What the transfer pipe contains is lost with it, and the read fails.
+            // The bytes in the transfer pipe are lost with it, and the read fails.
             return Some(PipeRead::Failed);
         }
         match reply.finish(near, length) {
-            // ENOENT: the caller has gone. The transfer pipe may still contain bytes.
+            // The caller is gone (ENOENT). The transfer pipe, which may contain bytes, is dropped.
             Err(_) => {}
             Ok(()) => self.keep(through),
         }
         Some(PipeRead::Sent(length))
     }
 
-    /// Returns an empty pipe that holds a full pipe of a stream and the head of a reply.
+    /// Returns an empty pipe with room for the contents of a stream's pipe and the head of a reply.
     fn take(&self) -> Option<(OwnedFd, OwnedFd)> {
         if let Some(kept) = self.lock().pop() {
             return Some(kept);

@@ -133,7 +133,7 @@ const PATH_ENTRIES: &[&str] = &["request"];
 /// The source of a path that begins empty.
 pub const EMPTY_STREAM: &str = "stream";
 
-/// Names of entries of a path with one stream that are no nodes.
+/// Reserved entry names in the directory of a path that is a stream.
 const STREAM_ENTRIES: &[&str] = &[
     "all",
     "all.pcap",

@@ -1,8 +1,9 @@
 //! Open files that are written: each is one writer at the output of a node, from open to close.
 //!
 //! A write goes to the socket of the writer, in packets, as far as there is room. Without room it
-//! waits here, without a thread, until the path has taken something, a signal interrupts the
-//! caller, or the path ends. At the close, the end follows what still waits in the socket.
+//! waits here, without a thread, until the path has read from the socket, a signal interrupts the
+//! caller, or the path ends. When the file is closed, an end message follows the data in the
+//! socket.
 
 use crate::failures::Failures;
 use crate::protocol::{Reply, errno};
@@ -35,7 +36,7 @@ struct OpenWriter {
     /// Poll handle (`kh`) that is notified when there is room, or `None` if no caller polls.
     wake: Option<u64>,
     watched: bool,
-    /// True if the file is closed, and its end waits for room.
+    /// True if the file is closed, and its end message waits for room.
     closed: bool,
 }
 
@@ -43,7 +44,7 @@ struct OpenWriter {
 struct WaitingWrite {
     unique: u64,
     bytes: Vec<u8>,
-    /// Number of bytes that are in the socket.
+    /// Number of bytes that the socket has accepted.
     written: usize,
 }
 
@@ -90,7 +91,8 @@ impl Writers {
         }
     }
 
-    /// Replies to a write whose path has ended. Bytes that it has taken count as written.
+    /// Replies to a write whose path has ended: with EPIPE, or with the number of bytes that the
+    /// socket had accepted before.
     fn refuse(&self, reply: Reply<'_>, write: &WaitingWrite, (uid, ended): (u32, &WriterEnded)) {
         self.failures.set(uid, ended.to_string());
         match write.written {
@@ -99,7 +101,8 @@ impl Writers {
         }
     }
 
-    /// Replies to a poll, and remembers to wake its callers if they want it.
+    /// Replies to a poll. If no event is ready and `wake` is set, callers are notified later under
+    /// that number.
     pub fn poll(&self, handle: u64, unique: u64, wake: Option<u64>) {
         let mut open = self.lock();
         let reply = Reply::new(&self.device, unique);
@@ -130,8 +133,8 @@ impl Writers {
         false
     }
 
-    /// Closes a writer, as soon as there is room for its end. Returns false if the handle is not
-    /// that of a writer.
+    /// Closes a writer as soon as there is room for its end message. Does not block. Returns false
+    /// if the handle is not that of a writer.
     pub fn close(&self, handle: u64) -> bool {
         let mut open = self.lock();
         let Some(writer) = open.get_mut(&handle) else { return false };
@@ -144,7 +147,7 @@ impl Writers {
         true
     }
 
-    /// Serves waiting writes and polls, for good.
+    /// Serves waiting writes and polls. Never returns.
     pub fn serve(&self) {
         loop {
             for event in self.watcher.wait(Some(Duration::from_secs(3600))) {
@@ -206,7 +209,8 @@ impl Writers {
 }
 
 impl WaitingWrite {
-    /// Writes what there is room for. Returns true if all bytes are in the socket.
+    /// Writes as many of the remaining bytes as the socket accepts. Returns true if it has accepted
+    /// all of them.
     fn proceed(
         &mut self,
         (socket, totals): (&mut WriterSocket, &Totals),
@@ -225,14 +229,14 @@ impl WaitingWrite {
 }
 
 impl OpenWriter {
-    /// Sends the end. Returns false if there is no room for it now.
+    /// Sends the end message. Returns false if there is no room for it now.
     fn end(&mut self) -> bool {
-        // A path that has ended needs no end.
+        // A path that has ended needs no end message.
         self.socket.end().unwrap_or(true)
     }
 
-    /// Returns the events of poll(2) that are ready. A write to a path that has ended fails at
-    /// once.
+    /// Returns the events of poll(2) that are ready. The file of a path that has ended is writable,
+    /// because a write to it fails at once.
     fn events(&self) -> u32 {
         match sys::poll::writable(&self.socket, Duration::ZERO) {
             true => WRITABLE,

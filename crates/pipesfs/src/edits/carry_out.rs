@@ -31,7 +31,7 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// Returns the time that is left.
+    /// Returns the time until the deadline; zero after it.
     pub(crate) fn left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }
@@ -93,7 +93,7 @@ fn change(
 fn stop(path: PathKey, caller: &Caller, snapshots: &Snapshots) -> Result<Done, Refusal> {
     let to = connect(path, caller, snapshots)?;
     match to.stop() {
-        // It has ended meanwhile.
+        // The path has ended in the meantime.
         Ok(()) | Err(ClientError::PathEnded(_)) => {}
         Err(error) => return Err(refusal(&error)),
     }

@@ -56,8 +56,8 @@ pub(crate) struct Permitted {
     pub(crate) mount: std::path::PathBuf,
 }
 
-/// Returns the directory that an edit has added to a directory: the one with this name, or else the
-/// first.
+/// Returns the subdirectory that an edit has added to the directory `parent`: the new subdirectory
+/// with this name, or else the first new one.
 pub(crate) fn new_child((old, new): (&Tree, &Tree), (parent, name): (&Key, &str)) -> Option<Key> {
     let directory = new.directory(&parent.place)?;
     let is_new = |key: &Key| old.directory(&key.place).is_none();
@@ -70,8 +70,8 @@ pub(crate) fn new_child((old, new): (&Tree, &Tree), (parent, name): (&Key, &str)
     named.or_else(|| added.first()).map(|(_, key)| key.clone())
 }
 
-/// Returns the new place of each place that a move has renumbered: those of nodes that stand in
-/// another path now.
+/// Returns the new identity of each directory in a subtree that rename(2) has moved, by its old
+/// identity. A directory gets a new identity if its node now belongs to another path.
 pub(crate) fn moved_places(
     (old, (parent, name)): (&Tree, (&Key, &str)),
     (new, (into, to)): (&Tree, (&Key, &str)),
@@ -91,7 +91,7 @@ pub(crate) fn moved_places(
     places
 }
 
-/// Adds the pairs of places of two subtrees that have the same names.
+/// Adds the old and new identities of the directories that have the same names in two subtrees.
 fn pair_up(
     (old, from): (&Tree, &DirectoryId),
     (new, to): (&Tree, &DirectoryId),

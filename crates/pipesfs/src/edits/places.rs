@@ -1,4 +1,4 @@
-//! Places of the tree in the words of edits: nodes, their outputs, and their parents.
+//! Directories of the tree in the words of edits: nodes, their outputs, and their parents.
 
 use super::Refusal;
 use crate::entries::{Key, Part};
@@ -186,14 +186,15 @@ impl Tree {
             })
     }
 
-    /// Returns the number of arcs that lead to a node.
+    /// Returns the number of arcs that lead to a node, without back edges.
     pub(super) fn count_parents(&self, member: Member) -> usize {
         let nodes = self.paths.get(member.path).map_or(&[][..], |view| &view.nodes);
         let arcs = nodes.iter().flat_map(|node| &node.arcs);
         arcs.filter(|arc| arc.to == member.node && !arc.back).count()
     }
 
-    /// Returns the number of nodes of a path to which no arc leads.
+    /// Returns the number of sources of a path, which are the nodes to which only back edges lead.
+    /// Operands, and sinks that the request does not contain, are not counted.
     pub(super) fn count_sources(&self, path: usize) -> usize {
         let nodes = self.paths.get(path).map_or(&[][..], |view| &view.nodes);
         let is_head = |node: &usize| {
@@ -205,7 +206,7 @@ impl Tree {
         (0..nodes.len()).filter(is_head).count()
     }
 
-    /// Returns the directory in which a directory stands.
+    /// Returns the parent of a directory.
     pub(super) fn parent(&self, directory: &Directory) -> Result<&Directory, Refusal> {
         self.directories.get(directory.parent).ok_or_else(Refusal::gone)
     }

@@ -14,7 +14,7 @@ use streamline::paths::{NewFilter, new_filter};
 /// The work that a change of the tree requires.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Planned {
-    /// Nothing: the entry is a view, which exists as long as what it shows.
+    /// No work: the entry is a view, which exists as long as the object that it shows.
     Nothing,
     /// An edit of a path.
     Edit(PathEdit),
@@ -22,7 +22,7 @@ pub(crate) enum Planned {
     Start {
         /// Name of the path, if it has one.
         name: Option<String>,
-        /// Its request.
+        /// Request of the path.
         request: String,
     },
     /// The end of a path.
@@ -85,7 +85,7 @@ pub(super) fn read_filter(name: &str, may: &Permitted) -> Result<Option<NewFilte
     }
 }
 
-/// Returns the first file of a filter that is below the mount.
+/// Returns the first file that a filter would open and that is below the mount.
 fn below_own_mount<'f>(filter: &'f NewFilter, may: &Permitted) -> Option<&'f str> {
     let inside = |file: &&String| leads_into_mount(&may.mount, Path::new(file));
     filter.files.iter().find(inside).map(String::as_str)
@@ -107,7 +107,7 @@ pub(crate) fn make_directory(
     let directory = tree.directory(&parent.place);
     let has_sources = is_path && directory.is_some_and(|path| path.members.is_empty());
     if !has_sources {
-        // A view, or no place for filters, says so before the name is read.
+        // Fails if the directory is a view or can contain no filters, whatever the name is.
         tree.output(parent)?;
     }
     let Some(filter) = read_filter(name, may)? else {
@@ -132,7 +132,8 @@ pub(crate) fn make_directory(
     PathEdit::plan(tree, below.node, &["add", &filter.text, "below", &below.words])
 }
 
-/// Plans mkdir(2) in the root: a source begins a path, another name an empty stream.
+/// Plans mkdir(2) in the root: the name of a source starts a path with this source, and another
+/// name starts a path of this name with an empty stream.
 fn begin_path(name: &str, may: &Permitted) -> Result<Planned, Refusal> {
     match read_filter(name, may)? {
         Some(filter) if filter.is_source => {
@@ -167,7 +168,8 @@ pub(crate) fn unlink(tree: &Tree, (parent, name): (&Key, &str)) -> Result<Planne
     let key = tree.lookup(parent, name, &[]).ok_or_else(Refusal::gone)?;
     refuse_fixed(&key, parent)?;
     if key.kind() == ObjectKind::Directory {
-        // It was a link to a further parent, until that parent became the only one, or the first.
+        // The entry was a link from an additional parent, which has since become the first or only
+        // parent.
         let why = "it is a directory now, and no link: `rmdir` removes it";
         return Err(Refusal::new(errno::EISDIR, why));
     }
@@ -200,7 +202,7 @@ pub(crate) fn remove_directory(
     }
 }
 
-/// Fails if an entry stays as long as the mount.
+/// Fails if an entry exists as long as the mount, so that it cannot be removed.
 fn refuse_fixed(key: &Key, parent: &Key) -> Result<(), Refusal> {
     let fixed = |key: &Key| {
         matches!(key.place, DirectoryId::Filters | DirectoryId::Machine | DirectoryId::Interface(_))
@@ -223,7 +225,7 @@ fn remove_node(tree: &Tree, parent: &Key, key: &Key) -> Result<Planned, Refusal>
         if tree.count_sources(member.path) > 1 {
             return PathEdit::plan(tree, member, &["remove", name, "leaf"]);
         }
-        // A path without its last source is stopped, or an empty stream if it has a name.
+        // Without its last source, a path is stopped or, if it has a name, becomes an empty stream.
         return match of_path {
             true => {
                 let words = ["add", EMPTY_STREAM, ",", "remove", name, "leaf"];
@@ -247,7 +249,8 @@ fn sever(tree: &Tree, member: Member, parent: &Key) -> Result<Planned, Refusal> 
     PathEdit::plan(tree, member, &["sever", name, "from", &from.words])
 }
 
-/// Returns the node to which a link in a directory leads; `None` if the entry is no such link.
+/// Returns the node to which a link in a directory leads; `None` if the entry is not a link to a
+/// node.
 pub(super) fn linked_node(
     tree: &Tree,
     parent: &Key,
@@ -270,7 +273,7 @@ fn no_filter(target: &str) -> Refusal {
     Refusal::new(errno::EINVAL, why)
 }
 
-/// Plans symlink(2): the target gets a further parent.
+/// Plans symlink(2): the node that the target shows gets an additional parent.
 pub(crate) fn link(
     tree: &Tree,
     (parent, name): (&Key, &str),
@@ -294,7 +297,7 @@ pub(crate) fn link(
     let directory = tree.directory(&found.place).ok_or_else(Refusal::gone)?;
     let member = tree.only_member(directory)?;
     if tree.view(above)?.path.uid != directory.uid {
-        // The paths of other users are not told.
+        // The error must not reveal paths of other users.
         return Err(no_filter(target));
     }
     if member.path != above.path {

@@ -8,7 +8,7 @@ use crate::protocol::errno;
 use crate::tree::{DirectoryId, Member, Tree, key_of};
 use streamline::paths::with_arguments;
 
-/// Flags of renameat2(2) that are supported: RENAME_NOREPLACE, which is always so.
+/// Supported flags of renameat2(2): RENAME_NOREPLACE, which is in effect even if it is not set.
 const KNOWN_FLAGS: u32 = 1;
 
 fn invalid(why: impl Into<String>) -> Refusal {
@@ -59,7 +59,7 @@ fn refuse_other_name(name: &str, to: &str) -> Result<(), Refusal> {
     }
 }
 
-/// Returns the words of `move NODE from PARENT below OUTPUT` within a path.
+/// Plans the edit `move NODE from PARENT below OUTPUT` within a path.
 fn reattach(tree: &Tree, (node, from): (Member, &Output), into: &Key) -> Result<Planned, Refusal> {
     let below = tree.output(into)?;
     let name = &tree.details(node)?.name;
@@ -98,7 +98,7 @@ fn rename_node(
     if below.node.path == node.path {
         let mut words = vec!["move", name, "from", &from.words, "below", &below.words];
         if let Some(changed) = &changed {
-            // The names of nodes may differ after the move.
+            // The arguments change first, because the name of the node may differ after the move.
             let before = changed.iter().map(String::as_str).chain([","]);
             words = before.chain(words).collect();
         }
@@ -112,7 +112,7 @@ fn rename_node(
     move_across(tree, (node, name), &below)
 }
 
-/// Returns the edit that moves a node, or what is below a class of it, to another path.
+/// Plans the edit that moves a node, or the nodes below one of its classes, to another path.
 fn move_across(
     tree: &Tree,
     (node, words): (Member, &str),
@@ -125,8 +125,8 @@ fn move_across(
     Ok(Planned::Edit(PathEdit { path, into: Some(into), words }))
 }
 
-/// Plans a move of what is below a class. Behind the new parent the classes are made anew, by a
-/// filter like the one that made them.
+/// Plans a move of the nodes below a class. Between the new parent and these nodes, the edit adds a
+/// filter equal to the one that makes the class.
 fn move_class(
     tree: &Tree,
     (key, node, class): (&Key, &DirectoryId, &str),
@@ -139,7 +139,7 @@ fn move_class(
     let has_children = tree.directory(&key.place).is_some_and(|class| !class.children.is_empty());
     let words = format!("{}/{class}", details.name);
     if !has_children {
-        // Nothing moves: the stream is read there as it would be here.
+        // There is no node to move. An equal filter makes the class at the new parent.
         let given = details.arguments.iter().filter(|argument| argument.given);
         let given = Vec::from_iter(given.map(|argument| argument.value.as_str()));
         let name = crate::names::filter_name(&details.filter, &given);

@@ -28,7 +28,7 @@ pub(super) fn start(
     let mut command = Command::new(program);
     command.arg("start");
     if caller.is_other {
-        // Nothing of the environment of this process is the caller's.
+        // The environment of this process is not that of the caller.
         let (uid, gid) = caller.user;
         command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").uid(uid).gid(gid);
         command.args(["--log", "/dev/null"]);

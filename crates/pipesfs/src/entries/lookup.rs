@@ -40,7 +40,8 @@ impl Tree {
             (Part::Whole, DirectoryId::Node(path, node)) => {
                 let class = unescape(name)?;
                 if paths::manual_names().contains(&class.as_str()) {
-                    // `mkdir tcp/http` makes the filter: the class of this name is `tcp/80`.
+                    // The name of a filter denotes no class: `mkdir tcp/http` makes the filter, and
+                    // the class is `tcp/80`.
                     return None;
                 }
                 let directory = self.directory(&key.place)?;

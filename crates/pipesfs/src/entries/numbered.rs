@@ -4,8 +4,8 @@ use super::{Key, Part};
 use crate::tree::{Child, Tree};
 
 impl Tree {
-    /// Returns the node with the number in a name such as `count#7`, also if the name without the
-    /// number has become free: the directory may have been listed before.
+    /// Returns the directory of the node with the number in a name such as `count#7`, even if the
+    /// node's name is now `count`: the program may have listed the directory before.
     pub(super) fn lookup_numbered(&self, key: &Key, name: &str) -> Option<Key> {
         let (stem, number) = name.split_once('#')?;
         let number: u64 = number.parse().ok()?;

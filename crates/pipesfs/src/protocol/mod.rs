@@ -1,8 +1,8 @@
 //! Messages of the kernel's FUSE protocol, version 7.31 (linux/fuse.h), as far as they are used.
 //!
-//! The protocol is spoken here rather than through a library, because a blocked read must end with
-//! a signal of its caller: the kernel then sends INTERRUPT, which the available library refuses,
-//! and the caller would wait for good.
+//! The protocol is implemented here, because a signal must end a blocked read of its receiver: the
+//! kernel then sends INTERRUPT, which the available library refuses, and the caller would wait
+//! forever.
 
 mod edits;
 mod replies;

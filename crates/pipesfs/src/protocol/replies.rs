@@ -35,7 +35,7 @@ pub struct Attributes {
     pub blocks: u64,
     /// Times of access, modification and change, in seconds since 1970.
     pub times: [u64; 3],
-    /// Nanosecond parts of these times.
+    /// Nanosecond parts of `times`.
     pub nanoseconds: [u32; 3],
     /// File type and permission bits.
     pub mode: u32,
@@ -146,7 +146,7 @@ impl<'d> Reply<'d> {
         self.data(&u64::from(events).to_le_bytes());
     }
 
-    /// Wakes the callers of poll(2) that wait under this number.
+    /// Wakes the callers of poll(2) that wait under the number `wake`.
     pub fn wake(device: &File, wake: u64) {
         let head = Head { length: REPLY_HEAD as u32 + 8, error: NOTIFY_POLL, unique: 0 };
         let message = [head.as_bytes(), &wake.to_le_bytes()].concat();

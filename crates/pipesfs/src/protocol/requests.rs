@@ -71,7 +71,7 @@ pub enum Operation {
     SetAttributes(AttributeChange),
     /// Creates a file with this name, and opens it.
     Create(String),
-    /// Waits until what was written has arrived.
+    /// Flushes an open file (fsync(2)), which requires no action.
     Sync,
     /// Closes an open file or directory.
     Release(u64),

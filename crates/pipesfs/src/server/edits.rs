@@ -119,8 +119,8 @@ impl Server {
         }
     }
 
-    /// Returns the reply to a change that has been made, and gives objects that the kernel knows
-    /// their new identities.
+    /// Returns the reply to a change that has been made. Updates the inode numbers and the open
+    /// streams of objects that the change has moved or removed.
     fn show(
         &self,
         edit: &TreeEdit,
@@ -132,7 +132,7 @@ impl Server {
         match edit {
             TreeEdit::RemoveDirectory(name) | TreeEdit::Unlink(name) => {
                 if let Some(key) = old.lookup(parent, name, &[]) {
-                    // The kernel takes the object for dead, also if its name exists again.
+                    // The kernel regards the inode as deleted, even if its name exists again.
                     lock(&self.inodes).retire(&key);
                 }
                 Ok(Outcome::Done)
@@ -157,7 +157,8 @@ impl Server {
         }
     }
 
-    /// Lets the open streams of nodes that have left their path go on at the new place.
+    /// Continues the open streams of nodes that have moved to another path by taps at their new
+    /// directories.
     fn continue_streams(&self, new: &Tree, places: &HashMap<DirectoryId, DirectoryId>) {
         for (handle, place, form, uid) in self.streams.awaiting() {
             let stays = new.directory(&place.node()).is_some();

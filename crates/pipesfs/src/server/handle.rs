@@ -20,6 +20,6 @@ pub(super) enum Handle {
         /// Name of the argument.
         name: String,
     },
-    /// The past of a source, which a write keeps for some time.
+    /// The file `freeze` of a source, to be written: a write freezes the retained output.
     Freeze(DirectoryId),
 }

@@ -67,7 +67,7 @@ pub struct Server {
     permitted: Permitted,
     /// Maximum time of a change of the tree.
     edit_limit: Duration,
-    /// The time up to which the past of a source is kept, by place.
+    /// The time until which the retained output of each frozen source is kept.
     frozen: Mutex<HashMap<DirectoryId, Instant>>,
     /// The permissions that users have set, by object.
     permissions: Mutex<HashMap<Key, u32>>,
@@ -327,8 +327,9 @@ impl Server {
         }
     }
 
-    /// Ends a request whose caller received a signal. If the request is unknown, the kernel must
-    /// ask again, unless the request has been answered in the meantime.
+    /// Ends the request with the number `unique`, whose caller received a signal. If the request is
+    /// unknown, replies EAGAIN to the request `own`, so that the kernel sends the interrupt again
+    /// unless `unique` has been answered in the meantime.
     fn interrupt(&self, unique: u64, own: u64) {
         if self.streams.interrupt(unique) || self.writers.interrupt(unique) {
             return;

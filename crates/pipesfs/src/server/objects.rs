@@ -59,7 +59,7 @@ impl Server {
         let read = if public { read | read >> 3 | read >> 6 } else { read };
         let root = *key == Key::directory(DirectoryId::Root);
         let read = match (root, self.for_all) {
-            // Users make paths, and remove their own alone.
+            // All users may make paths, but each may only remove their own (sticky bit).
             (true, true) => 0o1777,
             (true, false) => 0o755,
             (false, _) => read,

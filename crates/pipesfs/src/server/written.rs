@@ -1,4 +1,5 @@
-//! Opening of files to write, and what is written: to streams, and to arguments of filters.
+//! Opening of files for writing (streams, arguments of filters, `freeze`), and writes to arguments
+//! and to `freeze`.
 
 use super::open::{DIRECT, failure};
 use super::{Handle, Outcome, Server, lock};
@@ -8,14 +9,14 @@ use crate::tree::{DirectoryId, Member, Tree};
 use std::time::{Duration, Instant};
 use streamline::paths::{self, ClientError, FreezeHistory, WriteTo, WriterSocket};
 
-/// Writes through different open files do not exclude each other
+/// Reply flag: the kernel does not serialize writes through different open files
 /// (`FOPEN_PARALLEL_DIRECT_WRITES`).
 const PARALLEL: u32 = 1 << 6;
-/// Access to write, and not to read.
+/// Access mode of open(2): write-only.
 const O_WRONLY: u32 = 1;
 
 impl Server {
-    /// Opens a file to write. `access` is the access mode of the open file.
+    /// Opens a file for writing. `access` is the access mode: write-only or read-write.
     pub(super) fn open_to_write(
         &self,
         header: &Header,
@@ -83,7 +84,8 @@ impl Server {
         Ok(Outcome::Opened(handle, DIRECT | PARALLEL))
     }
 
-    /// Returns the only node of a place. Fails if several paths begin alike there.
+    /// Returns the only node that a directory shows. Fails with EBUSY if it shows those of several
+    /// paths.
     fn only_member(&self, tree: &Tree, place: &DirectoryId, uid: u32) -> Result<Member, i32> {
         let directory = tree.directory(place).ok_or(errno::ENOENT)?;
         if let [member] = directory.members.as_slice() {
@@ -117,7 +119,8 @@ impl Server {
         Ok(WriterSocket::new(to.attach_writer(&wanted)?))
     }
 
-    /// Returns the path and the node whose argument a file is, if it can be changed.
+    /// Returns the path number and the node of an argument's file. Fails if the argument cannot be
+    /// changed while the filter runs, or belongs to several paths.
     fn argument(&self, key: &Key, name: &str) -> Result<(u32, String), (i32, String)> {
         let snapshot = self.snapshots.latest();
         let tree = &snapshot.tree;
@@ -145,7 +148,7 @@ impl Server {
         }
     }
 
-    /// Returns true if a request writes an argument or a time, which changes a path.
+    /// Returns true if a request writes an argument or the time of a freeze, which changes a path.
     pub(super) fn changes_argument(&self, request: &Request) -> bool {
         let Operation::Write(write) = &request.operation else { return false };
         matches!(
@@ -154,7 +157,7 @@ impl Server {
         )
     }
 
-    /// Executes a write to a file with a text.
+    /// Executes a write to an argument or to `freeze`.
     pub(super) fn write_text(&self, header: &Header, write: &Write) -> Result<Outcome, i32> {
         let place = match lock(&self.handles).get(&write.handle) {
             Some(Handle::Freeze(place)) => Some(place.clone()),
@@ -166,7 +169,8 @@ impl Server {
         }
     }
 
-    /// Keeps the past of a source for the time that is written. Blocks until the path has replied.
+    /// Freezes the retained output of a source for the written time. Blocks until the path has
+    /// replied.
     fn freeze(&self, header: &Header, place: &DirectoryId, time: &[u8]) -> Result<Outcome, i32> {
         let refused = |errno, why: String| self.fail(header.uid, errno, why);
         let text = String::from_utf8_lossy(time);
@@ -198,7 +202,7 @@ impl Server {
         to.freeze_history(&FreezeHistory { node: name, id: node.id, ms })
     }
 
-    /// Returns the time in s for which the past of a source is still kept, rounded up.
+    /// Returns the time in s for which the retained output of a source is still kept, rounded up.
     pub(super) fn seconds_frozen(&self, place: &DirectoryId) -> u64 {
         let known = lock(&self.frozen);
         let left = known.get(place).map(|until| until.saturating_duration_since(Instant::now()));

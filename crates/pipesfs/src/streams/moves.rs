@@ -1,4 +1,4 @@
-//! Streams whose filter moves to another path: they go on with a tap at its new place.
+//! Streams whose filter moves to another path: they continue with a tap in the new path.
 //!
 //! The edit marks the streams of the nodes that it moves ([`Streams::await_moves`]). If the tap of
 //! a marked stream ends because the node has left the path, the stream waits for a continuation.
@@ -19,26 +19,26 @@ pub(super) enum Move {
     Awaited,
     /// The node has left its path, and reads wait.
     Left,
-    /// The tap that follows when the present one ends.
+    /// The tap that replaces the current one when the current one ends.
     Ready(Continuation),
 }
 
-/// The tap with which a stream goes on.
+/// The tap with which a stream continues.
 #[derive(Debug)]
 pub struct Continuation {
     /// The pipe of the tap.
     pub pipe: File,
     /// The connection of the tap.
     pub tap: PathClient,
-    /// The new place of the node.
+    /// The new directory of the node or class.
     pub place: DirectoryId,
-    /// Bytes of this place.
+    /// Byte counters of the new directory.
     pub totals: Arc<Totals>,
 }
 
 impl Streams {
-    /// Marks the streams of these nodes, except captures, which have one header and one source of
-    /// frames.
+    /// Marks the streams of these nodes. Captures are not marked: a capture has a single header and
+    /// cannot continue with the frames of another source.
     pub fn await_moves(&self, nodes: &HashSet<DirectoryId>) {
         for stream in self.lock().values_mut() {
             let moves = |(place, form): &(DirectoryId, StreamForm)| {
@@ -50,7 +50,8 @@ impl Streams {
         }
     }
 
-    /// Returns the marked streams: the handle, the place, the form, and the user who opened it.
+    /// Returns the marked streams, each with its handle, its directory, its form, and the user who
+    /// opened the stream.
     #[must_use]
     pub fn awaiting(&self) -> Vec<(u64, DirectoryId, StreamForm, u32)> {
         let open = self.lock();
@@ -64,7 +65,7 @@ impl Streams {
         marked.filter_map(facts).collect()
     }
 
-    /// Lets a marked stream go on with another tap, once its present one has ended.
+    /// Makes a marked stream continue with another tap once its current one has ended.
     pub fn continue_at(&self, handle: u64, next: Continuation) {
         let mut open = self.lock();
         let Some(stream) = open.get_mut(&handle) else { return };

@@ -1,14 +1,15 @@
-//! The parent below which each node stands, if it has several.
+//! The choice of the parent below which a node is shown, if it has several parents.
 
 use super::{NodeKey, PathKey, key_of, node_key};
 use std::collections::HashMap;
 use streamline::paths::PathView;
 
-/// The first parent of each node of a path, with the index of the arc from that parent.
+/// The parent below which each node of a path is shown, with the index of the arc from that parent;
+/// `None` for a source.
 pub(super) type Parents = Vec<Option<(usize, usize)>>;
 
-/// Returns the parent below which each node stands: the earlier one, as long as it is a parent, or
-/// else the first in the text.
+/// Returns the parent below which each node of a path is shown: the parent in `homes`, as long as
+/// an arc leads from there, or else the first parent in the text of the request.
 pub(super) fn first_parents(view: &PathView, homes: &Homes) -> Parents {
     let nodes = &view.nodes;
     let mut parents: Parents = vec![None; nodes.len()];
@@ -30,7 +31,7 @@ pub(super) fn first_parents(view: &PathView, homes: &Homes) -> Parents {
         }
     }
     let mut visited = vec![false; nodes.len()];
-    // Depth first, as the request is written: a parent that is added later stands behind.
+    // The search is depth-first, in the order of the request's text.
     let mut open: Vec<(usize, usize)> = Vec::new();
     open.extend((0..nodes.len()).rev().filter(|at| is_head[*at]).map(|at| (at, 0)));
     while let Some((from, number)) = open.pop() {
@@ -44,7 +45,7 @@ pub(super) fn first_parents(view: &PathView, homes: &Homes) -> Parents {
             open.push((arc.to, 0));
         }
     }
-    // Nodes to which no source leads.
+    // The remaining nodes are not downstream of any source.
     for (from, node) in nodes.iter().enumerate() {
         for (number, arc) in node.arcs.iter().enumerate().filter(|(_, arc)| !arc.back) {
             if let Some(parent) = parents.get_mut(arc.to).filter(|_| is_listed(arc.to)) {
@@ -55,10 +56,10 @@ pub(super) fn first_parents(view: &PathView, homes: &Homes) -> Parents {
     parents
 }
 
-/// The parent below which each node stands, and the classes of the arc.
+/// The parent below which each node is shown, and the classes of the arc from that parent.
 pub(super) type Homes = HashMap<(PathKey, NodeKey), (NodeKey, String)>;
 
-/// Returns the parents below which the nodes of these paths stand.
+/// Converts the parents of the nodes of these paths to identities that survive changes.
 pub(super) fn homes(paths: &[PathView], parents: &[Parents]) -> Homes {
     let mut homes = Homes::new();
     for (view, parents) in paths.iter().zip(parents) {

@@ -1,9 +1,10 @@
-//! Relations between the places of a tree.
+//! Conversions between the identities of a node's directory and of the directories of its classes.
 
 use super::DirectoryId;
 
 impl DirectoryId {
-    /// Returns the node to which a class belongs, or the place itself.
+    /// Returns the directory of the node to which the directory of a class belongs; another
+    /// directory is returned unchanged.
     #[must_use]
     pub fn node(&self) -> Self {
         match self {
@@ -12,7 +13,7 @@ impl DirectoryId {
         }
     }
 
-    /// Returns the class of a directory of a class; empty for others.
+    /// Returns the class that the directory stands for; empty if it is not that of a class.
     #[must_use]
     pub fn class(&self) -> &str {
         match self {
@@ -21,7 +22,7 @@ impl DirectoryId {
         }
     }
 
-    /// Returns this place if its node were `node`.
+    /// Returns the identity of this directory after its node has become `node`.
     #[must_use]
     pub fn moved_to(&self, node: &Self) -> Self {
         match (self, node) {
