@@ -34,8 +34,8 @@ pub(crate) fn run(command: &mut Command) -> bool {
 }
 
 /// Runs a command, waits until it exits, and returns true if it succeeded. Prints each line of its
-/// standard output, and passes the line to `line`. If no line arrives for too long, kills the
-/// programs from `target` that the command started.
+/// standard output, and passes the line to `line`. If no line arrives for too long (see
+/// [`Watchdog`]), kills the programs from `target` that the command started.
 pub(crate) fn run_and_pass_lines(
     command: &mut Command,
     target: &Path,

@@ -109,7 +109,7 @@ mod tests {
     fn silent_program_is_reported_and_killed() {
         let mut waits = Command::new("cat");
         let mut child = waits.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        // It answers, so it is no longer a copy of this program.
+        // Once `cat` replies, the child has called exec and no longer runs this program.
         let mut input = child.stdin.take().unwrap();
         input.write_all(b"!").unwrap();
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();

@@ -22,7 +22,7 @@ pub(crate) fn summary(target: &Path) -> String {
 }
 
 fn summarize(text: &str) -> String {
-    // A test may ask twice; it was left out once.
+    // A test may report the same reason twice, but counts once.
     let skips: BTreeSet<(&str, &str)> = text
         .lines()
         .filter_map(|line| line.strip_prefix("skipped: "))

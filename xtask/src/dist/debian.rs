@@ -1,9 +1,10 @@
 //! Debian packages, made by cargo-deb and checked by lintian.
 //!
-//! The files are those of [`crate::install`], some of them at other places ([`debian_path`]). Four
-//! packages share them: `streamline`, `libstreamline` with the libraries that other programs load,
-//! `libstreamline-dev` with what only compilers need, and `streamline-page`. The manifests that
-//! cargo-deb reads are in `dist/debian`; the lists of files are generated.
+//! The files are those of [`crate::install`], some of them at other paths ([`debian_path`]). They
+//! are divided among four packages: `streamline`, `libstreamline` with the libraries that other
+//! programs load, `libstreamline-dev` with the files that only compilers need, and
+//! `streamline-page`. The manifests that cargo-deb reads are in `dist/debian`; the lists of files
+//! are generated.
 
 use super::release::Release;
 use super::stage;
@@ -17,7 +18,7 @@ use std::process::Command;
 /// Maximum size of the stripped program and libraries of the package `streamline` in bytes.
 const CORE_MAX: usize = 15 << 20;
 
-/// Number of the packaging of a version.
+/// Debian revision of the packages: the number after the hyphen in their versions.
 const REVISION: &str = "1";
 
 /// The packages, each with the manifest `NAME.toml` in `dist/debian`.
@@ -56,7 +57,7 @@ impl DebianRelease<'_> {
         let mut all = self.documents(name)?;
         all.extend(files.iter().filter_map(|file| {
             let to = debian_path(&file.to)?;
-            // Debian's libraries are not executable.
+            // In Debian, libraries have no execute permission.
             let is_library = to.extension().is_some_and(|end| end == "so");
             let mode = if is_library { 0o644 } else { file.mode };
             (package_of(&to) == name).then(|| InstallFile { to, mode, ..file.clone() })
@@ -137,7 +138,8 @@ impl DebianRelease<'_> {
 pub(super) fn check(packages: &[PathBuf]) -> Result<bool, String> {
     let mut lintian = Command::new("lintian");
     lintian.args(["--allow-root", "--fail-on", "error,warning", "--suppress-tags"]);
-    // The address of a project without a domain, and a first upload, which closes no bug report.
+    // These warnings do not apply: the maintainer's address has no real domain, and the first
+    // upload of a package need not close a bug report here.
     lintian.arg("bogus-mail-host,initial-upload-closes-no-bugs").args(packages);
     match lintian.status() {
         Ok(status) if status.success() => Ok(true),
@@ -146,7 +148,8 @@ pub(super) fn check(packages: &[PathBuf]) -> Result<bool, String> {
     }
 }
 
-/// Checks that the programs and libraries of the package `streamline` are small.
+/// Checks that the programs and libraries of the package `streamline` have at most [`CORE_MAX`]
+/// bytes, and prints their size.
 fn check_size(files: &[InstallFile]) -> Result<(), String> {
     let is_core = |file: &&InstallFile| {
         let package = debian_path(&file.to).map(|path| package_of(&path));
@@ -160,7 +163,7 @@ fn check_size(files: &[InstallFile]) -> Result<(), String> {
     }
 }
 
-/// Returns the package of a file.
+/// Returns the name of the Debian package that contains the file at this path.
 fn package_of(path: &Path) -> &'static str {
     let [program, library, development, page] = PACKAGES;
     let is_of = |folders: &[&str]| folders.iter().any(|folder| path.starts_with(folder));

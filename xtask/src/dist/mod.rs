@@ -3,7 +3,7 @@
 //! ```text
 //! streamline_VERSION-1_ARCH.deb         program, daemon, manual, completions
 //! libstreamline_VERSION-1_ARCH.deb      library for C and Python programs
-//! libstreamline-dev_VERSION-1_ARCH.deb  what C compilers need
+//! libstreamline-dev_VERSION-1_ARCH.deb  files that C compilers need
 //! streamline-page_VERSION-1_ARCH.deb    live page
 //! streamline-VERSION-ARCH-linux-gnu.tar.gz    the same for other distributions, below /usr/local
 //! streamline-VERSION-ARCH-linux-static.tar.gz the program alone, which needs no C library
@@ -45,9 +45,9 @@ struct Options {
     quick: bool,
     /// Leaves the static tarball out.
     no_static: bool,
-    /// Debian release in which the packages are tried.
+    /// Debian release in which the packages are tried; `None` to try none.
     trial: Option<String>,
-    /// Tries the packages that are in `target/dist`.
+    /// Tries the packages that are already in `target/dist`, instead of new ones.
     no_build: bool,
 }
 
@@ -76,7 +76,8 @@ impl Options {
     }
 }
 
-/// The verb `dist`: builds the packages, and tries them if that is asked for.
+/// The verb `dist`: builds the packages unless `--try-only` is given, and tries them with `--try`
+/// or `--try-only`.
 pub(crate) fn dist(root: &Path, arguments: &[String]) -> Outcome {
     let options = match Options::parse(arguments) {
         Ok(options) => options,

@@ -69,9 +69,9 @@ fn count_upward_dependencies(
     }
 }
 
-/// Returns the modules of the table that do not exist, and the files that are in none of its
-/// modules, whose dependencies are not examined. The root of a crate is in no layer, as it exports
-/// all.
+/// Returns the errors in [`LAYERS`](rules::LAYERS): modules that do not exist, and files of listed
+/// crates that no module of the table contains. Roots are exempt, because they export items of all
+/// layers.
 #[cfg(test)]
 pub(super) fn table_errors(tree: &Tree) -> Vec<String> {
     let mut errors = Vec::new();

@@ -31,7 +31,7 @@ fn links(line: &str) -> impl Iterator<Item = &str> {
     targets.map(|(target, _)| target).filter(|target| !target.contains([':', ' ']))
 }
 
-/// Returns what is wrong with a link.
+/// Returns a description of the mistake in a link, or `None` if the link is correct.
 fn fault(
     tree: &Tree,
     anchors: &HashMap<&str, Vec<String>>,

@@ -101,7 +101,8 @@ fn check(tree: &Tree) -> Findings {
     capabilities::check(tree, &mut found);
     layers::check(tree, &mut found);
     words::check(tree, &mut found);
-    // The last: it judges what the others counted.
+    // This check is the last, because it compares the occurrences found by the others with the
+    // ceilings.
     ratchet::check(tree, &mut found);
     found
 }

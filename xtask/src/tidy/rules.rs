@@ -64,7 +64,7 @@ pub(super) const CRATES: &[WorkspaceCrate] = &[
             "crossing/",
             "foreign.rs",
             "foreign/",
-            // Loom models: a cell that says who looks, and when.
+            // The loom models access the cells that detect concurrent accesses.
             "cursor/models.rs",
             "slots/models.rs",
             "join/models.rs",
@@ -72,13 +72,13 @@ pub(super) const CRATES: &[WorkspaceCrate] = &[
         ..product_crate("buffer", 1, &["abi", "sys"])
     },
     WorkspaceCrate {
-        // Memory of others that is looked at in place.
+        // These files read memory of other processes in place.
         unsafe_code: UnsafePolicy::Files(&["view.rs", "indirect/input.rs"]),
         ..product_crate("iolite", 1, &["buffer", "sys", "abi"])
     },
     product_crate("filter", 1, &["abi", "wire", "ebpf"]),
     product_crate("endpoint", 2, &["filter", "buffer", "sys", "wire", "abi"]),
-    // It runs a built graph, and knows no plan, kernel, record or daemon.
+    // `runtime` runs a built graph, and knows no plan, kernel, record or daemon.
     product_crate("runtime", 2, &["endpoint", "filter", "buffer", "sys", "abi"]),
     product_crate("pipeline", 2, &["filter"]),
     product_crate(
@@ -86,19 +86,20 @@ pub(super) const CRATES: &[WorkspaceCrate] = &[
         3,
         &["runtime", "pipeline", "endpoint", "filter", "buffer", "wire", "ebpf", "sys", "abi"],
     ),
-    // Membership of a path in this machine: above the engine, below the library.
+    // `member` makes a path known to this machine. It is above the engine and below the library.
     product_crate("member", 3, &["engine", "runtime", "pipeline", "sys", "abi"]),
     product_crate("daemon", 3, &["member", "engine", "pipeline", "buffer", "sys", "abi"]),
-    // The library: what every door uses. Its closures become filters, sources and sinks.
+    // The library, which the entry points use. Closures of its callers become filters, sources
+    // and sinks.
     product_crate(
         "streamline",
         3,
         &["member", "engine", "runtime", "pipeline", "endpoint", "filter", "sys", "abi"],
     ),
     product_crate("pipesfs", ENTRY_POINTS, &["streamline", "sys"]),
-    // A program of its own: the only one with an async runtime.
+    // A separate program, the only one with an async runtime.
     product_crate("page", ENTRY_POINTS, &["streamline", "sys"]),
-    // A library inside other programs: it carries buffers and what finds them, not the engine.
+    // A library inside other programs. It contains buffers and their names, but not the engine.
     WorkspaceCrate {
         unsafe_code: UnsafePolicy::Files(&["export.rs", "export/"]),
         ..product_crate("sockets", ENTRY_POINTS, &["iolite", "buffer", "sys", "abi"])
@@ -122,7 +123,8 @@ pub(super) const CRATES: &[WorkspaceCrate] = &[
         )
     },
     product_crate("web", ENTRY_POINTS, &["engine", "buffer", "wire"]),
-    // It starts programs whose edges become streams: `sys` starts them, `abi` tells them.
+    // `cli` starts programs whose pipes become streams: `sys` starts them, and `abi` encodes the
+    // description of their edges.
     product_crate(
         "cli",
         ENTRY_POINTS,

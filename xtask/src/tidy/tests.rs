@@ -14,7 +14,7 @@ pub(crate) struct PlantedTree(PathBuf);
 
 impl Drop for PlantedTree {
     fn drop(&mut self) {
-        // What is left in the temporary folder harms nobody.
+        // Files that remain in the temporary directory do no harm.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

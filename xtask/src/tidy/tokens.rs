@@ -48,7 +48,7 @@ pub(crate) fn tokenize(code: &str) -> Vec<Token<'_>> {
                 continue;
             }
             match found.last() {
-                // `'a`: the quote goes, and the word with it.
+                // A lifetime is dropped: the quote before, and this word.
                 Some(Token { text: "'", .. }) => _ = found.pop(),
                 _ if first.is_whitespace() => {}
                 _ => found.push(Token { text, line }),
@@ -184,7 +184,7 @@ fn end_of_item(tokens: &[Token<'_>], mut at: usize) -> usize {
         "async", "const", "enum", "extern", "fn", "impl", "let", "mod", "static", "struct",
         "trait", "type", "union", "unsafe", "use",
     ];
-    // These end with a semicolon, whatever braces they hold.
+    // These items end with a semicolon, even if they contain braces.
     let is_line = ["use", "let", "static", "type"].contains(&text(at))
         || text(at) == "const" && !["fn", "unsafe", "{"].contains(&text(at + 1));
     let is_item = ITEM_KEYWORDS.contains(&text(at));

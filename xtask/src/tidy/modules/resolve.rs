@@ -47,7 +47,7 @@ impl<'m> Resolver<'m> {
         while let Some((name, behind)) = rest.split_first() {
             match self.resolve_name(module, name, !behind.is_empty()) {
                 Some(Target::Module(next)) => module = next,
-                // An item: what follows is a variant, a method or an associated item.
+                // The name is an item. The rest is a variant, a method or an associated item.
                 Some(found) => return Some(found),
                 None if is_inside => return Some(Target::Unknown(module)),
                 None => return None,

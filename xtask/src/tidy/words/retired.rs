@@ -59,7 +59,7 @@ impl Identifiers {
         for word in
             words.iter().filter(|word| !word.exempt_crates.iter().any(|exempt| exempt == name))
         {
-            // A file is called like its type: `orders.rs`.
+            // A file is named after its type, as in `orders.rs`.
             if identifier_parts(path).any(|part| part == word.word.to_lowercase()) {
                 let what = format!("the file's name says `{}`; {}", word.word, word.instead);
                 let key = format!("{name} {}", word.word);
