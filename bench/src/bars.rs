@@ -4,7 +4,7 @@
 use crate::row::Row;
 use std::fmt::Write as _;
 
-/// Number of columns if the terminal does not say it.
+/// Assumed width of the terminal in columns if its width is unknown.
 const DEFAULT_COLUMNS: usize = 100;
 /// Maximum number of columns of a bar.
 const BAR_MAX: usize = 60;

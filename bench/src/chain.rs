@@ -108,7 +108,7 @@ fn measure_whole_block(
             .into();
     }
     let row = format!("{filters} filters, every byte");
-    // A different job than the rows above: not a point of their picture.
+    // The row has no x value, because its job differs from that of the rows in the chart.
     interleave(("chain", &row, f64::NAN), "Mblocks/s", rounds, candidates, &goals)
 }
 

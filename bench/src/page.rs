@@ -1,5 +1,5 @@
-//! `bench page`: processor time of the live page, of the daemon and of the paths that it shows,
-//! while a viewer looks at one of them, and while nobody looks.
+//! `bench page`: processor time of the live page, of the daemon and of the paths that the page
+//! shows, while a viewer has selected one of the paths, and without a viewer.
 
 use crate::harness::{Better, Samples, is_selected, median, rows_of_samples};
 use crate::pipesfs::programs::Programs;
@@ -54,7 +54,7 @@ pub(crate) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
             alone = median(&all);
         }
         let value = |at: usize, share: &[f64; 3]| match at {
-            // What they need while nobody looks is the work of the paths themselves.
+            // The time of the daemon and the paths without a viewer is not caused by the page.
             3 => share[0] + share[1] - alone,
             _ => share[at],
         };

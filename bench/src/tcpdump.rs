@@ -27,8 +27,8 @@ pub(crate) struct FinalReport {
 
 impl RunningTcpdumps {
     /// Starts a tcpdump for each filter, which may be empty, on the second processor, and waits
-    /// until each observes frames. Each has a ring of `ring` bytes, captures `keep` bytes of a
-    /// frame, and writes to /dev/null.
+    /// until each observes frames. `rings` is the size of the ring of each, and the number of bytes
+    /// that each captures of a frame. All write to /dev/null.
     pub(crate) fn start(
         pair: &Pair,
         folder: &Path,

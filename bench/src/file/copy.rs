@@ -6,9 +6,10 @@
 //! cannot be truncated, so that truncation need not be checked after each block; "by hand" checks
 //! nothing and would not notice a truncation.
 //!
-//! A user runs unmodified `dd` in `streamline exec`, by default and with `--lazy`. It must reach
-//! 0.98 of `dd` alone at every size; a single copy cannot gain from a kept mapping (decision 0014),
-//! as the comparison with the kept file dbuf at 4 KB shows.
+//! Unmodified `dd` also runs in `streamline exec`, as a user would run it, by default and with
+//! `--lazy`. Its throughput must reach 0.98 of that of `dd` alone at every size; a single copy
+//! cannot gain from a kept mapping (decision 0014), as the comparison with the kept file dbuf at
+//! 4 KB shows.
 
 use super::gigabytes;
 use crate::harness::{Candidate, Goal, interleave};

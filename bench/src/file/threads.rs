@@ -13,7 +13,7 @@ const RING_SIZE: usize = 2 << 20;
 /// The size of a block in bytes, as in `streamline sh`.
 const BLOCK_SIZE: usize = 64 << 10;
 
-/// Returns the number of lines that contain `x`.
+/// Returns the number of lines that contain `x`, without a last line that has no newline.
 pub(super) fn count_matches(path: &Path) -> Result<u64, String> {
     let (all, from_cat) = create_stream(1)?;
     let (matches, from_grep) = create_stream(2)?;
@@ -60,7 +60,7 @@ fn copy_file(path: &Path, mut output: Output) -> Result<(), String> {
 fn copy_matches(offer: Offer, mut output: Output) -> Result<(), String> {
     let mut input = offer.open().map_err(error_text)?;
     let mut buffer = vec![0; 2 * BLOCK_SIZE];
-    // Number of bytes of an unfinished line.
+    // Number of bytes of an incomplete line at the beginning of the buffer.
     let mut kept = 0;
     loop {
         let room = buffer.get_mut(kept..).unwrap_or_default();
@@ -128,7 +128,7 @@ mod tests {
         }
         lines.push_str("the last, without its end: x");
         std::fs::write(&path, &lines).unwrap();
-        // The last line has no newline, as `grep | wc -l` would count it with one added by grep.
+        // The last line has no newline, so it is not counted. (`grep` would add a newline.)
         assert_eq!(count_matches(&path), Ok(50_000_u64.div_ceil(7)));
     }
 }

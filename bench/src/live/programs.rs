@@ -96,7 +96,7 @@ fn streamline_program() -> LiveProgram {
         },
         reports_on_stdout: false,
         start_message: "",
-        // It reports losses only if there are some.
+        // The report of a run without losses ends with this text.
         lost: Some(|told| u64::from(!told.ends_with("none lost\n"))),
         requests: Some(|told, _| {
             let told = String::from_utf8_lossy(told);
@@ -184,7 +184,7 @@ af-packet:
     ring-size: {}
     bpf-filter: tcp port 80
 ",
-        // In packets of 1,600 bytes, as Suricata counts.
+        // Suricata counts the size of its ring in packets, here of 1,600 bytes.
         RING_MB * 1_000_000 / 1600
     )
 }

@@ -90,7 +90,7 @@ fn measure_frame_rate(
     reader.wait_for_records(WARM_UP_FRAMES as u64)?;
     let mut ns = 0;
     for _ in 0..FRAMES_PER_SAMPLE / FRAMES_PER_DRAIN {
-        // A doorbell whose records are not drained is not sent any more.
+        // The tap sends no further notification until the doorbell is drained.
         tap.drain_doorbell();
         ns += flood.send(FRAMES_PER_DRAIN)?;
     }

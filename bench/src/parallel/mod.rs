@@ -69,7 +69,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     generate_capture("mixed", &capture, options.size.min(CAPTURE_SIZE_MAX))?;
     let capture = capture.display();
     let line = |name: &str, text: String| NamedRequest { name: name.to_owned(), text, x: f64::NAN };
-    // For a cost of about this many ns per block.
+    // Generates blocks for a run of [`RUN_DURATION_NS`] in which each block costs about `ns` ns.
     let made =
         |ns: u64| format!("generate count={} seq=yes flows=64 size=1400", RUN_DURATION_NS / ns);
     let mut lines = vec![

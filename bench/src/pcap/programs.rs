@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use testkit::net::{Namespace, SERVER_DEVICE, wait_until};
 
-/// A start of tcpdumps.
+/// The start of a set of tcpdumps: without `streamline exec` or under it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Launch {
-    /// As usual: libpcap captures.
+    /// Without `streamline exec`, so that libpcap captures.
     Stock,
     /// Under `streamline exec`: each loads kernel programs of its own.
     Exec,

@@ -30,7 +30,7 @@ impl Programs {
         Ok(all)
     }
 
-    /// Starts a path under a name. Returns its number among the programs.
+    /// Starts a path under a name. Returns the number of its program, for [`Self::child`].
     pub(crate) fn add_path(&mut self, name: &str, request: &str) -> Result<usize, String> {
         let mut command = self.command(name);
         command.args(["run", "-q", "--as", name, request]).stdin(Stdio::piped());
@@ -82,7 +82,7 @@ impl Programs {
         read_text(&self.folder.0.join(format!("{name}.err")))
     }
 
-    /// Returns the program with this number, which it got when it was added.
+    /// Returns the program with the number that [`Self::add_path`] returned.
     pub(crate) fn child(&mut self, number: usize) -> &mut Child {
         &mut self.children[number]
     }

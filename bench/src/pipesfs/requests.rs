@@ -14,7 +14,7 @@ use testkit::net::wait_until;
 
 /// Number of requests in a measurement.
 const REQUESTS: u32 = 2_000;
-/// Flag of open(2).
+/// Flag of open(2): reads do not block.
 const O_NONBLOCK: i32 = 0o4000;
 /// Number of arcs of the path that is listed, each with four filters. A request has at most 1,000
 /// filters.
@@ -22,7 +22,7 @@ const ARCS: usize = 249;
 
 /// Number of paths that are listed together.
 const PATHS: usize = 100;
-/// The request of each of these paths, with ten filters.
+/// The request of each of the [`PATHS`] paths, with ten filters.
 const FEW_FILTERS: &str = "generate rate=1 | dport | \
                            ((|1 sample 2 | sample 3 | sample 4 | count) + \
                            (|2 sample 3 | sample 4 | sample 5 | count))";
@@ -37,7 +37,7 @@ const OTHER: &str = "other core";
 const FREE: &str = "any core";
 const LIMIT: &str = "limit";
 
-/// Measures requests, and a listing.
+/// Measures requests and listings.
 pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     let mut rows = Vec::new();
     let names = ["a request", "a control read", "ls -R", "du", "ls -R of 100 paths"];

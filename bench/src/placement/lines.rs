@@ -21,22 +21,22 @@ pub(super) const REQUESTS: [&str; 29] = [
     "rx | sample 100 | ip | udp | regex \"Z+Y\" | count",
     "rx | ip | udp | dport |9 regex \"Z+Y\" | count",
     "rx | bpf \"tcp\" | ip | regex \"Z+Y\" | count",
-    // Most or all frames continue there.
+    // Most or all frames of the flood continue in the process.
     "rx | ip | udp | match \"absent\" | count",
     "rx | ip | udp | regex \"Z+Y\" | count",
     "rx | udp | dport |53 dns | count",
     "rx | eth | ip | regex \"Z+Y\" | count",
     "rx | ip | udp | dport |4053 match \"Y\" | count",
-    // Filters whose twin costs more than they do. A `burst` lets all pass wherever it runs: in a
-    // thread a batch arrives at one time.
+    // The twins of these filters cost more than the filters. With `burst`, `ratelimit` passes all
+    // frames in any space, even in a thread, where the frames of a batch arrive at the same time.
     "rx | ratelimit 1000 | ip | udp | count",
     "rx | ip | ratelimit 2000000 burst=100000 | regex \"Z+Y\" | count",
     "rx | udp | ratelimit 2000000 burst=100000 | match \"Y\" | count",
     "rx | ip | udp | ratelimit 2000000 burst=100000 | match \"Y\" | count",
     "rx | ratelimit 2000000 burst=100000 | udp | match \"Y\" | count",
     "rx | ratelimit 3000000 burst=100000 | ratelimit 2000000 burst=100000 | match \"Y\" | count",
-    // Statistics of all frames before a search in their bytes: a counting twin costs several times
-    // the filter, and keeps no frame from being delivered.
+    // These requests collect statistics of all frames, and then search their bytes. The twin of a
+    // statistics filter costs several times as much as the filter, and drops no frame.
     "rx | hist length | ipproto |all hist | sport |all hist | dport | hist | match \"Y\" | count",
     "rx | sport |all hist | dport |all hist | count | regex \"Z+Y\" | count",
     "rx | hist length | count | ratelimit 2000000 burst=100000 | count | match \"Y\" | count",

@@ -67,7 +67,8 @@ const ONE_THREAD_NAME: &str = "all in one thread";
 pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let flood = Flood::new(FRAME_LENGTH, WANTED_ONE_IN, ReceivingHost::Ignores)?;
     let mut machine = machine::inspect();
-    // A table that only runs have filled has the built-in costs of all that they did not show.
+    // A table that was never calibrated contains built-in costs for everything that no analyzed run
+    // has measured.
     if machine.costs.version < COSTS_VERSION || !machine.costs.is_calibrated() {
         machine.costs = calibrate(&|what| eprintln!("measured first: {what}")).costs;
     }
@@ -145,8 +146,7 @@ impl PlacementBench {
             if open.is_empty() {
                 break;
             }
-            // A decided placement runs no more: its samples stay beside the first rounds of the
-            // others.
+            // A decided placement runs no more. Its samples remain those of the first rounds.
             let again: Vec<Placement> = open.iter().map(|at| last[*at].clone()).collect();
             let mut taken: Vec<_> = open.iter().map(|at| final_[*at].take()).collect();
             self.run_rounds(&again, &mut taken, ROUNDS_ADDED);

@@ -68,7 +68,7 @@ fn measure_ring_size(
     if let Some(copy_loop) = copy_loop {
         let entries = ring / size_of::<u64>();
         let mut ring = RunningRing::start(copy_loop.program(), &entries.to_string(), 2, 8)?;
-        // As many bytes, converted to pointers of 16.
+        // The rate in GB/s is converted to millions of 16-byte pointers per second.
         let measure = move || Ok(ring.measure()? * 1e3 / 16.0);
         candidates.push(Candidate { name: "burst of 32 in C", measure: Box::new(measure) });
     }

@@ -103,7 +103,7 @@ pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
     let (bell, rings) = (descriptors.pop(), descriptors.pop());
     let rings =
         Rings::from_received(rings.ok_or("rings")?, shape).map_err(|why| why.to_string())?;
-    // Listening ends when the descriptor is closed.
+    // Closing the descriptor of the doorbell ends the notifications.
     let bell = bell.ok_or("a bell")?;
     let readable = [bell.as_fd(), socket.as_fd()];
     let listener = Listener::new(&readable).map_err(|why| why.to_string())?;
@@ -115,8 +115,8 @@ pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
     let mut wanted = None;
     loop {
         let woken = listener.wait(POLL_INTERVAL);
-        // Once: later records cause another doorbell, and a reader that chases the writer takes the
-        // cache lines that it writes with each frame.
+        // Reads only once per wakeup. Later records cause another notification, and a reader that
+        // follows the writer closely would fetch the cache lines that each frame modifies.
         let found = walk.read_all(&rings);
         walk.observed.doorbells += u64::from(woken && found);
         if !found && wanted.is_none() && has_request(&socket, Duration::ZERO) {

@@ -40,7 +40,7 @@ pub(crate) fn run_reader(cores: usize, block: usize, path: &str) -> Result<(), S
                     wait(cores);
                     continue;
                 }
-                // It is called for available elements only.
+                // The closure is called for available elements only.
                 receiver.recv_foreach(to.len(), |line| {
                     if let Some(to) = to.next() {
                         *to = line;
