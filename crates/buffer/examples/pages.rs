@@ -1,5 +1,6 @@
-//! Prints the kind of page that `pages::choose` picks for several memory sizes on this machine, and
-//! the time that it takes to populate each memory. These times are the basis of the choice.
+//! Prints the kind of page that `pages::choose` picks for several memory sizes on this machine.
+//! Then prints how much faster private small and huge pages are populated than shared small pages.
+//! These ratios are the basis of the choice.
 //!
 //! cargo run --release -p streamline-buffer --example pages
 

@@ -8,8 +8,8 @@ pub fn compress(bytes: &[u8]) -> Option<Box<[u8]>> {
     (packed.len() <= bytes.len() / 4 * 3).then(|| packed.into())
 }
 
-/// Decompresses bytes that [`compress`] returned into `out`, which must be as long as the original
-/// bytes. Returns false if [`compress`] cannot have returned `packed`.
+/// Decompresses `packed`, a result of [`compress`], into `out`, which must be as long as the
+/// original bytes. Returns false if [`compress`] cannot have returned `packed`.
 #[must_use]
 pub fn decompress(packed: &[u8], out: &mut [u8]) -> bool {
     lz4_flex::block::decompress_into(packed, out).is_ok_and(|length| length == out.len())

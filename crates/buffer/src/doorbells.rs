@@ -71,8 +71,8 @@ impl Doorbells {
         }
     }
 
-    /// Blocks until a reader notifies or departs, at most for `limit`. Returns true, even if the
-    /// limit was reached. If no reader is present, returns false at once.
+    /// Blocks until a reader notifies or departs, for at most `limit`, and returns true, also when
+    /// the limit has passed. If no reader is present, returns false without blocking.
     pub fn sleep(&mut self, side: &mut Producer, limit: Option<Duration>) -> bool {
         self.mark_evicted(side);
         let present: Vec<usize> =

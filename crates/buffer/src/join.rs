@@ -199,8 +199,8 @@ impl JoiningReader {
         }
     }
 
-    /// Returns the position of the first block that the reader gets, or `otherwise` if it is
-    /// undecided.
+    /// Returns the position of the first block that the reader gets, or `otherwise` if that
+    /// position has not been determined yet.
     pub(crate) fn start_or(&self, otherwise: u64) -> u64 {
         self.start.unwrap_or(otherwise)
     }

@@ -35,7 +35,7 @@ use remote::RemoteTrial;
 use std::fmt;
 use std::ops::RangeInclusive;
 
-/// Parameters of self-sizing.
+/// Parameters of the automatic sizing of a ring: ranges of sizes, and water marks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Scaling {
     /// Minimum and maximum size in bytes if both sides share a processor.

@@ -297,7 +297,8 @@ fn create_ring(
 struct SharedFiles {
     geometry: Memfd,
     ring: Memfd,
-    /// Number of bytes of the ring that are allocated at once.
+    /// Size in bytes of the start of the ring's file that is allocated before the offer: the
+    /// writer's page and the present capacity.
     used: usize,
 }
 

@@ -92,7 +92,7 @@ pub enum BlockRead {
 pub enum Wanted {
     /// The whole block.
     Block,
-    /// Its first bytes.
+    /// The first bytes of the block, as many as the reader inspects.
     Head,
     /// Nothing: the block is passed.
     Nothing,

@@ -17,8 +17,8 @@ use streamline_buffer::Fault;
 use streamline_buffer::stream::{ChangeError, Config, Handover, Offer, Output, stream};
 use testkit::{Random, need};
 
-/// Number of steps that the other process repeats in order. It kills itself before the step with
-/// the given number.
+/// Number of steps that the other process repeats in order. Its role contains the number of the
+/// step before which it kills itself, or `STEPS` if the test kills it at a random time.
 const STEPS: usize = 8;
 fn stream_config(readers: usize) -> Config {
     Config::new(DbufId::new(1).unwrap()).capacity(8192).readers(readers)

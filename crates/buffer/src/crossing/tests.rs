@@ -105,7 +105,7 @@ fn writer_is_woken_for_room_only_if_it_waits_for_it() {
     );
 }
 
-/// Pushes entries by [`CrossingWriter::push_columns`].
+/// Pushes entries from one pool by [`CrossingWriter::push_columns`]. Returns its result.
 fn put_columns(
     writer: &mut CrossingWriter,
     entries: &[Entry],

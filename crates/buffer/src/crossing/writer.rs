@@ -138,7 +138,7 @@ impl CrossingWriter {
         self.ring.distance()
     }
 
-    /// Returns the free room in entries (see [`ibuf::PointerWriter::room`]).
+    /// Returns the number of free entries in the ring (see [`ibuf::PointerWriter::room`]).
     pub fn room(&mut self, wanted: usize) -> Result<usize, Fault> {
         self.ring.room(wanted)
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Consumer {
     pub store: Arc<RingMemory>,
-    /// Length of a lap, in positions, that applies to the next block.
+    /// Capacity of the ring in positions, as it applies from the next block on.
     pub(crate) capacity: u64,
     pub(crate) policy: Policy,
     pub index: usize,

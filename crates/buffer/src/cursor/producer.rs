@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub struct Producer {
     /// Memory of the ring, shared with its readers.
     pub store: Arc<RingMemory>,
-    /// Length of a lap at the head, in positions.
+    /// Capacity of the ring in positions, as it applies from the head on.
     pub(crate) capacity: u64,
     pub(crate) policy: Policy,
     /// Unit of positions: every cursor is a multiple of it.

@@ -31,7 +31,8 @@ pub struct RecordWalk {
     stop: u64,
     /// True if a block has been passed since the reader joined, so that `expected` is valid.
     known: bool,
-    /// Difference between `expected` and the number of blocks taken.
+    /// Difference between `expected` and the number of blocks taken: the blocks of the ring that
+    /// this reader did not take, because they were put before it joined, lost or skipped.
     first: u64,
     /// Position after the last block passed.
     passed: u64,

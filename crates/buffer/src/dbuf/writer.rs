@@ -81,7 +81,7 @@ impl BlockWriter {
         self.layout.is_handed_over
     }
 
-    /// Returns the cursor, for streams that add waiting to the ring.
+    /// Returns the writer's cursor, for streams that add waiting to the ring.
     pub(crate) const fn side(&mut self) -> &mut Producer {
         &mut self.side
     }

@@ -54,7 +54,7 @@ impl Address {
         Self { namespace: Namespace::States, ..self }
     }
 
-    /// Returns the kind of object for error messages.
+    /// Returns the kind of the named object for error messages: "stream" or "state".
     pub(super) const fn noun(&self) -> &'static str {
         match self.namespace {
             Namespace::Streams => "stream",

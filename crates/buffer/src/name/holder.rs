@@ -16,9 +16,9 @@ use sys::abstract_socket::Accepts;
 
 /// The result of a probe: the user of the process that listens at a socket.
 pub(super) enum SocketOwner {
-    /// A process of the user that owns the name.
+    /// A process of the user that owns the name. Contains the connection to that process.
     Owner(OwnedFd),
-    /// A process of another user.
+    /// A process of another user, whose ID is given.
     Other(u32),
     /// The connection queue is full, so the user cannot be determined.
     Full,

@@ -46,9 +46,9 @@ struct PackedSegment {
 pub struct PackedSize {
     /// Number of packed segments.
     pub segments: usize,
-    /// Uncompressed size of these segments in bytes.
+    /// Uncompressed size of the packed segments in bytes.
     pub before: usize,
-    /// Compressed size of these segments in bytes.
+    /// Compressed size of the packed segments in bytes.
     pub after: usize,
 }
 

@@ -94,13 +94,14 @@ impl WakeupCounts {
 #[derive(Debug)]
 pub struct Moderator {
     threshold: Threshold,
-    /// Range in which T_b adapts.
+    /// Minimum and maximum of T_b while it adapts, in blocks.
     range: (u64, u64),
-    /// Half of the ring, if known: the limit of T_b.
+    /// Half of the ring's entries, which T_b never exceeds; `u64::MAX` if the size is unknown.
     half: u64,
     /// Number of blocks that a sleeping reader has not been notified of.
     pending: u64,
-    /// Arrival time of the first of these blocks, if an alarm was set for it.
+    /// Time in nanoseconds at which the first pending block was counted, if an alarm was set for
+    /// it.
     since: Option<u64>,
     alarm: Arc<Alarm>,
     timer: Arc<Timer>,

@@ -209,7 +209,8 @@ fn reader_on_the_writers_processor_waits_for_a_full_ring() {
     assert_eq!([DropNew, Overwrite].map(|policy| wake_threshold(policy, 0)), [1024; 2]);
 }
 
-/// Empty blocks are marks to a reader that asks for them: bytes of both sides stay apart.
+/// A reader that asks for marks gets each empty block as a mark, and never gets bytes from before
+/// and after an empty block in one read.
 #[test]
 fn read_part_reports_empty_blocks_between_bytes() {
     let (mut output, mut offers) = stream(&Config::new(DbufId::new(3).unwrap())).unwrap();

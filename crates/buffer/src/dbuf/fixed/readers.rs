@@ -236,7 +236,7 @@ impl<P> readers::RingReader<SlotWalk, P> {
 }
 
 impl SlotVisitor {
-    /// Returns the cursor, for streams that add waiting to the ring.
+    /// Returns the reader's cursor, for streams that add waiting to the ring.
     pub(super) const fn side(&mut self) -> &mut Consumer {
         &mut self.0.side
     }
