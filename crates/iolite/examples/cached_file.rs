@@ -1,5 +1,5 @@
-//! A file as a dbuf: named by rich pointers, copied by pread, and transferred without a copy in
-//! this process.
+//! Uses a file as a dbuf: rich pointers name its bytes, pread copies them, and they are transferred
+//! to another descriptor without a copy in this process.
 //!
 //! cargo run -p streamline-iolite --example cached_file -- Cargo.toml
 

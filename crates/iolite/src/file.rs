@@ -79,8 +79,8 @@ impl CachedFile {
     }
 
     /// Wraps a descriptor that this process has opened. Fails unless it is a regular file open for
-    /// reading. If it is writable, reopens the file read-only, so that grants never include write
-    /// access. Fails for anything but a readable regular file.
+    /// reading. If it is also open for writing, reopens the file read-only, so that grants never
+    /// include write access.
     pub fn from_descriptor(id: DbufId, file: OwnedFd) -> Result<Self, Refusal> {
         if sys::file::status(&file)?.kind != FileKind::Regular {
             return Err(Refusal::NotRegularFile);

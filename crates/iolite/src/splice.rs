@@ -25,7 +25,7 @@ use buffer::Fault;
 /// The result of a splice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SpliceResult {
-    /// Number of bytes taken from the source, including dropped ones; 0 at its end.
+    /// Number of bytes taken from the source, including dropped ones; 0 at the end of the source.
     pub bytes: usize,
     /// Number of bytes moved as pointers.
     pub by_pointer: usize,

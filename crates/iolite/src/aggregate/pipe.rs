@@ -99,8 +99,8 @@ impl Sender {
 
     /// Sends an aggregate, which is held for the reader from then on, even if the caller drops it.
     /// Fails, without sending anything, if the aggregate has too many slices for one block, or if
-    /// the reader has no access to one of its pools, holds the maximum ([`GrantRefusal::Limit`]) or
-    /// has departed. Blocks while the ring of pointers is full.
+    /// the reader has no access to one of its pools, holds the maximum number of segments
+    /// ([`GrantRefusal::Limit`]) or has departed. Blocks while the ring of pointers is full.
     pub fn try_send(
         &mut self,
         server: &GrantServer,
@@ -132,7 +132,8 @@ impl Sender {
         }
     }
 
-    /// Sends an aggregate like [`Sender::try_send`], but blocks while the reader holds the maximum.
+    /// Sends an aggregate like [`Sender::try_send`], but blocks while the reader holds the maximum
+    /// number of segments.
     pub fn send(&mut self, server: &GrantServer, aggregate: &Aggregate) -> Result<(), SendError> {
         loop {
             let seen = server.returns();
@@ -292,7 +293,7 @@ impl ReceivedAggregate {
 /// Reason why an aggregate was not sent. Nothing is then held for the reader.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SendError {
-    /// The reader has no access, holds the maximum, or has departed.
+    /// The reader has no access, holds the maximum number of segments, or has departed.
     #[error("{0}")]
     Refused(#[source] GrantRefusal),
     /// The stream failed, for example because the reader has departed.

@@ -119,8 +119,8 @@ impl CachedFile {
     }
 
     /// Checks that the file still contains the bytes transferred. Fails with [`Refusal::Truncated`]
-    /// otherwise. If none were transferred, returns [`Sent::End`] if the file has shrunk, and else
-    /// fails with EFAULT, so that the transfer is retried.
+    /// otherwise. If some bytes were requested and none transferred, returns [`Sent::End`] if the
+    /// file has shrunk, and else fails with EFAULT, so that the transfer is retried.
     fn check_present(
         &self,
         view: &FileView,

@@ -131,8 +131,8 @@ impl Flights {
         self.upstream.iter().enumerate().find_map(found)
     }
 
-    /// Follows an input if necessary. Returns the index of the input among the followed ones, or
-    /// `None` if the input has no free slot.
+    /// Returns the index of an input among the followed ones, after following it if necessary.
+    /// Returns `None` if the input has the maximum number of followers.
     pub(super) fn follow(&mut self, keeper: &Arc<Keeper>) -> Option<usize> {
         let is_it = |upstream: &Upstream| Arc::ptr_eq(&upstream.keeper, keeper);
         if let Some(at) = self.upstream.iter().position(is_it) {

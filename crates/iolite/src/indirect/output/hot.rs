@@ -74,7 +74,7 @@ impl HotSegment {
         count_leading_inside(pointers, |pointer| self.outside_bits(pointer))
     }
 
-    /// Returns nonzero if the bytes are outside the filled part of this segment.
+    /// Returns nonzero if the bytes of a pointer are outside the filled part of this segment.
     #[inline(always)]
     pub(super) const fn outside_bits(&self, pointer: RichPointer) -> u64 {
         let other = pointer.dbuf().number() ^ self.home.dbuf().number();

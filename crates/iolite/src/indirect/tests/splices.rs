@@ -95,8 +95,8 @@ fn e4_misses_suspend_splicing_from_a_dbuf() {
     assert_eq!(output.spliced().copied, copied);
 }
 
-/// The dbuf of the last hit needs no search: eight ranges fit in one cache line, and a hit beyond
-/// them replaces one.
+/// The address ranges of eight dbufs share one cache line. A hit in a ninth dbuf replaces one of
+/// the ranges.
 #[test]
 fn e4_recently_hit_dbufs_share_one_cache_line() {
     use super::ranges::{RANGES, Ranges};
@@ -192,7 +192,7 @@ fn e1_peeked_block_becomes_pointer_in_next_stream() {
 }
 
 /// Forwarded entries hold back the first writer until they are read, as in a shell pipeline. The
-/// process in between waits for both sides.
+/// forwarding process waits for its input and its output.
 #[test]
 fn e1_forwarder_waits_for_both_sides() {
     let fixture = Fixture::new();
