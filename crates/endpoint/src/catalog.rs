@@ -7,7 +7,7 @@ use crate::sink::{discard, drop, files, freeze, json, pcap, print, redirect, tx,
 use crate::source::{generate, inject, read, replay, rx, stream};
 use crate::{ProcessEntry, SinkEntry, SourceEntry};
 
-/// All sources.
+/// All sources, in the order of the help text.
 pub const SOURCES: &[SourceEntry] = &[
     rx::ENTRY,
     rx::SENT_ENTRY,
@@ -20,7 +20,7 @@ pub const SOURCES: &[SourceEntry] = &[
     reader::ENTRY,
 ];
 
-/// All sinks.
+/// All sinks, in the order of the help text.
 pub const SINKS: &[SinkEntry] = &[
     print::ENTRY,
     json::ENTRY,

@@ -42,7 +42,7 @@ pub struct History {
     /// Sequence number of the next frame that arrives, counted from 0.
     next_number: u64,
     newest: Time,
-    /// Time up to which no stored frame is evicted; 0 for none.
+    /// Time before which no stored frame is evicted; 0 if the history is not frozen.
     frozen_until: Time,
     /// Number of frames after the newest stored one that arrived while the history was frozen and
     /// full.
@@ -126,8 +126,9 @@ impl History {
         }
     }
 
-    /// Keeps all stored frames until a block of this time or later arrives. Frames that arrive
-    /// before and find no memory are skipped. A time of 0 ends that at once.
+    /// Freezes the history: keeps all stored frames until a block of time `until` or later arrives.
+    /// Frames that arrive earlier and find no memory are skipped. A time of 0 ends the freeze at
+    /// once.
     pub const fn freeze(&mut self, until: Time) {
         self.frozen_until = until;
     }

@@ -9,7 +9,8 @@
 use super::sessions::{SessionMap, SharedStamp};
 use abi::{BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
 
-/// Maximum number of directions in a generation. The two latest generations are remembered.
+/// Maximum number of directions with an open message in a generation of [`WrittenMessages`]. When a
+/// generation is full, the generation before it is forgotten.
 const GENERATION: usize = 1 << 17;
 
 /// Returns the key of a direction of a session.

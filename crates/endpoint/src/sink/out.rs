@@ -282,8 +282,8 @@ impl Out {
         self.written
     }
 
-    /// Performs the action required before the first write. Returns the number of buffered bytes
-    /// that this action has written: all of them, or none.
+    /// Replaces the old contents or repairs their last line, as required before the first write.
+    /// Returns the number of buffered bytes written in the process: all of them, or none.
     fn prepare_first_write(&mut self) -> io::Result<usize> {
         if self.buffer.is_empty() {
             return Ok(0);

@@ -82,11 +82,11 @@ pub struct WrittenBlocks {
     /// its blocks.
     open: Vec<Flags>,
     given: Amount,
-    /// Received bytes that have not become blocks, by reason; a block per packet.
+    /// Amounts received that have not become blocks, by reason. Each packet counts as one block.
     lost: Vec<(DropReason, Amount)>,
 }
 
-/// Reason for the loss of the bytes from a mistake of the writer on.
+/// Reason for losing the malformed bytes of a writer and all bytes after them.
 const UNREADABLE: DropReason = DropReason::Named("unreadable");
 
 /// Outcome of [`WrittenBlocks::emit`].

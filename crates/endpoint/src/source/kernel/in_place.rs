@@ -22,7 +22,7 @@ const TAG_OFFSET: usize = ethernet::ETHERTYPE;
 /// a frame, so frames do not overlap.
 const POSITION_STRIDE: u64 = (BLOCK_MAX as u64).next_power_of_two();
 
-/// The frames of a source that are not copied.
+/// The frames in kernel rings that a source emits without copying them.
 #[derive(Debug)]
 pub struct FramesInPlace {
     id: DbufId,
@@ -47,7 +47,7 @@ pub struct BatchInPlace<'f> {
 }
 
 impl FramesInPlace {
-    /// Creates the frames of these rings. Returns `None` if no dbuf id is left.
+    /// Creates an empty batch of frames in these rings. Returns `None` if no dbuf id is left.
     #[must_use]
     pub fn new(rings: Arc<Rings>) -> Option<Self> {
         Some(Self { id: buffer::ids::fresh()?, rings, batch: Mutex::default() })

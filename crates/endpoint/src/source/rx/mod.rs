@@ -7,7 +7,7 @@
 //!
 //! - [`device`]: the socket, configured so that no unfiltered frame enters the ring;
 //! - [`unpack`]: the frames of a segment;
-//! - [`losses`]: losses before the ring, by place;
+//! - [`losses`]: losses before the ring, by location;
 //! - [`take`]: frames withheld from the host.
 //!
 //! Deviation: in the papers, `rx` is the driver's own ring. On a stock kernel, the packet socket is

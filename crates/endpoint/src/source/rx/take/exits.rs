@@ -223,7 +223,7 @@ impl Exits {
     }
 }
 
-/// Returns the pool with this id.
+/// Returns the pool with this id, which must be the id of one of the two pools.
 fn find_pool(pools: [&Pool; 2], dbuf: DbufId) -> &Pool {
     let [one, other] = pools;
     if one.id() == dbuf { one } else { other }
