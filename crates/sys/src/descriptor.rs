@@ -32,7 +32,7 @@ pub fn peer_identity(socket: impl AsFd) -> Result<(u32, u32)> {
     Ok((peer.uid.as_raw(), peer.gid.as_raw()))
 }
 
-/// Returns the owner's user id of a file. The owner of a memfd is the effective user of its
+/// Returns the user id of a file's owner. The owner of a memfd is the effective user of its
 /// creator, unless root changes it.
 pub fn owner_uid(file: impl AsFd) -> Result<u32> {
     Ok(rustix::fs::fstat(file).context("fstat", "a file")?.st_uid)

@@ -58,8 +58,8 @@ impl SocketDoorbell {
         descriptor::pair().map(|(one, other)| (Self(one), Self(other)))
     }
 
-    /// Notifies the other end. Has no effect if its queue is full, because it then already has
-    /// notifications pending.
+    /// Notifies the other end, and returns its state. Does nothing if the queue of the other end is
+    /// full, because it then already has notifications pending.
     pub fn notify(&self) -> Peer {
         match send(&self.0, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Peer::Here,
@@ -112,8 +112,8 @@ impl SocketDoorbell {
         }
     }
 
-    /// Discards one pending notification; usually only one is pending. If more are pending, this
-    /// end stays readable.
+    /// Discards one pending notification, if there is one, and returns the state of the other end.
+    /// If more are pending, this end stays readable.
     pub fn clear(&self) -> Peer {
         match recv(&self.0, &mut [0; 8], RecvFlags::DONTWAIT) {
             Ok((0, _)) => Peer::Gone,

@@ -70,9 +70,9 @@ pub fn mount_by_helper(directory: &Path) -> Result<OwnedFd> {
     })
 }
 
-/// Unmounts `directory`, even if files are open; later accesses to these files fail. Without the
-/// privilege runs the set-user-ID helper, whose failure is not reported. Succeeds if nothing is
-/// mounted there.
+/// Unmounts `directory`, even if files are open; later accesses to these files fail. If this
+/// process lacks the privilege, runs the set-user-ID helper, whose failure is not reported.
+/// Succeeds if nothing is mounted there.
 pub fn unmount(directory: &Path) -> Result<()> {
     match rustix::mount::unmount(directory, UnmountFlags::DETACH) {
         Err(rustix::io::Errno::PERM) => {

@@ -257,7 +257,7 @@ impl ReadMapping {
     }
 }
 
-/// Memory in segments of equal size that another party (the kernel) fills in order and gets back.
+/// Memory in segments of equal size, which another party, such as the kernel, fills and gets back.
 ///
 /// # Safety
 ///

@@ -298,7 +298,7 @@ fn killed_process_leaves_the_interface_clean() {
     }
 }
 
-/// Runs in a separate process, which the test above starts.
+/// Runs in a separate process, which `attach::kill_at_step` starts and kills.
 #[test]
 #[ignore = "is killed"]
 fn child_process_attaches_step_by_step() {

@@ -260,9 +260,9 @@ pub struct Region<'a> {
 }
 
 impl<'a> Region<'a> {
-    /// Returns the position up to which the writer may be writing. To validate a copy, call this
-    /// after copying: the copy is intact if its position is at most [`RingsLayout::bytes`] less
-    /// than the result. An Acquire fence orders the copy and this read.
+    /// Returns the position up to which the writer may be writing. To validate a copy of a record,
+    /// call this after copying: the copy is intact if the result exceeds the record's position by
+    /// at most [`RingsLayout::bytes`]. An Acquire fence orders the copy and this read.
     #[must_use]
     #[inline]
     pub fn reserved(&self) -> u64 {

@@ -135,7 +135,7 @@ pub struct Counters {
     pub tx_carrier_errors: u64,
     /// Underruns of the device's queue while sending.
     pub tx_fifo_errors: u64,
-    /// Frames dropped because the upper device was down.
+    /// Frames dropped because the interface was not meant to receive, such as the backup of a bond.
     pub rx_nohandler: u64,
 }
 

@@ -275,7 +275,7 @@ pub fn quietly<T: Default>(body: impl FnOnce() -> T) -> T {
 }
 
 /// Runs the hook of an interposed function. If it returns an error number, sets `errno` to it and
-/// returns -1.
+/// returns -1, the result of the interposed function; otherwise returns `None`.
 pub fn refusal<T: From<i8>>(hook: impl FnOnce() -> Option<c_int>) -> Option<T> {
     let number = quietly(hook)?;
     set_errno(number);
@@ -350,8 +350,8 @@ impl LibraryHandle {
     }
 }
 
-/// Finds the C library's `dlsym` by its version: an unversioned search asks the function that is
-/// searched for.
+/// Finds the C library's `dlsym` by its symbol version. A search by name alone would call the
+/// `dlsym` that replaces it.
 #[cfg(target_env = "gnu")]
 fn find_real_lookup() -> Option<NonNull<c_void>> {
     [c"GLIBC_2.34", c"GLIBC_2.17", c"GLIBC_2.2.5"].iter().find_map(|version| {
@@ -361,7 +361,7 @@ fn find_real_lookup() -> Option<NonNull<c_void>> {
     })
 }
 
-/// Finds nothing: libraries are preloaded into programs of the GNU C library only.
+/// Returns `None`: libraries are preloaded only into programs of the GNU C library.
 #[cfg(not(target_env = "gnu"))]
 const fn find_real_lookup() -> Option<NonNull<c_void>> {
     None

@@ -1,8 +1,8 @@
 //! Messages of preloaded libraries to the user.
 //!
 //! The standard error of a program may not be the user's: tshark reads that of dumpcap as a
-//! protocol. So `streamline exec` passes its own in a descriptor of its own, which the programs of
-//! the command inherit.
+//! protocol. `streamline exec` therefore duplicates its own standard error to a separate
+//! descriptor, which the programs of the command inherit.
 
 use super::{borrow, inode, write_all};
 use std::io::Write as _;
