@@ -14,9 +14,8 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The id of a dbuf. The broker that assigns ids never reuses one, so an id needs no generation
-/// number. Id 0 belongs to no dbuf: a rich pointer with this id is a *hole* (a length without
-/// bytes).
+/// The id of a dbuf. Ids are never reused, so an id needs no generation number. Id 0 belongs to no
+/// dbuf: a rich pointer with this id is a *hole* (a length without bytes).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct DbufId(u32);
 
