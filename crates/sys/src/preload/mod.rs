@@ -160,8 +160,8 @@ pub fn is_call_restarted() -> bool {
     })
 }
 
-/// Sends one byte over a rendezvous socket. Never blocks. Returns [`Peer::Gone`] on any error, even
-/// if the queue is full.
+/// Sends one byte over the rendezvous socket that connects the programs at the two ends of a pipe.
+/// Never blocks. Returns [`Peer::Gone`] on any error, even if the queue is full.
 pub fn send_byte(socket: c_int) -> Peer {
     let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
     match borrow(socket).map(|fd| rustix::net::send(fd, &[1], flags)) {
@@ -170,7 +170,7 @@ pub fn send_byte(socket: c_int) -> Peer {
     }
 }
 
-/// The result of receiving from a rendezvous socket.
+/// The result of receiving from the rendezvous socket of a pipe ([`send_byte`]).
 #[derive(Debug)]
 pub enum Handover {
     /// No message has arrived yet.
@@ -181,7 +181,7 @@ pub enum Handover {
     Over,
 }
 
-/// Receives a message from a rendezvous socket. Never blocks.
+/// Receives a message from the rendezvous socket of a pipe ([`send_byte`]). Never blocks.
 #[must_use]
 pub fn receive(socket: c_int) -> Handover {
     let Some(fd) = borrow(socket) else { return Handover::Over };
@@ -192,9 +192,10 @@ pub fn receive(socket: c_int) -> Handover {
     }
 }
 
-/// Shuts down a rendezvous socket for every process that holds it. Earlier messages stay
-/// receivable, and later ones are rejected. The kernel checks for the shutdown under the lock that
-/// queues messages (`unix_dgram_sendmsg`), so no message is lost in between.
+/// Shuts down the rendezvous socket of a pipe ([`send_byte`]) for every process that holds it.
+/// Earlier messages stay receivable, and later ones are rejected. The kernel checks for the
+/// shutdown under the lock that queues messages (`unix_dgram_sendmsg`), so no message is lost in
+/// between.
 pub fn shut_down(socket: c_int) {
     if let Some(fd) = borrow(socket) {
         // A socket that is shut down already is fine.
