@@ -82,7 +82,7 @@ pub(crate) struct Writer {
 pub(crate) struct Region {
     pub(crate) memory: SharedRegion,
     pub(crate) at: u64,
-    /// False if it was opened for reading only.
+    /// False if the region was opened for reading only.
     pub(crate) writable: bool,
 }
 
@@ -200,7 +200,7 @@ impl Writer {
         if count == 0 && !bytes.is_empty() { Err(no_room()) } else { Ok(count) }
     }
 
-    /// Blocks without limit until there is room for one byte.
+    /// Blocks without limit until there is room for one byte. Returns true.
     pub(crate) fn wait(&mut self) -> Result<bool, Failure> {
         while !self.output.is_ready(1)? {
             self.output.wait(1)?;

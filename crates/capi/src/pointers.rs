@@ -165,7 +165,8 @@ impl PointerWriter {
         }
     }
 
-    /// Moves bytes from another pipe, as pointers.
+    /// Moves up to `most` bytes from another pipe, as pointers. Returns the number of bytes moved,
+    /// 0 at the end of that pipe.
     pub(crate) fn splice_pipe(&mut self, from: &mut PointerReader, most: usize) -> Outcome<usize> {
         let grants = grants()?;
         let space = from.space.clone();
@@ -174,14 +175,16 @@ impl PointerWriter {
         Ok(moved.bytes)
     }
 
-    /// Moves bytes from a file, as pointers.
+    /// Moves up to `most` bytes from a file, as pointers. Returns the number of bytes moved, 0 at
+    /// the end of the file.
     pub(crate) fn splice_file(&mut self, from: &mut FileEnd, most: usize) -> Outcome<usize> {
         let moved = self.pipe.splice_from(&mut from.reader, None, most, &from.grants)?;
         self.flush_if_eager();
         Ok(moved.bytes)
     }
 
-    /// Moves bytes from a stream of bytes, which are copied once.
+    /// Moves up to `most` bytes from a stream of bytes, which are copied once. Returns the number
+    /// of bytes moved, 0 at the end of the stream.
     pub(crate) fn splice_bytes(
         &mut self,
         from: &mut iolite::interface::ByteReader,

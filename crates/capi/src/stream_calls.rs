@@ -308,7 +308,7 @@ pub(crate) fn release(fd: i32, count: usize) -> Outcome<()> {
     Ok(())
 }
 
-/// Continues a file or a region at this offset.
+/// Sets the offset in bytes of the next read or write of a file or region.
 pub(crate) fn seek(fd: i32, offset: u64) -> Outcome<()> {
     match &mut table::lock_entry(fd)?.end_of(fd)?.kind {
         EndKind::File(file) => file.reader.seek(usize::try_from(offset).unwrap_or(usize::MAX)),

@@ -46,7 +46,7 @@ impl Header {
         header
     }
 
-    /// Adds what the code behind a comment declares.
+    /// Adds the item that is declared after a comment.
     fn add(&mut self, comment: String, code: &str) {
         let code = code.trim_start();
         if let Some(rest) = code.strip_prefix("#define ") {
@@ -72,7 +72,7 @@ impl Header {
         }
     }
 
-    /// Returns the names of what has no comment.
+    /// Returns the names of the items without a complete comment.
     pub(crate) fn undocumented(&self) -> Vec<String> {
         let fields = self.structures.iter().flat_map(|structure| &structure.fields);
         let items = self.constants.iter().chain(fields).chain(&self.functions);
