@@ -49,7 +49,7 @@ impl EncodedAddress {
     }
 }
 
-/// Returns the address as an IPv6 socket sees it.
+/// Returns the address in the form that an IPv6 socket reports: IPv4 addresses are mapped to IPv6.
 pub(crate) const fn mapped(host: IpAddr) -> Ipv6Addr {
     match host {
         IpAddr::V4(host) => host.to_ipv6_mapped(),

@@ -88,7 +88,7 @@ impl EncodedControl {
         }
     }
 
-    /// Appends a message whose data are `parts`. A message without room for all its data is cut.
+    /// Appends a message whose data are `parts`. If the data do not fit, the message is truncated.
     fn put(&mut self, (level, kind): (i32, i32), parts: &[&[u8]]) {
         let left = self.room.min(LENGTH_MAX) - self.length;
         if left < HEADER {

@@ -14,7 +14,7 @@ use sys::preload::udp::{self, UdpSocketFacts};
 /// Device type of interfaces with Ethernet frames (`ARPHRD_ETHER`).
 const ETHERNET_TYPE: u16 = 1;
 
-/// Opens the ring of a socket. Fails with the reason why the socket stays the kernel's.
+/// Opens the ring of a socket. Fails with the reason why the socket cannot have a ring.
 pub(crate) fn promote(number: i32, facts: &UdpSocketFacts) -> Result<Ring, String> {
     if let Some(why) = facts.obstacle {
         return Err(why.to_owned());
@@ -47,21 +47,22 @@ pub(crate) fn promote(number: i32, facts: &UdpSocketFacts) -> Result<Ring, Strin
 /// True if firewall rules existed when the program started; empty if that was unknown.
 static RULES_AT_START: OnceLock<bool> = OnceLock::new();
 
-/// Looks for firewall rules while the program still has the rights with which it was started.
+/// Records whether firewall rules exist. Called at the start of the program, which may later drop
+/// the right to read them.
 pub(crate) fn look_for_rules() {
     if let Ok(rules) = sys::net::has_packet_rules() {
         let _ = RULES_AT_START.set(rules);
     }
 }
 
-/// Returns true if firewall rules exist. For a program that has dropped its rights, the answer is
-/// that of its start.
+/// Returns true if firewall rules exist, or, if this program no longer has the right to read them,
+/// if they existed at its start.
 fn has_packet_rules() -> sys::Result<bool> {
     sys::net::has_packet_rules().or_else(|error| RULES_AT_START.get().copied().ok_or(error))
 }
 
-/// Finds the interfaces with Ethernet frames over which other hosts reach the socket, each with the
-/// addresses at which they do.
+/// Finds the interfaces with Ethernet frames over which other hosts can reach the socket, each with
+/// its addresses for which the socket receives datagrams.
 fn find_interfaces(facts: &UdpSocketFacts) -> Result<Vec<(Interface, Vec<IpAddr>)>, String> {
     let routes = RouteSocket::open().map_err(|error| error.to_string())?;
     let all = routes.addresses().map_err(|error| error.to_string())?;
@@ -102,7 +103,7 @@ fn is_held_by_others(number: i32) -> bool {
 }
 
 /// Returns the number of UDP sockets of the namespace that may receive datagrams for the address of
-/// the socket, which is one of them.
+/// the socket, including the socket itself.
 fn count_sockets(facts: &UdpSocketFacts) -> usize {
     let read = |name: &str| {
         std::fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap_or_default()
@@ -124,8 +125,8 @@ fn count_sockets(facts: &UdpSocketFacts) -> usize {
         + of_v6.lines().filter(|line| is_counted(line, true)).count()
 }
 
-/// Returns true if a socket that is bound to an address, as procfs writes it, may receive datagrams
-/// for another one.
+/// Returns true if a socket bound to `bound`, an address in the format of procfs, may receive
+/// datagrams for `local`.
 fn may_receive(bound: &str, local: SocketAddr) -> bool {
     let Some((host, port)) = bound.split_once(':') else { return false };
     if u16::from_str_radix(port, 16) != Ok(local.port()) {

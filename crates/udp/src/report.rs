@@ -1,9 +1,9 @@
-//! Messages to people: why a socket stays the kernel's, and at its end how many datagrams came from
-//! its ring.
+//! Messages to people: the reason why a socket is not promoted, and the number of datagrams from
+//! the ring of a promoted socket.
 //!
-//! The environment variable [`VARIABLE`] has words, separated by commas: `report` prints a line
-//! when a promoted socket is closed, `quiet` suppresses the note about a socket that stays the
-//! kernel's, and `force` promotes sockets although firewall rules exist, which then do not apply.
+//! The environment variable [`VARIABLE`] contains words, separated by commas: `report` prints a
+//! line when a promoted socket is closed, `quiet` suppresses the message about a socket that is not
+//! promoted, and `force` promotes sockets although firewall rules exist, which then do not apply.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,13 +25,13 @@ pub(crate) struct Totals {
     pub(crate) damaged: u64,
 }
 
-/// Returns true if the variable has this word.
+/// Returns true if the environment variable [`VARIABLE`] contains this word.
 pub(crate) fn has_word(word: &str) -> bool {
     let value = std::env::var(VARIABLE).unwrap_or_default();
     value.split(',').any(|one| one.trim() == word)
 }
 
-/// Says once that a socket stays the kernel's, and why.
+/// Prints, once per process, the reason why a socket is not promoted.
 pub(crate) fn report_refusal(local: SocketAddr, why: &str) {
     static IS_REPORTED: AtomicBool = AtomicBool::new(false);
     if !has_word("quiet") && !IS_REPORTED.swap(true, Ordering::Relaxed) {
@@ -39,7 +39,7 @@ pub(crate) fn report_refusal(local: SocketAddr, why: &str) {
     }
 }
 
-/// Prints the line about a promoted socket.
+/// Prints the counts of a promoted socket that ends, if the user has requested `report`.
 pub(crate) fn print_totals(local: SocketAddr, interfaces: &str, totals: &Totals) {
     if !has_word("report") {
         return;

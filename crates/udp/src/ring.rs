@@ -23,20 +23,20 @@ const IPV4: IpLayout = IpLayout { length: 20, source: 12, destination: 16, addre
 const IPV6: IpLayout = IpLayout { length: 40, source: 8, destination: 24, address: 16, hops: 7 };
 /// Length of a UDP header in bytes.
 const UDP: usize = 8;
-/// Number of looks into an empty ring between two checks that its kernel program still runs.
+/// Number of reads of an empty ring between two checks that its kernel programs still run.
 const LOOKS_PER_CHECK: u32 = 1024;
 
 /// The ring of a socket: one ring of the kernel for each interface that receives for it.
 #[derive(Debug)]
 pub(crate) struct Ring {
     sources: Vec<InterfaceRing>,
-    /// Index in `sources` of the interface that is asked first.
+    /// Index in `sources` of the interface that is read first.
     first: usize,
     frame: Box<[u8]>,
     pending: Option<Pending>,
     /// A descriptor that is readable when datagrams may be available.
     set: PollSet,
-    /// Keeps the descriptor readable while datagrams remain after a look.
+    /// Event that keeps `set` readable while unread datagrams remain.
     more: EventFd,
     has_more: bool,
     empty_looks: u32,
@@ -53,7 +53,7 @@ struct InterfaceRing {
     is_detached: bool,
 }
 
-/// A datagram in the copied frame, or several of the same sender that follow one another.
+/// A datagram in the copied frame, or several datagrams of one sender that the kernel has joined.
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     from: SocketAddr,
@@ -63,10 +63,10 @@ struct Pending {
     time_ns: u64,
     /// Index of the interface.
     interface: u32,
-    /// Position of the datagram that is next in [`Ring::frame`].
+    /// Offset in bytes of the next datagram in [`Ring::frame`].
     start: usize,
     end: usize,
-    /// Length of each datagram but the last in bytes.
+    /// Length in bytes of each datagram except the last, which may be shorter.
     segment: usize,
 }
 
@@ -75,11 +75,11 @@ struct Pending {
 pub(crate) struct Datagram<'r> {
     pub(crate) from: SocketAddr,
     pub(crate) to: SocketAddr,
-    /// Time of day of its reception in nanoseconds since 1970.
+    /// Time of day of the reception, in nanoseconds since 1970.
     pub(crate) time_ns: u64,
-    /// Index of the interface that received it.
+    /// Index of the interface that received the datagram.
     pub(crate) interface: u32,
-    /// Number of hops that were left (TTL).
+    /// Remaining hops (TTL or hop limit).
     pub(crate) hops: u8,
     /// Type of service (TOS), or traffic class.
     pub(crate) service_type: u8,
@@ -87,9 +87,9 @@ pub(crate) struct Datagram<'r> {
 }
 
 impl Ring {
-    /// Takes the datagrams for a port at the interfaces, each with its own addresses; only those
-    /// from the peer if there is one. An interface whose datagrams cannot be taken is left to the
-    /// kernel. Fails with the reason if none can.
+    /// Opens a ring for the datagrams to a port, at each interface for the addresses given with it,
+    /// and only for datagrams from the peer if there is one. Skips interfaces at which no ring can
+    /// be opened. Fails with the reason if all are skipped.
     pub(crate) fn open(
         interfaces: Vec<(Interface, Vec<IpAddr>)>,
         flow: (u16, Option<SocketAddr>),
@@ -155,7 +155,7 @@ impl Ring {
         }
     }
 
-    /// Returns true if a datagram is pending.
+    /// Reads frames until a datagram is pending. Returns false if the ring is empty.
     pub(crate) fn find_next(&mut self) -> bool {
         let mut has_loaded = false;
         while self.pending.is_none() {
@@ -180,7 +180,7 @@ impl Ring {
         self.sources.iter_mut().any(|source| source.capture.has_frames())
     }
 
-    /// Copies the next frame, of the interfaces in turn. Returns false if none has a frame.
+    /// Copies the next frame, from the interfaces in rotation. Returns false if none has a frame.
     fn read_frame(&mut self) -> bool {
         let count = self.sources.len();
         for position in self.first..self.first + count {
@@ -209,7 +209,7 @@ impl Ring {
         self.has_more = has_more;
     }
 
-    /// Checks from time to time that the kernel programs still run.
+    /// Checks, once in [`LOOKS_PER_CHECK`] calls, that the kernel programs still run.
     fn check_programs(&mut self) {
         self.empty_looks = self.empty_looks.wrapping_add(1);
         if self.empty_looks.is_multiple_of(LOOKS_PER_CHECK) {
@@ -219,7 +219,8 @@ impl Ring {
         }
     }
 
-    /// Lets further datagrams reach the placeholder. Those in the ring can still be read.
+    /// Stops the kernel programs, so that further datagrams reach the placeholder. The datagrams in
+    /// the ring can still be read.
     pub(crate) fn detach(&mut self) {
         for source in self.sources.iter_mut().filter(|source| !source.is_detached) {
             source.capture.detach();
@@ -232,7 +233,7 @@ impl Ring {
         self.sources.iter().all(|source| source.is_detached)
     }
 
-    /// Adds the numbers of the ring to those of a socket.
+    /// Adds the counts of the ring to the totals of a socket.
     pub(crate) fn add_to(&self, totals: &mut Totals) {
         totals.from_ring += self.read;
         totals.lost += self.sources.iter().map(|source| source.capture.counts().lost).sum::<u64>();
@@ -317,8 +318,8 @@ fn find_datagram(frame: &[u8], captured: &CapturedFrame, interface: u32) -> Opti
     })
 }
 
-/// Returns true if the checksum is right, or if it is left to the device, so that it covers the
-/// pseudo header only.
+/// Returns true if the checksum is correct, or if it is left to the device and therefore covers
+/// only the pseudo header.
 fn is_sum_right(addresses: &[u8], datagram: &[u8], checksum: u16) -> bool {
     let pseudo = sum(addresses) + 17 + datagram.len() as u64;
     fold(pseudo) == checksum || fold(pseudo + sum(datagram)) == 0xffff

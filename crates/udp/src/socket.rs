@@ -13,12 +13,13 @@ use sys::preload::udp::{self, ControlMessages};
 
 /// Number of datagrams within [`HOT_INTERVAL`] after which a socket is promoted.
 const HOT_DATAGRAMS: u32 = 64;
-/// See [`HOT_DATAGRAMS`].
+/// Time within which [`HOT_DATAGRAMS`] datagrams must arrive for a promotion.
 const HOT_INTERVAL: Duration = Duration::from_secs(10);
 /// Size in bytes of the placeholder's receive buffer during the promotion, which takes
 /// milliseconds.
 const PROMOTION_BUFFER: i32 = 8 << 20;
-/// Every such call asks the placeholder first, so that neither waits for the other.
+/// Number of receive calls of which one reads the placeholder before the ring, so that neither
+/// waits endlessly for the other.
 const PLACEHOLDER_PERIOD: u32 = 64;
 
 /// A UDP socket of the program.
@@ -39,7 +40,7 @@ pub(crate) struct Socket {
 struct SocketState {
     stage: Stage,
     registrations: Vec<Registration>,
-    /// The form of what the program receives, once the socket is promoted.
+    /// Form in which the program expects datagrams, once the socket is promoted.
     form: ReceivedForm,
     local: Option<SocketAddr>,
     is_connected: bool,
@@ -48,11 +49,11 @@ struct SocketState {
 
 #[derive(Debug)]
 enum Stage {
-    /// The socket is the kernel's, and its datagrams are counted.
+    /// The socket is not promoted, and its datagrams are counted.
     Counted { datagrams: u32, since: Option<Instant> },
     /// The socket is promoted.
     Promoted(Box<Ring>),
-    /// The socket is the kernel's for good.
+    /// The socket is not promoted, and never will be.
     Kernel,
 }
 
@@ -74,10 +75,10 @@ pub(crate) struct Registration {
     pub(crate) data: u64,
 }
 
-/// The result of a look into the ring.
+/// The result of reading the ring of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Taken {
-    /// The call returns this.
+    /// The receive call returns this value.
     Answer(isize),
     /// No datagram is in the ring.
     Nothing,
@@ -133,7 +134,7 @@ impl Socket {
         self.ring_number.load(Ordering::Acquire) != 0
     }
 
-    /// Returns true if the socket has a ring of all datagrams for this port.
+    /// Returns true if the socket is promoted, is bound to this port, and is not connected.
     pub(crate) fn takes_port(&self, port: u16) -> bool {
         let Some(locked) = self.lock() else { return false };
         let is_of_port = locked.state.local.is_some_and(|local| local.port() == port);
@@ -210,8 +211,8 @@ impl Socket {
         Err("an epoll set does not take its ring".to_owned())
     }
 
-    /// Returns true if this call is to ask the placeholder first: while it has older datagrams, and
-    /// then from time to time.
+    /// Returns true if this call must read the placeholder before the ring: while the placeholder
+    /// has datagrams from before the promotion, and then once in [`PLACEHOLDER_PERIOD`] calls.
     pub(crate) fn reads_placeholder_first(&self) -> bool {
         self.has_older.load(Ordering::Relaxed)
             || self.calls.fetch_add(1, Ordering::Relaxed) % PLACEHOLDER_PERIOD
@@ -231,7 +232,7 @@ impl Socket {
     }
 
     /// Passes the next datagram of the ring to `take`, with the form in which the program expects
-    /// it, and removes it unless `is_kept`.
+    /// the datagram. Then removes the datagram, unless `is_kept` is true.
     pub(crate) fn take(
         &self,
         is_kept: bool,
@@ -262,8 +263,8 @@ impl Socket {
         }
     }
 
-    /// Records what the program does with an epoll set. Returns the ring's descriptor if the same
-    /// is to be done with it.
+    /// Records that the program has registered the socket with an epoll set, or removed it if
+    /// `wanted` is `None`. Returns the ring's descriptor if the caller must do the same with it.
     pub(crate) fn record_registration(
         &self,
         wanted: Option<Registration>,

@@ -1,18 +1,18 @@
 //! The descriptors of the program that are UDP sockets.
 //!
 //! A descriptor is classified when it is first used, and again after it was closed. Descriptors
-//! from [`DESCRIPTORS_MAX`] on are the kernel's.
+//! from [`DESCRIPTORS_MAX`] on are never promoted.
 
 use crate::socket::Socket;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sys::preload::{self, udp};
 
-/// The number of descriptors that are known: 0 to 1023.
+/// Number of descriptors in this table, 0 to 1023.
 const DESCRIPTORS_MAX: usize = 1024;
 /// The value in [`KINDS`] of a descriptor that has not been classified.
 const UNKNOWN: u8 = 0;
-/// The value in [`KINDS`] of a descriptor that is no UDP socket.
+/// The value in [`KINDS`] of a descriptor that is not a UDP socket.
 const OTHER: u8 = 1;
 /// The value in [`KINDS`] of a UDP socket.
 const SOCKET: u8 = 2;
@@ -23,7 +23,7 @@ static SOCKETS: [Mutex<Option<Arc<Socket>>>; DESCRIPTORS_MAX] =
 /// Number of promoted sockets.
 static PROMOTED: AtomicUsize = AtomicUsize::new(0);
 
-/// Returns the socket of a descriptor; `None` if the descriptor is no UDP socket.
+/// Returns the socket of a descriptor; `None` if the descriptor is not a UDP socket.
 pub(crate) fn find(number: i32) -> Option<Arc<Socket>> {
     let index = usize::try_from(number).ok()?;
     let kind = KINDS.get(index)?;
@@ -57,7 +57,7 @@ pub(crate) fn find_promoted(number: i32) -> Option<Arc<Socket>> {
     find(number).filter(|socket| socket.is_promoted())
 }
 
-/// Changes the number of promoted sockets.
+/// Increments the number of promoted sockets if `is_new` is true, and decrements it otherwise.
 pub(crate) fn count_promoted(is_new: bool) {
     if is_new {
         PROMOTED.fetch_add(1, Ordering::AcqRel);
@@ -121,7 +121,7 @@ pub(crate) fn each(body: impl Fn(&Socket)) {
     }
 }
 
-/// Forgets all sockets in a forked child, without ending what the parent reads.
+/// Forgets all sockets in a forked child, without ending the rings, which the parent still reads.
 pub(crate) fn forget_in_child() {
     for (kind, place) in KINDS.iter().zip(&SOCKETS) {
         if kind.swap(UNKNOWN, Ordering::AcqRel) == SOCKET {

@@ -44,7 +44,8 @@ interpose!(
     }
 );
 interpose!(
-    /// `bind(2)`: a socket whose port another one is to share becomes the kernel's.
+    /// `bind(2)`. Promoted sockets of the same port, which another socket may now share, return to
+    /// the kernel.
     bind(number: c_int, address: *const c_void, size: c_uint) -> c_int, c"bind",
     |_, address, size| {
         if !address.is_null() && size >= 4 && !table::has_no_promoted() {
@@ -63,17 +64,17 @@ interpose!(
     }
 );
 interpose!(
-    /// `connect(2)`: a socket that has a ring becomes the kernel's.
+    /// `connect(2)`. A promoted socket returns to the kernel.
     connect(number: c_int, address: *const c_void, size: c_uint) -> c_int, c"connect",
     |number, _, _| { demote(number); None }
 );
 interpose!(
-    /// `shutdown(2)`: the socket becomes the kernel's.
+    /// `shutdown(2)`. A promoted socket returns to the kernel.
     shutdown(number: c_int, how: c_int) -> c_int, c"shutdown", |number, _| { demote(number); None }
 );
 interpose!(
-    /// `setsockopt(2)`: with an option that only the kernel serves, the socket becomes the
-    /// kernel's.
+    /// `setsockopt(2)`. A promoted socket returns to the kernel if only the kernel can serve the
+    /// option.
     setsockopt(number: c_int, level: c_int, name: c_int, value: *const c_void, size: c_uint)
         -> c_int, c"setsockopt",
     |number, level, name, _, _| {

@@ -42,7 +42,7 @@ pub(super) fn real_epoll_ctl(
     }
 }
 
-/// `epoll_ctl(2)`: the ring of a promoted socket joins the same set with the same data.
+/// `epoll_ctl(2)`. Applies the same operation to the ring of a promoted socket, with the same data.
 ///
 /// # Safety
 /// U1 must hold for the event.
@@ -76,12 +76,14 @@ pub unsafe extern "C" fn epoll_ctl(
     result
 }
 
-/// Returns the event for which a ring waits in place of its socket.
+/// Returns the event with which a ring is registered, given that of its socket: the flags for
+/// reading, and the same data.
 pub(super) const fn ring_event(events: u32, data: u64) -> EpollEvent {
     EpollEvent { events: events & (EPOLL_READABLE | EPOLL_EDGE), data }
 }
 
-/// Joins the events of the ring and of the placeholder of one socket. Returns their number.
+/// Merges the events of the ring and of the placeholder of each promoted socket into one event.
+/// Returns the number of remaining events.
 ///
 /// # Safety
 /// The array must contain `count` events.

@@ -33,7 +33,7 @@ pub(super) mod flag {
 /// `EAGAIN`.
 const EAGAIN: i32 = 11;
 
-/// Receives by the C library.
+/// Receives a message with the C library's `recvmsg`.
 ///
 /// # Safety
 /// U1 must hold for the message.
@@ -59,7 +59,7 @@ pub(super) fn count(number: c_int, received: isize, flags: c_int) {
     });
 }
 
-/// Copies a datagram to a message. Returns what the call returns.
+/// Copies a datagram to a message. Returns the result of the receive call.
 ///
 /// # Safety
 /// U1 must hold for the message.

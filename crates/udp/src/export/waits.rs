@@ -24,11 +24,11 @@ pub struct PollFd {
 const READABLE: c_short = 0x41;
 /// `EAGAIN`.
 const EAGAIN: i32 = 11;
-/// The greatest number of descriptors in a set of `select`.
+/// Number of descriptors that a set of select(2) covers (`FD_SETSIZE`).
 const SELECT_MAX: usize = 1024;
-/// Number of descriptors in a word of such a set.
+/// Number of descriptors in one word of a set of select(2).
 const WORD_BITS: usize = 64;
-/// The longest time without a look into the ring in milliseconds.
+/// Maximum time in milliseconds for which a receive call blocks before it reads the ring again.
 const SLICE_MS: c_int = 1000;
 
 type Poll = unsafe extern "C" fn(*mut PollFd, c_ulong, c_int) -> c_int;
@@ -46,8 +46,9 @@ fn real_poll(entries: &mut [PollFd], limit_ms: c_int) -> c_int {
     }
 }
 
-/// Waits until a promoted socket may have a datagram, or for a second. Fails with the error number
-/// of the call that began then: `EAGAIN` after the receive timeout of the socket.
+/// Waits until a datagram may be in the ring or at the placeholder, for at most [`SLICE_MS`]. Fails
+/// with `EAGAIN` if the receive timeout of the socket has passed since `begun`, the start of the
+/// call, and with the error number of poll(2) if a signal arrives.
 pub(super) fn wait_readable(number: c_int, socket: &Socket, begun: Instant) -> Result<(), c_int> {
     let limit = udp::receive_timeout(number);
     let left = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
@@ -63,7 +64,7 @@ pub(super) fn wait_readable(number: c_int, socket: &Socket, begun: Instant) -> R
     }
 }
 
-/// The promoted sockets among the entries of a wait, by position.
+/// Returns the promoted sockets among the entries of a wait, each with its index.
 fn promoted_entries(entries: &[PollFd]) -> Vec<(usize, Arc<Socket>)> {
     if table::has_no_promoted() {
         return Vec::new();
@@ -72,8 +73,9 @@ fn promoted_entries(entries: &[PollFd]) -> Vec<(usize, Arc<Socket>)> {
     all.filter_map(|(at, entry)| Some((at, table::find_promoted(entry.number)?))).collect()
 }
 
-/// Waits like poll(2), with rings. `wait` waits for descriptors; its argument is true if it must
-/// not block.
+/// Waits like poll(2), but also for datagrams in the rings of the promoted sockets, which are given
+/// with their indices in `entries`. Calls `wait` to wait for descriptors, with true if it must not
+/// block.
 fn poll_with_rings(
     entries: &mut [PollFd],
     promoted: &[(usize, Arc<Socket>)],
@@ -177,9 +179,9 @@ pub unsafe extern "C" fn ppoll(
     })
 }
 
-/// Waits like select(2), with rings, if a promoted socket is among the descriptors to read; `None`
-/// if none is. `wait` waits for sets of descriptors below a number; its last argument is true if it
-/// must not block.
+/// Waits like select(2), but also for datagrams in the rings of the promoted sockets in the set
+/// `read`. Returns `None` without waiting if the set contains none. Calls `wait` to wait for the
+/// descriptors below a number, with true if it must not block.
 ///
 /// # Safety
 /// U1 must hold for the set.
