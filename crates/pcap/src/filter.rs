@@ -10,7 +10,7 @@ const PACKET_OUTGOING: u8 = 4;
 const RETURN: u16 = code::RET | code::K;
 /// `ARPHRD_ETHER`.
 const HARDWARE_ETHERNET: u16 = 1;
-/// The maximum length of an IPv4 header in bytes, which is what `ldx 4*([k]&0xf)` yields at most.
+/// Maximum length of an IPv4 header in bytes: the greatest result of `ldx 4*([k]&0xf)`.
 const HEADER_MAX: usize = 60;
 
 /// A filter, and the part of a frame that it reads.
@@ -23,7 +23,7 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    /// Returns the filter of these instructions; `None` if they are no valid program.
+    /// Returns the filter of these instructions; `None` if they are not a valid program.
     pub(crate) fn new(instructions: Vec<Instruction>, interface_index: u32) -> Option<Self> {
         let program = ClassicProgram::new(instructions).ok()?;
         let reach = reach(program.instructions()).unwrap_or(FRAME_MAX);

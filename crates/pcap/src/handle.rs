@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const HANDLES_MAX: usize = 64;
 /// `PCAP_ERRBUF_SIZE`: the size of an error text in bytes.
 pub(crate) const ERROR_SIZE: usize = 256;
-/// No descriptor.
+/// Value of a descriptor number that is not set.
 const NO_DESCRIPTOR: i32 = -1;
 
 /// The result of a call, as libpcap defines it.
@@ -25,13 +25,13 @@ pub(crate) mod status {
 }
 
 static TABLE: [Handle; HANDLES_MAX] = [const { Handle::new() }; HANDLES_MAX];
-/// The number of places in the table that were ever used.
+/// Number of entries of the table that were ever used.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
 /// A handle that libpcap has created for the program.
 #[derive(Debug)]
 pub(crate) struct Handle {
-    /// Address of libpcap's handle, or 0 if the place is free.
+    /// Address of libpcap's handle, or 0 if the entry is free.
     address: AtomicUsize,
     /// True if the program has asked for the end of the current read.
     is_broken: AtomicBool,
@@ -57,9 +57,9 @@ pub(crate) struct Settings {
     pub(crate) is_nonblocking: bool,
     /// Buffer size in bytes; 0 for the default.
     pub(crate) buffer: i32,
-    /// True if times have nanoseconds.
+    /// True if timestamps count nanoseconds, false if microseconds.
     pub(crate) has_nanoseconds: bool,
-    /// The setting that only libpcap supports, if one was made.
+    /// Reason why only libpcap can read the handle, if a setting requires libpcap.
     pub(crate) foreign: Option<&'static str>,
     /// True if libpcap has activated the handle.
     pub(crate) is_activated_by_libpcap: bool,
@@ -81,7 +81,8 @@ impl Settings {
         }
     }
 
-    /// Records a setting that only libpcap supports, if it was made.
+    /// If `is_set` is true, records the reason why only libpcap supports a setting. Keeps the first
+    /// reason.
     pub(crate) fn leave_to_libpcap(&mut self, is_set: bool, why: &'static str) {
         if is_set && self.foreign.is_none() {
             self.foreign = Some(why);
@@ -163,7 +164,7 @@ impl Handle {
         self.live.try_lock().ok()?.clone()
     }
 
-    /// Begins to read the handle from a ring.
+    /// Stores the capture from which the handle is read from now on.
     pub(crate) fn set_live(&self, live: Live) {
         self.waker.store(live.waker_number(), Ordering::Release);
         *lock(&self.live) = Some(Arc::new(live));

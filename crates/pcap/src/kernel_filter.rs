@@ -1,16 +1,16 @@
 //! The program's filter in the kernel program of the capture.
 //!
-//! It is loaded when the program compiles it (`pcap_compile`), because programs drop their rights
-//! before they set it (`pcap_setfilter`), and then activated, which needs no rights. The filter
-//! still runs on each frame that is read: it decides frames on which the kernel was unsure, frames
-//! from before the activation, and the number of bytes to keep. A filter that cannot run in the
-//! kernel runs only there.
+//! The filter is loaded when the program compiles it (`pcap_compile`), because programs drop their
+//! rights before they set it (`pcap_setfilter`), and then activated, which needs no rights. The
+//! program's thread still runs the filter on each frame that it reads: it decides frames on which
+//! the kernel was unsure, frames from before the activation, and the number of bytes to keep. A
+//! filter that cannot run in the kernel runs only in the program's thread.
 
 use crate::filter::Filter;
 use ebpf::classic::write_numbers;
 use streamline::capture::{Capture, CaptureFilter, PreparedFilter};
 
-/// The filter in the kernel, and the next one.
+/// The filter that runs in the kernel, and the filter that may replace it.
 #[derive(Debug, Default)]
 pub(crate) struct KernelFilter {
     /// The filter that runs in the kernel.
@@ -21,13 +21,14 @@ pub(crate) struct KernelFilter {
     pub(crate) refusal: Option<String>,
 }
 
-/// Minimum of the number of bytes that the kernel copies of a frame, if not the whole frame. Few
-/// different numbers let captures share their frames.
+/// Minimum number of bytes that the kernel copies of a frame. Greater numbers are rounded up to a
+/// power of two: if captures copy the same number of bytes, they share the copies.
 const BYTES_LEAST: usize = 256;
-/// Number of bytes from which on whole frames are copied.
+/// Number of bytes per frame from which on the kernel copies whole frames.
 const BYTES_WHOLE: usize = 1500;
 
-/// Returns the part that the kernel is to do for this filter and snapshot length.
+/// Returns the filter for the kernel, given the program's filter and the snapshot length: an
+/// expression, and the number of bytes to copy of each frame.
 pub(crate) fn kernel_part(filter: &Filter, snapshot: usize) -> CaptureFilter {
     let bytes = snapshot.max(filter.reach);
     let bytes = (bytes < BYTES_WHOLE).then(|| bytes.next_power_of_two().max(BYTES_LEAST));
@@ -46,9 +47,9 @@ impl KernelFilter {
         }
     }
 
-    /// Replaces the filter in the kernel. The capture is `None` while it is being read. Fails with
-    /// the reason if an earlier filter remains in the kernel; if no filter is there, keeps the
-    /// reason.
+    /// Replaces the filter in the kernel, which is not possible while the handle is being read
+    /// (`capture` is then `None`). If the filter was not replaced, and the kernel has an earlier
+    /// filter, fails with the reason. If the kernel has no filter, stores the reason in `refusal`.
     pub(crate) fn set(
         &mut self,
         capture: Option<&mut Capture>,

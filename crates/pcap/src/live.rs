@@ -31,7 +31,7 @@ const ETHERNET: i32 = 1;
 /// `DLT_DOCSIS`, which libpcap offers for interfaces with Ethernet frames.
 const DOCSIS: i32 = 143;
 
-/// The numbers of `pcap_stats`.
+/// The counters that `pcap_stats(3)` returns.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Statistics {
     pub(crate) received: u32,
@@ -62,12 +62,13 @@ pub(crate) struct Live {
     sender: Mutex<PacketSender>,
     /// A socket that keeps the interface promiscuous.
     _promiscuous: Option<PacketSocket>,
-    /// Drops of the interface before activation.
+    /// Number of frames that the interface had dropped before activation.
     interface_drops: u64,
     counts: Counts,
 }
 
-/// The numbers of frames at the last look, for a reader that interrupts the capture's thread.
+/// The counts of frames as of the last read of the rings, for a signal handler that interrupts a
+/// read.
 #[derive(Debug, Default)]
 struct Counts {
     given: AtomicU64,
@@ -83,8 +84,8 @@ struct Selectable {
 }
 
 impl Live {
-    /// Opens the device. Returns the reason if libpcap must read it; an empty reason if libpcap
-    /// reports the error.
+    /// Opens the device. Fails with the reason why libpcap must read it, or with an empty text if
+    /// libpcap itself reports an error.
     pub(crate) fn open(settings: &Settings) -> Result<Self, String> {
         if let Some(why) = settings.foreign {
             return Err(why.to_owned());
@@ -176,8 +177,8 @@ impl Live {
         }
     }
 
-    /// Replaces the filter. Fails with the reason if the instructions are no valid program, or if
-    /// an earlier filter remains in the kernel.
+    /// Replaces the filter. Fails with the reason if the instructions are not a valid program, or
+    /// if an earlier filter remains in the kernel.
     pub(crate) fn set_filter(&self, instructions: Vec<Instruction>) -> Result<(), String> {
         let Some(filter) = Filter::new(instructions, self.interface_index) else {
             return Err("BPF program is not valid".to_owned());
@@ -198,7 +199,8 @@ impl Live {
         Ok(())
     }
 
-    /// Describes the place of the filter, for the report: empty if there is no filter.
+    /// Returns a phrase for the report that names the component that runs the filter; empty if
+    /// there is no filter.
     fn filter_place(&self) -> String {
         if lock(&self.filter).as_ref().is_none_or(|filter| filter.accepts_all()) {
             return String::new();
@@ -250,7 +252,8 @@ impl Live {
         Some(self.selectable.get()?.set.as_fd().as_raw_fd())
     }
 
-    /// Sets the time after which the program must look again although no doorbell was rung.
+    /// Sets the timer of the selectable descriptor to the time at which the program must read the
+    /// rings again even if no doorbell is notified.
     fn set_timer(&self, capture: &mut Capture) {
         let Some(Selectable { timer, .. }) = self.selectable.get() else { return };
         let silence = capture.silence_left();
@@ -284,8 +287,8 @@ impl Live {
         self.counts.unread.store(counts.unread, Ordering::Relaxed);
     }
 
-    /// Returns the numbers so far. Safe to call in a signal handler: if the interrupted code reads
-    /// the rings, the numbers are those of its last look.
+    /// Returns the counts so far. Safe to call in a signal handler: if it interrupts a read of the
+    /// rings, the counts of lost and unread packets are those of an earlier read.
     pub(crate) fn totals(&self) -> Totals {
         if let Ok(reading) = self.reading.try_lock()
             && let Some(reading) = reading.as_ref()
@@ -299,8 +302,8 @@ impl Live {
         }
     }
 
-    /// Returns the numbers of `pcap_stats`: as with libpcap on Linux, packets that were dropped are
-    /// among the received ones.
+    /// Returns the counters for `pcap_stats(3)`. As with libpcap on Linux, the received packets
+    /// include the dropped ones.
     pub(crate) fn statistics(&self) -> Statistics {
         let Totals { given, lost, unread } = self.totals();
         let drops = interface_drops(&self.device).saturating_sub(self.interface_drops);
@@ -343,7 +346,7 @@ fn open_capture(settings: &Settings) -> Result<Capture, String> {
     Capture::open(&wanted, &Options::default()).map_err(|error| error.to_string())
 }
 
-/// Returns the size of the rings for a buffer size of the program, in bytes.
+/// Returns the size of the rings in bytes, given the buffer size that the program has requested.
 fn ring_size(buffer: u64) -> u64 {
     buffer.clamp(512 << 10, 4 << 30)
 }

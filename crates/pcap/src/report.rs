@@ -1,8 +1,9 @@
-//! Messages to people: who reads a handle, and at its end how many packets came from a ring.
+//! Messages to people: the reason why libpcap reads a handle, and the number of packets from a
+//! ring.
 //!
-//! The environment variable [`VARIABLE`] has words, separated by commas: `off` leaves all handles
-//! to libpcap, `quiet` says nothing about handles that libpcap reads, and `report` prints a line
-//! when a handle is closed.
+//! The environment variable [`VARIABLE`] contains words, separated by commas: `off` leaves all
+//! handles to libpcap, `quiet` suppresses the message about handles that libpcap reads, and
+//! `report` prints a line when a handle is closed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use sys::preload::message::print_message;
@@ -21,7 +22,7 @@ pub(crate) struct Totals {
     pub(crate) unread: u64,
 }
 
-/// Returns true if all handles are libpcap's.
+/// Returns true if the user leaves all handles to libpcap (`off`).
 pub(crate) fn is_off() -> bool {
     has_word("off")
 }
@@ -31,7 +32,7 @@ fn has_word(word: &str) -> bool {
     value.split(',').any(|one| one.trim() == word)
 }
 
-/// Says once that libpcap reads a handle, and why.
+/// Prints, once per process, the reason why libpcap reads a handle.
 pub(crate) fn report_fallback(device: &str, why: &str) {
     static IS_REPORTED: AtomicBool = AtomicBool::new(false);
     if !has_word("quiet") && !IS_REPORTED.swap(true, Ordering::Relaxed) {
@@ -39,7 +40,8 @@ pub(crate) fn report_fallback(device: &str, why: &str) {
     }
 }
 
-/// Prints the line about a handle that was read from a ring. `place` says where its filter ran.
+/// Prints the counts of a handle that was read from a ring, if the user has requested `report`.
+/// `place` is a phrase that names the component that ran the filter.
 pub(crate) fn print_totals(device: &str, totals: &Totals, place: &str) {
     if !has_word("report") {
         return;
@@ -51,7 +53,8 @@ pub(crate) fn print_totals(device: &str, totals: &Totals, place: &str) {
     ));
 }
 
-/// Prints the line about a handle that libpcap has read, which received this number of packets.
+/// Prints the count of packets of a handle that libpcap has read, if the user has requested
+/// `report`.
 pub(crate) fn print_fallback(device: &str, received: u32) {
     if has_word("report") {
         print_message(&format!("{device}: 0 of {received} packets came from the ring"));

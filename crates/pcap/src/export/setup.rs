@@ -9,7 +9,7 @@ use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
 use sys::preload::interpose::catch_panic;
 
-/// The pseudo-device of all interfaces, which a null pointer stands for as well.
+/// Name of the pseudo-device that captures on all interfaces. A null pointer has the same meaning.
 const ANY: &str = "any";
 
 thread_local! {
@@ -53,7 +53,8 @@ pub unsafe extern "C" fn pcap_create(device: *const c_char, errors: *mut c_char)
     p
 }
 
-/// Defines a function that sets an integer before activation, and that libpcap carries out first.
+/// Defines a function that sets an integer before activation: libpcap sets it first, then this
+/// library records it.
 macro_rules! setter {
     ($text:literal, $name:ident, $c_name:literal, $record:expr) => {
         #[doc = $text]
@@ -145,7 +146,8 @@ pub unsafe extern "C" fn pcap_activate(p: Pcap) -> c_int {
     result
 }
 
-/// Opens the rings. Returns false if libpcap must activate the handle; says why.
+/// Opens the rings. If libpcap must activate the handle instead, prints the reason and returns
+/// false.
 fn activate(handle: &Handle) -> bool {
     let settings = handle.settings().clone();
     if settings.is_activated_by_libpcap {

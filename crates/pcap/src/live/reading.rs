@@ -36,7 +36,7 @@ pub(super) mod direction {
 /// A function that is called with the header of each frame and the address of its bytes.
 pub(crate) type TakeFrame<'f> = &'f mut dyn FnMut(&PacketHeader, *const u8);
 
-/// The capture, and the place of the current frame.
+/// The capture, and a copy of the current frame with its header.
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) capture: Capture,
@@ -110,8 +110,8 @@ impl Reading {
         Self { capture, bytes, header: PacketHeader::default() }
     }
 
-    /// Makes the next frame that the program wants the current one. Returns false if no frame is
-    /// visible.
+    /// Copies the next frame that matches the filter and the direction. Returns false if no frame
+    /// is available.
     fn next(&mut self, live: &Live, filter: Option<&Filter>) -> bool {
         let wanted = live.direction.load(Ordering::Relaxed);
         let snapshot = live.snapshot;
