@@ -12,7 +12,7 @@ use pipeline::plan::{Machine, Plan, plan};
 
 /// A planned request, ready to run.
 pub(crate) struct PlannedRequest {
-    /// The request.
+    /// Text of the request.
     pub(crate) text: String,
     plan: Plan,
 }

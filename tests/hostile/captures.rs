@@ -33,7 +33,7 @@ const OUTPUT_DIRECTORY: &str = "out";
 struct Sweep {
     /// Returns the requests for a capture file and an output directory.
     requests: fn(&Path, &Path) -> Vec<String>,
-    /// Number of requests, the first ones, that every capture passes.
+    /// Number of requests at the start of the list that every capture passes.
     always_run: usize,
     /// Number of other requests that a capture passes, chosen in rotation.
     rounds: usize,

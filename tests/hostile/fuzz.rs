@@ -40,8 +40,8 @@ const FUZZ_BODIES: &[FuzzBody] = &[
     records::RECORD_BODY,
 ];
 
-/// A fuzz body that panics for one first byte in eight. A smoke run that does not find the panic is
-/// broken.
+/// A fuzz body that panics if the remainder of the first byte by 8 is 3, that is, for one in eight
+/// random inputs. A smoke run that does not find the panic is broken.
 const RANDOM_INPUT_CANARY: FuzzBody = FuzzBody {
     name: "canary",
     corpus: Vec::new,

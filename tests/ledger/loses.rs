@@ -108,7 +108,8 @@ fn child_loses_blocks_after_the_kernel() {
     assert_loss_found(&found, &lost, "ring");
 }
 
-/// A kernel edge to a node that does not exist, so that all its blocks are lost.
+/// Value of [`LOSE_VARIABLE`] for a kernel edge to a node that does not exist, which loses all
+/// blocks.
 const MISDIRECTED_EDGE: &str = "kernel way";
 
 /// A block lost by the kernel ring or by a call is missing at the ring; on a misdirected edge, all
@@ -132,7 +133,7 @@ fn v2_ledger_finds_a_block_lost_on_every_kind_of_edge() {
     }
 }
 
-/// Runs one of the tests above in a child process with the given loss.
+/// Runs the test with this name in a child process with the given loss.
 fn run_in_child(test: &str, lost: &str) {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(["--exact", "--ignored", test]).env(LOSE_VARIABLE, lost);

@@ -220,8 +220,8 @@ impl DaemonFixture {
         self.lock_daemon().wait().expect("a child");
     }
 
-    /// Stops the daemon; asserts that it leaves nothing behind, except the next id while a process
-    /// still has ids.
+    /// Stops the daemon. Asserts that it leaves no program attached and no file behind, except the
+    /// file of the next id while a process still has ids.
     pub(crate) fn stop(&mut self) {
         let process = self.lock_daemon().id().to_string();
         assert!(Command::new("kill").arg(process).status().expect("kill").success());

@@ -6,8 +6,9 @@ use testkit::net::{
     CLIENT_DEVICE, Namespace, Pair, SERVER_DEVICE, counters, wait_until, wait_until_received,
 };
 
-/// Sends frames from a device in the given order, each once. They are sent on one processor: the
-/// other end of a veth pair has a queue for each, in which frames could overtake each other.
+/// Sends frames from a device in the given order, each once, and all from one processor: the other
+/// end of a veth pair has a queue per processor, so frames from several processors could arrive in
+/// another order.
 pub(crate) fn send_frames(space: &Namespace, device: &str, frames: &[Vec<u8>]) {
     let told = space.run_ip(&format!("-o link show dev {device}"));
     let index = told.split(':').next().and_then(|number| number.parse().ok()).expect("a number");

@@ -57,7 +57,8 @@ fn v3_g7_request_that_takes_a_flow_changes_and_no_frame_escapes_it() {
     assert!(program_ids(&pair).is_empty(), "nothing stays");
 }
 
-/// The expression is part of the source, which no change replaces: a refusal leaves it as it was.
+/// A change of the expression is refused, because the source cannot be replaced. The request then
+/// continues as before.
 #[test]
 fn g7_expression_of_a_running_request_stays() {
     let Some(pair) = quiet_pair() else { return };

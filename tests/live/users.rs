@@ -55,8 +55,8 @@ const REQUESTS: usize = 200;
 /// Number of datagrams, enough to lap Bob's ring.
 const DATAGRAMS: usize = 3000;
 
-/// Sends Alice's HTTP requests, Bob's datagrams to port 53, and datagrams that nobody selects, each
-/// with a mark that names its user.
+/// Sends Alice's HTTP requests, Bob's datagrams to port 53, and datagrams that no user selects,
+/// each with a mark that names its user.
 fn send_traffic_of_all_users(pair: &Pair) {
     pair.client.run_inside(|| {
         for number in 0..REQUESTS {

@@ -142,7 +142,7 @@ fn corpus_streams_equal_those_of_tshark() {
 #[derive(Default)]
 struct ConnectionCounts {
     same: usize,
-    /// Those of the `same` connections at whose gap tshark's output ends.
+    /// Number of connections, included in `same`, for which tshark's output ends at a gap.
     equal_up_to_gap: usize,
     differences: Vec<String>,
 }

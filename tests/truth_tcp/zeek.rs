@@ -10,7 +10,7 @@
 //! | `S` or `h`, `h` in `history` | the client's, the server's side begins (`Flags::FIRST`) |
 //! | `D`, `d` | the side has data |
 //! | `G`, `g` | the side has holes |
-//! | `^` | Zeek turned the connection round: ours is its client too |
+//! | `^` | Zeek swapped client and server: our client is the same side as Zeek's |
 //! | `orig_pkts`, `resp_pkts` | not known to `tcp`: counted by flow behind `ip` |
 //!
 //! The other letters of the history give the frequency of an event (`A`, `T`, `W`, `Q`), or the

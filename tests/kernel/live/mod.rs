@@ -27,8 +27,7 @@ use wire::checksum::Sum;
 
 /// Each chain receives one corpus frame in this many. Different chains receive different frames.
 const FRAMES_STEP: usize = 29;
-/// Steps of the sampling of chains: one chain of two filters in the first number is tested, and one
-/// chain of three filters in the second number.
+/// Sampling steps for chains of two and of three filters: one chain in this many is tested.
 const CHAIN_STEPS: [usize; 2] = [11, 151];
 
 /// Number of frames sent before the test waits for the last of them.
