@@ -30,7 +30,8 @@ fn unique_name(of: &str) -> String {
     format!("names-{}-{of}", std::process::id())
 }
 
-/// Starts the other process in a role for a name.
+/// Starts the other process in a role for a name. Returns `None`, after reporting a skip, if this
+/// machine does not allow that.
 fn start_in_role(role: &str, name: &str) -> Option<OtherProcess> {
     OtherProcess::start(&format!("{role} {name}"))
 }

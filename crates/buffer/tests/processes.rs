@@ -22,7 +22,7 @@ const BLOCK_LENGTH: usize = 700;
 // ---- in this process: the writer
 
 /// Creates a ring with one reader. Starts the process that acts as the reader, and sends it the
-/// offer.
+/// offer. Returns `None`, after reporting a skip, if this machine does not allow that.
 fn start_with_offer(role: &str, policy: Policy) -> Option<(BlockWriter, OtherProcess)> {
     let (writer, offers) = create_ring(policy, 1);
     Some((writer, offer_to_new_process(role, &offers[0])?))
@@ -33,7 +33,8 @@ fn create_ring(policy: Policy, readers: usize) -> (BlockWriter, Vec<RingOffer>) 
     share::blocks(&BlockConfig { id, capacity: 16384, policy, readers }).unwrap()
 }
 
-/// Starts a process and sends it an offer.
+/// Starts a process and sends it an offer. Returns `None`, after reporting a skip, if this machine
+/// does not allow that.
 fn offer_to_new_process(role: &str, offer: &RingOffer) -> Option<OtherProcess> {
     let other = OtherProcess::start(role)?;
     send(&other, b"offer", &offer.descriptors());

@@ -35,7 +35,8 @@ fn start_at_step(role: &str, step: usize) -> Option<OtherProcess> {
     OtherProcess::start(&format!("{role} {step}"))
 }
 
-/// Runs a round in which the other process writes and is killed.
+/// Runs a round in which the other process writes and is killed. Returns `None` if the other
+/// process cannot be started.
 fn run_writer_kill(step: usize, random: &mut Random) -> Option<()> {
     let mut other = start_at_step("write", step)?;
     let (message, descriptors) = receive(&other);
@@ -63,7 +64,7 @@ fn run_writer_kill(step: usize, random: &mut Random) -> Option<()> {
 }
 
 /// Runs a round in which the other process reads and is killed. Another reader in this process gets
-/// every byte.
+/// every byte. Returns `None` if the other process cannot be started.
 fn run_reader_kill(step: usize, random: &mut Random) -> Option<()> {
     let mut other = start_at_step("read", step)?;
     let (mut output, mut offers) = stream(&stream_config(2)).unwrap();
@@ -90,7 +91,8 @@ fn run_reader_kill(step: usize, random: &mut Random) -> Option<()> {
     Some(())
 }
 
-/// Runs a round in which the other process takes over the stream and is killed.
+/// Runs a round in which the other process takes over the stream and is killed. Returns `None` if
+/// the other process cannot be started.
 fn run_successor_kill(step: usize, random: &mut Random) -> Option<()> {
     let mut other = start_at_step("take over", step)?;
     let (mut output, mut offers) = stream(&stream_config(1)).unwrap();

@@ -258,7 +258,7 @@ impl Producer {
     }
 
     /// Returns the capacity before the last change in place if all readers have passed the change.
-    /// Returns it only once.
+    /// Returns it only once. Otherwise returns `None`.
     pub(crate) fn take_passed_capacity(&mut self) -> Option<u64> {
         let oldest = self.oldest;
         self.cut.take_if(|cut| oldest >= cut.at).map(|cut| cut.from)

@@ -86,7 +86,8 @@ impl Config {
 
     /// Permits the writer to size the ring like [`Config::self_sizing`], but only up to the given
     /// capacity and within memory that is reserved now ([`Config::cut`]). A reader then notices no
-    /// change, and no process needs new memory or descriptors.
+    /// change, and no process needs new memory or descriptors. Has no effect if the writer drops or
+    /// overwrites.
     #[must_use]
     pub fn self_sizing_in_place(self) -> Self {
         if self.ring.policy != Policy::Block {

@@ -118,7 +118,7 @@ impl Input {
     }
 
     /// Returns the next block if the fast path applies, the block is not empty, and none of its
-    /// bytes have been taken.
+    /// bytes have been taken. Returns `None` otherwise.
     #[inline]
     fn untouched_block(&mut self) -> Option<CheckedRecord> {
         let found = if self.rest.is_none() { self.ring.walk().next_fast() } else { None };
