@@ -149,7 +149,8 @@ impl Merged {
         self.producers.len()
     }
 
-    /// Returns the next removed producer that has not been reported yet.
+    /// Returns the next removed producer that has not been reported yet. Returns `None` if there is
+    /// none.
     pub fn departed(&mut self) -> Option<DepartedProducer> {
         self.departed.pop_front()
     }

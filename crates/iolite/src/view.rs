@@ -131,7 +131,8 @@ impl Space {
     }
 
     /// Returns the view of a dbuf. If the dbuf is not mapped, requests it from the owners and
-    /// blocks for the reply.
+    /// blocks for the reply. Fails if no owner grants it, or if the space maps [`VIEWS_MAX`] dbufs
+    /// already.
     fn map(&self, dbuf: DbufId) -> Result<Arc<View>, Fault> {
         let mut known = self.lock_owners();
         if let Some(view) = known.views.get(&dbuf) {

@@ -43,7 +43,8 @@ impl Fixture {
         Self { pool, server: GrantServer::open(creator).unwrap() }
     }
 
-    /// Starts a reader with this role in another process and sends it the offer of a pipe.
+    /// Starts a reader with this role in another process and sends it the offer of a pipe. Returns
+    /// `None`, after reporting a skip, if this machine does not allow that.
     fn start_reader(&self, role: &str) -> Option<(Sender, OtherProcess)> {
         let other = OtherProcess::start(role)?;
         let (sender, offer) =

@@ -52,7 +52,8 @@ impl Drop for NamedFile {
     }
 }
 
-/// Starts a grant server in this process, and a client of the server in another process.
+/// Starts a grant server in this process, and a client of the server in another process. Returns
+/// `None`, after reporting a skip, if this machine does not allow that.
 fn start(role: &str) -> Option<(GrantServer, OtherProcess, [NamedFile; 2])> {
     need::require_root()?;
     let named = |kind, mode| NamedFile::new(&format!("{role}-{kind}"), mode);

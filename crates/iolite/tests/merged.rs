@@ -39,6 +39,7 @@ fn block_word(block: &[u8], at: usize) -> u64 {
 }
 
 /// Starts a producer in another process. Returns the process, and the stream that it writes.
+/// Returns `None`, after reporting a skip, if this machine does not allow that.
 fn start_producer(role: &str, who: u64) -> Option<(OtherProcess, Input)> {
     let other = OtherProcess::start(&format!("{role} {who}"))?;
     let input = open(&other).unwrap();

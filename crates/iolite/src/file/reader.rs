@@ -110,8 +110,8 @@ impl StreamReader for FileReader {
         self.read(out).map(Some).map_err(|_| self.fault())
     }
 
-    /// Returns a copy of the next bytes, valid until the next call. A slice of the file cannot be
-    /// created.
+    /// Returns a copy of the next bytes, valid until the next call; empty at the current end of the
+    /// file. Never returns `None`. A slice of the file itself cannot be created.
     fn peek(&mut self) -> Result<Option<&[u8]>, Fault> {
         if self.peeked_bytes().is_empty() {
             self.ahead_at = self.at;

@@ -325,7 +325,8 @@ impl Output {
 
 impl StreamWriter for Output {
     /// Writes one block: as a pointer if its bytes are in a known dbuf, otherwise as a copy in the
-    /// backing dbuf. Fails with [`Fault::Abandoned`] if no reader is left.
+    /// backing dbuf. Fails with [`Fault::Abandoned`] if no reader is left. Blocks and returns false
+    /// like [`StreamWriter::write`].
     #[inline]
     fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
         let from = block.as_ptr().addr().wrapping_sub(self.hot.address);

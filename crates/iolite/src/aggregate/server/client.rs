@@ -92,7 +92,8 @@ impl Client {
         }
     }
 
-    /// Returns the grant of this dbuf if the owner sent it without a request. Never blocks.
+    /// Returns the grant of this dbuf if the owner sent it without a request, else `None`. Never
+    /// blocks.
     fn take_early(&mut self, dbuf: DbufId) -> Option<Grant> {
         while self.early.iter().all(|grant| grant.dbuf() != dbuf) {
             let socket = self.socket.as_fd();

@@ -6,7 +6,8 @@ use abi::{Class, Extent, RichPointer};
 use buffer::{Fault, foreign};
 
 impl Output {
-    /// Writes a block whose bytes are outside the segment of the last hit.
+    /// Writes a block whose bytes are outside the segment of the last hit. Blocks, returns and
+    /// fails like `StreamWriter::write`.
     pub(super) fn write_outside_hot(&mut self, block: &[u8]) -> Result<bool, Fault> {
         if let Some(name) = self.ranges.find(block.as_ptr().addr())
             && self.splice_known(name, block)
