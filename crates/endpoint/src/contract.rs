@@ -322,7 +322,8 @@ pub trait Sink: Send {
         None
     }
 
-    /// Returns the concrete sink, so that the code that created it can downcast it.
+    /// Returns the concrete sink, so that the code that created it can downcast it. Returns `None`
+    /// if no code needs to downcast it.
     fn as_any(&mut self) -> Option<&mut dyn Any> {
         None
     }

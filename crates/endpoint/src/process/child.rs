@@ -37,7 +37,8 @@ pub trait ProcessControl: fmt::Debug + Send + Sync {
     /// Returns true if the process accepts no more input, even if input is available.
     fn has_closed_input(&self) -> bool;
 
-    /// Waits for the process to exit. Blocks. Returns a message if it failed.
+    /// Waits for the process to exit. Blocks. Returns a message if it failed. Returns `None` if it
+    /// succeeded.
     fn finish(&self) -> Option<String>;
 
     /// Returns the process id, or `None` after the process has exited.

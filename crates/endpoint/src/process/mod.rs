@@ -83,7 +83,7 @@ pub const ENTRY: ProcessEntry = ProcessEntry {
     start,
 };
 
-/// Checks the text of a command. Returns the mistake if no shell can run the command.
+/// Checks the text of a command. Returns the mistake if no shell can run the command, else `None`.
 fn check_command(command: &str) -> Option<Mistake> {
     if command.trim().is_empty() {
         let mistake = Mistake::new("command", "the command is empty");

@@ -106,8 +106,8 @@ impl ReadMessages {
         FragmentOrigin::Whole
     }
 
-    /// Ends all open messages with an empty hole each, in ascending order of their sessions. From
-    /// then on, admits only messages that begin at or after the block with this number. Returns the
+    /// Ends all open messages: adds an empty hole for each to `to`, in ascending order of sessions.
+    /// From then on, admits only messages that begin at or after block number `from`. Returns the
     /// number of ended messages.
     pub(super) fn end_all(&mut self, from: u64, to: &mut Vec<Entry>) -> u64 {
         self.from = from;

@@ -57,7 +57,7 @@ impl<'a> Headers<'a> {
         Some((ethernet.source(), ethernet.target()))
     }
 
-    /// Returns the id of the outermost VLAN.
+    /// Returns the id of the outermost VLAN, or `None` for an untagged frame.
     pub(crate) fn vlan_id(&self) -> Option<u16> {
         self.layers.tags.outer(self.frame).map(|tag| tag.id())
     }

@@ -48,13 +48,13 @@ impl<'a> MessageRecord<'a> {
         self.0.number(field)
     }
 
-    /// Returns the arrival time of the message's first byte.
+    /// Returns the arrival time of the message's first byte, or `None` if the record has none.
     pub(crate) fn time(&self) -> Option<Time> {
         self.number(Field::Time)
     }
 
     /// Returns the time at which the message ended. For an exchange, this is the end of the later
-    /// message.
+    /// message. Returns `None` if the record has none.
     pub(crate) fn end_time(&self) -> Option<Time> {
         self.number(Field::End)
     }
@@ -71,6 +71,7 @@ impl<'a> MessageRecord<'a> {
 
     /// Returns the addresses and ports of the sender and the receiver; `backward` exchanges the
     /// two. The transport protocol in the result is 0, because the record does not contain it.
+    /// Returns `None` if an address is missing.
     pub(crate) fn flow(&self, backward: bool) -> Option<Flow> {
         let ports = self.port(Field::ClientPort).zip(self.port(Field::ServerPort));
         let flow = Flow {
@@ -116,7 +117,8 @@ impl<'a> MessageRecord<'a> {
         add_member(map, "cut", record.is_truncated().then_some(true))
     }
 
-    /// Returns the requested URL, made absolute if it is a path and the host is known.
+    /// Returns the requested URL, made absolute if it is a path and the host is known. Returns
+    /// `None` if the record has no URL.
     pub(crate) fn url(&self) -> Option<Vec<u8>> {
         let target = self.text(Field::Url)?;
         let mut url = Vec::new();
@@ -129,7 +131,7 @@ impl<'a> MessageRecord<'a> {
     }
 }
 
-/// Decodes an IPv4 or IPv6 address from 4 or 16 bytes.
+/// Decodes an IPv4 or IPv6 address from 4 or 16 bytes. Returns `None` for any other length.
 fn decode_address(bytes: &[u8]) -> Option<IpAddr> {
     let four = <[u8; 4]>::try_from(bytes).map(|bytes| Ipv4Addr::from(bytes).into());
     four.or_else(|_| <[u8; 16]>::try_from(bytes).map(|bytes| Ipv6Addr::from(bytes).into())).ok()

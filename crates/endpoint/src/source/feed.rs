@@ -63,7 +63,7 @@ impl Feed {
         &self.input
     }
 
-    /// Returns the descriptor to poll.
+    /// Returns the descriptor to poll, or `None` for a regular file.
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.input.descriptor()
     }

@@ -149,7 +149,8 @@ impl Replay {
     }
 
     /// Emits packets until the batch is full or the next packet is not due. Returns the number of
-    /// bytes needed for the next record if the piece ends within that record.
+    /// bytes needed for the next record if the piece ends within that record. Returns `None`
+    /// otherwise.
     fn emit_from_piece(&mut self, intake: &mut Intake<'_>) -> Result<Option<usize>, Failure> {
         let pool = intake.pool;
         let mut rest = self.feed.unconsumed_bytes(pool);

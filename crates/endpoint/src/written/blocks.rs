@@ -158,7 +158,7 @@ impl WrittenBlocks {
     }
 
     /// Emits all complete blocks and then, if the writer has ended the session, the last block of
-    /// each direction.
+    /// each direction. Fails with the reason if the bytes are invalid in their form.
     fn emit(&mut self, intake: &mut Intake<'_>) -> Result<Emitted, String> {
         let most = intake.pool.block_max().min(PACKET_MAX);
         while let Some(block) = self.next_block(most)? {

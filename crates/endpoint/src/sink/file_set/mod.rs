@@ -134,8 +134,8 @@ impl FileSet {
         report
     }
 
-    /// Removes the file with this key from the set, so that the caller can modify it.
-    /// [`Self::put_back`] returns the file to the set.
+    /// Removes the file with this key from the set, so that the caller can modify it and return it
+    /// with [`Self::put_back`]. Returns `None` if the set has no such file.
     pub(crate) fn take_out(&mut self, key: FileKey) -> Option<OutputFile> {
         let file = self.files.remove(&key)?;
         self.description_bytes -= file.record.len();

@@ -37,7 +37,7 @@ mod tests {
     const IPV6_DATAGRAM: &str = "60000000 000b1140 fd000000000000000000000000000001
         fd000000000000000000000000000002  04d2 0035 000b 0000  abcdef";
 
-    /// Verifies the checksum of the UDP datagram at offset `at` (RFC 768).
+    /// Returns true if the checksum of the UDP datagram at offset `at` is valid (RFC 768).
     fn is_checksum_valid(packet: &[u8], addresses: &[u8], at: usize) -> bool {
         let datagram = &packet[at..];
         let mut all = addresses.to_vec();

@@ -67,7 +67,8 @@ fn for_each_transmitter(test: impl Fn(&Pair, Transmitter)) {
     }
 }
 
-/// Finishes the sink. Returns the value of the row `name` in its report.
+/// Finishes the sink. Returns the value of the row `name` in its report. Returns `None` if the
+/// report has no such row.
 fn report_row(sink: &mut dyn Sink, name: &str) -> Option<u64> {
     let rows = sink.finish().unwrap().rows;
     rows.into_iter().find(|(what, _)| what == name).map(|(_, number)| number)

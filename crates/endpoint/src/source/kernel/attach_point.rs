@@ -220,7 +220,8 @@ impl AttachPoint {
         )
     }
 
-    /// Returns a note if the interface has been renamed since the request was started.
+    /// Returns a note if the interface has been renamed since the request was started. Returns
+    /// `None` otherwise.
     fn renaming_note(&self) -> Option<String> {
         let interface = self.interface.as_ref()?;
         interface::renaming_note(&interface.links, interface.index, &self.attach.interface)

@@ -57,7 +57,7 @@ pub trait Attachment: fmt::Debug + Send + Sync {
     }
 
     /// Returns the failure if the export has ended without a request from this process, because the
-    /// exporting process has exited or removed the request.
+    /// exporting process has exited or removed the request. Returns `None` otherwise.
     fn export_failure(&self) -> Option<Failure> {
         None
     }

@@ -300,7 +300,8 @@ impl Reader {
         }
     }
 
-    /// Returns the time of the last notification, in nanoseconds of the monotonic clock.
+    /// Returns the time of the last notification on any processor, in nanoseconds of the monotonic
+    /// clock; 0 before the first.
     #[must_use]
     pub fn notified_at(&self) -> u64 {
         let cpus = 0..self.rings.shape().cpus;

@@ -134,7 +134,7 @@ impl RxDevice {
     }
 
     /// Returns a note for the user if the interface has been renamed, or if the kernel applies only
-    /// the part of the filter that tests the direction.
+    /// the part of the filter that tests the direction. Returns `None` otherwise.
     pub(super) fn remark(&self) -> Option<String> {
         let renamed = (self.index != ALL_INTERFACES)
             .then(|| interface::renaming_note(&self.links, self.index, &self.name))
@@ -210,7 +210,7 @@ fn segment_count(parameters: &RxParameters<'_>, interface: Option<&Interface>) -
     of(bytes).next_power_of_two()
 }
 
-/// Returns the rate reported by the interface, in Mbit/s.
+/// Returns the rate in Mbit/s that the interface reports, or `None` if it reports no rate.
 fn reported_rate(interface: &Interface) -> Option<u64> {
     let path = Path::new("/sys/class/net").join(&interface.name).join("speed");
     std::fs::read_to_string(path).ok()?.trim().parse().ok().filter(|rate| *rate > 0)

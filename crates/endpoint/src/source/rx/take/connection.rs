@@ -35,7 +35,7 @@ pub fn check_own_connection(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 /// Parses the value of `SSH_CONNECTION`, for example `10.0.0.1 50000 10.0.0.2 22`. Returns the
-/// address of the peer and the address of this host.
+/// address of the peer and the address of this host. Returns `None` if the value is malformed.
 fn parse_connection(connection: &str) -> Option<(SocketAddr, SocketAddr)> {
     let words: Vec<&str> = connection.split_whitespace().collect();
     let [peer, peer_port, own, own_port] = words[..] else { return None };

@@ -195,7 +195,8 @@ impl TakeDevice {
     }
 
     /// Returns a note for the user if the driver has no XDP, if frames of queues that were added
-    /// later went to the host, or if the program was detached by another process.
+    /// later went to the host, or if the program was detached by another process. Returns `None`
+    /// otherwise.
     pub(super) fn user_note(&self) -> Option<String> {
         if self.detached {
             return self.remarked.clone();

@@ -136,7 +136,7 @@ impl Exits {
         front_size(self.slots)
     }
 
-    /// Decodes the metadata before a frame.
+    /// Decodes the metadata before a frame. Returns `None` if `bytes` is too short.
     pub(super) fn read(&self, bytes: &[u8]) -> Option<(FrameMetadata, Stamp)> {
         FrameMetadata::read(bytes, self.slots)
     }

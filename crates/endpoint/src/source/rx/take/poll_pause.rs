@@ -66,7 +66,8 @@ impl PollPause {
 mod tests {
     use super::*;
 
-    /// Returns the length of a pause after `frames` frames in `us` microseconds.
+    /// Returns the length of a pause after `frames` frames in `us` microseconds. Returns `None` if
+    /// there is no pause.
     fn pause_after(rest: &mut PollPause, frames: usize, us: Time) -> Option<Time> {
         let now = rest.last_empty + us * 1000;
         rest.count_received(frames);

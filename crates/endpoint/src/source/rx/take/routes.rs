@@ -41,7 +41,8 @@ impl Routes {
         self.0.iter().any(|route| route.length == 0 && route.interface == interface)
     }
 
-    /// Returns the interface of the route to an address, selected by longest prefix.
+    /// Returns the interface of the route to an address, selected by longest prefix, or `None` if
+    /// there is no route.
     pub(super) fn interface_to(&self, address: IpAddr) -> Option<&str> {
         let leads = self.0.iter().filter(|route| route.is_route_to(address));
         leads.max_by_key(|route| route.length).map(|route| route.interface.as_str())
@@ -66,7 +67,8 @@ impl Route {
 
 /// Parses a line of `/proc/net/route`, for example `eth0 00000000 0101A8C0 0003 0 0 100 00000000
 /// …`: interface, network, gateway, flags, three counters and mask. Addresses are hexadecimal
-/// numbers in native byte order.
+/// numbers in native byte order. Returns `None` for any other line, and for a route that discards
+/// packets.
 fn parse_ipv4_route(line: &str) -> Option<Route> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [interface, network, _, flags, _, _, _, mask, ..] = words[..] else { return None };
@@ -79,7 +81,7 @@ fn parse_ipv4_route(line: &str) -> Option<Route> {
 }
 
 /// Parses a line of `/proc/net/ipv6_route`: network, prefix length, six other fields, flags and
-/// interface.
+/// interface. Returns `None` for any other line, and for a route that discards packets.
 fn parse_ipv6_route(line: &str) -> Option<Route> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [network, length, _, _, _, _, _, _, flags, interface] = words[..] else { return None };
@@ -92,7 +94,7 @@ fn parse_ipv6_route(line: &str) -> Option<Route> {
 }
 
 /// Returns the peer's address from the value of `SSH_CONNECTION`, for example `10.0.0.1 50000
-/// 10.0.0.2 22`.
+/// 10.0.0.2 22`. Returns `None` if the value is missing or malformed.
 pub(super) fn ssh_peer(connection: Option<&str>) -> Option<IpAddr> {
     let address = connection?.split_whitespace().next()?;
     // A link-local address has its interface as a suffix.
