@@ -101,13 +101,13 @@ impl Holders {
 }
 
 /// Parses the socket inode from the target of a symbolic link in `/proc/PID/fd`, such as
-/// `socket:[12345]`.
+/// `socket:[12345]`. Returns `None` for a link to anything but a socket.
 fn parse_socket_inode(target: &str) -> Option<u64> {
     target.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
 
 /// Parses the program id from the fdinfo text of a descriptor of a program or link
-/// (proc_pid_fdinfo(5)).
+/// (proc_pid_fdinfo(5)). Returns `None` if the text has none.
 fn parse_program_id(facts: &str) -> Option<u32> {
     let id = |line: &str| line.strip_prefix("prog_id:")?.trim().parse().ok();
     facts.lines().find_map(id)

@@ -93,7 +93,7 @@ fn shared_caches(directory: &Path) -> Vec<Vec<usize>> {
     found.into_iter().map(|(_, all)| all).collect()
 }
 
-/// Parses a CPU list from sysfs, such as `0-3,8`.
+/// Parses a CPU list from sysfs, such as `0-3,8`; returns `None` if it is malformed.
 fn parse_cpu_list(list: &str) -> Option<Vec<usize>> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -137,7 +137,8 @@ impl Capabilities {
         self.0 & (1 << number) != 0
     }
 
-    /// Parses the capability set after `title` in the text of `/proc/PID/status`.
+    /// Parses the capability set after `title` in the text of `/proc/PID/status`; returns `None` if
+    /// it is missing or malformed.
     pub(crate) fn parse(status: &str, title: &str) -> Option<Self> {
         let text = status.lines().find_map(|line| line.strip_prefix(title))?;
         u64::from_str_radix(text.trim(), 16).ok().map(Self)
@@ -163,7 +164,7 @@ fn read_cache_sizes(directory: &Path) -> Vec<usize> {
     found.into_iter().map(|(_, size)| size).collect()
 }
 
-/// Parses a size from sysfs, such as `48K` or `32M`, and returns it in bytes.
+/// Parses a size from sysfs, such as `48K` or `32M`, and returns it in bytes; `None` if malformed.
 fn parse_size(text: &str) -> Option<usize> {
     let (number, unit) = match text.strip_suffix('K') {
         Some(number) => (number, 1 << 10),

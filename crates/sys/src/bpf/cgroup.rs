@@ -50,7 +50,7 @@ fn open_directory(path: &Path) -> Result<OwnedFd> {
     Ok(fs::File::open(path).context("open", target)?.into())
 }
 
-/// Finds the first cgroup v2 entry of a mount table.
+/// Returns the mount point of the first cgroup v2 entry of a mount table; `None` if there is none.
 fn find_mount(mounts: &str) -> Option<PathBuf> {
     mounts.lines().find_map(|line| {
         let mut words = line.split(' ').skip(1);

@@ -37,7 +37,8 @@ fn encode_request(sequence: u32) -> Vec<u8> {
     encode_message(number::GET_ADDRESS, number::REQUEST_DUMP, sequence, &[0; MESSAGE_SIZE])
 }
 
-/// Parses `struct ifaddrmsg` and its attributes.
+/// Parses `struct ifaddrmsg` and its attributes. Returns the interface index and the address, or
+/// `None` if the message is malformed or other hosts cannot reach the address.
 fn parse_address(body: &[u8]) -> Option<(u32, IpAddr)> {
     let scope = *body.get(3)?;
     let index = u32::from_ne_bytes(array_at(body, 4)?);

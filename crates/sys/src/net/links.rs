@@ -258,7 +258,7 @@ pub(super) fn split_message(bytes: &[u8]) -> Option<Message<'_>> {
     Some((kind, flags, sequence, body, bytes.get(length.next_multiple_of(4)..).unwrap_or(&[])))
 }
 
-/// Parses `struct ifinfomsg` and its attributes.
+/// Parses `struct ifinfomsg` and its attributes. Returns `None` if the message is malformed.
 fn parse_interface(body: &[u8]) -> Option<Interface> {
     let mut found = Interface {
         hatype: u16::from_ne_bytes(array_at(body, 2)?),

@@ -204,7 +204,8 @@ impl PacketRing {
         Ok(totals.ring)
     }
 
-    /// Removes and returns the oldest gap if it precedes segment number `before`.
+    /// Removes and returns the oldest gap if it precedes segment number `before`. Returns `None`
+    /// otherwise.
     pub fn take_gap(&self, before: u64) -> Option<Gap> {
         let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
         let known = &mut totals.gaps.known;

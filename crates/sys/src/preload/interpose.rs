@@ -322,14 +322,15 @@ impl RealLookup {
         self.0 as *const c_void
     }
 
-    /// Finds a symbol in the library of a handle, and in those on which it depends.
+    /// Finds a symbol in the library of a handle, and in those on which it depends; `None` if there
+    /// is none.
     #[must_use]
     pub fn find(self, handle: LibraryHandle, name: &CStr) -> Option<NonNull<c_void>> {
         // SAFETY: I1; the name is a C string that lives, and dlopen(3) has returned the handle.
         NonNull::new(unsafe { (self.0)(handle.0, name.as_ptr()) })
     }
 
-    /// Finds the first definition of a symbol in the loader's order.
+    /// Finds the first definition of a symbol in the loader's order; `None` if there is none.
     #[must_use]
     pub fn find_first(self, name: &CStr) -> Option<NonNull<c_void>> {
         self.find(LibraryHandle(libc::RTLD_DEFAULT), name)

@@ -27,7 +27,7 @@ pub fn print_message(text: &str) {
     }
 }
 
-/// Returns the descriptor if it is open and still the same file.
+/// Returns the descriptor if it is open and still refers to the same file, else `None`.
 fn find_descriptor(value: &str) -> Option<BorrowedFd<'static>> {
     let (number, known) = value.split_once(':')?;
     let (number, known) = (number.parse().ok()?, known.parse().ok()?);

@@ -67,7 +67,7 @@ impl ControlMessages {
     /// The empty set.
     pub const NONE: Self = Self(0);
 
-    /// Reads the options of a socket.
+    /// Returns the control messages that the options of a socket request.
     #[must_use]
     pub fn of(number: c_int) -> Self {
         let is_set = |(level, name, _): &&(c_int, c_int, ControlMessage)| {

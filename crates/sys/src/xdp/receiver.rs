@@ -106,7 +106,7 @@ impl XdpReceiver {
         self.socket.is_zero_copy()
     }
 
-    /// Removes and returns the pending error of the socket (see [`XdpSocket::error`]).
+    /// Removes and returns the pending error of the socket, like [`XdpSocket::error`].
     #[must_use]
     pub fn error(&self) -> Option<i32> {
         self.socket.error()
