@@ -141,7 +141,7 @@ pub(crate) fn record_duplicate(from: i32, to: i32) {
 }
 
 /// Records that a descriptor is about to be closed. Returns its edge if no other known descriptor
-/// is an end of that edge.
+/// is an end of that edge. Returns `None` otherwise.
 pub(crate) fn forget(number: i32) -> Option<&'static SharedEdge> {
     let shared_edge = find(number);
     let known = usize::try_from(number).ok().and_then(|at| DESCRIPTOR_MARKS.get(at))?;

@@ -254,7 +254,8 @@ fn is_filled(piece: &&IoVec) -> bool {
     piece.length > 0
 }
 
-/// Returns the array as a slice if the descriptor is an end of an edge and the array is not empty.
+/// Returns the array as a slice if the descriptor is an end of an edge and the array is not empty,
+/// else `None`.
 ///
 /// # Safety
 /// `pieces` must point to `count` buffers (X2).

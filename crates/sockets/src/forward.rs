@@ -76,7 +76,8 @@ pub(crate) fn find(from: usize, count: usize) -> Option<FileRange> {
     })
 }
 
-/// Keeps open a file with a lent range, and returns its descriptor.
+/// Keeps open a file with a lent range, and returns its descriptor. Returns `None` if the list of
+/// files is in use.
 pub(crate) fn keep(file: &CachedFile) -> Option<usize> {
     let number = file.descriptor().as_raw_fd();
     let mut lent = LENT.try_lock().ok()?;
@@ -86,7 +87,8 @@ pub(crate) fn keep(file: &CachedFile) -> Option<usize> {
     usize::try_from(number).ok()
 }
 
-/// Returns the lent file with this descriptor.
+/// Returns the lent file with this descriptor. Returns `None` if there is none, or if the list of
+/// files is in use.
 pub(crate) fn lent_file(number: usize) -> Option<CachedFile> {
     let lent = LENT.try_lock().ok()?;
     let same = |file: &&CachedFile| usize::try_from(file.descriptor().as_raw_fd()) == Ok(number);

@@ -55,7 +55,8 @@ impl SentFiles {
         Ok(true)
     }
 
-    /// Returns the number of a file on this edge; sends its descriptor first if necessary.
+    /// Returns the number of a file on this edge, after sending its descriptor if necessary.
+    /// Returns `None` if the file cannot be sent, or the edge has [`FILES_MAX`] other files.
     fn file_number(&mut self, edge: &Edge, file: &CachedFile) -> Option<usize> {
         // The list keeps the descriptors open, so a number denotes one file.
         let same =
@@ -213,7 +214,7 @@ impl RingInput {
     }
 
     /// Returns a file by its number on this edge, after receiving the descriptors that have
-    /// arrived.
+    /// arrived. Returns `None` if the file has not arrived or cannot be read.
     fn file(&mut self, number: usize) -> Option<CachedFile> {
         while self.files.len() <= number {
             if self.files.len() >= FILES_MAX || !rendezvous::is_open(&self.edge) {

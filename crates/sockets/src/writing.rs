@@ -269,7 +269,8 @@ fn write_ring(
 }
 
 /// Blocks until a block of this length fits into the ring. Returns an error number if a nonblocking
-/// descriptor or a signal ends the wait, and fails if the reader is gone.
+/// descriptor or a signal ends the wait, and fails if the reader is gone. Returns `None` if the
+/// block fits.
 fn wait_for_room(output: &mut Output, number: i32, length: usize) -> Result<Option<i32>, Fault> {
     let mut yields = ends::yields_before_sleep();
     while !output.is_ready(length)? {

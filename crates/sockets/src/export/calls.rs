@@ -246,7 +246,8 @@ fn retire_selected(count: c_int, sets: [*const c_ulong; 2]) {
     }
 }
 
-/// Returns `EINVAL` if one of the descriptors is an edge that may have a ring.
+/// Returns `EINVAL` if one of the descriptors is an edge that may have a ring, else `None`. Also
+/// sets the kernel's file positions, which the splicing call uses.
 fn splice_error(numbers: [c_int; 2]) -> Option<c_int> {
     numbers.into_iter().for_each(lazy::sync_position);
     let live = |number: c_int| ends::find(number).is_some_and(|shared_edge| !shared_edge.is_pipe());
