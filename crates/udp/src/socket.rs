@@ -141,7 +141,8 @@ impl Socket {
         self.is_promoted() && is_of_port && !locked.state.is_connected
     }
 
-    /// Returns the descriptor that is readable when the ring may have datagrams.
+    /// Returns the descriptor that is readable when the ring may have datagrams. Returns `None` if
+    /// the socket is not promoted.
     pub(crate) fn ring_number(&self) -> Option<i32> {
         let number = self.ring_number.load(Ordering::Acquire).checked_sub(1)?;
         i32::try_from(number).ok()

@@ -49,7 +49,7 @@ pub(crate) fn find(number: i32) -> Option<Arc<Socket>> {
     }
 }
 
-/// Returns the socket of a descriptor if it is promoted.
+/// Returns the socket of a descriptor if it is promoted, else `None`.
 pub(crate) fn find_promoted(number: i32) -> Option<Arc<Socket>> {
     if PROMOTED.load(Ordering::Acquire) == 0 {
         return None;

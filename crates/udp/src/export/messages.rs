@@ -31,7 +31,7 @@ pub struct Time {
 /// Number of the system call `recvmmsg`.
 const SYS_RECVMMSG: c_long = if cfg!(target_arch = "x86_64") { 299 } else { 243 };
 
-/// Returns the socket if it is promoted and this library supports all of `flags`.
+/// Returns the socket if it is promoted and this library supports all of `flags`, else `None`.
 fn promoted(number: c_int, flags: c_int) -> Option<Arc<Socket>> {
     if flags & !flag::KNOWN != 0 {
         return None;

@@ -64,7 +64,7 @@ pub(super) fn wait_readable(number: c_int, socket: &Socket, begun: Instant) -> R
     }
 }
 
-/// Returns the promoted sockets among the entries of a wait, each with its index.
+/// Returns the promoted sockets among the entries that wait for input, each with its index.
 fn promoted_entries(entries: &[PollFd]) -> Vec<(usize, Arc<Socket>)> {
     if table::has_no_promoted() {
         return Vec::new();
