@@ -46,7 +46,7 @@ pub type Pcap = *mut c_void;
 /// The names of libpcap, in the order in which they are tried.
 const LIBRARIES: [&CStr; 2] = [c"libpcap.so.0.8", c"libpcap.so.1"];
 
-/// Returns the handle if this library reads it.
+/// Returns the handle if this library reads it, else `None`.
 fn find_live(p: Pcap) -> Option<(&'static Handle, Arc<Live>)> {
     let handle = handle::find(p.addr())?;
     Some((handle, handle.live()?))

@@ -140,7 +140,8 @@ impl Handle {
         self.set_error("");
     }
 
-    /// Removes the handle from the table, and returns its capture.
+    /// Removes the handle from the table, and returns its capture; `None` if libpcap reads the
+    /// handle.
     pub(crate) fn remove(&self) -> Option<Arc<Live>> {
         self.waker.store(NO_DESCRIPTOR, Ordering::Release);
         let live = lock(&self.live).take();
