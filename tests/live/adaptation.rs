@@ -98,7 +98,8 @@ fn assert_frames_arrive_in_order(
 }
 
 /// Runs a request with this option and filter while `act` sends to it. Returns its outcome, the
-/// number of frames sent, and the numbers of the frames that arrived.
+/// number of frames sent, and the numbers of the frames that arrived. Returns `None` if the machine
+/// cannot run the test.
 fn run_request(
     option: &str,
     filter: &str,

@@ -34,7 +34,7 @@ const TARGETS: [Target; 4] = [
 /// is missing.
 type LoadPermission = Option<()>;
 
-/// Loads the program in the same way as the product does.
+/// Loads the program in the same way as the product does. Returns `None` without the permission.
 fn load_if_permitted(allowed: LoadPermission, program: &Program) -> Option<KernelJudge> {
     allowed.map(|()| match program.hardened {
         true => without_perfmon(|| KernelJudge::load(program, "dport")),

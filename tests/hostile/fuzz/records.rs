@@ -78,7 +78,8 @@ fn record_request(line: &str, changes: &[&str]) -> Vec<u8> {
     bytes
 }
 
-/// Plans a request as the engine does for recording and replay.
+/// Plans a request as the engine does for recording and replay. Returns `None` if the request has
+/// an error or cannot be planned.
 fn plan_request(line: &str) -> Option<(Plan, Machine)> {
     let (graph, mistakes) = pipeline::read_request(line, &MachineRegistry::Local);
     let wrong = |m: &pipeline::Diagnostic| m.severity == pipeline::language::Severity::Error;
