@@ -268,7 +268,7 @@ impl Flight {
         within && range.dbuf == self.lease.dbuf()
     }
 
-    /// Returns true if the lease covers a block. Updates the cached bounds if they do not show it.
+    /// Returns true if the lease covers a block, and then updates the cached bounds.
     fn covers(&mut self, pointer: RichPointer) -> bool {
         let covers = self.lease.covers(pointer.dbuf(), pointer.place);
         if covers && let Some((start, filled)) = self.lease.extent(pointer) {
