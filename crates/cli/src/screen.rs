@@ -3,6 +3,7 @@
 
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
@@ -15,24 +16,27 @@ use std::io::{self, Write};
 /// of the terminal.
 pub(crate) struct Screen<W: Write> {
     pub(crate) terminal: Terminal<CrosstermBackend<W>>,
-    restore: fn() -> W,
+    _mode: ScreenMode<W>,
 }
+
+/// Raw mode and the alternate screen, until this value is dropped.
+struct ScreenMode<W: Write>(fn() -> W);
 
 impl<W: Write> Screen<W> {
     /// Opens the screen on the output that `output` returns.
     pub(crate) fn open(output: fn() -> W) -> io::Result<Self> {
         enable_raw_mode()?;
+        let mode = ScreenMode(output);
         execute!(output(), EnterAlternateScreen)?;
         let terminal = Terminal::new(CrosstermBackend::new(output()))?;
-        Ok(Self { terminal, restore: output })
+        Ok(Self { terminal, _mode: mode })
     }
 }
 
-impl<W: Write> Drop for Screen<W> {
+impl<W: Write> Drop for ScreenMode<W> {
     fn drop(&mut self) {
         // Errors while restoring the terminal cannot be reported.
-        let _ = self.terminal.show_cursor();
-        let _ = execute!((self.restore)(), LeaveAlternateScreen);
+        let _ = execute!((self.0)(), Show, LeaveAlternateScreen);
         let _ = disable_raw_mode();
     }
 }

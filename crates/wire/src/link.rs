@@ -5,8 +5,8 @@
 //! registry (LINKTYPE_ values), which both capture formats and `print` use.
 //!
 //! Supported: Ethernet with at most [`vlan::TAGS_MAX`] tags and 802.3 with LLC and SNAP, raw IP,
-//! Linux cooked v1 and v2, BSD loopback in both byte orders, PPP with and without HDLC framing. A
-//! frame of any other type has no layer 3, which is not an error.
+//! Linux cooked v1 and v2, BSD loopback in both byte orders, PPP with and without HDLC framing, Cisco
+//! HDLC. A frame of any other type has no layer 3, which is not an error.
 
 use core::fmt;
 use core::str::FromStr;
@@ -34,6 +34,8 @@ impl LinkType {
     pub const PPP_HDLC: Self = Self(50);
     /// Raw IPv4 or IPv6, distinguished by the version field.
     pub const RAW: Self = Self(101);
+    /// Cisco HDLC.
+    pub const C_HDLC: Self = Self(104);
     /// OpenBSD loopback, with an address family in network byte order.
     pub const LOOP: Self = Self(108);
     /// Linux cooked capture, version 1.
@@ -50,6 +52,27 @@ impl LinkType {
     /// crate does not know the type.
     pub fn name(self) -> Option<&'static str> {
         NAMES.iter().find(|(link, _)| *link == self).map(|(_, name)| *name)
+    }
+
+    /// Returns true if [`parse_link_header`] supports this type.
+    #[must_use]
+    pub const fn has_parser(self) -> bool {
+        matches!(
+            self,
+            Self::ETHERNET
+                | Self::RAW
+                | Self::RAW_BSD
+                | Self::RAW_OPENBSD
+                | Self::IPV4
+                | Self::IPV6
+                | Self::NULL
+                | Self::LOOP
+                | Self::LINUX_SLL
+                | Self::LINUX_SLL2
+                | Self::PPP
+                | Self::PPP_HDLC
+                | Self::C_HDLC
+        )
     }
 
     /// Returns the type of a capture file for frames of this type. A file of raw IP takes IPv4 and
@@ -189,6 +212,7 @@ fn read_uncommon(link: LinkType, frame: &[u8]) -> Option<LinkHeader> {
         LinkType::LINUX_SLL2 => read_cooked_v2(frame),
         LinkType::PPP => read_ppp(frame),
         LinkType::PPP_HDLC => read_hdlc(frame),
+        LinkType::C_HDLC => follow_ethertype(frame, be16(frame, 2)?, 4),
         _ => None,
     }
 }
@@ -324,6 +348,7 @@ const NAMES: &[(LinkType, &str)] = &[
     (LinkType::RAW, "RAW"),
     (LinkType::RAW_BSD, "RAW_BSD"),
     (LinkType::RAW_OPENBSD, "RAW_OPENBSD"),
+    (LinkType::C_HDLC, "C_HDLC"),
     (LinkType(105), "IEEE802_11"),
     (LinkType::LOOP, "LOOP"),
     (LinkType::LINUX_SLL, "LINUX_SLL"),
@@ -386,6 +411,24 @@ mod tests {
         assert_eq!(read.tags.iter(&tagged).map(|tag| tag.id()).collect::<Vec<_>>(), [7]);
         let snap = ethernet_frame(&[0x81, 0, 0, 7, 0, 28, 0xaa, 0xaa, 3, 0, 0, 0, 8, 6]);
         assert_eq!(network_at(LinkType::ETHERNET, &snap), (Network::Arp, Some(26)));
+    }
+
+    #[test]
+    fn types_with_a_parser_find_layer_3_in_some_frame() {
+        let frames = [
+            ethernet_frame(&[8, 0, 0x45]),
+            vec![0x45],
+            vec![2, 0, 0, 0, 0x45],
+            [&[0; 14][..], &[8, 0], &[0; 4]].concat(),
+            [&[8, 0][..], &[0; 18], &[0x45]].concat(),
+            vec![0xff, 3, 0, 0x21, 0x45],
+            vec![0x0f, 0, 8, 0, 0x45],
+        ];
+        for link in (0..u16::MAX).map(LinkType) {
+            let found = |frame: &Vec<u8>| network_at(link, frame) != (Network::Unknown, None);
+            assert_eq!(frames.iter().any(found), link.has_parser(), "{link}");
+        }
+        assert_eq!(network_at(LinkType::C_HDLC, &frames[6]), (Network::Ipv4, Some(4)));
     }
 
     #[test]

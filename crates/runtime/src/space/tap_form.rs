@@ -130,6 +130,8 @@ struct OpenMessage {
     /// True if the last block added was a description. The fragment that follows may also have the
     /// first flag, and does not begin another message then.
     described: bool,
+    /// True if bytes beyond [`MESSAGE_MAX`] were cut off, which is counted once.
+    is_cut: bool,
 }
 
 impl MessageGatherer {
@@ -152,13 +154,16 @@ impl MessageGatherer {
                 self.begun.push_back(key);
             }
         }
-        let Some(before) = self.open.get(&key).map(|open| open.bytes.len()) else { return };
-        let bytes = self.limit(before, block.bytes());
-        self.length += bytes.len();
-        if let Some(open) = self.open.get_mut(&key) {
-            open.bytes.extend_from_slice(bytes);
-            open.described = describes;
+        let Some(open) = self.open.get_mut(&key) else { return };
+        let (bytes, room) = (block.bytes(), MESSAGE_MAX.saturating_sub(open.bytes.len()));
+        let fitting = bytes.get(..room).unwrap_or(bytes);
+        if fitting.len() < bytes.len() && !open.is_cut {
+            open.is_cut = true;
+            self.cut += 1;
         }
+        self.length += fitting.len();
+        open.bytes.extend_from_slice(fitting);
+        open.described = describes;
         if flags.has(Flags::LAST) || flags.has(Flags::END) {
             self.write(key, to);
         }
@@ -169,16 +174,6 @@ impl MessageGatherer {
         self.length -= message.len();
         to.bytes.extend_from_slice(&message);
         to.ends.push(to.bytes.len());
-    }
-
-    /// Returns the prefix of `bytes` that still fits into a message of `before` bytes. If bytes are
-    /// cut off, counts the message as cut.
-    fn limit<'b>(&mut self, before: usize, bytes: &'b [u8]) -> &'b [u8] {
-        let room = MESSAGE_MAX.saturating_sub(before);
-        if bytes.len() > room && room > 0 {
-            self.cut += 1;
-        }
-        bytes.get(..room).unwrap_or(bytes)
     }
 
     /// Drops the oldest messages while the open ones are too many or too long in total, and counts
@@ -257,14 +252,19 @@ mod tests {
     #[test]
     fn b2_message_beyond_a_megabyte_is_cut_and_counted() {
         let long = vec![b'x'; MESSAGE_MAX - 1];
-        let blocks = [
-            fragment_block(1, Flags::FIRST, &long),
-            fragment_block(1, Flags::NONE, b"yz"),
-            fragment_block(1, Flags::LAST, b"more"),
-            fragment_block(1, Flags::FIRST.with(Flags::LAST), b"next"),
-        ];
-        let (text, cut) = gather_messages(&blocks);
-        assert_eq!((text.len(), cut), (MESSAGE_MAX + 4, 1));
-        assert!(text.ends_with("xynext"));
+        for (second, kept) in [("yz", "y"), ("y", "y"), ("", "m")] {
+            let blocks = [
+                fragment_block(1, Flags::FIRST, &long),
+                fragment_block(1, Flags::NONE, second.as_bytes()),
+                fragment_block(1, Flags::LAST, b"more"),
+                fragment_block(1, Flags::FIRST.with(Flags::LAST), b"next"),
+            ];
+            let (text, cut) = gather_messages(&blocks);
+            assert_eq!((text.len(), cut), (MESSAGE_MAX + 4, 1), "{second:?}");
+            assert!(text.ends_with(&format!("x{kept}next")), "{second:?}");
+        }
+        let exact = [fragment_block(1, Flags::FIRST, &long), fragment_block(1, Flags::LAST, b"y")];
+        let (text, cut) = gather_messages(&exact);
+        assert_eq!((text.len(), cut), (MESSAGE_MAX, 0));
     }
 }

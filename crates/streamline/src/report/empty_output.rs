@@ -74,7 +74,23 @@ impl Report<'_> {
         if more > 0 {
             let _ = write!(text, " and {more} more reasons");
         }
+        let _ = write!(text, "{}", self.explain_link_types(edge.from));
         text
+    }
+
+    /// Returns a clause that names the link types of a node's frames if no header of these types
+    /// can be parsed; else an empty text.
+    fn explain_link_types(&self, node: NodeId) -> String {
+        // `bpf` compiles its expression for the link type.
+        let filter =
+            self.plan.graph.node(node).filter().filter(|used| used.description.name != "bpf");
+        let links = filter.and_then(|used| used.arguments.link_types()).unwrap_or_default();
+        if links.is_empty() || links.iter().any(|link| link.has_parser()) {
+            return String::new();
+        }
+        let names: Vec<String> = links.iter().map(ToString::to_string).collect();
+        let noun = if names.len() == 1 { "link type" } else { "link types" };
+        format!(" (headers of {noun} {} are read by `bpf` alone)", names.join(" and "))
     }
 
     /// Returns the number of blocks that a node received or made, over all processes and threads.
