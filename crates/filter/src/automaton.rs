@@ -62,10 +62,10 @@ pub(crate) struct CompileOptions {
 /// Prefilter that skips to the next occurrence of a literal while no match has begun.
 struct LiteralSkip {
     literals: Prefilter,
-    /// Length in bytes of the longest proper prefix of a literal. A literal may begin in this many
-    /// bytes at the end of a piece, which therefore cannot be skipped.
+    /// Length in bytes of the longest proper prefix of a literal. This many bytes at the end of a
+    /// piece cannot be skipped, because a literal may begin in them.
     tail_length: usize,
-    /// States without a begun match, indexed by the preceding byte.
+    /// States in which no match has begun, indexed by the preceding byte.
     start_states: Vec<StateID>,
 }
 
@@ -74,7 +74,8 @@ impl Automaton {
     ///
     /// # Errors
     ///
-    /// Fails if a pattern is invalid or the automaton too large; names the pattern if known.
+    /// Fails if a pattern is invalid or the automaton is too large; the error names the pattern if
+    /// known.
     pub(crate) fn new(patterns: &[&[u8]], options: CompileOptions) -> Result<Self, PatternError> {
         let parsed = patterns.iter().enumerate().map(|(which, pattern)| {
             parse_pattern(pattern)
@@ -114,8 +115,8 @@ impl Automaton {
         self.fingerprint
     }
 
-    /// Returns the state after missing bytes: no match has begun, and anchored patterns cannot
-    /// match any more.
+    /// Returns the state after missing bytes: no match has begun, and anchored patterns can no
+    /// longer match.
     pub(crate) fn after_hole(&self) -> MatchState {
         MatchState(self.after_hole.as_u32() + 1)
     }
@@ -161,7 +162,7 @@ impl Automaton {
         (MatchState(id.as_u32() + 1), found.first)
     }
 
-    /// Returns true if no match is possible any more.
+    /// Returns true if a match is no longer possible.
     pub(crate) fn is_dead(&self, state: MatchState) -> bool {
         self.dfa.is_dead_state(self.state_id(state))
     }
@@ -287,7 +288,7 @@ impl PatternError {
         Self { hint: Some(hint.into()), ..self }
     }
 
-    /// Converts the error to an error in the argument of `parameter`.
+    /// Converts the error to an error about the argument of `parameter`.
     pub(crate) fn into_mistake(self, parameter: &'static str) -> Mistake {
         let Self { pattern_index, range, message, hint } = self;
         let parameter = pattern_index.map(|_| parameter);
@@ -296,7 +297,7 @@ impl PatternError {
     }
 }
 
-/// Maximum nesting of groups.
+/// Maximum nesting depth of groups in a pattern.
 const NESTING_MAX: u32 = 100;
 
 fn parse_pattern(pattern: &[u8]) -> Result<Hir, PatternError> {
@@ -412,7 +413,8 @@ fn highest_state(dfa: &dense::DFA<Vec<u32>>, from: impl Iterator<Item = StateID>
     last
 }
 
-/// Returns the first offset from `at` on in `haystack` of one to three `needles`, or its length.
+/// Returns the first offset in `haystack`, from `at` on, of any of the one to three `needles`, or
+/// the length of `haystack` if it contains none of them there.
 #[inline]
 fn find_any_byte(needles: &[u8], haystack: &[u8], at: usize) -> usize {
     let rest = haystack.get(at..).unwrap_or_default();

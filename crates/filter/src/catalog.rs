@@ -1,4 +1,4 @@
-//! The catalog: a hand-written list of all filters, in order of processing.
+//! The catalog: a hand-written list of all filters, in processing order.
 //!
 //! Help, man page, completion, counters, catalog tests, twin tests and PipesFS are derived from
 //! this list; filters are registered nowhere else.
@@ -6,7 +6,7 @@
 use crate::contract::Description;
 use crate::{application, content, general, link, network, stats, transport};
 
-/// All filters, in order of processing.
+/// All filters, in processing order.
 pub static FILTERS: &[&Description] = &[
     &link::eth::ETH,
     &link::vlan::VLAN,

@@ -98,7 +98,7 @@ pub struct Packet {
 /// A transport header in a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Transport {
-    /// Protocol number.
+    /// Number of the transport protocol.
     pub protocol: u8,
     /// Offset of the header in the frame.
     pub offset: u32,
@@ -227,9 +227,9 @@ pub struct Segment<'a> {
     pub flow: Flow,
     /// Offset of the header in the frame.
     pub at: u32,
-    /// Offset of the payload.
+    /// Offset of the payload in the frame.
     pub payload: u32,
-    /// Offset past the payload as it was sent, even if part of it was not captured.
+    /// Offset in the frame past the payload as it was sent, even if part of it was not captured.
     pub end: u32,
 }
 
@@ -245,8 +245,8 @@ pub fn segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, HeaderE
 
 /// Returns the segment in a frame of the most common form: untagged Ethernet, IPv4 without options,
 /// not fragmented. Returns `None` for frames of other forms, and if the headers are invalid or not
-/// completely captured. This is the fast path of [`any_segment`]; a segment that it returns equals
-/// that of the full parse.
+/// completely captured. This is the fast path of [`any_segment`]; a segment that it returns is the
+/// same as the result of the full parse.
 #[inline]
 pub(crate) fn common_segment<'a>(block: &mut Block<'a>) -> Option<Segment<'a>> {
     const TCP_OFFSET: u32 = 34;

@@ -4,7 +4,7 @@
 //! clock, so the planner can place it in any space. This crate does no I/O. [SL §6.1], [Th §5.3]
 //!
 //! Read [`contract`] first (blocks, and the rights of a filter), then [`catalog`] (the list), then
-//! [`layers`] (header access), then any filter, in the order of processing: `link`, `network`,
+//! [`layers`] (header access), then any filter, in processing order: `link`, `network`,
 //! `transport`, `general`, `application`, `content`, `stats`.
 //!
 //! Signatures enforce the rights of each kind. Each of the four examples below compiles, and fails

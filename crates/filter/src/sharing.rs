@@ -46,8 +46,9 @@ impl ShardKey {
         }
     }
 
-    /// Emits eBPF code that computes [`ShardKey::hash`] for blocks with a flow; other blocks leave
-    /// through `exits`. Not available for session numbers, because the kernel does not have them.
+    /// Emits eBPF code that computes [`ShardKey::hash`] for blocks with a flow, and takes one of
+    /// `exits` for other blocks. Not available for session numbers, because the kernel does not
+    /// have them.
     pub(crate) fn emit_hash<'s>(
         self,
         s: &mut Scope<'s, '_>,

@@ -25,7 +25,7 @@ pub use example::example_words;
 pub use fragments::{Fragment, run_fragments};
 pub use frame::Frame;
 
-/// Append-only memory of cells, each of which is written once and holds one block.
+/// Append-only memory of cells, each of which is written once and contains one block.
 #[derive(Debug)]
 pub struct Arena {
     cells: Box<[OnceCell<Vec<u8>>]>,
@@ -148,7 +148,7 @@ pub struct Node {
     pub filter: Filter,
     /// Counts of the filter, for the ledger.
     pub counts: Counts,
-    /// Time of the next requested tick, or `None` without a request.
+    /// Time of the next requested tick, or `None` if none is requested.
     pub wake: Option<Time>,
     holds: Holds,
 }
@@ -261,7 +261,7 @@ impl Node {
     }
 }
 
-/// Yields the lengths in bytes of the blocks that saved state holds.
+/// Yields the lengths in bytes of the blocks held in the saved state.
 fn held_lengths(saved: &[MovedSession]) -> impl Iterator<Item = u32> + '_ {
     saved.iter().flat_map(|moved| &moved.held).flatten().map(|(_, entry, _)| entry.pointer.length())
 }
@@ -271,9 +271,9 @@ fn held_lengths(saved: &[MovedSession]) -> impl Iterator<Item = u32> + '_ {
 pub struct Answer {
     /// Class of the block.
     pub class: Class,
-    /// Offset of the view.
+    /// Offset of the view in the frame.
     pub view: u32,
-    /// Length of the view.
+    /// Length of the view in bytes.
     pub length: u32,
     /// The bytes in view.
     pub bytes: Vec<u8>,
@@ -298,7 +298,7 @@ pub fn answer_frames(
 }
 
 /// Runs a chain of filters over single frames; returns an answer for each output block, with the
-/// reason of the last filter.
+/// reason given by the last filter.
 ///
 /// # Panics
 /// Panics if any arguments are wrong.

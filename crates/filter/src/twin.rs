@@ -29,7 +29,7 @@ pub(crate) struct TwinExits<'s> {
 }
 
 impl<'s> TwinExits<'s> {
-    /// Creates the exits. Blocks without a class leave through `out`.
+    /// Creates the exits. Blocks without a class take the exit `out`.
     pub(crate) fn new(s: &mut Scope<'s, '_>, out: Exit<'s>) -> Self {
         Self {
             not_ip: s.absent("not ip", out),
@@ -93,8 +93,8 @@ fn version<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, cut: Exit<'s>) -> Num<'s> 
     s.get(kind)
 }
 
-/// Emits an exit to `other` unless the EtherType `kind` is that of a tag. At a hook without link
-/// headers there are no tags, and the program always exits.
+/// Emits an exit to `other` unless `kind` is the EtherType of a tag. At a hook without link headers
+/// there are no tags, and the program always exits.
 pub(crate) fn require_tag<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, other: Exit<'s>) {
     if !s.hook().has_link_header() {
         return s.leave(other);
@@ -136,7 +136,7 @@ pub(crate) fn tag<'s>(
     (s.get(control), s.get(next), s.get_position(behind))
 }
 
-/// Emits an exit to `unsure` if the EtherType `kind` is that of a tag, or is a length.
+/// Emits an exit to `unsure` if `kind` is the EtherType of a tag, or is a length.
 pub(crate) fn require_untagged<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, unsure: Exit<'s>) {
     for tag in [vlan::CUSTOMER, vlan::SERVICE, vlan::STACKED] {
         s.only(kind, Cmp::Ne, u32::from(tag), unsure);

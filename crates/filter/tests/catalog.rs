@@ -1,7 +1,7 @@
 //! Tests of properties that all filters in the catalog share, each as a loop over the catalog
 //! without code for individual filters.
 //!
-//! They check names and texts, that a filter keeps to the rights of its kind, that classes and
+//! They check names and texts, that a filter uses only the rights of its kind, that classes and
 //! reasons are those of the catalog entry, that no bytes cause a panic, that heads give the same
 //! answers as whole frames, that marks give the same answers as a fresh parse, and that state saved
 //! in the middle of a corpus continues in another instance.
@@ -124,8 +124,8 @@ fn class_names_map_to_one_number_in_range() {
 
 /// A class may have the name of a filter only if it selects the blocks for that filter. The filter
 /// must then answer most blocks of the class whose form it accepts. All filters that return ports
-/// use the same names of services, so that it suffices if the class of one of them selects the
-/// blocks for the filter.
+/// use the same service names, so it is enough if a class of one of them selects the blocks for the
+/// named filter.
 #[test]
 fn class_named_like_a_filter_leads_to_it() {
     assert_classes_lead_to_filters(corpus::generated_frames);

@@ -100,7 +100,7 @@ fn corpus_zeek_logs_the_same_queries_and_answers() {
 }
 
 /// Returns true if a message matches a row of zeek's log. Zeek merges a query with its response, so
-/// that a row with a response code must match the response.
+/// a row with a response code must match the response.
 fn is_row<'r>(message: &DescribedMessage, value: impl Fn(&str) -> Option<&'r str>) -> bool {
     let same = |name: &str, field: Field| {
         value(name).is_none_or(|value| message.first_value(field).eq_ignore_ascii_case(value))

@@ -131,7 +131,7 @@ fn corpus_tshark_reassembles_the_same_datagrams() {
 }
 
 /// Asserts that tshark reassembles the same datagrams, except those listed in `otherwise` (capture,
-/// frame, reason). Returns the number of equal datagrams.
+/// frame, reason). Returns the number of identical datagrams.
 fn compare_with_tshark(
     captures: testkit::Captures,
     otherwise: &[(&str, usize, &str)],
@@ -296,8 +296,8 @@ fn corpus_zeek_reports_the_same_anomalies() {
     assert_eq!(attack("policy=drop"), "");
 }
 
-/// Tests the reassembled datagrams, by the number of the completing frame. Faulty fragments are
-/// only counted, under a reason.
+/// Checks the reassembled datagrams, which are identified by the number of the completing frame.
+/// Faulty fragments are only counted, under a reason.
 #[test]
 fn fragments_are_joined_or_counted_by_reason() {
     let joined = ("joined datagrams", 1);

@@ -6,8 +6,8 @@
 //! and the same stream in smaller segments. They loop over the catalog. [`EXCEPTIONS`] lists each
 //! filter that depends on such a change by definition, with the reason.
 //!
-//! Filters that read any bytes classify their view. They are tested after `udp` or `ip`, whose
-//! views end with the packet.
+//! Filters that may read every byte classify the bytes in view. They are tested after `udp` or
+//! `ip`, whose views end with the packet.
 
 mod corpus;
 
@@ -289,8 +289,8 @@ fn surroundings_of_a_packet_change_no_class() {
 }
 
 /// Checks that a twin gives the same answers for the changed frames as for the original frames, and
-/// as its filter gives for the changed frames. Returns the number of frames compared, or the first
-/// difference.
+/// the same answers as its filter for the changed frames. Returns the number of frames compared, or
+/// the first difference.
 fn examine_twin(chain: &[Examined], change: Change, frames: &[Frame]) -> Result<usize, String> {
     let mut compared = 0;
     for hook in [Hook::Tc, Hook::Xdp] {

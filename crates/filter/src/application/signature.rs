@@ -113,7 +113,7 @@ const EVICTED_SESSIONS: Counter = RECOGNIZER_DEFAULTS.counter("evicted sessions"
 
 /// The signature of a protocol: patterns, and the number of bytes to search.
 struct Signature {
-    /// Patterns searched for in the first bytes of both ends.
+    /// Patterns searched for in the first bytes from either end.
     either_end: &'static [&'static str],
     /// Patterns searched for only in the server's first bytes.
     server_only: &'static [&'static str],
@@ -143,7 +143,7 @@ const RTSP_SIGNATURE: Signature = Signature {
     search_max: 4096,
 };
 
-/// Option negotiation of telnet (RFC 854, RFC 855). The options are those of the IANA registry, so
+/// Option negotiation of telnet (RFC 854, RFC 855). The options are those in the IANA registry, so
 /// that neither MPEG audio (FF FB) nor UTF-16 (FF FE) is mistaken for a negotiation; a second
 /// command confirms it.
 const TELNET_SIGNATURE: Signature = Signature {
@@ -227,7 +227,7 @@ struct SessionVerdicts {
     fingerprint: u32,
 }
 
-/// The search state of one text, which is a direction of a session or a message.
+/// The search state of one text: a message, or one direction of a session.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, PartialEq, Debug)]
 #[repr(C)]
 struct TextVerdict {
@@ -244,7 +244,7 @@ struct TextVerdict {
 
 /// [`TextVerdict::verdict`] of a text that matched the signature.
 const VERDICT_YES: u16 = 1;
-/// [`TextVerdict::verdict`] of a text that cannot match any more.
+/// [`TextVerdict::verdict`] of a text that can no longer match.
 const VERDICT_NO: u16 = 2;
 
 impl Session for SessionVerdicts {}

@@ -13,11 +13,11 @@ pub(super) const FORMATS: &[&str] = &["gzip", "deflate", "zlib", "lz4"];
 /// A compressed format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Format {
-    /// RFC 1952.
+    /// The gzip format (RFC 1952).
     Gzip,
-    /// RFC 1951, without header or checksum.
+    /// Raw deflate data (RFC 1951), without header or checksum.
     Deflate,
-    /// RFC 1950.
+    /// The zlib format (RFC 1950).
     Zlib,
     /// The LZ4 frame format.
     Lz4,
@@ -30,7 +30,7 @@ pub(super) enum CodecError {
     OtherFormat,
     /// The input contains an invalid code, length or checksum.
     Corrupt,
-    /// The input ends too early.
+    /// The input is incomplete.
     Truncated,
     /// The output would exceed the maximum block length, or the maximum ratio of output to input.
     TooLarge,
@@ -107,8 +107,8 @@ pub(super) struct Decoder {
 pub(super) const RATIO_FREE_SIZE: usize = 64 * 1024;
 
 impl Decoder {
-    /// Creates a decoder that limits the output to `ratio` times the input, within the bounds
-    /// [`RATIO_FREE_SIZE`] and [`BLOCK_MAX`].
+    /// Creates a decoder that limits the output to `ratio` times the input, but to at least
+    /// [`RATIO_FREE_SIZE`] and at most [`BLOCK_MAX`].
     pub(super) fn new(format: Format, ratio: usize) -> Self {
         Self { format, ratio, out: Vec::new() }
     }
@@ -191,8 +191,8 @@ impl Decoder {
     }
 }
 
-/// Returns true if `bytes` may begin with this format: with its magic number or header, with a
-/// prefix of it or, for deflate, which has none, with any byte.
+/// Returns true if `bytes` may begin with this format, that is, begin with its magic number or
+/// header, or with a prefix of it. Deflate has no header and may begin with any byte.
 fn has_magic_prefix(format: Format, bytes: &[u8]) -> bool {
     match (format, bytes) {
         (Format::Gzip, [0x1f, 0x8b, ..] | [0x1f]) => true,

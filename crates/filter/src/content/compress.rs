@@ -2,8 +2,8 @@
 //!
 //! Input: any blocks. Output: bytes, one output block per input block. Of the frame around the
 //! view, only the headers that identify the flow are kept. Each block is complete in its format, so
-//! that it can be read alone; the concatenation of gzip members or LZ4 frames is a valid file.
-//! [SL §4.2], [Par §IV]
+//! it can be read independently of others; the concatenation of gzip members or LZ4 frames is a
+//! valid file. [SL §4.2], [Par §IV]
 
 use super::codec::{Encoder, FORMATS, Format};
 use crate::prelude::*;

@@ -122,23 +122,23 @@ trait PatternSearch: Send {
     fn first_pattern(&self, bytes: &[u8]) -> Option<usize>;
 }
 
-/// Search for a byte at a fixed offset of the view.
+/// Search for a byte at a fixed offset in the view.
 struct ByteAtOffset {
     at: usize,
     byte: u8,
 }
 
-/// Search for a single pattern at any offset of the view.
+/// Search for a single pattern at any offset in the view.
 struct OnePattern(Finder<'static>);
 
-/// Search for patterns at a fixed offset of the view.
+/// Search for patterns at a fixed offset in the view.
 struct PatternsAtOffset {
     at: usize,
     patterns: Vec<Vec<u8>>,
     nocase: bool,
 }
 
-/// Search for several patterns at any offset of the view, with two automata. The first is fast on
+/// Search for several patterns at any offset in the view, with two automata. The first is fast on
 /// text without matches, and finds the start of the leftmost match. From there the second finds all
 /// matches, since the pattern with the lowest index may match later than others.
 struct ManyPatterns {

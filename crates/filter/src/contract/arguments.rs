@@ -153,7 +153,7 @@ impl Arguments {
     ///
     /// # Errors
     ///
-    /// Fails without a reader of keys, and if the file holds no key or cannot be read.
+    /// Fails if no key reader is set, or if the file contains no key or cannot be read.
     pub fn read_key(&self, name: &'static str) -> Result<Key, Mistake> {
         let Some(keys) = &self.keys else {
             return Err(Mistake::new(name, "keys are read by the process of their user alone"));
@@ -190,7 +190,7 @@ impl Arguments {
         self.selected_classes.iter().any(|(from, to)| low <= *from && *to <= high)
     }
 
-    /// Sets the seed of [`Arguments::seed`], for a reproducible run.
+    /// Sets the seed that [`Arguments::seed`] returns, for a reproducible run.
     #[must_use]
     pub fn with_seed(self, seed: Option<u64>) -> Self {
         Self { seed, ..self }

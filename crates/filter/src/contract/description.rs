@@ -71,8 +71,8 @@ pub struct Description {
     pub input_forms: Forms,
     /// Form of the output, unless `effect` returns another.
     pub output_form: OutputForm,
-    /// For a source whose streams or messages are in no frames: how to write it so that it emits
-    /// frames. `None` for all others.
+    /// Hint for the user of a source whose streams or messages are not in frames: how to write the
+    /// source so that it emits frames. `None` for all other entries.
     pub frameless: Option<&'static str>,
     /// The part of a frame that the filter reads, unless `effect` returns another.
     pub reads: ReadDepth,
@@ -100,7 +100,7 @@ pub struct Description {
     /// ([`Description::ends_with_report`]).
     pub reports: bool,
     /// Rows of the report that are totals beside the buckets of a histogram, or `None` if the
-    /// report is no histogram.
+    /// report is not a histogram.
     pub histogram_totals: Option<&'static [&'static str]>,
     /// Functions of the filter's arguments, called by the checks and the planner.
     pub analysis: Analysis,
@@ -149,8 +149,8 @@ pub struct Analysis {
     /// Tests whether the socket filter of a source can do the work of the filter. Set only for
     /// filters whose class depends on the frame alone.
     pub pushdown: Option<PushdownTest>,
-    /// Returns the link types of output frames. This field is `None` if they always equal those of
-    /// the input.
+    /// Returns the link types of output frames. This field is `None` if the output always has the
+    /// link types of the input.
     pub output_links: Option<OutputLinks>,
     /// Returns a machine-dependent parameter with its value, which is inserted into the request
     /// when the request is made.
@@ -167,7 +167,7 @@ pub struct Analysis {
 }
 
 impl Analysis {
-    /// No functions.
+    /// No functions: every field is `None`.
     pub const NONE: Self = Self {
         pushdown: None,
         output_links: None,
@@ -186,7 +186,7 @@ impl Description {
         self.name == other.name && self.kind == other.kind
     }
 
-    /// Default values for the fields of a filter.
+    /// Default field values for the entry of a filter.
     pub const EMPTY: Self = Self {
         name: "",
         summary: "",
@@ -214,11 +214,11 @@ impl Description {
         twin_test_arguments: &[],
     };
 
-    /// Default values for the fields of a sink.
+    /// Default field values for the entry of a sink.
     pub const SINK: Self =
         Self { kind: FilterKind::Sink, output_form: OutputForm::Nothing, ..Self::EMPTY };
 
-    /// Default values for the fields of a source; its output form is frames.
+    /// Default field values for the entry of a source; its output form is frames.
     pub const SOURCE: Self = Self {
         kind: FilterKind::Source,
         input_forms: Forms::NONE,

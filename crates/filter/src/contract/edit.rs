@@ -75,7 +75,7 @@ impl fmt::Debug for Editable<'_> {
 }
 
 impl<'e> Editable<'e> {
-    /// Creates an editable block over these services.
+    /// Creates an editable block that uses these services.
     pub fn new(
         (pointer, marks, context): (RichPointer, Marks, BlockMetadata),
         backend: &'e mut (dyn EditBackend + 'e),

@@ -13,8 +13,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct HeldList {
-    /// Index of the first block's slot, plus one; 0 if empty, so that zeroed memory is an empty
-    /// list.
+    /// Index of the first block's slot, plus one; 0 if the list is empty. Zeroed memory is
+    /// therefore an empty list.
     head: u32,
     tail: u32,
     len: u32,
@@ -40,11 +40,11 @@ impl HeldList {
 pub enum Fate {
     /// The block was held one more time.
     Held(u32),
-    /// The block left a hold.
+    /// The block was removed from a list of held blocks.
     Left(u32),
     /// The block was dropped and counted under a reason.
     Dropped(u32),
-    /// The first block was merged into the second, which lives on in its place.
+    /// The first block was merged into the second, which replaces it.
     Joined(u32, u32),
 }
 
@@ -172,7 +172,7 @@ impl Holds {
     }
 
     /// Removes and returns the block at `index` of `list`, counted from 0 at the front, or `None`
-    /// beyond the end.
+    /// if `index` is beyond the end.
     pub fn remove(&mut self, list: &mut HeldList, index: u32) -> Option<(u32, Entry, PinId)> {
         let Some(nth) = index.checked_sub(1) else { return self.pop(list) };
         let mut previous = list.head;

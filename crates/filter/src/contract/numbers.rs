@@ -64,7 +64,7 @@ impl SessionNumbers {
         Self { first, step: self.step.saturating_mul(of), last: self.last }
     }
 
-    /// Returns the lowest number.
+    /// Returns the lowest session number.
     #[must_use]
     pub const fn first(self) -> u32 {
         self.first

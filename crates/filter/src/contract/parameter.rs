@@ -1,7 +1,7 @@
 //! A parameter of a filter: its type, its default, and the parser for its values.
 //!
-//! Bounds are part of the type, so that `check` reports a violation with its position in the
-//! request, and filters need no range checks.
+//! Bounds are part of the type, so `check` reports a violation with its position in the request,
+//! and filters need no range checks.
 
 use super::value::{Mistake, Value};
 
@@ -71,7 +71,7 @@ pub struct Parameter {
     /// True if the value can be changed while the filter runs, through
     /// [`Filter::set`](super::Filter::set).
     pub writable: bool,
-    /// One line for help.
+    /// Description for the help text, in one line.
     pub help: &'static str,
 }
 
@@ -139,13 +139,13 @@ impl Parameter {
         }
     }
 
-    /// Permits the value without the parameter's name.
+    /// Allows the value to be given without the parameter's name.
     #[must_use]
     pub const fn positional(self) -> Self {
         Self { positional: true, ..self }
     }
 
-    /// Permits the parameter several times in a request.
+    /// Allows the parameter to be given several times in a request.
     #[must_use]
     pub const fn repeatable(self) -> Self {
         Self { repeatable: true, ..self }

@@ -47,12 +47,12 @@ pub struct Column {
     pub unit: Unit,
     /// Number of values. If there are several, each value has a column, named `NAME.INDEX`.
     pub value_count: usize,
-    /// One line for help.
+    /// Description for the help text, in one line.
     pub help: &'static str,
 }
 
 impl Column {
-    /// Returns the column headings: the name or, with several values, one name per value.
+    /// Returns the column headings: the name or, if there are several values, one name per value.
     pub fn names(self) -> impl Iterator<Item = String> {
         let name = move |number| match self.value_count {
             1 => self.name.to_owned(),

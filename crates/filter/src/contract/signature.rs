@@ -127,7 +127,7 @@ impl Forms {
     pub const FRAMED: Self =
         Self::of(&[Form::Frame, Form::Packet, Form::Segment, Form::Stream]).inside_frames();
 
-    /// The bit of [`Forms::inside_frames`], beside one bit for each form.
+    /// The bit of [`Forms::inside_frames`], in addition to one bit for each form.
     const INSIDE_FRAMES: u8 = 1 << 7;
 
     /// Creates the set of these forms.
@@ -202,11 +202,11 @@ pub struct ValueRange {
 }
 
 impl ValueRange {
-    /// Every class.
+    /// The range of all classes.
     pub const ALL: Self = Self { low: 0, high: u32::MAX };
 }
 
-/// The facts about the effect of a filter that can depend on its arguments.
+/// The facts about a filter's effect that can depend on the arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Effect {
     /// The strongest right that the filter uses.

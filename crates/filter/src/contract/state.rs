@@ -288,7 +288,7 @@ pub trait FilterState {
     ///
     /// Fails if the bytes or lists of the session do not match this version of the filter.
     fn put_session(&mut self, moved: MovedSession, holds: &mut Holds) -> Result<(), Mistake>;
-    /// Returns the session number in the metadata of blocks, for the session with this key.
+    /// Returns the number that identifies the session with this key in block metadata.
     fn session_number(&self, key: u64) -> u64;
     /// Calls `to` for each session that may have changed since the last call, or for all sessions
     /// if `again` is true. The callback receives the row index, which is constant for the life of

@@ -8,7 +8,7 @@ use crate::sharing::ShardKey;
 /// Scope of the state that a filter keeps between blocks (CONTRACT 15).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StateScope {
-    /// The filter keeps no state, so that replicas need no coordination.
+    /// The filter keeps no state, so replicas need no coordination.
     Nothing,
     /// The filter has one private session.
     Private,
@@ -23,8 +23,8 @@ pub enum StateScope {
 /// single process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WorkerRule {
-    /// The scope of the state ([`StateScope`]) decides. The results are equal unless the state
-    /// covers all blocks.
+    /// The scope of the state ([`StateScope`]) determines the rule. The results are equal unless
+    /// the state covers all blocks.
     ByScope,
     /// The results are equal. The state covers all blocks, but is only used in the report, and the
     /// reports of the processes are summed.
@@ -32,7 +32,8 @@ pub enum WorkerRule {
     /// The results are equal, but each process writes to its own directory, next to the directory
     /// in the named parameter.
     Directory(&'static str),
-    /// The results differ. The first field is the reason, the second a suggestion for the user.
+    /// The results differ from the result of a single process. The first field is the reason, the
+    /// second a suggestion for the user.
     Differs(&'static str, &'static str),
 }
 
@@ -70,7 +71,7 @@ pub struct StateFacts {
 }
 
 impl StateFacts {
-    /// No state.
+    /// The facts about a filter without state.
     pub const NONE: Self = Self {
         scope: StateScope::Nothing,
         scope_without_session: StateScope::Private,

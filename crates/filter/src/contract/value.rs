@@ -32,7 +32,7 @@ pub struct Mistake {
 }
 
 impl Mistake {
-    /// Creates a mistake in the first value of `parameter`.
+    /// Creates a mistake about the first value of `parameter`.
     #[must_use]
     pub fn new(parameter: &'static str, what: impl Into<String>) -> Self {
         Self { parameter: Some(parameter), message: what.into(), ..Self::default() }

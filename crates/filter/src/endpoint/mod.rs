@@ -26,13 +26,13 @@ pub struct EndpointFacts {
     /// True if a source can use the test of the first filter after it as its socket filter, so that
     /// rejected frames never reach the process ([`Analysis::pushdown`](crate::Analysis::pushdown)).
     pub takes_filter: bool,
-    /// Returns the data that a source observes. `++` compares these data to remove duplicates.
-    /// `None` if no other source can observe the same data.
+    /// Identifies the file or traffic that a source observes, so that `++` can remove duplicates.
+    /// `None` if no other source can observe the same file or traffic.
     pub observed_source: Option<fn(&Arguments) -> ObservedSource>,
     /// True for a sink that writes files, which by default runs in its own space (CONTRACT 27).
     pub writes_files: bool,
-    /// Returns true if a sink that writes files only appends to an open file, so that it may run in
-    /// the thread that reads a kernel ring. `None` if the sink must never run there.
+    /// Returns true if a sink that writes files only appends to an open file, and may therefore run
+    /// in the thread that reads a kernel ring. `None` if the sink must never run there.
     pub only_appends: Option<fn(&Arguments) -> bool>,
     /// True for an external program, which always has its own space (CONTRACT 27).
     pub is_program: bool,
@@ -60,8 +60,8 @@ pub struct Attach {
     pub netns: Option<String>,
     /// Direction of the observed frames.
     pub side: Side,
-    /// True if accepted frames are redirected, so that they do not reach the host's network stack
-    /// (CONTRACT 2). Otherwise the program only observes.
+    /// True if accepted frames are redirected and do not reach the host's network stack (CONTRACT
+    /// 2). Otherwise the program only observes.
     pub redirects: bool,
     /// True if only frames that match the source's expression are withheld from the host. If
     /// `redirects` is true, these frames are redirected. Otherwise they are copied and the

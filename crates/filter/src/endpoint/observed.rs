@@ -1,12 +1,12 @@
-//! The data that sources observe. `++` compares these data to detect whether two sources emit the
-//! same blocks (CONTRACT 10).
+//! The files and traffic that sources observe. `++` compares them to detect whether two sources
+//! emit the same blocks (CONTRACT 10).
 
-/// The data that a source observes.
+/// The file or traffic that a source observes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ObservedSource {
     /// A file, named by the path in the request.
     File(String),
-    /// Frames of interfaces.
+    /// Frames on one interface or on all interfaces.
     Frames {
         /// Interface name, or `None` for all interfaces of the namespace.
         interface: Option<String>,
@@ -24,12 +24,12 @@ pub enum ObservedSource {
 /// The blocks that two sources have in common.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SourceOverlap {
-    /// No blocks.
+    /// The sources have no blocks in common.
     Nothing,
-    /// Packets on the loopback interface. One source observes each packet as sent, the other as
-    /// received.
+    /// The sources have the packets on the loopback interface in common. One source observes each
+    /// packet as sent, the other as received.
     Loopback,
-    /// Possibly any block.
+    /// The sources may have any block in common.
     Blocks,
 }
 
@@ -58,7 +58,7 @@ impl ObservedSource {
         }
     }
 
-    /// Returns true if this source observes all data that `other` observes.
+    /// Returns true if this source observes everything that `other` observes.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         match (self, other) {

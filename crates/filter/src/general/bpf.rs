@@ -122,13 +122,14 @@ impl Matcher {
         Ok(Self { arguments, programs })
     }
 
-    /// Returns true if the expression accepts the block's frame; false without a frame.
+    /// Returns true if the expression accepts the block's frame. Returns false if the block has no
+    /// frame.
     pub fn matches(&mut self, block: &Block<'_>) -> bool {
         block.marks.is_frame() && self.verdict(block) == Some(true)
     }
 
-    /// Returns true if the expression accepts the block's frame, or `None` if it has no program for
-    /// the link type of the frame.
+    /// Returns true if the expression accepts the block's frame, or `None` if there is no program
+    /// for the link type of the frame.
     #[inline]
     fn verdict(&mut self, block: &Block<'_>) -> Option<bool> {
         let program = self.program_for(block.marks.link)?;

@@ -1,9 +1,9 @@
 //! `ratelimit`: limits the rate of blocks.
 //!
-//! Input: any blocks. Output: the same blocks, of which those within the rate have class 1 and the
-//! others no class. The state of the generic cell rate algorithm of ATM (ITU-T I.371) is one
-//! number, the time at which the next block is due at an even rate; a block may arrive earlier by
-//! an allowance derived from `burst`. The algorithm is equivalent to a token bucket. A token bucket
+//! Input: any blocks. Output: the same blocks; those within the rate have class 1, and the others
+//! have no class. The state of the generic cell rate algorithm of ATM (ITU-T I.371) is one number,
+//! the time at which the next block is due at an even rate; a block may arrive earlier by an
+//! allowance derived from `burst`. The algorithm is equivalent to a token bucket. A token bucket
 //! needs two numbers as its state, but processors can exchange only one number atomically. The
 //! filter uses the path's clock, the twin the kernel's clock. In the filter, the arrival time of a
 //! block is its timestamp, no matter how long the block has waited in a batch. [SL §6.1 Table I;
@@ -14,7 +14,7 @@ use crate::twin::EmitResult;
 use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Catalog entry of `ratelimit`, which gives class 1 to the blocks within a rate.
+/// Catalog entry of `ratelimit`, which assigns class 1 to the blocks within a rate.
 pub const RATELIMIT: Description = Description {
     name: "ratelimit",
     summary: "limit the number of blocks per time",
@@ -96,8 +96,8 @@ impl RateParameters {
     /// Returns the arrival time of a block with timestamp `stamp`, where `due` is the next due time
     /// and `now` is the time on the path's clock. The result is at most `now`, and equals `now` if
     /// the timestamp is missing or the wall clock was set back. A clock change is recognized by the
-    /// distance to `due`, which otherwise exceeds `interval + allowance` only by reordering, at
-    /// most [`CLOCK_STEP_MAX`].
+    /// time from `stamp` to `due`. If the clock has not changed, this time exceeds `interval +
+    /// allowance` only because of reordering, by at most [`CLOCK_STEP_MAX`].
     fn arrival(self, stamp: u64, due: u64, now: u64) -> u64 {
         let ahead = self.allowance.saturating_add(self.interval).saturating_add(CLOCK_STEP_MAX);
         match stamp == 0 || due > stamp.saturating_add(ahead) {

@@ -1,9 +1,9 @@
 //! `sample`: passes one block in `every`.
 //!
 //! Input: any blocks. Output: the same blocks; the first of each `every` successive blocks has
-//! class 1, the others have no class. The selection depends only on block order, so that the same
-//! capture yields the same sample. The state is a private counter, which moves with the filter.
-//! [SL §6.1 Table I]
+//! class 1, the others have no class. The selection depends only on block order, so the same
+//! capture yields the same sample. The state is a private counter, which moves with the filter. [SL
+//! §6.1 Table I]
 //!
 //! The twin has one counter for all CPUs.
 
@@ -12,7 +12,7 @@ use crate::twin::EmitResult;
 use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Catalog entry of `sample`, which passes the first of every so many blocks.
+/// Catalog entry of `sample`, which passes the first of every N blocks.
 pub const SAMPLE: Description = Description {
     name: "sample",
     summary: "pass one block in every N",

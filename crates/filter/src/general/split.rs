@@ -166,7 +166,7 @@ fn emit_twin<'s>(
     Ok(Answer::new(s.add(rest, 1), on))
 }
 
-/// Emits the twin of `split_rr`, and of a `split` by block.
+/// Emits the twin of `split_rr`, and of `split` by block.
 fn emit_round_robin<'s>(
     a: &Arguments,
     s: &mut Scope<'s, '_>,

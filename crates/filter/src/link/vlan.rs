@@ -1,8 +1,8 @@
 //! `vlan`: classifies by VLAN id, moves the view past the tag.
 //!
 //! Input: frames, or packets from `eth`. Output: packets. The new view begins after the first tag
-//! at or after the start of the old view, so that `vlan | vlan` parses two tags, the outer one
-//! first. Id 0 (priority only) is class `zero` (CONTRACT 9). At most eight tags are followed.
+//! at or after the start of the old view, so `vlan | vlan` parses two tags, the outer one first. Id
+//! 0 (priority only) is class `zero` (CONTRACT 9). At most eight tags are followed.
 
 use crate::layers;
 use crate::prelude::*;

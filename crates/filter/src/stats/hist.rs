@@ -1,11 +1,11 @@
 //! `hist`: a histogram of the intervals between blocks, or of their lengths.
 //!
 //! Input: any blocks. Output: the same blocks. Reads rich pointers and timestamps, no bytes. The
-//! width of the buckets doubles, so that 65 buckets cover all intervals from nanoseconds to years.
-//! The state is a private session of plain data. [SL §6.1 Table I]
+//! width of the buckets doubles, so 65 buckets cover all intervals from nanoseconds to years. The
+//! state is a private session of plain data. [SL §6.1 Table I]
 //!
-//! Intervals are computed from block timestamps, not from the path's clock, so that a replay gives
-//! the capture's histogram at any speed.
+//! Intervals are computed from block timestamps, not from the path's clock, so a replay at any
+//! speed yields the same histogram.
 
 use crate::prelude::*;
 use crate::twin::EmitResult;

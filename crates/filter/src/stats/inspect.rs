@@ -1,4 +1,4 @@
-//! `inspect`: statistics of contents: lengths, printable share, entropy.
+//! `inspect`: reports lengths, the share of printable bytes, and entropy.
 //!
 //! Input: any blocks. Output: the same blocks. Reads every byte in view and changes nothing; the
 //! state is a count per byte value, in a private session of plain data.

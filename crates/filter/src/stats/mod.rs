@@ -1,4 +1,4 @@
-//! Statistics filters. They report counts, histograms or properties of contents, and pass blocks
+//! Statistics filters. They report counts, histograms or content properties, and pass blocks
 //! unchanged.
 
 pub mod count;

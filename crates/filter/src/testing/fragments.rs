@@ -4,12 +4,12 @@ use super::{Answer, Arena, Node, Space};
 use crate::contract::{Batch, Columns};
 use abi::{BlockMetadata, Entry, Flags, Marks, RichPointer};
 
-/// A fragment of a text, which is one direction of a connection or a message.
+/// A fragment of a text: a message, or one direction of a connection.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Fragment {
     /// Session number.
     pub session: u32,
-    /// Flags: direction, first, last.
+    /// Flags: direction, first fragment, last fragment.
     pub flags: Flags,
     /// Bytes of the fragment; empty for a hole.
     pub bytes: Vec<u8>,

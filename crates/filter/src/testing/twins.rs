@@ -1,4 +1,4 @@
-//! Test support for twins. It emits every chain of twins that the forms allow as one program. It
+//! Test support for twins. It emits one program for every chain of twins that the forms allow. It
 //! also provides a judge that runs the user implementations, for comparison with the interpreter
 //! and the kernel.
 
@@ -103,7 +103,7 @@ pub fn long_chains() -> Vec<TwinChain> {
     groups.into_iter().map(long).collect()
 }
 
-/// Returns true if a filter of the chain edits frames. Some hooks do not allow such a chain.
+/// Returns true if a filter in the chain edits frames. Some hooks do not allow such a chain.
 #[must_use]
 pub fn edits_frames(chain: &[Examined]) -> bool {
     chain.iter().any(|twin| twin.description.kind == FilterKind::Editing)
@@ -150,8 +150,8 @@ pub fn emit_program(chain: &[Examined], target: impl Into<Target>) -> Result<Pro
     })
 }
 
-/// A judge that runs the user implementations of a chain. It uses the hook and the order of
-/// counters of the program.
+/// A judge that runs the user implementations of a chain. It uses the program's hook and counter
+/// order.
 #[derive(Debug)]
 pub struct UserJudge<'p> {
     nodes: Vec<Node>,

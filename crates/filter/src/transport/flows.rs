@@ -26,7 +26,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 pub(crate) struct FlowTable<R> {
     table: Sessions<R>,
     most: usize,
-    /// Session numbers from which the table assigns.
+    /// Session numbers that the table assigns to flows.
     numbers: SessionNumbers,
     /// Session numbers of known flows that are greater than the number assigned last, in descending
     /// order. Used after all numbers of the range have been assigned once; `None` before that, and
@@ -133,7 +133,7 @@ impl<R: FlowRecord> FilterState for FlowTable<R> {
 }
 
 impl<R: FlowRecord> FlowTable<R> {
-    /// Creates a table for at most `most` flows, but at least one, and not more than there are
+    /// Creates a table for `most` flows, but for at least one and for at most as many as there are
     /// session numbers. `seed` is the seed of the flow hash
     /// ([`Arguments::seed`](crate::Arguments::seed)), and `numbers` are the session numbers to
     /// assign.

@@ -106,7 +106,7 @@ fn extension_packets(datagram: &[u8]) -> Vec<Vec<u8>> {
 }
 
 /// Returns frames with ports after two extension headers, and a frame whose checksum becomes zero
-/// under the example of `rewrite`.
+/// when the example of `rewrite` is applied.
 fn late_ports_and_zero_checksum(mut zero: Vec<u8>) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     // Flows with two headers before the ports: a port read one byte early changes the share.
@@ -332,8 +332,8 @@ pub(crate) fn truncated_at_headers(frame: &[u8]) -> impl Iterator<Item = &[u8]> 
     ends.into_iter().flat_map(|end| [end - 1, end]).filter_map(|end| frame.get(..end))
 }
 
-/// Returns each frame in all layouts of the kernel: linear, non-linear, and with the tag stored
-/// outside the frame.
+/// Returns each frame in all layouts in which the kernel may store it: linear, non-linear, and with
+/// the tag stored outside the frame.
 pub(crate) fn kernel_layouts(frames: &[Vec<u8>]) -> Vec<Packet<'_>> {
     let mut packets = Vec::new();
     for (number, frame) in frames.iter().enumerate() {

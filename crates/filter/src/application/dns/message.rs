@@ -64,7 +64,7 @@ struct MessageProperties<'m> {
     response: bool,
     /// The response code, including the upper bits from an OPT record.
     code: u16,
-    /// Minimum time to live of the answers, in seconds, or `None` without answers.
+    /// Minimum time to live of the answers, in seconds, or `None` if there are no answers.
     min_ttl: Option<u32>,
     /// True if the message is truncated, or if parsing failed after its answer section.
     is_incomplete: bool,

@@ -1,10 +1,10 @@
 //! `dns`: finds DNS messages, classifies them by query type or response code, and describes them.
 //!
-//! Input: datagrams from `udp`, or ordered bytes of connections from `tcp`, with a length field of
-//! two bytes before each message; the transport protocol of the block tells which of the two it is.
-//! Output: messages (CONTRACT 6): first the description, a `wire::record` with an empty view, then
-//! the message as views of the frames in which it arrived, without the two length bytes. A message
-//! that spans several blocks is held until it is complete, and copied only for parsing. [SL §4.2]
+//! Input: datagrams from `udp`, or ordered connection bytes from `tcp`, with a two-byte length
+//! field before each message; the block's transport protocol distinguishes the two. Output:
+//! messages (CONTRACT 6): first the description, a `wire::record` with an empty view, then the
+//! message as views of the frames in which it arrived, without the two length bytes. A message that
+//! spans several blocks is held until it is complete, and copied only for parsing. [SL §4.2]
 //!
 //! Blocks that belong to no DNS message pass without a class. The first message in each direction
 //! of a connection decides whether the direction carries DNS. If a gap covers a length field, the
@@ -224,8 +224,8 @@ fn classify_datagram<'a>(block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
     }
 }
 
-/// Returns the length of the message in bytes: that of the payload according to the UDP header, or
-/// the length of the view if greater.
+/// Returns the message length in bytes: the length of the payload according to the UDP header, or
+/// the length of the view if that is greater.
 fn message_length(block: &Block<'_>) -> usize {
     let here = block.length() as usize;
     let header = Udp::parse(layers::packet_bytes(block, block.marks.transport.into()));
@@ -233,8 +233,8 @@ fn message_length(block: &Block<'_>) -> usize {
     here.max(stated.saturating_sub(udp::HEADER_LENGTH))
 }
 
-/// Emits the description of a message unless there was no memory for it. Returns the flags for the
-/// first fragment of the message.
+/// Emits the description of a message, if there was memory for it. Returns the flags for the first
+/// fragment of the message.
 fn emit_description<'a>(description: Option<Block<'a>>, cx: &mut StreamContext<'_, 'a>) -> Flags {
     match description {
         Some(description) => {

@@ -2,8 +2,8 @@
 //!
 //! Input: the blocks of one direction in order, holes included. Output: messages. [`DnsDirection`]
 //! is the state of one direction: the length field, the pieces of one incomplete message, and the
-//! number of bytes that this message lacks. Until the first message is recognized, the length field
-//! is held too, so that a direction that turns out not to be DNS can be emitted unchanged.
+//! number of its bytes that have not arrived. Until the first message is recognized, the length
+//! field is held too, so that a direction that turns out not to be DNS can be emitted unchanged.
 
 use super::message::{ReceivedMessage, describe};
 use super::{
@@ -351,8 +351,9 @@ impl DnsDirection {
     }
 }
 
-/// Returns true if `bytes`, which follow a gap, certainly begin with a message. They do if a length
-/// and a plausible header come first and, for a complete message, the contents match the header.
+/// Returns true if `bytes`, which follow a gap, certainly begin with a message. They must begin
+/// with a length and a plausible header and, if the message is complete, its contents must match
+/// the header.
 fn is_message_start(bytes: &[u8]) -> bool {
     let Some((length, rest)) = bytes.split_first_chunk() else { return false };
     let length = usize::from(u16::from_be_bytes(*length));
@@ -370,7 +371,7 @@ struct BlockSplitter<'a> {
     /// Number of bytes of the length field that precede the next piece and are held with it, before
     /// the first message of the direction is recognized.
     leading_length_bytes: u32,
-    /// True after the first piece was emitted or held.
+    /// True after the first piece has been emitted or held.
     has_emitted: bool,
 }
 

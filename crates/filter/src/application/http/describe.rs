@@ -12,12 +12,12 @@ use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use wire::http::{Head, Start};
 use wire::record::{Field, Record, RecordKind, Writer};
 
-/// Upper bound on the size of a description in bytes, without the texts copied from the head.
+/// Upper bound on the size of a description in bytes, excluding the texts copied from the head.
 const BASE_SIZE: usize = 256;
 
 impl<'a> BlockPass<'_, '_, 'a> {
     /// Emits the description of a message with this head. Also holds it, until the response ends,
-    /// if it describes a request or, where exchanges are emitted, a final response. If `alone` is
+    /// if it describes a request or, if exchanges are emitted, a final response. If `alone` is
     /// true, no fragments of the message follow the description. The description of a message that
     /// broke off within its head is marked as incomplete.
     pub(super) fn emit_description(&mut self, head: &Head<'_>, alone: bool) {
@@ -138,8 +138,8 @@ impl<'a> BlockPass<'_, '_, 'a> {
         }
     }
 
-    /// Creates a record with the size of an observed request body, from which the description of
-    /// the exchange takes it. Returns `None` if memory runs out.
+    /// Creates a record that stores the size of an observed request body for the description of the
+    /// exchange. Returns `None` if memory runs out.
     pub(super) fn create_body_record(&mut self, observed: ObservedBody) -> Option<Block<'a>> {
         let context = self.block.context;
         self.cx.describe(BASE_SIZE, Class::YES, context, |room| {
@@ -156,8 +156,8 @@ impl<'a> BlockPass<'_, '_, 'a> {
     }
 }
 
-/// The observed and the missing number of bytes of a message's body. `broken` is true if the
-/// message broke off.
+/// Number of bytes of a message's body that were observed, and number that are missing. `broken` is
+/// true if the message broke off.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ObservedBody {
     pub(super) bytes: u64,
@@ -175,8 +175,8 @@ impl ObservedBody {
     }
 }
 
-/// Returns true for the class of a 1xx response other than 101, which switches the protocol.
-/// Another response to the same request follows such a response (RFC 9110 §15.2).
+/// Returns true for the class of an interim (1xx) response, which another response to the same
+/// request follows (RFC 9110 §15.2). Returns false for 101, which switches the protocol.
 pub(super) const fn is_interim(class: Class) -> bool {
     100 <= class.0 && class.0 < 200 && class.0 != 101
 }

@@ -110,11 +110,11 @@ impl BlockPass<'_, '_, '_> {
         true
     }
 
-    /// Stops parsing a direction that is not HTTP/1, and passes the rest of the block without a
-    /// class; the return value is always false. A recognized protocol becomes that of the
-    /// connection, and stops the other direction too. The protocol becomes [`Protocol::Other`] once
-    /// neither direction is HTTP/1. A direction that lost its framing continues after an
-    /// unrecognized protocol, because HTTP/1 may still follow.
+    /// Stops parsing a direction that is not HTTP/1, passes the rest of the block without a class,
+    /// and returns false. If `protocol` is a recognized protocol, stores it for the connection and
+    /// stops the other direction too. Stores [`Protocol::Other`] once neither direction is HTTP/1.
+    /// If `protocol` is [`Protocol::Other`], a direction that lost its framing is still parsed,
+    /// because HTTP/1 may follow.
     pub(super) fn reject_protocol(&mut self, protocol: Protocol) -> bool {
         let lost = self.direction().phase().is_lost();
         self.release_held_head(self.direction, reasons::NOT_HTTP);

@@ -19,7 +19,7 @@ const RESPONSE_KEY: u32 = 2;
 const PART_MASK: u32 = 3;
 
 impl<'a> BlockPass<'_, '_, 'a> {
-    /// Returns the oldest pending request, to which the next response belongs, with its key.
+    /// Returns the oldest pending request and its key. The next response belongs to this request.
     /// Returns `None` if no request is pending.
     pub(super) fn pending_request(&self) -> Option<(u32, Record<'a>)> {
         let (key, block) = self.cx.front(&self.it.pending_descriptions)?;
@@ -38,8 +38,8 @@ impl<'a> BlockPass<'_, '_, 'a> {
         }
     }
 
-    /// Holds the description of a request until the response ends. A request that cannot be held
-    /// is counted as unpaired and, if exchanges are emitted, leaves at once without a response.
+    /// Holds the description of a request until the response ends. A request that cannot be held is
+    /// counted as unpaired and, if exchanges are emitted, is emitted at once, without a response.
     pub(super) fn hold_request(&mut self, described: &Block<'a>) {
         let key = self.it.next_request << 2;
         let waiting = self.it.pending_descriptions.len() as usize;

@@ -15,7 +15,7 @@ const RESPONSE: &[u8] = b"HTTP/1.";
 
 /// A line at which a message may begin.
 struct Candidate {
-    /// Offset of the line.
+    /// Offset of the line in the searched bytes.
     at: usize,
     /// True if the start line is complete.
     certain: bool,
@@ -29,8 +29,8 @@ struct Expected {
 }
 
 impl BlockPass<'_, '_, '_> {
-    /// Returns the kinds of messages that may begin here, which are both kinds until the first
-    /// message has been recognized.
+    /// Returns the kinds of messages that may begin here: both kinds until the first message has
+    /// been recognized.
     fn expected_messages(&self) -> Expected {
         let (unknown, requests) = (self.it.protocol().is_none(), self.carries_requests());
         Expected { requests: unknown || requests, responses: unknown || !requests }

@@ -5,8 +5,8 @@ use abi::{Class, Flags};
 use wire::http::Body;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// The state of a connection. The private session, which has the same type, belongs to the filter
-/// itself and uses only the field `protocol_counts`.
+/// The state of a connection. The filter's own state (the private session) has the same type, but
+/// uses only the field `protocol_counts`.
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct HttpConnection {
@@ -25,7 +25,7 @@ pub(super) struct HttpConnection {
     /// Nonzero if requests flow in the backward direction. Without a handshake, `tcp` can only
     /// guess which end is the client, and may guess wrong.
     pub(super) requests_flow_backward: u8,
-    /// Nonzero if the last request was CONNECT or asked for an upgrade, so that the connection may
+    /// Nonzero if the last request was CONNECT or asked for an upgrade, so the connection may
     /// switch to another protocol.
     pub(super) may_switch: u8,
     pub(super) spare: u8,
@@ -93,15 +93,15 @@ pub(super) struct HttpDirection {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum Phase {
-    /// No byte of the direction was observed yet.
+    /// No byte of the direction has been observed yet.
     New,
-    /// The direction is between two messages.
+    /// The next bytes begin a message.
     BetweenMessages,
-    /// The direction is in an incomplete head, whose pieces are held.
+    /// The next bytes belong to an incomplete head, whose pieces are held.
     InHead,
-    /// The direction is in a body.
+    /// The next bytes belong to a body.
     InBody,
-    /// The direction is in bytes that belong to no known message, after a syntax error or a gap.
+    /// The next bytes belong to no known message, after a syntax error or a gap.
     FramingLost,
     /// The direction does not carry HTTP/1.
     OtherProtocol,
@@ -214,7 +214,7 @@ impl HttpConnection {
         Some(block)
     }
 
-    /// Returns true if any bytes of the connection arrived.
+    /// Returns true if any bytes of the connection have arrived.
     pub(super) fn has_bytes(&self) -> bool {
         self.directions.iter().any(|direction| direction.has_begun != 0)
     }

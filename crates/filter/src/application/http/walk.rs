@@ -1,7 +1,8 @@
 //! The main loop of `http`, which assigns the bytes of one block to messages.
 //!
 //! Input: the state of the connection, and the block. Output: fragments. The block itself becomes
-//! the first fragment, so that for a message of one block only the description is allocated.
+//! the first fragment, so only the description is allocated for a message that is contained in one
+//! block.
 
 use super::decode::BodyDecoder;
 use super::heads::is_certain_start;
@@ -26,7 +27,8 @@ pub(super) struct BlockPass<'w, 'c, 'a> {
     /// Start offset of the fragment that has not been emitted yet, or `None` if there is no such
     /// fragment.
     pub(super) fragment_start: Option<u32>,
-    /// True after a part of the block was emitted or held; later parts are emitted as new blocks.
+    /// True after a part of the block has been emitted or held; later parts are emitted as new
+    /// blocks.
     pub(super) has_emitted: bool,
 }
 
@@ -200,9 +202,8 @@ impl<'w, 'c, 'a> BlockPass<'w, 'c, 'a> {
     }
 
     /// Handles a syntax error. Rejects the direction if the connection has no recognized message
-    /// yet. If the last request may switch protocols, regards the direction of requests as
-    /// switched. Otherwise abandons the message framing, and skips to the next possible start of a
-    /// message.
+    /// yet. If the last request may switch protocols, marks the request direction as switched.
+    /// Otherwise abandons the message framing, and skips to the next possible start of a message.
     pub(super) fn handle_syntax_error(&mut self) {
         let may_switch = self.it.may_switch != 0 && self.carries_requests();
         if self.it.protocol().is_none() {
@@ -228,7 +229,7 @@ impl<'w, 'c, 'a> BlockPass<'w, 'c, 'a> {
         self.skip_to_next_start(reasons::MALFORMED);
     }
 
-    /// Abandons the message framing. In a direction of responses, also ends all pending requests,
+    /// Abandons the message framing. In the response direction, also ends all pending requests,
     /// because later responses cannot be paired with them.
     pub(super) fn lose_framing(&mut self) {
         self.release_held_head(self.direction, reasons::LOST);

@@ -61,7 +61,7 @@ struct TlsDirection {
     /// Nonzero after the last block.
     has_ended: u8,
     /// Progress of a HelloRetryRequest, after which the server sends a second hello: 0 if there was
-    /// none, 1 within the block of the request, 2 after that block.
+    /// none, 1 in the block that contains the request, 2 after that block.
     retry_state: u8,
 }
 

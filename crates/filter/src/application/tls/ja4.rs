@@ -2,7 +2,7 @@
 //! Fingerprinting", a specification under the BSD license).
 //!
 //! Input: a ClientHello. Output: 36 characters. The readable part contains the transport, the
-//! version, a flag for the presence of a server name, the numbers of cipher suites and extensions,
+//! version, a flag for the presence of a server name, the counts of cipher suites and extensions,
 //! and the first offered protocol. Two truncated hashes follow: one of the sorted cipher suites,
 //! and one of the sorted extensions with the signature algorithms. GREASE values are ignored
 //! everywhere.

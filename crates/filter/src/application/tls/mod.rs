@@ -7,7 +7,7 @@
 //! complete, and copied only if that message spans several blocks. [SL §4.2]
 //!
 //! Each direction is decided once, by its first bytes. An unreadable direction (one with a gap or
-//! an inconsistent hello) takes the version of the other direction, if known. After a
+//! an inconsistent hello) gets the version of the other direction, if known. After a
 //! HelloRetryRequest, the server's second hello determines the version, and the client's first
 //! hello is described. TLS after another protocol (STARTTLS, CONNECT) is not recognized.
 //!

@@ -5,11 +5,11 @@
 //! may span blocks of a connection or message, independent of segmentation: the state between
 //! blocks is one number per direction of each session. [SL §6.1 Table I], [Th §5.2.1]
 //!
-//! The sources classify packets. Here the class of a block is that of the matches that end in it,
-//! because this requires no holding. Likewise, `grep` reports the line, and Suricata the packet,
-//! that completes a match. With `keep=yes` the rest of the text has the class too. A hole ends
-//! matches in progress. The search state of a session is dropped when the session ends, or evicted
-//! if the table is full and the session has not been used recently.
+//! The sources classify packets. Here a block is classified by the matches that end in it, so no
+//! block needs to be held. Likewise, `grep` reports the line, and Suricata the packet, that
+//! completes a match. With `keep=yes` the rest of the text has the class too. A hole ends matches
+//! in progress. The search state of a session is dropped when the session ends, or evicted if the
+//! table is full and the session has not been used recently.
 
 use crate::automaton::{Automaton, CompileOptions, MatchState};
 use crate::prelude::*;
@@ -109,7 +109,7 @@ struct SessionSearch {
     fingerprint: u32,
 }
 
-/// Search state of one text, which is a direction of a session or a message.
+/// Search state of one text: a message, or one direction of a session.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, PartialEq, Debug)]
 #[repr(C)]
 struct TextSearch {
@@ -174,7 +174,8 @@ impl Classify for Regex {
 
 impl Regex {
     /// Searches a piece of a session. Returns the number, from 1, of the first pattern with a match
-    /// that ends in the piece or, with `keep`, in an earlier piece, or `None` without a match.
+    /// that ends in the piece or, with `keep`, in an earlier piece. Returns `None` if there is no
+    /// match.
     fn search_session(
         &mut self,
         session: u64,

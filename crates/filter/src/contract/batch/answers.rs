@@ -71,8 +71,8 @@ impl<'a> Batch<'a> {
         live & !answered
     }
 
-    /// Sets the class of each live block to 1 if the present bytes of its view satisfy `wanted`,
-    /// and otherwise to 0 (absent). Returns the live lanes whose class is now 0.
+    /// Sets the class of each live block to 1 if the bytes of its view that are present satisfy
+    /// `wanted`, and otherwise to 0 (absent). Returns the live lanes whose class is now 0.
     #[inline]
     pub fn classify_view(&mut self, wanted: impl Fn(&'a [u8]) -> bool) -> LaneMask {
         let c = &mut *self.columns;

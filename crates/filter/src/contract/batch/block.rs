@@ -2,14 +2,14 @@
 
 use abi::{BlockMetadata, Class, Entry, Marks, RichPointer};
 
-/// Maximum length in bytes of the headers that a new block copies from the block that caused it.
-/// Enough for IPv6 with extension headers and TCP.
+/// Maximum length in bytes of the headers that a new block copies from the block that it was made
+/// from. Enough for IPv6 with extension headers and TCP.
 const HEADERS_MAX: u16 = 256;
 
 /// One block: a frame, a view into it, and its metadata.
 ///
-/// `frame` holds the bytes that are present. If the ring may overwrite the block, only the start of
-/// the frame is present ([`Description::reads`](crate::Description::reads)). A filter must
+/// `frame` contains the bytes that are present. If the ring may overwrite the block, only the start
+/// of the frame is present ([`Description::reads`](crate::Description::reads)). A filter must
 /// therefore take lengths from `pointer` and `marks`, never from the slices.
 #[derive(Clone, Copy, Debug)]
 pub struct Block<'a> {
@@ -69,7 +69,7 @@ impl<'a> Block<'a> {
         self
     }
 
-    /// Moves the view to `length` bytes from offset `from` of the frame, clamped to the captured
+    /// Moves the view to `length` bytes from offset `from` in the frame, clamped to the captured
     /// length.
     #[inline]
     #[must_use]
@@ -138,7 +138,7 @@ impl<'a> Block<'a> {
         marks
     }
 
-    /// Returns the block with another class.
+    /// Returns the block with the given class.
     #[inline]
     #[must_use]
     pub fn with_class(mut self, class: Class) -> Self {

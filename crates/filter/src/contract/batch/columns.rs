@@ -16,8 +16,8 @@ pub struct Columns {
     pub(super) pointers: [RichPointer; LANES],
     pub(super) marks: [Marks; LANES],
     pub(super) context: [BlockMetadata; LANES],
-    /// The sequence number of the block that caused the block in each lane, as assigned by the last
-    /// fork (CONTRACT 16).
+    /// The sequence number of the block in each lane, as assigned by the last fork (CONTRACT 16). A
+    /// block made by a filter has the number of the block that it was made from.
     pub(super) order: [u32; LANES],
     /// The byte of each lane's view at the offset [`KnownFacts::column`]. Valid only if that offset
     /// is set.
@@ -59,8 +59,8 @@ impl Columns {
         true
     }
 
-    /// Adds a block that was caused by the block with sequence number `order`. Returns false,
-    /// without adding it, if all lanes are in use.
+    /// Adds a block with sequence number `order`. Returns false, without adding the block, if all
+    /// lanes are in use.
     #[inline]
     pub fn push_with_order(&mut self, entry: Entry, order: u32) -> bool {
         let l = self.len;
@@ -71,8 +71,8 @@ impl Columns {
         added
     }
 
-    /// Loads the sequence numbers from the marks, where
-    /// [`Batch::store_order`](super::Batch::store_order) of another space has stored them.
+    /// Loads the sequence numbers that another space has stored in the marks by
+    /// [`Batch::store_order`](super::Batch::store_order).
     #[inline]
     pub fn load_order(&mut self) {
         for (order, marks) in self.order.iter_mut().zip(&self.marks).take(self.len) {
@@ -80,7 +80,8 @@ impl Columns {
         }
     }
 
-    /// Returns the sequence number of the block that caused this lane's block.
+    /// Returns the sequence number of this lane's block. A block made by a filter has the number of
+    /// the block that it was made from.
     #[inline]
     #[must_use]
     pub fn order(&self, l: Lane) -> u32 {
@@ -201,7 +202,7 @@ impl Columns {
         self.pointers[l].around(view, captured)
     }
 
-    /// Returns the rich pointer in this lane.
+    /// Returns the rich pointer of the block in this lane.
     #[inline]
     #[must_use]
     pub fn pointer(&self, l: Lane) -> RichPointer {
@@ -209,7 +210,7 @@ impl Columns {
     }
 }
 
-/// Facts about the columns, cached for the ledger and for filters; `None` where unknown.
+/// Facts about the columns, cached for the ledger and for filters; `None` if unknown.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct KnownFacts {
     /// Lanes that have a class.

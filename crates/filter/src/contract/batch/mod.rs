@@ -43,8 +43,8 @@ pub struct Batch<'a> {
     frames: Vec<&'a [u8]>,
     segment: Option<SegmentFrames<'a>>,
     known: KnownFacts,
-    /// The lane that a per-block filter has processed last. After a panic, the block in this lane
-    /// is the one that caused the panic.
+    /// The lane that a per-block filter processed last. After a panic, the block in this lane is
+    /// the one that caused the panic.
     last_processed: u8,
 }
 
@@ -155,7 +155,7 @@ impl<'a> Batch<'a> {
         self.columns.live
     }
 
-    /// Ends all lanes that are not in `mask`, so that their blocks are no longer live.
+    /// Ends all lanes that are not in `mask`. Their blocks are then no longer live.
     #[inline]
     pub fn keep_lanes(&mut self, mask: LaneMask) {
         self.columns.live &= mask;
@@ -205,8 +205,7 @@ impl<'a> Batch<'a> {
         self.columns.marks[l] = marks;
     }
 
-    /// Adds a block that was caused by the block with sequence number `order`. Returns the block if
-    /// all lanes are in use.
+    /// Adds a block with sequence number `order`. Returns the block if all lanes are in use.
     #[inline]
     pub fn push(&mut self, block: Block<'a>, order: u32) -> Result<(), Block<'a>> {
         let l = self.columns.len;
@@ -222,8 +221,8 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// Returns the sequence number that the last fork assigned to the block that caused this lane's
-    /// block.
+    /// Returns the sequence number that the last fork assigned to this lane's block. A block made
+    /// by a filter has the number of the block that it was made from.
     #[inline]
     #[must_use]
     pub fn order(&self, l: Lane) -> u32 {
@@ -273,14 +272,14 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Returns the class in this lane.
+    /// Returns the class of the block in this lane.
     #[inline]
     #[must_use]
     pub fn class(&self, l: Lane) -> Class {
         self.columns.pointers[l].class
     }
 
-    /// Sets the class in this lane.
+    /// Sets the class of the block in this lane.
     #[inline]
     pub fn set_class(&mut self, l: Lane, class: Class) {
         (self.known.answered_lanes, self.known.class) = (None, None);
@@ -407,8 +406,8 @@ impl<'a> Batch<'a> {
         usize::from(self.last_processed)
     }
 
-    /// Returns the number of blocks in the lanes of `mask`, and of bytes in their views. Caches the
-    /// result.
+    /// Returns the number of blocks in the lanes of `mask`, and the number of bytes in their views.
+    /// Caches the result.
     #[inline]
     pub fn amount(&mut self, mask: LaneMask) -> Amount {
         let amount = self.amount_in(mask);
@@ -416,7 +415,7 @@ impl<'a> Batch<'a> {
         amount
     }
 
-    /// Returns the number of blocks in the lanes of `mask`, and of bytes in their views.
+    /// Returns the number of blocks in the lanes of `mask`, and the number of bytes in their views.
     #[inline]
     #[must_use]
     pub fn amount_in(&self, mask: LaneMask) -> Amount {

@@ -40,7 +40,7 @@ pub struct Counts {
 pub struct Amount {
     /// Number of blocks.
     pub blocks: u64,
-    /// Number of bytes.
+    /// Number of bytes in the views of the blocks.
     pub bytes: u64,
 }
 
@@ -59,7 +59,8 @@ impl Amount {
         self.bytes = self.bytes.wrapping_sub(u64::from(bytes));
     }
 
-    /// Returns the difference of both numbers, saturated at 0.
+    /// Returns the differences of the two block numbers and of the two byte numbers, saturated at
+    /// 0.
     #[must_use]
     pub const fn saturating_sub(self, part: Self) -> Self {
         let blocks = self.blocks.saturating_sub(part.blocks);
@@ -139,7 +140,7 @@ impl Reason {
         self.0 + 1
     }
 
-    /// Returns the reason that [`Reason::mark`] has converted to this number, or `None` for 0.
+    /// Returns the reason whose [`Reason::mark`] is this number, or `None` for 0.
     pub(crate) fn from_mark(mark: u8) -> Option<Self> {
         mark.checked_sub(1).map(Self)
     }

@@ -13,7 +13,7 @@ pub struct ClassifyContext<'c> {
 }
 
 impl<'c> ClassifyContext<'c> {
-    /// Creates a context over these counters.
+    /// Creates a context with these counters.
     pub fn new(now: Time, counts: &'c mut Counts) -> Self {
         Self { now, counts }
     }
@@ -55,7 +55,7 @@ impl std::fmt::Debug for LaneContext<'_, '_> {
 }
 
 impl<'c, 'a> LaneContext<'c, 'a> {
-    /// Creates a context over this gateway.
+    /// Creates a context with this gateway.
     pub fn new(common: ClassifyContext<'c>, gateway: &'c mut (dyn Gateway<'a> + 'c)) -> Self {
         Self { common, gateway }
     }
@@ -197,8 +197,8 @@ impl<'c, 'a> LaneContext<'c, 'a> {
 }
 
 /// Creates a block with the headers, class and metadata of `block`. Its view is the concatenation
-/// of `parts`. The headers are left out if they would not fit into a block with it. Returns `None`
-/// if memory runs out.
+/// of `parts`. The headers are omitted if they and the view do not fit into one block. Returns
+/// `None` if memory runs out.
 pub(super) fn append_after_headers<'a>(
     gateway: &mut (dyn Gateway<'a> + '_),
     block: &Block<'a>,

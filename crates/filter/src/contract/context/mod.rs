@@ -1,5 +1,5 @@
-//! Contexts passed to the calls of a filter. Through them a filter counts, edits, appends, holds
-//! and releases blocks, and requests a wake-up.
+//! Contexts passed to filter calls. Through them a filter counts, edits, appends, holds and
+//! releases blocks, and requests a wake-up.
 //!
 //! Contexts are concrete structs. Only the gateway is called through dynamic dispatch, and rarely.
 //! [SL §6.1], [Th §5.3.3] (`slblock_writable` corresponds to [`LaneContext::edit`]).
@@ -16,5 +16,5 @@ pub use stream::{Output, StreamContext};
 
 /// Time on the path's clock, in ns. During replay this is the time of the blocks. In live runs it
 /// is the monotonic time plus its offset to the time of day when the path was built, so it can be
-/// compared with the time of blocks, and never jumps.
+/// compared with block times, and never jumps.
 pub type Time = u64;

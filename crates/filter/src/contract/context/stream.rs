@@ -9,13 +9,13 @@ use abi::{BLOCK_MAX, BlockMetadata, Class, Entry, Marks};
 #[derive(Debug, Default)]
 pub struct Output<'a> {
     batches: Vec<Batch<'a>>,
-    /// Log of begun sessions, each with the sequence number of its first block, or `None` unless
-    /// the log is enabled.
+    /// Log of the sessions that have begun, each with the sequence number of its first block, or
+    /// `None` unless the log is enabled.
     session_log: Option<Vec<(u32, u32)>>,
 }
 
 impl<'a> Output<'a> {
-    /// Adds a block that was caused by the block with sequence number `order`.
+    /// Adds a block with sequence number `order`.
     pub fn push(&mut self, block: Block<'a>, order: u32) {
         if self.batches.last().is_none_or(Batch::is_full) {
             self.batches.push(Batch::empty());
@@ -71,7 +71,7 @@ pub struct StreamContext<'c, 'a> {
     buffer: BlockOutput<'a>,
 }
 
-/// The output caused by one incoming block: usually only the incoming block itself.
+/// The output for one incoming block: usually only the incoming block itself.
 #[derive(Default)]
 struct BlockOutput<'a> {
     /// True while an incoming block is processed. At other times, output bypasses this buffer.
@@ -87,7 +87,7 @@ impl std::fmt::Debug for StreamContext<'_, '_> {
 }
 
 impl<'c, 'a> StreamContext<'c, 'a> {
-    /// Creates a context over the counters, held blocks and output of a node.
+    /// Creates a context with the counters, held blocks and output of a node.
     pub fn new(
         now: Time,
         counts: &'c mut Counts,
@@ -131,9 +131,9 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         batch.set_live(mask_of_first(used));
     }
 
-    /// Stores all output blocks but the first in the lanes below `ahead`, the mask of blocks not
-    /// processed yet. If these lanes do not suffice, moves the unprocessed blocks to higher lanes
-    /// if possible. Returns the number of lanes used and the new `ahead`.
+    /// Stores all output blocks but the first in the lanes before those of `ahead`, the mask of the
+    /// blocks not processed yet. If there are too few of these lanes, moves the unprocessed blocks
+    /// to higher lanes if possible. Returns the number of lanes used and the new `ahead`.
     #[cold]
     fn place_remaining_output(
         &mut self,
@@ -223,9 +223,8 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     }
 
     /// Creates a block like [`StreamContext::append`], without emitting it. The caller may
-    /// [emit](Self::emit_created) or [hold](Self::hold_created) the block; otherwise the block
-    /// disappears and is not counted. If memory runs out, counts the missing block and returns
-    /// `None`.
+    /// [emit](Self::emit_created) or [hold](Self::hold_created) the block; otherwise the block is
+    /// discarded and not counted. If memory runs out, counts the missing block and returns `None`.
     pub fn append_block(
         &mut self,
         room: usize,
@@ -292,7 +291,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     }
 
     /// Emits a part of the incoming block. The first part counts as the incoming block, and later
-    /// parts count as new blocks. `given` is false before the first part; sets it to true.
+    /// parts count as new blocks. `given` is false before the first part, and is set to true here.
     pub fn emit_part(&mut self, part: Block<'a>, given: &mut bool) {
         if std::mem::replace(given, true) { self.emit_created(part) } else { self.pass(part) }
     }
@@ -463,7 +462,7 @@ mod tests {
 
     /// Runs [`Repeater`]. Returns the number of output blocks in the incoming batch, the lengths of
     /// the batches after it, and for each output block, true for a hole, and the index of the
-    /// causing block.
+    /// incoming block that it was emitted for.
     fn run_repeater(times: &[u8]) -> (u32, Vec<usize>, Vec<(bool, u32)>) {
         let arena = Arena::new(64);
         let mut space = Space::new(&arena);

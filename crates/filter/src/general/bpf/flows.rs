@@ -1,10 +1,10 @@
 //! The expression that selects which flows a source takes from the host: `rx IF take EXPRESSION`.
 //!
-//! Input: the source's arguments `expression` and `names`, equal to those of `bpf`. Output: checks
-//! of the request, and the kernel code that applies the expression to a frame. The host keeps
-//! frames on which the expression is undecided. An expression that tests ports is undecided on
-//! fragments of a datagram, because only the first fragment has ports. The host therefore keeps all
-//! fragments, and can reassemble the datagram. [FEATURES G7; CONTRACT 2]
+//! Input: the source's arguments `expression` and `names`, which have the same meaning as for
+//! `bpf`. Output: checks of the request, and the kernel code that applies the expression to a
+//! frame. The host keeps frames on which the expression is undecided. An expression that tests
+//! ports is undecided on fragments of a datagram, because only the first fragment has ports. The
+//! host therefore keeps all fragments, and can reassemble the datagram. [FEATURES G7; CONTRACT 2]
 
 use super::compile::compile;
 use super::{names, validate};
@@ -22,8 +22,8 @@ const FRAGMENT_EXPRESSION: &str = "ip[6:2] & 0x3fff != 0 or ip6[6] = 44 or \
 /// Mask of the fragment offset in an IPv4 header.
 const FRAGMENT_OFFSET_MASK: u32 = 0x1fff;
 
-/// Returns true if the arguments of a source contain an expression, so that the source takes only
-/// the selected flows from the host.
+/// Returns true if the arguments of a source contain an expression, so the source takes only the
+/// selected flows from the host.
 #[must_use]
 pub fn selects_flows(arguments: &Arguments) -> bool {
     arguments.text(EXPRESSION_PARAMETER).is_some()
@@ -50,7 +50,7 @@ pub fn match_warning(arguments: &Arguments) -> Option<Mistake> {
 }
 
 /// Returns a remark for `explain` on the compiled expression and on the frames about which it is
-/// undecided; `None` without an expression.
+/// undecided; `None` if there is no expression.
 #[must_use]
 pub fn remark(arguments: &Arguments) -> Option<String> {
     let compiled = selects_flows(arguments).then(|| validate::remark(arguments)).flatten()?;

@@ -101,7 +101,7 @@ impl Resolver for RecordedNames {
 
 /// Resolves the names in an expression and returns them in the form of the parameter `names`.
 /// Returns `None` if no name needs to be recorded, if the names are recorded already, if a name is
-/// unknown, or without a resolver of the machine.
+/// unknown, or if the machine has no resolver.
 pub(super) fn record_names(arguments: &Arguments) -> Option<(&'static str, String)> {
     let machine =
         arguments.name_resolver().filter(|_| arguments.text(NAMES_PARAMETER).is_none())?;

@@ -1,4 +1,4 @@
-//! Pushdown of a `bpf` into the socket filter of the source before it.
+//! Pushdown of a `bpf` filter into the socket filter of the preceding source.
 //!
 //! Input: a direction and the arguments of a `bpf`. Output: a program for `SO_ATTACH_FILTER` that
 //! rejects only frames of another direction, and frames that the `bpf` rejects. [CONTRACT 18,

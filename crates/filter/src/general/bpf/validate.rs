@@ -64,8 +64,8 @@ pub(super) fn known_programs(arguments: &Arguments) -> Result<Programs, Mistake>
     }
 }
 
-/// Returns a warning if no frame can match the expression, or if there are known link types of
-/// which no frame can match, or for which the expression does not compile.
+/// Returns a warning if no frame can match the expression, or if, for some of the known link types,
+/// no frame can match or the expression does not compile.
 pub(super) fn match_warning(arguments: &Arguments) -> Option<Mistake> {
     let judged = CompiledPerLink::from_arguments(arguments).ok()?;
     let whole = 0..arguments.text("expression").unwrap_or_default().len();

@@ -34,7 +34,7 @@ pub(super) struct Limits {
     pub(super) timeout: Time,
 }
 
-/// The incomplete datagrams.
+/// The table of incomplete datagrams.
 #[derive(Debug)]
 pub(super) struct DatagramTable {
     table: Sessions<Datagram>,
@@ -72,12 +72,12 @@ impl Session for Datagram {
     }
 }
 
-/// The relation of a new fragment to the fragments of its datagram that arrived before.
+/// The relation of a new fragment to the fragments of its datagram that arrived earlier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Overlap {
-    /// The fragment overlaps no earlier one.
+    /// The fragment overlaps no earlier fragment.
     Disjoint,
-    /// The fragment overlaps an earlier one.
+    /// The fragment overlaps an earlier fragment.
     Overlapping,
     /// The fragment and the earlier ones disagree about the end of the datagram.
     Contradictory,
@@ -97,7 +97,8 @@ impl DatagramTable {
     }
 
     /// Handles a completely captured fragment. If it completes its datagram, returns the datagram,
-    /// by which the caller replaces it. Otherwise holds, drops or consumes the fragment.
+    /// with which the caller replaces the fragment. Otherwise holds, drops or consumes the
+    /// fragment.
     pub(super) fn handle_fragment<'a>(
         &mut self,
         piece: &IpFragment,
@@ -174,8 +175,8 @@ impl DatagramTable {
         }
     }
 
-    /// Creates the datagram of a key unless it exists. First drops the existing datagram if it has
-    /// expired, or, for a new key, another datagram if the table is full.
+    /// Creates the datagram with this key if it does not exist. First drops the existing datagram
+    /// if it has expired, or, for a new key, another datagram if the table is full.
     fn find_or_begin(&mut self, key: u64, time: Time, cx: &mut StreamContext<'_, '_>) {
         match self.table.get(key) {
             Some(known) if time <= known.accept_until => return cx.wake_at(known.deadline),
@@ -195,7 +196,8 @@ impl DatagramTable {
         cx.wake_at(begun.deadline);
     }
 
-    /// Removes a datagram, and drops its held fragments as those of an incomplete datagram.
+    /// Removes a datagram, and drops its held fragments, counted as fragments of an incomplete
+    /// datagram.
     fn remove_datagram(&mut self, key: u64, cx: &mut StreamContext<'_, '_>) {
         if let Some(mut ended) = self.table.remove(key) {
             ended.drop_all(FRAGMENTS_MISSING, cx);

@@ -37,8 +37,8 @@ pub(super) struct IpFragment {
 pub(super) struct IpHeaders {
     /// Offset of the first header in the frame.
     start: u32,
-    /// Offset past the headers in the frame. In IPv4 the data follows there, in IPv6 the fragment
-    /// header.
+    /// Offset past the headers in the frame. In IPv4, the data begins at this offset; in IPv6, the
+    /// fragment header does.
     end: u32,
     /// For IPv6, the offset of the next-header field that announces the fragment header, and the
     /// value of this field in the reassembled packet.

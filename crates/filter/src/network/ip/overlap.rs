@@ -31,9 +31,9 @@ pub(super) enum FragmentPolicy {
 /// A byte range of a datagram, and the fragment that supplies it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct OwnedRange {
-    /// Offset of the first byte.
+    /// Offset of the first byte in the datagram.
     pub(super) start: u32,
-    /// Offset past the last byte.
+    /// Offset past the last byte in the datagram.
     pub(super) end: u32,
     /// Index of the fragment in order of arrival.
     pub(super) fragment: usize,

@@ -106,7 +106,7 @@ impl<'s> OldHeaders<'s> {
         Ok(Self { l3, l4, edit_end: end, version, protocol, ttl_word: life, addresses, ports })
     }
 
-    /// Emits a check that leaves the program if the transport header cannot be edited.
+    /// Emits a check that exits the program if the transport header cannot be edited.
     fn require_editable_transport(
         s: &mut Scope<'s, '_>,
         wanted: &RewriteFields,

@@ -1,9 +1,9 @@
 //! `rewrite`: overwrites addresses, ports or the TTL, and updates checksums.
 //!
 //! Input: frames, packets or segments. Output: the same blocks with these fields changed. Checksums
-//! are updated incrementally (RFC 1624) and never recomputed, so that a wrong checksum stays wrong,
-//! and no payload is read. If the device has yet to fill in the checksum (offload), only the sum of
-//! the pseudo header is updated. [SL §6.1, rewriting]
+//! are updated incrementally (RFC 1624) and never recomputed, so a wrong checksum stays wrong, and
+//! no payload is read. If the device has yet to fill in the checksum (offload), only the sum of the
+//! pseudo header is updated. [SL §6.1, rewriting]
 //!
 //! The twin edits the frame, so it runs only on redirected frames. XDP does not report whether a
 //! checksum has been filled in. The twin therefore leaves a frame whose checksum equals the sum of
@@ -89,7 +89,7 @@ const PORT: Type = Type::Number { low: 0, high: 0xffff };
 /// cannot update these checksums.
 const UNSUPPORTED_PROTOCOLS: [u8; 2] = [33, 136];
 
-/// The fields to write.
+/// The new values of the header fields; `None` for each field that stays unchanged.
 #[derive(Clone, Copy, Debug)]
 struct RewriteFields {
     macs: [Option<[u8; 6]>; 2],

@@ -49,7 +49,7 @@ pub(super) struct StreamSide {
     pub(super) gap_start: u64,
     /// Sequence number of the first byte that has not been emitted.
     pub(super) next: u32,
-    /// Sequence number of the first byte of the stream or, without the flag [`BEGUN`], of the first
+    /// Sequence number of the first byte of the stream or, if [`BEGUN`] is not set, of the first
     /// byte that was observed.
     pub(super) start: u32,
     /// Highest acknowledgement number sent by the other end.
@@ -71,7 +71,7 @@ pub(super) struct StreamSide {
     pub(super) spare: u8,
 }
 
-/// Flag of a stream in which data or a SYN was observed, so that `next` is known.
+/// Flag of a stream in which data or a SYN was observed, so `next` is known.
 pub(super) const OPEN: u8 = 1;
 /// Flag of a stream whose first sequence number is known.
 pub(super) const BEGUN: u8 = 1 << 1;
@@ -83,7 +83,7 @@ pub(super) const FIN: u8 = 1 << 3;
 pub(super) const END_EMITTED: u8 = 1 << 4;
 /// Flag of a stream with known `acknowledged` and `window_edge`.
 pub(super) const ACKED: u8 = 1 << 5;
-/// Flag of a stream whose SYN was observed, so that `window_scale` and `is_syn_signed` are known.
+/// Flag of a stream whose SYN was observed, so `window_scale` and `is_syn_signed` are known.
 pub(super) const SCALED: u8 = 1 << 6;
 /// Flag of a stream that broke off without a FIN.
 pub(super) const BROKEN: u8 = 1 << 7;
@@ -155,7 +155,7 @@ impl StreamSide {
         self.flags & flag != 0
     }
 
-    /// Returns the number of bytes of the stream that were emitted or abandoned, modulo 2³².
+    /// Returns the number of bytes of the stream that have been emitted or abandoned, modulo 2³².
     const fn emitted_bytes(&self) -> u32 {
         if self.has_flags(OPEN) { self.next.wrapping_sub(self.start) } else { 0 }
     }
@@ -167,7 +167,7 @@ impl StreamSide {
         self.flags |= OPEN | if begun { BEGUN } else { 0 };
     }
 
-    /// Returns true if the stream may restart at another sequence number, because nothing was
+    /// Returns true if the stream may restart at another sequence number, because nothing has been
     /// emitted and the other end has not acknowledged the known start. A server changes its
     /// sequence number if it lost the client's first SYN and replies to the second one.
     pub(super) fn may_restart(&self) -> bool {
@@ -175,7 +175,7 @@ impl StreamSide {
         !self.has_flags(EMITTED) && self.held.is_empty() && !agreed
     }
 
-    /// Returns true if every byte of the stream was emitted or abandoned.
+    /// Returns true if every byte of the stream has been emitted or abandoned.
     pub(super) const fn is_at_end(&self) -> bool {
         self.has_flags(FIN) && self.next == self.fin
     }
@@ -187,7 +187,7 @@ impl StreamSide {
 
     /// Returns the sequence number up to which the other end has acknowledged the stream, or `None`
     /// if unknown. If the FIN was not observed, its sequence number counts as a byte, because an
-    /// acknowledgement of a FIN looks like that of a byte.
+    /// acknowledgement of a FIN looks like an acknowledgement of a byte.
     pub(super) fn acknowledged(&self) -> Option<u32> {
         if !self.has_flags(ACKED) || !self.has_flags(OPEN) {
             return None;

@@ -16,7 +16,7 @@ use abi::{BlockMetadata, Class, Flags};
 use wire::tcp::flag;
 
 /// Time in ns for which the record of an ended connection is retained, so that late segments do not
-/// begin a new connection. The value is that of the TIME-WAIT state in Linux.
+/// begin a new connection. Linux uses the same value for the TIME-WAIT state.
 const LINGER_TIME: Time = 60_000_000_000;
 /// Index of the client's side in the state of a connection.
 pub(super) const CLIENT: usize = 0;
@@ -60,7 +60,7 @@ impl TcpConnection {
         }
     }
 
-    /// Returns true if any data or end of the connection was emitted.
+    /// Returns true if any data or end of the connection has been emitted.
     pub(super) fn has_emitted(&self) -> bool {
         self.sides.iter().any(|side| side.has_flags(EMITTED))
     }

@@ -89,8 +89,8 @@ impl StreamSide {
         self.emit_next(output, block, span);
     }
 
-    /// Returns true if a FIN is plausible: its sequence number is within the window, and no byte
-    /// after it was received or acknowledged.
+    /// Returns true if a FIN is plausible: its sequence number is within the window, and no later
+    /// byte has been received or acknowledged.
     fn may_end_at(&self, output: &SideOutput<'_, '_, '_>, fin: u32) -> bool {
         let held = output.cx.back(&self.held);
         let behind = held.is_some_and(|(key, block)| is_after(held_span(key, &block).to, fin));

@@ -74,8 +74,8 @@ impl SegmentInfo {
         !self.has(flag::RST) && (self.has(flag::SYN) || self.has_data())
     }
 
-    /// Returns true if the client sent the segment, according to its SYN and ACK flags or, without
-    /// SYN, according to its ports: that of the server is the lower one.
+    /// Returns true if the client sent the segment, according to its SYN and ACK flags or, if it
+    /// has no SYN, according to its ports: the server's port is the lower one.
     pub(super) const fn is_from_client(&self) -> bool {
         match self.has(flag::SYN) {
             true => !self.has(flag::ACK),

@@ -354,7 +354,8 @@ impl Tcp {
     }
 }
 
-/// Starts the gap timer of a connection with a pending timeout, unless the timer runs already.
+/// Starts the gap timer of a connection with a pending timeout, unless the timer is already
+/// running.
 #[inline]
 fn start_gap_timer(
     gaps: &mut Wheel,

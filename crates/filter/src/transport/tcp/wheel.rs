@@ -55,8 +55,8 @@ impl Wheel {
         }
     }
 
-    /// Returns true if `due` is in an earlier bucket than `now`. If it is false for a key that
-    /// [`Wheel::take_due`] returned, the key expired early.
+    /// Returns true if `due` is in an earlier bucket than `now`. If the result is false for a key
+    /// that [`Wheel::take_due`] returned, the key expired early.
     pub(super) const fn is_due(&self, due: Time, now: Time) -> bool {
         now / self.bucket_span > due / self.bucket_span
     }

@@ -16,8 +16,8 @@
 //! `covers` bytes of the data, or all if there are fewer. Numbers are in network byte order.
 //!
 //! A number is accepted only once. The state is the largest number accepted for each residue modulo
-//! 256, so that packets may be reordered by fewer than 256 positions. An update writes a single
-//! number, so processors can update the state concurrently with one atomic exchange each.
+//! 256, so packets may be reordered by fewer than 256 positions. An update writes a single number,
+//! so processors can update the state concurrently with one atomic exchange each.
 
 mod emit;
 #[cfg(any(test, feature = "testing"))]
@@ -124,7 +124,7 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     Ok(Filter::lanes(Token { key, covers, is_fallback: arguments.is_fallback(), seen }))
 }
 
-/// The largest accepted number of each residue; 0 if no number was accepted.
+/// The largest accepted number of each residue; 0 if no number has been accepted.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 struct UsedNumbers {
@@ -206,7 +206,7 @@ struct TokenView<'a> {
 }
 
 impl<'a> TokenView<'a> {
-    /// Returns the token at offset `payload` of the frame. Returns `None` if a byte of the token,
+    /// Returns the token at offset `payload` in the frame. Returns `None` if a byte of the token,
     /// or of the data that it covers, was not captured.
     fn read_at(block: &Block<'a>, payload: u32, covers: u32) -> Option<Self> {
         let payload = payload as usize;
@@ -228,8 +228,8 @@ impl<'a> TokenView<'a> {
         })
     }
 
-    /// Returns the tag that a valid token has. The caller compares tags in a single instruction, so
-    /// that the time does not reveal how many bytes match.
+    /// Returns the tag of a valid token. The caller compares tags in a single instruction, so that
+    /// the time does not reveal how many bytes match.
     fn expected_tag(&self, key: &Key, length: u32) -> u64 {
         let mut hasher = SipHasher24::new_with_key(&key.0);
         hasher.write(&self.number);

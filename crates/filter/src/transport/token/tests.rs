@@ -127,8 +127,7 @@ fn h22_used_numbers_move_with_the_filter() {
     assert!(!turn(&mut moved, 7) && turn(&mut moved, 8));
 }
 
-/// As the fallback of its twin, the filter does not know the used numbers, so that no datagram
-/// passes.
+/// As the fallback of its twin, the filter does not know the used numbers, so no datagram passes.
 #[test]
 fn h22_fallback_of_a_twin_passes_nothing() {
     let given = parse_arguments(&TOKEN, &[KEY]).unwrap().as_fallback(true);

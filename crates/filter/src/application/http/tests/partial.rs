@@ -1,5 +1,4 @@
-//! Tests of connections observed in part: with holes, in one direction only, or without their
-//! beginning.
+//! Tests of connections observed in part: with holes, in one direction only, or from midstream.
 
 use super::*;
 

@@ -20,7 +20,7 @@ struct Disturbance {
     displacement_max: usize,
     /// True if parts of the data are retransmitted.
     retransmits: bool,
-    /// True if the handshake is omitted, so that the capture begins in midstream.
+    /// True if the handshake is omitted, so the capture begins in midstream.
     in_midstream: bool,
 }
 
@@ -33,7 +33,7 @@ struct Conversation {
     in_midstream: bool,
 }
 
-/// A segment between its sender and the capture.
+/// A segment on its way from the sender to the capture.
 #[derive(Clone, Debug)]
 struct SentSegment {
     side: usize,
