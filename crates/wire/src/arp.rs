@@ -48,12 +48,12 @@ impl Arp {
         self.operation.get()
     }
 
-    /// Returns the sender's hardware and network address.
+    /// Returns the sender's hardware address and network address.
     pub const fn sender(&self) -> (Mac, Ipv4Addr) {
         (Mac(self.sender), ipv4_address(self.sender_address))
     }
 
-    /// Returns the target's hardware and network address.
+    /// Returns the target's hardware address and network address.
     pub const fn target(&self) -> (Mac, Ipv4Addr) {
         (Mac(self.target), ipv4_address(self.target_address))
     }

@@ -8,11 +8,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::address::Mac;
 
-/// Offset of the destination address in bytes.
+/// Offset in bytes of the destination address.
 pub const DST: usize = 0;
-/// Offset of the source address in bytes.
+/// Offset in bytes of the source address.
 pub const SRC: usize = 6;
-/// Offset of the ethertype or length in bytes.
+/// Offset in bytes of the ethertype or length.
 pub const ETHERTYPE: usize = 12;
 /// Length of the header in bytes.
 pub const HEADER_LENGTH: usize = 14;

@@ -1,9 +1,9 @@
 //! Flows: protocol, addresses and ports of a packet.
 //!
 //! A [`Flow`] has a normalized form and a hash, both the same for the two directions. The hash is
-//! also the same on every machine and in every version, so that both directions of a connection
-//! reach the same worker [Par §IV-A]. The hash has no secret key, so a table of flows from
-//! untrusted peers passes a random seed.
+//! also the same on every machine and in every version, so both directions of a connection reach
+//! the same worker [Par §IV-A]. The hash has no secret key, so a table of flows from untrusted
+//! peers passes a random seed.
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
@@ -64,7 +64,7 @@ impl Flow {
     }
 
     /// Returns the offset of a frame's TCP or UDP checksum, and the sum over the pseudo header;
-    /// `None` for fragments and other protocols. The length in the pseudo header is that of the
+    /// `None` for fragments and other protocols. The pseudo header contains the length of the
     /// captured bytes. The checksum itself may not have been captured.
     pub fn checksum_location(layers: &Layers, frame: &[u8]) -> Option<(usize, Sum)> {
         let offset = match layers.protocol? {

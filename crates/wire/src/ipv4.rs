@@ -59,7 +59,7 @@ pub struct Ipv4 {
 impl Ipv4 {
     /// Creates the header of an atomic packet (RFC 6864: Don't Fragment, identification 0) with a
     /// payload of `length` bytes, no options, a TTL of 64, and a valid checksum. Returns `None` if
-    /// an IPv4 packet cannot hold the payload.
+    /// the payload is too long for an IPv4 packet.
     pub fn new(source: Ipv4Addr, target: Ipv4Addr, protocol: u8, length: u16) -> Option<Self> {
         let mut header = Self {
             version_ihl: 0x45,
@@ -75,8 +75,8 @@ impl Ipv4 {
         Some(header)
     }
 
-    /// Splits a packet into the fixed header and the rest, which holds options and payload; `None`
-    /// if the header is truncated.
+    /// Splits a packet into the fixed header and the rest, which contains options and payload;
+    /// `None` if the header is truncated.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Option<(&Self, &[u8])> {
         Self::ref_from_prefix(bytes).ok()

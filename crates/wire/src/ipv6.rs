@@ -2,7 +2,8 @@
 //!
 //! A view covers the fixed 40 bytes. [`find_upper_layer`] finds the end of the extension headers in
 //! at most [`EXTENSIONS_MAX`] steps. For longer chains it returns [`UpperLayer::TooDeep`] and never
-//! guesses, because a filter that read ports inside the chain could be fed any port.
+//! guesses, because a filter that read ports inside the chain would read values chosen by an
+//! attacker.
 
 use core::net::Ipv6Addr;
 
@@ -43,7 +44,7 @@ pub struct Ipv6 {
 }
 
 impl Ipv6 {
-    /// Splits a packet into the fixed header and the rest, which holds extension headers and
+    /// Splits a packet into the fixed header and the rest, which contains extension headers and
     /// payload; `None` if the header is truncated.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Option<(&Self, &[u8])> {

@@ -75,8 +75,8 @@ impl LinkType {
         )
     }
 
-    /// Returns the type of a capture file for frames of this type. A file of raw IP takes IPv4 and
-    /// IPv6.
+    /// Returns the link type of a capture file for frames of this type. A raw IP file can contain
+    /// IPv4 and IPv6.
     #[must_use]
     pub const fn in_file(self) -> Self {
         match self {
@@ -147,7 +147,7 @@ pub enum Network {
 }
 
 impl Network {
-    /// Returns the network protocol of an ethertype.
+    /// Returns the network protocol for an ethertype.
     #[inline]
     pub const fn from_ethertype(ethertype: u16) -> Self {
         match ethertype {
@@ -179,7 +179,8 @@ pub struct LinkHeader {
     pub l3: Option<u16>,
     /// VLAN tags between the link header and layer 3.
     pub tags: Tags,
-    /// End of the data as stated by an 802.3 length; `None` for frames without a stated length.
+    /// Offset in bytes of the end of the data according to an 802.3 length field; `None` for frames
+    /// without such a field.
     pub end: Option<u16>,
 }
 
@@ -223,8 +224,8 @@ fn read_ethernet(frame: &[u8]) -> Option<LinkHeader> {
     follow_ethertype(frame, ethertype, low16(ethernet::HEADER_LENGTH))
 }
 
-/// Parses the data at `at`, which an ethertype announces: VLAN tags, then a network protocol or an
-/// 802.3 length.
+/// Parses the data at `at`, which are announced by an ethertype: VLAN tags, then a network protocol
+/// or an 802.3 length.
 #[inline]
 fn follow_ethertype(frame: &[u8], ethertype: u16, at: u16) -> Option<LinkHeader> {
     if ethertype >= ethernet::TYPE_MIN && !vlan::is_tag(ethertype) {

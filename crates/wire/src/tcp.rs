@@ -69,8 +69,8 @@ pub struct Tcp {
 }
 
 impl Tcp {
-    /// Splits a segment into the fixed header and the rest, which holds options and payload; `None`
-    /// if the header is truncated.
+    /// Splits a segment into the fixed header and the rest, which contains options and payload;
+    /// `None` if the header is truncated.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Option<(&Self, &[u8])> {
         Self::ref_from_prefix(bytes).ok()

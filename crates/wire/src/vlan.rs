@@ -32,12 +32,12 @@ pub const fn is_tag(ethertype: u16) -> bool {
 pub struct Tag(pub u16);
 
 impl Tag {
-    /// Returns the VLAN id of 12 bits.
+    /// Returns the 12-bit VLAN id.
     pub const fn id(self) -> u16 {
         self.0 & 0x0fff
     }
 
-    /// Returns the priority of 3 bits.
+    /// Returns the 3-bit priority.
     pub const fn priority(self) -> u16 {
         self.0 >> 13
     }

@@ -7,7 +7,7 @@ use core::fmt;
 pub struct CaptureFault {
     /// Offset of the fault in the capture, in bytes.
     pub at: u64,
-    /// Number of the packet that was to be read, counted from 1; 0 for a fault in the header of a
+    /// Number of the packet that was being read, counted from 1; 0 for a fault in the header of a
     /// pcap file, and for a capture that ends in its first header.
     pub record: u64,
     /// Kind of the fault.

@@ -91,14 +91,14 @@ enum ReaderState {
     Failed(CaptureFault),
 }
 
-/// The result of the reader for one format: a packet, or the reason the buffer yields none.
+/// The result of the reader for one format: a packet, or the reason why the buffer yields none.
 type ReadResult = Result<Packet, NoPacket>;
 
 /// The reason the buffer yields no packet.
 enum NoPacket {
     /// The buffer contains no complete record, as in [`Step::NeedMore`].
     More { consumed: usize, wanted: usize },
-    /// The record at this offset of the buffer is invalid.
+    /// The record at this offset in the buffer is invalid.
     Bad { at: usize, why: FaultKind },
 }
 

@@ -15,7 +15,7 @@ pub(super) const FILE_HEADER_LENGTH: usize = 24;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pcap {
     big: bool,
-    /// Number of nanoseconds in one unit of the fraction field of a record.
+    /// Length in nanoseconds of one unit of a record's fraction field.
     tick_ns: u64,
     /// Length of a record header in bytes: 16, or 24 with Kuznetzov's extension.
     record: usize,
@@ -31,9 +31,10 @@ pub(super) struct Pcap {
 /// The order of the two lengths in a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum LengthOrder {
-    /// The captured length comes first.
+    /// The captured length precedes the wire length.
     CapturedFirst,
-    /// The wire length comes first, as in versions before 2.3 and in version 543.0.
+    /// The wire length precedes the captured length, as in versions before 2.3 and in version
+    /// 543.0.
     WireFirst,
     /// The order is unknown (version 2.3). The smaller length is the captured length.
     UnknownOrder,
@@ -72,7 +73,7 @@ impl Pcap {
         self.link
     }
 
-    /// Reads the record at offset `at` of the buffer.
+    /// Reads the record at offset `at` in the buffer.
     #[inline]
     pub(super) fn next(&self, buffer: &[u8], at: usize) -> ReadResult {
         let short = |wanted| NoPacket::More { consumed: at, wanted };

@@ -2,8 +2,8 @@
 //!
 //! A file is a sequence of blocks: type, length, body, length. A section header sets the byte order
 //! and discards the interfaces of the previous section. Interface descriptions are numbered in
-//! their order, and packets refer to interfaces by number. Section, interface and packet blocks
-//! must be complete in the buffer; the reader skips other blocks piece by piece.
+//! order of appearance, and packets refer to interfaces by number. Section, interface and packet
+//! blocks must be complete in the buffer; the reader skips other blocks piece by piece.
 
 use super::{BLOCK_MAX, DATA_MAX, FaultKind, NoPacket, Packet, ReadResult};
 use crate::link::LinkType;

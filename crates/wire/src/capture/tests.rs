@@ -1,5 +1,5 @@
 //! Tests of the capture reader with captures built byte by byte. `tests/captures.rs` reads files,
-//! both generated ones and those of other programs.
+//! both generated ones and files written by other programs.
 
 use super::*;
 

@@ -1,5 +1,5 @@
 //! Headers for writers of the classic pcap format. Files have nanosecond times and are little
-//! endian on every machine, so that equal packets yield equal files.
+//! endian on every machine, so the same packets yield the same file.
 //!
 //! The functions return header bytes, which the caller writes before the data. The caller writes at
 //! most [`SNAP_LENGTH`] bytes of a packet, because libpcap stops reading a file at a longer record.

@@ -39,7 +39,7 @@ pub struct Layers {
     /// Offset of the transport header. `None` for later fragments, for network protocols other than
     /// IP, and if a preceding header is malformed, nested too deep or truncated.
     pub l4: Option<u16>,
-    /// Offset of the TCP or UDP payload; `None` without `l4`, or if the TCP or UDP header is
+    /// Offset of the TCP or UDP payload; `None` if `l4` is `None`, or if the TCP or UDP header is
     /// malformed or truncated. Equals `l4` for other transport protocols.
     pub payload: Option<u16>,
     /// Transport protocol. For a later fragment, the protocol of the complete packet. `None` for
@@ -54,7 +54,7 @@ pub struct Layers {
     pub faults: Faults,
 }
 
-/// Inconsistencies of a frame.
+/// Inconsistencies in a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Faults {
     /// True if the headers state more bytes than were captured, or if a header is truncated.
@@ -66,13 +66,13 @@ pub struct Faults {
 }
 
 impl Layers {
-    /// Returns the bytes of the frame from layer 3 on, without padding; `None` without `l3`.
+    /// Returns the bytes of the frame from layer 3 on, without padding; `None` if `l3` is `None`.
     #[inline]
     pub fn packet<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
         self.bytes_from(self.l3, frame)
     }
 
-    /// Returns the bytes of the frame from layer 4 on, without padding; `None` without `l4`.
+    /// Returns the bytes of the frame from layer 4 on, without padding; `None` if `l4` is `None`.
     #[inline]
     pub fn transport<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
         self.bytes_from(self.l4, frame)
@@ -85,8 +85,8 @@ impl Layers {
         self.bytes_from(self.payload, frame)
     }
 
-    /// Returns the ports; `None` without `l4`, or if the transport protocol has none or they were
-    /// not captured.
+    /// Returns the ports; `None` if `l4` is `None`, if the transport protocol has no ports, or if
+    /// they were not captured.
     #[inline]
     pub fn ports(&self, frame: &[u8]) -> Option<Ports> {
         Ports::read(self.protocol?, self.transport(frame)?)
@@ -257,7 +257,7 @@ fn locate_udp(layers: &mut Layers, bytes: &[u8], l4: u16) {
 
 impl Layers {
     /// Records that a header or length extends beyond the end: the frame is malformed, unless it is
-    /// truncated or a first fragment, whose missing bytes explain this.
+    /// truncated or a first fragment, in which case the missing bytes explain the overrun.
     fn record_overrun(&mut self) {
         if !self.faults.cut && self.fragment == Fragment::Whole {
             self.faults.malformed = true;

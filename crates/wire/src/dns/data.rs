@@ -32,7 +32,7 @@ impl<'m> Data<'m> {
         Ok(Self { message, at, kind })
     }
 
-    /// Returns the bytes of the data.
+    /// Returns the raw bytes of the data.
     #[must_use]
     pub fn bytes(&self) -> &'m [u8] {
         self.message.get(self.at..).unwrap_or_default()

@@ -24,9 +24,9 @@ use core::fmt;
 
 /// Length of the header in bytes.
 pub const HEADER_LENGTH: usize = 12;
-/// Minimum length in bytes of a question, which is that of a question about the root.
+/// Minimum length in bytes of a question: the length of a question about the root.
 const QUESTION_MIN: usize = 5;
-/// Minimum length in bytes of a record, which is that of a record of the root without data.
+/// Minimum length in bytes of a record: the length of a record about the root that has no data.
 const RECORD_MIN: usize = 11;
 
 /// A fault that ended the parsing of a message, with its offset.
@@ -82,7 +82,7 @@ pub struct Question<'m> {
 pub struct ResourceRecord<'m> {
     /// Section that contains the record.
     pub section: Section,
-    /// Name of the owner of the record.
+    /// Owner name of the record.
     pub name: Name<'m>,
     /// Type of the record.
     pub kind: RecordType,
@@ -166,8 +166,9 @@ impl<'m> Message<'m> {
         }
     }
 
-    /// Returns true if arbitrary bytes are plausibly a message: real software sends such a header,
-    /// and the stated counts fit into `length` bytes, the length of the message on the wire.
+    /// Returns true if arbitrary bytes are likely to be a message: the header is one that real
+    /// software sends, and the stated counts fit into `length` bytes, the length of the message on
+    /// the wire.
     #[must_use]
     pub fn is_likely(&self, length: usize) -> bool {
         let questions = usize::from(self.questions());
@@ -224,8 +225,8 @@ impl<'m> Message<'m> {
 }
 
 impl ResourceRecord<'_> {
-    /// Returns the upper eight bits of the response code, as a number to which the lower four are
-    /// added; `None` unless this record is an OPT record.
+    /// Returns the upper eight bits of the response code, shifted left by four, so that the lower
+    /// four bits can be added; `None` unless this record is an OPT record.
     #[must_use]
     pub fn extended_rcode(&self) -> Option<u16> {
         (self.kind == OPT).then(|| u16::from(self.ttl.to_be_bytes()[0]) << 4)

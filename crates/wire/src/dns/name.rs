@@ -1,7 +1,7 @@
 //! Domain names: sequences of labels, possibly compressed by pointers.
 //!
 //! Parsing verifies every label. Text is formatted as in master files and by `dig` (RFC 1035 §5.1,
-//! RFC 4343 §2.1): unprintable bytes as `\DDD`, special characters after a backslash, without a
+//! RFC 4343 §2.1): unprintable bytes as `\DDD`, special characters preceded by a backslash, no
 //! final dot, and the root as `.`.
 
 use super::DnsFault;
@@ -80,7 +80,7 @@ impl fmt::Display for Name<'_> {
 }
 
 /// Writes bytes with escapes. Unprintable bytes and spaces become `\DDD`; backslashes and the bytes
-/// in `special` follow a backslash.
+/// in `special` are preceded by a backslash.
 pub(super) fn write_escaped(
     f: &mut fmt::Formatter<'_>,
     bytes: &[u8],
@@ -117,7 +117,7 @@ struct LabelWalk<'m> {
     /// Start of the current run of labels. A pointer to this offset or beyond counts as a forward
     /// pointer.
     begin: usize,
-    /// True if a pointer pointed forward.
+    /// True if any pointer so far pointed forward.
     has_forward_pointer: bool,
     /// Offset after the first pointer, where the record continues; `None` before any pointer.
     end: Option<usize>,

@@ -10,11 +10,11 @@ pub struct RecordType(pub u16);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RecordClass(pub u16);
 
-/// A response code of up to 12 bits.
+/// A response code of at most 12 bits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Rcode(pub u16);
 
-/// An operation code of 4 bits.
+/// A 4-bit operation code.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Opcode(pub u8);
 

@@ -19,7 +19,7 @@ pub struct Body {
     left: u64,
     /// Parse state, one of the constants below.
     state: u8,
-    /// 1 in the lenient mode, 0 in the strict mode.
+    /// 1 in lenient mode, 0 in strict mode.
     lenient: u8,
     /// Value of `Content-Length`, in six bytes, in a body that was also announced as chunked.
     stated_length: [u8; 6],
@@ -39,7 +39,7 @@ pub enum BodyPart {
 /// The request method, as far as it affects the framing of the response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RequestMethod {
-    /// `HEAD`: no body follows, whatever the fields of the response say.
+    /// `HEAD`: no body follows, regardless of the response's header fields.
     Head,
     /// `CONNECT`: after a successful response, another protocol follows.
     Connect,
@@ -95,7 +95,7 @@ const TRAILER_VALUE: u8 = 21;
 const TRAILER_CR: u8 = 22;
 /// State after the CR of the final empty line.
 const LAST_CR: u8 = 23;
-/// State in bytes after a size, which the lenient mode skips.
+/// State in bytes after a size, which lenient mode skips.
 const SIZE_JUNK: u8 = 24;
 /// State before the size of the first chunk, where the body may turn out to have no chunks.
 const FIRST_SIZE: u8 = 25;
@@ -167,9 +167,9 @@ impl Body {
         Self { state: SIZE, lenient: u8::from(mode == ParseMode::Lenient), ..Self::default() }
     }
 
-    /// Returns a chunked body for the lenient mode. If the first chunk turns out to have no size,
-    /// the body instead is empty if another response begins there; otherwise it has `stated` bytes
-    /// or, if `stated` is 0, ends with its connection.
+    /// Returns a chunked body for lenient mode. If the first chunk turns out to have no size, the
+    /// body instead is empty if another response begins there; otherwise it has `stated` bytes or,
+    /// if `stated` is 0, ends with its connection.
     fn chunked_or_unchunked(stated: u64) -> Self {
         // A length beyond 6 bytes exceeds any connection.
         let [a, b, c, d, e, f, ..] = stated.to_le_bytes();
@@ -310,8 +310,8 @@ impl Body {
         Ok(())
     }
 
-    /// Advances the state within a chunk size. The lenient mode allows white space and line ends
-    /// before the size, and anything after it.
+    /// Advances the state within a chunk size. Lenient mode allows white space and line ends before
+    /// the size, and anything after it.
     fn step_size(&mut self, byte: u8, lenient: bool) -> Result<(), HttpFault> {
         let before = self.state != SIZE_DIGITS;
         self.state = match byte {

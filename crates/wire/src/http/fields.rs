@@ -29,8 +29,7 @@ pub struct Fields<'b> {
     pub ambiguous: bool,
     /// True if `Transfer-Encoding` is present.
     pub transfer: bool,
-    /// True if `Transfer-Encoding` ends with `chunked`; in the lenient mode, if it contains
-    /// `chunked`.
+    /// True if `Transfer-Encoding` ends with `chunked`; in lenient mode, if it contains `chunked`.
     pub chunked: bool,
     /// True if `Connection` or `Proxy-Connection` contains `close`.
     pub close: bool,
@@ -221,8 +220,8 @@ impl<'b> Fields<'b> {
         }
     }
 
-    /// Stores a `Content-Length`. The lenient mode uses the first of several lengths, and the
-    /// leading digits of malformed text.
+    /// Stores a `Content-Length`. Lenient mode uses the first of several lengths, and the leading
+    /// digits of malformed text.
     fn add_length(&mut self, value: &[u8], mode: ParseMode) -> Result<(), HttpFault> {
         let digits = value.iter().take_while(|byte| byte.is_ascii_digit()).count();
         let number = value.get(..digits).and_then(parse_decimal);
@@ -243,8 +242,8 @@ impl<'b> Fields<'b> {
         Ok(())
     }
 
-    /// Stores transfer codings. In the strict mode, `chunked` counts only if it comes last and
-    /// occurs once (RFC 9112 §6.1); in the lenient mode, it counts anywhere.
+    /// Stores transfer codings. In strict mode, `chunked` counts only if it comes last and occurs
+    /// once (RFC 9112 §6.1); in lenient mode, it counts anywhere.
     fn add_transfer(&mut self, value: &[u8], mode: ParseMode) {
         self.transfer = true;
         if mode == ParseMode::Lenient {
@@ -256,8 +255,8 @@ impl<'b> Fields<'b> {
         }
     }
 
-    /// Checks the combination of fields. A length together with a transfer coding is a fault in the
-    /// strict mode, and an ambiguity in the lenient mode.
+    /// Checks the combination of fields. A length together with a transfer coding is a fault in
+    /// strict mode, and an ambiguity in lenient mode.
     pub(super) fn check(&mut self, mode: ParseMode) -> Result<(), HttpFault> {
         match (mode, self.transfer, self.length) {
             (ParseMode::Strict, true, Some(_)) => return Err(HttpFault::LengthAndTransfer),
@@ -329,8 +328,8 @@ pub(super) fn trim_colons(text: &[u8]) -> &[u8] {
     text
 }
 
-/// Compares a word with `lower`, a word in lower case. Ignores case and the zero bytes that the
-/// lenient mode permits.
+/// Compares a word with `lower`, a word in lower case. Ignores case and the zero bytes that lenient
+/// mode permits.
 #[inline]
 pub(super) fn eq_ignore_case(word: &[u8], lower: &[u8]) -> bool {
     if word.len() <= lower.len() {

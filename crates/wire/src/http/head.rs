@@ -127,8 +127,8 @@ fn line_text(bytes: &[u8], line: HeadLine) -> &[u8] {
 }
 
 /// Returns the offset after the empty lines before a head. RFC 9112 §2.2 permits empty lines before
-/// a request; this parser also permits them before a response. The lenient mode skips other white
-/// space too.
+/// a request; this parser also permits them before a response. Lenient mode skips other white space
+/// too.
 fn skip_blank(bytes: &[u8], mode: ParseMode) -> usize {
     let blank = |byte: &&u8| match mode {
         ParseMode::Strict => matches!(byte, b'\r' | b'\n'),

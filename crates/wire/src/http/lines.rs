@@ -12,8 +12,8 @@ pub(super) struct HeadLine {
     pub(super) next: usize,
 }
 
-/// Returns true if the byte is white space or part of a line end. The lenient mode permits such
-/// bytes before a head (RFC 9112 §2.2 permits empty lines).
+/// Returns true if the byte is white space or part of a line end. Lenient mode permits such bytes
+/// before a head (RFC 9112 §2.2 permits empty lines).
 #[inline]
 pub(super) const fn is_blank(byte: u8) -> bool {
     matches!(byte, b'\r' | b'\n' | b' ' | b'\t')
@@ -21,8 +21,8 @@ pub(super) const fn is_blank(byte: u8) -> bool {
 
 /// Returns the line that begins at `start`.
 ///
-/// In the lenient mode a line may also end with LF or CR alone, and several CR before an LF count
-/// as one line end.
+/// In lenient mode, a line may also end with LF or CR alone, and several CR before an LF count as
+/// one line end.
 #[inline]
 pub(super) fn split_line(
     bytes: &[u8],
@@ -51,7 +51,7 @@ pub(super) fn split_line(
 /// An incremental search for the end of a head, which examines each byte once. The state is 1 byte
 /// of plain data.
 ///
-/// The search applies the rules of the lenient mode. A head that would end elsewhere by the strict
+/// The search applies the rules of lenient mode. A head that would end elsewhere by the strict
 /// rules is invalid by the strict rules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(transparent)]

@@ -1,6 +1,6 @@
 //! The fields of records, defined in one table of names and types.
 
-/// The type of the value of a field.
+/// The type of a field's value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FieldType {
     /// Bytes as on the wire.
