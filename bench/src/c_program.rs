@@ -50,7 +50,7 @@ impl CProgram {
         Ok(Self { program, bss })
     }
 
-    /// Returns the first `N` `u64` words of `.bss`; words out of range read as 0.
+    /// Returns the first `N` `u64` words of `.bss`; words beyond its end are returned as 0.
     pub(crate) fn bss_words<const N: usize>(&self) -> [u64; N] {
         let word = |at: usize| self.bss.word(8 * at).unwrap_or(0);
         std::array::from_fn(word)
@@ -123,7 +123,7 @@ fn parse_sections(object: &[u8]) -> Option<Vec<Section<'_>>> {
     (0..count).map(section).collect()
 }
 
-/// Reads a little-endian number of `N` bytes. Returns `None` beyond the end.
+/// Reads a little-endian number of `N` bytes. Returns `None` if the number extends beyond the end.
 fn read_number<const N: usize>(bytes: &[u8], at: usize) -> Option<u64> {
     let mut whole = [0; 8];
     whole[..N].copy_from_slice(bytes.get(at..at + N)?);

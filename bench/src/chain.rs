@@ -26,7 +26,7 @@ const PIPED_BLOCKS: u64 = 100_000;
 /// Number of blocks in the reference loop's ring (1 MB).
 const LOOP_RING_BLOCKS: usize = 1024;
 
-/// Measures all chain lengths.
+/// Measures chains of all lengths.
 pub(crate) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     // Everything on one processor, as in the paper.
     sys::process::pin_to(0).map_err(|why| why.to_string())?;

@@ -1,12 +1,12 @@
-//! A flood of frames, sent at full or at a given rate from the first processor over a veth pair
-//! between two network namespaces.
+//! A flood of frames, sent at full rate or at a given rate from the first processor over a veth
+//! pair between two network namespaces.
 //!
 //! A veth pair delivers frames in the sender's context, so the kernel's cost of observation is part
 //! of the sender's processor time. That time is reported, because other processes inflate the
 //! elapsed time. [SL fig. 15]
 //!
 //! Processor time varies too, with the clock frequency and with cache contents. So there are two
-//! equal veth pairs ([`Floods`]), of which one is observed, and frames are sent to them
+//! identical veth pairs ([`Floods`]), of which one is observed, and frames are sent to them
 //! alternately. The difference is the cost of observation.
 
 use crate::harness::median;
@@ -47,7 +47,7 @@ pub(crate) struct Flood {
 /// a slow reader loses frames.
 const SEND_BATCH: usize = 25_000;
 
-/// Two equal veth pairs.
+/// Two identical veth pairs.
 pub(crate) struct Floods {
     /// The observed veth pair.
     pub(crate) observed: Flood,
@@ -65,7 +65,8 @@ pub(crate) struct SendTimes {
 /// The receiving host's treatment of frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ReceivingHost {
-    /// The frames are addressed to the host: they pass its whole stack, up to a full socket.
+    /// The frames are addressed to the host: they pass its whole stack, up to a socket whose buffer
+    /// is full.
     Receives,
     /// The frames are addressed to another host: the stack drops them at once.
     Ignores,
@@ -162,7 +163,7 @@ impl Flood {
     }
 
     /// Sends `count` frames at `rate` per second, in batches of [`PACED_BATCH_FRAMES`]; returns the
-    /// processor time of sending in ns, without the waits.
+    /// processor time spent on sending in ns, excluding the waits.
     fn send_at_rate(&mut self, rate: f64, count: usize) -> Result<u64, String> {
         let (start, mut busy, mut sent) = (clock::monotonic(), 0, 0);
         while sent < count {
@@ -179,8 +180,8 @@ impl Flood {
         Ok(busy)
     }
 
-    /// Sends at least `count` frames in groups; returns the processor time per frame in ns, of the
-    /// median group because interrupts affect few groups.
+    /// Sends at least `count` frames in groups; returns the processor time per frame of the median
+    /// group in ns, because interrupts affect only a few groups.
     pub(crate) fn median_group_ns(&mut self, count: usize) -> Result<f64, String> {
         let mut groups = Vec::new();
         for _ in 0..count.div_ceil(GROUP_FRAMES) {

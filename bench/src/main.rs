@@ -2,8 +2,8 @@
 //!
 //! Candidates and references are interleaved in one run. A row is a median over rounds with its
 //! spread, the ratio to its reference, and the state of the machine: the round trip of a cache line
-//! between two cores. `--json` prints one JSON object per row, `--plot` draws bars in the
-//! terminal, or with a directory a chart per bench as SVG.
+//! between two cores. `--json` prints one JSON object per row, `--plot` draws bars in the terminal
+//! or, given a directory, writes one SVG chart per bench.
 #![forbid(unsafe_code)]
 
 mod bars;

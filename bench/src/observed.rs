@@ -25,8 +25,8 @@ pub(crate) struct ObserverSample {
 }
 
 impl ObserverSample {
-    /// Computes the costs from the number of frames, the times of sending, and the processor time
-    /// of the processes.
+    /// Computes the costs from the number of frames, the sending times, and the processor time of
+    /// the processes.
     pub(crate) fn new(frames: usize, took: SendTimes, used_ns: u64) -> Self {
         let each = |ns: u64| ns as f64 / frames as f64;
         let (sending, unobserved, processes) =

@@ -1,4 +1,4 @@
-//! Options of a run of the benches.
+//! Options of a benchmark run.
 
 /// The options of a run, from the command line.
 pub(crate) struct Options {

@@ -21,7 +21,7 @@ const SAMPLE: Duration = Duration::from_secs(5);
 /// Maximum processor time that a viewer may add to the daemon and the paths together, in percent
 /// of a core.
 const LIMIT: f64 = 3.0;
-/// Maximum wait for figures.
+/// Maximum time to wait for data from the page.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
@@ -123,7 +123,7 @@ impl Drop for Page {
     }
 }
 
-/// A viewer who has selected a path, and whose figures are read and discarded.
+/// A viewer who has selected a path. The received figures are read and discarded.
 struct Viewer(TcpStream);
 
 impl Viewer {

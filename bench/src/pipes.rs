@@ -17,7 +17,7 @@ pub(crate) enum FilterExtent {
 const MATCHER_SOURCE: &str = include_str!("../peers/matcher.c");
 
 impl PipedMatcher {
-    /// Compiles the matcher; the error is the reason of a failure.
+    /// Compiles the matcher; the error states why compilation failed.
     pub(crate) fn compile() -> Result<Self, String> {
         CompiledPeer::new("matcher", MATCHER_SOURCE).map(Self)
     }

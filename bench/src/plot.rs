@@ -155,9 +155,9 @@ fn panels(rows: &[Row]) -> Vec<Panel<'_>> {
     panels
 }
 
-/// Returns the curves, ordered by their last value, highest first; empty without a variable. If a
-/// candidate has several values at one x, the rest of the row's name becomes part of the curve's
-/// name.
+/// Returns the curves, ordered by their last value, highest first; empty if the bench has no
+/// variable. If a candidate has several values at one x, the rest of the row's name becomes part of
+/// the curve's name.
 fn curves<'r>(rows: impl Iterator<Item = &'r Row>) -> Vec<Curve> {
     let rows: Vec<&Row> = rows.filter(|row| row.value > 0.0).collect();
     let same = |one: &Row, other: &Row| one.candidate == other.candidate && one.x == other.x;
@@ -260,7 +260,7 @@ impl Axis {
     }
 }
 
-/// Formats a value with few digits, sizes with a suffix.
+/// Formats a value with few digits, and sizes with a suffix.
 fn format_value(value: f64) -> String {
     let powers = [(1024.0 * 1024.0, "M"), (1024.0, "K")];
     for (power, letter) in powers {

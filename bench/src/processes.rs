@@ -11,7 +11,7 @@ use testkit::net::{Namespace, SERVER_DEVICE, wait_until};
 
 /// Processor time per [`IDLE_CHECK_INTERVAL`] below which programs are idle, in ns.
 const IDLE_NS: u64 = 3_000_000;
-/// Interval between two checks whether programs are idle.
+/// Interval at which programs are checked for idleness.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Counts a task's voluntary and involuntary context switches. The task is `thread-self`, or a
@@ -146,8 +146,8 @@ pub(crate) fn read_text(path: &Path) -> String {
     String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
 }
 
-/// Returns true if a program is installed. Otherwise prints that it is left out, and the Debian
-/// package that contains it.
+/// Returns true if a program is installed. Otherwise prints that it is omitted, and names the
+/// Debian package that contains it.
 pub(crate) fn is_installed(program: &str, package: &str) -> bool {
     let there = crate::replay::find_program(program).is_some();
     if !there {

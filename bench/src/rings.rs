@@ -1,11 +1,11 @@
 //! `bench rings`: the ring between two threads of a request as `streamline run` plans it, compared
 //! with fixed rings. [SL §5.4; Th §5.2.2], FEATURES F6, K5
 //!
-//! The request runs on threads, as for a user. Candidates change the plan: the number of entries,
-//! which by default follows the pressure, and T_b, the number of blocks after which a sleeping
-//! reader is woken, which by default follows the rate. Processor time is measured beside the rate:
-//! a request that seldom wakes its reader leaves time for others. The mechanism alone is a bare
-//! crossing, in which batches of 64 pointers pass from one thread to another.
+//! The request runs on threads, as for a user. Candidates change the plan: the number of entries
+//! (which by default depends on the pressure) and T_b, the number of blocks after which a sleeping
+//! reader is woken (which by default depends on the rate). Processor time is measured in addition
+//! to the rate: a request that seldom wakes its reader leaves time for others. The mechanism alone
+//! is a bare crossing, in which batches of 64 pointers pass from one thread to another.
 
 use crate::harness::{Better, Samples, median, rows_of_samples};
 use crate::line::plan_for_machine;

@@ -2,7 +2,7 @@
 //! FEATURES G1, G6, G7]
 //!
 //! Frames are sent at full rate over a veth pair to a request that receives all of them in a
-//! thread: from a packet socket, from a kernel ring (written by a tc program), from such a ring
+//! thread: from a packet socket, from a kernel ring (written by a tc program), from a kernel ring
 //! whose program takes the flow from the host, or by AF_XDP, which redirects all of them. The
 //! request counts the frames, or forwards them to a second veth pair: through a packet socket, or
 //! in place by AF_XDP. All frames of a sample fit into every ring, so a slow reader loses none;

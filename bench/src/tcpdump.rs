@@ -19,16 +19,16 @@ pub(crate) struct RunningTcpdumps {
 /// The final report of a tcpdump, in frames that passed its filter. A missing count is `u64::MAX`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FinalReport {
-    /// Frames received.
+    /// Number of frames received.
     pub(crate) received: u64,
-    /// Frames received but lost.
+    /// Number of received frames that were lost.
     pub(crate) lost: u64,
 }
 
 impl RunningTcpdumps {
     /// Starts a tcpdump for each filter, which may be empty, on the second processor, and waits
-    /// until each observes frames. `rings` is the size of the ring of each, and the number of bytes
-    /// that each captures of a frame. All write to /dev/null.
+    /// until each observes frames. `rings` contains the ring size of each tcpdump in bytes, and the
+    /// number of bytes that it captures of each frame. All write to /dev/null.
     pub(crate) fn start(
         pair: &Pair,
         folder: &Path,
@@ -39,8 +39,8 @@ impl RunningTcpdumps {
         Self::start_all(pair, folder, &all, rings)
     }
 
-    /// Starts a tcpdump for each file, which it writes; the tcpdumps have no filter and are
-    /// otherwise started as by [`Self::start`].
+    /// Starts a tcpdump for each file, to which it writes the captured frames. The tcpdumps have no
+    /// filter and are otherwise started as by [`Self::start`].
     pub(crate) fn start_writing(
         pair: &Pair,
         folder: &Path,

@@ -2,8 +2,8 @@
 //!
 //! A directory is locked by the process that created it; the kernel releases the lock when that
 //! process exits, even if killed. Creating a directory removes all unlocked directories of other
-//! benches. A directory gets its final name after it was locked, so an unlocked directory with such
-//! a name was left behind by a process that has exited.
+//! benches. A directory gets its final name only after it has been locked, so an unlocked directory
+//! with a final name was left behind by a process that has exited.
 
 use std::fs::File;
 use std::io;
@@ -73,8 +73,8 @@ mod tests {
 
     const PARENT_VARIABLE: &str = "STREAMLINE_BENCH_FOLDER";
 
-    /// Child process of the next test: creates a directory in the one that the environment names,
-    /// and waits to be killed. Does nothing without the variable.
+    /// Child process of the next test: creates a directory in the directory that an environment
+    /// variable names, and waits to be killed. Does nothing if the variable is not set.
     #[test]
     fn child_creates_a_directory_and_waits() {
         let Some(base) = std::env::var_os(PARENT_VARIABLE) else { return };

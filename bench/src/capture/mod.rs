@@ -17,7 +17,7 @@
 //!
 //! The cost has two parts: in the kernel, the additional time of sending compared with an
 //! unobserved veth pair ([`crate::observed`]); and the processor time of the processes. Lost frames
-//! are counted. The same measurement without observers shows its error.
+//! are counted. A measurement without observers shows the error of the measurement.
 
 use crate::c_program::{CProgram, CSource};
 use crate::flood::{Floods, ReceivingHost, SendTimes};

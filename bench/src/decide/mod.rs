@@ -2,9 +2,9 @@
 //!
 //! Compares the program generated for `rx | ip | udp | dport |53 count` with a hand-written program
 //! in C (`bench/c/count_dns.c`, compiled by clang at run time): with BPF_PROG_TEST_RUN, which is
-//! exact but has hot caches, and at a device under a flood, where nftables and tc are compared too.
-//! Before the measurements, both programs run on complete frames, frames truncated at every length
-//! and malformed frames; their results and counts must be equal.
+//! exact but runs with hot caches, and at a device under a flood, where nftables and tc are
+//! compared too. Before the measurements, both programs run on complete frames, frames truncated at
+//! every length and malformed frames; their results and counts must be equal.
 //!
 //! Test runs report integral nanoseconds. At XDP a call takes 27 ms, so there are few calls.
 
@@ -32,11 +32,11 @@ const EMPTY_PROGRAM_NAME: &str = "empty program";
 const NO_PROGRAM_NAME: &str = "no program";
 /// Number of runs per call of BPF_PROG_TEST_RUN.
 const TEST_RUN_REPEATS: u32 = 300_000;
-/// Maximum cost of the generated program, as a multiple of the hand-written program's.
+/// Maximum cost of the generated program, as a multiple of the cost of the hand-written program.
 const COST_RATIO_MAX: f64 = 1.2;
 /// Number of frames per sample.
 const FRAMES_PER_SAMPLE: usize = 200_000;
-/// One frame in this many is counted.
+/// One in this many frames is counted.
 const WANTED_ONE_IN: usize = 2;
 
 pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
@@ -193,7 +193,7 @@ fn comparison_frames() -> Vec<Vec<u8>> {
     whole.iter().flat_map::<Vec<Vec<u8>>, _>(cut).collect()
 }
 
-/// The program or tool at the device that decides which frames count, if any.
+/// The program or tool, if any, that decides at the device which frames are counted.
 #[derive(Clone, Copy)]
 enum Decider<'b> {
     Unfiltered,

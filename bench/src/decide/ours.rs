@@ -8,7 +8,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{Link, Map, Program, ProgramKind};
 use testkit::net::Namespace;
 
-/// The port of counted frames.
+/// The destination port of the counted frames.
 const PORT: u32 = crate::flood::WANTED_PORT as u32;
 /// The filters that precede the arc to [`COUNTING_FILTER`].
 const CHAIN_FILTERS: [&str; 3] = ["ip", "udp", "dport"];

@@ -8,8 +8,8 @@
 //!
 //! Unmodified `dd` also runs in `streamline exec`, as a user would run it, by default and with
 //! `--lazy`. Its throughput must reach 0.98 of that of `dd` alone at every size; a single copy
-//! cannot gain from a kept mapping (decision 0014), as the comparison with the kept file dbuf at
-//! 4 KB shows.
+//! cannot gain from keeping the mapping (decision 0014), as the comparison at 4 KB with a process
+//! that keeps the file dbuf mapped shows.
 
 use super::gigabytes;
 use crate::harness::{Candidate, Goal, interleave};
@@ -146,7 +146,7 @@ fn copy_goals(target: f64, block: usize) -> Vec<Goal> {
 /// The block size in bytes at which unmodified `dd` is compared with the mechanism.
 const COMPARED_BLOCK: usize = 4096;
 
-/// Runs dd; returns the throughput that it reports, which excludes its start.
+/// Runs dd; returns the throughput that it reports, which excludes its startup time.
 fn run_dd(
     command: &mut Command,
     from: &Path,

@@ -25,9 +25,9 @@ use std::time::Instant;
 
 /// Length of a line in bytes.
 const LINE_LENGTH: usize = 100;
-/// One line in this many matches.
+/// One in this many lines matches.
 const LINES_PER_MATCH: usize = 50;
-/// A directory in a file system in memory.
+/// A directory in an in-memory file system.
 const MEMORY_DIRECTORY: &str = "/dev/shm";
 
 pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {

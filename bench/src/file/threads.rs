@@ -13,7 +13,7 @@ const RING_SIZE: usize = 2 << 20;
 /// The size of a block in bytes, as in `streamline sh`.
 const BLOCK_SIZE: usize = 64 << 10;
 
-/// Returns the number of lines that contain `x`, without a last line that has no newline.
+/// Returns the number of lines that contain `x`, excluding a last line without a newline.
 pub(super) fn count_matches(path: &Path) -> Result<u64, String> {
     let (all, from_cat) = create_stream(1)?;
     let (matches, from_grep) = create_stream(2)?;

@@ -15,7 +15,7 @@ use testkit::net::{Pair, SERVER_DEVICE, is_observing, wait_until};
 /// The name of our program.
 pub(super) const OUR_NAME: &str = "streamline";
 
-/// Ring size of every program in MB.
+/// Ring size of each program, in MB.
 const RING_MB: usize = 8;
 
 /// A program that reports the requests of live traffic.
@@ -27,7 +27,7 @@ pub(super) struct LiveProgram {
     arguments: fn(&Path, RunPurpose) -> Vec<String>,
     /// True if the program reports on standard output instead of standard error.
     reports_on_stdout: bool,
-    /// The message that the program prints once it observes; empty if it prints none.
+    /// The message that the program prints once it observes frames; empty if it prints none.
     start_message: &'static str,
     /// Function that reads the number of lost frames from the program's report, or `None` if the
     /// program does not report losses.

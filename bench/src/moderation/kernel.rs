@@ -2,8 +2,8 @@
 //! kernel ring and sends a doorbell every T_b frames, even if the reader is awake. [SL fig. 9]
 //!
 //! Each doorbell costs an interrupt that the kernel sends to itself and the wake-up of a process;
-//! with few frames per doorbell, this is far more than the frames cost. The policy of requests is
-//! measured too: a doorbell after 32 frames, but at most one in 5 ms.
+//! with few frames per doorbell, this is far more than the frames cost. The wake policy that
+//! requests use is measured too: a doorbell after 32 frames, but at most one in 5 ms.
 
 use super::BLOCKS_PER_NOTIFICATION;
 use crate::flood::{Flood, ReceivingHost};
@@ -24,7 +24,7 @@ const RING_SIZE: u32 = 4 << 20;
 /// The name of the policy that requests use.
 const DEFAULT_POLICY_NAME: &str = "T_b 32, 5 ms";
 
-/// A function that returns the wake policy for the layout of rings.
+/// A function that returns the wake policy for a ring layout.
 type PolicyForLayout = Box<dyn Fn(RingsLayout) -> WakePolicy>;
 
 /// Measures both curves of the figure.

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Timeout of a timed wait.
 pub(super) const WAIT_TIMEOUT: Duration = Duration::from_millis(1);
 
-/// The reading process, as the writer handles it.
+/// The writer's handle to the reading process.
 pub(super) struct ModerationReader(BenchChild);
 
 impl ModerationReader {

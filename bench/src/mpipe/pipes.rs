@@ -51,7 +51,8 @@ impl FanOut for WrittenPipes {
 }
 
 /// Linux pipes filled by tee(2): the producer writes blocks once, into its own pipe; tee(2)
-/// duplicates the pages for each consumer, and splice(2) moves them to the last.
+/// duplicates the pages for each consumer except the last, which receives the pages themselves by
+/// splice(2).
 pub(super) struct TeePipes {
     /// The producer's own pipe.
     producer_pipe: File,
@@ -67,7 +68,8 @@ struct TeeStage {
     on: OwnedFd,
 }
 
-/// Size of a Linux pipe in bytes. At most half of it is written before it is passed on.
+/// Size of a Linux pipe in bytes. At most half of this size is written before the bytes are passed
+/// on.
 const PIPE_SIZE: usize = 64 << 10;
 
 impl TeePipes {

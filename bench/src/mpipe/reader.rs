@@ -30,7 +30,7 @@ impl PipeKind {
     }
 }
 
-/// The consumer process, as the producer handles it.
+/// The producer's handle to a consumer process.
 pub(super) struct PipeReader {
     child: BenchChild,
     reads: bool,

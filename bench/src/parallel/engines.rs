@@ -2,8 +2,8 @@
 //! with one process. FEATURES N7
 //!
 //! The command runs over a capture. A row is the number of blocks per second, measured from the
-//! moment when all processes run. The bench fails unless every candidate delivers the same blocks
-//! to the sink.
+//! moment when all processes are running. The bench fails unless every candidate delivers the same
+//! blocks to the sink.
 
 use crate::harness::{Better, Samples, median, rows_of_samples};
 use crate::processes::streamline_path;
@@ -13,7 +13,7 @@ use crate::temp_directory::TempDirectory;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The candidates, each with its option of the request and its name in rows.
+/// The candidates, each with the option that it adds to the request and its name in rows.
 const CANDIDATES: [(&str, &str); 4] = [
     ("", "1 process"),
     ("--parallel=2 ", "2 copies"),

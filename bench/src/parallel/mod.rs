@@ -29,8 +29,8 @@ use pipeline::explain::{Measurements, learn};
 use pipeline::plan::{Costs, Machine, Plan};
 pub(crate) use work::{DIGEST, WORK_FILTER};
 
-/// The candidates, each with its option of the request, its name in rows, and true if the costs of
-/// an earlier run are known.
+/// The candidates, each with the option that it adds to the request, its name in rows, and true if
+/// the costs of an earlier run are known.
 const CANDIDATES: [(&str, &str, bool); 4] = [
     ("--parallel=no", "1 copy", false),
     ("--parallel=2", "2 copies", false),

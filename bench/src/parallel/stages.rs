@@ -1,9 +1,9 @@
 //! Stages of one request in two threads compared with one. FEATURES N4, N5
 //!
-//! Two filters of about 1 µs per block follow each other: in one thread, in two threads by hand
+//! Two filters of about 1 µs per block run in sequence: in one thread, in two threads by hand
 //! (`@thread1`), and in a path that divides itself. `auto` starts without known costs and measures
 //! them in its first seconds; `auto, analyzed` knows them from an earlier run and starts divided.
-//! The bench fails unless every candidate gives the same blocks in the same order. The last rows
+//! The bench fails unless every candidate delivers the same blocks in the same order. The last rows
 //! measure a user's request, run by the command.
 
 use super::engines::run_once as run_command;
@@ -82,7 +82,7 @@ pub(super) fn measure_two_stages(rounds: usize) -> Result<Vec<Row>, String> {
     Ok(all)
 }
 
-/// Runs a request; the result has the number of threads at the end.
+/// Runs a request. In the result, `replicas` is the number of threads at the end.
 fn run_once(text: &str, machine: &Machine) -> Result<RunResult, String> {
     let plan = plan_for_machine(text, machine)?;
     let (outcome, plan) = run_plan(plan, machine, false)?;

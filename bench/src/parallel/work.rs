@@ -4,12 +4,13 @@ use endpoint::{Failure, Opening, Sink, SinkEntry};
 use filter::prelude::*;
 use filter::{OutputForm, Report, Time};
 
-/// Name of the sink's counter of blocks.
+/// Name of the sink's block counter.
 pub(super) const BLOCKS_COUNTER: &str = "blocks";
-/// Name of the sink's counter of the order-dependent sum.
+/// Name of the sink's counter for the order-dependent sum.
 pub(super) const SUM_COUNTER: &str = "order-dependent sum";
 
-/// Number of bytes of a block that enter the sum: the headers, and the sequence number after them.
+/// Number of bytes of a block that are added to the sum: the headers, and the sequence number after
+/// them.
 const SUMMED_BYTES: usize = 64;
 
 /// The filter with configurable cost.

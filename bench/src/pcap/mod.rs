@@ -10,7 +10,8 @@
 //! The cost has two parts: in the kernel, the additional time of sending compared with an
 //! unobserved veth pair ([`crate::observed`]); and the processor time of the processes, the daemon
 //! included. Lost frames are counted. The bench fails if a program under `exec` has not read all of
-//! its frames from a ring, or if captured and dropped frames are not those sent.
+//! its frames from a ring, or if the numbers of captured and dropped frames do not add up to the
+//! number of frames sent.
 
 mod programs;
 
@@ -24,7 +25,7 @@ use crate::tcpdump::TCPDUMP;
 use crate::temp_directory::TempDirectory;
 use programs::{Launch, RunningCaptures};
 
-/// Length of all frames in bytes.
+/// Length of each frame in bytes.
 const FRAME_LENGTH: usize = 1400;
 /// Number of frames per sample.
 const FRAMES_PER_SAMPLE: usize = 100_000;

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use testkit::net::{Namespace, SERVER_DEVICE, wait_until};
 
-/// The start of a set of tcpdumps: without `streamline exec` or under it.
+/// The setup in which tcpdumps run: without `streamline exec` or under it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Launch {
-    /// Without `streamline exec`, so that libpcap captures.
+    /// Without `streamline exec`, so libpcap captures.
     Stock,
     /// Under `streamline exec`: each loads kernel programs of its own.
     Exec,
@@ -145,7 +145,7 @@ struct CaptureReport {
     captured: u64,
     received: u64,
     dropped: u64,
-    /// Frames that came from a ring; `None` if libpcap has captured.
+    /// Frames that came from a ring; `None` if libpcap captured the frames.
     from_ring: Option<u64>,
 }
 

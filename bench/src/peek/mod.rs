@@ -9,8 +9,8 @@
 //! requires.
 //!
 //! "From C" is the same transfer in a C program, through `streamline_write` and `streamline_read`
-//! or `streamline_peek`. It has goals of its own: those of the mechanism, and 0.8 of its rate at 4
-//! KB.
+//! or `streamline_peek`. It must reach the goals of the mechanism, and 0.8 of the mechanism's rate
+//! at 4 KB.
 
 mod other;
 
@@ -39,7 +39,7 @@ use sys::process::identity;
 
 /// Block sizes in bytes.
 const BLOCK_SIZES: [usize; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
-/// Sizes of the ring in bytes.
+/// Ring sizes in bytes.
 const RING_SIZES: [usize; 3] = [256 << 10, 16 << 20, 64 << 20];
 /// Reference rate of calls in millions per second, equal to 1.5 ns per call.
 const REFERENCE_RATE: f64 = 1e3 / 1.5;

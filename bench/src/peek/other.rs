@@ -61,7 +61,7 @@ const RING_SIZE: usize = 4 << 20;
 /// Minimum duration of a measurement in ns.
 const MEASUREMENT_NS_MIN: u64 = 30_000_000;
 
-/// The stream and the reading process, as the writer handles them.
+/// The writer's handles to the stream and to the reading process.
 pub(super) struct WriterEnds {
     output: Box<dyn StreamWriter>,
     block: Vec<u8>,

@@ -9,7 +9,7 @@
 //! packet socket.
 //!
 //! Processor time is that of the sender, which includes the kernel's work, plus that of the
-//! processes. Lost frames reduce the rate: only counted frames enter it.
+//! processes. Lost frames reduce the rate, which includes only counted frames.
 
 mod tools;
 mod xdp;
@@ -32,9 +32,9 @@ use xdp::SelectingProcess;
 const FRAMES_PER_SAMPLE: usize = 200_000;
 /// Number of frames for warm-up.
 const WARM_UP_FRAMES: usize = 2_000;
-/// One frame in this many is wanted.
+/// One in this many frames is wanted.
 const WANTED_ONE_IN: usize = 100;
-/// Length of all frames in bytes.
+/// Length of each frame in bytes.
 const FRAME_LENGTH: usize = 64;
 
 const NO_SELECTOR_NAME: &str = "no selector";

@@ -20,7 +20,8 @@ pub(super) struct PickTool {
     pub(super) name: &'static str,
     path: PathBuf,
     arguments: Vec<String>,
-    /// The message on standard error once the program observes; empty if there is none.
+    /// The message that the program prints on standard error once it observes frames; empty if it
+    /// prints none.
     start_message: &'static str,
     /// Reads the number of counted frames from the program's output.
     counted: fn(&str) -> u64,

@@ -20,10 +20,10 @@ const BATCH_FRAMES: usize = 64;
 /// Number of empty polls before the reader sleeps: a wake-up costs the sender more than these
 /// polls.
 const POLLS_BEFORE_SLEEP: u32 = 1000;
-/// Interval between two checks of a sleeping reader for the end.
+/// Maximum time for which the reader sleeps before it polls again.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The selecting process, as the bench handles it.
+/// The bench's handle to the selecting process.
 #[derive(Debug)]
 pub(super) struct SelectingProcess {
     pub(super) child: Child,
@@ -85,7 +85,7 @@ pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
     }
 }
 
-/// A receiver of frames by AF_XDP.
+/// A receiver of frames through AF_XDP.
 struct XdpReceiver {
     socket: XdpSocket,
     _redirect: (Redirect, sys::bpf::Link),

@@ -38,7 +38,7 @@ const SAME_CACHE_NS: f64 = 250.0;
 /// Maximum number of bytes of slots that are published at once. As in a stream, at most 32 blocks
 /// are published at once.
 const NOTIFY_BYTES: usize = 64 << 10;
-/// Name of our stream of slots in rows.
+/// Name in rows of our stream of slots.
 const SLOTS: &str = "slots";
 /// Minimum duration of a measurement in ns.
 const MEASUREMENT_NS_MIN: u64 = 60_000_000;

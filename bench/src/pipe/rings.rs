@@ -145,8 +145,8 @@ const COMPILED_RINGS: [CompiledRing; 4] = [
 ];
 
 impl CompiledRing {
-    /// Compiles the ring; the error is the reason of a failure. Without a directory, arguments that
-    /// contain `@` are omitted, so the system's headers are used.
+    /// Compiles the ring; the error states why compilation failed. If there is no directory of
+    /// sources, arguments that contain `@` are omitted, so the system's headers are used.
     fn compile(&self) -> Result<CompiledPeer, String> {
         let folder = self.folder_variable.and_then(std::env::var_os);
         let folder = folder.map(|folder| folder.to_string_lossy().into_owned());

@@ -1,5 +1,5 @@
 //! The cost of a file system request to a server on the reader's core, on the other core, and on
-//! any core; and the cost of listing a thousand filters, of one path and of a hundred.
+//! any core; and the cost of listing a thousand filters, either of one path or of a hundred paths.
 
 use super::programs::Programs;
 use crate::harness::{
@@ -27,7 +27,7 @@ const FEW_FILTERS: &str = "generate rate=1 | dport | \
                            ((|1 sample 2 | sample 3 | sample 4 | count) + \
                            (|2 sample 3 | sample 4 | sample 5 | count))";
 /// Goal for listing a thousand filters, in µs.
-const LISTING_MAX: f64 = 250_000.0;
+const LISTING_MAX_US: f64 = 250_000.0;
 
 /// The filters after each of the [`ARCS`].
 const FILTERS: &str = "sample 2 | sample 3 | sample 4 | count";
@@ -75,7 +75,7 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
             .add_path("many", &format!("generate rate=1 | dport | ({})", arcs.join(" + ")))?;
         wait_until("it is shown", || mounts[0].1.join("many/generate/dport/249/sample:2").is_dir());
         let ls = |mount: &Path| list(&mount.join("many"), false);
-        rows.extend(measure_row("ls -R", rounds, &mounts, ls, Some(LISTING_MAX))?);
+        rows.extend(measure_row("ls -R", rounds, &mounts, ls, Some(LISTING_MAX_US))?);
         let du = |mount: &Path| list(&mount.join("many"), true);
         rows.extend(measure_row("du", rounds, &mounts, du, None)?);
         let _ = programs.child(many).kill();
@@ -87,7 +87,7 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
         let last = format!("few{PATHS}/generate/dport/2/sample:3");
         wait_until("they are shown", || mounts[0].1.join(&last).is_dir());
         let ls = |mount: &Path| list(mount, false);
-        rows.extend(measure_row("ls -R of 100 paths", rounds, &mounts, ls, Some(LISTING_MAX))?);
+        rows.extend(measure_row("ls -R of 100 paths", rounds, &mounts, ls, Some(LISTING_MAX_US))?);
     }
     Ok(rows)
 }

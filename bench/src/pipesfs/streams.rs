@@ -1,8 +1,9 @@
 //! The rate of reading a path's bytes from a file of a mount, compared with reading the same bytes
 //! from the pipe of a tap.
 //!
-//! A burst passes through the path while there is no reader, so that the path holds a backlog. Only
-//! the time in which the reader reads the backlog is measured; all its reads have one size.
+//! A burst passes through the path while there is no reader, so that the path accumulates a
+//! backlog. Only the time in which the reader reads the backlog is measured; all its reads have one
+//! size.
 
 use super::programs::Programs;
 use crate::harness::{Candidate, Goal, interleave, is_selected};

@@ -28,7 +28,7 @@ const IDLE_NS: u64 = 50_000;
 /// Duration of the flood in ns after which a request keeps its placement: two seconds of
 /// observation and one move.
 const OBSERVED_NS: u64 = 2_500_000_000;
-/// Interval between two checks whether the threads are idle.
+/// Interval at which the threads are checked for idleness.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(6);
 
 /// Processor times per frame, in ns.

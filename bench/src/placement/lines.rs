@@ -44,7 +44,7 @@ pub(super) const REQUESTS: [&str; 29] = [
     "rx | eth | hist | ip | hist length | count | match \"Y\" | count",
 ];
 
-/// A request with the space of every node.
+/// A request with the space of each node.
 #[derive(Clone, Debug)]
 pub(super) struct Placement {
     pub(super) plan: Plan,
@@ -62,7 +62,8 @@ impl Placement {
         Ok(Self::from_plan(plan, split_nodes(text).len()))
     }
 
-    /// Returns the placement of the first `count` nodes of a plan: those of the request's text.
+    /// Returns the placement of the first `count` nodes of a plan, which are the nodes in the
+    /// request's text.
     pub(super) fn from_plan(plan: Plan, count: usize) -> Self {
         let placed = plan.placements.iter().take(count);
         let spaces = placed.map(|placed| plan.spaces[placed.space].name.clone()).collect();

@@ -13,12 +13,12 @@
 //!
 //! Before a request has run, the share of input on each arc is unknown. So `cost` is evaluated
 //! three times: with the table alone; after the request's first two seconds, in which it moves
-//! filters by itself; and after it was analyzed once, with the knowledge of that run only (`explain
-//! --analyze`). Goal: after two seconds, no request costs more than 1.1 times what it costs in any
-//! other placement. Pairs of placements are judged ([`verdict`]): rounds are added until the
-//! confidence interval of their ratio decides, is narrow, or the maximum is reached. Rows report
-//! that interval, and the number of requests that are certainly within the limit, certainly beyond,
-//! and undecided.
+//! filters by itself; and after it was analyzed once, using only the knowledge from that run
+//! (`explain --analyze`). Goal: after two seconds, no request costs more than 1.1 times what it
+//! costs in any other placement. Pairs of placements are judged ([`verdict`]): rounds are added
+//! until the confidence interval of their ratio decides, is narrow, or the maximum is reached. Rows
+//! report that interval, and the number of requests that are certainly within the limit, certainly
+//! beyond, and undecided.
 
 mod line;
 mod lines;
@@ -38,9 +38,9 @@ use pipeline::plan::{COSTS_VERSION, Machine};
 use testkit::net::SERVER_DEVICE;
 use verdict::{CostRatio, Verdict, worst_comparison};
 
-/// One frame in this many goes to port 53.
+/// One in this many frames is sent to port 53.
 const WANTED_ONE_IN: usize = 2;
-/// Length of all frames in bytes.
+/// Length of each frame in bytes.
 const FRAME_LENGTH: usize = 128;
 /// Number of rounds with all placements.
 const TRIAL_ROUNDS: usize = 2;
@@ -52,7 +52,7 @@ const ROUNDS_ADDED: usize = 4;
 const ROUNDS_MAX: usize = 81;
 /// Number of attempts for a placement that loses frames.
 const ATTEMPTS_MAX: usize = 3;
-/// Maximum cost of the choice, as a multiple of the best placement's.
+/// Maximum cost of the choice, as a multiple of the cost of the best placement.
 const COST_RATIO_MAX: f64 = 1.1;
 const RATIO_UNIT: &str = "of the best";
 
@@ -93,9 +93,9 @@ struct PlacementBench {
 /// Processor times per frame in ns, one per round.
 #[derive(Clone, Debug, Default)]
 struct FrameCosts {
-    /// Time beyond that of unobserved sending.
+    /// Additional time compared with unobserved sending.
     added_ns: Vec<f64>,
-    /// Total time.
+    /// Total processor time.
     total_ns: Vec<f64>,
 }
 

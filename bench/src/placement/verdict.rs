@@ -1,5 +1,5 @@
-//! The verdict on a placement: whether its cost is within a multiple of every other placement's,
-//! measured in the same rounds.
+//! The verdict on a placement: whether its cost is within a multiple of the cost of every other
+//! placement, measured in the same rounds.
 //!
 //! Input: the processor times per frame of both placements in each round. Output: the median of
 //! their ratios, with a 99 % confidence interval from order statistics, which assumes nothing about
@@ -37,7 +37,8 @@ pub(super) enum Verdict {
 }
 
 impl CostRatio {
-    /// Compares the choice with another placement, per round; returns `None` without rounds.
+    /// Compares the choice with another placement, per round; returns `None` if there are no
+    /// rounds.
     pub(super) fn compare(choice: &[f64], other: &[f64]) -> Option<Self> {
         let mut all: Vec<f64> = choice.iter().zip(other).map(|(one, other)| one / other).collect();
         all.sort_by(f64::total_cmp);
@@ -67,8 +68,8 @@ impl CostRatio {
 }
 
 /// Returns the least favorable comparison: a certain loss, else a possible loss, else a comparison
-/// within the limit; among equal verdicts, the one with the largest median. Returns `None` without
-/// comparisons.
+/// within the limit; among equal verdicts, the one with the largest median. Returns `None` if there
+/// are no comparisons.
 pub(super) fn worst_comparison(
     all: impl IntoIterator<Item = CostRatio>,
     limit: f64,

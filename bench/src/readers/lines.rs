@@ -72,7 +72,7 @@ impl RunningRequests {
     }
 
     /// Stops all requests; returns the number of frames that they lost. Fails if a ledger does not
-    /// balance, or the frames written and lost by a request are not `sent` frames.
+    /// balance, or if the numbers of frames that a request wrote and lost do not add up to `sent`.
     pub(super) fn stop(self, sent: u64) -> Result<u64, String> {
         self.requests.interrupt_and_wait("a request")?;
         self.daemon.interrupt_and_wait("the daemon")?;

@@ -24,7 +24,7 @@ use crate::temp_directory::TempDirectory;
 use lines::{RequestStart, RunningRequests};
 use std::path::Path;
 
-/// Length of all frames in bytes.
+/// Length of each frame in bytes.
 const FRAME_LENGTH: usize = 1400;
 /// Number of frames per sample.
 const FRAMES_PER_SAMPLE: usize = 100_000;
@@ -32,7 +32,7 @@ const FRAMES_PER_SAMPLE: usize = 100_000;
 const WARM_UP_FRAMES: usize = 2_000;
 /// Ring size of a stock tcpdump in bytes, and its maximum captured length.
 const STOCK_RING_AND_SNAPLEN: (u32, u32) = (2 << 20, 262_144);
-/// Maximum processor time of ten programs in ns per frame, without the kernel's share (goal G20).
+/// Maximum processor time of ten programs in ns per frame, excluding the kernel's share (goal G20).
 const TEN_READERS_NS_MAX: f64 = 1_500.0;
 
 const NO_OBSERVER_NAME: &str = "no observer";

@@ -19,9 +19,9 @@ use wire::capture::write;
 const OPEN_CONNECTIONS: usize = 2_000;
 /// Maximum data of a segment in bytes: Ethernet's 1500 less the headers of IPv6 and TCP.
 const SEGMENT_MAX: usize = 1_440;
-/// One frame in this many is missing.
+/// One in this many frames is missing.
 const LOST_ONE_IN: u64 = 1_000;
-/// One segment in this many is swapped with its successor.
+/// One in this many segments is swapped with its successor.
 const SWAPPED_ONE_IN: u64 = 100;
 
 const FIN: u8 = 0x01;

@@ -32,7 +32,8 @@ const STREAM_SIZES: [(&str, &str); 7] = [
 const LARGEST_NAME: &str = "from C, 64 MB";
 const SELF_SIZING_NAME: &str = "from C, self-sizing";
 const MECHANISM_NAME: &str = "self-sizing";
-/// The candidates that run requests: the candidate's name, and the option of the request.
+/// The candidates that run requests: the candidate's name, and the option that it adds to the
+/// request.
 const REQUEST_SIZES: [(&str, &str); 6] = [
     ("--ring=64", "--ring=64 "),
     ("--ring=256", "--ring=256 "),

@@ -37,11 +37,11 @@ const USER_COUNT_MAX: u16 = 10;
 const FRAMES: usize = 200_000;
 /// Number of frames sent before a sample, for warm-up.
 const WARM_UP_FRAMES: usize = 2_000;
-/// One frame in this many is for a given user.
+/// One in this many frames is for a given user.
 const USER_FRAME_ONE_IN: usize = 20;
 /// Number of frames sent for each user.
 const FRAMES_PER_USER: u64 = ((WARM_UP_FRAMES + FRAMES) / USER_FRAME_ONE_IN) as u64;
-/// Length of all frames in bytes.
+/// Length of each frame in bytes.
 const FRAME_LENGTH: usize = 64;
 /// Ring size in MB.
 const RING_MB: u32 = 4;

@@ -4,11 +4,11 @@
 //!
 //! A generated HTTP capture is sent over a veth pair at a rate at which no candidate loses frames.
 //! The cost is the processor time of all processes: the requests, the process of the prefix, and
-//! the daemon. The reference is the cost of the prefix once and of each tail once: that of `PREFIX
-//! | discard`, and for each tail what a request with that tail alone costs beyond it. The two are
-//! measured one after the other for each tail, so that ten times the error of one measurement of
-//! the prefix does not enter the sum. The bench fails if a request loses a block, or if its tail
-//! does not receive the same blocks as when it runs alone.
+//! the daemon. The reference is the cost of running the prefix once and each tail once: the cost of
+//! `PREFIX | discard` plus, for each tail, the additional cost of a request with only that tail.
+//! Both are measured again for each tail, so that the error of a single measurement of the prefix
+//! is not added ten times. The bench fails if a request loses a block, or if its tail does not
+//! receive the same blocks as when it runs alone.
 
 use crate::harness::{Better, Goal, Samples, is_selected, rows_of_samples};
 use crate::live::load::{FrameLoad, Rate};
@@ -52,7 +52,7 @@ const SIZE_DIVISOR: u64 = 5;
 const RING_MB: u32 = 16;
 
 /// Maximum time after the last frame until `tcp` gives up on segments that are missing from the
-/// capture. A request that leaves a prefix does not receive blocks that are still held there.
+/// capture. A request that leaves a prefix does not receive blocks that the prefix still holds.
 const GAP: Duration = Duration::from_millis(1_300);
 
 const ONCE: &str = "prefix and tails once";
@@ -113,7 +113,7 @@ struct PrefixBench {
 struct PrefixRun {
     /// Processor time in ns per frame.
     cost: f64,
-    /// Number of blocks that the last filter or sink of each request has taken.
+    /// Number of blocks received by the last filter or sink of each request.
     taken: Vec<u64>,
 }
 
@@ -228,8 +228,8 @@ fn readers(listed: &Value) -> usize {
     paths(listed).filter(|(line, _)| !line.contains("share \"")).count()
 }
 
-/// Reads from a report the number of blocks that the last filter or sink took. Fails if blocks were
-/// lost.
+/// Reads from a report the number of blocks received by the last filter or sink. Fails if blocks
+/// were lost.
 fn parse_taken(report: &str) -> Result<u64, String> {
     let report: Value = serde_json::from_str(report).map_err(|why| format!("a report: {why}"))?;
     if report["balanced"] != true || report["lost"] != 0 {

@@ -27,7 +27,7 @@ use std::path::Path;
 
 /// Block sizes in bytes.
 const BLOCK_SIZES: [usize; 6] = [64, 512, 2048, 4096, 16_384, 65_536];
-/// Sizes of the dbuf in bytes.
+/// Dbuf sizes in bytes.
 const DBUF_SIZES: [usize; 3] = [256 << 10, 16 << 20, 64 << 20];
 
 /// Minimum rate in millions of blocks per second, equal to the goal "at most 4 ns per block".

@@ -2,9 +2,9 @@
 //!
 //! The reader is a process that was sent descriptors and a socket to the owner of the dbuf. It does
 //! not trust the writer: it copies each pointer out of the ring once, and checks that the pointer
-//! is within mapped memory. For each pointer, the writer checks that a segment in flight keeps its
-//! bytes. The reference is a ring in C that works like DPDK's, compared by the number of bytes
-//! transferred.
+//! is within mapped memory. For each pointer, the writer ensures that the segment with the bytes is
+//! not reused while the pointer is in flight. The reference is a ring in C that works like DPDK's,
+//! compared by the number of bytes transferred.
 
 use super::setup::{dbuf_id, error_text};
 use crate::harness::{Candidate, Goal, interleave};

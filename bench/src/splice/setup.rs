@@ -1,5 +1,5 @@
-//! The candidates: a stream of pointers that holds the file's dbuf, a stream that does not hold it,
-//! and the Linux pipe.
+//! The candidates: a stream of pointers with which the file's dbuf is registered, a stream without
+//! this registration, and the Linux pipe.
 
 use abi::access::{AccessList, Credentials};
 use abi::{DbufId, RichPointer};
@@ -18,7 +18,7 @@ use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::OwnedFd;
 use sys::process::identity;
 
-/// The method of moving a block to the other side.
+/// The method by which a block is passed on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SpliceMethod {
     Peek,
@@ -32,7 +32,7 @@ pub(super) enum SpliceMethod {
     ReadWrite,
 }
 
-/// Number of blocks in a call that moves many.
+/// Number of blocks in one call of [`SpliceMethod::SpliceMany`].
 pub(super) const BLOCKS_AT_ONCE: usize = 64;
 /// Minimum duration of a measurement in ns.
 const MEASUREMENT_NS_MIN: u64 = 12_000_000;
@@ -48,9 +48,9 @@ struct StreamEnds {
 /// A file in memory, and the streams to which it is written.
 pub(super) struct SpliceSetup {
     file: Aggregate,
-    /// A stream that holds the file's dbuf, so that it passes pointers.
+    /// A stream with which the file's dbuf is registered, so it passes pointers.
     by_pointer: StreamEnds,
-    /// A stream that does not hold the file's dbuf, so that it copies.
+    /// A stream with which the file's dbuf is not registered, so it copies.
     by_copy: StreamEnds,
     _grants: GrantServer,
 }

@@ -1,8 +1,8 @@
-//! The traffic of others beside a request that takes one flow: the throughput of a TCP stream over
-//! the same veth pair, with and without taking. FEATURES G7
+//! The effect on other traffic of a request that takes one flow from the host: the throughput of a
+//! TCP stream over the same veth pair, with and without taking. FEATURES G7
 //!
-//! The reference is the pair without a program. An empty XDP program shows what taking frames there
-//! would cost: a veth device then segments packets that it otherwise passes on whole.
+//! The reference is the pair without a program. An empty XDP program shows the cost of taking
+//! frames at XDP: a veth device then segments packets that it otherwise passes on whole.
 
 use crate::harness::{Candidate, interleave};
 use crate::options::Options;
@@ -23,7 +23,7 @@ const BYTES: u64 = 1 << 30;
 const CALL_BYTES: usize = 1 << 20;
 /// The port of the stream, which no request takes.
 const PORT: u16 = 7;
-/// The request that runs beside the stream.
+/// The request that runs during the transfer.
 const LINE: &str = "rx server0 take \"udp port 53\" | count";
 /// The value of `XDP_PASS`.
 const PASS: i32 = 2;

@@ -76,7 +76,7 @@ impl Tap {
         })
     }
 
-    /// Returns the committed positions of all processors, summed.
+    /// Returns the sum of the committed positions of all processors.
     pub(crate) fn committed_sum(&self) -> u64 {
         self.sum_over_processors(|cpu| {
             self.rings.region(cpu).map_or(0, |region| region.committed())

@@ -11,8 +11,8 @@ use sys::descriptor;
 
 /// Polling interval of a reader that is not notified.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// After a loss, the reader also skips one in this many of the ring's pointers, so that the writer
-/// does not lap it again at once.
+/// After a loss, the reader also skips one in this many pointers of the ring, so that the writer
+/// does not lap it again immediately.
 const SKIPPED_ONE_IN: u64 = 8;
 /// Number of records copied between two checks for a lap. The writer stores its position with every
 /// frame, so each check fetches that cache line from the writer's processor.
@@ -28,7 +28,7 @@ pub(crate) struct ReaderCounts {
     pub(crate) doorbells: u64,
 }
 
-/// A reader process, as the bench handles it.
+/// The bench's handle to a reader process.
 #[derive(Debug)]
 pub(crate) struct TapReader {
     child: Child,

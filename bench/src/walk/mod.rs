@@ -7,9 +7,9 @@
 //! (`--batch=1`) is the papers' depth-first order; larger batches approach filter by filter. The
 //! planner's choice, 64, is compared with the best of the other batch sizes.
 //!
-//! `replay` reads 256 KB at a time and walks the blocks in them, so it never has many long blocks
-//! at once. The cost of many long blocks, and the gain of calls for more than the 64 blocks of a
-//! batch, are measured with filters alone, without walk and source ([`order`]).
+//! `replay` reads 256 KB at a time and walks the blocks in this range, so it never has many long
+//! blocks at once. The cost of many long blocks, and the gain of calls for more than the 64 blocks
+//! of a batch, are measured with filters alone, without walk and source ([`order`]).
 
 mod order;
 
@@ -23,7 +23,8 @@ use crate::row::Row;
 use crate::temp_directory::TempDirectory;
 use std::path::Path;
 
-/// The batch sizes to compare, each as its name in rows and its option of the request.
+/// The batch sizes to compare, each with its name in rows and the option that it adds to the
+/// request.
 const CANDIDATES: [(&str, &str); 5] = [
     (DEFAULT_BATCH_NAME, ""),
     ("32", "--batch=32"),
@@ -38,7 +39,7 @@ const DEFAULT_BATCH_NAME: &str = "64";
 const BLOCK_LENGTHS: [u64; 4] = [64, 1_500, 16_000, 64_000];
 /// Maximum size of a capture in bytes.
 const CAPTURE_SIZE_MAX: u64 = 64 << 20;
-/// Maximum number of blocks of a capture.
+/// Maximum number of blocks in a capture.
 const CAPTURE_BLOCKS_MAX: u64 = 100_000;
 /// Size in bytes of the capture with HTTP requests.
 const MIXED_CAPTURE_SIZE: u64 = 64 << 20;
@@ -166,7 +167,7 @@ fn compare_with_best(
     ))
 }
 
-/// Returns the goal that candidate `one` reaches the best rate of the others to within a tenth, or
+/// Returns the goal that candidate `one` comes within a tenth of the best rate of the others, or
 /// `None` if there are no others.
 fn goal_within_a_tenth(samples: &[Samples], one: &str) -> Option<Goal> {
     let judged = samples.iter().find(|samples| samples.name == one)?;

@@ -21,7 +21,7 @@ const BATCH_SIZES: [(usize, &str); 7] =
     [(64, "64"), (32, "32"), (16, "16"), (8, "8"), (1, "1"), (256, "256"), (1024, "1024")];
 /// Number of blocks in a pass, each at a different address.
 const BLOCKS_PER_PASS: usize = 1_024;
-/// Maximum number of blocks of a measurement.
+/// Maximum number of blocks in a measurement.
 const MEASURED_BLOCKS_MAX: usize = 65_536;
 /// Approximate number of bytes that a measurement of long blocks reads; a measurement has at least
 /// one pass.
