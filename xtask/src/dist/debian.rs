@@ -15,7 +15,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Maximum size of the stripped program and libraries of the package `streamline` in bytes.
+/// Maximum total size in bytes of the stripped programs and libraries in the package `streamline`.
 const CORE_MAX: usize = 15 << 20;
 
 /// Debian revision of the packages: the number after the hyphen in their versions.
@@ -82,7 +82,7 @@ impl DebianRelease<'_> {
         made.ok_or_else(|| format!("cargo-deb has not made {start}*.deb"))
     }
 
-    /// Returns the licence, the changelog of the project and the exceptions from lintian's rules.
+    /// Returns the licence, the changelog of the project, and the exceptions to lintian's rules.
     fn documents(&self, name: &str) -> Result<Vec<InstallFile>, String> {
         let read =
             |path: &str| fs::read(self.root.join(path)).map_err(|why| format!("{path}: {why}"));
@@ -98,7 +98,7 @@ impl DebianRelease<'_> {
         Ok(files)
     }
 
-    /// Writes the manifest, the changelog of the packaging, and an empty crate for cargo-deb.
+    /// Writes the manifest, the packaging changelog, and an empty crate for cargo-deb.
     fn write_manifest(
         &self,
         name: &str,

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! Input: a working tree without changes, cargo-deb, GNU tar and gzip, and lintian if it is
-//! installed. The same commit and toolchain give the same bytes everywhere (see [`release`]).
+//! installed. The same commit and toolchain produce the same bytes everywhere (see [`release`]).
 
 mod debian;
 mod release;
@@ -31,9 +31,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use trial::DEFAULT_SUITE;
 
-/// Prefix that the files of the packages are made for.
+/// Prefix for which the files in the packages are made.
 const DEBIAN_PREFIX: &str = "/usr";
-/// Prefix that the files of the tarballs are made for.
+/// Prefix for which the files in the tarballs are made.
 const TARBALL_PREFIX: &str = "/usr/local";
 
 /// Arguments of the verb.
@@ -43,7 +43,7 @@ struct Options {
     dirty: bool,
     /// Builds without optimization.
     quick: bool,
-    /// Leaves the static tarball out.
+    /// Omits the static tarball.
     no_static: bool,
     /// Debian release in which the packages are tried; `None` to try none.
     trial: Option<String>,

@@ -1,15 +1,15 @@
 //! The commit of a release, and its reproducible build.
 //!
-//! The same commit and toolchain give the same bytes on another path, for another user, with
-//! another umask and at another time: paths are replaced in the output, times are that of the
-//! commit, and settings of the environment that change the code are not passed on.
+//! The same commit and toolchain produce the same bytes on another path, for another user, with
+//! another umask and at another time: paths are replaced in the output, all times are the time of
+//! the commit, and environment variables that change the code are not passed on.
 
 use crate::cargo;
 use crate::install::PACKAGES;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Target of the static program.
+/// Compilation target of the static program.
 pub(super) const STATIC_TARGET: &str = "x86_64-unknown-linux-musl";
 
 /// Environment variables that change the code that rustc generates.
@@ -21,7 +21,7 @@ const CHANGING_VARIABLES: [&str; 5] = [
     "RUSTC",
 ];
 
-/// The source of a release.
+/// The version, the commit and the optimization of a release.
 #[derive(Clone, Debug)]
 pub(super) struct Release {
     pub(super) version: String,
@@ -125,7 +125,7 @@ pub(super) fn build(
     Ok(target.map_or_else(|| target_dir.clone(), |name| target_dir.join(name)).join("release"))
 }
 
-/// Returns cargo's settings of the build: no debug information, and no path of this machine in the
+/// Returns cargo's settings for the build: no debug information, and no path of this machine in the
 /// output.
 fn settings(root: &Path, target_dir: &Path) -> Result<Vec<String>, String> {
     let rustc = |words: &[&str]| program_output(Command::new("rustc").args(words));

@@ -1,4 +1,4 @@
-//! Trees of files to pack, and tarballs.
+//! File trees to be packed, and tarballs.
 
 use super::release::{Release, program_output};
 use crate::install::file_list::InstallFile;
@@ -39,7 +39,7 @@ pub(super) fn write_files(folder: &Path, files: &[InstallFile]) -> io::Result<()
 }
 
 /// Packs the directory `name` in `parent` into `NAME.tar.gz` in `output`. Owner and times do not
-/// depend on this machine, and the order is that of the names.
+/// depend on this machine, and the files are sorted by name.
 pub(super) fn pack(
     parent: &Path,
     name: &str,

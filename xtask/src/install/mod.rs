@@ -28,7 +28,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// The directory below the prefix that holds the manifest and the examples.
+/// The directory below the prefix that contains the manifest and the examples.
 const SHARE_DIRECTORY: &str = "share/streamline";
 
 /// Packages that make up the product, without the benchmarks.

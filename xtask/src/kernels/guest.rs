@@ -18,7 +18,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(1800);
 const KERNEL_MODULES: &[&str] =
     &["llc", "stp", "garp", "mrp", "8021q", "veth", "sch_ingress", "cls_bpf", "act_bpf"];
 
-/// Prefix of the output lines of the guest that enter the table of results.
+/// Prefix of the guest's output lines that are copied into the table of results.
 const ROW_PREFIX: &str = "row: ";
 
 /// A kernel, unpacked from its package.
@@ -37,7 +37,7 @@ pub(crate) struct BootResult {
 
 impl Kernel {
     /// Returns the newest Debian kernel of a series such as `6.1`. Downloads and unpacks its
-    /// package into `home`, unless a package of the series is there already.
+    /// package into `home`, unless `home` already contains a package of the series.
     pub(super) fn find_newest(home: &Path, series: &str) -> Result<Self, String> {
         let dots = series.replace('.', r"\.");
         let pattern = format!(r"^linux-image-{dots}\.[0-9].*cloud-amd64-unsigned$");

@@ -2,9 +2,9 @@
 //! capability page of the book with the numbers in tests and benchmarks.
 //!
 //! A test demonstrates the numbers at the beginning of its name (`fn n1_v13_…`); a file of tests or
-//! benchmarks, the numbers in its first lines (`FEATURES D9`). Elsewhere such a line only refers to
-//! a capability. In names of tests, T numbers are threats, and `u` with digits is an integer type
-//! (`u16_…`), not a capability.
+//! benchmarks, the numbers in its first lines (`FEATURES D9`). In other places, a line of this form
+//! only refers to a capability. In names of tests, T numbers are threats, and `u` with digits is an
+//! integer type (`u16_…`), not a capability.
 //!
 //! Input: the page, and the Rust files of the tree. Output: findings.
 

@@ -88,8 +88,8 @@ fn check_pages(tree: &Tree, file: &File, found: &mut Findings) {
     }
 }
 
-/// Checks that the index of a directory lists every page in it, and that of the book every page
-/// below it.
+/// Checks that the index of a directory lists every page in the directory, and that the index of
+/// the book lists every page of the book.
 fn check_index(tree: &Tree, folder: &str, index: &str, found: &mut Findings) {
     let list = tree.file(&format!("{folder}{index}"));
     for file in tree.files.iter().filter(|file| file.has_extension("md")) {

@@ -1,5 +1,6 @@
-//! The rules that the links of documents resolve: each leads to a file of the tree and to a heading
-//! of it, and those of the book stay within the book, which is also published alone.
+//! The rules that the links in documents resolve: each leads to an existing file and, if it names a
+//! heading, to an existing heading; and links in the book stay within the book, which is also
+//! published alone.
 
 use super::documents::prose_lines;
 use super::findings::{Finding, Findings};
@@ -25,7 +26,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
     }
 }
 
-/// Returns the targets of the links `[text](target)` in a line that lead to files.
+/// Returns the targets of the links `[text](target)` in a line, if they lead to files.
 fn links(line: &str) -> impl Iterator<Item = &str> {
     let targets = line.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
     targets.map(|(target, _)| target).filter(|target| !target.contains([':', ' ']))
@@ -97,7 +98,7 @@ pub(super) fn heading_anchors(text: &str) -> Vec<String> {
     anchors
 }
 
-/// Replaces links by their texts.
+/// Replaces each link by its text.
 fn without_targets(heading: &str) -> String {
     let mut text = String::new();
     let mut rest = heading;

@@ -7,7 +7,7 @@
 pub(super) enum DependencyUse {
     /// Used by the crate itself, or its build script.
     Product,
-    /// Used by its tests only.
+    /// Used only by the crate's tests.
     Tests,
 }
 

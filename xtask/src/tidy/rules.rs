@@ -16,18 +16,19 @@ pub(super) enum AllowedDependencies {
 /// Set of files in a crate that may contain `unsafe`.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum UnsafePolicy {
-    /// No file; every root has `#![forbid(unsafe_code)]`.
+    /// No file may contain unsafe code; every crate root has `#![forbid(unsafe_code)]`.
     Forbid,
-    /// These files under `src`; the root has `#![deny(unsafe_code)]`.
+    /// Only these files under `src` may contain unsafe code; the crate root has
+    /// `#![deny(unsafe_code)]`.
     Files(&'static [&'static str]),
-    /// All files.
+    /// Any file may contain unsafe code.
     Anywhere,
 }
 
 /// A crate of the workspace.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WorkspaceCrate {
-    /// Name of the directory of the crate.
+    /// Name of the crate's directory.
     pub(super) name: &'static str,
     /// The layer: 0 foundation, 1 and 2 data plane, 3 engine, 4 entry points (commands and
     /// libraries), 5 outside the product.
@@ -36,8 +37,8 @@ pub(super) struct WorkspaceCrate {
     pub(super) unsafe_code: UnsafePolicy,
 }
 
-/// Layer of the entry points. A crate of the product depends on an entry point only if its row in
-/// [`CRATES`] names it.
+/// Layer of the entry points. A crate of the product may depend on an entry point only if the
+/// crate's row in [`CRATES`] names the entry point.
 pub(super) const ENTRY_POINTS: u8 = 4;
 /// Layer of the crates that are not part of the product.
 pub(super) const OUTSIDE_PRODUCT: u8 = 5;
@@ -330,9 +331,9 @@ pub(super) const TIME_EXCEPTIONS: &[(&str, &str)] = &[
 /// Minimum number of seconds that a test must wait before it gives up.
 pub(super) const TEST_TIMEOUT_MIN: u64 = 20;
 
-/// Maximum number of columns of a line of Rust.
+/// Maximum width of a line of Rust in columns.
 pub(super) const COLUMNS_MAX: usize = 100;
-/// Maximum number of lines of a Rust file.
+/// Maximum number of lines in a Rust file.
 pub(super) const LINES_MAX: usize = 800;
 /// Number of lines without tests above which a file counts against a ceiling.
 pub(super) const LONG_FILE_LINES: usize = 400;

@@ -1,5 +1,5 @@
-//! Tree of the files that the rules check: all files under the root, except build output and the
-//! directory of git.
+//! Tree of the files that the rules check: all files under the root, except build output and git's
+//! directory.
 
 use super::source;
 use std::fs;

@@ -70,7 +70,7 @@ fn check_roots(tree: &Tree, krate: &WorkspaceCrate, base: &str, found: &mut Find
     }
 }
 
-/// Checks that no file except the allowed ones contains `unsafe`. (Tests beside `src` are separate
+/// Checks that no file except the allowed ones contains `unsafe`. (Tests outside `src` are separate
 /// crates, to which the attribute in the root does not apply.)
 fn check_files(tree: &Tree, krate: &WorkspaceCrate, base: &str, found: &mut Findings) {
     let allowed = |file: &File| match krate.unsafe_code {
@@ -95,7 +95,7 @@ fn check_files(tree: &Tree, krate: &WorkspaceCrate, base: &str, found: &mut Find
     }
 }
 
-/// Counts the unsafe code of each file.
+/// Counts the unsafe code in each file.
 fn count_unsafe(tree: &Tree, found: &mut Findings) {
     for file in tree.rust_files() {
         let number = count_word(&file.code, UNSAFE_KEYWORD);

@@ -13,17 +13,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Debian release of a trial whose release is not given.
+/// Debian release for a trial that does not name one.
 pub(super) const DEFAULT_SUITE: &str = "bookworm";
 
-/// Size of the disk of the machine.
+/// Size of the machine's disk.
 const DISK_SIZE: &str = "3G";
 
 /// Debian packages of the machine: systemd, a kernel, and what the checks need.
 const CONTENT: &str = "systemd,systemd-sysv,dbus,udev,linux-image-cloud-amd64,iproute2,\
                        iputils-ping,procps,python3,man-db,gcc,libc6-dev,pkgconf,bash-completion";
 
-/// Service that runs the script after the start of the machine.
+/// Service that runs the script after the machine has booted.
 const SERVICE: &str = "[Unit]\nDescription=Trial of packages\nAfter=multi-user.target\n\n\
                        [Service]\nType=oneshot\nExecStart=/root/guest.sh\nEnvironment=HOME=/root\n";
 
@@ -106,7 +106,7 @@ fn repack(home: &Path, package: &Path) -> Result<PathBuf, String> {
     Ok(copy)
 }
 
-/// Returns the files of the trial in the machine.
+/// Returns the files that the trial needs in the machine.
 fn guest_files(packages: &[PathBuf], next: &[PathBuf]) -> Result<Vec<InstallFile>, String> {
     let script = include_bytes!("guest.sh").to_vec();
     let mut script = InstallFile::new("root/guest.sh", "the trial", script);

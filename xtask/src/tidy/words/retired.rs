@@ -22,7 +22,7 @@ pub(super) struct RetiredWord {
     exempt_crates: Vec<String>,
 }
 
-/// Parses the list.
+/// Parses the list of retired words.
 pub(super) fn parse_words(tree: &Tree) -> Vec<RetiredWord> {
     let text = tree.file(RETIRED_WORDS_FILE).map_or("", |file| file.text.as_str());
     let rows = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
