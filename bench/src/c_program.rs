@@ -80,7 +80,7 @@ struct Section<'o> {
 }
 
 /// Returns the code, with references to `.bss` replaced by the address of the map's value. Returns
-/// `None` for an unexpected object file.
+/// `None` if the object file does not have the expected form.
 fn program_code(object: &[u8], map: i32) -> Option<Vec<u8>> {
     let sections = parse_sections(object)?;
     let named = |name: &[u8]| sections.iter().find(|section| section.name == name);

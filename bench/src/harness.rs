@@ -64,8 +64,8 @@ pub(crate) fn interleave(
     Ok(rows_of_samples(subject, (unit, Better::More), sentinel_ns, &samples, goals))
 }
 
-/// Measures all candidates `rounds` times, interleaved; returns the round trip of a cache line in
-/// ns, and the samples.
+/// Measures all candidates `rounds` times, interleaved; returns the round-trip time of a cache line
+/// in ns, and the samples.
 pub(crate) fn measure_interleaved(
     rounds: usize,
     mut candidates: Vec<Candidate<'_>>,

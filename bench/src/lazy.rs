@@ -81,7 +81,7 @@ impl<'a> RecentReads<'a> {
     }
 }
 
-/// Writes a pointer if the buffer was not accessed since the read; otherwise copies its bytes.
+/// Writes a pointer if the buffer has not been accessed since the read; otherwise copies its bytes.
 fn write_lazily(lazy: &LazyCopy<'_>, last: &RecentReads<'_>, to: &mut [u8]) {
     match last.source_at(lazy.address()).filter(|_| lazy.is_untouched()) {
         Some(source) => {

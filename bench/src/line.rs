@@ -86,8 +86,7 @@ pub(crate) fn run_request_with(text: &str, settings: Settings) -> Result<Outcome
     }
 }
 
-/// Runs a request; returns a text with the number of blocks from its sources and the time per
-/// block.
+/// Runs a request; returns the number of blocks from its sources and the time per block, as text.
 pub(crate) fn describe_cost_per_block(text: &str) -> Result<String, String> {
     let outcome = run_request(text)?;
     let blocks: u64 =

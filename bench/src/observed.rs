@@ -34,7 +34,7 @@ impl ObserverSample {
         Self { sending, unobserved, processes, lost: 0.0, doorbells: 0 }
     }
 
-    /// Returns the cost of observing in the kernel, in ns per frame.
+    /// Returns the kernel's cost of observing, in ns per frame.
     pub(crate) fn kernel_cost(&self) -> f64 {
         self.sending - self.unobserved
     }

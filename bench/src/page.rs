@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// Number of paths.
 const PATHS: usize = 50;
-/// Number of filters of a path between its source and its sink.
+/// Number of filters in a path between the source and the sink.
 const FILTERS: usize = 28;
 /// Duration of a sample.
 const SAMPLE: Duration = Duration::from_secs(5);

@@ -9,7 +9,7 @@ use std::process::Command;
 const COMMON_SOURCE: &str = include_str!("../peers/common.h");
 /// The header of the C library.
 const LIBRARY_HEADER: &str = include_str!("../../crates/capi/include/streamline.h");
-/// The file name of the C library as cargo builds it.
+/// The file name of the C library as built by cargo.
 const LIBRARY_FILE: &str = "libstreamline_c.so";
 
 /// A compiled program in a temporary directory.

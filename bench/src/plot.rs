@@ -122,7 +122,7 @@ impl Panel<'_> {
 }
 
 /// Returns a panel of curves for each unit, in the order of the rows, or panels of bars if there
-/// are no curves. Rows of goals are omitted, because they repeat other rows.
+/// are no curves. Goal rows are omitted, because they repeat other rows.
 fn panels(rows: &[Row]) -> Vec<Panel<'_>> {
     let of = |row: &&Row| row.goal.is_none() && row.value.is_finite();
     let rows: Vec<&Row> = rows.iter().filter(of).collect();

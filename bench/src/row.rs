@@ -24,7 +24,7 @@ pub(crate) struct Row {
     pub(crate) n: usize,
     /// The smallest and the largest sample.
     pub(crate) spread: [f64; 2],
-    /// Round trip of a cache line between two cores during the measurement, in ns.
+    /// Round-trip time of a cache line between two cores during the measurement, in ns.
     pub(crate) sentinel_ns: f64,
     /// The project goal that this row measures, if any.
     #[serde(skip_serializing_if = "Option::is_none")]

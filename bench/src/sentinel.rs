@@ -1,18 +1,18 @@
-//! A sentinel for the state of the machine: the round trip of a cache line between two cores. On
-//! shared machines the round trip changes within minutes, and with it the results of two-core
+//! A sentinel for the state of the machine: the round-trip time of a cache line between two cores.
+//! On shared machines this time changes within minutes, and with it the results of two-core
 //! measurements.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// A measurement of the round trip of a cache line.
+/// A measurement of the round-trip time of a cache line.
 pub(crate) struct Sentinel;
 
 const ROUND_TRIPS: u64 = 20_000;
 
 impl Sentinel {
-    /// Measures the round trip between the first two processors in ns; returns 0 on a machine with
-    /// one processor.
+    /// Measures the round-trip time between the first two processors in ns; returns 0 on a machine
+    /// with one processor.
     pub(crate) fn measure() -> f64 {
         // The processors before this thread was pinned to one of them.
         static PROCESSORS: OnceLock<usize> = OnceLock::new();

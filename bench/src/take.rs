@@ -28,7 +28,7 @@ use testkit::net::{Pair, SERVER_DEVICE, is_observing, wait_until};
 /// Frame lengths in bytes.
 const FRAME_LENGTHS: [(usize, &str); 2] = [(64, "64 B"), (1500, "1500 B")];
 /// Number of frames per sample. Together with the frames for warm-up they fit into a ring of 128
-/// MB, in which AF_XDP has 30,720 frames.
+/// MB, in which AF_XDP has room for 30,720 frames.
 const FRAMES_PER_SAMPLE: usize = 25_000;
 /// Number of frames for warm-up.
 const WARM_UP_FRAMES: usize = 2_000;

@@ -14,7 +14,7 @@ use crate::tidy::tree::{File, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// The verb `lines`: prints the number of counted lines of each crate.
+/// The verb `lines`: prints the number of counted lines in each crate.
 pub(crate) fn lines(root: &Path, arguments: &[String]) -> Outcome {
     if !arguments.is_empty() {
         return Outcome::Usage("`lines` takes no arguments".to_owned());
@@ -39,7 +39,7 @@ pub(crate) fn lines(root: &Path, arguments: &[String]) -> Outcome {
     (lines <= baseline).into()
 }
 
-/// Returns the number of files and of counted lines of each crate.
+/// Returns the number of files and the number of counted lines in each crate.
 pub(crate) fn counts_by_crate(tree: &Tree) -> BTreeMap<&str, (usize, usize)> {
     let tests = uncompiled_files(tree);
     let mut counts = BTreeMap::new();
@@ -53,7 +53,7 @@ pub(crate) fn counts_by_crate(tree: &Tree) -> BTreeMap<&str, (usize, usize)> {
     counts
 }
 
-/// Returns the number of counted lines of a file.
+/// Returns the number of counted lines in a file.
 fn count_code_lines(file: &File) -> usize {
     let tokens = tokenize(&file.code);
     let mut left_out = BTreeSet::new();

@@ -185,8 +185,8 @@ pub(crate) fn model(root: &Path, arguments: &[String]) -> Outcome {
 /// Packages whose unit tests Miri interprets.
 const MIRI_PACKAGES: &[&str] = &["streamline-abi", "streamline-buffer", "streamline-iolite"];
 
-/// The verb `miri`: interprets the unit tests of [`MIRI_PACKAGES`], over memory from the heap, and
-/// reports undefined behavior. Skipped if the nightly toolchain has no Miri.
+/// The verb `miri`: interprets the unit tests of [`MIRI_PACKAGES`], using heap memory, and reports
+/// undefined behavior. Skipped if the nightly toolchain has no Miri.
 pub(crate) fn miri(root: &Path, arguments: &[String]) -> Outcome {
     let cargo = |arguments: &[&str]| {
         let mut command = Command::new("cargo");
@@ -263,7 +263,7 @@ pub(crate) fn netns(root: &Path, arguments: &[String]) -> Outcome {
     print_result(&run_and_count(root, vec![command], true)).into()
 }
 
-/// The verb `mutants`: tests all mutations of the twins of all filters, or of one filter, with
+/// The verb `mutants`: tests all mutations of all filters' twins, or of one filter's twin, with
 /// optimization.
 pub(crate) fn mutants(root: &Path, arguments: &[String]) -> Outcome {
     let mut command = cargo::cargo(root);

@@ -260,7 +260,7 @@ impl CaptureBench<'_> {
     }
 }
 
-/// The samples of one frame length, taken in rounds.
+/// The samples for one frame length, taken in rounds.
 struct CaptureSamples {
     setting: FrameSetting,
     taken: ObserverSamples<CaptureObservers>,

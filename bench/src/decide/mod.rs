@@ -232,8 +232,8 @@ impl DecideBench<'_> {
         Ok(comparison_rows(&sending, median(&sentinels)))
     }
 
-    /// Measures sending while a program is attached. Fails if a filter tool has not counted the
-    /// wanted frames.
+    /// Measures the sending times while a program is attached. Fails if a filter tool has not
+    /// counted the wanted frames.
     fn measure_with(&mut self, decider: Decider<'_>) -> Result<SendTimes, String> {
         let wanted = (FRAMES_PER_SAMPLE / WANTED_ONE_IN) as u64;
         let device = self.floods.observed.device()?;

@@ -18,7 +18,7 @@ pub(super) const OUR_NAME: &str = "streamline";
 /// Ring size of each program, in MB.
 const RING_MB: usize = 8;
 
-/// A program that reports the requests of live traffic.
+/// A program that reports the requests in live traffic.
 pub(super) struct LiveProgram {
     pub(super) name: &'static str,
     path: PathBuf,

@@ -55,9 +55,9 @@ const RING_SIZE: usize = 16 << 20;
 /// Ring sizes in bytes that goal G9 covers, each with its name in rows.
 const SMALL_RING_SIZES: [(usize, &str); 3] =
     [(64 << 10, "64 KB"), (256 << 10, "256 KB"), (1 << 20, "1 MB")];
-/// Maximum ring size in bytes with a goal in G9.
+/// Maximum ring size in bytes for which G9 sets a goal.
 const GOAL_RING_SIZE_MAX: usize = 256 << 10;
-/// Round trip of a cache line in ns below which both processors share a cache (BASELINES).
+/// Round-trip time of a cache line in ns below which both processors share a cache (BASELINES).
 const SAME_CACHE_NS: f64 = 250.0;
 /// Minimum duration of a measurement in ns.
 const MEASUREMENT_NS_MIN: u64 = 40_000_000;
@@ -310,7 +310,7 @@ impl ModeratedStream {
         self.reader.wait_until_received()
     }
 
-    /// Returns the number of waits of both sides so far.
+    /// Returns the number of waits so far, on both sides.
     fn wait_count(&self) -> u64 {
         context_switches("thread-self")[0] + self.reader.wait_count()
     }

@@ -57,7 +57,7 @@ struct NamedRequest {
 struct RunResult {
     /// Blocks per second from the sources.
     rate: f64,
-    /// Number of blocks at the sink, and their order-dependent sum.
+    /// Number of blocks that reached the sink, and their order-dependent sum.
     digest: (u64, u64),
     /// Number of replicas at the end.
     replicas: usize,

@@ -20,7 +20,7 @@ use pipeline::plan::{Machine, SpaceKind};
 pub(super) const ROW_PREFIX: &str = "two stages";
 /// Iterations of `bench_work` that take about 1 µs.
 const ITERATIONS_PER_US: u64 = 1_000;
-/// Number of blocks of a run, about 5 s in one thread.
+/// Number of blocks in a run, which takes about 5 s in one thread.
 const BLOCKS: u64 = 2_500_000;
 /// The candidates: option, pin of the second stage, name in rows, and true if the costs of an
 /// earlier run are known.
@@ -34,7 +34,7 @@ const CANDIDATES: [(&str, &str, &str, bool); 4] = [
 const COMMAND_CANDIDATES: [(&str, &str); 2] = [("--parallel=no ", "1 thread"), ("", "auto")];
 /// A user's request without its source: two filters that read every byte.
 const USER_REQUEST: &str = "compress level=1 |all compress level=1 |all discard";
-/// Number of blocks of the user's request, about 5 s in one thread.
+/// Number of blocks in a run of the user's request, which takes about 5 s in one thread.
 const USER_REQUEST_BLOCKS: u64 = 800_000;
 
 /// Measures the chain of two stages.

@@ -31,7 +31,7 @@ pub(super) struct RunningCaptures {
 
 impl RunningCaptures {
     /// Starts `count` tcpdumps on the second processor, each with this snapshot length, and waits
-    /// until all capture.
+    /// until all are capturing.
     pub(super) fn start(
         space: &Namespace,
         folder: &Path,
@@ -68,7 +68,7 @@ impl RunningCaptures {
     }
 
     /// Stops all programs; returns the number of frames that they lost. Fails unless each has
-    /// captured or dropped `sent` frames. Those under `exec` must have read all from a ring.
+    /// captured or dropped `sent` frames. Those under `exec` must have read all frames from a ring.
     pub(super) fn stop(mut self, sent: u64) -> Result<u64, String> {
         std::mem::take(&mut self.tcpdumps).interrupt_and_wait(TCPDUMP)?;
         std::mem::take(&mut self.daemon).interrupt_and_wait("the daemon")?;

@@ -33,9 +33,9 @@ const RING_SIZE: usize = 4 << 20;
 /// Size of a second ring in bytes. Without a shared cache, a cache line arrives sooner from memory
 /// than from the other processor's cache. A term buffer of Aeron has this size.
 const LARGE_RING_SIZE: usize = 64 << 20;
-/// Round trip of a cache line in ns below which both processors share a cache (BASELINES).
+/// Round-trip time of a cache line in ns below which both processors share a cache (BASELINES).
 const SAME_CACHE_NS: f64 = 250.0;
-/// Maximum number of bytes of slots that are published at once. As in a stream, at most 32 blocks
+/// Maximum size in bytes of the slots that are published at once. As in a stream, at most 32 blocks
 /// are published at once.
 const NOTIFY_BYTES: usize = 64 << 10;
 /// Name in rows of our stream of slots.
@@ -161,7 +161,7 @@ trait Transport {
     fn block_size(&self) -> usize;
     /// Sends `blocks` blocks, and returns when all have arrived.
     fn transfer(&mut self, blocks: u64) -> Result<(), String>;
-    /// Returns the number of blocks per measurement, which is 0 before the first one.
+    /// Returns the number of blocks per measurement, which is 0 before the first measurement.
     fn blocks_per_measurement(&mut self) -> &mut u64;
 }
 

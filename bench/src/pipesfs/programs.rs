@@ -40,7 +40,8 @@ impl Programs {
         Ok(self.children.len() - 1)
     }
 
-    /// Mounts the file system, with its server on this processor or on any; returns the directory.
+    /// Mounts the file system, with its server on this processor or on any processor; returns the
+    /// directory.
     pub(crate) fn mount(
         &mut self,
         name: &str,

@@ -21,7 +21,7 @@ use programs::{OUR_NAME, ReplayProgram};
 use std::path::Path;
 use std::process::Command;
 
-/// Number of open connections in the measurement of memory.
+/// Number of open connections in the memory measurement.
 const OPEN_CONNECTIONS: u64 = 100_000;
 /// Maximum peak memory for [`OPEN_CONNECTIONS`] connections, in bytes.
 const PEAK_MEMORY_MAX: f64 = 256e6;

@@ -13,8 +13,8 @@ pub(super) struct ReplayProgram {
     /// files.
     arguments: fn(&Path, &Path) -> Vec<String>,
     /// Function that counts the requests in the program's standard output and directory, or `None`
-    /// if the program does not look for requests. Ours has `None`, because it counts in another
-    /// request.
+    /// if the program does not look for requests. `None` also for our program, whose requests are
+    /// counted by `requests_of_our_filters`.
     requests: Option<fn(&[u8], &Path) -> u64>,
 }
 

@@ -133,8 +133,8 @@ pub(super) fn measure_requests(place: &str, options: &Options) -> Result<Vec<Row
     ))
 }
 
-/// Runs a request; returns the rate in millions of blocks per second, with the start and the end of
-/// the process included in the time.
+/// Runs a request; returns the rate in millions of blocks per second, where the time includes the
+/// start and the end of the process.
 fn measure_request_rate(command: &mut Command) -> Result<f64, String> {
     let begin = Instant::now();
     let status = command.status().map_err(|why| why.to_string())?;

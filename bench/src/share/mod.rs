@@ -55,7 +55,7 @@ const ONE_THREAD_NAME: &str = "one thread";
 enum ShareObservers {
     NoObserver,
     Users(u16),
-    /// Users with sinks in the reading thread of the ring.
+    /// Users whose sinks run in the thread that reads the ring.
     Together(u16),
     Tcpdumps(u16),
 }

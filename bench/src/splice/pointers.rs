@@ -34,7 +34,7 @@ const POINTERS_PER_BATCH: usize = 32;
 const RING_SIZES: [usize; 2] = [256 << 10, 4 << 20];
 /// Number of pointers in one measurement.
 const POINTER_COUNT: usize = 20_000_000;
-/// Round trip of a cache line in ns below which both processors share a cache (BASELINES).
+/// Round-trip time of a cache line in ns below which both processors share a cache (BASELINES).
 const SAME_CACHE_NS: f64 = 250.0;
 
 /// Source of the upper bound: a C program without checks and wake-ups, with pointers of half the

@@ -36,7 +36,7 @@ pub(crate) struct TapReader {
 }
 
 impl TapReader {
-    /// Starts a reader on a processor, and waits until it reads.
+    /// Starts a reader on a processor, and waits until it is reading.
     pub(crate) fn start(tap: &Tap, processor: usize) -> Result<Self, String> {
         let (socket, theirs) = descriptor::pair().map_err(|why| why.to_string())?;
         let itself = std::env::current_exe().map_err(|why| why.to_string())?;

@@ -34,8 +34,8 @@ const CANDIDATES: [(&str, &str); 5] = [
 ];
 /// Name of the default batch size, a full batch.
 const DEFAULT_BATCH_NAME: &str = "64";
-/// Block lengths in bytes: the shortest and the longest frames of Ethernet, and longer frames that
-/// a network card has merged.
+/// Block lengths in bytes: the shortest and the longest Ethernet frames, and longer frames that a
+/// network card has merged.
 const BLOCK_LENGTHS: [u64; 4] = [64, 1_500, 16_000, 64_000];
 /// Maximum size of a capture in bytes.
 const CAPTURE_SIZE_MAX: u64 = 64 << 20;

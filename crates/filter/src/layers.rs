@@ -327,8 +327,8 @@ pub fn any_flow(block: &mut Block<'_>) -> Result<Flow, HeaderError> {
 /// Size of the two port fields in bytes.
 const PORTS_SIZE: u32 = 4;
 
-/// Returns the bytes from frame offset `at` to the end of the IP packet, as far as they are within
-/// the first [`HEAD_SIZE`] bytes of the frame.
+/// Returns the bytes from frame offset `at` to the end of the IP packet, limited to the first
+/// [`HEAD_SIZE`] bytes of the frame.
 ///
 /// Filters must read headers through this function, not from `block.frame`, because a frame may
 /// contain padding or a trailer after a short packet.
@@ -394,8 +394,8 @@ fn marked_packet(block: &Block<'_>) -> Option<Packet> {
     Some(Packet { protocol, network, data, end: packet_end(block, network), fragment })
 }
 
-/// Returns the EtherType of an untagged Ethernet header whose offset is in the marks; otherwise
-/// `None`.
+/// Returns the EtherType of an untagged Ethernet header whose offset is in the marks; `None` if
+/// there is no such header.
 #[inline]
 pub(crate) fn marked_ethertype(block: &Block<'_>) -> Option<u16> {
     let Marks { link, network, .. } = block.marks;

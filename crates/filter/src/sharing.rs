@@ -16,8 +16,8 @@ use ebpf::emit::{Cmp, Layers, Num, Scope, Transport, Unfit, Wide, WideVar, be16,
 use wire::flow::Flow;
 use wire::{ipv4, ipv6, ports};
 
-/// The properties of a block that form its sharding key. All blocks of a session agree in these
-/// properties.
+/// The properties of a block that form its sharding key. These properties are equal for all blocks
+/// of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ShardKey {
     /// The two addresses.
@@ -97,7 +97,8 @@ impl ShardKey {
     }
 }
 
-/// Emits loads of the source and destination ports; both are zero for protocols without ports.
+/// Emits code that loads the source and destination ports; both are zero for protocols without
+/// ports.
 fn emit_ports<'s>(s: &mut Scope<'s, '_>, l4: Transport<'s>, exits: TwinExits<'s>) -> [Wide<'s>; 2] {
     let (source, target) = (s.var(0), s.var(0));
     s.arm(|t, done| {
@@ -115,8 +116,8 @@ fn emit_ports<'s>(s: &mut Scope<'s, '_>, l4: Transport<'s>, exits: TwinExits<'s>
     [s.get(source), s.get(target)].map(|port: Num<'s>| s.widen(port))
 }
 
-/// Emits the sum of the hashes of both endpoints, as the function `hash_end` of `wire::flow`
-/// computes them. A missing port is not hashed.
+/// Emits code that sums the hashes of both endpoints, as computed by the function `hash_end` of
+/// `wire::flow`. A missing port is not hashed.
 fn emit_endpoint_sum<'s>(
     s: &mut Scope<'s, '_>,
     halves: [(Wide<'s>, Wide<'s>); 2],

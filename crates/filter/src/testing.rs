@@ -433,7 +433,7 @@ pub fn read_capture(bytes: &[u8]) -> Vec<Frame> {
         .collect()
 }
 
-/// Returns the number of live blocks in the batches, and their total bytes in view.
+/// Returns the number of live blocks in the batches, and the total number of bytes in their views.
 #[must_use]
 pub fn total_amount(batches: &[Batch<'_>]) -> Amount {
     let mut sum = Amount::default();

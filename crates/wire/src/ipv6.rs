@@ -28,7 +28,7 @@ pub const HEADER_LENGTH: usize = 40;
 /// Length of a fragment header in bytes.
 pub const FRAGMENT_LENGTH: usize = 8;
 /// Maximum number of extension headers that [`find_upper_layer`] follows. The recommended order in
-/// RFC 8200 §4.1 has seven.
+/// RFC 8200 §4.1 has seven headers.
 pub const EXTENSIONS_MAX: usize = 8;
 
 /// A view of the fixed IPv6 header.
@@ -135,7 +135,8 @@ pub fn find_upper_layer(packet: &[u8]) -> UpperLayer {
 pub struct FragmentHeader {
     /// Offset of the fragment header from the start of the IPv6 header, in bytes.
     pub at: u16,
-    /// Offset of the next-header field that announces the fragment header, in bytes.
+    /// Offset of the next-header field that announces the fragment header, from the start of the
+    /// IPv6 header, in bytes.
     pub announced_at: u16,
     /// Type of the first header in the fragmentable part of the complete packet.
     pub next: u8,

@@ -40,7 +40,7 @@ pub mod flag {
     /// The congestion window was reduced (RFC 3168).
     pub const CWR: u8 = 0x80;
 
-    /// Flags and the letters that tcpdump prints for them, in its order.
+    /// Flags and the letters that tcpdump prints for them, in tcpdump's order.
     pub const LETTERS: [(u8, char); 8] = [
         (FIN, 'F'),
         (SYN, 'S'),
@@ -94,7 +94,7 @@ impl Tcp {
         self.sequence.get()
     }
 
-    /// Returns the next sequence number that the sender expects. Valid only with ACK.
+    /// Returns the next sequence number that the sender expects. Valid only if ACK is set.
     #[inline]
     pub fn acknowledgement(&self) -> u32 {
         self.acknowledgement.get()
@@ -129,7 +129,7 @@ impl Tcp {
         self.checksum.get()
     }
 
-    /// Returns the urgent pointer. Valid only with URG.
+    /// Returns the urgent pointer. Valid only if URG is set.
     pub fn urgent(&self) -> u16 {
         self.urgent.get()
     }

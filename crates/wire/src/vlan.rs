@@ -9,7 +9,7 @@ use crate::read::{array, low16};
 pub const CUSTOMER: u16 = 0x8100;
 /// Ethertype of a service tag (S-TAG).
 pub const SERVICE: u16 = 0x88a8;
-/// Ethertype of an outer tag by conventions older than 802.1ad.
+/// Ethertype of an outer tag under conventions older than 802.1ad.
 pub const STACKED: u16 = 0x9100;
 /// Length of a tag in bytes: control information and next ethertype.
 pub const TAG_LENGTH: usize = 4;

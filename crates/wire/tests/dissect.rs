@@ -130,7 +130,7 @@ fn generate_frame(random: &mut Random) -> GeneratedFrame {
     GeneratedFrame { frame, tags, l3, l4, protocol, fragment: part, ports, payload }
 }
 
-/// Builds an IPv4 packet, one in three with options.
+/// Builds an IPv4 packet; one packet in three has options.
 fn generate_ipv4(
     random: &mut Random,
     frame: Frame,

@@ -35,7 +35,7 @@ pub(super) struct Release {
 }
 
 impl Release {
-    /// Reads the release from git. Without a repository, reads `STREAMLINE_COMMIT` and
+    /// Reads the release from git. If there is no repository, reads `STREAMLINE_COMMIT` and
     /// `SOURCE_DATE_EPOCH`. A working tree with changes is an error unless `dirty` is true.
     pub(super) fn read(root: &Path, (dirty, quick): (bool, bool)) -> Result<Self, String> {
         let manifest = std::fs::read_to_string(root.join("Cargo.toml"));

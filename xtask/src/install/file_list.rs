@@ -109,7 +109,7 @@ pub(crate) fn all(root: &Path, source: &InstallSource<'_>) -> io::Result<Vec<Ins
     Ok(files)
 }
 
-/// Returns the libraries that other programs load, and what C and Python programs need.
+/// Returns the libraries that other programs load, and the files that C and Python programs need.
 fn libraries(root: &Path, source: &InstallSource<'_>) -> io::Result<Vec<InstallFile>> {
     let mut files = Vec::new();
     for (name, purpose) in [
@@ -136,7 +136,7 @@ fn libraries(root: &Path, source: &InstallSource<'_>) -> io::Result<Vec<InstallF
     Ok(files)
 }
 
-/// Returns the files of the daemon of the machine: units, user, directory and an example policy.
+/// Returns the files of the system-wide daemon: units, user, directory and an example policy.
 fn service_files(root: &Path, prefix: &Path) -> io::Result<Vec<InstallFile>> {
     const PURPOSE: &str = "the daemon of the machine";
     let dist = root.join("dist");

@@ -57,8 +57,8 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
     }
 }
 
-/// Returns the maximum number of lines of the product, or `None` if the file of ceilings has no
-/// such row.
+/// Returns the maximum number of lines of the product, or `None` if the ceilings file has no such
+/// row.
 pub(crate) fn baseline(tree: &Tree) -> Option<usize> {
     read_ceilings(tree)
         .get(&(PRODUCT_SIZE_KEY.0.to_owned(), PRODUCT_SIZE_KEY.1.to_owned()))

@@ -50,7 +50,7 @@ impl Format {
     }
 }
 
-/// Base-2 logarithm of the compression window: the largest that the formats permit.
+/// Base-2 logarithm of the window size: the largest value that the formats permit.
 const WINDOW_BITS: u8 = 15;
 
 /// A compressor of blocks.

@@ -13,7 +13,7 @@ use std::io::Write;
 use twox_hash::XxHash32;
 
 const MAGIC: [u8; 4] = 0x184d_2204_u32.to_le_bytes();
-/// Maximum distance of a match in bytes. A match may begin in an earlier block of the frame.
+/// Maximum distance of a match, in bytes. A match may begin in an earlier block of the frame.
 const WINDOW_SIZE: usize = 64 * 1024;
 /// Bit in the size field of a block that marks the block as uncompressed.
 const STORED_FLAG: u32 = 1 << 31;

@@ -20,7 +20,8 @@ fn replace_block<'a>(batch: &mut Batch<'a>, l: Lane, cx: &mut LaneContext<'_, 'a
     cx.replace_view(batch, l, bytes);
 }
 
-/// Returns the block with the offsets of its headers in the marks, if the block is part of a frame.
+/// Stores the offsets of a block's headers in its marks if the block is part of a frame. Returns
+/// the block.
 fn with_headers(mut block: Block<'_>) -> Block<'_> {
     if block.marks.is_frame() && block.marks.payload == Marks::UNKNOWN {
         layers::parse(&mut block);

@@ -118,7 +118,7 @@ impl Arguments {
         })
     }
 
-    /// Sets the compiler that is tried for expressions that the built-in compiler rejects.
+    /// Sets the compiler for expressions that the built-in compiler rejects.
     #[must_use]
     pub fn with_compiler(self, compiler: Option<Arc<dyn Compiler>>) -> Self {
         Self { compiler, ..self }
@@ -210,8 +210,8 @@ impl Arguments {
         Self { session_numbers: numbers, ..self }
     }
 
-    /// Adapts the arguments to replica `number` of `of`. The replica receives its share of the
-    /// session numbers.
+    /// Adapts the arguments to replica `number` of `of` replicas. The replica receives its share of
+    /// the session numbers.
     #[must_use]
     pub fn for_replica(self, number: u32, of: u32) -> Self {
         let of = of.max(1);
@@ -229,7 +229,7 @@ impl Arguments {
         self.replica.unwrap_or((0, 1))
     }
 
-    /// Returns the session numbers reserved for the filter; no other filter of the request uses
+    /// Returns the session numbers reserved for the filter; no other filter in the request uses
     /// them.
     #[must_use]
     pub const fn session_numbers(&self) -> SessionNumbers {

@@ -15,8 +15,9 @@ use super::{PublishedSessions, StateFacts, WorkerRule};
 use ebpf::emit::Emit;
 use wire::LinkType;
 
-/// The blocks of one upstream filter that a filter or sink can use. Needed where the form alone is
-/// too coarse: a response without its request is a message, but a web server log cannot contain it.
+/// The blocks from one upstream filter that a filter or sink can use. Needed where the form alone
+/// is too coarse: a response without its request is a message, but a web server log cannot contain
+/// it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UsableInput {
     /// Name of the upstream filter.

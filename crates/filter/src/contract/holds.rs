@@ -34,8 +34,8 @@ impl HeldList {
     }
 }
 
-/// An event that affects a block tracked by a section and that is not visible in the output of the
-/// filter. Tickets identify the blocks ([`abi::Marks::ticket`]).
+/// An event that affects a block tracked by a section but is not visible in the filter's output.
+/// Tickets identify the blocks ([`abi::Marks::ticket`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
     /// The block was held one more time.
@@ -217,8 +217,8 @@ impl Holds {
         })
     }
 
-    /// Passes the location and pin of every held block to `to`, and replaces them by its results.
-    /// Called when the filter moves to another space.
+    /// Passes the location and pin of every held block to `to`, and replaces them by the returned
+    /// values. Called when the filter moves to another space.
     pub fn relocate(&mut self, mut to: impl FnMut(&Entry, PinId) -> (Entry, PinId)) {
         let mut held = vec![true; self.slots.len()];
         for free in &self.free {

@@ -14,8 +14,8 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// The state of one session: plain data, so that its bytes are valid in another process. Types of
-/// sessions that are looked up for every block should be aligned to cache lines.
+/// The state of one session: plain data, so that its bytes are valid in another process. Session
+/// types that are looked up for every block should be aligned to cache lines.
 pub trait Session: FromBytes + IntoBytes + Immutable + Default + Send + 'static {
     /// Returns the session's lists of held blocks, in a fixed order.
     fn held_lists(&mut self) -> Vec<&mut HeldList> {
@@ -25,8 +25,8 @@ pub trait Session: FromBytes + IntoBytes + Immutable + Default + Send + 'static 
     /// Fields that `state=NAME` publishes.
     const FIELDS: &'static [Field<Self>] = &[];
 
-    /// Returns the session number in the metadata of the session's blocks. By default, this is the
-    /// key.
+    /// Returns the session number that the session's blocks have in their metadata. By default,
+    /// this is the key.
     fn session_number(&self, key: u64) -> u64 {
         key
     }
@@ -153,7 +153,7 @@ impl<S: Session> Sessions<S> {
     }
 
     /// Removes a session that has not been used recently (CLOCK algorithm, "second chance"), and
-    /// returns its key and state. Sessions of a single block are evicted before active ones. The
+    /// returns its key and state. Sessions with only one block are evicted before active ones. The
     /// private session is never evicted. Returns `None` if there is no other session.
     pub fn evict(&mut self) -> Option<(u64, S)> {
         for _ in 0..2 * self.states.len() {
@@ -239,8 +239,8 @@ impl<S: Session> Sessions<S> {
 /// Hasher for session keys. It multiplies once and combines the two halves of the product, so that
 /// each bit of the key affects both the bucket index and the tag bits of the hash table.
 ///
-/// Keys are flow hashes with a secret seed, or numbers assigned by the filter itself. No protection
-/// against collision attacks, such as SipHash, is needed.
+/// Keys are flow hashes with a secret seed, or numbers assigned by the filter itself. Protection
+/// against collision attacks, such as SipHash provides, is therefore not needed.
 #[derive(Clone, Default, Debug)]
 pub struct KeyHasher(u64);
 
@@ -282,7 +282,7 @@ pub trait FilterState {
     /// Removes a session and its held blocks from this instance. Returns `None` if the key is
     /// unknown.
     fn take_session(&mut self, key: u64, holds: &mut Holds) -> Option<MovedSession>;
-    /// Inserts a session that came from another instance of the filter.
+    /// Inserts a session that was moved from another instance of the filter.
     ///
     /// # Errors
     ///

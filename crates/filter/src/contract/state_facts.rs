@@ -130,8 +130,8 @@ impl StateFacts {
     }
 }
 
-/// Returns the function for the columns of a session type, or `None` if the type publishes no
-/// field.
+/// Returns the function that lists the columns of a session type, or `None` if the type publishes
+/// no field.
 const fn columns_of<S: Session>() -> Option<fn() -> Vec<Column>> {
     if S::FIELDS.is_empty() { None } else { Some(columns::<S>) }
 }

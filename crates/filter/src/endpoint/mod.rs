@@ -23,8 +23,9 @@ pub struct EndpointFacts {
     /// Returns the interface to which a sink sends frames, so that a kernel program can send them
     /// in place of the sink. `None` for sinks that send no frames.
     pub outlet: Option<fn(&Arguments) -> Outlet>,
-    /// True if a source can use the test of the first filter after it as its socket filter, so that
-    /// rejected frames never reach the process ([`Analysis::pushdown`](crate::Analysis::pushdown)).
+    /// True if a source can apply the test of the first filter after it in its socket filter, so
+    /// that rejected frames never reach the process
+    /// ([`Analysis::pushdown`](crate::Analysis::pushdown)).
     pub takes_filter: bool,
     /// Identifies the file or traffic that a source observes, so that `++` can remove duplicates.
     /// `None` if no other source can observe the same file or traffic.

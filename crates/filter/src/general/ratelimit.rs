@@ -63,8 +63,8 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
 }
 
 /// Returns an initial state for the twin without any allowance for early blocks. Filter and twin
-/// together then exceed the rate by at most one block, whatever blocks the filter has passed until
-/// `now`.
+/// together then exceed the rate by at most one block, regardless of the blocks that the filter has
+/// passed until `now`.
 fn exhausted_state(arguments: &Arguments, now: Time) -> Vec<u8> {
     let allowance = RateParameters::new(arguments).map_or(0, |rate| rate.allowance);
     DueTime { next: now.saturating_add(allowance) }.as_bytes().to_vec()

@@ -167,7 +167,8 @@ impl Quantity {
     }
 }
 
-/// Formats a time in the largest unit in which it is at least one, with at most three decimals.
+/// Formats a time in the largest unit in which its value is at least 1, with at most three
+/// decimals.
 fn format_time(ns: u64) -> String {
     let (unit, name) = match ns {
         0..1_000 => return format!("{ns} ns"),

@@ -201,8 +201,8 @@ fn length_frames() -> Vec<Vec<u8>> {
 }
 
 /// Returns datagrams with tokens for the tests of `token`. Valid tokens cover data of all lengths
-/// around multiples of a word, and their numbers are in order, late, repeated, and of all residues.
-/// Each invalid token has one wrong bit in a covered field.
+/// around multiples of a word, and their numbers are in order, late or repeated, and cover all
+/// residues. Each invalid token has one wrong bit in a covered field.
 fn token_frames() -> Vec<Vec<u8>> {
     let data: Vec<u8> = (1..=90).map(|n: u8| n.wrapping_mul(0x35)).collect();
     let sealed = |is_six: bool, length: usize, number: u64| {

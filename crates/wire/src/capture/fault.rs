@@ -31,7 +31,7 @@ pub enum FaultKind {
         /// Minor version.
         minor: u16,
     },
-    /// A bit of the link type field that must be zero is set.
+    /// A reserved bit in the link type field is set.
     Reserved {
         /// Value of the reserved bits.
         bits: u32,

@@ -6,8 +6,8 @@ use super::*;
 const ETHERNET: [u8; 14] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
 const ETHERNET6: [u8; 14] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x86, 0xdd];
 
-/// Builds an IPv4 header from the total length, the word of flags and fragment offset, and the
-/// protocol.
+/// Builds an IPv4 header from the total length, the word with the flags and the fragment offset,
+/// and the protocol.
 fn ipv4_header(total: u16, fragment: u16, protocol: u8) -> Vec<u8> {
     let mut header = vec![0x45, 0];
     header.extend(total.to_be_bytes());

@@ -57,8 +57,8 @@ impl<'m> Data<'m> {
         be16(self.message, self.at + offset)
     }
 
-    /// Parses the data by the record type. Returns `None` if the data are malformed, or if this
-    /// function does not know the type.
+    /// Parses the data according to the record type. Returns `None` if the data are malformed, or
+    /// if this function does not know the type.
     fn parse_form(&self) -> Option<DataForm<'m>> {
         let bytes = self.bytes();
         match self.kind.0 {

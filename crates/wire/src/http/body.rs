@@ -219,8 +219,8 @@ impl Body {
     }
 
     /// Advances over up to `length` missing bytes, as long as they are data of the body, and
-    /// returns the number of bytes skipped. A smaller number than `length` means that bytes of the
-    /// framing, or bytes after the body, are missing.
+    /// returns the number of bytes skipped. A number smaller than `length` means that framing
+    /// bytes, or bytes after the body, are missing.
     pub fn miss(&mut self, length: u64) -> u64 {
         match self.state {
             UNTIL_CLOSE => length,
@@ -340,8 +340,8 @@ impl Body {
         if self.left == 0 { TRAILER } else { CHUNK }
     }
 
-    /// Returns the state after another byte of an extension, by the strict grammar. Accepts the
-    /// white space that recipients must ignore (RFC 9112 §7.1.1).
+    /// Returns the state after another byte of an extension, according to the strict grammar.
+    /// Accepts the white space that recipients must ignore (RFC 9112 §7.1.1).
     fn step_extension(&self, byte: u8) -> Result<u8, HttpFault> {
         let token = is_token(byte);
         let blank = matches!(byte, b' ' | b'\t');

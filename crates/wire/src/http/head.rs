@@ -14,9 +14,9 @@ use memchr::{memchr, memchr2};
 /// A parsed head of a message.
 #[derive(Clone, Copy, Debug)]
 pub struct Head<'b> {
-    /// Offset of the start line, which empty lines may precede.
+    /// Offset of the start line in the parsed bytes. Empty lines may precede it.
     pub begin: usize,
-    /// Offset after the empty line that ends the head.
+    /// Offset in the parsed bytes after the empty line that ends the head.
     pub end: usize,
     /// Parsed start line.
     pub start: Start<'b>,

@@ -172,8 +172,8 @@ impl<'b> Record<'b> {
         self.kind
     }
 
-    /// Iterates over the fields with their stored values, in the order of writing. Skips unknown
-    /// fields.
+    /// Iterates over the fields with their stored values, in the order in which they were added.
+    /// Skips unknown fields.
     pub fn fields(&self) -> impl Iterator<Item = (Field, &'b [u8])> + use<'b> {
         let mut rest = self.fields;
         let mut next = move || {

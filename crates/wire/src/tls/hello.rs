@@ -79,7 +79,7 @@ impl<'b> ClientHello<'b> {
         Extensions(self.extensions)
     }
 
-    /// Returns the first host name of the server name extension; `None` if there is none.
+    /// Returns the first host name in the server name extension; `None` if there is none.
     #[must_use]
     pub fn server_name(&self) -> Option<&'b [u8]> {
         let mut names = length_prefixed(self.extensions().find(extension::SERVER_NAME)?);
@@ -113,8 +113,9 @@ impl<'b> ClientHello<'b> {
         Some(U16List(split_list8(&mut data).unwrap_or_default()))
     }
 
-    /// Returns the highest known version offered. Without the extension for supported versions,
-    /// this is at most TLS 1.2, whatever the legacy version field states (RFC 8446 §4.2.1).
+    /// Returns the highest known version offered. If the hello has no `supported_versions`
+    /// extension, this is at most TLS 1.2, regardless of the legacy version field (RFC 8446
+    /// §4.2.1).
     #[must_use]
     pub fn offered_version(&self) -> Version {
         let known = |word| Version(word).known_version();

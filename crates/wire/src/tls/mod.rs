@@ -28,7 +28,7 @@ pub const RECORD_HEADER_SIZE: usize = 5;
 pub const RECORD_MAX: usize = (1 << 14) + 2048;
 /// Maximum length of a hello in bytes.
 pub const HELLO_MAX: usize = 1 << 15;
-/// Maximum number of bytes examined in search of one hello.
+/// Maximum number of bytes examined in the search for one hello.
 pub const SEARCH_MAX: usize = 1 << 16;
 /// Length in bytes of the header of a handshake message: type and length.
 const MESSAGE_HEADER_SIZE: usize = 4;
@@ -113,7 +113,7 @@ impl RecordHeader {
 /// The result of the search for the first hello in one direction.
 #[derive(Clone, Copy, Debug)]
 pub enum FirstHello<'b> {
-    /// There are too few bytes to decide; the search needs at least this many in all.
+    /// There are too few bytes to decide; the search needs at least this many bytes in total.
     Need(usize),
     /// A ClientHello.
     Client(ClientHello<'b>),

@@ -21,7 +21,7 @@ pub(super) struct ReceivedMessage<'a, 'm> {
     pub(super) length: usize,
 }
 
-/// Returns the class of a message, and a description of it unless memory runs out. Fails with the
+/// Returns the class of a message, and its description unless memory runs out. Fails with the
 /// reason if the message has no class.
 pub(super) fn describe<'a>(
     message: ReceivedMessage<'a, '_>,
@@ -66,7 +66,7 @@ struct MessageProperties<'m> {
     code: u16,
     /// Minimum time to live of the answers, in seconds, or `None` if there are no answers.
     min_ttl: Option<u32>,
-    /// True if the message is truncated, or if parsing failed after its answer section.
+    /// True if the message is truncated, or if parsing failed after the answer section.
     is_incomplete: bool,
     /// True if a compression pointer in a name points forward, which RFC 1035 forbids.
     has_forward_pointer: bool,

@@ -252,7 +252,7 @@ fn into_fragment<'a>(mut block: Block<'a>, class: Class, flags: Flags) -> Block<
     block.with_class(class)
 }
 
-/// Converts a block that belongs to no DNS message to a complete message of its own.
+/// Converts a block that belongs to no DNS message into a complete message of its own.
 fn standalone_message(block: Block<'_>, class: Class) -> Block<'_> {
     into_fragment(block, class, Flags::FIRST.with(Flags::LAST))
 }

@@ -14,7 +14,7 @@ use crate::prelude::*;
 use wire::dns::{HEADER_LENGTH, Message};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Maximum number of blocks of a message. A message of maximum length (65,535 bytes) in segments of
+/// Maximum number of blocks in a message. A message of maximum length (65,535 bytes) in segments of
 /// 536 bytes needs 123 blocks.
 const PIECES_MAX: u32 = 256;
 

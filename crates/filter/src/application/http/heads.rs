@@ -89,7 +89,7 @@ impl BlockPass<'_, '_, '_> {
         self.begin_message(&head, self.offset, self.offset);
     }
 
-    /// Returns true if the first bytes of a direction may be HTTP/1, and notes which direction
+    /// Returns true if the first bytes of a direction may be HTTP/1, and records which direction
     /// carries requests. Otherwise passes bytes without a class, up to the next possible start of a
     /// message or to the end of the block, and returns false.
     pub(super) fn may_be_http(&mut self, rest: &[u8]) -> bool {

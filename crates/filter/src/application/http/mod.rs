@@ -132,7 +132,7 @@ decodable, or too large to decode. The report counts connections by protocol.",
     ..Description::EMPTY
 };
 
-/// Range of the classes of exchanges: 1000 plus the status code of the response.
+/// Range of the exchange classes: 1000 plus the status code of the response.
 const EXCHANGE_CLASSES: ValueRange = ValueRange { low: 1000, high: 1999 };
 
 /// Class names of requests: one for each known method, and one for all other methods.
@@ -280,8 +280,8 @@ impl Http {
         }
     }
 
-    /// Ends both directions of a connection and its pending requests, which releases all blocks
-    /// held for it.
+    /// Ends both directions of a connection and its pending requests, and thereby releases all
+    /// blocks held for the connection.
     fn release_connection(
         &mut self,
         key: u64,

@@ -48,7 +48,7 @@ impl<'a> BlockPass<'_, '_, 'a> {
     }
 
     /// Emits the pending fragment of the open message, up to the current offset. If `last` is true,
-    /// the message ends there.
+    /// the message ends at this offset.
     pub(super) fn flush_fragment(&mut self, last: bool) {
         let from = self.fragment_start.take().filter(|from| last || *from < self.offset);
         if let Some(from) = from {

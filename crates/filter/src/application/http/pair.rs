@@ -103,8 +103,8 @@ impl<'a> BlockPass<'_, '_, 'a> {
         self.drop_front_request(front);
     }
 
-    /// Ends all pending requests, whose responses have not ended. Counts them as unpaired and, if
-    /// exchanges are emitted, emits their exchanges.
+    /// Ends all pending requests, that is, those whose responses have not ended. Counts them as
+    /// unpaired and, if exchanges are emitted, emits their exchanges.
     pub(super) fn drop_pending_requests(&mut self) {
         while let Some((front, _)) = self.cx.front(&self.it.pending_descriptions) {
             self.cx.count(reasons::UNPAIRED_MESSAGES, 1);

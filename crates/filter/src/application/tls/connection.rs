@@ -31,7 +31,7 @@ pub(super) struct TlsConnection {
     forward: TlsDirection,
     backward: TlsDirection,
     /// Held description of the client's hello. The description of the server's hello, which arrives
-    /// later, repeats its server name and JA4 fingerprint.
+    /// later, repeats the server name and JA4 fingerprint in this description.
     client_description: HeldList,
     /// The negotiated version. Until the server has chosen, the version that the client offered; 0
     /// if unknown.
@@ -47,7 +47,7 @@ pub(super) struct TlsConnection {
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
 struct TlsDirection {
-    /// Blocks held until the direction is known to be TLS or not.
+    /// Blocks held until it is known whether the direction is TLS.
     held: HeldList,
     /// Number of bytes in the held blocks.
     held_bytes: u32,

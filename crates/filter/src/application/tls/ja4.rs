@@ -78,8 +78,8 @@ fn format_two_digits(number: usize) -> [u8; 2] {
 }
 
 /// Returns the first and last character of the first offered protocol name, or `00` if none is
-/// offered. If either character is not alphanumeric, takes both from the hexadecimal form of the
-/// name.
+/// offered. If either character is not alphanumeric, uses the hexadecimal form of the name for
+/// both.
 fn alpn_ends(protocol: &[u8]) -> [u8; 2] {
     let (Some(&first), Some(&last)) = (protocol.first(), protocol.last()) else { return *b"00" };
     if first.is_ascii_alphanumeric() && last.is_ascii_alphanumeric() {

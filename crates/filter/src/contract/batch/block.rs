@@ -44,7 +44,7 @@ impl<'a> Block<'a> {
         self.frame.get(self.marks.view as usize + at).copied()
     }
 
-    /// Returns the length of the view in bytes, present or not.
+    /// Returns the length of the view in bytes, including bytes that are not present.
     #[inline]
     #[must_use]
     pub fn length(&self) -> u32 {

@@ -114,7 +114,7 @@ impl<'a> Batch<'a> {
         into_reusable(close, self.frames)
     }
 
-    /// Returns the memory of the batch for reuse, emptied.
+    /// Empties the batch, and returns its memory for reuse.
     #[must_use]
     pub fn into_memory(mut self) -> BatchMemory {
         self.columns.clear();
@@ -392,7 +392,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Stores a block and its sequence number in a lane. Takes the lane into use if it is unused.
+    /// Stores a block and its sequence number in a lane. Marks the lane as used if it is unused.
     #[inline]
     pub(super) fn put_block(&mut self, l: Lane, block: Block<'a>, order: u32) {
         self.use_lanes(l + 1);

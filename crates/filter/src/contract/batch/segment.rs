@@ -4,7 +4,7 @@
 use super::columns::Columns;
 use abi::{DbufId, Marks, RichPointer};
 
-/// The filled bytes of a segment, and the dbuf position `start` of the first one.
+/// The filled bytes of a segment, and the dbuf position `start` of the first byte.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SegmentFrames<'a> {
     start: u64,
@@ -83,7 +83,7 @@ mod tests {
     use abi::{BlockMetadata, Class, DbufId, Entry, Marks, RichPointer};
     use testkit::Random;
 
-    /// Changes to an entry, each of which makes it invalid and the segment unusable for the batch.
+    /// Changes that each make an entry invalid, and the segment thus unusable for the batch.
     const ENTRY_FAULTS: [fn(&mut Entry); 4] = [
         |entry| entry.pointer = RichPointer::hole(entry.pointer.length()),
         |entry| entry.marks.captured += 100_000,

@@ -28,14 +28,14 @@ pub struct Counts {
     pub unanswered: Vec<u64>,
     /// Other counters, in the order of the description.
     pub counters: Vec<u64>,
-    /// Blocks evicted from a hold because a limit was exceeded, because they were too old, or
+    /// Held blocks that were evicted because a limit was exceeded, because they were too old, or
     /// because their ring was about to be overwritten.
     pub evicted: Amount,
     /// Blocks lost because the space had no memory for a copy or a new block.
     pub no_room: Amount,
 }
 
-/// A number of blocks, and the bytes in their views.
+/// A number of blocks, and the number of bytes in their views.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Amount {
     /// Number of blocks.

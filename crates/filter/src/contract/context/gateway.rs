@@ -37,11 +37,11 @@ pub type Fill<'f> = dyn FnMut(&mut [u8]) -> usize + 'f;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PinId(pub u64);
 
-/// Treatment of the old bytes of a block in the memory that an edit receives.
+/// Contents of the memory that an edit receives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OldBytes {
-    /// The edit sees the current bytes of the block.
+    /// The current bytes of the block.
     Keep,
-    /// The edit receives arbitrary bytes, all of which it overwrites.
+    /// Arbitrary bytes, all of which the edit overwrites.
     Discard,
 }

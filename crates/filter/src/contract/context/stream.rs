@@ -100,8 +100,8 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     }
 
     /// Calls `take` with each live block. The output is stored in the lanes of blocks that were
-    /// already processed, from the first lane on, so that no memory is allocated while it fits
-    /// there. The rest of the output follows in new batches.
+    /// already processed, from the first lane on, so that no memory is allocated while it fits into
+    /// these lanes. The rest of the output follows in new batches.
     #[inline]
     pub fn for_each_block(
         &mut self,

@@ -98,7 +98,8 @@ pub fn emit_gate<'s>(
     s.only_classic(&program, miss)
 }
 
-/// Returns true if the program tests the fragment offset, as it does before every test of a port.
+/// Returns true if the program tests the fragment offset, as every program does before it tests a
+/// port.
 fn tests_ports(program: &ClassicProgram) -> bool {
     let tests = |one: &Instruction| {
         one.code == code::JMP | code::JSET | code::K && one.k == FRAGMENT_OFFSET_MASK

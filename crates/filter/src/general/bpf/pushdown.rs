@@ -70,7 +70,7 @@ fn filter_with_note(
 }
 
 /// Returns the link type whose program the socket filter runs on devices of this type (`ARPHRD_…`),
-/// or `None` if it runs no program there.
+/// or `None` if it runs no program on such devices.
 #[must_use]
 pub fn link_type(hardware_type: u16) -> Option<LinkType> {
     match kernel::link_type(hardware_type)? {

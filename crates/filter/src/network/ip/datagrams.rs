@@ -19,7 +19,8 @@ use crate::prelude::*;
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Maximum number of fragments of a datagram: enough for the longest one in pieces of 64 bytes.
+/// Maximum number of fragments of a datagram: enough for the longest datagram in fragments of 64
+/// bytes.
 pub(super) const FRAGMENTS_MAX: u32 = 1024;
 
 /// Minimum interval between scans for expired datagrams, in ns.
@@ -323,8 +324,8 @@ fn build_datagram<'a>(
     }))
 }
 
-/// Copies the bytes of a range from its fragment into the data of the datagram, up to the end of
-/// the datagram.
+/// Copies the bytes of a range from the fragment that supplies them to the data of the datagram, up
+/// to the end of the datagram.
 fn copy_segment(data: &mut [u8], segment: &OwnedRange, parts: &[(u32, Block<'_>)]) {
     let Some((offset, part)) = parts.get(segment.fragment) else { return };
     let (from, to) = (segment.start as usize, (segment.end as usize).min(data.len()));

@@ -34,8 +34,8 @@ pub(super) const CLOSED: u8 = 1;
 pub(super) const PROBED: u8 = 1 << 1;
 /// Flag of a connection whose gap timer is set.
 pub(super) const GAP_TIMER_SET: u8 = 1 << 2;
-/// Flags of a connection in which a RST was sent that the other end may accept ([`super::reset`]):
-/// by the client, and by the server.
+/// Flags of a connection in which one end has sent a RST that the other end may accept
+/// ([`super::reset`]): the client, and the server.
 pub(super) const RESET: [u8; 2] = [1 << 3, 1 << 4];
 /// Mask of the flags in [`RESET`].
 pub(super) const ANY_RESET: u8 = RESET[0] | RESET[1];

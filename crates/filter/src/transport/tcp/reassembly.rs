@@ -42,7 +42,7 @@ pub(super) struct SideOutput<'w, 'c, 'a> {
 /// The data of a segment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SegmentData {
-    /// Sequence numbers of the data as sent, of which part may not have been captured.
+    /// Sequence numbers of the data as sent, part of which may not have been captured.
     pub(super) span: Span,
     /// True if the segment carries a FIN.
     pub(super) fin: bool,

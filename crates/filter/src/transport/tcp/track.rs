@@ -158,7 +158,7 @@ impl Tcp {
         Self { flows, rules, timeout, checksum, idle_timeouts, gap_timeouts, lookups: found }
     }
 
-    /// Starts the timers of a connection that has none yet.
+    /// Starts the timers of a connection that has no timers yet.
     fn rebuild_timeouts(&mut self, key: u64) {
         let (rules, timeout) = (self.rules, self.timeout);
         if let Some(connection) = self.flows.find(key) {

@@ -129,7 +129,7 @@ fn emit_tag<'s>(
     Ok(s.get_wide(tag))
 }
 
-/// Emits the load of the last covered bytes, and combines them with the length of the input.
+/// Emits code that loads the last covered bytes, and combines them with the length of the input.
 fn last_word<'s>(
     s: &mut Scope<'s, '_>,
     token: FramePos<'s>,
@@ -153,7 +153,7 @@ fn last_word<'s>(
     Ok(s.or_wide(last, bytes))
 }
 
-/// Emits the hashing of the addresses. Returns the offset past the addresses in the tag's input.
+/// Emits code that hashes the addresses. Returns the offset past the addresses in the tag's input.
 fn absorb_addresses<'s>(
     s: &mut Scope<'s, '_>,
     sip: Sip<'s>,

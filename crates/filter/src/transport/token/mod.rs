@@ -153,7 +153,7 @@ struct Token {
     key: Key,
     covers: u16,
     /// True if this filter is the fallback of a kernel program, which stores the used numbers.
-    /// Until these numbers have moved here, no datagram passes.
+    /// Until these numbers have been moved to this filter, no datagram passes.
     is_fallback: bool,
     seen: Sessions<UsedNumbers>,
 }
