@@ -2,7 +2,7 @@
 
 /// The options of a run, from the command line.
 pub(crate) struct Options {
-    /// Number of measurements of every candidate.
+    /// Number of measurements per candidate.
     pub(crate) rounds: usize,
     /// Size of generated captures in bytes.
     pub(crate) size: u64,

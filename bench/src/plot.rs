@@ -25,15 +25,15 @@ const VARIABLE_NAMES: &[(&str, &str)] = &[
 
 /// Width of a chart in pixels.
 const CHART_WIDTH: u32 = 960;
-/// Height of a panel of curves in pixels.
+/// Height of a curve panel in pixels.
 const PANEL_HEIGHT: u32 = 420;
 /// Height of a bar in pixels.
 const BAR_HEIGHT: u32 = 22;
-/// Height of the margin around bars in pixels.
+/// Height in pixels of the margin around bars.
 const BARS_MARGIN: u32 = 56;
-/// Width of the labels of curves in pixels.
+/// Width of curve labels in pixels.
 const CURVE_LABEL_WIDTH: u32 = 230;
-/// Width of the labels of bars in pixels.
+/// Width of bar labels in pixels.
 const BAR_LABEL_WIDTH: u32 = 400;
 /// Ratio of the largest to the smallest value beyond which an axis is logarithmic.
 const LOGARITHMIC_RATIO_MIN: f64 = 12.0;

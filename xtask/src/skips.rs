@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// Name of the file of skipped tests in the target directory.
+/// Name of the file in the target directory that lists the skipped tests.
 const SKIPS_FILE: &str = "skips.txt";
 
 /// Deletes the list of skipped tests of the last run.

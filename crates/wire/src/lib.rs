@@ -5,9 +5,9 @@
 //! (`dns`, `http`, `tls`), records that describe messages (`record`), and capture files
 //! (`capture`).
 //!
-//! The crate does no I/O, allocates nothing per packet, never panics whatever the input, has no
-//! `unsafe`, and needs time and memory bounded by the length of the input. Each view checks the
-//! length of its bytes once. A length field with a false value is reported, never followed.
+//! The crate does no I/O, allocates nothing per packet, never panics on any input, has no `unsafe`,
+//! and needs time and memory bounded by the length of the input. Each view checks the length of its
+//! bytes once. A length field with a false value is reported, never followed.
 //!
 //! Not supported: reassembly, decryption, tunnels (PPPoE, MPLS, GRE and VXLAN remain
 //! `Network::Other` or a protocol number), and 802.11 frames.

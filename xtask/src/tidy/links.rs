@@ -98,7 +98,7 @@ pub(super) fn heading_anchors(text: &str) -> Vec<String> {
     anchors
 }
 
-/// Replaces each link by its text.
+/// Replaces each link with its text.
 fn without_targets(heading: &str) -> String {
     let mut text = String::new();
     let mut rest = heading;

@@ -1,4 +1,4 @@
-//! `compress`: replaces the view by its compressed form.
+//! `compress`: replaces the view with its compressed form.
 //!
 //! Input: any blocks. Output: bytes, one output block per input block. Of the frame around the
 //! view, only the headers that identify the flow are kept. Each block is complete in its format, so
@@ -8,7 +8,7 @@
 use super::codec::{Encoder, FORMATS, Format};
 use crate::prelude::*;
 
-/// Catalog entry of `compress`, which replaces the view of a block by its compressed form.
+/// Catalog entry of `compress`, which replaces the view of a block with its compressed form.
 pub const COMPRESS: Description = Description {
     name: "compress",
     summary: "compress the bytes in view, block by block",

@@ -1,4 +1,4 @@
-//! `decompress`: replaces the view by its decompressed form.
+//! `decompress`: replaces the view with its decompressed form.
 //!
 //! Input: blocks with complete members of a compressed format in view. Output: bytes, one output
 //! block per input block. A block that cannot be decompressed passes unchanged and without a class,
@@ -7,7 +7,7 @@
 use super::codec::{CodecError, Decoder, FORMATS, Format};
 use crate::prelude::*;
 
-/// Catalog entry of `decompress`, which replaces the view of a block by its decompressed form.
+/// Catalog entry of `decompress`, which replaces the view of a block with its decompressed form.
 pub const DECOMPRESS: Description = Description {
     name: "decompress",
     summary: "decompress the bytes in view, block by block",

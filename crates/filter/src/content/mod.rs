@@ -13,7 +13,7 @@ mod lz4;
 use crate::layers;
 use crate::prelude::*;
 
-/// Replaces the view of a lane by `bytes`, and keeps the headers that contain the addresses. If
+/// Replaces the view of a lane with `bytes`, and keeps the headers that contain the addresses. If
 /// memory runs out, ends the lane and counts the loss.
 fn replace_block<'a>(batch: &mut Batch<'a>, l: Lane, cx: &mut LaneContext<'_, 'a>, bytes: &[u8]) {
     batch.set_block(l, with_headers(batch.block(l)));

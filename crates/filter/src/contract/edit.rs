@@ -141,7 +141,7 @@ impl<'e> Editable<'e> {
         room
     }
 
-    /// Replaces the block by a new block of at most `room` bytes, without a frame. Nothing is
+    /// Replaces the block with a new block of at most `room` bytes, without a frame. Nothing is
     /// copied. `fill` writes the bytes and returns their number. If memory runs out, the block is
     /// counted as lost, and the result is false.
     pub fn replace(&mut self, room: usize, fill: impl FnOnce(&mut [u8]) -> usize) -> bool {

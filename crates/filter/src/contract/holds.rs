@@ -217,7 +217,7 @@ impl Holds {
         })
     }
 
-    /// Passes the location and pin of every held block to `to`, and replaces them by the returned
+    /// Passes the location and pin of every held block to `to`, and replaces them with the returned
     /// values. Called when the filter moves to another space.
     pub fn relocate(&mut self, mut to: impl FnMut(&Entry, PinId) -> (Entry, PinId)) {
         let mut held = vec![true; self.slots.len()];

@@ -23,8 +23,8 @@ pub enum StateScope {
 /// single process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WorkerRule {
-    /// The scope of the state ([`StateScope`]) determines the rule. The results are equal unless
-    /// the state covers all blocks.
+    /// The scope of the state ([`StateScope`]) determines whether the results are equal: they are,
+    /// unless the state covers all blocks.
     ByScope,
     /// The results are equal. The state covers all blocks, but is only used in the report, and the
     /// reports of the processes are summed.

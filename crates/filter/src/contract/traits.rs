@@ -8,7 +8,7 @@
 //! | [`Edit`] | one block | also change bytes, in place if no other reader sees them |
 //! | [`Lanes`] | a batch | move the view, edit copies, end lanes |
 //! | [`Stream`] | one block at a time | hold, release and append blocks, request a wake-up |
-//! | [`HoldingLanes`] | a batch | all of that: for filters that hold few blocks |
+//! | [`HoldingLanes`] | a batch | all of the above; for filters that hold few blocks |
 
 use super::batch::{Batch, Block, Tags};
 use super::context::{ClassifyContext, LaneContext, StreamContext, Time};

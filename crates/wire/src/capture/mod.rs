@@ -50,7 +50,7 @@ pub struct Packet {
     pub interface: u16,
     /// Range of the captured bytes in the buffer.
     pub data: Range<usize>,
-    /// Number of bytes of the buffer that this record consumes.
+    /// Number of bytes in the buffer that this record consumes.
     pub consumed: usize,
 }
 
@@ -63,7 +63,7 @@ pub enum Step {
     /// `consumed` bytes and has at least `wanted` bytes (never more than [`BLOCK_MAX`]). At the end
     /// of the input, the caller calls [`Reader::finish`] instead.
     NeedMore {
-        /// Number of bytes of the buffer that have been consumed.
+        /// Number of bytes in the buffer that have been consumed.
         consumed: usize,
         /// Number of bytes that the next call needs to make progress.
         wanted: usize,

@@ -7,7 +7,7 @@
 //! - Bytes beyond IP's stated length (Ethernet padding) are not payload.
 //! - An IPv4 total length or IPv6 payload length of 0 extends to the end of the frame, as in frames
 //!   awaiting segmentation (TSO) and jumbograms.
-//! - A later fragment has no layer 4, whatever its bytes look like.
+//! - A later fragment has no layer 4, regardless of its bytes.
 //! - The pass ends at an inconsistent header, because no ports are better than ports chosen by an
 //!   attacker.
 //!

@@ -137,9 +137,9 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         true
     }
 
-    /// Replaces the block of a lane by a new block of at most `room` bytes, without a frame. `fill`
-    /// receives the old bytes and the new memory, and returns the number of bytes written. If
-    /// `fill` returns `None`, the lane stays unchanged and the result is `None`. Otherwise the
+    /// Replaces the block of a lane with a new block of at most `room` bytes, without a frame.
+    /// `fill` receives the old bytes and the new memory, and returns the number of bytes written.
+    /// If `fill` returns `None`, the lane stays unchanged and the result is `None`. Otherwise the
     /// result is true on success, and false in the cases in which [`LaneContext::edit`] returns
     /// false.
     pub fn replace(
@@ -169,7 +169,7 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         Some(true)
     }
 
-    /// Replaces the block of a lane by a new block with these bytes in view, after a copy of the
+    /// Replaces the block of a lane with a new block with these bytes in view, after a copy of the
     /// headers that identify the flow ([`Block::headers`]). Fails in the same cases as
     /// [`LaneContext::edit`].
     pub fn replace_view(&mut self, batch: &mut Batch<'a>, l: Lane, bytes: &[u8]) -> bool {

@@ -375,7 +375,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         Some((key, self.block(&entry)))
     }
 
-    /// Replaces the contents of `into` by the concatenated views of the blocks in `list`.
+    /// Replaces the contents of `into` with the concatenated views of the blocks in `list`.
     pub fn gather_views(&self, list: &HeldList, into: &mut Vec<u8>) {
         into.clear();
         self.held(list).for_each(|(_, block)| into.extend_from_slice(block.bytes()));
