@@ -73,7 +73,7 @@ impl Asm {
         Self::default()
     }
 
-    /// Creates a label, not yet bound.
+    /// Creates an unbound label.
     pub fn label(&mut self) -> Label {
         self.labels.push(LabelSite::default());
         Label(self.labels.len() - 1)
@@ -123,7 +123,7 @@ impl Asm {
         self.push(Insn::exit());
     }
 
-    /// Sets `to` to the address of byte `index * stride` in the value of element 0 of a map.
+    /// Sets `to` to the address of the byte at offset `index * stride` in a map's element 0.
     /// Clobbers `index`.
     pub fn index_map(&mut self, to: Reg, map: u32, index: Reg, stride: i32) {
         self.push(Insn::alu(Alu::Mul, index, stride));
@@ -153,7 +153,7 @@ impl Asm {
         self.push_jump(Insn::jump32_if(cond, dst, operand, 0), to);
     }
 
-    /// Replaces the immediate of the instruction at slot `at` by a constant that was unknown when
+    /// Replaces the immediate of the instruction at slot `at` with a constant that was unknown when
     /// the instruction was appended.
     pub fn patch_immediate(&mut self, at: usize, imm: i32) {
         if let Some(insn) = self.code.get_mut(at) {

@@ -3,8 +3,7 @@
 //! Input: judges (a filter's user implementation, the interpreter, the real kernel) and packets.
 //! Output: a [`Tally`], or the first packet on which the judges disagree. The first judge is the
 //! reference. The others must give the same class and counters as the reference, and agree among
-//! themselves. Only they may instead answer unsure, because a twin passes a block on rather than
-//! guess.
+//! themselves. The others may also be unsure, because a twin passes a block on rather than guess.
 //!
 //! [`truncations`] and `mutants` make the exam thorough: bounds checks are tested only by packets
 //! truncated to every length, and judges that accept a broken program prove nothing.
@@ -158,12 +157,12 @@ pub fn decode_counters(value: &[u8]) -> Vec<u64> {
 pub struct Tally {
     /// Number of packets on which the judges agree.
     pub packets: u64,
-    /// Number of the agreed packets that were answered with a class other than 0.
+    /// Number of these packets that were answered with a class other than 0.
     pub answered: u64,
-    /// Number of the agreed packets that the reference answered while the twins were unsure. An
+    /// Number of these packets that the reference answered while the twins were unsure. An
     /// exam should limit this number, because a twin that is always unsure agrees with every judge.
     pub unsure: u64,
-    /// Number of the agreed packets that some judge refused while the others agreed.
+    /// Number of these packets that some judge refused while the others agreed.
     pub refused: u64,
 }
 

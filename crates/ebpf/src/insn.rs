@@ -112,7 +112,7 @@ pub mod mode {
     pub const MEM: u8 = 0x60;
     /// Ordinary memory load with sign extension.
     pub const MEMSX: u8 = 0x80;
-    /// Atomic operation, which `imm` selects.
+    /// Atomic operation, selected by `imm`.
     pub const ATOMIC: u8 = 0xc0;
 }
 
@@ -193,8 +193,7 @@ pub enum Alu {
 }
 
 impl Alu {
-    /// Returns the operation of an opcode, also of classic BPF; `None` if the operation does not
-    /// exist.
+    /// Returns the operation of an eBPF or classic BPF opcode; `None` if it does not exist.
     pub fn from_opcode(code: u8) -> Option<Self> {
         use Alu::{Add, And, Arsh, Div, Mod, Mov, Mul, Neg, Or, Shl, Shr, Sub, Xor};
         let all = [Add, Sub, Mul, Div, Or, And, Shl, Shr, Neg, Mod, Xor, Mov, Arsh];
@@ -244,8 +243,8 @@ impl Cond {
         (Self::Sle, "s<="),
     ];
 
-    /// Returns the operator of a conditional jump, also of classic BPF; `None` if the operator does
-    /// not exist.
+    /// Returns the operator of an eBPF or classic BPF conditional jump; `None` if it does not
+    /// exist.
     pub fn from_opcode(code: u8) -> Option<Self> {
         Self::ALL.iter().map(|(cond, _)| *cond).find(|cond| *cond as u8 == code & 0xf0)
     }
@@ -300,7 +299,7 @@ pub mod atomic {
 }
 
 /// Kernel helper functions that a program may call. A helper that may move the packet invalidates
-/// all packet pointers, which its comment states.
+/// all packet pointers; its comment says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i32)]
 pub enum Helper {
@@ -330,7 +329,7 @@ pub enum Helper {
     SkbPullData = 39,
     /// (ctx, by) → 0 or an error; invalidates packet pointers
     XdpAdjustHead = 44,
-    /// (ctx) → uid of the socket's owner, or the overflow uid without a socket
+    /// (ctx) → uid of the socket's owner, or the overflow uid if there is no socket
     SocketUid = 47,
     /// (map of sockets or devices, key, flags) → the redirect verdict, or the flags on failure
     RedirectMap = 51,
@@ -342,7 +341,7 @@ pub enum Helper {
     RingbufOutput = 130,
     /// (ring, flags) → the ring's counter that the flags select
     RingbufQuery = 134,
-    /// (ctx) → frame length with fragments
+    /// (ctx) → frame length, including fragments
     XdpBuffLen = 188,
     /// (ctx, offset, to, length) → 0 or an error
     XdpLoadBytes = 189,
@@ -432,7 +431,7 @@ impl Insn {
         Self::alu(Alu::Mov, dst, operand)
     }
 
-    /// Creates the conversion of the low 16, 32 or 64 bits of `dst` from or to network byte order,
+    /// Creates a conversion of the low 16, 32 or 64 bits of `dst` from or to network byte order,
     /// which zeroes the higher bits.
     pub fn big_endian(dst: Reg, bits: u8) -> Self {
         Self {
@@ -517,8 +516,8 @@ impl Insn {
         Self::wide(dst, 0, value as u32 as i32, (value >> 32) as u32 as i32)
     }
 
-    /// Creates the load of the map with this number into `dst`. Relocation replaces the number by a
-    /// file descriptor.
+    /// Creates the load of the map with this number into `dst`. Relocation replaces the number with
+    /// a file descriptor.
     pub fn load_map(dst: Reg, map: u32) -> [Self; 2] {
         Self::wide(dst, PSEUDO_MAP, map as i32, 0)
     }

@@ -3,7 +3,7 @@
 //!
 //! Input: the output of `asm` and `emit`. Output: plain data. `interpret` runs a program unchanged,
 //! with maps identified by number; `sys` loads a program after `relocate` has replaced map numbers
-//! by file descriptors. This module creates no map and loads no program.
+//! with file descriptors. This module creates no map and loads no program.
 
 use crate::insn::{Insn, PSEUDO_MAP, PSEUDO_MAP_VALUE};
 
@@ -102,7 +102,7 @@ pub struct MapSpec {
     /// Index into `Program::filters` of the filter whose private session is the value of the map,
     /// as plain data; `None` for other maps.
     pub state_of: Option<usize>,
-    /// Number of programs in a program array for tail calls, which is the number of
+    /// Number of programs in a program array for tail calls, equal to the number of
     /// `Program::tails`; 0 for a map of values.
     pub programs: u32,
 }

@@ -3,8 +3,8 @@
 //! `apply.json` contains the results of expressions for every frame of a capture. `accept.json`
 //! contains libpcap's programs for expressions; our programs and libpcap's run over captures and
 //! over frames generated to take every branch. `reject.json` contains invalid expressions with the
-//! reason. The suite is not part of the repository; without it the tests report that they were
-//! skipped. `SEED=` repeats a run.
+//! reasons. The suite is not part of the repository; if it is missing, the tests report that they
+//! were skipped. `SEED=` repeats a run.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test that reports its counts")]
 
@@ -341,7 +341,7 @@ fn check_planted_faults(table: &[Value], percent: usize) {
     assert!(found * 100 >= planted * percent, "{found} of {planted} faults were found");
 }
 
-/// Returns the facts in a message of libpcap: quoted words and numbers.
+/// Returns the quoted words and the numbers in a libpcap message.
 fn quoted_facts(message: &str) -> Vec<String> {
     let mut facts = Vec::new();
     let message = message.replace("can't", "cannot");

@@ -2,8 +2,8 @@
 //! those of libpcap's test suite, ours for the same expressions, those for this project's
 //! expressions, and random ones, at every hook except cgroups. The interpreter judges them on
 //! captured, steered, truncated and nonlinear frames, and on frames with a tag in their metadata.
-//! `tests/kernel` has the same tests with the kernel as judge. `SEED=` repeats a run, and `ROUNDS=`
-//! extends it.
+//! `tests/kernel` has the same tests with the kernel as the judge. `SEED=` repeats a run, and
+//! `ROUNDS=` extends it.
 
 #![expect(clippy::print_stdout, reason = "a test that reports its counts")]
 #![allow(clippy::unwrap_used, reason = "a test")]

@@ -77,7 +77,7 @@ pub(super) const TAX: PseudoInsn = non_branching(code::MISC | code::TAX, 0);
 pub(super) const TXA: PseudoInsn = non_branching(code::MISC | code::TXA, 0);
 
 /// Assembles a program. Scratch words that might be read before they are written are set to 0 at
-/// its start. Fails with the number of instructions if it exceeds the maximum.
+/// the start. Fails if the program has too many instructions, and returns their number.
 pub(super) fn assemble_program(lines: Vec<PseudoInsn>) -> Result<Vec<Instruction>, usize> {
     let lines = remove_dead_code(lines);
     let least = lines.iter().filter(|line| !matches!(line, PseudoInsn::Bind(_))).count();
@@ -98,7 +98,7 @@ pub(super) fn assemble_program(lines: Vec<PseudoInsn>) -> Result<Vec<Instruction
     Ok(instructions)
 }
 
-/// Removes jumps to the next instruction, and unreachable code.
+/// Removes unreachable code and jumps to the next instruction.
 fn remove_dead_code(lines: Vec<PseudoInsn>) -> Vec<PseudoInsn> {
     let mut kept: Vec<PseudoInsn> = Vec::with_capacity(lines.len());
     let mut used: Vec<JumpLabel> = lines
@@ -139,7 +139,7 @@ fn ends_control_flow(line: PseudoInsn) -> bool {
     }
 }
 
-/// Computes the positions of all instructions and the jump distances.
+/// Computes the position of each instruction and the jump distances.
 fn assemble(lines: &[PseudoInsn]) -> Vec<Instruction> {
     let mut far = vec![[false; 2]; lines.len()];
     loop {

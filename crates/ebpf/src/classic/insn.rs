@@ -70,7 +70,7 @@ pub mod code {
     /// Operation code of bitwise exclusive or.
     pub const XOR: u16 = 0xa0;
 
-    /// Operation code of an unconditional jump by `k`.
+    /// Operation code of an unconditional jump over `k` instructions.
     pub const JA: u16 = 0x00;
     /// Operation code of a jump if A equals the source.
     pub const JEQ: u16 = 0x10;
@@ -136,12 +136,12 @@ pub(super) const OPERATIONS: [(&str, Alu); 11] = [
 pub(super) const COMPARISONS: [(&str, Cond); 4] =
     [("jeq", Cond::Eq), ("jgt", Cond::Gt), ("jge", Cond::Ge), ("jset", Cond::Set)];
 
-/// Returns the arithmetic operation of an opcode; `None` if it does not exist.
+/// Returns the arithmetic operation of an opcode; `None` if the opcode has none.
 pub(super) fn alu_operation(code: u16) -> Option<Alu> {
     OPERATIONS.iter().map(|(_, op)| *op).find(|op| *op as u16 == code & 0xf0)
 }
 
-/// Returns the comparison of an opcode; `None` if it does not exist.
+/// Returns the comparison of an opcode; `None` if the opcode has none.
 pub(super) fn condition(code: u16) -> Option<Cond> {
     COMPARISONS.iter().map(|(_, op)| *op).find(|op| *op as u16 == code & 0xf0)
 }

@@ -2,10 +2,10 @@
 //!
 //! Input: an expression and the link type of the frames. Output: a [`ClassicProgram`], which user
 //! space runs with [`ClassicProgram::run`], which [`kernel`] turns into a socket filter, and which
-//! prints like `tcpdump -d`. The module does no I/O; a [`Resolver`] of the caller resolves host
-//! names. The language, the tests that a program makes and their order are those of libpcap,
-//! checked against libpcap's own test suite. The code is original. [SL §4.2, §5.2: classic filters
-//! as peers]
+//! prints like `tcpdump -d`. The module does no I/O; the caller's [`Resolver`] resolves host names.
+//! The language, the tests that a program makes and their order are those of libpcap, checked
+//! against libpcap's own test suite. The code is original. [SL §4.2, §5.2: classic filters as
+//! peers]
 //!
 //! Not supported: loading a `protochain` program, whose loop the kernel rejects; Juniper link types
 //! beyond what libpcap parses; name lookups.

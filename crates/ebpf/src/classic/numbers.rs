@@ -1,23 +1,24 @@
-//! Parser for programs in numbers, as `tcpdump -ddd` and iptables write them.
+//! Parser for programs in numeric form, as `tcpdump -ddd` and iptables write them.
 //!
 //! Input: `4,48 0 0 9,21 0 1 6,6 0 0 1,6 0 0 0`: the number of instructions, then the opcode, both
-//! jumps and the operand of each. Output: a [`ClassicProgram`]. No pcap-filter(7) expression has
-//! this form.
+//! jumps and the operand of each. Output: a [`ClassicProgram`]. No pcap-filter(7) expression looks
+//! like this.
 
 use super::insn::Instruction;
 use super::program::ClassicProgram;
 
-/// Returns true if the text has the form of a program in numbers, which may still be invalid.
+/// Returns true if the text looks like a program in numeric form, which may still be invalid.
 #[must_use]
 pub fn has_numeric_form(text: &str) -> bool {
     text.contains(',') && text.bytes().all(|byte| byte.is_ascii_digit() || b", ".contains(&byte))
 }
 
-/// Parses a program in numbers.
+/// Parses a program in numeric form.
 ///
 /// # Errors
 ///
-/// Fails with the reason if the text has another form, or if the instructions are no valid program.
+/// Fails with the reason if the text has another form, or if the instructions are not a valid
+/// program.
 pub fn parse_numbers(text: &str) -> Result<ClassicProgram, String> {
     let mut parts = text.split(',').map(str::trim);
     let count = parts.next().and_then(|count| count.parse::<usize>().ok());

@@ -45,7 +45,7 @@ pub enum InvalidProgram {
         /// The unknown opcode.
         code: u16,
     },
-    /// A jump leads out of the program.
+    /// A jump target is outside the program.
     Target {
         /// Index of the jump instruction.
         at: usize,

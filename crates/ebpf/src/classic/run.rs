@@ -39,11 +39,11 @@ pub struct VlanTag {
 }
 
 impl Metadata {
-    /// Metadata without a tag, in which all numbers are 0.
+    /// Metadata without a tag and with all numbers 0.
     pub const EMPTY: Self =
         Self { vlan: None, packet_type: 0, protocol: 0, interface_index: 0, hardware_type: 0 };
 
-    /// Returns the value of an ancillary load of this field.
+    /// Returns the value that an ancillary load of this field yields.
     fn load(&self, field: AncillaryField) -> u32 {
         match field {
             AncillaryField::Protocol => u32::from(self.protocol),

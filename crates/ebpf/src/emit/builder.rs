@@ -1,4 +1,4 @@
-//! Builder of a program, which keeps the state of an emission behind a scope.
+//! Program builder: the state of an emission, on which scopes operate.
 //!
 //! Submodules: `frame` sets up packet pointers and lengths, `arms` opens and closes arms and emits
 //! exits, `parts` ends parts and programs; `lower` turns values into registers and
@@ -41,8 +41,8 @@ pub(super) struct Builder {
     /// For each position variable, its maximum distance from the frame's first byte, and the
     /// `epoch` in which it was set.
     pub(super) at_reach: Vec<(u32, u16)>,
-    /// Number of times that computed positions have become invalid: by an edit of the frame, a
-    /// reset of the verifier's state, or a new part.
+    /// Number of times that computed positions were invalidated, by an edit of the frame, a reset
+    /// of the verifier's state, or a new part.
     pub(super) epoch: u16,
     /// True if r9 may no longer hold the region of a tap.
     pub(super) region_lost: bool,
@@ -86,14 +86,14 @@ impl Builder {
         Self { target, asm, none, unsure, finish, ..Self::default() }
     }
 
-    /// Begins a program, up to its first twin. Also returns the exit for blocks that a filter does
-    /// not recognize.
+    /// Emits the start of a program, up to its first twin. Also returns the exit for blocks that a
+    /// filter does not recognize.
     pub(super) fn begin(target: Target, finish: Finish) -> (Box<Self>, Exit<'static>) {
         Self::begin_with(target, finish, None)
     }
 
-    /// Begins a program that counts, up to its first twin. Also returns the exit for finished
-    /// frames.
+    /// Emits the start of a counting program, up to its first twin. Also returns the exit for
+    /// finished frames.
     pub(super) fn begin_with_end(
         target: Target,
         frame_end: FrameEnd,
@@ -201,8 +201,7 @@ impl Builder {
         self.held = [None; 6];
     }
 
-    /// Records the reason why the request cannot become a program, unless an earlier reason is
-    /// recorded.
+    /// Records the reason why the request cannot become a program, unless one is already recorded.
     pub(super) fn refuse(&mut self, unfit: Unfit) {
         self.unfit.get_or_insert(unfit);
     }

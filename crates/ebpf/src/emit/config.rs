@@ -21,7 +21,7 @@ pub struct Tap {
     pub records_at: u32,
     /// Size in bytes of the records: a power of two.
     pub bytes: u32,
-    /// Maximum number of captured bytes of a frame.
+    /// Maximum number of captured bytes per frame.
     pub record_max: u32,
     /// Conditions for sending a doorbell.
     pub wake: WakePolicy,
@@ -29,23 +29,23 @@ pub struct Tap {
     pub sent: bool,
 }
 
-/// The doorbell policy. A frame sends a doorbell in three cases: if `blocks` frames wait and
+/// The doorbell policy. A frame triggers a doorbell in three cases: if `blocks` frames wait and
 /// `apart_ns` have passed since the last doorbell, if `wait_ns` have passed since the last
 /// doorbell, or if the ring may soon be full because of the bytes or frames written since the last
 /// doorbell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WakePolicy {
-    /// Number of waiting frames that causes a doorbell (T_b).
+    /// Number of waiting frames that triggers a doorbell (T_b).
     pub blocks: u32,
     /// Minimum time between doorbells, in ns.
     pub apart_ns: u32,
-    /// Maximum time between doorbells, in ns (T_t): after this time, the next frame sends a
-    /// doorbell in any case. An idle reader that knows the time of the last doorbell sleeps no
-    /// longer than this.
+    /// Maximum time between doorbells, in ns (T_t): after this time, the next frame always triggers
+    /// a doorbell. An idle reader that knows the time of the last doorbell sleeps no longer than
+    /// this.
     pub wait_ns: u32,
-    /// Number of bytes that causes a doorbell, counted since the last doorbell.
+    /// Number of bytes that triggers a doorbell, counted since the last doorbell.
     pub bytes: u32,
-    /// Number of frames that causes a doorbell, counted since the last doorbell.
+    /// Number of frames that triggers a doorbell, counted since the last doorbell.
     pub most: u32,
     /// The processes that a doorbell wakes.
     pub wakes: Wakeup,
@@ -59,7 +59,7 @@ pub enum Wakeup {
     /// that drains before it checks for frames misses none and is not woken while it is busy. A
     /// consumer that never drains is woken only once.
     Consumer,
-    /// Every listener, with each doorbell, because listeners drain nothing.
+    /// Every listener, at each doorbell, because listeners drain nothing.
     Everyone,
 }
 
@@ -124,7 +124,7 @@ pub struct FrameRing {
     pub records_at: u32,
     /// Size in bytes of the records: a power of two.
     pub bytes: u32,
-    /// Maximum number of captured bytes of a frame.
+    /// Maximum number of captured bytes per frame.
     pub record_max: u32,
     /// Pointer rings, one per request. They are numbered consecutively over all owners.
     pub pointer_rings: Vec<PointerRing>,
@@ -374,13 +374,13 @@ impl FrameEnd {
 pub(super) struct FixedSlots;
 
 impl FixedSlots {
-    /// Slot of the address of the scratch memory.
+    /// Slot for the address of the scratch memory.
     pub(super) const SCRATCH: i16 = -8;
-    /// Slot of the region number, in a tap.
+    /// Slot for the region number, in a tap.
     pub(super) const CPU: i16 = -16;
-    /// Slot of the tag that the driver removed, in a redirecting program.
+    /// Slot for the tag that the driver removed, in a redirecting program.
     pub(super) const TAG: i16 = -16;
-    /// Slot of the frame length, in a redirecting program.
+    /// Slot for the frame length, in a redirecting program.
     pub(super) const LENGTH: i16 = -24;
     /// Number of reserved slots.
     pub(super) const SLOT_COUNT: i16 = 3;

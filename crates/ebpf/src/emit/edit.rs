@@ -12,8 +12,8 @@
 //! whether a checksum has been filled in. At XDP, they edit in place or, where computed packet
 //! pointers are not allowed, through a helper, and cannot know whether a checksum has been filled
 //! in. A block whose edit fails is unsure. At tc, [`Scope::make_writable`] covers the entire range
-//! that a twin will edit, so that a twin fails before its first edit. At XDP, every edit checks its
-//! own bounds.
+//! that a twin will edit, so any failure precedes the twin's first edit. At XDP, every edit checks
+//! its own bounds.
 
 use super::builder::Builder;
 use super::handle::{
@@ -25,10 +25,10 @@ use super::unfit::Unfit;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R4, R5, R6, R7, R8, R10, Reg, Size};
 use crate::program::Hook;
 
-/// The coverage of a checksum.
+/// The data that a checksum covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksum {
-    /// The header that contains the checksum: IPv4.
+    /// The IPv4 header, which contains the checksum.
     Header,
     /// A transport header and its payload.
     Transport {
@@ -84,7 +84,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         FrameOffset { base, off: at.off, reach: at.reach }
     }
 
-    /// Converts an offset to a position in the frame, including all edits so far.
+    /// Converts an offset to a position in the frame as edited so far.
     pub fn position_at(&mut self, offset: FrameOffset<'s>) -> FramePos<'s> {
         let unsure = self.builder().unsure();
         let epoch = self.builder().epoch;
@@ -106,7 +106,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.builder().store_new(R0)
     }
 
-    /// Returns the offset in the frame from which the first `bytes` bytes are removed; at least 0.
+    /// Returns the offset after the frame's first `bytes` bytes have been removed; at least 0.
     pub fn offset_after_removal(&mut self, offset: FrameOffset<'s>, bytes: u16) -> FrameOffset<'s> {
         if let Value::Const(_) = offset.base {
             return FrameOffset::from_start(offset.off.saturating_sub(bytes));
@@ -129,7 +129,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         SavedLayers { layers, at, l3, l4 }
     }
 
-    /// Restores saved layers for the frame, including all edits so far.
+    /// Restores saved layers for the frame as edited so far.
     pub fn restore_layers(&mut self, kept: SavedLayers<'s>) -> Layers<'s> {
         let at = self.position_at(kept.at);
         let l3 = kept.l3.map(|l3| self.position_at(l3));
@@ -363,7 +363,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.invalidate_registers();
     }
 
-    /// Updates a checksum in place at XDP, with emitted arithmetic.
+    /// Emits arithmetic that updates a checksum in place at XDP, without a helper.
     fn update_checksum_in_place<T: Width>(
         &mut self,
         offset: FrameOffset<'s>,
@@ -446,8 +446,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         total
     }
 
-    /// Leaves through `other` if a checksum equals the sum of the pseudo header, since it then has
-    /// not been filled in. Does nothing at tc, where the kernel tracks this state.
+    /// Leaves through `other` if a checksum equals the sum of the pseudo header, because it has
+    /// then not been filled in. Does nothing at tc, where the kernel tracks this state.
     pub fn only_filled_checksum(&mut self, sum: Num<'s>, pseudo: Num<'s>, other: Exit<'s>) {
         if self.hook() == Hook::Xdp {
             self.only(sum, Cmp::Ne, pseudo, other);

@@ -1,4 +1,4 @@
-//! Programs that count: the prologue and the final action on each frame.
+//! Counting programs: the prologue and the final action on each frame.
 //!
 //! Input: a body that counts and delivers frames. Output: a [`Program`] that locates the per-CPU
 //! scratch memory, runs the body, and performs the final action: a tap passes the frame unless the
@@ -12,7 +12,7 @@ use super::target::Target;
 use super::unfit::Unfit;
 use crate::program::Program;
 
-/// Emits a program that counts and ends with this action on each frame.
+/// Emits a counting program that ends with this action on each frame.
 pub(super) fn program_with_end(
     target: Target,
     frame_end: FrameEnd,

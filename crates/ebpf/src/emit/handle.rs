@@ -3,7 +3,7 @@
 //!
 //! Each handle is branded with the scope in which it is valid. The brand is a lifetime unique to
 //! that scope (closures and twins are generic over it), so the compiler rejects a handle outside
-//! its arm. Handles are covariant, so that a handle of a scope is also valid in the arms inside.
+//! its arm. Handles are covariant, so a handle is also valid in the arms inside its scope.
 
 use std::marker::PhantomData;
 
@@ -54,7 +54,7 @@ pub struct FramePos<'s> {
     pub(super) reach: u32,
     /// `epoch` of the builder when the position was computed.
     pub(super) epoch: u16,
-    /// Hint: the usual offset in bytes of the base from the first byte of the frame.
+    /// Hint: the base's usual offset in bytes from the first byte of the frame.
     pub(super) usual: Option<u16>,
     pub(super) brand: Brand<'s>,
 }
@@ -76,7 +76,7 @@ pub struct FrameOffset<'s> {
     pub(super) reach: u32,
 }
 
-/// The origin from which the offset of a [`FramePos`] counts.
+/// The origin from which the offset of a [`FramePos`] is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PosBase {
     /// The first byte of the frame.
@@ -121,7 +121,8 @@ pub struct Exit<'s> {
     pub(super) brand: Brand<'s>,
 }
 
-/// A 32-bit variable that arms may set. Values join only in such a variable or a [`FramePosVar`].
+/// A 32-bit variable that arms may set. Values from different control paths merge only in a
+/// variable or a [`FramePosVar`].
 #[derive(Clone, Copy, Debug)]
 pub struct Var<'s>(pub(super) Num<'s>);
 
@@ -129,7 +130,7 @@ pub struct Var<'s>(pub(super) Num<'s>);
 #[derive(Clone, Copy, Debug)]
 pub struct FramePosVar<'s> {
     pub(super) slot: Depth,
-    /// Index in `at_reach` of the builder.
+    /// Index in the builder's `at_reach`.
     pub(super) reach: usize,
     pub(super) brand: Brand<'s>,
 }
@@ -192,17 +193,17 @@ pub struct Field<T, const OFF: usize> {
     width: PhantomData<T>,
 }
 
-/// Returns the field of one byte at offset `OFF`.
+/// Returns the one-byte field at offset `OFF`.
 pub const fn byte<const OFF: usize>() -> Field<u8, OFF> {
     Field { width: PhantomData }
 }
 
-/// Returns the field of two bytes at offset `OFF`, in network byte order.
+/// Returns the two-byte field at offset `OFF`, in network byte order.
 pub const fn be16<const OFF: usize>() -> Field<u16, OFF> {
     Field { width: PhantomData }
 }
 
-/// Returns the field of four bytes at offset `OFF`, in network byte order.
+/// Returns the four-byte field at offset `OFF`, in network byte order.
 pub const fn be32<const OFF: usize>() -> Field<u32, OFF> {
     Field { width: PhantomData }
 }

@@ -13,7 +13,7 @@
 //! A twin leaves in one of three ways: with its [`Answer`]; through its exit argument, which means
 //! answer 0, via [`Scope::absent`] if that is counted; or through [`Scope::unsure`] if it cannot
 //! decide, which passes the block to the filter's user implementation. It never guesses. A request
-//! that eBPF cannot express is [`Unfit`], before anything is loaded.
+//! that eBPF cannot express fails with [`Unfit`] before anything is loaded.
 //!
 //! ```
 //! use ebpf::emit::{self, Answer, Cmp, Emit, Exit, Finish, Layers, Scope, Unfit, be16, byte};

@@ -42,21 +42,21 @@ pub mod headroom {
     /// Size in bytes of the fields after the exit numbers.
     pub const REST: u32 = 24;
 
-    /// Returns the offset in bytes of the fields after the exit numbers, for this number of
+    /// Returns the offset in bytes of the fields after the exit numbers, given the number of
     /// deliveries.
     #[must_use]
     pub const fn rest(deliveries: u32) -> u32 {
         deliveries * DELIVERY + (deliveries * EXIT).next_multiple_of(8)
     }
 
-    /// Returns the total size in bytes, for this number of deliveries.
+    /// Returns the total size in bytes of this headroom data, given the number of deliveries.
     #[must_use]
     pub const fn bytes(deliveries: u32) -> u32 {
         rest(deliveries) + REST
     }
 }
 
-/// Maximum number of deliveries of a redirected frame, which the size of the headroom limits.
+/// Maximum number of deliveries of a redirected frame, limited by the size of the headroom.
 pub const REDIRECT_DELIVERIES_MAX: u16 = 16;
 const _: () = assert!((REDIRECT_DELIVERIES_MAX as u32) < DELIVERIES_MAX);
 
@@ -241,5 +241,5 @@ impl Builder {
     }
 }
 
-/// Stack slot of the time of the frame. The slot is used only after the body.
+/// Stack slot for the frame's time, used only after the body.
 const PACKET_TIME: i16 = -32;

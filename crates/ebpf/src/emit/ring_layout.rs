@@ -48,7 +48,7 @@ pub mod record {
     pub const STAMP: i16 = 0;
     /// Length of the frame (four bytes).
     pub const LENGTH: i16 = 8;
-    /// Number of captured bytes (four bytes).
+    /// Number of captured bytes of the frame (four bytes).
     pub const KEPT: i16 = 12;
     /// Monotonic time in ns (eight bytes).
     pub const TIME: i16 = 16;
@@ -86,6 +86,6 @@ pub const EXITS_MAX: u32 = 320;
 const _: () = assert!(offset::COUNTS as u32 + 8 * EXITS_MAX <= offset::END as u32);
 /// Number of tallies of a [`Tap`](super::config::Tap).
 pub const TALLIES_MAX: u16 = ((offset::END - offset::TALLIES) / 16) as u16;
-/// Base-2 logarithm of the number of laps of the ring that are copied although no doorbell is
+/// Base-2 logarithm of the number of ring laps in which frames are copied although no doorbell is
 /// drained. Later frames are only counted.
 pub const UNREAD_LAPS: u32 = 4;

@@ -158,7 +158,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         Ok(self.builder.load(span.bytes, off, T::SIZE))
     }
 
-    /// Returns the position `n` bytes after `at`, without the right to read there.
+    /// Returns the position `n` bytes after `at`. The new position needs its own bounds check
+    /// before bytes are read there.
     pub fn advance(&mut self, at: FramePos<'s>, n: u16) -> FramePos<'s> {
         if at.off.checked_add(n).is_none() {
             self.builder.refuse(offset_too_far());
@@ -305,8 +306,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.compute(Alu::Shr, left, Value::Const(bits & 31))
     }
 
-    /// Returns the class of a natural value: the value itself, or [`ZERO`] for 0, because class 0
-    /// means no answer.
+    /// Returns the class for a number: the number itself, or [`ZERO`] for 0, because class 0 means
+    /// no answer.
     pub fn natural_class(&mut self, num: Num<'s>) -> Num<'s> {
         self.replace_zero(num, Insn::alu32(Alu::Mov, R0, ZERO.cast_signed()))
     }
@@ -353,7 +354,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         Var(self.builder.store_new(R0))
     }
 
-    /// Sets a variable, in this scope or in an arm inside.
+    /// Sets a variable, in this scope or in an inner arm.
     pub fn set(&mut self, var: Var<'s>, value: impl Into<Value<'s>>) {
         self.builder.fetch(value.into(), R0);
         self.builder.put(var.0.slot, R0);
@@ -370,7 +371,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.builder.position_var(first)
     }
 
-    /// Sets a position variable, in this scope or in an arm inside.
+    /// Sets a position variable, in this scope or in an inner arm.
     pub fn set_position(&mut self, var: FramePosVar<'s>, at: FramePos<'s>) {
         self.builder.set_position(var, at);
     }
@@ -446,9 +447,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         Ok(answer)
     }
 
-    /// Emits the code of `only`, which may leave through the exit that it receives, and the code of
-    /// `miss`, to which that exit leads. `miss` must leave, so that the code after the call runs
-    /// only if `only` has not left.
+    /// Emits the code of `only`, then that of `miss`, to which the exit that `only` receives leads.
+    /// `miss` must leave, so the code after the call runs only if `only` has not left.
     pub fn or_else(
         &mut self,
         only: impl FnOnce(&mut Self, Exit<'s>),

@@ -1,4 +1,4 @@
-//! SipHash-2-4 in straight-line eBPF, without helpers and loops.
+//! SipHash-2-4 in straight-line eBPF, without helpers or loops.
 //!
 //! Input: a key known while emitting, and 64-bit numbers as read from the packet. Output: the tag,
 //! as it is stored in a packet. The state lives in four stack slots that arms may update, so that
@@ -79,7 +79,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// Emits one round, with the operations in the order of the paper.
+    /// Emits one round, with the operations in the paper's order.
     fn sip_round(&mut self) {
         let [v0, v1, v2, v3] = STATE;
         self.add_rotate_xor(v0, v1, 13);

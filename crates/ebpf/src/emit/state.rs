@@ -2,7 +2,7 @@
 //!
 //! Input: byte offsets in that state. Output: loads, atomic additions and exchanges. The layout is
 //! that of the user implementation, so that the state moves with the filter (CONTRACT 15); the exam
-//! compares the states of both byte for byte. All processors share the state, so there are no plain
+//! compares the two states byte for byte. All processors share the state, so there are no plain
 //! stores: a twin adds or exchanges values atomically.
 //!
 //! Numbers in the state have 64 bits ([`Wide`]), while other numbers of the emitter have 32.
@@ -127,8 +127,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.compare_exchange(other);
     }
 
-    /// Emits a read of the monotonic clock, in ns. Each call of the helper took 32 ns in a
-    /// measurement.
+    /// Emits a read of the monotonic clock, in ns. A call of the helper was measured at 32 ns.
     pub fn now(&mut self) -> Wide<'s> {
         self.builder().call(Helper::KtimeNs);
         self.keep_wide()
@@ -221,7 +220,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         WideVar(self.keep_wide())
     }
 
-    /// Sets a 64-bit variable, in this scope or in an arm inside.
+    /// Sets a 64-bit variable, in this scope or in an inner arm.
     pub fn set_wide(&mut self, var: WideVar<'s>, value: Wide<'s>) {
         self.fetch_wide(value, R0);
         self.builder().put(var.0.0.slot, R0);
@@ -335,8 +334,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     // ---- helpers
 
-    /// Replaces the number at the address in r1 by r2 if it equals r0, else leaves through `other`.
-    /// Clobbers r3.
+    /// Replaces the number at the address in r1 with r2 if it equals r0; otherwise leaves through
+    /// `other`. Clobbers r3.
     fn compare_exchange(&mut self, other: Exit<'s>) {
         let b = self.builder();
         b.asm.push(Insn::mov(R3, R0));

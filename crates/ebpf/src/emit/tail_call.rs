@@ -31,7 +31,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.link_or(answer, |_| {})
     }
 
-    /// Does the same as [`Scope::link`], with a handler `fails` for blocks whose next part cannot
+    /// Does the same as [`Scope::link`], with a handler `fails` that runs if the next part cannot
     /// be entered. A block for which the handler does not leave is unsure.
     #[must_use]
     pub fn link_or(
@@ -90,7 +90,7 @@ impl Builder {
         self.invalidate_registers();
     }
 
-    /// Emits the tail call of the next part. Control continues after the call if it fails.
+    /// Emits the tail call to the next part. If the call fails, control continues after it.
     fn call_next(&mut self, links: u32) {
         let next = i32::try_from(self.finished_part_count()).unwrap_or(i32::MAX);
         self.asm.push(Insn::mov(R1, R6));

@@ -5,7 +5,7 @@
 //! once per owner, after all other work, into the ring of this owner and processor. Each consumer
 //! gets a pointer to the copy. [SL §5.3, §6.2; CONTRACT 21, 29]
 //!
-//! Rings and doorbells are maps of the caller, numbered after the program's own. Each processor has
+//! Rings and doorbells are the caller's maps, numbered after the program's own. Each processor has
 //! a region ([`offset`]) in each map and is the only writer of that region, so stores need no
 //! atomics, only the right order for readers. The deliveries of a frame are recorded in memory
 //! ([`Scratch`]), not in registers. The verifier does not track memory, so deliveries do not double
@@ -13,7 +13,7 @@
 //!
 //! A [`Tap`] uses one map for all data. In a [`FusedTap`], several requests of several owners share
 //! a program. The scratch memory, each owner's frames and each request's pointers are then in
-//! separate maps, so that each map can be given to exactly the processes that may read it, and
+//! separate maps. Each map can therefore be given to exactly the processes that may read it, and it
 //! outlives the program.
 //!
 //! `ring_layout` has the offsets, `config` the configuration. [`ring`] ends a frame; [`unread`]
@@ -143,8 +143,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// Returns the length of the view in bytes. A tag stored outside the frame counts until it
-    /// has been parsed.
+    /// Returns the length of the view in bytes. The length includes a tag stored outside the frame
+    /// until the tag has been parsed.
     pub fn view_length(&mut self, on: Layers<'s>) -> Num<'s> {
         let rest = self.rest(on.at);
         match on.length {
@@ -249,7 +249,7 @@ impl Builder {
         Some(scratch.mark(number))
     }
 
-    /// Adds to a word of a region, not atomically. Clobbers r1.
+    /// Adds to a word of a region non-atomically. Clobbers r1.
     pub(super) fn add_to_word(&mut self, region: Reg, word: i16, amount: impl Into<Operand>) {
         self.asm.push(Insn::load(Size::DW, R1, region, word));
         self.asm.push(Insn::alu(Alu::Add, R1, amount));

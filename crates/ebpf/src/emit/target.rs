@@ -54,7 +54,7 @@ impl Target {
     }
 }
 
-/// The use of the last answer as the return value of a program.
+/// The conversion of the last answer to a program's return value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Finish {
     /// Returns the class or [`UNSURE`], for the test of twins in [`crate::exam`].

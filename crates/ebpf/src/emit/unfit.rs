@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-/// The error of a filter that, with its arguments, cannot run in the kernel.
+/// The reason why a filter with its arguments cannot run in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unfit {
     /// Reason as prose for `explain`.

@@ -53,7 +53,7 @@ pub(super) fn swap_bytes(insn: Insn, value: u64) -> Option<u64> {
     }
 }
 
-/// Sign-extends a value from the width in bits that `off` states; 0 leaves the value unchanged.
+/// Sign-extends a value from `off` bits; 0 leaves the value unchanged.
 fn sign_extend(insn: Insn, off: i16, value: u64, wide: bool) -> Option<u64> {
     let from_register = insn.code & SOURCE_REG != 0;
     match off {

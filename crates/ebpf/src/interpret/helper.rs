@@ -65,8 +65,8 @@ impl Run<'_, '_> {
         self.memory.map_lookup(self.read_register(1)?, key as u32).ok_or(FaultKind::Argument(1))
     }
 
-    /// Copies bytes from the frame, including fragments. On failure the target is zeroed, as in the
-    /// kernel.
+    /// Copies bytes from the frame, including fragments. On failure, zeroes the destination, as the
+    /// kernel does.
     fn load_bytes(&mut self) -> Result<u64, FaultKind> {
         self.context_argument()?;
         let (offset, to, length) =

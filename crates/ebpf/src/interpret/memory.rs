@@ -17,8 +17,8 @@ use crate::program::Hook;
 const OFFSET_ZERO: u64 = 1 << 31;
 /// Base address of the context.
 pub(super) const CTX: u64 = region_base(1);
-/// Region numbers that the packet has, one after another. A helper that may move the packet in the
-/// kernel moves it here to the next number, so that stale pointers fault.
+/// Region numbers that the packet uses in turn. A helper that may move the packet in the kernel
+/// changes the region number to the next one here, so that stale pointers fault.
 const PACKET_REGIONS: Range<u64> = 4..16;
 /// Base address of the stack.
 const STACK: u64 = region_base(3);
@@ -213,7 +213,7 @@ impl<'m, 'p> Memory<'m, 'p> {
         Ok(())
     }
 
-    /// Returns bytes for writing. Stack bytes count as written from now on.
+    /// Returns bytes for writing, and marks stack bytes as written.
     pub(super) fn bytes_mut(&mut self, address: u64, size: usize) -> Result<&mut [u8], FaultKind> {
         let wild = FaultKind::OutsideRegions { address, size };
         let (region, range) = split_address(address, size).ok_or(wild)?;
@@ -279,7 +279,7 @@ pub(super) const fn region_base(region: u64) -> u64 {
 }
 
 /// Splits an address into its region number and the range of bytes in this region; `None` if the
-/// address lies before offset 0 of the region.
+/// address is before offset 0 of the region.
 fn split_address(address: u64, size: usize) -> Option<(u64, Range<usize>)> {
     let offset = usize::try_from((address & 0xffff_ffff).checked_sub(OFFSET_ZERO)?).ok()?;
     Some((address >> 32, offset..offset.checked_add(size)?))

@@ -35,7 +35,7 @@ pub struct Packet<'a> {
     /// of the first buffer, which has at least 256 bytes. Ignored at sockets, where a helper reads
     /// all bytes.
     pub linear: usize,
-    /// VLAN tag in the metadata of the skb, at tc and socket filters.
+    /// VLAN tag in the metadata of the skb, at tc and in socket filters.
     pub tag: Option<Tag>,
     /// True if the transport checksum covers only the pseudo header because the device will fill in
     /// the rest (CHECKSUM_PARTIAL).
@@ -100,7 +100,7 @@ impl Machine {
     /// Default budget of instructions per run: one million, the verifier's limit since Linux 5.2.
     pub const BUDGET: u32 = 1_000_000;
 
-    /// Creates a machine with these values of maps.
+    /// Creates a machine with these map values.
     pub fn new(maps: Vec<Vec<u8>>) -> Self {
         let (budget, parts) = (Self::BUDGET, Vec::new());
         let (frame, tag, lacks_memory) = (None, None, false);
@@ -175,11 +175,11 @@ pub enum FaultKind {
         /// Size of the access in bytes.
         size: usize,
     },
-    /// A helper was called that is not available at this hook.
+    /// The called helper is not available at this hook.
     Helper(i32),
-    /// A helper was called with an invalid argument.
+    /// An argument of a helper call is invalid.
     Argument(u8),
-    /// A map was referenced that does not exist.
+    /// The referenced map does not exist.
     Map(i32),
 }
 

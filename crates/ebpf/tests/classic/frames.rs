@@ -40,7 +40,7 @@ impl Random {
     }
 }
 
-/// Returns a frame of up to 300 random bytes, sometimes mostly small or zero ones.
+/// Returns a frame of up to 300 random bytes, which in some frames are mostly small or zero.
 pub(crate) fn random_frame(random: &mut Random) -> Frame {
     let length = random.below(300);
     let sparse = random.one_in(2);
@@ -210,7 +210,7 @@ fn compute_symbolic(code: u16, a: SymbolicValue, b: u32) -> SymbolicValue {
     SymbolicValue::constant(is)
 }
 
-/// Returns, for each instruction, true if a frame can still be accepted from there.
+/// Returns, for each instruction, true if a frame that reaches it can still be accepted.
 fn can_accept(program: &ClassicProgram) -> Vec<bool> {
     let instructions = program.instructions();
     let mut accepting = vec![false; instructions.len()];

@@ -90,8 +90,8 @@ pub(crate) fn judged_frames(
     frames
 }
 
-/// Returns a frame in linear and nonlinear form, and if it has at least 14 bytes, each also with a
-/// tag in its metadata.
+/// Returns a frame in linear and nonlinear form. If the frame has at least 14 bytes, also returns
+/// each form with a tag in its metadata.
 pub(crate) fn frame_forms<'f>(frame: &'f [u8], random: &mut Random) -> Vec<Packet<'f>> {
     let whole = Packet::new(frame);
     let pieces = whole.split_at(random.below(frame.len().min(80) + 1));

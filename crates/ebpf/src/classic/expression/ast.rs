@@ -14,7 +14,8 @@ use crate::insn::{Alu, Cond};
 /// A range of bytes in the text of the expression.
 pub(crate) type Span = Range<usize>;
 
-/// A protocol: the subject of a test, the header of an index, or the qualifier of an address.
+/// A protocol, used as a test (`tcp`), as the header to index (`tcp[13]`), or to qualify an address
+/// (`ip host`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Protocol {
     Link,
@@ -57,7 +58,7 @@ pub(crate) enum Protocol {
     Radio,
 }
 
-/// The *dir* qualifier, which selects source and target addresses or ports.
+/// The *dir* qualifier, which selects source or destination addresses or ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DirQualifier {
     Source,
@@ -99,17 +100,17 @@ pub(crate) enum Id {
     Name(String),
     /// A number, such as a port.
     Number(u32),
-    /// Two to four numbers separated by dots, as written and not checked yet.
+    /// Two to four numbers separated by dots, as written, not yet checked.
     Dotted(String),
-    /// Dotted bytes and a prefix length.
+    /// Bytes separated by dots, and a prefix length.
     DottedPrefix(String, u32),
-    /// Dotted bytes and a mask, also dotted.
+    /// Bytes separated by dots, and a mask, also in dotted form.
     DottedMask(String, String),
     /// An IPv6 address and a prefix length.
     Ip6(Ipv6Addr, u32),
-    /// A link address of six bytes.
+    /// A six-byte link-layer address.
     Mac([u8; 6]),
-    /// A link address of one byte.
+    /// A one-byte link-layer address.
     Mac8(u8),
 }
 
@@ -135,17 +136,17 @@ pub(crate) enum Primitive {
     Id(Qualifiers, Id),
     /// A comparison of two computed values.
     Relation { op: Cond, left: Arithmetic, right: Arithmetic },
-    /// A test for broadcast in the given protocol, or in the link layer.
+    /// A test for broadcast frames of the given protocol, or of the link layer.
     Broadcast(Option<Protocol>),
-    /// A test for multicast in the given protocol, or in the link layer.
+    /// A test for multicast frames of the given protocol, or of the link layer.
     Multicast(Option<Protocol>),
     /// A test for a frame length of at most this number of bytes.
     Less(u32),
     /// A test for a frame length of at least this number of bytes.
     Greater(u32),
-    /// A test of one byte of the link header.
+    /// A comparison of one byte of the link header.
     Byte { offset: u32, op: ByteOp, value: u32 },
-    /// A test for the direction: sent by this host, or received.
+    /// A test for frames that this host sent, or for frames that it received.
     Direction { outbound: bool },
     /// A test for the interface index.
     Interface(u32),
@@ -156,7 +157,7 @@ pub(crate) enum Primitive {
     WlanType { value: u32, mask: u32 },
     /// A test of the direction bits of an 802.11 frame.
     WlanDirection(u32),
-    /// A test for logical link control.
+    /// A test for frames with a logical link control (LLC) header, or for one kind of them.
     Llc(Llc),
 }
 

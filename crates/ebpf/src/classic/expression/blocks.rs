@@ -170,7 +170,8 @@ const THREADING_ROUNDS_MAX: usize = 4;
 /// Maximum number of facts that are tracked along a path. The oldest facts are dropped first.
 const PATH_FACTS_MAX: usize = 24;
 
-/// The known outcome of one comparison of A, in a block.
+/// The known outcome of a comparison with A: the instructions that computed A, the comparison, and
+/// its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Fact {
     value: Vec<PseudoInsn>,
@@ -200,7 +201,7 @@ impl RegisterContents {
 
 impl Block {
     /// Returns true if the block computes A and X only from the frame and scratch memory, and does
-    /// not write scratch memory, so that the same instructions always yield the same values.
+    /// not write scratch memory. The same instructions then always yield the same values.
     fn is_pure(&self) -> bool {
         let begins = |loads: fn(PseudoInsn) -> bool, uses: fn(PseudoInsn) -> bool| {
             let first = self.lines.iter().position(|line| uses(*line));

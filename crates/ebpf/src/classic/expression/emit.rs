@@ -8,7 +8,8 @@ use super::super::insn::{Instruction, code};
 use super::blocks::{ControlFlowGraph, EdgeTarget};
 use super::condition::{JumpLabel, PseudoInsn};
 
-/// Returns the program of `graph`. Fails with the number of instructions if it exceeds the maximum.
+/// Converts `graph` to a program. Fails if the program has too many instructions, and returns their
+/// number.
 pub(super) fn emit_program(
     graph: &ControlFlowGraph,
     accept: u32,
@@ -31,8 +32,8 @@ pub(super) fn emit_program(
     assemble_program(lines)
 }
 
-/// Returns the label of an edge target. Labels of blocks count down from the maximum, and labels
-/// inside conditions count up from zero.
+/// Returns the label of an edge target. Block labels count down from the maximum; labels inside
+/// conditions count up from zero.
 fn edge_label(target: EdgeTarget) -> JumpLabel {
     match target {
         EdgeTarget::Accept => JumpLabel(u32::MAX),

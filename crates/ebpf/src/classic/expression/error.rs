@@ -1,9 +1,9 @@
-//! The error of an expression that cannot be compiled.
+//! The error reported for an expression that cannot be compiled.
 
 use std::fmt;
 use std::ops::Range;
 
-/// The error of an expression that does not compile: its position and the reason.
+/// An error in an expression: its position and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpressionError {
     /// Range of bytes in the text of the expression.

@@ -4,8 +4,8 @@
 
 use super::super::link::{LinkType, MATCHING_MAX};
 
-/// Offsets at the beginning of a frame in bytes. An offset is `None` if the link type lacks the
-/// field or its position is unknown.
+/// Offsets of a frame's headers and fields, in bytes. An offset is `None` if the link type lacks
+/// the field or its position is unknown.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
     /// Offset of the link header.

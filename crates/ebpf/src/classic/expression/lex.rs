@@ -185,7 +185,8 @@ fn hexadecimal_run_length(rest: &[u8], max: usize) -> usize {
 }
 
 /// Parses a six-byte link address: `b:b:b:b:b:b` (also with `-` or `.`), `xxxx.xxxx.xxxx`, or 12
-/// digits. Returns the address and the length of its text; `None` if there is no such address.
+/// hexadecimal digits. Returns the address and the length of its text; `None` if the text is not an
+/// address.
 fn lex_mac(rest: &[u8]) -> Option<([u8; 6], usize)> {
     let longest = [lex_separated_mac(rest), lex_grouped_mac(rest), lex_digit_mac(rest)];
     longest.into_iter().flatten().max_by_key(|(_, length)| *length)

@@ -10,7 +10,7 @@
 //!
 //! This compiler deviates from libpcap in a few points. Address families of loopback headers
 //! default to those of every BSD in both byte orders, because a file may come from another machine.
-//! Host names are resolved by the [`Resolver`] of the options, ports and protocols by a built-in
+//! Host names are resolved by the [`Resolver`] in the options, ports and protocols by a built-in
 //! table. Relations between constants are folded, and an invalid constant shift or division is
 //! rejected in any position. Scratch words for offsets are never reused for values, as they are in
 //! libpcap if a relation precedes the first use of a variable-length header.
@@ -42,7 +42,7 @@ pub use name_queries::{NameQuery, name_queries};
 pub use options::{AddressFamilies, Options, SNAPLEN_DEFAULT};
 pub use resolve::{NoResolver, Resolver, Transports};
 
-/// Compiles `text` for frames of type `link`. Does no I/O except through the resolver of the
+/// Compiles `text` for frames of type `link`. Does no I/O except through the resolver in the
 /// options.
 pub fn compile(
     text: &str,

@@ -1,5 +1,5 @@
-//! Vocabulary of the language: keywords, named numbers, and the names in 802.11, LLC, link-layer
-//! and ISO tests.
+//! Vocabulary of pcap-filter expressions: keywords, named numbers, and the names in 802.11, LLC,
+//! link-layer and ISO tests.
 //!
 //! Input: a word. Output: its meaning. Keywords follow pcap-filter(7). The names of services and IP
 //! protocols are in `resolve`.
@@ -7,7 +7,7 @@
 use super::ast::{DirQualifier, Encapsulation, Protocol, TypeQualifier};
 use super::token::Keyword;
 
-/// Keywords of protocols. If a protocol has several, messages use the first.
+/// Protocol keywords. If a protocol has several keywords, messages use the first.
 pub(super) const PROTOCOL_KEYWORDS: &[(&str, Protocol)] = &[
     ("link", Protocol::Link),
     ("ether", Protocol::Link),

@@ -5,11 +5,11 @@ use super::resolve::{NoResolver, Resolver};
 /// Default snapshot length in bytes, which is libpcap's maximum.
 pub const SNAPLEN_DEFAULT: u32 = 262_144;
 
-/// Options of a compilation, in addition to the text and the link type.
+/// Options for a compilation, in addition to the text and the link type.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
-    /// Snapshot length: the number of bytes captured of an accepted frame, which is the program's
-    /// return value.
+    /// Snapshot length: the number of bytes to capture of an accepted frame. The program returns
+    /// this number.
     pub snaplen: u32,
     /// True to optimize the program.
     pub optimize: bool,

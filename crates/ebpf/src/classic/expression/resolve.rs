@@ -9,15 +9,14 @@ use std::net::IpAddr;
 
 /// A resolver for the names in an expression. The default methods use the built-in tables.
 pub trait Resolver: fmt::Debug {
-    /// Returns the addresses of a host, or a text that states why there are none.
+    /// Returns the addresses of a host, or the reason why there are none.
     fn resolve_host(&self, name: &str) -> Result<Vec<IpAddr>, String> {
         let _ = name;
         Err("names of hosts are not looked up here, write the address".to_owned())
     }
 
-    /// Returns the number of an IPv4 network in the form of `getnetbyname`, or `None` if the name
-    /// is unknown. The number has four bytes, or fewer in the low bytes, which are then the first
-    /// bytes of the address.
+    /// Returns the number of an IPv4 network as `getnetbyname` returns it, or `None` if the name is
+    /// unknown. A number of fewer than four bytes contains the first bytes of the address.
     fn resolve_network(&self, name: &str) -> Option<u32> {
         let _ = name;
         None
@@ -72,8 +71,8 @@ fn find_protocol(name: &str) -> Option<u8> {
 
 use Transports::{Both, Tcp, Udp};
 
-/// Services by their names at IANA and common aliases, a subset of IANA's, with the transports of
-/// Debian's services file, so that a word means the same ports as in tcpdump.
+/// Services by IANA name or common alias: a subset of IANA's list, with the transports of Debian's
+/// services file, so that a word means the same ports as in tcpdump.
 const SERVICES: &[(&str, u16, Transports)] = &[
     ("tcpmux", 1, Tcp),
     ("echo", 7, Both),
@@ -170,7 +169,7 @@ const SERVICES: &[(&str, u16, Transports)] = &[
     ("git", 9418, Tcp),
 ];
 
-/// IP protocols by their names at IANA.
+/// IP protocols by IANA name.
 const IP_PROTOCOLS: &[(&str, u8)] = &[
     ("ip", 0),
     ("hopopt", 0),

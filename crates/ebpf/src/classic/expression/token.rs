@@ -46,7 +46,7 @@ pub(super) enum Keyword {
     And,
     Or,
     Not,
-    /// A *dir* qualifier of one word.
+    /// A one-word *dir* qualifier.
     Dir(DirQualifier),
     /// A *type* qualifier.
     Type(TypeQualifier),

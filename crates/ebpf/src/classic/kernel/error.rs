@@ -1,10 +1,10 @@
-//! The error of a failed conversion to a socket filter.
+//! The error reported when a program cannot be converted to a socket filter.
 
 use std::fmt;
 
 use super::super::program::{INSTRUCTIONS_MAX, MEMORY_WORDS};
 
-/// The error of a program that cannot become a socket filter.
+/// The reason why a program cannot become a socket filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketFilterError {
     /// The program contains a backward jump.

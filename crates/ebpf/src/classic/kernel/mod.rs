@@ -17,11 +17,11 @@
 //! and incoming; the filter accepts one of the two. Device types without a program are accepted.
 //!
 //! Each kind of device has only one program, because a load beyond the frame ends the entire
-//! filter, so that an alternative program would not run.
+//! filter, and an alternative program would not run.
 //!
 //! The kernel and [`ClassicProgram::run`] differ in one case: a load at X plus k wraps at 2³² in
 //! the kernel and fails in `run`. Only an X of nearly 2³² reaches a byte of the frame in this way,
-//! and then the kernel accepts too much.
+//! and then the kernel may accept a frame that `run` rejects.
 
 mod ancillary;
 mod error;

@@ -73,7 +73,7 @@ fn holds_type_after(instruction: Instruction, before: bool) -> bool {
 }
 
 /// Returns the result of a comparison with the type of the tag; `None` if the result differs
-/// between the types or depends on X.
+/// between the two types or depends on X.
 fn decide_comparison(instruction: Instruction) -> Option<bool> {
     let test = condition(instruction.code).filter(|_| instruction.code & code::X == 0)?;
     let [first, second] = TPIDS.map(|tpid| test.holds(tpid.into(), instruction.k.into()));

@@ -166,14 +166,14 @@ impl CodeWriter {
     }
 }
 
-/// One of the loads into which a load across a boundary of the tag is split.
+/// One of the loads that together replace a load across a boundary of the tag.
 #[derive(Clone, Copy, Debug)]
 struct LoadPart {
     size: u32,
-    /// Offset in the frame, or ancillary offset of a half of the tag.
+    /// Offset in the frame, or ancillary offset of one half of the tag.
     from: u32,
-    /// The byte of the loaded half of the tag that this part uses, or `None` if it uses the entire
-    /// loaded value.
+    /// The byte that this part uses from the loaded half of the tag, or `None` if it uses the
+    /// entire loaded value.
     cut: Option<ByteOfHalf>,
 }
 
@@ -196,7 +196,7 @@ impl LoadPart {
     }
 }
 
-/// Returns the parts of a load of `size` bytes at `k`, in the order of the bytes.
+/// Returns the parts of a load of `size` bytes at `k`, in the order of the bytes that they load.
 fn split_load(k: u32, size: u32) -> Vec<LoadPart> {
     let end = k + size;
     let half = |from: u32, begins: u32| {

@@ -74,7 +74,7 @@ impl CodeWriter {
         self.code.push(PseudoInsn::Branch { compare: Compare { op, with: Some(k) }, yes, no });
     }
 
-    /// Appends a branch on the equality of A and a constant.
+    /// Appends a branch on whether A equals a constant.
     pub(super) fn branch_if_equal(&mut self, k: u32, yes: JumpLabel, no: JumpLabel) {
         self.branch(code::JEQ, k, yes, no);
     }

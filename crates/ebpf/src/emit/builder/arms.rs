@@ -18,8 +18,8 @@ pub(super) struct Stub {
 pub(super) enum StubTask {
     /// Increments the counter with this index.
     Count(usize),
-    /// Treats the block as unsure if the frame has at least this length in bytes, and otherwise as
-    /// if the frame had ended.
+    /// Leaves the block unsure if the frame has at least this length in bytes; otherwise treats the
+    /// frame as too short.
     Deep(u32),
 }
 
@@ -55,8 +55,8 @@ impl Builder {
         self.attribute_code();
     }
 
-    /// Closes a twin like an arm, but first moves the answer's slots to the bottom of the stack
-    /// that is released.
+    /// Closes a twin like an arm, but first moves the answer's slots to the bottom of the released
+    /// part of the stack.
     pub(in crate::emit) fn close_with_answer(
         &mut self,
         mark: ArmState,

@@ -2,7 +2,7 @@
 //! length.
 //!
 //! At tc, only the linear part of a frame is directly readable. A trusted program first pulls
-//! `reach` bytes into it, the deepest read of its twins, but at most `PULL_MAX`; if the kernel
+//! `reach` bytes (the deepest read of its twins), but at most `PULL_MAX`, into it; if the kernel
 //! cannot pull them, the program is unsure. If a bounds check fails at the end of the linear part
 //! of a non-linear frame, the program is unsure as well; it never treats the frame as too short
 //! (CONTRACT 18).
@@ -132,7 +132,7 @@ impl Builder {
         self.redirects && !self.is_length_a_difference()
     }
 
-    /// Returns the exit of a failed direct bounds check up to byte `end`. If the position is
+    /// Returns the exit for a failed direct bounds check up to byte `end`. If the position is
     /// computed, `end` is an upper bound.
     pub(in crate::emit) fn miss_exit(&mut self, base: PosBase, end: u32, miss: Label) -> Label {
         let near = match self.target.hook {

@@ -15,7 +15,7 @@ use crate::insn::{Alu, Cond, Insn, R0, R1, R6, Size};
 use crate::program::{Hook, MapSpec, Program, TailProgram};
 
 /// Number of instructions after which a part ends at the next twin. The longest twins have a
-/// quarter of this number, and the verifier needs a few milliseconds for a part.
+/// quarter as many, and the verifier needs a few milliseconds for a part.
 const PART_INSNS_MAX: usize = 4_000;
 /// Number of instructions between two resets of the verifier's state. Without resets, the number of
 /// paths that the verifier explores doubles with each header parsed.
@@ -50,8 +50,8 @@ impl Builder {
         self.finished_parts.len()
     }
 
-    /// Returns the numbers of two maps: the rows for values between parts, and the program array of
-    /// the parts.
+    /// Returns the numbers of two maps: the rows for values passed between parts, and the program
+    /// array of the parts.
     pub(in crate::emit) fn link_maps(&mut self) -> (u32, u32) {
         let rows = self.tables.iter().position(|table| matches!(table, ProgramMap::Rows));
         let rows = rows.unwrap_or_else(|| {
@@ -162,7 +162,7 @@ impl Builder {
         self.unsure = self.asm.label();
     }
 
-    /// Finishes a program that counts, after its body.
+    /// Finishes a counting program, after its body.
     pub(in crate::emit) fn end_with_frame_end(mut self: Box<Self>) -> Result<Program, Unfit> {
         self.filter = None;
         self.attribute_code();

@@ -28,7 +28,7 @@ const RECORD_POSITION: i16 = -40;
 const RECORD_END: i16 = -48;
 /// Stack slot that holds the frame length while the record is written.
 const FRAME_LENGTH: i16 = -56;
-/// Stack slot that holds the address of the region with the record while the record is written.
+/// Stack slot that holds the address of the record's region while the record is written.
 const REGION_ADDRESS: i16 = -64;
 /// BPF_RB_FORCE_WAKEUP: always wake the consumer. Without this flag, the kernel wakes it only if it
 /// had drained all records.
@@ -191,8 +191,8 @@ impl Builder {
     }
 
     /// Emits code for a pointer ring that runs only for frames with a delivery to this ring.
-    /// `alone` means that every frame here has such a delivery. A register holds the region of the
-    /// ring.
+    /// `alone` is true if every frame that reaches this code has such a delivery. A register holds
+    /// the address of the ring's region.
     fn with_pointer_ring(
         &mut self,
         ours: &OutletUse<'_>,
@@ -296,9 +296,9 @@ impl Builder {
         asm.push(Insn::store(Size::DW, R7, record::STAMP, R1));
     }
 
-    /// Copies a linear frame of `half` to twice `half` bytes after the header of the record at r7.
-    /// Copies `half` bytes from the start and `half` bytes up to the end, which may overlap. r8
-    /// holds the length.
+    /// Copies a linear frame, whose length is between `half` and twice `half` bytes, to the record
+    /// at r7, after the header. Copies the first `half` bytes and the last `half` bytes, which may
+    /// overlap. r8 holds the length.
     fn copy_short_frame(&mut self, half: i16, copied: Label) {
         let (not, asm) = (self.asm.label(), &mut self.asm);
         asm.jump_if(Cond::Lt, R8, i32::from(half), not);

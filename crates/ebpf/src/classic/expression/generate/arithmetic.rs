@@ -1,9 +1,10 @@
 //! Generator for relations between values, such as `ip[6:2] & 0x1fff = 0`, `len > 100` or
 //! `tcp[tcpflags] & tcp-syn != 0`.
 //!
-//! Values are computed in A, pending values are kept in the lowest scratch words, and constants
-//! fold. A value in a protocol's header is loaded only after a test that the frame carries the
-//! protocol. As in libpcap, this test is missing for the right operand of an arithmetic operator.
+//! Values are computed in A, pending values are kept in the lowest scratch words, and constant
+//! operations are folded. A value in a protocol's header is loaded only after a test that the frame
+//! carries the protocol. As in libpcap, this test is missing for the right operand of an arithmetic
+//! operator.
 
 use super::super::ast::{Arithmetic, Protocol};
 use super::super::condition::{
@@ -89,7 +90,8 @@ impl Generator<'_> {
         }
     }
 
-    /// Computes a value in A. Pending values occupy scratch words from number `free` on.
+    /// Returns code that computes a value in A. Stores pending values in scratch words `free` and
+    /// higher.
     fn lower_value(&mut self, value: &Arithmetic, free: u32) -> Generated<LoweredValue> {
         if let Some(number) = self.fold_constant(value)? {
             return Ok(LoweredValue {
@@ -137,7 +139,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Loads the bytes at `offset` in the header of `protocol`.
+    /// Returns code that loads the bytes at `offset` in the header of `protocol`.
     fn lower_index(
         &mut self,
         protocol: Protocol,
@@ -181,8 +183,8 @@ impl Generator<'_> {
         Ok(LoweredValue { lines: value.lines, given: value.given.and(given) })
     }
 
-    /// Returns the base from which the header of `protocol` is addressed, and the condition that
-    /// the frame contains this header.
+    /// Returns the base from which the header of `protocol` is addressed, and the condition under
+    /// which the frame contains it.
     fn locate_header(&mut self, protocol: Protocol) -> Generated<(HeaderBase, Condition)> {
         match protocol {
             Protocol::Radio => match self.link {
@@ -227,7 +229,7 @@ impl Generator<'_> {
     }
 }
 
-/// Returns the relation with its sides swapped.
+/// Returns the relation for swapped operands.
 fn swap_sides(relation: Cond) -> Cond {
     match relation {
         Cond::Gt => Cond::Lt,

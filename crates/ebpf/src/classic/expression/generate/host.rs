@@ -36,8 +36,8 @@ impl Ipv6Net {
 }
 
 impl Generator<'_> {
-    /// Tests for any of these IPv4 networks or, if `wanted` is false, for none of them. `thing`
-    /// names the networks in errors.
+    /// Tests that an address is in one of these IPv4 networks or, if `wanted` is false, in none of
+    /// them. `thing` names the networks in errors.
     pub(super) fn test_nets(
         &mut self,
         q: Qualifiers,
@@ -84,7 +84,8 @@ impl Generator<'_> {
         Ok(carried.and(any.negate_unless(wanted)))
     }
 
-    /// Tests for any of these IPv6 networks or, if `wanted` is false, for none of them.
+    /// Tests that an address is in one of these IPv6 networks or, if `wanted` is false, in none of
+    /// them.
     pub(super) fn test_nets6(
         &mut self,
         q: Qualifiers,
@@ -122,8 +123,8 @@ impl Generator<'_> {
         Ok(condition)
     }
 
-    /// Applies `test` to the offset of the source address, the target address, either, or both, as
-    /// `direction` selects.
+    /// Applies `test` to the offset of the source address, the destination address, either, or
+    /// both, as `direction` selects.
     pub(super) fn apply_by_direction(
         &mut self,
         direction: Option<DirQualifier>,
@@ -134,8 +135,8 @@ impl Generator<'_> {
         self.combine_by_direction(direction, |g| test(g, source), |g| test(g, target))
     }
 
-    /// Generates the tests of the source, the target, or both, as `direction` selects, and combines
-    /// them.
+    /// Generates the tests of the source, the destination, or both, as `direction` selects, and
+    /// combines them.
     pub(super) fn combine_by_direction(
         &mut self,
         direction: Option<DirQualifier>,

@@ -1,5 +1,5 @@
-//! Generator for qualified identifiers. It selects a test by the qualifiers and the form of the
-//! identifier.
+//! Generator for qualified identifiers. The qualifiers and the form of the identifier select the
+//! test.
 
 use std::net::Ipv6Addr;
 
@@ -169,8 +169,8 @@ impl Generator<'_> {
         self.test_nets6(q, &[net], true, &thing)
     }
 
-    /// Parses one to four decimal bytes, most significant byte first. Returns the value and the
-    /// number of bits.
+    /// Parses one to four decimal bytes, most significant byte first. Returns their value and its
+    /// length in bits.
     fn parse_dotted_bytes(&self, text: &str) -> Generated<(u32, u32)> {
         let mut value = 0u32;
         let mut bits = 0;

@@ -8,7 +8,7 @@ use super::super::error::ExpressionError;
 use super::{Code, Generated, Generator, HEADER_WORD, Offset, PAYLOAD_WORD};
 use crate::classic::insn::code;
 
-/// The position in the frame from which an offset counts.
+/// The position in the frame from which an offset is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HeaderBase {
     /// Start of the frame.

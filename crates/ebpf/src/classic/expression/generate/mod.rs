@@ -44,7 +44,7 @@ const HEADER_WORD: u32 = 15;
 /// Scratch word for the offset of the outermost payload, if it varies.
 const PAYLOAD_WORD: u32 = 14;
 
-/// Generates the condition of `tree`. Without a tree, the condition accepts every frame.
+/// Generates the condition for `tree`. If there is no tree, the condition accepts every frame.
 pub(super) fn generate(
     tree: Option<&Tree>,
     link: LinkType,
@@ -269,5 +269,5 @@ fn comparison_operator(relation: Cond) -> (u16, bool) {
     }
 }
 
-/// Instructions that do not jump to other code.
+/// Instructions without jumps to other code.
 type Code = Vec<PseudoInsn>;

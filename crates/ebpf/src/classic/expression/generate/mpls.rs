@@ -14,7 +14,7 @@ const PPP_MPLS: u32 = 0x0281;
 const PPPOE_DISCOVERY: u32 = 0x8863;
 /// EtherType of a PPPoE session.
 const PPPOE_SESSION: u32 = 0x8864;
-/// Maximum label, of 20 bits.
+/// Maximum 20-bit label.
 const LABEL_MAX: u32 = 0xf_ffff;
 /// Length of a label stack entry in bytes.
 const ENTRY_LENGTH: u32 = 4;
@@ -73,8 +73,8 @@ impl Generator<'_> {
         self.test_link_protocol(PPPOE_DISCOVERY)
     }
 
-    /// Tests for a PPPoE session, with the number `session` if given, and enters the PPP frame in
-    /// it.
+    /// Tests for a PPPoE session, with the number `session` if given. Later tests apply to the PPP
+    /// frame in it.
     pub(super) fn test_pppoe_session(&mut self, session: Option<u32>) -> Generated<Condition> {
         let mut condition = self.test_link_protocol(PPPOE_SESSION)?;
         if let Some(session) = session {
@@ -90,7 +90,7 @@ impl Generator<'_> {
         Ok(condition)
     }
 
-    /// Makes the header of type `link` at offset `header` the current one for the following tests.
+    /// Makes the header of type `link` at offset `header` the current header for later tests.
     pub(super) fn enter_header(&mut self, link: L, header: Offset) {
         self.has_inner_link = true;
         self.link = link;

@@ -15,8 +15,8 @@ use crate::classic::insn::code;
 
 /// Offset of the source port in a transport header.
 const SOURCE_OFFSET: u32 = 0;
-/// Offset of the target port in a transport header.
-const TARGET_OFFSET: u32 = 2;
+/// Offset of the destination port in a transport header.
+const DESTINATION_OFFSET: u32 = 2;
 
 /// A range of ports, given by its two ends in either order.
 #[derive(Clone, Copy, Debug)]
@@ -165,7 +165,7 @@ impl Generator<'_> {
                 q.kind.map_or("port", TypeQualifier::keyword),
             ));
         }
-        self.apply_by_direction(q.direction, SOURCE_OFFSET, TARGET_OFFSET, |g, at| {
+        self.apply_by_direction(q.direction, SOURCE_OFFSET, DESTINATION_OFFSET, |g, at| {
             g.test_port_at(base, at, ports)
         })
     }

@@ -14,8 +14,8 @@ const fn load_absolute(size: u16, at: u32) -> PseudoInsn {
 }
 
 impl Generator<'_> {
-    /// Returns the condition with the prologue, which computes the offsets, before it. For PPI, a
-    /// test that the frame is an 802.11 frame precedes both.
+    /// Prepends the prologue, which computes the offsets, to the condition. For PPI, also prepends
+    /// a test that the frame is an 802.11 frame.
     pub(super) fn prepend_prologue(mut self, condition: Condition) -> Condition {
         if condition == Condition::Never {
             return condition;
@@ -107,11 +107,11 @@ impl Generator<'_> {
     fn emit_wlan_padding(&mut self, lines: &mut Code, end: JumpLabel) {
         /// Presence bit of the flags field, in big-endian order.
         const FLAGS: u32 = 0x0200_0000;
-        /// Presence bit of another word of presence bits, in big-endian order.
+        /// Presence bit that announces another word of presence bits, in big-endian order.
         const EXTENDED: u32 = 0x0000_0080;
         /// Presence bit of the timestamp, in big-endian order.
         const TIME: u32 = 0x0100_0000;
-        /// Bit of the flags field of a frame with a padded header.
+        /// Bit of the flags field that marks a padded header.
         const PADDED: u32 = 0x20;
         let (early, padded) = (self.new_label(), self.new_label());
         lines.push(load_absolute(code::W, 4));

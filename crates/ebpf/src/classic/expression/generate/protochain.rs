@@ -1,5 +1,4 @@
-//! Generator for `protochain`, which tests with a loop for a protocol anywhere in the chain of
-//! headers.
+//! Generator for `protochain`, which searches the chain of headers for a protocol in a loop.
 //!
 //! In the loop, A holds the protocol number of the next header, and X its offset. As in libpcap, X
 //! after an authentication header is the length of this header alone, without the offset at which

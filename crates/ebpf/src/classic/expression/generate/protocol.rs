@@ -29,7 +29,7 @@ const L2_CSNP: u32 = 25;
 const L1_PSNP: u32 = 26;
 /// PDU type of an IS-IS level 2 partial sequence number PDU.
 const L2_PSNP: u32 = 27;
-/// Greatest IS-IS PDU type.
+/// Maximum IS-IS PDU type.
 const PDU_MAX: u32 = 31;
 
 /// Returns the IP protocol number of a protocol; `None` if it has none.

@@ -19,7 +19,7 @@ use crate::classic::link::LinkType;
 const GENEVE_PORT: u16 = 6081;
 /// UDP port of VXLAN.
 const VXLAN_PORT: u16 = 4789;
-/// Maximum network identifier, of 24 bits.
+/// Maximum 24-bit network identifier.
 const NETWORK_MAX: u32 = 0xff_ffff;
 /// EtherType of an inner Ethernet frame (transparent Ethernet bridging).
 const BRIDGED_ETHERNET: u32 = 0x6558;
@@ -91,7 +91,7 @@ impl Generator<'_> {
     }
 
     /// Tests for a tunnel by its UDP port. Afterwards A holds the offset of the UDP header, less
-    /// the constant part of the offset of the network header.
+    /// the constant part of the network header's offset.
     fn test_tunnel(
         &mut self,
         port: u16,

@@ -1,5 +1,5 @@
-//! Generator for tests of 802.11 frames: types, directions, and source and target among the four
-//! addresses.
+//! Generator for tests of 802.11 frames: types, directions, and the source and destination among
+//! the four addresses.
 
 use super::super::ast::DirQualifier;
 use super::super::condition::Condition;
@@ -118,8 +118,8 @@ impl Generator<'_> {
         })
     }
 
-    /// Tests the target address: address 1 or 3 of data frames, depending on their direction, and
-    /// address 1 of management frames.
+    /// Tests the destination address: address 1 or 3 of data frames, depending on their direction,
+    /// and address 1 of management frames.
     fn test_wlan_target(
         &mut self,
         ask: &dyn Fn(&mut Self, u32) -> Generated<Condition>,
@@ -129,8 +129,8 @@ impl Generator<'_> {
         })
     }
 
-    /// Tests the address at `place` in management frames and in data frames without `bit`. Tests
-    /// other data frames with `otherwise`.
+    /// Tests the address at `place` in management frames, and in data frames whose `bit` is clear.
+    /// Tests other data frames with `otherwise`.
     fn test_wlan_end(
         &mut self,
         ask: &dyn Fn(&mut Self, u32) -> Generated<Condition>,

@@ -19,14 +19,13 @@ use super::token::{Keyword, Lexeme, Symbol, Token};
 
 /// Maximum nesting depth of parentheses and negations.
 pub(super) const NESTING_MAX: usize = 200;
-/// Maximum number of `and` and `or` nodes in the tree. A run of one of these words takes one node,
-/// and each change to the other adds a level.
+/// Maximum number of `and` and `or` nodes in the tree. A run of one of these words is one node;
+/// each change to the other word adds a level.
 const ALTERNATIONS_MAX: usize = 500;
 
 type Parsed<T> = Result<T, ExpressionError>;
 
-/// Parses `text`. Returns `None` for an empty text, which stands for an expression that accepts
-/// every frame.
+/// Parses `text`. Returns `None` for an empty text, which accepts every frame.
 pub(super) fn parse(text: &str) -> Parsed<Option<Tree>> {
     let lexemes = lex::lex_expression(text)?;
     let closing = match_parentheses(&lexemes);
@@ -102,8 +101,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Parses a conjunction. Returns true for `or` and false for `and`; `None` if the next token is
-    /// no conjunction.
+    /// Parses `and` or `or`. Returns true for `or` and false for `and`; `None` if the next token is
+    /// neither.
     fn accept_conjunction(&mut self) -> Option<bool> {
         let any = match self.peek() {
             Token::Word(Keyword::And) => false,
@@ -275,8 +274,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Returns true if the `(` at this index encloses a value, so that an operator follows the
-    /// matching `)`.
+    /// Returns true if the `(` at this index encloses a value: the matching `)` is followed by an
+    /// operator.
     fn opens_value(&self, at: usize) -> bool {
         let Some(close) = self.closing[at] else { return false };
         matches!(self.token_at(close + 1), Token::Symbol(symbol) if symbol.continues_value())

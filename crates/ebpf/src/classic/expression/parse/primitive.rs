@@ -257,8 +257,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Returns the error for a keyword of a link layer that libpcap supports and this compiler does
-    /// not.
+    /// Returns the error for a link-layer keyword that libpcap supports and this compiler does not.
     fn foreign_word_error(&self, at: usize) -> ExpressionError {
         let span = self.lexemes[at].span.clone();
         let what = format!("`{}` is compiled by libpcap alone", &self.text[span.clone()]);
