@@ -178,7 +178,7 @@ impl Binary {
 
 /// Returns true if the mount that contains `path` ignores file capabilities. The containing mount
 /// is the one whose mount point is the longest prefix of the path. If several mounts have that
-/// mount point, the last one counts.
+/// mount point, the last one is used.
 fn is_nosuid(path: &Path, mounts: &str) -> bool {
     let mut found = (0, false);
     for line in mounts.lines() {
@@ -257,7 +257,7 @@ fn find_helpers() -> Vec<(&'static str, Option<String>)> {
 }
 
 /// Finds a program in `PATH`, or else in the directories of system administration commands. Returns
-/// its path, or `None` if it is not there.
+/// its path, or `None` if it is in none of them.
 fn find_program(name: &str) -> Option<String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let usual = ["/usr/sbin", "/sbin"].map(PathBuf::from);

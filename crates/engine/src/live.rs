@@ -81,7 +81,7 @@ impl Live {
         }
     }
 
-    /// Replaces node and edge numbers in a ledger and in reports by plan indices, in place.
+    /// Replaces node and edge numbers in a ledger and in reports with plan indices, in place.
     pub(crate) fn use_plan_indices(&self, ledger: &mut Ledger, reports: &mut [NodeReport]) {
         let Some(whole) = self.running_path() else { return };
         let (node, edge) = whole.state().plan_indices();
@@ -90,7 +90,7 @@ impl Live {
         reports.iter_mut().for_each(|report| report.planned = node.index_of(report.planned));
     }
 
-    /// Replaces node and edge numbers in the totals of programs by plan indices, in place.
+    /// Replaces node and edge numbers in the totals of programs with plan indices, in place.
     pub(crate) fn use_plan_indices_in(&self, programs: &mut [ProgramTotals]) {
         let Some(whole) = self.running_path() else { return };
         let (node, edge) = whole.state().plan_indices();
@@ -227,8 +227,8 @@ impl Live {
         }
     }
 
-    /// Calls a function with each automatic change from now on, instead of a function set earlier.
-    /// It runs in the thread that makes the change, and must return quickly.
+    /// Calls a function with each automatic change from now on, and replaces any function set
+    /// earlier. It runs in the thread that makes the change, and must return quickly.
     pub fn watch_adaptations(&self, listener: impl Fn(&str) + Send + Sync + 'static) {
         if let Some(whole) = self.running_path() {
             whole.state().listener = Some(AdaptationListener(Arc::new(listener)));
@@ -265,7 +265,7 @@ impl Live {
         self.control.stop();
     }
 
-    /// Executes a command in the space of this index, between two passes, and returns its result.
+    /// Executes a command in the space with this index, between two passes, and returns its result.
     /// Blocks until the command has started, for at most `limit`, and then until it has ended. The
     /// command must not block, and must not send commands to its own path.
     ///
@@ -292,7 +292,7 @@ impl Live {
         self.collect_counters(limit, true)
     }
 
-    /// Returns the counters like [`Self::counters`], without those of kernel programs.
+    /// Returns the counters like [`Self::counters`], except those of kernel programs.
     pub(crate) fn thread_counters(&self, limit: Duration) -> Snapshot {
         self.collect_counters(limit, false)
     }

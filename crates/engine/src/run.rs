@@ -83,7 +83,7 @@ pub struct Progress {
     pub elapsed_ns: u64,
     /// Totals of the sources, as of each source's latest response; empty before the first response.
     pub sources: Vec<(String, SourceCounters)>,
-    /// True if the paths were stopped and blocks in flight drain.
+    /// True if the paths were stopped and blocks in flight are draining.
     pub stopped: bool,
     /// Names of sources that did not respond in time, usually because a downstream node blocks
     /// their space.
@@ -374,7 +374,7 @@ impl<'f> ProgressReports<'f> {
     }
 }
 
-/// Replaces node and edge numbers in an outcome by plan indices.
+/// Replaces node and edge numbers in an outcome with plan indices.
 fn use_plan_indices(live: &Live, outcome: &mut Outcome) {
     live.use_plan_indices(&mut outcome.ledger, &mut outcome.reports);
     live.use_plan_indices_in(&mut outcome.programs);

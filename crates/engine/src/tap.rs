@@ -49,7 +49,8 @@ pub enum TapError {
 /// A node to tap, by name or number.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TappedNode {
-    /// The node, by name, mark or number among those of its name (`tcp`, `#X`, `count:2`).
+    /// The node, by name, mark, or number among the nodes of the same name (`tcp`, `#X`,
+    /// `count:2`).
     Name(String),
     /// The number that the node keeps through changes to the request.
     Number(usize),
@@ -137,13 +138,13 @@ impl Live {
         Ok((tap, whole.unwrap_or_default()))
     }
 
-    /// Keeps the past of a source for `ns` nanoseconds from now: no kept frame is evicted, and
-    /// frames that find no memory are skipped, which taps report. Waits at most `limit` for each
-    /// response of a space.
+    /// Preserves the output that a source retains for taps, for `ns` nanoseconds from now: no
+    /// retained frame is evicted, and new frames are skipped when memory runs out, which taps
+    /// report. Waits at most `limit` for each response of a space.
     ///
     /// # Errors
     ///
-    /// Fails if the node is unknown, or if no space confirms in time that it keeps a past of the
+    /// Fails if the node is unknown, or if no space confirms in time that it retains output of the
     /// node.
     pub fn freeze_history(
         &self,

@@ -160,7 +160,7 @@ fn o5_spaces_are_activated_from_the_sinks_to_the_sources() {
     assert!(last < first, "nothing that may fail comes behind the first: {inputs:#?}");
 }
 
-/// Returns the messages of the checks on a request, one in each line.
+/// Returns the messages of the checks on a request, one per line.
 fn mistakes(text: &str) -> String {
     let (_, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
     pipeline::render(text, &mistakes, false)

@@ -7,8 +7,8 @@
 //! ([`start`]), and then ends or waits for reports of stalled sinks ([`stalls`]). If requested, it
 //! instead makes short observations for as long as the path runs ([`observation`]): costs of
 //! filters, block rates, idle time. The planner predicts gains from its cost table, corrected by
-//! the observations; [`replicas`] and [`moves`] decide, without clock or threads. If one thread has
-//! too much work, some of its work moves to other threads ([`spread`]).
+//! the observations; [`replicas`] and [`moves`] decide, without a clock or threads. If one thread
+//! has too much work, some of its work moves to other threads ([`spread`]).
 //!
 //! The gain from more threads is verified: the rate is measured again, and a change that does not
 //! pay is undone and not repeated soon. A moved filter moves back only if later observations
@@ -191,8 +191,8 @@ impl PathObserver {
     }
 
     /// Makes a change if one is due. Returns true if a change was made, refused or is imminent.
-    /// Corrects the known costs by the observation, and doubles the length of observations, up to a
-    /// limit, while few blocks arrive.
+    /// Corrects the known costs with the observation, and doubles the length of observations, up to
+    /// a limit, while few blocks arrive.
     fn adapt(&mut self, observation: &Observation) -> bool {
         let most = self.adapt.rate_policy.observation_ns.saturating_mul(OBSERVATION_FACTOR_MAX);
         let little = observation.input_blocks() < BLOCKS_MIN;

@@ -26,8 +26,8 @@ impl PathObserver {
     }
 
     /// Moves the stalled sink to a thread of its own. Does nothing if the path may not make this
-    /// change, if the sink does not run with the reader of a source, or if an earlier attempt was
-    /// made or refused. An attempt that fails because a space was busy is repeated at the next
+    /// change, if the sink does not run in a thread that reads a source, or if an earlier attempt
+    /// was made or refused. An attempt that fails because a space was busy is repeated at the next
     /// stall.
     pub(super) fn move_stalled_sink(&mut self, stall: SinkStall) {
         let Some(live) = self.lives.first().filter(|_| self.adapt.relieves) else { return };

@@ -79,7 +79,7 @@ impl PathObserver {
         true
     }
 
-    /// Returns true if a thread has been saturated since this snapshot; false also if the counters
+    /// Returns true if a thread has been saturated since this snapshot; also false if the counters
     /// cannot be read or the path has changed.
     fn is_saturated(&self, before: &CounterSnapshot) -> bool {
         let after = CounterSnapshot::capture(&self.lives, SPACE_WAIT_MAX);

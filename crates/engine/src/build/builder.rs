@@ -38,7 +38,8 @@ pub(crate) struct SwapContext<'a> {
     pub(crate) exit_edges: &'a HashMap<usize, usize>,
     /// True if the swap replaces the kernel program.
     pub(crate) replaces_program: bool,
-    /// Number of spaces in all earlier plans. In a recording, new spaces are numbered from here.
+    /// Number of spaces in all earlier plans. In a recording, new spaces are numbered from this
+    /// number on.
     pub(crate) spaces: usize,
 }
 
@@ -200,14 +201,14 @@ impl<'p> Builder<'p> {
         }
     }
 
-    /// Returns the space where a node receives its blocks, or for a program the space that feeds
+    /// Returns the space where a node receives its blocks or, for a program, the space that feeds
     /// it. Returns `None` if that space belongs to another component.
     pub(super) fn entry_space(&self, node: NodeId) -> Option<usize> {
         let space = entry_thread(self.plan, self.plan.placements[node.0].input_space);
         self.spaces.iter().position(|s| *s == space)
     }
 
-    /// Returns the space where a node emits its blocks, or for a program the space that receives
+    /// Returns the space where a node emits its blocks or, for a program, the space that receives
     /// its output. Returns `None` if that space belongs to another component.
     pub(super) fn exit_space(&self, node: NodeId) -> Option<usize> {
         let space = entry_thread(self.plan, self.plan.placements[node.0].output_space);

@@ -165,7 +165,7 @@ impl Builder<'_> {
         local
     }
 
-    /// Returns the nodes of this component that a kernel program runs, in order.
+    /// Returns the nodes of this component that a kernel program runs, in ascending order.
     fn kernel_nodes(&self, planned: &Program) -> Vec<NodeId> {
         let steps = planned.steps.iter().flat_map(|step| &step.nodes);
         let all = planned.sources.iter().chain(steps).copied().filter(|id| self.is_in_part(*id));

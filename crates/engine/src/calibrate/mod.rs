@@ -15,7 +15,7 @@
 //!
 //! Each figure is the minimum over several rounds, because other load on the machine can only
 //! increase it. Only the additional costs of twins under load ([`taps`]) are medians, over rounds
-//! that run both of two compared requests.
+//! that each run both of the compared requests.
 
 mod calibration;
 mod load;

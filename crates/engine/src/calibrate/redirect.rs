@@ -19,7 +19,7 @@ use sys::packet::{PacketSender, Qdisc};
 
 /// Name of the end of the veth pair where requests receive frames.
 const NEAR_END: &str = "calibrate0";
-/// Name of the other end of the veth pair, where forwarded frames end.
+/// Name of the other end of the veth pair, where forwarded frames arrive.
 const FAR_END: &str = "calibrate1";
 /// Number of rounds; the minimum is used.
 const ROUNDS: usize = 8;
@@ -42,19 +42,19 @@ pub(super) fn measure(calibration: &mut Calibration) {
 /// The first three fields exclude the cost of sending a frame that nothing receives. The others
 /// include the cost of sending the frame over `lo`.
 struct CableCosts {
-    /// A program drops the frame.
+    /// Processor time per frame if a program drops the frame.
     dropped: f64,
-    /// A socket receives the frame; a thread drops it.
+    /// Processor time per frame if a socket receives the frame and a thread drops it.
     socket: f64,
-    /// A program redirects the frame to a socket; a thread drops it.
+    /// Processor time per frame if a program redirects the frame to a socket and a thread drops it.
     redirected: f64,
-    /// A program discards the frame.
+    /// Processor time per frame if a program discards the frame.
     discarded: f64,
-    /// A program forwards the frame.
+    /// Processor time per frame if a program forwards the frame.
     sent: f64,
-    /// A thread forwards the frame.
+    /// Processor time per frame if a thread forwards the frame.
     thread: f64,
-    /// A thread discards the frame.
+    /// Processor time per frame if a thread receives and discards the frame.
     alone: f64,
 }
 

@@ -29,7 +29,7 @@ pub struct StoredCosts {
 
 /// Returns the user's state directory: `$XDG_STATE_HOME/streamline`, else
 /// `$HOME/.local/state/streamline`. A variable that holds no absolute path is ignored; `None` if
-/// this applies to both.
+/// both are ignored.
 #[must_use]
 pub fn state_directory() -> Option<PathBuf> {
     let absolute =

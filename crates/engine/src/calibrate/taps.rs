@@ -9,9 +9,9 @@
 //! request of several twins. Another request measures the cost of finding the headers. Both
 //! requests copy their frames to user space, and so does the request to which they are compared.
 //! The copy touches the same bytes of a frame as the header search, so costs common to all programs
-//! cancel. The requests alternate, and the median over the rounds counts, since a disturbance
-//! affects all of them. If no namespace can be created, or `ip` is missing, these figures keep
-//! their built-in values, or those of the test runs.
+//! cancel. The requests alternate, and the result is the median over the rounds, because a
+//! disturbance affects all requests. If no namespace can be created, or `ip` is missing, these
+//! figures keep their built-in values, or those of the test runs.
 
 use super::calibration::{Calibration, Result, min_call_ns, min_of_rounds};
 use super::load::{measure_processor_ns, measure_while_running, open_datagram_sockets};

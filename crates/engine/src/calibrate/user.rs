@@ -1,5 +1,5 @@
 //! Costs of filters in a thread. A filter that follows others in its example is measured behind
-//! these, with the frames of a bundled capture. Any other filter is measured with generated frames
+//! them, with the frames of a bundled capture. Any other filter is measured with generated frames
 //! of two lengths.
 
 use super::calibration::{Calibration, Result, min_of_rounds};
@@ -134,7 +134,8 @@ fn split_at_pipes(line: &'static str) -> Vec<&'static str> {
 }
 
 /// Runs a request `rounds` times. Returns the cost of a node, or of all filters together
-/// ([`ALL_FILTERS`]), in the fastest run. Of several nodes of the same name, the last one counts.
+/// ([`ALL_FILTERS`]), in the fastest run. If several nodes have this name, the last one is
+/// measured.
 pub(super) fn measure_node(line: &str, node: &str, rounds: usize) -> Result<BlockCost> {
     let mut best: Option<BlockCost> = None;
     for _ in 0..rounds {

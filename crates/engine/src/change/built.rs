@@ -175,7 +175,7 @@ impl BuiltChange {
         switch::switch(targets, beside, limit)
     }
 
-    /// Replaces the state of the path by the state after this change.
+    /// Replaces the state of the path with the state after this change.
     pub(super) fn commit_state(self, state: &mut PathState, text: Option<String>) {
         let Self { plan, ids, origins, parts, .. } = self;
         for (part, prepared) in state.parts.iter_mut().zip(parts) {

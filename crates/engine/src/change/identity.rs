@@ -1,9 +1,9 @@
 //! Matching of nodes and edges across a change, and the spaces whose content differs.
 //!
-//! Two nodes are the same if they represent the same filter of the text with the same arguments.
-//! Placement does not matter, and neither do arguments that can be set in a running filter. Two
-//! edges are the same if they connect the same nodes, select the same classes, and cross the same
-//! spaces.
+//! Two nodes are the same if they represent the same filter in the request's text, with the same
+//! arguments. Placement does not matter, and neither do arguments that can be set in a running
+//! filter. Two edges are the same if they connect the same nodes, select the same classes, and
+//! cross the same spaces.
 
 use super::outcome::ChangeError;
 use crate::numbering::{Ids, replica_ring_count};
@@ -41,7 +41,7 @@ pub(super) struct MatchedPlan {
 impl MatchedPlan {
     /// Plans a request; if possible, existing nodes keep their spaces. New nodes run in threads
     /// unless the request pins them to the kernel or they precede, in the kernel, a node that
-    /// stays. `refused` lists the refusals of the kernel in earlier attempts.
+    /// stays. `refused` lists the kernel's refusals in earlier attempts.
     pub(super) fn plan(
         graph: &Graph,
         edited: &EditResult,
@@ -381,8 +381,8 @@ impl MatchedPlan {
             || has_replicas(&state.plan, part, name)
     }
 
-    /// Returns true if a space of the running plan that the new plan lacks has replicas, or nodes
-    /// that other spaces keep.
+    /// Returns true if a space that only the running plan contains has replicas, or nodes that
+    /// other spaces keep.
     pub(super) fn receives_nodes(&self, state: &PathState, part: usize, name: &str) -> bool {
         let stays = |number: &usize| self.kept.contains(number);
         has_replicas(&state.plan, part, name)
@@ -531,8 +531,8 @@ fn first_input(graph: &Graph, at: NodeId) -> Option<NodeId> {
     operand.or_else(|| graph.inputs(at).next().map(|edge| edge.from))
 }
 
-/// Returns the node of the old graph that represents the same filter of the text with the same
-/// arguments, if any.
+/// Returns the node of the old graph that represents the same filter in the request's text, with
+/// the same arguments, if there is one.
 fn old_node(new: &Graph, id: NodeId, edited: &EditResult, old: &Graph) -> Option<NodeId> {
     let node = new.node(id);
     let used = node.filter()?;

@@ -53,7 +53,7 @@ use subtree_move::SubtreeMove;
 use sys::steps::Steps;
 
 /// Maximum number of retries of a change. A change is retried if the process that runs the kernel
-/// part was restarted meanwhile.
+/// part was restarted in the meantime.
 const RETRIES_MAX: usize = 4;
 
 /// Edits the request of a running path, and changes the path accordingly. Changes are serialized: a
@@ -160,7 +160,7 @@ fn running_path(live: &Live) -> Result<&RunningPath, ChangeError> {
 /// A function that checks the new text of the request and its plan.
 type TextCheck<'c> = &'c dyn Fn(&str, &Plan) -> Result<(), ChangeError>;
 
-/// A change of the text of a request.
+/// A change of a request's text.
 struct TextChange<'c, 'a> {
     edit: &'c Edit,
     check: TextCheck<'c>,

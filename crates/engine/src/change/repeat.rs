@@ -44,7 +44,8 @@ impl Drop for ChangeRepeater {
     }
 }
 
-/// Makes the recorded changes one after the other, until one fails. Announces that no more follow.
+/// Makes the recorded changes one after the other, until one fails. Then announces that there are
+/// no more changes.
 fn repeat_changes(live: &Live, replay: &Replay) {
     let over = AnnounceEnd(replay);
     for change in &replay.record().changes {

@@ -27,7 +27,7 @@ pub(super) enum SubtreeMove<'a> {
     /// The path loses the filters at these spans of its text. `None` stands for a filter that the
     /// other path adds, but that is not in this text.
     Give { filters: &'a [Option<Span>], agree: GiveAgreement<'a> },
-    /// The path gets filters from the other path.
+    /// The path receives filters from the other path.
     Take { agree: TakeAgreement<'a> },
 }
 

@@ -376,7 +376,7 @@ fn drain_old_graph(
     });
 }
 
-/// Replaces the old graphs by the new ones. Returns the number of held blocks that could not move
+/// Replaces the old graphs with the new ones. Returns the number of held blocks that could not move
 /// with their filters.
 fn swap_graphs(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> u64 {
     let mut homes: HashMap<NodeKey, usize> = HashMap::new();

@@ -457,7 +457,7 @@ impl Emitter<'_> {
         s.deliver(self.delivery(exit), on, on.class);
     }
 
-    /// Emits code that delivers an unreadable frame. All successors of the source are unsure of
+    /// Emits code that delivers an unreadable frame. All successors of the source are unsure about
     /// such a frame.
     fn emit_unreadable_delivery<'s>(&self, s: &mut Scope<'s, '_>, on: Layers<'s>) {
         let fused = self.fused;

@@ -1,4 +1,4 @@
-//! Counters of kernel programs that run.
+//! Counters of running kernel programs.
 
 use super::final_counters::FinalCounters;
 use super::report::amount_at;
@@ -19,7 +19,7 @@ pub(crate) struct GenerationCounters {
 }
 
 /// Returns the counters of kernel programs so far. `threads` contains the counters of the threads
-/// that read from the programs, collected before. Blocks for at most `limit` if another process
+/// that read from the programs, collected beforehand. Blocks for at most `limit` if another process
 /// runs the programs. If that process does not respond, the counters are lower bounds derived from
 /// the frames that arrived.
 pub(crate) fn query_counters(

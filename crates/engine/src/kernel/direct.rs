@@ -2,8 +2,8 @@
 //! without a path.
 //!
 //! The caller plans a request of one live source whose filters all run in the kernel. Nothing else
-//! of the plan is built: no thread, no pool, no sink. Frames of which a twin is unsure leave over
-//! exits of their own, and the caller decides them (CONTRACT 18).
+//! of the plan is built: no thread, no pool, no sink. Frames about which a twin is unsure leave
+//! through exits of their own, and the caller decides them (CONTRACT 18).
 
 use super::host::{
     Host, InjectedRefusal, KernelAttachment, KernelRefusal, PreparedSuccessor, ProgramSwitch,

@@ -23,7 +23,7 @@ pub trait Host: fmt::Debug + Sync {
 /// A request to run in the kernel.
 #[derive(Debug)]
 pub struct KernelRequest<'p> {
-    /// The graph of the request, with default ends added.
+    /// The graph of the request, with default sources and sinks added.
     pub graph: &'p Graph,
     /// The kernel program in the plan. The program may contain nodes of other components.
     pub planned: &'p Planned,

@@ -11,7 +11,7 @@
 //! - [`report`]: counters of the kernel, as nodes and edges of the ledger.
 //!
 //! The user implementation of each filter also runs, in the first thread of its connected
-//! component, for blocks of which the twin is unsure (CONTRACT 18). The counters of both
+//! component, for blocks about which the twin is unsure (CONTRACT 18). The counters of both
 //! implementations are added up at the end. Nothing is pinned in a file system, so an attachment
 //! ends with its path, or at the latest with the process, unless a keeper holds its descriptors
 //! ([`point`]).
@@ -110,8 +110,7 @@ pub(crate) fn is_trusted() -> bool {
     may.has(Capabilities::PERFMON) || may.has(Capabilities::SYS_ADMIN)
 }
 
-/// An attached request and all its predecessors, from which the source that reads the frames gets
-/// their counters.
+/// An attached request and all its predecessors, whose counters the source of the frames reads.
 #[derive(Debug)]
 struct RequestHistory {
     held: Arc<dyn AttachmentHandle>,
@@ -154,7 +153,7 @@ pub(crate) struct KernelInputs<'p> {
     pub(crate) opening: &'p Opening<'p>,
 }
 
-/// Maximum interval between two doorbells that a program can represent, in ns.
+/// Maximum interval that a program can represent between two doorbells, in ns.
 const DOORBELL_NS_MAX: u64 = i32::MAX as u64;
 
 impl Kernel {
@@ -363,8 +362,8 @@ impl Points {
     }
 }
 
-/// Returns the steps that send frames, each with the index of its egress interface. If there are
-/// any, fails without CAP_NET_RAW.
+/// Returns the steps that send frames, each with the index of its egress interface. Fails if there
+/// are any and the process lacks CAP_NET_RAW.
 fn egress_steps(
     graph: &Graph,
     tree: &RequestTree,
@@ -416,7 +415,7 @@ const BYTES_MAX: u64 = 1 << 27;
 /// Returns the layout of rings for this number of sinks.
 ///
 /// The size is that of the plan, or `asked` bytes over all processors, within limits. The number of
-/// pointers equals the number of frames of 256 bytes that fit in, but is at least that of the plan
+/// pointers equals the number of frames of 256 bytes that fit, but is at least the plan's number
 /// and otherwise at most [`POINTERS_MAX`]. For a program at sockets, each processor has several
 /// regions, of which only the first two are used regularly.
 fn rings_layout(
@@ -447,7 +446,7 @@ fn rings_layout(
 }
 
 /// Returns the doorbell policy for rings of this layout. The doorbell wakes the source, which
-/// drains notifications before it looks for frames.
+/// drains notifications before it checks for frames.
 #[must_use]
 pub fn doorbell_policy(ring: &KernelRing, shape: RingsLayout) -> WakePolicy {
     let ns = |ns: u64| u32::try_from(ns.min(DOORBELL_NS_MAX)).unwrap_or(u32::MAX);

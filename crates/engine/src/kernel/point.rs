@@ -15,8 +15,8 @@
 //! zeroed, and no map passes from one owner to another.
 //!
 //! The kernel limits a program's maps and its verification effort. A request that does not fit into
-//! the program goes to another point at the same interface, which precedes the first point in the
-//! chain and shares nothing with it.
+//! the program is attached at another point of the same interface, which precedes the first point
+//! in the chain and shares nothing with it.
 
 mod handle;
 mod keeper;

@@ -21,8 +21,8 @@ pub(super) struct Timing {
 }
 
 impl Timing {
-    /// Enables the statistics; returns `None` without permission. While statistics are enabled,
-    /// each run of every program takes about 70 ns longer.
+    /// Enables the statistics; returns `None` if the process lacks permission. While statistics are
+    /// enabled, each run of every program takes about 70 ns longer.
     pub(super) fn enable() -> Option<Self> {
         let counts = RunStatistics::enable().ok()?;
         Some(Self { _counts: counts, empty_run_ns: measure_empty_run().unwrap_or_default() })

@@ -80,7 +80,7 @@ impl Replay {
         self.stalls.end_changer();
     }
 
-    /// Decides how a space proceeds at a recorded change, which needs the space if `wanted`.
+    /// Decides how a space proceeds at a recorded change. `wanted`: the change needs the space.
     fn swap_decision(&self, number: u64, wanted: bool) -> SwapDecision {
         let changes = self.changes();
         match &changes.over {
@@ -155,7 +155,7 @@ impl Replay {
     }
 }
 
-/// Loss locations of sources that have no variant of their own in [`DropReason`].
+/// Names of the loss locations that are not variants of [`DropReason`].
 const OTHER_LOSS_LOCATIONS: &[&str] = &["socket", "queue", "lapped", "not copied"];
 
 fn loss_location(place: &str) -> DropReason {

@@ -32,7 +32,7 @@ use sys::{confine, descriptor};
 
 /// The argument that makes this program run a filter.
 pub(super) const SERVE_ARGUMENT: &str = "serve-untrusted-filter";
-/// Message for a ready filter, sent once the process has given up its privileges.
+/// Message that the filter is ready, sent once the process has given up its privileges.
 pub(super) const READY: &[u8] = b"ready";
 
 /// Index of the filter's node in its space, between the inlet and the outlet.

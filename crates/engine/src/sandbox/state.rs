@@ -38,7 +38,7 @@ pub(super) enum StateRecord<'m> {
     Save,
     /// Cancels the request; the filter continues.
     Resume,
-    /// A session: its key, its number of lists of held blocks, and its plain data.
+    /// A session: its key, the number of its held-block lists, and its plain data.
     Session(u64, u64, &'m [u8]),
     /// Announces a block that the preceding session holds, by its list and its key in the list. The
     /// block is the next message.
@@ -61,9 +61,9 @@ pub(crate) struct Account {
     pub(crate) came: u64,
     /// Blocks that the filter forwarded, consumed, dropped or holds.
     pub(crate) became: u64,
-    /// Totals of unanswered blocks, by reason of the description.
+    /// Totals of unanswered blocks, in the order of the description's reasons.
     pub(super) unanswered: Vec<u64>,
-    /// Values of the counters of the description.
+    /// Values of the description's counters.
     pub(super) counters: Vec<u64>,
 }
 
@@ -187,7 +187,8 @@ fn read_word(from: &mut &[u8]) -> Option<u64> {
 }
 
 /// Decodes a list of at most 256 words, preceded by its length. Returns `None` if the list is
-/// truncated or longer. A filter has at most 255 counters of a kind.
+/// truncated or too long. The limit suffices, because a filter has at most 255 counters of each
+/// kind.
 fn read_words(from: &mut &[u8]) -> Option<Vec<u64>> {
     let count = read_word(from)?;
     (count <= 256).then(|| (0..count).map(|_| read_word(from)).collect()).flatten()

@@ -36,7 +36,7 @@ use sys::bpf::{Link, Map, Program, RingBuffer, Rings};
 /// A persisted request, parsed again.
 #[derive(Debug)]
 pub struct PersistedRequest {
-    /// The graph of the request, with default ends added.
+    /// The graph of the request, with default sources and sinks added.
     pub graph: Graph,
     /// The part that runs in the kernel.
     pub part: KernelPart,
@@ -65,7 +65,7 @@ pub enum AdoptedStatus {
 impl Point {
     /// Stores the descriptors of this point and a new note in the keeper, for the current program
     /// and the next program, if any. Then discards stored descriptors that are no longer needed,
-    /// notes first. Does nothing without a keeper.
+    /// notes first. Does nothing if there is no keeper.
     pub(super) fn store(&self, state: &mut PointState, next: Option<NextProgram<'_>>) {
         let Some(keeper) = &self.keeper else { return };
         let stored = std::mem::take(&mut state.stored);

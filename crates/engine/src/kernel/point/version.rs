@@ -169,7 +169,8 @@ impl Version {
         self.lines.contains(&line)
     }
 
-    /// Returns a flag for each exit of a request: true if the frames of the exit follow a VLAN tag.
+    /// Returns a flag for each exit of a request: true if the frames of the exit begin after a VLAN
+    /// tag.
     pub(super) fn behind_tag(&self, line: u32) -> Vec<bool> {
         let ours = |exit: &super::super::fused::FusedExit| self.lines.get(exit.line) == Some(&line);
         let both = self.fused.exits.iter().zip(&self.behind_tag);
