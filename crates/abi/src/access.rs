@@ -1,5 +1,5 @@
-//! Access lists, which determine the users that may read a shared object, by the rules for files
-//! with Unix permissions and an access control list. [IOL §2.3], [SL §8], CONTRACT 21
+//! Access lists, which determine the users that may read a shared object. The rules are those for
+//! files with Unix permissions and an access control list. [IOL §2.3], [SL §8], CONTRACT 21
 //!
 //! The owner fixes the list when it creates the object; the kernel identifies the peer
 //! (`SO_PEERCRED`). Access is checked once, when the object is handed over: a peer that has mapped

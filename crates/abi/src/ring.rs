@@ -66,7 +66,7 @@ pub mod reader {
 
 /// Offsets of the two words with which a party announces that it sleeps, relative to `WAIT`.
 pub mod wait {
-    /// Counter that the party increments when it goes to sleep and when it wakes up, so that it is
+    /// Counter that the party increments when it goes to sleep and when it wakes up. The counter is
     /// odd while the party sleeps.
     pub const SLEEP_COUNT: usize = 0;
     /// Position that the other party must reach before it wakes the sleeper.
