@@ -183,8 +183,8 @@ impl PointerWriter {
         Ok(moved.bytes)
     }
 
-    /// Moves up to `most` bytes from a stream of bytes, which are copied once. Returns the number
-    /// of bytes moved, 0 at the end of the stream.
+    /// Moves up to `most` bytes from a byte stream, copying them once. Returns the number of bytes
+    /// moved, 0 at the end of the stream.
     pub(crate) fn splice_bytes(
         &mut self,
         from: &mut iolite::interface::ByteReader,

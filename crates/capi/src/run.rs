@@ -13,7 +13,7 @@ use streamline::report::Form;
 use streamline::{OpenError, Options, Own};
 use sys::raw_fd;
 
-/// Descriptors of the remote sides of ends that no request has used yet, by path.
+/// Remote-side descriptors that no request has used yet, by path.
 static UNUSED_ENDS: Mutex<Vec<(String, OwnedFd)>> = Mutex::new(Vec::new());
 
 /// Creates an end. Returns the path of the remote side, for use in a request, and the descriptor of

@@ -19,7 +19,7 @@ use sys::process::identity;
 use sys::raw_fd;
 
 /// Converts a configuration from C; `None` selects the defaults. The second result is true if the
-/// writer publishes every write at once. Fails with `EINVAL`.
+/// writer publishes every write immediately. Fails with `EINVAL`.
 pub(crate) fn config_from_c(requested: Option<&streamline_config>) -> Outcome<(Config, bool)> {
     let Some(requested) = requested else {
         return Ok((Config { every: 1, ..default_config()?.self_sizing() }, true));

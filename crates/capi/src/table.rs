@@ -1,8 +1,8 @@
 //! Table of ends, indexed by descriptor number.
 //!
 //! Each entry has a lock, so that one thread at a time uses an end. Callers try to lock an entry,
-//! but never wait for the lock. For the thread that uses an end first it costs no atomic exchange
-//! ([`buffer::biased`]).
+//! but never wait for the lock. For the thread that uses an end first, locking costs no atomic
+//! exchange ([`buffer::biased`]).
 
 use crate::end::{End, EndKind};
 use crate::failure::{EBADF, EBUSY, EMFILE, Failure, Outcome};

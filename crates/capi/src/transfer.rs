@@ -59,8 +59,8 @@ pub(crate) fn splice(from: i32, to: i32, most: usize) -> Outcome<usize> {
     }
 }
 
-/// Returns the number of bytes, at most `length`, of one block for which there is room. Fails with
-/// `EAGAIN` if there is none.
+/// Returns the number of bytes of one block, at most `length`, for which the stream has room. Fails
+/// with `EAGAIN` if there is no room.
 fn fitting_length(writer: &mut Writer, length: usize) -> Outcome<usize> {
     let length = length.min(writer.output.block_max());
     if !writer.output.is_ready(length)? {
@@ -70,7 +70,7 @@ fn fitting_length(writer: &mut Writer, length: usize) -> Outcome<usize> {
     Ok(length)
 }
 
-/// Moves bytes to a stream of bytes, to which they are copied once.
+/// Moves bytes to a byte stream, copying them once.
 fn splice_bytes<F: StreamReader>(from: &mut F, writer: &mut Writer, most: usize) -> Outcome<usize> {
     let moved = splice::splice(from, &mut writer.output, most)?;
     if writer.eager {

@@ -1,5 +1,6 @@
-//! Tests that the committed header, its page in the book and that of the Python module equal what
-//! is generated from the code, and that they name every symbol. `UPDATE=1` rewrites the files.
+//! Tests that the committed header and the book's pages on the header and on the Python module
+//! equal the text generated from the code, and that they name every symbol. `UPDATE=1` rewrites the
+//! files.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 

@@ -1,4 +1,4 @@
-//! The page of the book that lists the C interface, made of the comments of the header.
+//! The book's page that lists the C interface, generated from the comments in the header.
 
 pub(crate) mod python;
 
@@ -19,7 +19,7 @@ struct Structure {
     fields: Vec<Item>,
 }
 
-/// The parts of a header that cbindgen wrote.
+/// The parts of a header written by cbindgen.
 #[derive(Default)]
 pub(crate) struct Header {
     introduction: String,

@@ -1,10 +1,10 @@
-//! The page of the book that lists the Python interface, made of the docstrings of the module.
+//! The book's page that lists the Python interface, generated from the docstrings in the module.
 
 use std::fmt::Write as _;
 
 /// A public class, function or method of the module.
 struct Definition {
-    /// Name, with that of the class if it is a method.
+    /// Name; for a method, preceded by the class name.
     name: String,
     signature: String,
     docstring: String,
@@ -86,7 +86,8 @@ fn docstring_at(lines: &[&str]) -> String {
     docstring.trim_end().to_owned()
 }
 
-/// Writes paragraphs; indented ones are code, and lines `parameter: …` are a list.
+/// Writes the paragraphs of a docstring: indented ones as code, and lines of the form `parameter:
+/// …` as a list.
 fn write_docstring(page: &mut String, docstring: &str) {
     for paragraph in docstring.split("\n\n") {
         if paragraph.starts_with("    ") {
