@@ -40,8 +40,8 @@ impl Random {
         answer
     }
 
-    /// Returns a number below `limit`, which must not be 0. The bias is below 2⁻³² for limits of 32
-    /// bits.
+    /// Returns a number below `limit`, which must not be 0. The bias is below 2⁻³² for 32-bit
+    /// limits.
     pub const fn below(&mut self, limit: u64) -> u64 {
         ((self.next() as u128 * limit as u128) >> 64) as u64
     }

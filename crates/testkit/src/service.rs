@@ -31,7 +31,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const STORED_MAX: usize = 512;
 
 impl Manager {
-    /// Returns a manager that listens at the socket `notify` in this directory.
+    /// Returns a manager that listens on the socket `notify` in this directory.
     ///
     /// # Panics
     /// If the socket cannot be created.

@@ -16,7 +16,7 @@ pub fn unnamed_uids(from: u32) -> impl Iterator<Item = u32> {
     (from..).filter(|uid| user_name(*uid).is_none())
 }
 
-/// Describes a user for messages: the quoted name, or `user UID` without a name.
+/// Describes a user for messages: the quoted name, or `user UID` if the user has no name.
 #[must_use]
 pub fn describe_user(uid: u32) -> String {
     user_name(uid).map_or_else(|| format!("user {uid}"), |name| format!("`{name}`"))

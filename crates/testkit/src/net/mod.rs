@@ -5,8 +5,8 @@
 //! never share one. Dropping a value removes its namespace and kills every process in it.
 //! Namespaces left by a killed test are removed by the next test that creates one.
 //!
-//! Networks are made with `ip` of iproute2, as root. [`Pair::new`] skips the test without root,
-//! `ip` or kernel support; any other failure panics.
+//! Networks are made with `ip` of iproute2, as root. [`Pair::new`] skips the test if root
+//! privileges, `ip` or kernel support are missing; any other failure panics.
 //!
 //! ```no_run
 //! use streamline_testkit::net::{Cable, Pair, SERVER};
@@ -54,7 +54,7 @@ pub struct Namespace {
 
 impl Namespace {
     /// Creates a namespace with only a loopback device, which is up. Reports a skip and returns
-    /// `None` without the required privileges or kernel support.
+    /// `None` if the required privileges or kernel support are missing.
     pub fn new() -> Option<Self> {
         need::require_root()?;
         need::require_net_admin()?;
@@ -200,7 +200,7 @@ pub struct Pair {
 
 impl Pair {
     /// Creates both namespaces and the devices between them, and waits until the devices are up.
-    /// Reports a skip and returns `None` without the required privileges or kernel support.
+    /// Reports a skip and returns `None` if the required privileges or kernel support are missing.
     pub fn new(cable: Cable) -> Option<Self> {
         let pair = Self { client: Namespace::new()?, server: Namespace::new()? };
         let Cable { mtu, queues, addresses } = cable;

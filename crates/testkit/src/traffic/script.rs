@@ -1,4 +1,4 @@
-//! A TCP connection that is composed step by step: data of both sides, and forged segments.
+//! A TCP connection that is composed step by step: data from both sides, and forged segments.
 
 use super::connection::Side;
 use super::{CLIENT, Capture, SERVER, reply_frame, tcp_header};
