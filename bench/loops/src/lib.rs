@@ -22,7 +22,7 @@ pub fn no_byte_is_ff(block: &[u8]) -> bool {
     !block.contains(&0xff)
 }
 
-/// Goes over all blocks `rounds` times, and calls the filters for each block until one refuses it.
+/// Processes all blocks `rounds` times: calls the filters for each block until one rejects it.
 /// Returns the number of blocks that passed all filters.
 #[inline(never)]
 #[must_use]
