@@ -143,12 +143,12 @@ impl Asm {
         self.push_jump(Insn::jump(0), to);
     }
 
-    /// Appends a jump to the label that is taken if `dst cond operand`, compared in 64 bits.
+    /// Appends a jump to the label, taken if `dst cond operand` holds in a 64-bit comparison.
     pub fn jump_if(&mut self, cond: Cond, dst: Reg, operand: impl Into<Operand>, to: Label) {
         self.push_jump(Insn::jump_if(cond, dst, operand, 0), to);
     }
 
-    /// Appends a jump to the label that is taken if `dst cond operand`, compared in 32 bits.
+    /// Appends a jump to the label, taken if `dst cond operand` holds in a 32-bit comparison.
     pub fn jump32_if(&mut self, cond: Cond, dst: Reg, operand: impl Into<Operand>, to: Label) {
         self.push_jump(Insn::jump32_if(cond, dst, operand, 0), to);
     }

@@ -469,8 +469,8 @@ impl Insn {
     }
 
     /// Creates the load `r0 = packet[at]` in host byte order. At run time the context must be in
-    /// r6; the load clobbers r1 to r5, and exits the program with 0 if it is beyond the end of the
-    /// packet.
+    /// r6; the load clobbers r1 to r5, and exits the program with 0 if the offset is beyond the end
+    /// of the packet.
     pub fn packet_load(size: Size, at: i32) -> Self {
         Self { code: class::LD | mode::ABS | size as u8, imm: at, ..Self::default() }
     }
@@ -485,12 +485,12 @@ impl Insn {
         Self { code: class::JMP, off, ..Self::default() }
     }
 
-    /// Creates a jump by `off` slots that is taken if `dst cond operand`, compared in 64 bits.
+    /// Creates a jump by `off` slots, taken if `dst cond operand` holds in a 64-bit comparison.
     pub fn jump_if(cond: Cond, dst: Reg, operand: impl Into<Operand>, off: i16) -> Self {
         Self::binary(class::JMP | cond as u8, dst, operand.into(), off)
     }
 
-    /// Creates a jump by `off` slots that is taken if `dst cond operand`, compared in 32 bits.
+    /// Creates a jump by `off` slots, taken if `dst cond operand` holds in a 32-bit comparison.
     pub fn jump32_if(cond: Cond, dst: Reg, operand: impl Into<Operand>, off: i16) -> Self {
         Self::binary(class::JMP32 | cond as u8, dst, operand.into(), off)
     }
@@ -522,7 +522,7 @@ impl Insn {
         Self::wide(dst, PSEUDO_MAP, map as i32, 0)
     }
 
-    /// Creates a load into `dst` of the address of byte `offset` in element 0 of a map.
+    /// Creates a load into `dst` of the address of the byte at `offset` in a map's element 0.
     pub fn load_map_value(dst: Reg, map: u32, offset: u32) -> [Self; 2] {
         Self::wide(dst, PSEUDO_MAP_VALUE, map as i32, offset as i32)
     }

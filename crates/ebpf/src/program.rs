@@ -171,10 +171,10 @@ impl Program {
         self.tails.iter().map(|part| relocate_code(&part.code, descriptors)).collect()
     }
 
-    /// Returns BTF line information. For each range of code, this is the first slot, a line number,
-    /// and a text with the filter and its span, in ascending order from slot 0. Each filter has a
-    /// different line number, because the kernel's log omits a line whose number equals the
-    /// previous one.
+    /// Returns BTF line information: for each range of code, its first slot, a line number, and a
+    /// text with the filter and its span. The ranges are in ascending order from slot 0. Each
+    /// filter has a different line number, because the kernel's log omits a line whose number
+    /// equals the previous one.
     pub fn lines(&self) -> Vec<(usize, u32, String)> {
         let named = self.source.iter().map(|line| {
             let word = line.filter.and_then(|word| self.filters.get(word));

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-/// A link type, which is the format of the first header of a frame, as a `DLT_` number.
+/// A link type: the format of a frame's first header, identified by a `DLT_` number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkType(pub u32);
 

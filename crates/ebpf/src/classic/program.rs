@@ -5,8 +5,8 @@
 //! in the program, every scratch word exists, no constant divides by zero or shifts by more than
 //! 31, and the last instruction returns, so running needs no further check.
 //!
-//! Three checks of the kernel are omitted. A backward `ja` is allowed, because `protochain` needs a
-//! loop; the kernel rejects a program that [loops](ClassicProgram::has_loop), and the interpreter
+//! Three of the kernel's checks are omitted. A backward `ja` is allowed, because `protochain` needs
+//! a loop; the kernel rejects a program that [loops](ClassicProgram::has_loop), and the interpreter
 //! limits the number of rounds. A scratch word may be read before it is written, and is then zero.
 //! A load at an unknown ancillary offset is an ordinary load beyond the end of every frame.
 

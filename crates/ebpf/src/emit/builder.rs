@@ -44,9 +44,9 @@ pub(super) struct Builder {
     /// Number of times that computed positions were invalidated, by an edit of the frame, a reset
     /// of the verifier's state, or a new part.
     pub(super) epoch: u16,
-    /// True if r9 may no longer hold the region of a tap.
+    /// True if r9 may no longer hold the address of a tap's region.
     pub(super) region_lost: bool,
-    /// The final action on each frame; `None` in a program that does not count.
+    /// The final action on each frame of a counting program; `None` in other programs.
     frame_end: Option<FrameEnd>,
     deliveries: Vec<Delivery>,
     /// True if the program redirects frames and reserves a stack slot for the frame length.
@@ -63,7 +63,7 @@ pub(super) struct Builder {
     none: Label,
     unsure: Label,
     counters: Vec<Counter>,
-    /// Maps of the program other than the map of its counters. Table n is map n + 1.
+    /// Maps of the program other than the map of its counters. Entry n is map n + 1.
     tables: Vec<ProgramMap>,
     finish: Finish,
     /// Finished parts, each with its source map and the indices of the instructions to patch with
@@ -119,7 +119,7 @@ impl Builder {
         self.frame_end.as_ref().map_or(Scratch::NONE, FrameEnd::scratch)
     }
 
-    /// Records that some frames may take this delivery.
+    /// Records that this delivery may be made for some frames.
     pub(super) fn note_delivery(&mut self, delivery: Delivery) {
         if !self.deliveries.contains(&delivery) {
             self.deliveries.push(delivery);

@@ -300,7 +300,7 @@ impl<'b> Translation<'b> {
         self.push(Insn::load(size, to, R10, -self.scratch));
     }
 
-    /// Converts a value from network byte order. Returns the maximum value of this size.
+    /// Converts a value from network byte order. Returns the maximum value that fits in `size`.
     fn swap_byte_order(&mut self, size: Size, reg: Reg) -> u32 {
         self.b.swap_order(size, reg);
         match size {

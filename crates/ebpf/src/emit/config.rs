@@ -12,7 +12,7 @@ pub struct Tap {
     pub cpus: u32,
     /// Size in bytes of a region.
     pub stride: u32,
-    /// Byte offset in a region of the pointers for the first reader. The pointers for the other
+    /// Byte offset, in a region, of the pointers for the first reader. The pointers for the other
     /// readers follow.
     pub pointers_at: u32,
     /// Number of pointers per reader: a power of two.
@@ -139,7 +139,7 @@ pub struct PointerRing {
     pub doorbell_map: u32,
     /// Size in bytes of a region.
     pub stride: u32,
-    /// Byte offset in a region of the pointers for the first reader. The pointers for the other
+    /// Byte offset, in a region, of the pointers for the first reader. The pointers for the other
     /// readers follow.
     pub pointers_at: u32,
     /// Number of pointers per reader: a power of two.
@@ -149,7 +149,7 @@ pub struct PointerRing {
 }
 
 impl Scratch {
-    /// The layout of a tap's scratch memory for one request, in the first page of the rings.
+    /// The scratch memory layout of a tap for one request, in the first page of the tap's rings.
     const PLAIN: Self = Self {
         stride: 0,
         chosen: offset::DELIVERED,
@@ -161,8 +161,8 @@ impl Scratch {
         tallies_max: TALLIES_MAX,
     };
 
-    /// Returns the layout of scratch memory in the first page of the rings of a tap for one
-    /// request, for regions of `stride` bytes. The tallies occupy the rest of a region, as far as
+    /// Returns the scratch memory layout of a tap for one request, in the first page of the tap's
+    /// rings, for regions of `stride` bytes. The tallies occupy the rest of a region, as far as
     /// 16-bit offsets reach.
     pub(super) const fn plain(stride: u32) -> Self {
         // Offsets are signed 16-bit numbers.
@@ -272,8 +272,8 @@ impl From<&Tap> for FusedTap {
 /// The delivery of a frame to one consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    /// Index of the delivery, which selects its slot in the scratch memory. The index is that of
-    /// the pointer ring times [`DELIVERIES_MAX`], plus a number below [`DELIVERIES_MAX`].
+    /// Index of the delivery, which selects its slot in the scratch memory. The index is the
+    /// pointer ring's index times [`DELIVERIES_MAX`], plus a number below [`DELIVERIES_MAX`].
     pub number: u16,
     /// Index of the reader that receives the pointer, among the readers of the pointer ring.
     pub reader: u8,

@@ -81,7 +81,7 @@ pub struct FrameOffset<'s> {
 pub(super) enum PosBase {
     /// The first byte of the frame.
     Frame,
-    /// A computed position, which this stack slot holds.
+    /// A computed position, stored in this stack slot.
     Slot(Depth),
 }
 

@@ -38,7 +38,7 @@ pub mod offset {
     pub const DEVICE: i16 = DELIVERED + 56;
     /// Tallies, each of which is a pair of counters: blocks, then bytes (eight bytes each).
     pub const TALLIES: i16 = VIEWS + 16 * super::DELIVERIES_MAX as i16;
-    /// Size of the page in bytes, which bounds all offsets.
+    /// Size in bytes of the page that contains these fields. All offsets are below this size.
     pub const END: i16 = 4096;
 }
 
@@ -80,8 +80,8 @@ pub(in crate::emit) const EXIT: i16 = 12;
 pub const READERS_MAX: u32 = 32;
 /// Maximum number of deliveries of a frame to one pointer ring.
 pub const DELIVERIES_MAX: u32 = 31;
-/// Maximum number of exits of one pointer ring. One program can count the blocks of a chain of
-/// about this number of filters.
+/// Maximum number of exits of one pointer ring. A program can count the blocks of a chain of about
+/// this many filters.
 pub const EXITS_MAX: u32 = 320;
 const _: () = assert!(offset::COUNTS as u32 + 8 * EXITS_MAX <= offset::END as u32);
 /// Number of tallies of a [`Tap`](super::config::Tap).

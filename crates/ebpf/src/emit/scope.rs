@@ -19,7 +19,7 @@ use super::unfit::Unfit;
 use crate::insn::{Alu, Cond, Insn, R0, R1, R6, Size};
 use crate::program::{FilterSpan, Hook};
 
-/// The type of a twin, as stored in the description of a filter. `A` is the type of the filter's
+/// The type of a twin, as stored in a filter's description. `A` is the type of the filter's
 /// arguments. A plain `fn` with these parameters coerces to this type.
 pub type Emit<A> =
     for<'s, 'o> fn(&A, &mut Scope<'s, 'o>, Layers<'s>, Exit<'s>) -> Result<Answer<'s>, Unfit>;
@@ -256,7 +256,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         Exit { label: self.builder.counting_exit(counter, then.label), brand: then.brand }
     }
 
-    /// Returns the exit for blocks that this code cannot decide, so that the user implementation
+    /// Returns the exit for blocks that this code cannot decide. The user implementation then
     /// decides.
     pub fn unsure(&self) -> Exit<'s> {
         Exit { label: self.builder.unsure(), brand: Brand::default() }
@@ -348,7 +348,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     // ---- joins
 
-    /// Creates a variable with the initial value `first`, which arms may set.
+    /// Creates a variable, which arms may set, with the initial value `first`.
     pub fn var(&mut self, first: impl Into<Value<'s>>) -> Var<'s> {
         self.builder.fetch(first.into(), R0);
         Var(self.builder.store_new(R0))
@@ -366,7 +366,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.builder.store_new(R0)
     }
 
-    /// Creates a position variable with the initial value `first`, which arms may set.
+    /// Creates a position variable, which arms may set, with the initial value `first`.
     pub fn position_var(&mut self, first: FramePos<'s>) -> FramePosVar<'s> {
         self.builder.position_var(first)
     }

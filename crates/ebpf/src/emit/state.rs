@@ -214,7 +214,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.keep_wide()
     }
 
-    /// Creates a 64-bit variable with the initial value `first`, which arms may set.
+    /// Creates a 64-bit variable, which arms may set, with the initial value `first`.
     pub fn wide_var(&mut self, first: Wide<'s>) -> WideVar<'s> {
         self.fetch_wide(first, R0);
         WideVar(self.keep_wide())
@@ -303,8 +303,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     // ---- lengths
 
-    /// Returns the number of frame bytes from a position on, linear or not; 0 if the position is
-    /// past the end of the frame.
+    /// Returns the number of frame bytes after a position, linear or not; 0 if the position is past
+    /// the end of the frame.
     pub fn rest(&mut self, at: FramePos<'s>) -> Num<'s> {
         let length = self.load_metadata(Meta::Length);
         let b = self.builder();

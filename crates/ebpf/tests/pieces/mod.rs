@@ -16,7 +16,7 @@ use ebpf::{FilterSpan, Hook, Program};
 
 /// Maximum number of extension headers that the `ip` twin follows.
 pub const EXTENSIONS_MAX: usize = 4;
-/// Length in bytes to assume if IP states none (segmentation offload, jumbograms).
+/// Length in bytes to assume if the IP header specifies none (segmentation offload, jumbograms).
 pub const UNSTATED: u32 = 1 << 20;
 
 /// A filter of a chain.

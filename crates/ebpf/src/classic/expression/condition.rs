@@ -10,7 +10,8 @@ pub(super) use super::super::assemble::{
     memory_to_x, non_branching, store_a,
 };
 
-/// A test: instructions and a final comparison. Without a comparison the test always succeeds.
+/// A test: instructions and a final comparison. If there is no comparison, the test always
+/// succeeds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Test {
     pub(super) lines: Vec<PseudoInsn>,

@@ -16,7 +16,8 @@ pub trait Resolver: fmt::Debug {
     }
 
     /// Returns the number of an IPv4 network as `getnetbyname` returns it, or `None` if the name is
-    /// unknown. A number of fewer than four bytes contains the first bytes of the address.
+    /// unknown. A number of fewer than four bytes holds the first bytes of the address: 10 is
+    /// 10.0.0.0.
     fn resolve_network(&self, name: &str) -> Option<u32> {
         let _ = name;
         None

@@ -1,4 +1,5 @@
-//! Socket filters for raw packet sockets, made from programs for frames as files store them.
+//! Socket filters for raw packet sockets, made from programs that expect frames as files store
+//! them.
 //!
 //! Input: the direction, a program for Ethernet frames with inline VLAN tags, a program for raw IP.
 //! Output: one program for `SO_ATTACH_FILTER` on `AF_PACKET`, `SOCK_RAW`. For a frame in the

@@ -162,7 +162,7 @@ impl CodeWriter {
     }
 
     /// Appends a shift of A by X with the semantics of user space, where a shift by 32 or more
-    /// gives 0. The kernel takes X modulo 32.
+    /// gives 0. The kernel shifts by X modulo 32.
     fn push_shift(&mut self, op: u16, free: u32) {
         let (large, small, done) = (self.new_label(), self.new_label(), self.new_label());
         self.push_all([store_a(free), TXA]);

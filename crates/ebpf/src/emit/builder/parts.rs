@@ -29,8 +29,8 @@ impl Builder {
         may && self.stubs.is_empty() && self.asm.next_slot() >= PART_INSNS_MAX
     }
 
-    /// Returns true if enough code has been emitted since the last reset of the verifier's state
-    /// for another reset.
+    /// Returns true if enough code has been emitted since the last reset of the verifier's state to
+    /// reset it again.
     pub(in crate::emit) fn may_reset_verifier(&self) -> bool {
         self.depth == 0
             && !self.target.hardened

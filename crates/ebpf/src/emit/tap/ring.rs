@@ -190,7 +190,7 @@ impl Builder {
         self.asm.jump_if(Cond::Eq, R1, 0, not);
     }
 
-    /// Emits code for a pointer ring that runs only for frames with a delivery to this ring.
+    /// Emits code for a pointer ring. The code runs only for frames with a delivery to this ring.
     /// `alone` is true if every frame that reaches this code has such a delivery. A register holds
     /// the address of the ring's region.
     fn with_pointer_ring(

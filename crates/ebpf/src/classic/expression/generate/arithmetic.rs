@@ -3,7 +3,7 @@
 //!
 //! Values are computed in A, pending values are kept in the lowest scratch words, and constant
 //! operations are folded. A value in a protocol's header is loaded only after a test that the frame
-//! carries the protocol. As in libpcap, this test is missing for the right operand of an arithmetic
+//! carries the protocol. As in libpcap, this test is omitted for the right operand of an arithmetic
 //! operator.
 
 use super::super::ast::{Arithmetic, Protocol};
@@ -23,7 +23,7 @@ use crate::insn::{Alu, Cond};
 /// ancillary loads.
 const OFFSET_MAX: u32 = 0x7fff_ffff;
 
-/// Code that computes a value in A, and the condition under which the frame has that value.
+/// Code that computes a value in A, and the condition under which the frame contains that value.
 struct LoweredValue {
     lines: Code,
     given: Condition,

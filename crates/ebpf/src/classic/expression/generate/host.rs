@@ -28,7 +28,7 @@ pub(super) struct Ipv6Net {
 }
 
 impl Ipv6Net {
-    /// Creates the network of `address` with a prefix of `length` bits.
+    /// Creates the network that contains `address` and has a prefix of `length` bits.
     pub(super) fn new(address: Ipv6Addr, length: u32) -> Self {
         let mask = u128::MAX.checked_shl(128 - length.min(128)).unwrap_or(0);
         Self { address, mask }

@@ -14,9 +14,9 @@ const PACKET_TYPE_OFFSET: u32 = ANCILLARY + 4;
 /// Ancillary offset of the interface index (`SKF_AD_IFINDEX`).
 const INTERFACE_INDEX_OFFSET: u32 = ANCILLARY + 8;
 
-/// Mask of the bits of the LLC control field that identify the kind of a supervisory frame.
+/// Mask of the LLC control field bits that identify the kind of a supervisory frame.
 const SUPERVISORY_MASK: u32 = 0x0f;
-/// Mask of the bits of the LLC control field that identify the kind of an unnumbered frame.
+/// Mask of the LLC control field bits that identify the kind of an unnumbered frame.
 const UNNUMBERED_MASK: u32 = 0xef;
 
 impl Generator<'_> {

@@ -48,7 +48,7 @@ impl LoadSize {
     }
 }
 
-/// A number of one, two or four bytes in network byte order, `offset` bytes after `base`.
+/// A one-, two- or four-byte number in network byte order, `offset` bytes after `base`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeaderField {
     pub(super) base: HeaderBase,
@@ -80,8 +80,8 @@ impl Generator<'_> {
         Ok(lines)
     }
 
-    /// Returns code that loads the variable part of the offset of `base` into X, the constant part
-    /// of the offset, and true if the offset has a variable part.
+    /// Returns three values: code that loads the variable part of the offset of `base` into X; the
+    /// constant part of the offset; and true if the offset has a variable part.
     pub(super) fn load_base(&mut self, base: HeaderBase) -> Generated<(Code, u32, bool)> {
         let place = self.base_offset(base)?;
         if base == HeaderBase::TransportIp4 {
@@ -152,7 +152,7 @@ impl Generator<'_> {
         self.test_field(field, code::JEQ, k)
     }
 
-    /// Tests that the bits of a field under `mask` equal a constant.
+    /// Tests that a field, masked with `mask`, equals a constant.
     pub(super) fn test_masked_equal(
         &mut self,
         field: HeaderField,
@@ -166,7 +166,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Tests the bits of a field under `mask` against a constant with the comparison `op`.
+    /// Tests a field, masked with `mask`, against a constant with the comparison `op`.
     pub(super) fn test_masked(
         &mut self,
         field: HeaderField,

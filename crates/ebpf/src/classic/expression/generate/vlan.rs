@@ -14,7 +14,7 @@ use crate::classic::link::LinkType as L;
 
 /// Ancillary offset of the tag (`SKF_AD_VLAN_TAG`).
 const TAG_OFFSET: u32 = ANCILLARY + 44;
-/// Ancillary offset of the flag that tells if a tag is present (`SKF_AD_VLAN_TAG_PRESENT`).
+/// Ancillary offset of the tag-present flag (`SKF_AD_VLAN_TAG_PRESENT`).
 const TAG_PRESENT_OFFSET: u32 = ANCILLARY + 48;
 /// Maximum VLAN id.
 const VLAN_ID_MAX: u32 = 0x0fff;

@@ -34,7 +34,7 @@ const ADDRESS3: u32 = 16;
 const ADDRESS4: u32 = 24;
 
 impl Generator<'_> {
-    /// Tests the bits under `mask` in byte `byte`, 0 or 1, of the frame control field.
+    /// Tests byte `byte` (0 or 1) of the frame control field, masked with `mask`.
     pub(super) fn test_wlan_field(
         &mut self,
         byte: u32,
