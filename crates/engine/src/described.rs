@@ -1,4 +1,4 @@
-//! Counters and hold limits of nodes, as declared by the description of a filter.
+//! Counters and hold limits of nodes, as declared by a filter's description.
 
 use filter::{Counts, Description, Holds};
 use runtime::space::node::Node;
@@ -12,7 +12,7 @@ pub(crate) fn zero_counts(description: &Description) -> Counts {
     Counts::new(description.reasons.len(), description.counters.len())
 }
 
-/// Returns the node with the reason names, counter names and hold limits of a description.
+/// Returns the node with the reason names, counter names and hold limits from a description.
 pub(crate) fn with_description(mut node: Node, description: &'static Description) -> Node {
     node.reasons = description.reasons;
     node.counters = description.counters;

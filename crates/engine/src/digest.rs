@@ -8,8 +8,7 @@ use crate::run::Outcome;
 use filter::Amount;
 use std::fmt::Write as _;
 
-/// Formats the digest of a run: one line per source, filter, edge, row of a report, and failure,
-/// sorted.
+/// Formats the digest of a run: sorted lines, one per source, filter, edge, report row and failure.
 #[must_use]
 pub fn digest(outcome: &Outcome) -> String {
     let mut text = String::new();

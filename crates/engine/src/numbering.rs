@@ -51,7 +51,7 @@ pub(crate) fn replica_ring_count(plan: &Plan) -> usize {
 pub(crate) struct Numbering {
     /// Number of filters that number sessions in the first plan, at least one.
     initial: u32,
-    /// The share of session numbers of each filter, with the number of its node.
+    /// Each filter's share of the session numbers, with the number of the filter's node.
     shares: Vec<(usize, Share)>,
     /// Unused shares, longest unused first.
     free: VecDeque<Share>,
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(numbering.for_next_plan(&one, &nodes).numbers(7), SessionNumbers::initial(0, 1));
     }
 
-    /// Present filters never share a number, a filter that stays keeps its numbers, and freed
+    /// Existing filters never share a number, a filter that stays keeps its numbers, and freed
     /// numbers are reused as late as possible.
     #[test]
     fn a14_filters_added_and_removed_never_share_a_number() {

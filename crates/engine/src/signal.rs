@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Starts to watch SIGINT and SIGTERM. Returns a descriptor for [`crate::run::StopConditions`] that
+/// Starts watching SIGINT and SIGTERM. Returns a descriptor for [`crate::run::StopConditions`] that
 /// becomes readable at the first signal. The second signal ends the process with status 130. Does
 /// not block.
 pub fn watch() -> sys::Result<BorrowedFd<'static>> {

@@ -21,7 +21,7 @@ pub struct SpaceStatus {
     /// The thread or process that runs the space. `None` before it starts, or if the space runs in
     /// a thread of the caller.
     pub runs: Option<SpaceTask>,
-    /// The kernel's statistics of the task, read before the space was queried, or `None` if the
+    /// The kernel's statistics for the task, read before the space was queried, or `None` if the
     /// task has ended.
     pub task: Option<Task>,
     /// The edge of the plan that the space waits to write to, or `None` if it does not wait.
@@ -101,8 +101,7 @@ pub fn pin_child(process: u32, processors: &[usize]) -> Result<(), PinError> {
     task::pin_process(process, processors).map_err(PinError::System)
 }
 
-/// Returns the name of the space of a node, or "gone" if the current plan does not contain the
-/// node.
+/// Returns the name of a node's space, or "gone" if the current plan does not contain the node.
 fn space_of(plan: &Plan, place: usize) -> String {
     let space = plan.placements.get(place).and_then(|placed| plan.spaces.get(placed.space));
     space.map_or_else(|| "gone".to_owned(), |space| space.name.clone())

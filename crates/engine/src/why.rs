@@ -49,8 +49,8 @@ pub struct NodeFate {
     pub dropped: BTreeMap<String, u64>,
     /// Blocks for which the node returned no class, by reason.
     pub unanswered: BTreeMap<String, u64>,
-    /// Numbers of the frames that arrived or left here. Frames are numbered by arrival at the
-    /// source, from 1.
+    /// Numbers of the frames that arrived at or left the node. Frames are numbered by arrival at
+    /// the source, from 1.
     pub packets: Vec<u64>,
 }
 
@@ -72,7 +72,7 @@ struct QueryState {
     rows: BTreeMap<usize, NodeFate>,
     /// Sessions of the flow, each with the node that assigned its number.
     sessions: HashSet<(usize, u32)>,
-    /// Held blocks by node and key, each with the start of its hold.
+    /// Held blocks by node and key, each with the time at which its hold began.
     held: HashMap<(usize, u64), Time>,
     /// Packet numbers of the flow's frames, by frame key.
     numbers: HashMap<u64, u64>,
@@ -218,7 +218,7 @@ struct FlowObserver {
     running: Vec<Option<(u64, Counts)>>,
 }
 
-/// Returns true if a node is part of the request, and not the end of a ring.
+/// Returns true if a node is part of the request, rather than the end of a ring.
 const fn is_of_request(node: &Node) -> bool {
     !matches!(node.operator, Operator::Export(_) | Operator::Pass)
 }

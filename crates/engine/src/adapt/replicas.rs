@@ -1,4 +1,4 @@
-//! Policy that decides after each observation to add or to remove replicas.
+//! Policy that decides after each observation whether to add or remove replicas.
 //!
 //! Input: the result of an observation. Output: the decision to add or to remove replicas, if one
 //! is due. Replicas are added when the busiest thread has no spare capacity and the planner
@@ -23,7 +23,7 @@ const GAIN_MIN: f64 = 1.08;
 /// replicas.
 const SINGLE_INSTANCE_BUSY_MAX: f64 = 0.5;
 
-/// The result of one observation, as far as the policy for replicas needs it.
+/// The part of an observation's result that the replica policy needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct ReplicaInputs {
     /// True if the path currently has replicas.
@@ -64,7 +64,7 @@ pub(super) struct ReplicaPolicy {
     /// [`SINGLE_INSTANCE_BUSY_MAX`].
     little: u32,
     /// The rate without replicas, measured before replicas were added. `None` if there are no
-    /// replicas, or once the replicas have proved to pay off.
+    /// replicas, or once the replicas have proved worthwhile.
     rate_without_replicas: Option<f64>,
     /// Time in ns before which no replicas are added, and none are removed for lack of work.
     rests_until: u64,

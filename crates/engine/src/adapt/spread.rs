@@ -15,7 +15,7 @@ use crate::live::Live;
 use pipeline::explain;
 use pipeline::plan::{Machine, Plan, StageDivision};
 
-/// A proposal of the planner: replicas, or stages in threads of their own.
+/// A proposal made by the planner: replicas, or stages in threads of their own.
 enum SpreadProposal {
     Replicas(String),
     Stages(StageDivision),

@@ -1,9 +1,9 @@
 //! Moves of sinks to threads of their own, if their writes hold up the thread that reads a source.
 //!
-//! A sink that appends to a file runs in the reader's thread. Its space reports a write that took
-//! long while blocks waited at the source ([`SinkStall`]); no thread polls for this. The sink then
-//! moves by hot swap, with its open file. It never moves back, because a disk that stalled once is
-//! likely to stall again.
+//! A sink that appends to a file runs in the reader's thread. Its space reports a write that took a
+//! long time while blocks waited at the source ([`SinkStall`]); no thread polls for this. The sink
+//! then moves by hot swap, with its open file. It never moves back, because a disk that stalled
+//! once is likely to stall again.
 //!
 //! docs/book/decisions/0087-writers-with-readers.md, docs/book/decisions/0092-stalled-sinks.md
 

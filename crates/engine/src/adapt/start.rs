@@ -90,8 +90,8 @@ impl PathObserver {
         between.is_some_and(|observation| observation.is_saturated())
     }
 
-    /// Times the filters for 25 ms, and gives stages threads of their own, or undoes that, if
-    /// either is due. Returns false if the path ends.
+    /// Times the filters for 25 ms. Then gives stages threads of their own, or undoes an earlier
+    /// distribution, if either is due. Returns false if the path ends.
     fn spread_at_start(&mut self, wakes: &Receiver<Wake>, table: &Costs) -> bool {
         let Some(observation) = self.observation(wakes) else { return false };
         let plan = self.lives.first().and_then(Live::plan);

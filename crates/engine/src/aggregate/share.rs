@@ -33,7 +33,7 @@ pub(super) struct DividedSource {
     pub(super) edge: usize,
     /// The name of the source.
     pub(super) name: String,
-    /// Index of the source among the sources of the same name.
+    /// Index of the source among the sources with the same name.
     nth: usize,
 }
 

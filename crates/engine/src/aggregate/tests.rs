@@ -100,9 +100,10 @@ fn n7_blocks_in_flight_in_a_killed_worker_count_as_dropped() {
     assert_eq!(merged.ledger.lost(), 10);
 }
 
-/// The drop reason of the socket of one worker, which loses blocks of all shares.
+/// The drop reason for losses at one worker's socket, which loses blocks of all shares.
 const SOCKET_LOSS: DropReason = DropReason::Named("socket");
-/// The drop reason of a ring between two threads, between a source and the `shard` filter.
+/// The drop reason for losses in a ring between two threads, between a source and the `shard`
+/// filter.
 const RING_LOSS: DropReason = DropReason::Ring;
 
 /// Returns the report with losses of the source added under these drop reasons.

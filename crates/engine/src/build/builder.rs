@@ -55,7 +55,7 @@ impl SwapContext<'_> {
 pub(crate) struct ProgramSuccession {
     /// Index of the program in the component.
     pub(crate) kernel: usize,
-    /// The number of the source node that stands for the program in the ledger.
+    /// The number of the source node that represents the program in the ledger.
     pub(crate) first: usize,
     /// The successor program, and the handle that installs it.
     pub(crate) next: NextGeneration,
@@ -114,7 +114,7 @@ impl Draft {
 
 pub(super) struct Builder<'p> {
     pub(super) plan: &'p Plan,
-    /// The numbers of nodes and edges, which stay the same for as long as the path lives.
+    /// The numbers of nodes and edges, which stay the same for the lifetime of the path.
     pub(super) ids: &'p Ids,
     /// The running state of the component if this build prepares a hot swap; otherwise `None`.
     pub(super) again: Option<&'p SwapContext<'p>>,
@@ -216,7 +216,7 @@ impl<'p> Builder<'p> {
     }
 }
 
-/// Returns all nodes that run in a process of their own: programs and untrusted filters.
+/// Returns all nodes that run in processes of their own: programs and untrusted filters.
 pub(super) fn process_nodes(graph: &Graph) -> impl Iterator<Item = (NodeId, &Use)> {
     let nodes = graph.ids().filter_map(|(id, node)| Some((id, node.filter()?)));
     nodes.filter(|(_, used)| used.is_process())

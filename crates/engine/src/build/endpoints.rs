@@ -95,7 +95,7 @@ impl EndpointContext<'_> {
         sandbox::start(used, (about, &self.origins.published), with).map_err(failure_at(id))
     }
 
-    /// Opens a sink. A silent path opens `discard` instead, as does a replay for a sink that sends.
+    /// Opens a sink. A silent path opens `discard` instead; so does a replay if the sink sends.
     pub(super) fn open_sink(
         &self,
         id: NodeId,

@@ -23,7 +23,7 @@ use std::sync::PoisonError;
 /// The name of the thread of a component that runs entirely in the kernel.
 const THREAD_NAME: &str = "thread0";
 
-/// Returns the name of the thread that runs a space, or for a kernel space the name of the thread
+/// Returns the name of the thread that runs a space or, for a kernel space, the name of the thread
 /// added for it.
 pub(super) fn thread_name(plan: &Plan, space: usize) -> String {
     let space = &plan.spaces[space];

@@ -2,9 +2,9 @@
 //! moves.
 //!
 //! All spaces that run one of the filters, including replicas, are borrowed at block boundaries.
-//! The values therefore change in all spaces or in none, and no space runs with a mixture. Filters
-//! in the kernel and in sandboxes are replaced instead, as in any other change, and their
-//! successors inherit the state.
+//! The values therefore change in all spaces or in none, and no space runs with a mixture of old
+//! and new values. Filters in the kernel and in sandboxes are replaced instead, as in any other
+//! change, and their successors inherit the state.
 
 use super::outcome::{ChangeError, SwitchReport};
 use crate::path::running::PathState;
@@ -26,8 +26,8 @@ pub(super) struct InPlaceChange {
 }
 
 impl InPlaceChange {
-    /// Returns the in-place change that leads to the request `graph`, or `None` if there is no
-    /// difference, or one that cannot be made in place.
+    /// Returns the in-place change that leads to the request `graph`, or `None` if there is nothing
+    /// to change or the change cannot be made in place.
     pub(super) fn find(graph: &Graph, registry: &dyn Registry, state: &PathState) -> Option<Self> {
         if !differ_only_in_arguments(&graph.text, state.text.as_deref()?) {
             return None;

@@ -37,8 +37,8 @@ pub(super) enum Handover<'a> {
 }
 
 impl Handover<'_> {
-    /// Saves the state of the filters and passes it to the other path, or gets their state from the
-    /// other path and loads it. Blocks until the other path has changed or paused.
+    /// Saves the state of the filters and passes it to the other path, or receives their state from
+    /// the other path and loads it. Blocks until the other path has changed or paused.
     pub(super) fn agree(&mut self, taken: &mut StoppedSpaces) -> Result<(), ChangeError> {
         match self {
             Self::Give { filters, agree } => {

@@ -418,7 +418,7 @@ fn source_losses(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> HashMap<(String, 
     all
 }
 
-/// Counters taken at the steps of a switch.
+/// Counters read at the steps of a switch.
 struct SwitchCounts {
     /// Counters of the old graph, when the spaces had stopped.
     begin: Vec<SpaceCounters>,

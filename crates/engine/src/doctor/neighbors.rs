@@ -2,9 +2,10 @@
 //! [FEATURES V17]
 //!
 //! Input: a network namespace, and optionally one interface. Output: [`Neighbors`], in the order in
-//! which a received frame meets them: XDP, packet sockets, TCX, tc filters. Packet sockets at all
-//! interfaces come last. Programs and sockets that only this process holds are left out. Streamline
-//! runs beside them and never removes one; `explain` reports the effect of each on a request.
+//! which a received frame encounters them: XDP, packet sockets, TCX, tc filters. Packet sockets at
+//! all interfaces come last. Programs and sockets that only this process holds are left out.
+//! Streamline runs beside them and never removes one; `explain` reports the effect of each on a
+//! request.
 
 pub use sys::bpf::{Side, XdpMode};
 pub use sys::holders::Holder;
@@ -17,13 +18,13 @@ use sys::net::{Interface, Namespace, PacketSocketInfo, RouteSocket, packet_socke
 /// The programs and sockets at an interface or at all interfaces.
 #[derive(Clone, Debug, Default)]
 pub struct Neighbors {
-    /// The programs and sockets, grouped by interface, in the order in which a received frame meets
-    /// them. Packet sockets at all interfaces come last.
+    /// The programs and sockets, grouped by interface, in the order in which a received frame
+    /// encounters them. Packet sockets at all interfaces come last.
     pub list: Vec<Neighbor>,
     /// Number of processes whose descriptors could not be read. Any of them may hold a listed
     /// program or socket.
     pub hidden: usize,
-    /// Kinds of neighbors that could not be listed, with the reason.
+    /// Kinds of neighbors that could not be listed, with the reasons.
     pub unlisted: Vec<(&'static str, Refusal)>,
 }
 
@@ -73,9 +74,9 @@ pub enum NeighborKind {
     Tc(Side, String, u16),
 }
 
-/// Returns the number of classification rules (ntuple filters) in the network device of an
-/// interface, or the reason why the driver does not report it. `netns` is the network namespace of
-/// the interface; `None` is the namespace of this thread.
+/// Returns the number of classification rules (ntuple filters) in an interface's network device, or
+/// the reason why the driver does not report it. `netns` is the network namespace of the interface;
+/// `None` is the namespace of this thread.
 pub fn device_rules(netns: Option<&str>, interface: &str) -> Result<u32, Refusal> {
     let asked = match netns {
         None => sys::net::device_rules(interface),
@@ -224,7 +225,7 @@ fn socket_neighbor(info: &PacketSocketInfo, interface: Option<&str>) -> (Neighbo
     (Neighbor { uid: Some(info.uid), ..neighbor(interface, kind) }, Some(info.inode))
 }
 
-/// Describes a program at an interface; `name` is the name in the attachment, or empty.
+/// Describes a program at an interface; `name` is the name from the attachment, or empty.
 fn program_neighbor(one: &Interface, kind: NeighborKind, id: u32, name: String) -> Neighbor {
     let info = program_info(id).ok();
     let own = info.as_ref().map(|info| info.name.clone()).filter(|own| !own.is_empty());

@@ -40,7 +40,7 @@ pub(super) enum FrameAction<'l> {
     Redirect(&'l Redirect, &'l [(usize, u32)]),
 }
 
-/// The error for requests that cannot form one program, with the request and the node at fault, if
+/// The reason why requests cannot form one program, with the request and the node at fault, if
 /// known.
 #[derive(Debug)]
 pub(super) struct AssemblyError {
@@ -444,8 +444,8 @@ impl Emitter<'_> {
         Ok((self.fused.label(self.members, step), twin, &used.arguments))
     }
 
-    /// Emits code that counts a block and delivers it at an exit. Notes the format of the frames at
-    /// this exit.
+    /// Emits code that counts a block and delivers it at an exit. Records the format of the frames
+    /// at this exit.
     fn emit_delivery<'s>(&self, s: &mut Scope<'s, '_>, exit: usize, on: Layers<'s>) {
         self.emit_tally(s, Tally::Handed(exit), on);
         self.behind_tag.borrow_mut()[exit] = tap::is_after_stored_tag(&on);

@@ -32,7 +32,7 @@ pub use endpoint::Failure;
 pub use endpoint::source::kernel::Attachment;
 pub use filter::{Amount, Attach, Side};
 
-/// The owner of a request, with a note about the request that is persisted beyond the life of this
+/// The owner of a request, and a note about the request. The note is persisted and outlives this
 /// process.
 #[derive(Clone, Copy, Debug)]
 pub struct Owner<'o> {
@@ -59,13 +59,13 @@ pub struct DelegatedProgram {
     pub layout: DelegatedLayout,
     /// The map of frames, which requests of the same owner share.
     pub records: OwnedFd,
-    /// The map of the pointers of this request.
+    /// The map of this request's pointers.
     pub pointers: OwnedFd,
     /// The doorbell of this request.
     pub bell: OwnedFd,
 }
 
-/// The layout of the memory that receives the frames of a request from the program.
+/// The layout of the memory into which the program copies a request's frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DelegatedLayout {
     /// Number and sizes of the rings.
@@ -326,7 +326,7 @@ impl DelegatedRequest {
 }
 
 impl DelegatedSuccessor {
-    /// Replaces the running request by the prepared one. If this fails, the running request
+    /// Replaces the running request with the prepared one. If this fails, the running request
     /// continues unchanged and the prepared one is discarded.
     pub fn switch(mut self) -> Result<DelegatedRequest, SwitchError> {
         self.switch.switch().map(|()| self.running)

@@ -399,12 +399,12 @@ impl FusedTree {
     }
 }
 
-/// The name of the counter of frames that the egress interface refused.
+/// The name of the counter for frames that the egress interface refused.
 pub(super) const REFUSED_COUNTER: &str = "refused";
 
 impl RequestPositions {
-    /// Returns the position in the fused tree of a step of the request's own tree. For the source,
-    /// returns the position of its gate, if it has one.
+    /// Returns the fused-tree position of a step in the request's own tree. For the source, returns
+    /// the position of its gate, if it has one.
     fn position(&self, from: Option<usize>) -> Option<usize> {
         from.map_or(self.root, |from| self.steps.get(from).copied())
     }

@@ -104,7 +104,7 @@ pub trait ProgramSwitch: fmt::Debug + Send {
     fn switch(&mut self) -> Result<(), SwitchError>;
 }
 
-/// A failure to replace a running request, which then runs on.
+/// A failure to replace a running request, which then continues to run.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SwitchError {
     /// The new request cannot run at this attach point.

@@ -371,7 +371,7 @@ impl Point {
 }
 
 impl PointState {
-    /// Prepares the wait until replaced programs have finished, which [`Self::collect_retired`]
+    /// Prepares for waiting until replaced programs have finished, as [`Self::collect_retired`]
     /// requires.
     fn enable_waiting(&mut self) -> Result<(), String> {
         if self.grace.is_none() {
@@ -400,7 +400,7 @@ impl PointState {
         self.final_counters.push_back((about, ended.clone()));
     }
 
-    /// Adds a new program's state maps of filters to the requests that own the filters.
+    /// Adds the filter state maps of a new program to the requests that own the filters.
     fn add_states(&mut self, states: Vec<(u32, usize, Map)>) {
         for (number, step, map) in states {
             if let Some(line) = self.lines.iter_mut().find(|line| line.number == number) {

@@ -135,8 +135,8 @@ pub(crate) struct RunningRing {
     /// Number of the node that reads the ring.
     pub(crate) to: usize,
     pub(crate) stride: usize,
-    /// True if the entries carry marks, which `stride` alone does not tell for blocks from the
-    /// kernel.
+    /// True if the entries carry marks. For blocks from the kernel, this cannot be derived from
+    /// `stride` alone.
     pub(crate) marks: bool,
 }
 

@@ -63,7 +63,7 @@ pub struct MissingInput {
     pub blocks: u64,
     /// Size of these blocks in bytes.
     pub bytes: u64,
-    /// Time at which the first of this input arrived, on the path's clock, in ns, or `None` if
+    /// Time, in ns on the path's clock, at which the first of this input arrived, or `None` if
     /// nothing is missing.
     pub since: Option<Time>,
 }

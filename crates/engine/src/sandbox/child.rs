@@ -48,7 +48,7 @@ pub(super) fn can_serve() -> bool {
     CAN_SERVE.load(Ordering::Relaxed)
 }
 
-/// Runs an untrusted filter if this process was started for that, and returns its exit status;
+/// Runs an untrusted filter if this process was started to run one, and returns the exit status;
 /// otherwise returns `None`. A program that runs paths must call this function first; otherwise
 /// `untrusted=yes` is unavailable.
 #[must_use]
@@ -95,7 +95,7 @@ fn serve() -> Result<(), String> {
     process_blocks(space, &streams, held_max)
 }
 
-/// The input and the output stream, shared by the space and the loop that drives the space.
+/// The input and output streams, shared by the space and the loop that drives the space.
 #[derive(Clone, Debug)]
 struct Streams {
     /// The stream of input blocks. The process sleeps while this stream is empty.
@@ -151,7 +151,8 @@ impl Reader {
         Ok(piece)
     }
 
-    /// Returns the next message; blocks until there is one. `None` if the path or stream has ended.
+    /// Returns the next message; blocks until there is one. Returns `None` if the path or stream
+    /// has ended.
     fn wait_for_message(&mut self) -> Option<&[u8]> {
         loop {
             match self.next().ok()? {

@@ -26,7 +26,7 @@ pub(crate) struct Exit {
     /// The latest message, until its block has been copied to a pool.
     message: Vec<u8>,
     pending: Option<usize>,
-    /// The sources that a block from the process may have as its origin.
+    /// The sources that may be the origin of a block from the process.
     origins: Origins,
     given: Amount,
     /// True if the process knows that this reader sleeps.

@@ -85,7 +85,8 @@ impl Account {
         }
     }
 
-    /// Converts to filter counters; values that the description does not have are ignored.
+    /// Converts the account to filter counters; ignores values for which the description has no
+    /// counter.
     pub(super) fn counts(&self, description: &Description) -> Counts {
         let mut counts = Counts::new(description.reasons.len(), description.counters.len());
         counts.unanswered.iter_mut().zip(&self.unanswered).for_each(|(to, from)| *to = *from);
@@ -95,7 +96,7 @@ impl Account {
 }
 
 /// Type of [`StateRecord::Save`]; the constants below are the types of the other records. In a
-/// message header, the type is in the field that holds the session of a block.
+/// message header, the type is in the field that holds a block's session.
 const SAVE: u32 = 1;
 const RESUME: u32 = 2;
 const SESSION: u32 = 3;

@@ -188,8 +188,8 @@ impl Supervisor {
         }
     }
 
-    /// Formats the report of the process's exit. Returns `None` if the exit was regular or the
-    /// process was released.
+    /// Formats the report of the process's exit. Returns `None` if the process exited normally or
+    /// was released.
     fn end_report(&self, ended: ProcessEnd) -> Option<String> {
         let describe_end = match (self.why.get(), ended) {
             (Some(why), _) => why.clone(),

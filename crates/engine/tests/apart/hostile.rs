@@ -227,7 +227,7 @@ fn v18_process_killed_at_each_step_refuses_the_change() {
     }
 }
 
-/// Kills a process at many different moments of a change. The change either succeeds or is refused,
+/// Kills a process at many different points in a change. The change either succeeds or is refused,
 /// and the output stays in order.
 fn v18_process_killed_at_any_time_keeps_blocks_in_order() {
     for round in 0..24u32 {

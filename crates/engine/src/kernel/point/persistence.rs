@@ -139,8 +139,8 @@ impl Point {
 
 impl Points {
     /// Adopts persisted descriptors. `read` parses the note of a requester again, or fails if the
-    /// request may no longer run. Returns the adopted requests, and for each point that could not
-    /// be adopted the reason; the descriptors of such a point are discarded.
+    /// request may no longer run. Returns the adopted requests and, for each point that could not
+    /// be adopted, the reason; the descriptors of such a point are discarded.
     pub fn adopt(
         &self,
         all: Vec<(String, OwnedFd)>,

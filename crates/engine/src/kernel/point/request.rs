@@ -54,8 +54,8 @@ pub(super) struct AttachedRequest {
     pub(super) counted: KernelCounters,
     /// Number of measured runs of programs that no longer run, and their total time in ns.
     pub(super) measured: (u64, u64),
-    /// Number of packets at the user's sockets that had found all regions of their processor in use
-    /// by the time the request was attached.
+    /// Number of packets at the user's sockets that arrived before the request was attached, while
+    /// all regions of their processor were in use.
     pub(super) busy_before: u64,
     /// True if the request will be removed as soon as a smaller program can be installed.
     pub(super) leaving: bool,
@@ -63,7 +63,8 @@ pub(super) struct AttachedRequest {
     pub(super) about: String,
 }
 
-/// The sharing domain of a ring of frames. Requests of equal domains share one ring (CONTRACT 21).
+/// The sharing domain of a ring of frames. Requests with equal domains share one ring (CONTRACT
+/// 21).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SharingDomain {
     /// The requests of one user.

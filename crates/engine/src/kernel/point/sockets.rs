@@ -52,8 +52,8 @@ impl Sockets {
         (self.uid, self.netns)
     }
 
-    /// Returns the description of the sockets that a program needs. `give` adds the map of claims
-    /// to the program's maps and returns its index.
+    /// Returns the description of the sockets in the form that a program needs. `give` adds the map
+    /// of claims to the program's maps and returns its index.
     pub(super) fn program_sockets(&self, give: impl FnOnce(i32) -> u32) -> UserSockets {
         UserSockets {
             uid: self.uid,
