@@ -102,7 +102,7 @@ impl fmt::Display for Edge {
     }
 }
 
-/// An error for text that does not describe an edge.
+/// The error returned for text that does not describe an edge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ParseEdgeError;
 

@@ -93,8 +93,8 @@ pub enum Direction {
 
 /// The offsets of a block's view and of the protocol layers in the block's frame (CONTRACT 4).
 ///
-/// Offsets count from the start of the frame; [`Marks::UNKNOWN`] stands for a layer that was not
-/// found.
+/// Offsets are measured from the start of the frame; [`Marks::UNKNOWN`] stands for a layer that was
+/// not found.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
