@@ -98,8 +98,8 @@ impl PointerReader {
         }
     }
 
-    /// Returns the address and the length of the next bytes, as `Reader::locate`: in place where
-    /// the memory is frozen or its writer is trusted, else in a copy.
+    /// Returns the address and the length of the next bytes, as `Reader::locate` does: in place if
+    /// the memory is frozen or its writer is trusted, otherwise in a copy.
     pub(crate) fn locate(&mut self, nonblocking: bool) -> Outcome<(*const u8, usize)> {
         loop {
             if let Some(found) = self.stream().peek()? {
@@ -109,7 +109,7 @@ impl PointerReader {
         }
     }
 
-    /// Waits for input; if `nonblocking`, fails with `EAGAIN` unless some has arrived.
+    /// Waits for input. If `nonblocking` is true, fails with `EAGAIN` if no input has arrived.
     pub(crate) fn wait_or_fail(&mut self, nonblocking: bool) -> Outcome<()> {
         if !nonblocking {
             self.stream().wait(None)?;
@@ -136,7 +136,7 @@ impl PointerReader {
 #[derive(Debug)]
 pub(crate) struct PointerWriter {
     pub(crate) pipe: mpipe::PointerWriter,
-    /// True if every write is published at once and wakes readers.
+    /// True if every write is published immediately and wakes readers.
     eager: bool,
 }
 

@@ -72,7 +72,7 @@ pub(crate) fn duplicate_descriptor(of: &impl AsFd) -> Outcome<OwnedFd> {
 }
 
 /// Registers an end, and returns its number. This is the number of `descriptor`, which must become
-/// ready with the end, or of a new descriptor if `descriptor` is `None`.
+/// ready when the end does, or of a new descriptor if `descriptor` is `None`.
 pub(crate) fn register_end(kind: EndKind, descriptor: Option<OwnedFd>) -> Outcome<i32> {
     let descriptor = match descriptor {
         Some(descriptor) => descriptor,
