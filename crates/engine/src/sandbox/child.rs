@@ -151,8 +151,7 @@ impl Reader {
         Ok(piece)
     }
 
-    /// Returns the next message; blocks until there is one. Returns `None` if the path or stream
-    /// has ended.
+    /// Waits for the next message and returns it; `None` if the path or stream has ended.
     fn wait_for_message(&mut self) -> Option<&[u8]> {
         loop {
             match self.next().ok()? {
