@@ -1,6 +1,6 @@
 //! Tests that classic programs make the same decisions after translation to eBPF. The programs are
-//! those of libpcap's test suite, ours for the same expressions, those for this project's
-//! expressions, and random ones, at every hook except cgroups. The interpreter judges them on
+//! those of libpcap's test suite, our programs for the same expressions and for this project's
+//! expressions, and random programs, at every hook except cgroups. The interpreter judges them on
 //! captured, steered, truncated and nonlinear frames, and on frames with a tag in their metadata.
 //! `tests/kernel` has the same tests with the kernel as the judge. `SEED=` repeats a run, and
 //! `ROUNDS=` extends it.

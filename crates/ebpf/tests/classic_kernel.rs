@@ -1,11 +1,11 @@
 //! Tests that a socket filter makes the same decision for a frame with its tag in the skb as its
 //! program makes for the frame with the tag inline.
 //!
-//! The programs are those of libpcap's test suite, our own for the same expressions, those for this
-//! project's expressions, and random ones with loads around the tag. The frames are captured,
-//! random and steered ones, with every kind of tag, complete and truncated. Each frame is judged
-//! unchanged, and with its bytes 12 to 15 interpreted as a tag in the skb. Every socket filter must
-//! also pass the kernel's check. `SEED=` repeats a run, and `ROUNDS=` extends it.
+//! The programs are those of libpcap's test suite, our programs for the same expressions and for
+//! this project's expressions, and random programs with loads around the tag. The frames are
+//! captured, random or steered, complete or truncated, and have every kind of tag. Each frame is
+//! judged unchanged, and with its bytes 12 to 15 interpreted as a tag in the skb. Every socket
+//! filter must also pass the kernel's check. `SEED=` repeats a run, and `ROUNDS=` extends it.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test that reports its counts")]
 

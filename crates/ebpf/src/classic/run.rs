@@ -5,7 +5,7 @@
 //! beyond the frame and a division by zero reject the frame and are not errors. Instructions are
 //! decoded once into a 12-byte form, so a step is one `match`. Running neither panics nor
 //! allocates. A program without backward jumps runs each instruction at most once; other programs
-//! take at most [`BACKWARD_JUMPS_MAX`] backward jumps. [SL §5.2, in-kernel filters]
+//! make at most [`BACKWARD_JUMPS_MAX`] backward jumps. [SL §5.2, in-kernel filters]
 
 use super::insn::{ANCILLARY, Instruction, alu_operation, code, condition};
 use super::program::{ClassicProgram, MEMORY_WORDS};

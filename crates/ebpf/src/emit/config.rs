@@ -3,9 +3,9 @@
 
 use super::ring_layout::{DELIVERIES_MAX, TALLIES_MAX, offset};
 
-/// The layout of the rings of a tap for one request. Each processor has a region of memory, and the
-/// layout of this region determines all fields except `cpus`, `record_max`, `wake` and `sent`,
-/// which the caller chooses.
+/// The ring layout of a tap for one request. Each processor has a region of memory, and the layout
+/// of this region determines all fields except `cpus`, `record_max`, `wake` and `sent`, which the
+/// caller chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tap {
     /// Number of processors that have a region.

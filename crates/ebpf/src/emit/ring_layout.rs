@@ -50,7 +50,7 @@ pub mod record {
     pub const LENGTH: i16 = 8;
     /// Number of captured bytes of the frame (four bytes).
     pub const KEPT: i16 = 12;
-    /// Monotonic time in ns (eight bytes).
+    /// Monotonic time at which the frame was copied, in ns (eight bytes).
     pub const TIME: i16 = 16;
     /// VLAN tag that is stored outside the frame (two bytes).
     pub const TAG: i16 = 24;
@@ -76,11 +76,11 @@ pub mod record {
 pub const POINTER_SIZE: u32 = 32;
 /// Offset of the exit number in the scratch memory of a delivery.
 pub(in crate::emit) const EXIT: i16 = 12;
-/// Maximum number of readers of one pointer ring.
+/// Maximum number of readers per pointer ring.
 pub const READERS_MAX: u32 = 32;
-/// Maximum number of deliveries of a frame to one pointer ring.
+/// Maximum number of deliveries per frame to one pointer ring.
 pub const DELIVERIES_MAX: u32 = 31;
-/// Maximum number of exits of one pointer ring. A program can count the blocks of a chain of about
+/// Maximum number of exits per pointer ring. A program can count the blocks of a chain of about
 /// this many filters.
 pub const EXITS_MAX: u32 = 320;
 const _: () = assert!(offset::COUNTS as u32 + 8 * EXITS_MAX <= offset::END as u32);

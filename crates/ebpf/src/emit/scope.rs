@@ -32,7 +32,7 @@ pub struct Scope<'s, 'o: 's> {
 }
 
 /// A function type that is invariant in its lifetime. It makes a scope invariant in its brands, so
-/// that no scope can be used in place of another.
+/// no scope can be used in place of another.
 type Invariant<'s> = fn(&'s ()) -> &'s ();
 
 impl fmt::Debug for Scope<'_, '_> {
@@ -447,8 +447,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         Ok(answer)
     }
 
-    /// Emits the code of `only`, then that of `miss`, to which the exit that `only` receives leads.
-    /// `miss` must leave, so the code after the call runs only if `only` has not left.
+    /// Emits the code of `only` and the code of `miss`. `only` receives an exit that leads to
+    /// `miss`. `miss` must leave, so the code after the call runs only if `only` has not left.
     pub fn or_else(
         &mut self,
         only: impl FnOnce(&mut Self, Exit<'s>),

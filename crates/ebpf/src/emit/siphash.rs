@@ -1,8 +1,8 @@
 //! SipHash-2-4 in straight-line eBPF, without helpers or loops.
 //!
 //! Input: a key known while emitting, and 64-bit numbers as read from the packet. Output: the tag,
-//! as it is stored in a packet. The state lives in four stack slots that arms may update, so that
-//! the number of input words may depend on the packet. (Aumasson, Bernstein, 2012: "SipHash: a fast
+//! as it is stored in a packet. The state lives in four stack slots that arms may update, so the
+//! number of input words may depend on the packet. (Aumasson, Bernstein, 2012: "SipHash: a fast
 //! short-input PRF".)
 //!
 //! The numbers are in network byte order, while SipHash reads its input in the reverse order. Each

@@ -1,7 +1,7 @@
 //! State of a filter: the plain data of its private session, kept in a map.
 //!
 //! Input: byte offsets in that state. Output: loads, atomic additions and exchanges. The layout is
-//! that of the user implementation, so that the state moves with the filter (CONTRACT 15); the exam
+//! that of the user implementation, so the state can move with the filter (CONTRACT 15); the exam
 //! compares the two states byte for byte. All processors share the state, so there are no plain
 //! stores: a twin adds or exchanges values atomically.
 //!

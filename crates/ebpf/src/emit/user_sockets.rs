@@ -72,7 +72,7 @@ impl Builder {
         asm.bind(ours);
     }
 
-    /// Claims one of the regions of the processor in r0, and returns the number of the region in
+    /// Claims a region of the processor whose number is in r0, and returns the region's number in
     /// r0. `all` is the number of regions of all processors. If no region is free, the packet is
     /// counted and passes.
     pub(super) fn claim_region(&mut self, own: &UserSockets, all: u32) {

@@ -1,10 +1,10 @@
 //! Memory of the interpreter, in which context, packet, stack and map values are separate regions.
 //!
 //! An address is a region number in its upper 32 bits and an offset plus 2^31 in its lower 32 bits,
-//! so that an offset below a region does not reach the neighboring region. Every access is checked
-//! with its size against the region; no function panics. The context has no bytes: fields are
-//! computed at the offsets of `__sk_buff` and `xdp_md`, and the two packet pointers are 64-bit
-//! addresses, as after the kernel's rewrite.
+//! so an offset below a region does not reach the neighboring region. Every access is checked with
+//! its size against the region; no function panics. The context has no bytes: fields are computed
+//! at the offsets of `__sk_buff` and `xdp_md`, and the two packet pointers are 64-bit addresses, as
+//! after the kernel's rewrite.
 
 use std::borrow::Cow;
 use std::ops::Range;

@@ -1,5 +1,5 @@
-//! Programs for tests of translations of classic BPF: those of libpcap's test suite, our own for
-//! the same expressions, those for expressions of this project, and random programs.
+//! Programs for tests that translate classic BPF: the programs of libpcap's test suite, our
+//! programs for the same expressions and for this project's expressions, and random programs.
 
 #![allow(dead_code, reason = "each test binary uses its share")]
 

@@ -1,8 +1,8 @@
 //! Conditions, the intermediate representation between the syntax tree and the control-flow graph.
 //!
 //! Input: tests, each with instructions and a comparison. Output: one condition, which `blocks`
-//! lowers to a graph. Combining conditions folds constants, so that `ip6` on an IPv4-only link
-//! costs nothing. The remaining tests run from left to right. Their order is part of their meaning,
+//! lowers to a graph. Combining conditions folds constants, so `ip6` on an IPv4-only link costs
+//! nothing. The remaining tests run from left to right. Their order is part of their meaning,
 //! because a load beyond the end of the frame rejects the frame.
 
 pub(super) use super::super::assemble::{

@@ -21,7 +21,7 @@ pub enum NameQuery {
 }
 
 /// Returns the names in `text`, each with the lookup that it needs, without duplicates, in the
-/// order of the text.
+/// order in which they occur.
 pub fn name_queries(text: &str) -> Result<Vec<(NameQuery, String)>, ExpressionError> {
     let mut found = Vec::new();
     if let Some(tree) = parse::parse(text)? {

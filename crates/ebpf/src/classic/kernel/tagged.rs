@@ -27,7 +27,7 @@ use super::writer::CodeWriter;
 
 /// Offset of the second half of an inline tag, its control information.
 const TCI: u32 = 14;
-/// Offset of the end of an inline tag.
+/// Offset at which an inline tag ends.
 const TAG_END: u32 = 16;
 /// Length of a tag in bytes.
 const TAG_LENGTH: u32 = TAG_END - TAG_START;

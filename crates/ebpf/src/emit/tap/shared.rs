@@ -1,5 +1,5 @@
 //! Shared slots. If each frame takes at most one of several exits, these exits share a slot in the
-//! scratch memory, a bit and a reader, so that the cost of a frame does not depend on the number of
+//! scratch memory, a bit and a reader, so the cost of a frame does not depend on the number of
 //! exits. [CONTRACT 18, 19]
 //!
 //! Input: deliveries, each with its slot number. Output: the slots. The scratch memory and the

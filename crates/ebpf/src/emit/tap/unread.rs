@@ -9,7 +9,7 @@
 //! reader therefore loses at most one lap more than without this check.
 //!
 //! To a reader, the effect is that the program has lapped it. The position advances once by a whole
-//! ring, so that no record is valid any more, and pointers are counted but not written, since their
+//! ring, so no record is valid any more, and pointers are counted but not written, since their
 //! records are gone.
 //!
 //! Frames are always copied if several requests share the copy, if listeners drain nothing, or if a
