@@ -48,8 +48,8 @@ pub struct Facts {
     pub interfaces: Result<Vec<Interface>, Refusal>,
     /// Programs and packet sockets at these interfaces, including those of other applications.
     pub neighbors: neighbors::Neighbors,
-    /// Helper programs and libraries, each with its path or, for a library, the way in which it was
-    /// found; `None` if it is not installed.
+    /// Helper programs and libraries, each with its path or, for a library, how it was found;
+    /// `None` if it is not installed.
     pub helpers: Vec<(&'static str, Option<String>)>,
 }
 

@@ -43,7 +43,7 @@ pub struct Snapshot {
     /// number put minus the number taken. A ring's reader is queried before its writer, so the
     /// difference is never negative.
     pub ledger: Ledger,
-    /// Latest reports of the filters.
+    /// Latest reports from the filters.
     pub reports: Vec<NodeReport>,
     /// The status of each space: first the threads in the order of the plan, then the processes.
     pub spaces: Vec<SpaceStatus>,
@@ -121,8 +121,8 @@ impl Live {
         Some(self.running_path()?.state().plan.clone())
     }
 
-    /// Returns the number of each node of the current plan, which the node keeps through changes;
-    /// empty if the path belongs to no request.
+    /// Returns the numbers of the current plan's nodes, which nodes keep through changes; empty if
+    /// the path belongs to no request.
     #[must_use]
     pub fn node_numbers(&self) -> Vec<usize> {
         self.running_path().map_or_else(Vec::new, |whole| whole.state().ids.nodes.clone())

@@ -46,7 +46,7 @@ pub(crate) fn replica_ring_count(plan: &Plan) -> usize {
     plan.replicas.iter().map(|copied| 2 * copied.spaces.len()).sum()
 }
 
-/// The session numbers of the filters of a plan.
+/// The session numbers of a plan's filters.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Numbering {
     /// Number of filters that number sessions in the first plan, at least one.
@@ -71,8 +71,7 @@ enum Share {
 }
 
 impl Numbering {
-    /// Assigns session numbers to the filters of a first plan. `nodes` holds the number of each
-    /// node of the graph.
+    /// Assigns session numbers to the filters of a first plan. `nodes` holds each node's number.
     pub(crate) fn for_first_plan(graph: &Graph, nodes: &[usize], each_for_itself: bool) -> Self {
         let initial =
             u32::try_from(numbering_nodes(graph, nodes).count()).unwrap_or(u32::MAX).max(1);

@@ -1,5 +1,5 @@
-//! Status and placement of the spaces of a running path. [SL §6.1, §7: a space lists its resources
-//! and takes commands]
+//! Status and placement of a running path's spaces. [SL §6.1, §7: a space lists its resources and
+//! takes commands]
 //!
 //! A space reports its resources together with its counters ([`Live::counters`]). The kernel
 //! reports the state of a space's thread. The kernel is queried before the space, because querying

@@ -200,8 +200,8 @@ impl Live {
         Ok(state.ids.nodes[at.0])
     }
 
-    /// Fails if all filters downstream of a source run in the kernel, so that no block reaches a
-    /// thread.
+    /// Fails if all filters downstream of a source run in the kernel, because then no block reaches
+    /// a thread.
     fn check_blocks_leave_kernel(&self, number: usize) -> Result<(), TapError> {
         let (Some(plan), Some(source)) = (self.plan(), self.node_with_number(number)) else {
             return Ok(());

@@ -57,9 +57,9 @@ pub struct NodeFate {
 /// A query about a flow, shared by the spaces of the path that answers it.
 #[derive(Debug)]
 pub struct FlowQuery {
-    /// The class names of each node of the plan, and the node that assigned the session numbers of
-    /// its blocks. The second value is 0 for all nodes, except in replays of older recordings, in
-    /// which each filter numbers sessions independently.
+    /// The class names of each plan node, and the node that assigned the session numbers of its
+    /// blocks. The second value is 0 for all nodes, except in replays of older recordings, in which
+    /// each filter numbers sessions independently.
     nodes: Vec<(Classes, usize)>,
     /// The upstream neighbor of each node, by node index.
     upstream: Vec<usize>,

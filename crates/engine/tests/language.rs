@@ -3,7 +3,7 @@
 //! Each test parses, checks, plans and runs a request. The frames are numbered, and their ports
 //! cycle through 10000, 10001 and so forth, so that each test knows which blocks an operator
 //! passes. `node_inputs` returns the number of blocks that reached each node, in the order of the
-//! text.
+//! request's text.
 
 use engine::build::{Settings, build};
 use engine::registry::MachineRegistry;
@@ -23,7 +23,8 @@ fn run_to_end(text: &str) -> Outcome {
     outcome
 }
 
-/// Returns the number of blocks that the nodes with these names received, in the order of the text.
+/// Returns the number of blocks that the nodes with these names received, in the order of the
+/// request's text.
 fn node_inputs<const N: usize>(text: &str, names: [&str; N]) -> [u64; N] {
     let outcome = run_to_end(text);
     let mut nodes: Vec<_> = outcome.ledger.filters.iter().collect();

@@ -4,7 +4,7 @@
 //! Output: the moves to make, if any. A move is made only if several consecutive observations agree
 //! on the nodes to move and on a sufficient saving ([`MoveThreshold`]), and only after a pause
 //! since the previous move. Moving a node again multiplies the wait before the next move by eight,
-//! so that a path at break-even soon stops moving.
+//! so a path at break-even soon stops moving.
 
 use super::replicas::{WAIT_FACTOR, WAIT_MAX_NS};
 use crate::change::NodePlacement;

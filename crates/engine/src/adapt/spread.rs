@@ -1,5 +1,4 @@
-//! Distribution of the work of one thread over several threads, by replicas of a chain or by
-//! stages.
+//! Distribution of one thread's work over several threads, by replicas of a chain or by stages.
 //!
 //! The planner proposes the change after which a block takes the least time, based on costs
 //! measured in this path. [`super::replicas`] decides when the change is made, and keeps or undoes

@@ -138,9 +138,9 @@ fn place_names(places: &[(DropReason, Option<u64>)]) -> String {
     names.join(" and ")
 }
 
-/// Sets the losses of a source, and its input to the sum of its output and these losses; the input
-/// is unknown if one of the losses is. Clears the positions of lost blocks, and appends the remark
-/// of `losses` to that of the source.
+/// Sets the losses of a source, and sets its input to the sum of its output and these losses; the
+/// input is unknown if one of the losses is. Clears the positions of lost blocks, and appends the
+/// remark of `losses` to that of the source.
 pub(super) fn set_losses(seen: &mut SourceCounters, losses: Losses) {
     let lost: Option<u64> = losses.dropped.iter().map(|(_, blocks)| *blocks).sum();
     seen.observed = lost.map(|lost| Amount { blocks: seen.given.blocks + lost, ..seen.given });

@@ -30,7 +30,7 @@ pub const WORKER_ENDED: DropReason = DropReason::Named("engine ended");
 pub struct WorkerReport {
     /// The final outcome of the worker, or its last report if it was killed.
     pub outcome: Outcome,
-    /// True if the worker was killed, so that its last report is incomplete.
+    /// True if the worker was killed and its last report is therefore incomplete.
     pub killed: bool,
     /// True if this worker's sources had received nothing when all workers were ready.
     pub quiet: bool,

@@ -1,6 +1,6 @@
-//! The share of one worker in its own ledger. Every worker receives all blocks of a source, and its
-//! filter `shard` skips those of other workers. This module removes the skipped blocks from the
-//! counters between the source and that filter. [Par §V-B]; CONTRACT 19
+//! One worker's share of a source, in the worker's own ledger. Every worker receives all blocks of
+//! a source, and its filter `shard` skips those of other workers. This module removes the skipped
+//! blocks from the counters between the source and that filter. [Par §V-B]; CONTRACT 19
 //!
 //! Input: the ledger of a worker, which received all blocks of the source. Output: the same ledger
 //! without the blocks of other shares, and the blocks lost before the filter, whose share is

@@ -74,7 +74,7 @@ pub(super) struct Draft {
     pub(super) lenders: Vec<Arc<dyn Lender>>,
     /// Kernel programs whose output enters this space.
     pub(super) kernels: Vec<(Local, Kernel)>,
-    /// Replacements of running kernel programs.
+    /// Replacements for running kernel programs.
     pub(super) successors: Vec<(Local, ProgramSuccession)>,
     /// Entry nodes for the output of running kernel programs, each with the edges out of the kernel
     /// and their targets.

@@ -20,7 +20,7 @@ use runtime::space::select::SelectedClasses as Classes;
 use runtime::space::{INTAKE_GENERAL, Input};
 use std::sync::PoisonError;
 
-/// The name of the thread of a component that runs entirely in the kernel.
+/// The thread name of a component that runs entirely in the kernel.
 const THREAD_NAME: &str = "thread0";
 
 /// Returns the name of the thread that runs a space or, for a kernel space, the name of the thread
@@ -40,7 +40,7 @@ impl Draft {
 }
 
 impl Builder<'_> {
-    /// Returns the name of a space of this component.
+    /// Returns the name of one of this component's spaces.
     pub(super) fn space_name(&self, place: usize) -> String {
         thread_name(self.plan, self.spaces[place])
     }

@@ -1,4 +1,4 @@
-//! Creation of the nodes of a space: filters with their arguments and counters.
+//! Creation of a space's nodes: filters with their arguments and counters.
 
 use super::builder::{Builder, Draft};
 use crate::described::{with_description, zero_counts};

@@ -52,7 +52,7 @@ impl PendingRing {
     }
 }
 
-/// Minimum number of entries of a ring during a replay.
+/// Minimum number of ring entries during a replay.
 const REPLAY_ENTRIES_MIN: usize = 1 << 16;
 
 impl Draft {

@@ -23,7 +23,7 @@ pub struct StoredCosts {
     pub release: String,
     /// The processor model of the measured machine.
     pub processor: String,
-    /// The table.
+    /// The cost table.
     pub costs: Costs,
 }
 

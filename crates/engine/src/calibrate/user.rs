@@ -21,7 +21,7 @@ const GENERATED_FRAMES: u32 = 8_192;
 const SHORT_BYTES: u32 = 64;
 /// Length of long generated frames, in bytes.
 const LONG_BYTES: u32 = 1400;
-/// Number of runs of a request.
+/// Number of times that a request is run.
 const ROUNDS: usize = 5;
 /// Minimum reported cost of a filter in ns.
 const COST_MIN_NS: f64 = 0.5;
@@ -158,7 +158,7 @@ pub(super) fn measure_node(line: &str, node: &str, rounds: usize) -> Result<Bloc
     best.ok_or_else(|| "it was not run".into())
 }
 
-/// Returns the time per block, in ns, of all nodes of a request together, from the fastest of
+/// Returns the time per block, in ns, that all nodes of a request need together in the fastest of
 /// `rounds` runs.
 pub(super) fn measure_request(line: &str, rounds: usize) -> Result<f64> {
     min_of_rounds(rounds, || {

@@ -3,9 +3,8 @@
 //! Input: a running path ([`Live`]) and an edit of its request. Output: the ledger of the switch,
 //! or the reason why the change failed.
 //!
-//! 1. The edited text is checked and planned. Nodes that stay keep their spaces, so that a change
-//!    moves no node unless the edit requests it; if no such plan exists, the planner may move
-//!    nodes.
+//! 1. The edited text is checked and planned. Nodes that stay keep their spaces, so a change moves
+//!   no node unless the edit requests it; if no such plan exists, the planner may move nodes.
 //! 2. New elements are built beside the running path ([`crate::build`]). A failure in this step or
 //!    the next leaves the path unchanged.
 //! 3. The spaces whose content differs are borrowed at block boundaries ([`switch`]): each space is
@@ -52,8 +51,8 @@ use std::time::Duration;
 use subtree_move::SubtreeMove;
 use sys::steps::Steps;
 
-/// Maximum number of retries of a change. A change is retried if the process that runs the kernel
-/// part was restarted in the meantime.
+/// Maximum number of times that a change is retried. A change is retried if the process that runs
+/// the kernel part was restarted in the meantime.
 const RETRIES_MAX: usize = 4;
 
 /// Edits the request of a running path, and changes the path accordingly. Changes are serialized: a

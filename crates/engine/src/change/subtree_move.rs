@@ -39,8 +39,8 @@ pub fn check_leaving(live: &Live, subtree: &Subtree) -> Result<(), ChangeError> 
 }
 
 /// Removes a subtree from a path. While the spaces of the path are paused, `agree` is given the
-/// state of each filter of the subtree, in the order of the text; if it succeeds, the change takes
-/// effect. Blocks.
+/// state of each filter of the subtree, in the order of the request's text; if it succeeds, the
+/// change takes effect. Blocks.
 ///
 /// # Errors
 ///

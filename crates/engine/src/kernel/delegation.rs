@@ -8,9 +8,9 @@
 //! can transmit.
 //!
 //! The nodes are checked as if the request had been planned here. The receiver gets read access
-//! only. The maps of frames and pointers are frozen, so that only the program in the kernel can
-//! write to them, and the doorbell serves this request alone. The receiver checks the descriptors
-//! against the layout before use.
+//! only. The maps of frames and pointers are frozen, so only the program in the kernel can write to
+//! them, and the doorbell serves this request alone. The receiver checks the descriptors against
+//! the layout before use.
 
 use super::host::{
     AttachmentHandle, InjectedRefusal, KernelAttachment, KernelRefusal, KernelRequest,

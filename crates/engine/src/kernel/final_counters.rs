@@ -12,7 +12,7 @@ use std::collections::HashMap;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FinalCounters {
     pub(super) counted: KernelCounters,
-    /// The final state of each filter of the request, by step number.
+    /// The final state of each of the request's filters, by step number.
     pub(super) states: HashMap<usize, Vec<u8>>,
     /// Number of doorbell notifications sent.
     pub(super) bells: u64,

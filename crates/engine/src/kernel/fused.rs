@@ -1,9 +1,9 @@
 //! The fused tree of all requests at an attach point. [SL §7.1, prefix sharing; FEATURES O6, O7]
 //!
 //! Input: the trees of the requests. Output: a tree in which the filters that requests share at
-//! their beginning are merged, so that an interface has one demultiplexer for any number of
-//! requests. The counters of the tree are converted to counters of each request. A stateful filter
-//! is never shared, because a later request would find the state of an earlier request.
+//! their beginning are merged, so an interface has one demultiplexer for any number of requests.
+//! The counters of the tree are converted to counters of each request. A stateful filter is never
+//! shared, because a later request would find the state of an earlier request.
 //!
 //! Requests that take the same edges from a step share their counters there ([`Fork`]).
 
@@ -485,7 +485,7 @@ fn step_use<'m>(member: &Member<'m>, step: &Step) -> Option<&'m Use> {
 }
 
 /// Returns true if these steps of two requests are the same filter with the same arguments, as
-/// defined by [`Use::is_same`], so that the state of one fits the other.
+/// defined by [`Use::is_same`], and the state of one therefore fits the other.
 pub(super) fn is_same_filter(one: (&Member<'_>, usize), other: (&Member<'_>, usize)) -> bool {
     fn filter<'m>((member, step): (&Member<'m>, usize)) -> Option<&'m Use> {
         step_use(member, member.tree.steps.get(step)?)

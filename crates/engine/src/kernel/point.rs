@@ -346,7 +346,7 @@ impl Point {
         Some(FinalCounters { counted, ..self.final_counters(line) })
     }
 
-    /// Returns the user id of the owner of a request, or `None` if the request is not attached.
+    /// Returns the user id of a request's owner, or `None` if the request is not attached.
     fn owner_of(&self, number: u32) -> Option<u32> {
         let state = self.state();
         state.lines.iter().find(|line| line.number == number).map(|line| line.uid)

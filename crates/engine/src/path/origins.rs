@@ -27,8 +27,7 @@ pub(crate) struct Origins {
 }
 
 impl Origins {
-    /// Creates and publishes the origins of a graph; `numbers` holds the number of each node of the
-    /// graph.
+    /// Creates and publishes the origins of a graph; `numbers` holds each node's number.
     pub(crate) fn for_first_plan(graph: &Graph, numbers: &[usize]) -> Self {
         let mut all = Self::default();
         all.add_sources(graph, numbers);

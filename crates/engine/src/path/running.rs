@@ -113,7 +113,7 @@ pub(crate) type Kernels = Arc<Mutex<Vec<Kernel>>>;
 pub(crate) struct KernelExit {
     /// The number of the source that represents the program.
     pub(crate) first: usize,
-    /// The numbers of the edges.
+    /// The numbers of these edges.
     pub(crate) exit_edges: Vec<usize>,
 }
 

@@ -1,4 +1,4 @@
-//! Encoding and decoding of the events of a space.
+//! Encoding and decoding of a space's events.
 
 use super::form::{
     FileBlock, LocalBlockKind, ValueReader, WriteValues, append_local_block, saturating_u32,

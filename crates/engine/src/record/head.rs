@@ -32,7 +32,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// Returns the head of a recording of this plan.
+    /// Returns the head for a recording of this plan.
     #[must_use]
     pub fn new(request: &str, plan: &Plan, machine: &Machine, count: Option<u64>) -> Self {
         Self {

@@ -28,7 +28,7 @@ pub struct Replay {
     inputs: Mutex<HashMap<usize, RecordedCounts>>,
     /// True if a space reached the end of a recording that is shorter than the recorded run.
     short: AtomicBool,
-    /// Progress of the recorded changes.
+    /// Progress in repeating the recorded changes.
     changes: Mutex<Changes>,
     /// Detects spaces that wait for one another.
     pub(crate) stalls: Arc<StallDetector>,
@@ -231,7 +231,7 @@ impl Sink for RecordedInput {
     }
 }
 
-/// Reader of the events of one space.
+/// Reader of one space's events.
 #[derive(Debug)]
 pub(crate) struct Player {
     replay: Arc<Replay>,

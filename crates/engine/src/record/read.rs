@@ -25,7 +25,7 @@ pub struct Record {
     pub version: u32,
     /// Completeness of the recording.
     pub whole: Completeness,
-    /// The changes to the path while it ran, in order.
+    /// The changes to the path while it ran, oldest first.
     pub changes: Vec<Change>,
     pub(super) file: File,
     /// The chunks, each with its space, the file offset of its events, and the length of the events

@@ -141,7 +141,7 @@ impl Recording {
         }))
     }
 
-    /// Sets the names of the sources of the path, by origin.
+    /// Sets the names of the path's sources, by origin.
     pub(crate) fn set_source_names(&self, origins: &[String]) {
         *lock(&self.origins) = origins.to_vec();
     }

@@ -197,7 +197,7 @@ impl Exit {
     }
 
     /// Notifies the process that this reader is about to sleep. Returns true if a message has
-    /// arrived in the meantime, so that the reader must not sleep.
+    /// arrived in the meantime; the reader must then not sleep.
     fn announce_sleep(&mut self) -> Result<bool, Fault> {
         let Some(input) = &mut self.input else { return Ok(false) };
         self.asleep = true;
@@ -218,7 +218,7 @@ impl Exit {
         self.release_stream()
     }
 
-    /// Releases the stream, so that this source ends.
+    /// Releases the stream, which ends this source.
     fn release_stream(&mut self) -> SourceStatus {
         self.input = None;
         self.pending = None;

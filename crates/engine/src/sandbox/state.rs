@@ -227,7 +227,7 @@ pub(super) fn send_session(
     Some(())
 }
 
-/// A collector of the state of an untrusted filter. It checks every message.
+/// A collector for the state of an untrusted filter. It checks every message.
 #[derive(Debug)]
 pub(super) struct StateCollector {
     saved: SavedState,

@@ -107,7 +107,7 @@ impl Supervisor {
         let _ = self.kept.wait(CHECK_INTERVAL / 20);
     }
 
-    /// Records that the input has ended, so that the process must exit soon.
+    /// Records that the input has ended and the process must therefore exit soon.
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
     }

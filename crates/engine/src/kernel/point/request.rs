@@ -86,7 +86,7 @@ impl SharingDomain {
     }
 }
 
-/// The ring of frames of a sharing domain.
+/// The ring of frames that a sharing domain uses.
 #[derive(Debug)]
 pub(super) struct OwnedFrames {
     pub(super) whose: SharingDomain,
