@@ -27,7 +27,7 @@ pub const LAZY_VARIABLE: &str = "STREAMLINE_LAZY";
 /// Lowest number of the descriptors that a program inherits for its edges (rendezvous sockets,
 /// memory for counts, counter of ids), above the numbers that programs usually use.
 pub const DESCRIPTOR_MIN: i32 = 700;
-/// Maximum number of edges of one program.
+/// Maximum number of edges per program.
 pub const EDGES_MAX: usize = 4;
 
 /// An end of a pipe.
@@ -82,10 +82,10 @@ pub enum EdgeCount {
 }
 
 impl EdgeCount {
-    /// Size in bytes of the counters of one edge, with one 8-byte word per counter.
+    /// Size in bytes of one edge's counters, with one 8-byte word per counter.
     pub const EDGE_SIZE: usize = 128;
 
-    /// Returns the offset in bytes of this counter of an edge in the shared memory.
+    /// Returns the byte offset, in the shared memory, of this counter for an edge.
     #[must_use]
     pub const fn offset(self, edge: u32) -> usize {
         edge as usize * Self::EDGE_SIZE + self as usize * size_of::<u64>()

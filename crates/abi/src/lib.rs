@@ -22,6 +22,6 @@ pub mod text;
 pub use metadata::{BlockMetadata, Direction, Entry, Flags, Marks};
 pub use pointer::{Class, DbufId, Extent, RichPointer};
 
-/// Maximum length in bytes of the block of one rich pointer, whose length field has 20 bits. Longer
-/// data is passed as fragments or as an aggregate (CONTRACT 6, 7).
+/// Maximum length in bytes of the block that one rich pointer identifies; the length field has 20
+/// bits. Longer data is passed as fragments or as an aggregate (CONTRACT 6, 7).
 pub const BLOCK_MAX: usize = (1 << 20) - 1;

@@ -123,7 +123,7 @@ pub struct Marks {
     last: u32,
     /// Number of the block in a Boolean section while operands evaluate a copy of the block
     /// ([`Marks::with_ticket`]); 0 outside sections. The field also pads the marks to two 16-byte
-    /// words, so that a copy takes two moves.
+    /// words, so a copy takes two moves.
     ticket: u32,
 }
 
