@@ -1,6 +1,6 @@
 //! Table of ends, indexed by descriptor number.
 //!
-//! Each entry has a lock, so that one thread at a time uses an end. Callers try to lock an entry,
+//! Each entry has a lock, so only one thread at a time uses an end. Callers try to lock an entry,
 //! but never wait for the lock. For the thread that uses an end first, locking costs no atomic
 //! exchange ([`buffer::biased`]).
 
