@@ -59,7 +59,7 @@ pub fn copy_program(from: &Path, to: &Path) {
 
 /// Runs the named test once in a separate process. Returns true in the separate process. In the
 /// calling process, returns false after the test has passed, so that the caller can return: `if
-/// !testkit::runs_alone("module::name") { return }`. For tests of resources of the whole process:
+/// !testkit::runs_alone("module::name") { return }`. For tests of process-wide resources:
 /// descriptors, mappings, threads, signals, the environment.
 ///
 /// # Panics
