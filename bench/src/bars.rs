@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 
 /// Assumed width of the terminal in columns if its width is unknown.
 const DEFAULT_COLUMNS: usize = 100;
-/// Maximum number of columns of a bar.
+/// Maximum width of a bar in columns.
 const BAR_MAX: usize = 60;
-/// Minimum number of columns of a bar. A narrower terminal wraps the lines.
+/// Minimum width of a bar in columns. A narrower terminal wraps the lines.
 const BAR_MIN: usize = 10;
 /// Ratio of the largest to the smallest median beyond which bars are logarithmic.
 const LOGARITHMIC_RATIO_MIN: f64 = 100.0;
