@@ -13,7 +13,7 @@ const BAR_MIN: usize = 10;
 /// Ratio of the largest to the smallest median beyond which bars are logarithmic.
 const LOGARITHMIC_RATIO_MIN: f64 = 100.0;
 
-/// Returns the charts of a bench for a terminal of this width, or of the standard width.
+/// Returns the charts of a bench for a terminal of this width, or of the default width if `None`.
 pub(crate) fn draw_bars(bench: &str, rows: &[Row], columns: Option<usize>) -> String {
     let columns = columns.unwrap_or(DEFAULT_COLUMNS);
     let drawn = |row: &&Row| row.goal.is_none() && row.value.is_finite();

@@ -62,7 +62,7 @@ pub(crate) struct PointerReader {
 }
 
 impl PointerReader {
-    /// Opens a reading end. Returns `None` if the writing end was closed unopened.
+    /// Opens a reading end. Returns `None` if the writing end was closed without being opened.
     pub(crate) fn open(end: OwnedFd) -> Outcome<Option<Self>> {
         let space = Space::trusting();
         let input = mpipe::open_pointer_read(end, &space)?;

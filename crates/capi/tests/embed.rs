@@ -1,5 +1,5 @@
-//! Tests of programs in Rust, C and Python that open a request and count the URLs of a capture, and
-//! of traffic between two network namespaces.
+//! Tests of programs in Rust, C and Python that open a request and count the URLs in a capture, and
+//! in traffic between two network namespaces.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 

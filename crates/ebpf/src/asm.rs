@@ -9,8 +9,8 @@ use std::fmt;
 
 use crate::insn::{Alu, Cond, Insn, Operand, R0, Reg, class};
 
-/// A jump target. It is bound to an instruction after all jumps to it have been appended, because
-/// jumps only go forward.
+/// A jump target. Jumps only go forward, so a label is bound after all jumps to it have been
+/// appended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Label(usize);
 

@@ -249,9 +249,9 @@ impl Cond {
         Self::ALL.iter().map(|(cond, _)| *cond).find(|cond| *cond as u8 == code & 0xf0)
     }
 
-    /// Returns true if the comparison holds for two numbers of 64 bits, or of 32 bits that are both
-    /// zero-extended or both sign-extended. Signed comparisons of 32-bit numbers require sign
-    /// extension.
+    /// Returns true if the comparison holds for two 64-bit numbers, or for two 32-bit numbers that
+    /// are both zero-extended or both sign-extended. Signed comparisons of 32-bit numbers require
+    /// sign extension.
     #[inline(always)]
     pub fn holds(self, left: u64, right: u64) -> bool {
         match self {

@@ -11,7 +11,7 @@ use crate::insn::{Insn, PSEUDO_MAP, PSEUDO_MAP_VALUE};
 /// and the access to the packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Hook {
-    /// The tc hook (traffic control), with attachment by TCX or clsact. The context is `__sk_buff`,
+    /// The tc hook (traffic control), attached through TCX or clsact. The context is `__sk_buff`,
     /// with direct packet access.
     #[default]
     Tc,

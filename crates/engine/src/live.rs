@@ -1,4 +1,4 @@
-//! Control over a running path: commands to its spaces, reading of their counters, and automatic
+//! Control over a running path: commands to its spaces, access to their counters, and automatic
 //! changes.
 //!
 //! A [`Live`] outlives its path. An ended path answers [`CommandError::Ended`] and reports its

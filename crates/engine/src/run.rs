@@ -1,5 +1,4 @@
-//! The run of the spaces of paths, from activation to shutdown, and the computation of the final
-//! ledger.
+//! Runs the spaces of paths, from activation to shutdown, and computes the final ledger.
 //!
 //! Each space gets a thread. Starting the threads is the last step that may fail; then the
 //! allocation log is committed. Spaces are activated from the sinks back to the sources, so that

@@ -14,9 +14,9 @@ pub mod code {
     pub const LD: u16 = 0x00;
     /// Instruction class of loads into X.
     pub const LDX: u16 = 0x01;
-    /// Instruction class of stores of A.
+    /// Instruction class of stores from A.
     pub const ST: u16 = 0x02;
-    /// Instruction class of stores of X.
+    /// Instruction class of stores from X.
     pub const STX: u16 = 0x03;
     /// Instruction class of arithmetic on A.
     pub const ALU: u16 = 0x04;

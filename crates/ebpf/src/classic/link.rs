@@ -104,7 +104,7 @@ link_types! {
 pub(super) const MATCHING_MAX: u32 = 304;
 
 impl LinkType {
-    /// Converts the link type number of a capture file (`LINKTYPE_…`).
+    /// Converts the link type number from a capture file (`LINKTYPE_…`).
     pub const fn from_file(number: u32) -> Self {
         match number {
             100 => Self::ATM_RFC1483,

@@ -143,7 +143,7 @@ fn parse_memory(text: &str) -> Option<u32> {
     parse_number(text.strip_prefix("M[")?.strip_suffix(']')?)
 }
 
-/// Parses a number in the form of listings: hexadecimal after `0x`, otherwise decimal, possibly
+/// Parses a number as written in listings: hexadecimal after `0x`, otherwise decimal, possibly
 /// signed. Returns `None` for any other text.
 fn parse_number(text: &str) -> Option<u32> {
     match text.strip_prefix("0x") {

@@ -237,8 +237,8 @@ impl Registers<'_> {
 }
 
 impl Alu {
-    /// Applies an arithmetic operation of classic BPF; returns `None` for a division by zero, and
-    /// for an operation that classic BPF lacks.
+    /// Applies a classic BPF arithmetic operation; returns `None` for a division by zero, and for
+    /// an operation that classic BPF lacks.
     #[inline(always)]
     pub(super) fn apply(self, a: u32, b: u32) -> Option<u32> {
         Some(match self {

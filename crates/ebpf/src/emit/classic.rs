@@ -233,8 +233,8 @@ impl<'b> Translation<'b> {
         bound
     }
 
-    /// Returns the end of the bytes that are directly readable: those pulled by the prologue, or
-    /// the first buffer at XDP. Returns 0 if all bytes are read through a helper.
+    /// Returns the end offset of the directly readable bytes: those pulled by the prologue, or the
+    /// first buffer at XDP. Returns 0 if all bytes are read through a helper.
     fn direct_end(&self) -> u32 {
         match self.b.target.hook {
             Hook::Socket | Hook::Cgroup => 0,

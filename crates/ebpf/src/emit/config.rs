@@ -71,7 +71,7 @@ pub struct FusedTap {
     /// True if the frames are sent by this host. Ignored at a cgroup, where the context of each
     /// packet states its direction.
     pub sent: bool,
-    /// The user whose packets are delivered, at a cgroup; `None` at other hooks.
+    /// At a cgroup, the user whose packets are delivered; `None` at other hooks.
     pub user: Option<UserSockets>,
     /// Layout of the scratch memory, which is the first of the caller's maps.
     pub scratch: Scratch,
@@ -85,7 +85,7 @@ pub struct FusedTap {
     pub taken: Option<u16>,
 }
 
-/// An interface through which copies of frames are sent, if the body has set a mark
+/// An interface through which copies of frames are sent if the body has set a mark
 /// ([`Scope::mark`](crate::emit::Scope::mark)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Egress {
@@ -99,7 +99,7 @@ pub struct Egress {
 }
 
 /// The layout of a program's scratch memory, which includes its marks and tallies, as byte offsets
-/// in the memory region of a processor.
+/// in a processor's memory region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scratch {
     /// Size in bytes of a region.
@@ -321,12 +321,12 @@ pub struct Redirect {
     /// BTF id of the kfunc that returns the tag that the driver removed
     /// (`bpf_xdp_metadata_rx_vlan_tag`); `None` to ignore such tags.
     pub tag_kfunc: Option<i32>,
-    /// Maximum number of deliveries per frame, for each of which the program reserves headroom.
+    /// Maximum number of deliveries per frame. The program reserves headroom for each of them.
     pub deliveries: u16,
 }
 
 impl Redirect {
-    /// Returns the layout of the memory in which the program counts.
+    /// Returns the layout of the memory for the program's counters.
     #[must_use]
     pub const fn scratch(&self) -> Scratch {
         Scratch::plain(self.stride)

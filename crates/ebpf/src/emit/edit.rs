@@ -398,7 +398,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.put::<u16>(offset, value);
     }
 
-    /// Returns the complement of a number in the bits of `mask`.
+    /// Returns the complement of a number, restricted to the bits of `mask`.
     fn ones_complement(&mut self, num: Num<'s>, mask: u32) -> Num<'s> {
         let b = self.builder();
         b.fetch(num.into(), R0);

@@ -44,7 +44,7 @@ impl<'s> From<Num<'s>> for Value<'s> {
     }
 }
 
-/// A position in the frame. It does not permit reading there.
+/// A position in the frame. The position alone does not permit reading.
 #[derive(Clone, Copy, Debug)]
 pub struct FramePos<'s> {
     pub(super) base: PosBase,
@@ -52,7 +52,7 @@ pub struct FramePos<'s> {
     pub(super) off: u16,
     /// Upper bound of the distance in bytes from the first byte of the frame.
     pub(super) reach: u32,
-    /// `epoch` of the builder when the position was computed.
+    /// The builder's `epoch` when the position was computed.
     pub(super) epoch: u16,
     /// Hint: the base's usual offset in bytes from the first byte of the frame.
     pub(super) usual: Option<u16>,
@@ -110,7 +110,7 @@ impl<'s, const N: usize> From<Window<'s, N>> for DynWindow<'s> {
 pub(super) enum Bytes<'s> {
     /// In the frame itself.
     Packet(FramePos<'s>),
-    /// In a copy on the stack that begins in this slot and was made in this `epoch` of the builder.
+    /// In a copy on the stack that begins in this slot and was made in this `epoch`.
     Copy(Depth, u16),
 }
 
@@ -144,7 +144,7 @@ pub struct Layers<'s> {
     pub at: FramePos<'s>,
     /// Class that the last filter gave; 1 for an incoming frame.
     pub class: Value<'s>,
-    /// Length of the view in bytes, if the view may end before the frame.
+    /// Length of the view in bytes, if the view may end before the frame does.
     pub length: Option<Num<'s>>,
     /// EtherType of the header at `at`; `None` until the link layer has been parsed.
     pub next: Option<Num<'s>>,

@@ -78,7 +78,7 @@ pub fn redirect(
     program_with_end(target, FrameEnd::Redirect(*redirect), body, unsure)
 }
 
-/// Number of the map of sockets, provided by the caller.
+/// Number of the socket map, which the caller provides.
 const SOCKETS_MAP: u32 = CALLER_MAPS + 2;
 
 /// XDP_DROP: drop the frame.

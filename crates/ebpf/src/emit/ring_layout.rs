@@ -1,6 +1,6 @@
 //! Layout and limits of a tap's memory, which programs write and processes read. [CONTRACT 29]
 
-/// Byte offsets in the memory region of a processor.
+/// Byte offsets in a processor's memory region.
 pub mod offset {
     /// Position up to which the program may be writing (eight bytes).
     pub const RESERVED: i16 = 0;
@@ -74,7 +74,7 @@ pub mod record {
 /// (4), view offset (4), exit number (4), and, if the exit shares its reader, the number of earlier
 /// pointers for this exit (8).
 pub const POINTER_SIZE: u32 = 32;
-/// Offset of the exit number in the scratch memory of a delivery.
+/// Offset of the exit number in a delivery's scratch memory.
 pub(in crate::emit) const EXIT: i16 = 12;
 /// Maximum number of readers per pointer ring.
 pub const READERS_MAX: u32 = 32;

@@ -79,7 +79,7 @@ impl Cmp {
     }
 }
 
-/// Metadata of a frame that the kernel provides.
+/// Frame metadata that the kernel provides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meta {
     /// Length of the frame in bytes, including fragments.

@@ -229,8 +229,8 @@ impl Builder {
         }
     }
 
-    /// Returns a register with the address of this processor's region in a map: `reg`, or r9 if it
-    /// has this address already. Clobbers r0.
+    /// Returns a register that holds the address of this processor's region in a map: `reg`, or r9
+    /// if it has this address already. Clobbers r0.
     fn region_of(&mut self, map: u32, stride: u32, reg: Reg) -> Reg {
         if map == 0 {
             return R9;

@@ -57,7 +57,7 @@ impl Target {
 /// The conversion of the last answer to a program's return value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Finish {
-    /// Returns the class or [`UNSURE`], for the test of twins in [`crate::exam`].
+    /// Returns the class or [`UNSURE`], for testing twins in [`crate::exam`].
     #[default]
     Answer,
     /// Returns a verdict.

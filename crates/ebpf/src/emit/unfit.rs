@@ -6,7 +6,7 @@ use std::fmt;
 /// The reason why a filter with its arguments cannot run in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unfit {
-    /// Reason as prose for `explain`.
+    /// Reason, in prose, for `explain`.
     pub why: Cow<'static, str>,
 }
 

@@ -32,7 +32,7 @@ const CLAIM_BYTES: i32 = 16;
 /// Offsets of the claim words of a processor's regions.
 const CLAIM_WORDS: [i16; REGIONS_PER_CPU as usize] = [0, 16, 32, 48];
 
-/// Fails unless the hook is tc or, for a tap on the sockets of a user, a cgroup.
+/// Fails unless the hook is tc or, for a tap on a user's sockets, a cgroup.
 pub(super) fn check_hook(hook: Hook, own: Option<&UserSockets>) -> Result<(), Unfit> {
     let fits = match hook {
         Hook::Tc => own.is_none(),

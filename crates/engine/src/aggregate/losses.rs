@@ -17,7 +17,7 @@ use super::share::WorkerView;
 use endpoint::{DropReason, SourceCounters};
 use filter::Amount;
 
-/// The drop reason of a loss of which only a lower bound is known. The remainder, whose size is
+/// The drop reason for losses of which only a lower bound is known. The remainder, whose size is
 /// unknown, is listed under the actual locations.
 pub(super) const LOSS_LOWER_BOUND: DropReason =
     DropReason::Named("own sockets and rings, at least");

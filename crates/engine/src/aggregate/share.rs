@@ -201,8 +201,8 @@ impl DividedSource {
         ledger.edges.iter().filter(move |edge| edge.planned == number)
     }
 
-    /// Removes losses on the route to the filter from the ledger, and returns them with their
-    /// location.
+    /// Removes the losses on the route to the filter from the ledger, and returns them with their
+    /// locations.
     fn take_losses(&self, ledger: &mut Ledger) -> Vec<(DropReason, Option<u64>)> {
         let mut lost: Vec<(DropReason, Option<u64>)> = Vec::new();
         for at in 0..ledger.edges.len() {

@@ -1,9 +1,9 @@
 //! The fused tree of all requests at an attach point. [SL §7.1, prefix sharing; FEATURES O6, O7]
 //!
-//! Input: the trees of the requests. Output: a tree in which the filters that requests share at
-//! their beginning are merged, so an interface has one demultiplexer for any number of requests.
-//! The counters of the tree are converted to counters of each request. A stateful filter is never
-//! shared, because a later request would find the state of an earlier request.
+//! Input: the trees of the requests. Output: a tree in which the leading filters that requests
+//! share are merged, so an interface has one demultiplexer for any number of requests. The counters
+//! of the tree are converted to counters of each request. A stateful filter is never shared,
+//! because a later request would find the state of an earlier request.
 //!
 //! Requests that take the same edges from a step share their counters there ([`Fork`]).
 

@@ -371,8 +371,7 @@ impl Point {
 }
 
 impl PointState {
-    /// Prepares for waiting until replaced programs have finished, as [`Self::collect_retired`]
-    /// requires.
+    /// Sets up the wait for replaced programs to finish, which [`Self::collect_retired`] requires.
     fn enable_waiting(&mut self) -> Result<(), String> {
         if self.grace.is_none() {
             self.grace = Some(GracePeriod::new().map_err(|error| error.to_string())?);

@@ -204,7 +204,7 @@ impl AttachmentHandle for RedirectProgram {
 }
 
 impl RedirectProgram {
-    /// Reads the counters and the state from the memory of the program.
+    /// Reads the counters and the state from the program's memory.
     fn read_counters(&self) -> FinalCounters {
         let mut counted = self.fused.request_counters(0, |number| self.tally(number));
         let own = |word: &ebpf::FilterSpan| {

@@ -141,8 +141,8 @@ impl Supervisor {
         waits || self.closed.load(Ordering::Relaxed) || self.asked.load(Ordering::Relaxed)
     }
 
-    /// Checks the progress of the process, and kills it after too long without progress. `has_room`
-    /// is true if the process has room for its output.
+    /// Checks the progress of the process, and kills it if it has made no progress for too long.
+    /// `has_room` is true if the process has room for its output.
     pub(super) fn check_progress(&self, has_room: bool) {
         let Some(processor_ns) = self.kept.processor_ns() else { return };
         let moved = (self.taken.load(Ordering::Relaxed), self.given.load(Ordering::Relaxed));

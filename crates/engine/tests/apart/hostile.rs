@@ -138,8 +138,8 @@ fn v18_rejected_state_leaves_the_old_filter_running() {
     assert_prefix(&outcome, "away", false);
 }
 
-/// A restored filter accepts a saved state with a valid format and a false number of blocks, and
-/// then panics. The path ends with that message, and another path in this process continues.
+/// A restored filter accepts a saved state with a valid format and an incorrect number of blocks,
+/// and then panics. The path ends with that message, and another path in this process continues.
 fn v18_false_state_fails_its_own_path_alone() {
     let ((), run_with_branch) =
         run_while("generate rate=20000 seq=yes | count | pcap sane", |sane| {

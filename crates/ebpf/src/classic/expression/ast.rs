@@ -146,7 +146,7 @@ pub(crate) enum Primitive {
     Greater(u32),
     /// A comparison of one byte of the link header.
     Byte { offset: u32, op: ByteOp, value: u32 },
-    /// A test for frames that this host sent, or for frames that it received.
+    /// A test for the direction of a frame: sent or received by this host.
     Direction { outbound: bool },
     /// A test for the interface index.
     Interface(u32),

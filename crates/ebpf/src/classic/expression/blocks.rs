@@ -165,7 +165,7 @@ impl ControlFlowGraph {
     }
 }
 
-/// Maximum number of rounds of jump threading, each of which may enable further rounds.
+/// Maximum number of rounds of jump threading. Each round may enable further rounds.
 const THREADING_ROUNDS_MAX: usize = 4;
 /// Maximum number of facts that are tracked along a path. The oldest facts are dropped first.
 const PATH_FACTS_MAX: usize = 24;

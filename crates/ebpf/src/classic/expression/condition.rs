@@ -101,14 +101,13 @@ impl Condition {
     }
 }
 
-/// Returns the condition that holds if comparison `op` of A with the constant `k` holds after the
-/// instructions `lines`.
+/// Returns the condition that, after the instructions `lines`, comparison `op` of A with the
+/// constant `k` holds.
 pub(super) fn compare_k(lines: Vec<PseudoInsn>, op: u16, k: u32) -> Condition {
     Condition::Test(Test { lines, compare: Some(Compare { op, with: Some(k) }) })
 }
 
-/// Returns the condition that holds if comparison `op` of A with X holds after the instructions
-/// `lines`.
+/// Returns the condition that, after the instructions `lines`, comparison `op` of A with X holds.
 pub(super) fn compare_x(lines: Vec<PseudoInsn>, op: u16) -> Condition {
     Condition::Test(Test { lines, compare: Some(Compare { op, with: None }) })
 }

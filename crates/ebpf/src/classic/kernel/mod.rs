@@ -96,8 +96,8 @@ pub fn rewrite_for_kernel(
     writer.finish()
 }
 
-/// Returns the link type of a device type (`ARPHRD_…`), if [`socket_filter`] accepts a program for
-/// it.
+/// Returns the link type for a device type (`ARPHRD_…`); `None` if [`socket_filter`] accepts no
+/// program for this device type.
 pub fn link_type(hardware_type: u16) -> Option<LinkType> {
     let of = |types: &[u16]| types.contains(&hardware_type);
     match () {

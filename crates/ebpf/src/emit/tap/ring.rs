@@ -41,7 +41,7 @@ const SEGMENT: i16 = 176;
 /// of frames.
 const SHORT_FRAMES: [i16; 2] = [64, 32];
 
-/// Returns the instruction that stores r2 in a word of a region with release order, and before any
+/// Returns the instruction that stores r2 in a word of a region in release order and before any
 /// later store. An x86 processor keeps stores in order. Other processors need an exchange, because
 /// a store-release requires Linux 6.15.
 pub(super) fn store_ordered(region: Reg, word: i16) -> Insn {
@@ -323,7 +323,7 @@ impl Builder {
         asm.bind(not);
     }
 
-    /// Writes the pointers of a ring, then the number of pointers, with release order.
+    /// Writes the pointers of a ring, then the number of pointers, in release order.
     fn write_pointers(&mut self, fused: &FusedTap, ours: &OutletUse<'_>, region: Reg) {
         let outlet = ours.outlet;
         for place in shared_slots(&ours.deliveries) {

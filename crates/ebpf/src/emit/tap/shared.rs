@@ -77,8 +77,8 @@ impl Builder {
         asm.bind(not);
     }
 
-    /// Returns a register with a base address for the tally of the exit that the frame took. The
-    /// tally is at this address plus the offset of the first exit's tally. Clobbers r3 and r4.
+    /// Returns a register that holds a base address for the tally of the exit that the frame took.
+    /// The tally is at this address plus the offset of the first exit's tally. Clobbers r3 and r4.
     pub(super) fn tally_base(&mut self, scratch: Scratch, place: &SharedSlot, not: Label) -> Reg {
         let SharedSlot { first, last } = *place;
         let ways = last.exit - first.exit;

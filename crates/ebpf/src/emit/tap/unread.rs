@@ -3,10 +3,10 @@
 //!
 //! Input: the number of drained doorbells. A reader drains its doorbells each time before it checks
 //! for frames. A doorbell is sent at least once per quarter of the ring. If the ring was filled
-//! [`UNREAD_LAPS`] times without one drained doorbell, there is no reader, and all copies except
-//! those of the last lap were useless. From then on the program polls the doorbells with every
-//! frame, which is cheaper than a copy, and copies again from the first frame after a drain. A late
-//! reader therefore loses at most one lap more than without this check.
+//! [`UNREAD_LAPS`] times without a doorbell being drained, there is no reader, and all copies
+//! except those of the last lap were useless. From then on the program polls the doorbells with
+//! every frame, which is cheaper than a copy, and copies again from the first frame after a drain.
+//! A late reader therefore loses at most one lap more than without this check.
 //!
 //! To a reader, the effect is that the program has lapped it. The position advances once by a whole
 //! ring, so no record is valid any more, and pointers are counted but not written, since their

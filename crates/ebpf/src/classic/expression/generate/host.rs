@@ -10,7 +10,7 @@ use super::link_protocol::{ARP, IP, IP6, RARP};
 use super::load::HeaderBase;
 use super::{Generated, Generator};
 
-/// Maximum number of addresses per IP version to which a name may resolve.
+/// Maximum number of addresses, per IP version, that a name may resolve to.
 const ADDRESSES_MAX: usize = 100;
 
 /// An IPv4 network.

@@ -185,8 +185,8 @@ impl Generator<'_> {
         self.test_field(field, code::JSET, bits)
     }
 
-    /// Tests that the frame contains these bytes, comparing from the last byte to the first, as
-    /// libpcap does.
+    /// Tests that the frame contains these bytes, `offset` bytes after `base`. Compares the last
+    /// bytes first, as libpcap does.
     pub(super) fn test_bytes(
         &mut self,
         base: HeaderBase,

@@ -8,7 +8,7 @@ use super::{Code, Generator, HEADER_WORD, PAYLOAD_WORD};
 use crate::classic::insn::code;
 use crate::classic::link::LinkType as L;
 
-/// Returns the instruction that loads the number of this size at offset `at` into A.
+/// Returns the instruction that loads a number of this size, at offset `at`, into A.
 const fn load_absolute(size: u16, at: u32) -> PseudoInsn {
     non_branching(code::LD | code::ABS | size, at)
 }

@@ -6,9 +6,9 @@ use super::super::condition::Condition;
 use super::load::HeaderBase;
 use super::{Generated, Generator};
 
-/// Type of control frames, in the first byte of a frame.
+/// Type bits of control frames, in the first byte of a frame.
 const TYPE_CONTROL: u32 = 0x04;
-/// Type of data frames, in the first byte of a frame.
+/// Type bits of data frames, in the first byte of a frame.
 const TYPE_DATA: u32 = 0x08;
 /// Mask of the type in the first byte of a frame.
 const TYPE_MASK: u32 = 0x0c;
@@ -19,9 +19,9 @@ const SUBTYPE_CTS: u32 = 0xc0;
 /// Subtype of ACK frames.
 const SUBTYPE_ACK: u32 = 0xd0;
 
-/// Bit of the second byte: the frame is sent to the distribution system.
+/// Bit of the second byte that marks frames sent to the distribution system.
 const TO_DS: u32 = 0x01;
-/// Bit of the second byte: the frame is sent by the distribution system.
+/// Bit of the second byte that marks frames sent by the distribution system.
 const FROM_DS: u32 = 0x02;
 
 /// Offset of the first address in bytes.
