@@ -67,13 +67,13 @@ pub struct Binary {
 pub struct Feature {
     /// The facility that was probed.
     pub facility: Facility,
-    /// The features of Streamline that use it.
+    /// The Streamline features that use it.
     pub serves: &'static str,
     /// The result of the probe.
     pub outcome: Result<(), Refusal>,
 }
 
-/// The failure of a probe.
+/// A failed probe.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal {
     /// The kind of refusal.
@@ -84,14 +84,14 @@ pub struct Refusal {
     pub why: String,
 }
 
-/// The reason for the failure of a probe.
+/// The reason why a probe failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RefusalKind {
     /// The process lacks permission.
     Denied,
     /// The facility is absent, or the kernel reports it as absent.
     Absent,
-    /// The call failed for any other cause, such as a lack of memory or descriptors.
+    /// The call failed for any other reason, such as a lack of memory or descriptors.
     Otherwise,
 }
 

@@ -174,7 +174,7 @@ impl<'p> Builder<'p> {
         create_pool(config, &self.extras.steps)
     }
 
-    /// Creates the intake pool of a space.
+    /// Creates a space's intake pool.
     pub(super) fn create_intake(&self, mut config: PoolConfig) -> Result<Pool, BuildError> {
         if let RecordMode::Play(_) = self.extras.record_mode {
             // A replay lacks the memory that sources lent, but it must never wait for memory.
@@ -183,7 +183,7 @@ impl<'p> Builder<'p> {
         self.create_pool(config)
     }
 
-    /// Returns the run options of a space; `number` is the number of the space in a recording.
+    /// Returns the run options of a space; `number` is the space's number in a recording.
     pub(super) fn space_options(
         &self,
         left: Option<Arc<CountLimit>>,

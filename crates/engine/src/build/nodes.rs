@@ -128,7 +128,7 @@ impl Builder<'_> {
         ))
     }
 
-    /// Returns the session numbers that a filter may use, within the share of this worker process.
+    /// Returns the session numbers that a filter may use, within this worker process's share.
     pub(super) fn session_numbers(&self, id: NodeId) -> SessionNumbers {
         let numbers = self.ids.numbering.numbers(self.node_number(id));
         match self.settings.one_of {

@@ -21,7 +21,7 @@ use runtime::space::select::SelectedClasses;
 use std::sync::Arc;
 use sys::steps::Resource;
 
-/// A ring whose ends have not both been placed at nodes yet.
+/// A ring of which at least one end has not been placed at a node yet.
 ///
 /// All edges from one space to one node share a ring, in which their blocks keep their order.
 pub(super) struct PendingRing {
@@ -119,7 +119,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Returns the description of a ring, for the running state of the path.
+    /// Returns the description of a ring, to be stored in the path's running state.
     pub(super) fn running_ring(&self, ends: &PendingRing) -> RunningRing {
         let first = ends.edges[0];
         let edge = &self.plan.graph.edges[first];

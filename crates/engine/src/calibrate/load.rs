@@ -87,7 +87,7 @@ pub(super) fn measure_while_running(line: &str, send: &dyn Fn() -> f64) -> Resul
     })
 }
 
-/// Parses and plans a request. Returns the mistakes of the request as the error.
+/// Parses and plans a request. Returns the mistakes in the request as the error.
 pub(super) fn plan_request(
     line: &str,
     registry: &MachineRegistry,

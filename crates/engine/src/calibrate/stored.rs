@@ -135,7 +135,7 @@ impl StoredCosts {
     }
 }
 
-/// Returns the model of the processor as the kernel names it, or `unknown`.
+/// Returns the processor model, as the kernel names it, or `unknown`.
 fn processor() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let named = |line: &str| {

@@ -58,7 +58,7 @@ pub(super) fn measure(calibration: &mut Calibration) {
     }
 }
 
-/// Costs of a frame in ns, without the cost of sending it.
+/// Costs of a frame in ns, excluding the cost of sending it.
 struct TapCosts {
     /// Cost with a program that does nothing, in ns.
     tap: f64,

@@ -18,7 +18,7 @@ use runtime::commands::{CommandError, CommandQueue, ExclusiveBorrow};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A change of the arguments of filters in threads, with no other change to the request.
+/// A change to the arguments of filters that run in threads, with no other change to the request.
 pub(super) struct InPlaceChange {
     /// The running plan with the new arguments.
     pub(super) plan: Plan,

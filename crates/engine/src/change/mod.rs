@@ -159,7 +159,7 @@ fn running_path(live: &Live) -> Result<&RunningPath, ChangeError> {
 /// A function that checks the new text of the request and its plan.
 type TextCheck<'c> = &'c dyn Fn(&str, &Plan) -> Result<(), ChangeError>;
 
-/// A change of a request's text.
+/// A change to a request's text.
 struct TextChange<'c, 'a> {
     edit: &'c Edit,
     check: TextCheck<'c>,

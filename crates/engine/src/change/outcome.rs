@@ -54,7 +54,7 @@ impl fmt::Display for SwitchReport {
     }
 }
 
-/// A failure to change a path, which then runs on unchanged.
+/// A failure to change a path, which then continues unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
     /// The edit does not fit the request.

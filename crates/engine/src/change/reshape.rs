@@ -79,7 +79,7 @@ pub(crate) fn reason_for_replicas(plan: &Plan, machine: &Machine) -> Option<(Str
     Some((shared.replicas.iter().map(why).collect::<Vec<_>>().join("; "), gain))
 }
 
-/// Returns the predicted costs of a block in ns, with the present placement and with the planner's
+/// Returns the predicted costs of a block in ns, with the current placement and with the planner's
 /// choice, and the moves from one to the other. Only moves between the kernel and threads are
 /// considered. Returns `None` if no node would move.
 pub(crate) fn predicted_moves(

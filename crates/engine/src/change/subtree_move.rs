@@ -44,7 +44,8 @@ pub fn check_leaving(live: &Live, subtree: &Subtree) -> Result<(), ChangeError> 
 ///
 /// # Errors
 ///
-/// Fails if the change is impossible, or with the error of `agree`. The path then runs as before.
+/// Fails if the change is impossible, or with the error that `agree` returns. The path then runs as
+/// before.
 pub fn give_subtree(
     live: &Live,
     (node, subtree): (&str, &Subtree),
@@ -62,7 +63,8 @@ pub fn give_subtree(
 ///
 /// # Errors
 ///
-/// Fails if the change is impossible, or with the error of `agree`. The path then runs as before.
+/// Fails if the change is impossible, or with the error that `agree` returns. The path then runs as
+/// before.
 pub fn take_subtree(
     live: &Live,
     (filter, below): (&str, &NodeOutput),

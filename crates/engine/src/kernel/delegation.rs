@@ -2,8 +2,8 @@
 //! [CONTRACT 21, 25; RELIABILITY T2, T19]
 //!
 //! Input: the nodes of a request that a peer wants to run in the kernel ([`KernelPart`]), and the
-//! owner of the request. Output: a [`DelegatedProgram`], which has the memory for the request's
-//! frames as descriptors and a [`DelegatedLayout`]; at the end of the request, its counters and
+//! owner of the request. Output: a [`DelegatedProgram`], which contains descriptors of the memory
+//! for the request's frames, and a [`DelegatedLayout`]; at the end of the request, its counters and
 //! state ([`FinalCounters`]). The layout and the counters are encoded as text, which any protocol
 //! can transmit.
 //!

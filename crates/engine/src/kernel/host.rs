@@ -116,7 +116,7 @@ pub enum SwitchError {
     Again(String),
 }
 
-/// A refusal by the kernel that a test injects.
+/// A kernel refusal that a test injects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum InjectedRefusal {
     /// Injects no refusal.

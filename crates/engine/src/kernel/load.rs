@@ -65,7 +65,7 @@ impl LoadOptions {
         fragments: false,
         device: None,
     };
-    /// Options for a program at the sockets of a cgroup.
+    /// Options for a program on the sockets of a cgroup.
     pub(super) const SOCKETS: Self =
         Self { kind: ProgramKind::CgroupPacket, ..Self::TRAFFIC_CONTROL };
 }
@@ -133,7 +133,7 @@ pub(super) fn load<'k>(
     }
 }
 
-/// Builds the source lines of a program in the BTF format. Fails if an offset exceeds 32 bits.
+/// Builds the source lines of a program in BTF format. Fails if an offset exceeds 32 bits.
 fn build_source_lines(
     program: &ebpf::Program,
 ) -> Result<(BtfBuilder, [FunctionInfo; 1], Vec<LineInfo>), ()> {

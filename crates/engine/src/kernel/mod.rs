@@ -110,7 +110,8 @@ pub(crate) fn is_trusted() -> bool {
     may.has(Capabilities::PERFMON) || may.has(Capabilities::SYS_ADMIN)
 }
 
-/// An attached request and all its predecessors, whose counters the source of the frames reads.
+/// An attached request and all its predecessors. The source that reads the frames also reads their
+/// counters.
 #[derive(Debug)]
 struct RequestHistory {
     held: Arc<dyn AttachmentHandle>,

@@ -330,7 +330,7 @@ impl Point {
         ended
     }
 
-    /// Returns the number of a new request.
+    /// Returns the number for a new request.
     fn next_number(&self) -> u32 {
         // Relaxed suffices, because the counter guards no other memory.
         self.numbers.fetch_add(1, Ordering::Relaxed)
