@@ -55,7 +55,7 @@ pub struct Edge {
     pub number: u32,
 }
 
-/// A value that one end of an edge publishes: an amount of bytes, or the size of the ring and its
+/// A value that one end of an edge publishes: a number of bytes, or the size of the ring and its
 /// changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EdgeCount {

@@ -1,11 +1,11 @@
 //! Data layouts shared by all spaces (rich pointers, metadata columns, ring headers), and the rules
 //! by which spaces grant each other access ([`access`]).
 //!
-//! Everything here is plain data with a fixed layout (little endian machines, [SL §5.3.1], [Th
+//! Everything here is plain data with a fixed layout (little-endian machines, [SL §5.3.1], [Th
 //! §3.3.2]). This crate does no I/O, allocates nothing but access lists, and dereferences no rich
 //! pointer: a rich pointer is an allegation, which `buffer` (within a process) and
-//! `iolite::resolve` (between processes) check before they return bytes. All crates pass text of an
-//! untrusted peer through [`text`] before they print it.
+//! `iolite::resolve` (between processes) check before they return bytes. All crates pass text from
+//! an untrusted peer through [`text`] before they print it.
 #![no_std]
 #![forbid(unsafe_code)]
 #![warn(clippy::cast_possible_truncation)]

@@ -17,8 +17,8 @@
 //! - [`crash_capture`]: a capture of the block on which a filter failed;
 //! - [`latency_breach`]: messages about late blocks;
 //! - [`calibrate`]: costs on this machine, measured and stored;
-//! - [`machine`]: the machine as the planner sees it; [`doctor`]: the machine as users ask about
-//!   it.
+//! - [`machine`]: the machine as the planner sees it; [`doctor`]: the facts about it that
+//!   `streamline doctor` reports.
 #![forbid(unsafe_code)]
 
 pub use buffer::ids;

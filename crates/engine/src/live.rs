@@ -353,8 +353,8 @@ impl Live {
         Snapshot { at, ledger, reports, spaces }
     }
 
-    /// Enables or disables the measurement of time in the filters of all spaces. `limit` is divided
-    /// among the spaces; a space that does not respond in its share of the time is left unchanged.
+    /// Enables or disables time measurement in the filters of all spaces. `limit` is divided among
+    /// the spaces; a space that does not respond in its share of the time is left unchanged.
     pub fn measure_time(&self, on: bool, limit: Duration) {
         let spaces = self.command_queues().len();
         let share = limit / u32::try_from(spaces.max(1)).unwrap_or(u32::MAX);

@@ -43,7 +43,7 @@ impl MachineRegistry {
     }
 }
 
-/// Returns the descriptions of filters for tests. Only builds for tests have any.
+/// Returns the descriptions of filters for tests. Only test builds have any.
 #[cfg(not(feature = "testing"))]
 const fn test_filters() -> [&'static Description; 0] {
     []

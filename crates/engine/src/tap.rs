@@ -64,7 +64,7 @@ pub enum StreamForm {
     Capture,
     /// Bytes in view; whole messages after a filter that emits messages.
     Bytes,
-    /// A line of JSON for each block or described message.
+    /// A JSON line for each block or described message.
     Json,
 }
 
@@ -82,7 +82,7 @@ pub struct TapRequest {
     pub since: Option<TapOrigin>,
     /// The policy for blocks that the reader does not read in time.
     pub policy: OverrunPolicy,
-    /// Time without progress of the reader after which the tap ends.
+    /// Time after which the tap ends if the reader makes no progress.
     pub patience: Duration,
     /// Write end of the pipe that receives the blocks.
     pub pipe: OwnedFd,

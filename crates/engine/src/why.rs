@@ -153,8 +153,8 @@ impl FlowQuery {
         true
     }
 
-    /// Derives the action of a node on a block of the flow, from the node's counters before and
-    /// after the call. Forwarded blocks are recorded by [`FlowQuery::note_departure`] instead.
+    /// Derives a node's action on a block of the flow, from the node's counters before and after
+    /// the call. Forwarded blocks are recorded by [`FlowQuery::note_departure`] instead.
     fn note_action(
         &self,
         planned: usize,
@@ -282,8 +282,8 @@ impl NodeFate {
     }
 }
 
-/// Returns a key made of a frame's time and bytes, which stays the same when the frame moves to
-/// another address.
+/// Returns a key derived from a frame's time and bytes, which stays the same when the frame moves
+/// to another address.
 fn frame_key(block: &Block<'_>) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write_u64(block.context.time);

@@ -68,8 +68,8 @@ impl Live {
         WrittenForm::of(leaving, capture).map_err(TapError::Closed)
     }
 
-    /// Returns the class of blocks that are written to the output of a node. Fails if the label
-    /// does not select exactly one class.
+    /// Returns the class of the blocks that are written to a node's output. Fails if the label does
+    /// not select exactly one class.
     fn written_class(&self, number: usize, label: &str) -> Result<Class, TapError> {
         if label.is_empty() {
             return Ok(Class::YES);

@@ -22,7 +22,7 @@ use runtime::space::SpaceResults;
 use runtime::space::node::{Node, Operator, SinkOperator};
 use std::borrow::Cow;
 
-/// Totals of the kernel program of a request.
+/// Totals of a request's kernel program.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ProgramTotals {
     /// Plan index of the source that represents the program. If the program implements several
@@ -34,14 +34,14 @@ pub struct ProgramTotals {
     pub frames: u64,
     /// Number of doorbell notifications sent to the thread that reads the program's output.
     pub bells: u64,
-    /// Number of measured runs and their total time in ns, or `None` if the kernel did not measure.
-    /// The runs include those for other requests in the same program.
+    /// Number of measured runs and their total time in ns, or `None` if the kernel did not measure
+    /// them. The runs include those for other requests in the same program.
     pub measured: Option<(u64, u64)>,
 }
 
-/// Drop reason of a delivered frame that was overwritten before this process read it.
+/// Drop reason for a delivered frame that was overwritten before this process read it.
 const LAPPED: &str = "lapped";
-/// Drop reason of a frame that the program could not copy to user space.
+/// Drop reason for a frame that the program could not copy to user space.
 const NOT_COPIED: &str = "not copied";
 
 impl Kernel {
@@ -147,8 +147,8 @@ impl Generation {
         SpaceResults { nodes, kernel_counts: Some(told), ..SpaceResults::default() }
     }
 
-    /// Counts the lost and the duplicated blocks at the exits of an ended generation. `taken` holds
-    /// the final totals that this process received.
+    /// Counts the lost and duplicated blocks at the exits of an ended generation. `taken` holds the
+    /// final totals that this process received.
     pub(crate) fn count_missing(&self, taken: &SourceCounters) -> (u64, u64) {
         let mut missing = (0, 0);
         for (_, edge) in self.exit_edges(self.handle.final_counters(), taken.clone()) {
@@ -187,7 +187,8 @@ impl Generation {
         source.map_or_else(SourceCounters::default, |part| part.source.counters())
     }
 
-    /// Returns the input of one node of a step, without the blocks that the twin was unsure about.
+    /// Returns the input of one of a step's nodes, excluding the blocks that the twin was unsure
+    /// about.
     fn step_input(&self, step: usize, id: NodeId, ended: &FinalCounters) -> Amount {
         let exit = self.tree.exits.iter().position(|exit| {
             exit.from == Some(step) && exit.to == id && matches!(exit.which, ExitBlocks::Unsure)

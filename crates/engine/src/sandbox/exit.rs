@@ -185,7 +185,7 @@ impl Exit {
         Ok(piece)
     }
 
-    /// Withdraws the notification that this reader sleeps, if it was given, and counts the wake-up.
+    /// Withdraws the notification that this reader sleeps, if it was sent, and counts the wake-up.
     /// Kills the process after more than [`EMPTY_WAKEUPS_MAX`] wake-ups without a block.
     fn withdraw_sleep_notice(&mut self) {
         let Some(input) = self.input.as_mut().filter(|_| self.asleep) else { return };

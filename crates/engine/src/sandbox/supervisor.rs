@@ -45,7 +45,7 @@ pub(super) struct Supervisor {
     asked: AtomicBool,
     /// True once the output of the process has ended without a fault.
     done: AtomicBool,
-    /// Number of messages written to the input ring of the process.
+    /// Number of messages written to the process's input ring.
     put: AtomicU64,
     taken: AtomicU64,
     given: AtomicU64,
@@ -118,8 +118,8 @@ impl Supervisor {
         self.asked.store(asks, Ordering::Relaxed);
     }
 
-    /// Records the number of messages written to the input ring of the process, and the number that
-    /// the process reports as consumed.
+    /// Records the number of messages written to the process's input ring, and the number that the
+    /// process reports as consumed.
     pub(super) fn note_input(&self, put: u64, taken: u64) {
         self.put.store(put, Ordering::Relaxed);
         self.taken.store(taken.min(put), Ordering::Relaxed);
@@ -130,7 +130,7 @@ impl Supervisor {
         self.done.store(true, Ordering::Relaxed);
     }
 
-    /// Counts an output message, which is progress of the process.
+    /// Counts an output message as progress of the process.
     pub(super) fn count_output(&self) {
         self.given.fetch_add(1, Ordering::Relaxed);
     }
