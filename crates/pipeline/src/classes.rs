@@ -1,8 +1,8 @@
 //! Sets of classes.
 //!
 //! A set is a sorted list of disjoint ranges over the classes that a block can have: 0 (no answer)
-//! to 2³²−2 (`zero`, a natural 0). Class 2³²−1 (held) never leaves a filter, so no set contains it.
-//! Complements include 0 (CONTRACT 9). [SL §4.2]
+//! to 2³²−2 (`zero`, which represents the number 0). Class 2³²−1 (held) never leaves a filter, so
+//! no set contains it. Complements include 0 (CONTRACT 9). [SL §4.2]
 
 use std::fmt::{self, Display, Formatter, Write as _};
 
@@ -24,7 +24,7 @@ impl ClassSet {
         Self { ranges: Vec::new() }
     }
 
-    /// Returns the set of all classes, 0 included: `|all`.
+    /// Returns the set of all classes, including 0: `|all`.
     pub fn all() -> Self {
         Self::range(0, CLASS_MAX)
     }
@@ -39,7 +39,8 @@ impl ClassSet {
         Self::range(class, class)
     }
 
-    /// Returns the classes from `low` to `high` inclusive; the empty set if `low` is above `high`.
+    /// Returns the classes from `low` to `high` inclusive, or the empty set if `low` exceeds
+    /// `high`.
     pub fn range(low: u32, high: u32) -> Self {
         let high = high.min(CLASS_MAX);
         if low > high { Self::empty() } else { Self { ranges: vec![(low, high)] } }
@@ -105,20 +106,20 @@ impl ClassSet {
         self.ranges == [(0, CLASS_MAX)]
     }
 
-    /// Returns true if the set has all classes except 0, like a plain pipe.
+    /// Returns true if the set has all classes except 0, as for a plain pipe.
     pub fn is_plain(&self) -> bool {
         self.ranges == [(1, CLASS_MAX)]
     }
 
-    /// Returns the ranges, lowest first; both ends are inclusive.
+    /// Returns the ranges in ascending order; both bounds are inclusive.
     pub fn ranges(&self) -> &[(u32, u32)] {
         &self.ranges
     }
 }
 
 impl Display for ClassSet {
-    /// Formats the set like a label without its pipe symbol. A plain pipe is formatted as `!0`, the
-    /// empty set as `none`.
+    /// Formats the set like a label without its pipe symbol. A plain pipe is formatted as `!0`, and
+    /// the empty set as `none`.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         if self.is_all() {
             return f.write_str("all");

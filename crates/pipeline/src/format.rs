@@ -8,8 +8,8 @@ pub(crate) fn format_one_decimal(value: f64) -> String {
     text.strip_suffix(".0").unwrap_or(&text).to_owned()
 }
 
-/// Formats a time given in ns, in the larger of the units ms and µs in which it is at least 10, or
-/// else in ns.
+/// Formats a time given in ns. Uses ms if the time is at least 10 ms, otherwise µs if it is at
+/// least 10 µs, and otherwise ns.
 #[must_use]
 pub fn short_duration(ns: f64) -> String {
     let units = [(1e7, 1e6, "ms"), (1e4, 1e3, "µs")];
@@ -23,7 +23,8 @@ pub(crate) fn format_count(n: u64, what: &str) -> String {
     if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }
 
-/// Formats a number of bytes in the largest unit (B, KB of 1,024 bytes, MB, GB) that divides it.
+/// Formats a number of bytes in the largest unit (B, KB, MB, GB, each 1,024 times the previous one)
+/// that divides it.
 #[must_use]
 pub fn format_bytes(n: u64) -> String {
     let units = [(30, "GB"), (20, "MB"), (10, "KB")];
@@ -54,7 +55,7 @@ pub fn rounded_duration(ns: u64) -> String {
     }
 }
 
-/// Parses a time of a request, such as `250ms`, into ns. Fails with the reason.
+/// Parses a time in the syntax of a request, such as `250ms`, into ns. Fails with the reason.
 pub fn parse_time(text: &str) -> Result<u64, String> {
     match Parameter::required("time", Type::Duration, "").parse(text) {
         Ok(Value::Number(ns)) => Ok(ns),
@@ -63,7 +64,7 @@ pub fn parse_time(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Parses a size of a request, such as `64M`, into bytes. Fails with the reason.
+/// Parses a size in the syntax of a request, such as `64M`, into bytes. Fails with the reason.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     match Parameter::required("size", Type::SIZE, "").parse(text) {
         Ok(Value::Number(bytes)) => Ok(bytes),

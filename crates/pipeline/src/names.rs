@@ -1,4 +1,4 @@
-//! The names of nodes, and their text in the language.
+//! The names of nodes, and their text in the syntax of a request.
 
 use crate::format::{format_bytes, format_nanoseconds};
 use crate::graph::{Boolean, Graph, Link, NodeId, Step, Use};
@@ -35,8 +35,8 @@ fn unnumbered_name(graph: &Graph, id: NodeId) -> String {
     }
 }
 
-/// Formats a node in the syntax of a request, with its mark and with those arguments that differ
-/// from their defaults.
+/// Formats a node in the syntax of a request, with its mark and with the arguments that differ from
+/// their defaults.
 #[must_use]
 pub fn node_text(graph: &Graph, id: NodeId) -> String {
     match &graph.node(id).step {
@@ -101,7 +101,7 @@ fn value_text(parameter: &Parameter, value: &Value) -> String {
     }
 }
 
-/// Formats a number of millionths in the syntax of a request, such as `2` or `0.5`.
+/// Formats a factor, given in millionths, in the syntax of a request, such as `2` or `0.5`.
 fn factor_text(millionths: u64) -> String {
     let text = format!("{}.{:06}", millionths / 1_000_000, millionths % 1_000_000);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -113,7 +113,7 @@ pub fn quoted_word(text: &str) -> String {
     quoted_unless_word(text.as_bytes())
 }
 
-/// Returns the text unchanged if it is one word, otherwise quoted for a request.
+/// Returns the text unchanged if it is one word, or otherwise quoted for a request.
 pub(crate) fn quoted_unless_word(bytes: &[u8]) -> String {
     let bare = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-:,%@^~*".contains(byte);
     if !bytes.is_empty() && bytes.iter().all(bare) {

@@ -1,9 +1,9 @@
 //! Shared prefixes. A prefix is the beginning of a request, up to the filter that reassembles
 //! connections, or up to a later filter that keeps state per connection, such as `http`. Requests
-//! of one user that begin alike can share it. [SL §7.1]
+//! of the same user with equal prefixes can share one instance of it. [SL §7.1]
 //!
-//! A prefix consists of one source of live frames and filters that keep no state beyond a session.
-//! Two prefixes are the same if their canonical texts are equal.
+//! A prefix consists of one source of live frames, and filters that keep no state beyond a session.
+//! Two prefixes are equal if their canonical texts are equal.
 
 use crate::check::check;
 use crate::language::parse;
@@ -27,25 +27,26 @@ pub use terms::{
 pub struct SharedPrefixes {
     /// The possible cuts, from the longest prefix to the shortest. There is at least one.
     pub cuts: Vec<Cut>,
-    /// Index of the cut whose prefix gets a process if no prefix runs yet. This is the longest
-    /// prefix in which no filter after the one that reassembles connections has arguments, because
-    /// most requests have such a prefix.
+    /// Index of the cut whose prefix gets a process if no prefix is running yet. It is the longest
+    /// prefix in which the filters after the one that reassembles connections have no arguments,
+    /// because most requests have such a prefix.
     pub start: usize,
 }
 
 /// A request that is split after one of its filters.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cut {
-    /// The canonical text of the beginning.
+    /// The canonical text of the prefix.
     pub prefix: String,
-    /// The rest of the request, with the source [`SHARED_SOURCE`] in place of the beginning.
+    /// The rest of the request, with the source [`SHARED_SOURCE`] in place of the prefix.
     pub rest: String,
     /// True if the prefix outputs messages. A request that joins late then misses only the messages
-    /// that are open, as if it ran alone.
+    /// that have already begun, as if it ran alone.
     pub outputs_messages: bool,
 }
 
-/// Finds the ways to split a correct request. Fails with the reason if there is none.
+/// Finds the ways to split a correct request into a prefix and the rest. Fails with the reason if
+/// there are none.
 pub fn split_prefix(text: &str, registry: &dyn Registry) -> Result<SharedPrefixes, UnsharedReason> {
     let refused = |why: String| Err(UnsharedReason(why));
     let (request, mistakes) = parse(text);
@@ -90,9 +91,9 @@ pub fn split_prefix(text: &str, registry: &dyn Registry) -> Result<SharedPrefixe
     if cuts.cuts.is_empty() { refused(why.to_owned()) } else { Ok(cuts) }
 }
 
-/// Returns the possible prefixes of a request, from the longest to the shortest. This includes a
-/// prefix that the request already reads from another process. The list is empty if the beginning
-/// cannot be shared.
+/// Returns the possible prefixes of a request, from the longest to the shortest. Includes a prefix
+/// that the request already reads from another process. The list is empty if no prefix can be
+/// shared.
 #[must_use]
 pub fn request_prefixes(text: &str, registry: &dyn Registry) -> Vec<String> {
     let (request, _) = parse(text);

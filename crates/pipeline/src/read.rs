@@ -6,8 +6,8 @@ use crate::language::Diagnostic;
 use crate::registry::Registry;
 use crate::translate;
 
-/// Parses and checks a text. Returns the graph and all diagnostics, or only one that proposes a
-/// request if the text is written for another program.
+/// Parses and checks a text. Returns the graph and all diagnostics; if the text is in the syntax of
+/// another program, returns only one diagnostic, which proposes a request.
 pub fn read_request(text: &str, registry: &dyn Registry) -> (Graph, Vec<Diagnostic>) {
     let (graph, mistakes) = read_as_written(text, registry);
     match translate::translated_mistake(text, &mistakes, registry) {

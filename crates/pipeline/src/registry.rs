@@ -15,14 +15,14 @@ pub trait Registry {
     /// the same name (such as `tx`), returns the sink.
     fn find(&self, name: &str) -> Option<&'static Description>;
 
-    /// Returns the entry for this name at the head of a line, where only a source fits, or `None`
-    /// if no source has the name.
+    /// Returns the entry with this name for the head of a line, where only a source is allowed, or
+    /// `None` if no source has the name.
     fn find_source(&self, name: &str) -> Option<&'static Description> {
         self.find(name).filter(|entry| entry.kind == FilterKind::Source)
     }
 
-    /// Returns the entry for this name before other filters, or `None` if the name is unknown. If a
-    /// filter and a sink have the same name (such as `pcap`), returns the filter.
+    /// Returns the entry with this name for a position before other filters, or `None` if the name
+    /// is unknown. If a filter and a sink have the same name (such as `pcap`), returns the filter.
     fn find_filter(&self, name: &str) -> Option<&'static Description> {
         self.find(name)
     }
@@ -37,7 +37,7 @@ pub trait Registry {
     /// number (`thread*`).
     fn spaces(&self) -> Vec<&str>;
 
-    /// Returns the registry that this registry adds names to, or `None` if it adds none.
+    /// Returns the registry to which this registry adds names, or `None` if it adds none.
     fn base(&self) -> Option<&dyn Registry> {
         None
     }
@@ -68,27 +68,26 @@ pub trait Registry {
     }
 
     /// Returns the reason why a source with these arguments observes only one direction of
-    /// connections, or `None` if it observes both, or if that is unknown.
+    /// connections, or `None` if it observes both or if this is unknown.
     fn one_way_reason(&self, _source: &Description, _arguments: &Arguments) -> Option<String> {
         None
     }
 
-    /// Returns the link types of the frames of this source, or `None` if they are unknown before
+    /// Returns the link types of the frames from this source, or `None` if they are unknown before
     /// the first frame. May read the file or the interface in the arguments.
     fn source_links(&self, source: &Description, arguments: &Arguments) -> Option<Vec<LinkType>> {
         let _ = (source, arguments);
         None
     }
 
-    /// Returns a warning about arguments that are valid but let no block pass, or `None` if there
-    /// is none.
+    /// Returns a warning if the arguments are valid but let no block pass; otherwise `None`.
     fn warning(&self, entry: &Description, arguments: &Arguments) -> Option<Mistake> {
         entry.analysis.warning.and_then(|warning| warning(arguments))
     }
 
     /// Returns the reason why this entry refuses a combination of valid arguments, for example a
-    /// filter expression that does not compile, or two parameters that exclude each other. `None`
-    /// if the entry accepts the combination.
+    /// filter expression that does not compile, or two parameters that exclude each other. Returns
+    /// `None` if the entry accepts the combination.
     fn refusal(&self, entry: &Description, arguments: &Arguments) -> Option<Mistake> {
         let made = entry.user.and_then(|make| make(arguments).err());
         made.or_else(|| entry.analysis.argument_error.and_then(|refuses| refuses(arguments)))

@@ -1,19 +1,20 @@
-//! The `--share` option: the users who share a ring of frames from the kernel. [SL §8, CONTRACT 21]
+//! The `--share` option: the users who may share a ring of frames from the kernel. [SL §8, CONTRACT
+//! 21]
 
 use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
 use crate::graph::Graph;
 
-/// The requests with which a request shares its ring of arriving frames. A process that maps a ring
-/// can read all of it, so sharing needs consent. The variants are the co-location rules of the
-/// paper.
+/// The requests that may share a request's ring of arriving frames. A process that maps a ring can
+/// read all of it, so sharing requires consent. The variants are the paper's co-location rules.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub enum Share {
     /// The requests of the same user.
     #[default]
     User,
-    /// The requests of all members of a group (a name or a number) that ask for the same sharing.
+    /// The requests of all members of a group (a name or a number) that ask for the same sharing
+    /// group.
     Group(Arc<str>),
     /// The requests of all users that ask for the same sharing.
     World,

@@ -1,9 +1,9 @@
 //! Recognition of tcpdump, grep and shell syntax, with the equivalent request as a proposal.
 //!
 //! The input is a text with errors or the words of a command line. The output is one error that
-//! names the other program and the equivalent request. There is no output if no table matches, or
-//! if the equivalent request would itself have errors. [`STAGE_WORDS`] lists the first words of a
-//! stage, `options` those of tcpdump.
+//! names the other program and the equivalent request. There is no output if the text matches no
+//! table, or if the equivalent request would itself have errors. The tables are [`STAGE_WORDS`],
+//! with the first words of stages, and `options`, with the options of tcpdump.
 
 mod options;
 mod path;
@@ -16,7 +16,7 @@ use crate::check::read_as_written;
 use crate::language::{Diagnostic, Span, write_quoted};
 use crate::registry::Registry;
 
-/// The equivalent of a word at the start of a stage.
+/// The equivalent of a stage that begins with a known word.
 enum Equivalent {
     /// A filter whose argument is the next word, and optionally a file to read, as in `grep -i foo
     /// x`.
@@ -25,7 +25,7 @@ enum Equivalent {
     File,
     /// A filter without arguments, as in `wc -l`.
     Filter(&'static str),
-    /// A command with options of tcpdump.
+    /// A tcpdump command with options.
     Options,
     /// A shell command into which the output of this program is piped.
     ShellCommand,
@@ -39,7 +39,7 @@ const CLASS_ARGUMENT_MESSAGE: &str =
 const MISPLACED_OPTION_MESSAGE: &str =
     "has an option of the request: those precede the first filter";
 
-/// The first words of a stage, with the message and the equivalent.
+/// The known first words of stages, each group with its message and its equivalent.
 const STAGE_WORDS: &[(&[&str], &str, Equivalent)] = &[
     (&["tcpdump", "tshark", "dumpcap", "windump"], TCPDUMP_MESSAGE, Equivalent::Options),
     (&["grep", "fgrep", "ngrep"], GREP_MESSAGE, Equivalent::Match("match")),
@@ -56,7 +56,7 @@ const STAGE_WORDS: &[(&[&str], &str, Equivalent)] = &[
     ),
 ];
 
-/// The request that is equivalent to a command line of another program.
+/// The request equivalent to a command line of another program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Translation {
     /// The message that names the other program, such as `is written for tcpdump`.
@@ -80,7 +80,8 @@ impl Translation {
         format!("streamline {count}'{}'{shell}", self.line.replace('\'', r"'\''"))
     }
 
-    /// Returns the text that the hint proposes: the request, or the entire command if needed.
+    /// Returns the text that the hint proposes: the request, or the entire command if needed to run
+    /// it.
     fn proposal_text(&self) -> String {
         match (&self.count, &self.shell) {
             (None, None) => self.line.clone(),
@@ -90,7 +91,7 @@ impl Translation {
 }
 
 /// Returns an error with the equivalent request if a stage with an error matches a table; otherwise
-/// `None`.
+/// returns `None`.
 pub(crate) fn translated_mistake(
     text: &str,
     mistakes: &[Diagnostic],
@@ -102,7 +103,7 @@ pub(crate) fn translated_mistake(
     Some(Diagnostic::error(stage, what).hint(format!("write `{}`", translation.proposal_text())))
 }
 
-/// Translates a command line in the syntax of tcpdump or of a shell; returns `None` for any other.
+/// Translates a command line in tcpdump or shell syntax; returns `None` for any other.
 pub fn translate_command(words: &[&str], registry: &dyn Registry) -> Option<Translation> {
     let text = words.join(" ");
     let stages = stage_spans(&text, PIPE_SEPARATORS);
@@ -117,8 +118,8 @@ const ROUNDS_MAX: usize = 4;
 const PIPE_SEPARATORS: &[char] = &['|'];
 const OPERATOR_SEPARATORS: &[char] = &['|', '+', '(', ')', ';'];
 
-/// Finds the first stage with an error that a table matches, and translates it. Returns the span of
-/// the stage and the translation.
+/// Finds the first stage that has an error and matches a table, and translates it. Returns the
+/// stage's span and the translation.
 fn translate_first_error(
     text: &str,
     mistakes: &[Diagnostic],
@@ -135,8 +136,8 @@ fn translate_first_error(
     })
 }
 
-/// Translates more stages until the request passes the checks. Returns `None` after `rounds`
-/// stages, or if an error has no translation.
+/// Translates further stages until the request passes the checks. Returns `None` if `rounds` stages
+/// do not suffice, or if an error has no translation.
 fn translate_stages(
     translation: Translation,
     registry: &dyn Registry,
@@ -179,7 +180,7 @@ fn stage_spans(text: &str, between: &[char]) -> Vec<Span> {
     stages
 }
 
-/// Returns the words of a stage without their quotes.
+/// Returns the words of a stage; the quotes around single words are removed.
 fn stage_words(stage: &str) -> Vec<&str> {
     let bare = |word: &'_ str| -> usize { word.trim_matches(['"', '\'']).len() };
     stage
@@ -253,8 +254,8 @@ fn translate_stage(
     }
 }
 
-/// Translates a PipesFS path, bare or read by `cat`, and the stages that follow it. Returns `None`
-/// if the stage is not such a path.
+/// Translates a PipesFS path, bare or after `cat`, and the stages that follow it. Returns `None` if
+/// the stage is not such a path.
 fn translate_pipes_path(
     text: &str,
     stages: &[Span],
@@ -273,21 +274,22 @@ fn translate_pipes_path(
     }
 }
 
-/// Returns the source that reads a file: `replay` for a capture, else the source that reads lines.
+/// Returns the source that reads a file: `replay` for a capture, otherwise the source that reads
+/// lines.
 fn file_source(file: &str) -> String {
     let is_capture = [".pcap", ".pcapng", ".cap"].iter().any(|end| file.ends_with(end));
     let lines = if is_capture { "" } else { " lines=yes" };
     with_argument(if is_capture { "replay" } else { "read" }, Some(file)) + lines
 }
 
-/// Replaces a stage of the text by the text `written`.
+/// Replaces a stage of the text with `written`.
 fn replace_stage(text: &str, stage: Span, written: &str) -> String {
     let (before, after) = (text.get(..stage.start), text.get(stage.end..));
     format!("{}{written}{}", before.unwrap_or_default(), after.unwrap_or_default())
 }
 
-/// Replaces a stage of the text by `written`. Adds a source in front if `is_head` is true, and
-/// `print` if `prints` is true.
+/// Replaces a stage of the text with `written`. Adds a source before it if `is_head` is true, and
+/// `print` after it if `prints` is true.
 fn rewrite_stage(text: &str, stage: Span, written: &str, is_head: bool, prints: bool) -> String {
     let source = if is_head { "rx | " } else { "" };
     let print = if prints { " | print" } else { "" };
@@ -295,7 +297,7 @@ fn rewrite_stage(text: &str, stage: Span, written: &str, is_head: bool, prints: 
 }
 
 /// Moves a request option that follows a filter to the front of the text. Returns `None` if there
-/// is none.
+/// is no such option.
 fn move_option_to_front(text: &str, stage: Span, words: &[&str]) -> Option<String> {
     let is_option = |word: &&&str| word.starts_with("--") && !word.starts_with("--name=");
     let option = words.iter().skip(1).find(is_option)?;
@@ -305,8 +307,8 @@ fn move_option_to_front(text: &str, stage: Span, words: &[&str]) -> Option<Strin
     Some(format!("{option} {}", replace_stage(text, stage, &remaining.join(" "))))
 }
 
-/// Formats a filter with classes as arguments (`dport 80`) as filter and label. Returns `None` if
-/// the arguments are not classes.
+/// Formats a filter whose arguments are classes (`dport 80`) as a filter and a label. Returns
+/// `None` if the arguments are not classes.
 fn argument_as_label(entry: &Description, arguments: &[&str]) -> Option<String> {
     let Classes::Number { names, .. } = entry.classes else { return None };
     let is_number = |part: &str| part.is_empty() || part.bytes().all(|byte| byte.is_ascii_digit());
@@ -319,7 +321,7 @@ fn argument_as_label(entry: &Description, arguments: &[&str]) -> Option<String> 
 }
 
 /// Returns the request that precedes a shell command, with `| print` added unless the request
-/// outputs text anyway. Returns `None` if nothing precedes the command, or if the filter before it
+/// outputs text anyway. Returns `None` if nothing precedes the command, or if the preceding filter
 /// is unknown.
 fn request_before_shell(
     text: &str,

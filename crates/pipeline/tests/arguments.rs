@@ -34,7 +34,7 @@ const RECORDS: Description = Description {
     ..Description::EMPTY
 };
 
-/// A filter that edits, except that with `look=yes` it only inspects.
+/// A filter that edits, but with `look=yes` only inspects.
 const SCRUB: Description = Description {
     name: "scrub",
     kind: FilterKind::Editing,

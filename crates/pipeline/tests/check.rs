@@ -1,4 +1,4 @@
-//! Tests of the static checks against a file of requests, each with its expected graph or
+//! Tests of the static checks. A file contains requests, each with its expected graph or
 //! diagnostics.
 
 mod common;

@@ -1,5 +1,5 @@
 //! Tests of edits of arcs. A table lists the text of a request before and after each edit. Random
-//! edits of random requests are compared with the same edits of a list of arcs.
+//! edits of random requests are compared with the same edits applied to a list of arcs.
 
 mod common;
 
@@ -133,7 +133,7 @@ fn v3_subtree_is_the_text_that_another_path_would_get() {
     assert_eq!((found.path.as_str(), found.below.to_string().as_str()), ("other", "tcp/all"));
 }
 
-/// A node of the old request, or a new node by name.
+/// An end of an arc: a node of the old request, or a new node by name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum ArcEnd {
     Old(usize),
@@ -148,7 +148,7 @@ fn parse_graph(text: &str) -> Option<Graph> {
     (!wrong).then_some(graph)
 }
 
-/// Returns the arcs of a graph, without those to placeholders.
+/// Returns the arcs of a graph, except arcs to placeholders.
 fn graph_arcs(graph: &Graph, id: impl Fn(NodeId) -> ArcEnd) -> Arcs {
     let kept = graph.edges.iter().filter(|edge| graph.node(edge.to).name() != "discard");
     kept.map(|edge| (id(edge.from), id(edge.to), edge.classes.ranges().to_vec())).collect()

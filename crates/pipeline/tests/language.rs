@@ -1,4 +1,4 @@
-//! Tests of the parser against a file of requests, and against the example requests in the papers.
+//! Tests of the parser on a file of requests, and on the example requests in the papers.
 
 mod common;
 
@@ -39,8 +39,8 @@ fn parser_matches_the_case_file() {
     }
 }
 
-/// The requests printed in the papers, with the underscores that the PDF lacks, and with `..`
-/// replaced by valid text.
+/// The requests printed in the papers, after adding the underscores that the PDF lacks and
+/// replacing `..` with valid text.
 const PAPER_EXAMPLES: &[&str] = &[
     "rx | tcp | http | files",
     "tcp | http + ssh + rtsp | inspect",

@@ -1,5 +1,5 @@
-//! Tests of properties of all placements, most with random requests and costs. Each of these prints
-//! its seed; `SEED=` repeats a run.
+//! Tests of properties of all placements, most of them with random requests and costs. These print
+//! their seed; `SEED=` reproduces a run.
 
 mod common;
 
@@ -115,8 +115,8 @@ fn o2_path_never_moves_back_and_kernel_nodes_are_a_prefix() {
     assert!(inside > 20, "{inside} plans of 200 had a filter in the kernel");
 }
 
-/// A thread on both sides of a process could deadlock, because it would wait for the output of the
-/// process instead of writing the input.
+/// If the same thread wrote a process's input and read its output, it could deadlock while it waits
+/// for the output instead of writing the input.
 #[test]
 fn j5_process_has_different_threads_on_both_sides() {
     for line in [

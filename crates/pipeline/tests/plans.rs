@@ -1,8 +1,9 @@
 //! Golden tests of plans, each with a request, a named machine, and the expected output of
 //! `explain`.
 //!
-//! Each file in `tests/plans` has comments, a line `machine: NAME`, the request, a line `----`, and
-//! the output. `UPDATE=1` rewrites the outputs; review the difference before a commit.
+//! Each file in `tests/plans` contains comments, a line `machine: NAME`, the request, a line
+//! `----`, and the output. Setting `UPDATE=1` rewrites the outputs; review the difference before a
+//! commit.
 
 mod common;
 
@@ -204,7 +205,7 @@ fn dot_output_contains_every_node_and_edge() {
     }
 }
 
-/// Returns the values of an attribute of all node frames, in order.
+/// Returns the values of an attribute of all node boxes, in order.
 fn frame_attribute(svg: &str, name: &str) -> Vec<usize> {
     let frames = svg.split("<rect class=\"node").skip(1);
     let value = |frame: &str| {

@@ -77,7 +77,7 @@ fn parser_never_panics_on_random_or_damaged_text() {
     }
 }
 
-/// Returns random tokens.
+/// Returns a text of random tokens.
 fn random_tokens(random: &mut Random) -> Vec<u8> {
     const TOKENS: &[&str] = &[
         "|", "+", "++", "+*", "!", "(", ")", ";", " ", " ", "\n", "#", "a", "tcp", "|22", "|!",
@@ -91,7 +91,7 @@ fn random_tokens(random: &mut Random) -> Vec<u8> {
     out
 }
 
-/// Returns a line with a few bytes changed, removed, repeated or copied from another line.
+/// Returns a line in which a few bytes are changed, removed, repeated or copied from another line.
 fn damage_line(mut line: Vec<u8>, seeds: &[String], random: &mut Random) -> Vec<u8> {
     for _ in 0..1 + random.below(4) {
         let at = random.below(line.len().max(1));

@@ -20,7 +20,8 @@ fn test_machine(processors: usize) -> Machine {
     Machine { processors, costs, ..Machine::example() }
 }
 
-/// Plans a request, with `--parallel=auto` unless it sets `--parallel`, and asserts the invariants.
+/// Plans a request, after adding `--parallel=auto` unless it sets `--parallel`, and asserts the
+/// invariants of the plan.
 fn plan_valid(text: &str, machine: &Machine) -> Plan {
     let world = fixture::planner_registry();
     let option = if text.starts_with("--parallel") { "" } else { "--parallel=auto " };

@@ -1,5 +1,4 @@
-//! Tests of stages: which nodes of a request get threads of their own, and which nodes stay
-//! together.
+//! Tests of stages: which nodes of a request get their own threads, and which nodes stay together.
 
 mod common;
 
@@ -29,7 +28,7 @@ fn plan_request(text: &str, processors: usize) -> Plan {
     plan
 }
 
-/// Returns the threads of the nodes as text, such as `replay 0, tcp 0, http 1`.
+/// Returns each node's thread as text, such as `replay 0, tcp 0, http 1`.
 fn node_threads(text: &str, processors: usize) -> String {
     let plan = plan_request(text, processors);
     let names = pipeline::explain::unique_names(&plan.graph);

@@ -7,20 +7,20 @@ use crate::language::tree::{Argument, FilterTerm, Text};
 use crate::language::{Diagnostic, Span, nearest};
 use crate::registry::Registry;
 
-/// The arguments of a filter as written, which give later errors their positions.
+/// A filter's arguments as written; they supply the positions for later error messages.
 pub(crate) struct ArgumentTexts<'a> {
     node: &'a FilterTerm,
     entry: &'static Description,
-    /// The text of each value, with the name of its parameter.
+    /// The text of each value, with its parameter's name.
     texts: Vec<(&'static str, &'a Text)>,
-    /// True if no argument is invalid, unknown, surplus or missing. Their combination is not
-    /// checked yet.
+    /// True if no argument is invalid, unknown, surplus or missing. The arguments are not yet
+    /// checked in combination.
     pub(super) valid: bool,
 }
 
 /// Parses the arguments of `node` according to the parameters of `entry`, and adds the defaults.
-/// The result is a copy of the empty set `none` with the arguments added. Invalid arguments are
-/// omitted, and errors are appended to `mistakes`.
+/// `none` must be empty; the result is a copy of `none` to which the arguments are added. Invalid
+/// arguments are omitted, and errors are appended to `mistakes`.
 pub(crate) fn parse_arguments<'a>(
     node: &'a FilterTerm,
     entry: &'static Description,
@@ -188,8 +188,8 @@ impl<'a> ArgumentReader<'a> {
         self.mistakes.push(Diagnostic::error(span, what).hint(hint));
     }
 
-    /// Returns an error for a text of several words that should be quoted, such as `bpf tcp port
-    /// 80`, or `None` if the arguments do not look like one.
+    /// Returns an error if the arguments look like a text of several words that should be quoted,
+    /// such as `bpf tcp port 80`; otherwise returns `None`.
     fn unquoted_text_error(&self, first: &Argument, last: &Argument) -> Option<Diagnostic> {
         let (parameter, text, _) = self.given.last()?;
         let texts = is_required(parameter)
@@ -223,8 +223,8 @@ impl<'a> ArgumentReader<'a> {
     }
 }
 
-/// Returns the span of the bytes `start..end` of a value. Returns the span of the entire value if
-/// escape sequences shift the bytes.
+/// Returns the span of bytes `start..end` of a value, or the span of the entire value if escape
+/// sequences shift the bytes.
 fn span_within(text: &Text, start: usize, end: usize) -> Span {
     let quotes = 2 * usize::from(text.quoted);
     let straight = text.span.end - text.span.start == text.bytes.len() + quotes;
@@ -242,7 +242,7 @@ fn is_required(parameter: &Parameter) -> bool {
     parameter.default.is_none() && !parameter.optional
 }
 
-/// Formats the usage: `files directory [per=block|connection]`.
+/// Formats the usage, as in `files directory [per=block|connection]`.
 fn usage(entry: &Description) -> String {
     let mut usage = format!("`{}", entry.name);
     for parameter in entry.parameters {

@@ -1,5 +1,5 @@
-//! Inference of the forms of each stream. Every filter must accept the forms that the nodes
-//! upstream emit (CONTRACT 5).
+//! Inference of each stream's forms. Every filter must accept the forms that the nodes upstream
+//! emit (CONTRACT 5).
 
 use filter::{Description, FilterKind, Form, Forms, OutputForm};
 
@@ -27,7 +27,7 @@ pub(super) struct Insertion {
     pub(super) input_forms: Vec<Form>,
 }
 
-/// Infers the forms of all streams, and reports mismatches. `used` holds the filter of each node.
+/// Infers the forms of all streams, and reports mismatches. `used` holds each node's filter.
 pub(super) fn infer_forms(
     draft: &mut Draft<'_>,
     used: &[Option<Use>],
@@ -64,8 +64,8 @@ pub(super) fn infer_forms(
     StreamForms { input_forms: input_forms.collect(), before: flow.before }
 }
 
-/// A bit set of forms. The upper half is for streams and messages that no frame carried, the lower
-/// half for all other blocks.
+/// A bit set of forms. The upper half is for streams and messages that are not contained in a
+/// frame; the lower half is for all other blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FormSet(u16);
 
@@ -83,7 +83,7 @@ impl FormSet {
     }
 
     /// Returns the forms that a filter with these input forms accepts. Unless the filter needs
-    /// frames, they include streams and messages that no frame carried.
+    /// frames, they include streams and messages that are not contained in a frame.
     fn from_forms(forms: Forms) -> Self {
         let inside = Self::from_predicate(|form| forms.has(form));
         match forms.are_inside_frames() {
@@ -96,19 +96,19 @@ impl FormSet {
         Self(self.0 | other.0)
     }
 
-    /// Returns these forms, with all streams and messages counted as carried by no frame.
+    /// Returns these forms, with all streams and messages marked as not contained in a frame.
     fn without_frames(self) -> Self {
         let either = Self::from_predicate(|form| matches!(form, Form::Stream | Form::Message));
         let all = self.0 | self.0 >> Self::FRAMELESS_SHIFT;
         Self(all & 0xff & !either.0 | (all & either.0) << Self::FRAMELESS_SHIFT)
     }
 
-    /// Returns these forms without the streams and messages that no frame carried.
+    /// Returns these forms except streams and messages that are not contained in a frame.
     fn inside_frames(self) -> Self {
         Self(self.0 & 0xff)
     }
 
-    /// Returns true if streams or messages that no frame carried are in the set.
+    /// Returns true if the set has streams or messages that are not contained in a frame.
     fn has_frameless(self) -> bool {
         self.0 >> Self::FRAMELESS_SHIFT != 0
     }
@@ -163,7 +163,7 @@ impl FormFlow<'_> {
     }
 
     /// Returns the forms that arrive at an operand, or `None` if they are unknown because of an
-    /// error. If the operand needs streams, requests the insertion of a filter that assembles
+    /// error. If the operand needs streams, schedules the insertion of a filter that assembles
     /// streams. The section still outputs the original block.
     fn operand_forms(
         &mut self,
@@ -188,7 +188,7 @@ impl FormFlow<'_> {
         Some(FormSet::from_predicate(|form| form == Form::Stream))
     }
 
-    /// Reports forms that can arrive at a node but that the node does not accept.
+    /// Reports forms that can arrive at a node but are not accepted there.
     fn check_accepted_forms(
         &self,
         draft: &Draft<'_>,
@@ -230,9 +230,9 @@ impl FormFlow<'_> {
         mistakes.push(Diagnostic::error(place, what).why(why).hint(hint));
     }
 
-    /// Returns the filters before `entry` in the example of its description, starting at the last
-    /// filter that accepts `from`, or `None` if there is no such filter. Examples are preferred
-    /// because they are useful requests, whereas a chain whose forms merely fit may be useless.
+    /// Returns the filters that precede `entry` in the example of its description, starting at the
+    /// last filter that accepts `from`, or `None` if no filter accepts it. Examples are preferred
+    /// because they are useful requests; a chain whose forms merely match may be useless.
     fn example_chain(&self, from: Form, entry: &Description) -> Option<String> {
         // An example is `replay web.pcap | tcp | http |exchange weblog access.log`.
         let parts: Vec<&str> = entry.example.split('|').collect();
@@ -324,8 +324,8 @@ fn filter_output(used: &Use, input_forms: Option<FormSet>) -> Option<FormSet> {
     }
 }
 
-/// Returns how to write a source upstream of a node so that its blocks are in frames, or `None` if
-/// no source upstream can be written without frames.
+/// Suggests how to write a source upstream of a node so that its blocks are in frames. Returns
+/// `None` if no source upstream emits blocks without frames.
 fn frames_hint(draft: &Draft<'_>, at: NodeId) -> Option<&'static str> {
     let at = draft.nodes[at.0].inside.unwrap_or(at);
     let (mut open, mut seen) = (vec![at], vec![at]);
@@ -342,7 +342,7 @@ fn frames_hint(draft: &Draft<'_>, at: NodeId) -> Option<&'static str> {
     None
 }
 
-/// Describes the output of a node, as the subject of a reason.
+/// Describes the output of a node, as the subject of an explanation.
 fn output_description(draft: &Draft<'_>, id: NodeId) -> String {
     match draft.nodes[id.0].entry {
         Some(entry) => format!("what `{}` gives", entry.name),

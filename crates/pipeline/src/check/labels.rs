@@ -53,8 +53,8 @@ struct LabelReader<'d, 't> {
     registry: &'d dyn Registry,
     mistakes: Vec<Diagnostic>,
     classifiers: Vec<Vec<NodeId>>,
-    /// The labels resolved so far, by span and upstream node. A label before a group is on several
-    /// arcs, so it is looked up several times.
+    /// The labels resolved so far, by span and upstream node. A label before a group applies to
+    /// several arcs, so it is looked up several times.
     known: HashMap<(Span, NodeId), ClassSet>,
 }
 
@@ -162,9 +162,9 @@ impl<'d, 't> LabelReader<'d, 't> {
         }
     }
 
-    /// Returns the classes that enter a section: the classes of the arc or, over a plain pipe, the
-    /// union of the classes that the operands of `++` or `+*` select. Reports operands that select
-    /// none of the classes of the arc.
+    /// Returns the classes that enter a section: the classes of the incoming arc or, over a plain
+    /// pipe, the union of the classes that the operands of `++` or `+*` select. Reports operands
+    /// that select no class of the arc.
     fn entering_classes(
         &mut self,
         classes: Option<ClassSet>,
@@ -197,8 +197,8 @@ impl<'d, 't> LabelReader<'d, 't> {
         classes.unwrap_or(all)
     }
 
-    /// Intersects the classes of `outer` and of `label`. An empty intersection is reported as an
-    /// error, and the classes of `label` are returned instead.
+    /// Returns the intersection of `outer` and `label`. If the intersection is empty, reports an
+    /// error and returns the classes of `label`.
     fn intersect_labels(
         &mut self,
         classes: Option<ClassSet>,
@@ -228,8 +228,8 @@ impl<'d, 't> LabelReader<'d, 't> {
         meaning.classes_of(label, &mut self.mistakes)
     }
 
-    /// Warns if an arc such as that in `dport|ssh log` probably means a class. As written, it calls
-    /// the filter `ssh` with the argument `log`. The warning proposes the class `ssh`.
+    /// Warns if an arc probably means a class but names a filter. For example, `dport|ssh log`
+    /// calls the filter `ssh` with the argument `log`; the warning proposes the class `ssh`.
     fn warn_of_misreading(&mut self, edge: &DraftEdge<'_>, classifiers: &Classifiers) {
         let target = &self.upstream.draft.nodes[edge.to.0];
         let Some(Term::Filter(node)) = edge.target else { return };

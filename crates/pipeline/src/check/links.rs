@@ -29,7 +29,7 @@ impl LinkTypeSet {
         }
     }
 
-    /// Adds the link types of another edge. Returns true if the set has grown.
+    /// Adds another edge's link types. Returns true if the set has grown.
     fn add(&mut self, more: &Self) -> bool {
         match (&mut *self, more) {
             (_, Self::Nothing) | (Self::Unknown, _) => false,

@@ -1,9 +1,10 @@
 //! Lowering of the syntax tree to nodes and arcs, before names are looked up.
 //!
-//! Each term becomes a subgraph. Its entries are nodes with the labels between the incoming arc and
-//! the node. Its exit keeps the structure of the branches, so that a join can order its inputs. A
-//! `++` without an incoming stream unites sources (see `union`). With an incoming stream, `++`,
-//! `+*` and `!` become sections, whose operands are nodes inside them. [SL §4.2], CONTRACT 10
+//! Each term becomes a subgraph. Each entry of the subgraph is an input node with the labels
+//! between the incoming arc and the node. The exit lists the output nodes and keeps the branch
+//! structure, so that a join can order its inputs. A `++` without an incoming stream unites sources
+//! (see `union`). With an incoming stream, `++`, `+*` and `!` become sections, whose operands are
+//! nodes inside them. [SL §4.2], CONTRACT 10
 
 use std::collections::HashMap;
 
@@ -16,7 +17,7 @@ use crate::language::tree::{Branch, FilterTerm, Label, Operator, Request, Term};
 use crate::language::{Diagnostic, Span};
 use crate::registry::Registry;
 
-/// The warning about an arc between two marked nodes that the text repeats.
+/// The warning about a repeated arc between two marked nodes.
 pub(crate) const REPEATED_ARC: &str = "this arc is given twice";
 
 /// The graph of a request while the checks complete it.
@@ -25,7 +26,7 @@ pub(super) struct Draft<'t> {
     pub(super) edges: Vec<DraftEdge<'t>>,
     pub(super) joins: Vec<Join>,
     pub(super) mistakes: Vec<Diagnostic>,
-    /// The parameter values that the machine provided, each with the byte offset at which to insert
+    /// The parameter values obtained from the machine, each with the byte offset at which to insert
     /// it into the text.
     pub(super) insertions: Vec<(usize, String)>,
     /// The `++` terms that unite sources.
@@ -41,7 +42,7 @@ pub(super) struct DraftNode<'t> {
     pub(super) step: DraftStep<'t>,
     pub(super) span: Span,
     pub(super) inside: Option<NodeId>,
-    /// The registry entry of the node's name, set by the step `shape`; `None` for a section or an
+    /// The registry entry for the node's name, set by the step `shape`; `None` for a section or an
     /// unknown name.
     pub(super) entry: Option<&'static Description>,
 }
@@ -98,7 +99,7 @@ pub(super) struct Subgraph<'t> {
     pub(super) exit: Exit,
 }
 
-/// A pipe of the text; it becomes one edge for each pair of connected nodes.
+/// A pipe in the text; it becomes one edge for each pair of connected nodes.
 #[derive(Clone, Copy)]
 pub(super) struct DraftPipe<'t> {
     label: Option<&'t Label>,
@@ -336,7 +337,7 @@ impl<'t> Draft<'t> {
     }
 
     /// Returns the existing edge between two marked nodes, if the request repeats an arc only to
-    /// continue from the second node; otherwise `None`. Warns of the repetition.
+    /// continue from the second node; otherwise `None`. Warns about the repetition.
     fn repeated_edge(
         &mut self,
         from: NodeId,
@@ -372,7 +373,7 @@ impl<'t> Draft<'t> {
 }
 
 impl Subgraph<'_> {
-    /// Returns the subgraph that consists of this node.
+    /// Returns a subgraph that consists of this node.
     fn from_node(node: NodeId) -> Self {
         Self { entries: vec![Entry { node, labels: Vec::new() }], exit: Exit::Node(node) }
     }

@@ -110,7 +110,7 @@ fn insert_in_front(nodes: &mut Vec<Node>, before: forms::Insertion) {
     }
 }
 
-/// Parses and checks a text like `read`, but does not recognise the syntax of other programs.
+/// Parses and checks a text as `read` does, but does not recognise the syntax of other programs.
 pub(crate) fn read_as_written(text: &str, registry: &dyn Registry) -> (Graph, Vec<Diagnostic>) {
     let (request, mut mistakes) = parse(text);
     let (graph, further) = check(&request, registry);
@@ -119,7 +119,7 @@ pub(crate) fn read_as_written(text: &str, registry: &dyn Registry) -> (Graph, Ve
     (Graph { text, ..graph }, sort_and_join(mistakes))
 }
 
-/// Returns the text with the parameter values that the machine provided inserted.
+/// Returns the text after the parameter values obtained from the machine are inserted.
 fn with_insertions(text: &str, insertions: &[(usize, String)]) -> String {
     let mut insertions: Vec<&(usize, String)> = insertions.iter().collect();
     insertions.sort_by_key(|(at, _)| *at);

@@ -1,8 +1,8 @@
-//! Warnings about filters and sinks that receive no usable input although the forms fit. Examples
+//! Warnings about filters and sinks that receive no usable input although the forms match. Examples
 //! are `weblog` after `http |404`, which passes no exchange, and `tcp` after `ip |udp`.
 //!
-//! Such a request runs and its ledger balances, so these are warnings. The check compares the graph
-//! with the `needs` of each description.
+//! Such a request runs and its ledger balances, so these are only warnings. The check compares the
+//! graph with the `needs` in each filter's description.
 
 use super::send_loops::sources_upstream;
 use crate::graph::{Edge, Graph, NodeId, Step, Use};
@@ -49,8 +49,8 @@ pub(super) fn starved_filters(graph: &Graph) -> Vec<Diagnostic> {
     found
 }
 
-/// Returns a warning for each source that observes one direction of connections, if it is the only
-/// source upstream of a filter and a label after that filter needs both.
+/// Returns a warning for each source that observes only one direction of connections if no other
+/// source is upstream of a filter and a label after the filter needs both directions.
 pub(super) fn one_sided_sources(graph: &Graph, registry: &dyn Registry) -> Vec<Diagnostic> {
     let mut found: Vec<Diagnostic> = Vec::new();
     for (id, node) in graph.ids() {
@@ -75,7 +75,7 @@ pub(super) fn one_sided_sources(graph: &Graph, registry: &dyn Registry) -> Vec<D
     found
 }
 
-/// Formats the source in a form that observes both directions.
+/// Formats the source with an option so that it observes both directions.
 fn suggest_both_directions(source: &Use) -> String {
     let interface = source.arguments.text("interface");
     let interface = interface.map_or_else(String::new, |interface| format!(" {interface}"));
@@ -87,13 +87,13 @@ struct UpstreamSearch<'g> {
     graph: &'g Graph,
     of: NodeId,
     seen: Vec<bool>,
-    /// The last producer whose usable output never arrives, with the arc that excludes its classes;
-    /// `None` until one is found.
+    /// The last producer whose usable output never arrives, with the arc that does not pass its
+    /// classes; `None` until one is found.
     last: Option<(&'static UsableInput, &'g Edge)>,
 }
 
 impl<'g> UpstreamSearch<'g> {
-    /// Returns true if usable input may arrive at `node`. Returns false for a node that was visited
+    /// Returns true if usable input may arrive at `node`. Returns false if the node was visited
     /// before.
     fn is_reachable(&mut self, node: NodeId) -> bool {
         if std::mem::replace(&mut self.seen[node.0], true) {
@@ -131,21 +131,21 @@ impl<'g> UpstreamSearch<'g> {
         }
     }
 
-    /// Returns true if the arc passes some of the classes, and the label of some arc of the same
-    /// filter selects them. A filter produces such classes only if a label selects them.
+    /// Returns true if the arc passes some of the classes and a label after the same filter selects
+    /// only these classes. A filter produces them only if a label selects them.
     fn is_requested(&self, edge: &Edge, classes: ValueRange) -> bool {
         has_any_class(edge, classes)
             && self.graph.outputs(edge.from).any(|edge| has_range_within(edge, classes))
     }
 }
 
-/// Returns true if a range of classes that the arc passes is contained in `classes`.
+/// Returns true if the arc passes a range of classes that is contained in `classes`.
 fn has_range_within(edge: &Edge, classes: ValueRange) -> bool {
     let within = |(low, high): &(u32, u32)| classes.low <= *low && *high <= classes.high;
     edge.classes.ranges().iter().any(within)
 }
 
-/// Formats the classes of an arc. A single class is formatted by its name, if it has one.
+/// Formats the classes that an arc passes. A single class is formatted as its name, if it has one.
 fn arc_label(graph: &Graph, edge: &Edge) -> String {
     let giver = graph.node(edge.from).filter().map(|used| used.description.classes);
     let (Some(Classes::Number { names, .. }), [(low, high)]) = (giver, edge.classes.ranges())

@@ -142,7 +142,7 @@ fn parse_value(option: &Parameter, text: &str) -> Result<Value, String> {
     option.parse(text).map_err(|mistake| mistake.message)
 }
 
-/// Returns the mistakes in options that name nodes of the graph.
+/// Returns errors for options whose values name nodes of the graph.
 pub(super) fn node_mistakes(request: &Request, graph: &Graph) -> Vec<Diagnostic> {
     let wrong = request.options.iter().filter_map(|option| {
         let text = option.value.as_ref()?;

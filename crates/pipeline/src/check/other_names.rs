@@ -1,9 +1,9 @@
-//! Names of filters in the literature, with the equivalent filters of this program.
+//! Filter names used in the literature, with the equivalent filters of this program.
 
 use crate::registry::Registry;
 
-/// The names, each with a hint. A hint is given only if the registry has all filters that the hint
-/// names in backticks.
+/// The names, each with a hint. A hint is given only if every filter that it names in backticks is
+/// in the registry.
 const LITERATURE_NAMES: &[(&str, &str)] = &[
     (
         "log",
@@ -18,14 +18,14 @@ const LITERATURE_NAMES: &[(&str, &str)] = &[
     ("gunzip", "`decompress` undoes `compress`, and `exec \"gunzip\"` runs the program"),
 ];
 
-/// Returns the hint for a name in the literature, or `None` if the name is not listed, or if the
-/// registry lacks a filter of the hint.
+/// Returns the hint for a name from the literature. Returns `None` if the name is not listed, or if
+/// the registry lacks a filter named in the hint.
 pub(super) fn literature_hint(name: &str, registry: &dyn Registry) -> Option<&'static str> {
     let (_, hint) = LITERATURE_NAMES.iter().find(|(known, _)| *known == name)?;
     filters_in_hint(hint).all(|filter| registry.find(filter).is_some()).then_some(*hint)
 }
 
-/// Returns the names of the filters in a hint.
+/// Returns the filter names in a hint.
 fn filters_in_hint(hint: &str) -> impl Iterator<Item = &str> {
     let quoted = hint.split('`').skip(1).step_by(2);
     quoted.filter_map(|text| text.split_whitespace().next())

@@ -1,11 +1,11 @@
-//! Rejection of requests that send a frame to the interface where they observe it, because the
-//! frame would circulate forever. [CONTRACT 2]
+//! Rejection of requests that send frames to the interface on which they observe them, because the
+//! frames would circulate forever. [CONTRACT 2]
 
 use crate::graph::{Graph, NodeId, Use, reachable};
 use crate::language::Diagnostic;
 
-/// Reports each sink that sends over an interface if one of its sources observes the frames sent
-/// there.
+/// Reports each sink that sends frames to an interface if a source upstream of the sink observes
+/// the frames sent there.
 pub(super) fn find_send_loops(graph: &Graph) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     for (id, node) in graph.ids() {

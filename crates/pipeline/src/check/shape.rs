@@ -1,5 +1,5 @@
-//! Checks of the shape of a graph: cycles, names, sources only at heads, and sinks only at ends.
-//! When the arguments are known, operands with side effects are rejected.
+//! Checks of the graph's shape: cycles, names, sources only at heads, and sinks only at ends. Once
+//! the arguments are known, operands with side effects are rejected.
 
 use filter::FilterKind;
 
@@ -31,8 +31,8 @@ pub(super) fn check_shape(draft: &mut Draft<'_>, registry: &dyn Registry) {
     check_programs(draft, registry);
 }
 
-/// Marks the edges that close cycles, in a depth-first search from the heads in the order of the
-/// text.
+/// Marks the edges that close cycles, in a depth-first search that starts at the heads in text
+/// order.
 fn mark_back_edges(draft: &mut Draft<'_>) {
     #[derive(Clone, Copy, PartialEq)]
     enum Visit {
@@ -75,7 +75,7 @@ fn mark_back_edges(draft: &mut Draft<'_>) {
     }
 }
 
-/// Returns true for each node whose incoming edges are all back edges.
+/// Returns, for each node, true if all its incoming edges are back edges.
 fn find_heads(draft: &Draft<'_>) -> Vec<bool> {
     let mut heads = vec![true; draft.nodes.len()];
     for edge in draft.edges.iter().filter(|edge| !edge.back) {
@@ -84,7 +84,7 @@ fn find_heads(draft: &Draft<'_>) -> Vec<bool> {
     heads
 }
 
-/// Looks up the name of a node. At a head, a source takes precedence. In front of other filters, a
+/// Looks up the name of a node. At a head, a source takes precedence. If other filters follow, a
 /// filter without arguments takes precedence over a sink of the same name.
 fn look_up_name(
     draft: &mut Draft<'_>,
@@ -165,7 +165,7 @@ fn check_inner(draft: &mut Draft<'_>, id: NodeId) {
     }
 }
 
-/// Reports operands with side effects, given their arguments.
+/// Reports operands that have side effects with their arguments.
 pub(super) fn check_operands(draft: &mut Draft<'_>, used: &[Option<Use>]) {
     for (index, used) in used.iter().enumerate() {
         if let (Some(owner), Some(used)) = (draft.nodes[index].inside, used) {
@@ -203,7 +203,7 @@ fn check_operand(draft: &mut Draft<'_>, id: NodeId, owner: NodeId, used: &Use) {
     draft.mistakes.push(Diagnostic::error(place, what).why(why).hint(hint));
 }
 
-/// Reports arcs that leave a sink, once per arc of the text.
+/// Reports arcs that leave a sink, once per arc in the text.
 fn check_ends(draft: &mut Draft<'_>) {
     let mut last = None;
     for index in 0..draft.edges.len() {
@@ -224,8 +224,8 @@ fn check_ends(draft: &mut Draft<'_>) {
     }
 }
 
-/// Reports too many programs, and programs in cycles. A cycle must never wait, but a program may
-/// read its input late (CONTRACT 17).
+/// Reports an excess of programs, and programs in cycles. A cycle must never wait, but a program
+/// may read its input late (CONTRACT 17).
 fn check_programs(draft: &mut Draft<'_>, registry: &dyn Registry) {
     let is_program = |node: &usize| {
         draft.nodes[*node].entry.is_some_and(|entry| registry.endpoint(entry).is_program)

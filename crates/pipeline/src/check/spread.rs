@@ -3,7 +3,7 @@
 //! `split_rr | f + f + f` sends each block to one of the branches, whereas any other filter sends
 //! each branch a copy. The tree is rewritten before it is lowered: `split_rr` gets the number of
 //! branches as an argument, and each branch its number as a label: `split_rr 3 | (|1 f + |2 f + |3
-//! f)`. A group with a label on the arc or on a branch stays unchanged. [Th §5.4]
+//! f)`. A group that has a label on its incoming arc or on a branch stays unchanged. [Th §5.4]
 
 use std::borrow::Cow;
 
@@ -55,8 +55,8 @@ fn number_term(of: &mut Term) {
     }
 }
 
-/// Numbers the branches of `next` if `before` is a splitter and no label follows the splitter.
-/// Gives their number to a splitter without arguments.
+/// Numbers the branches of `next` if `before` is a splitter and no label follows the splitter. If
+/// the splitter has no arguments, gives it the number of branches.
 fn number_branches(before: &mut Term, next: &mut Term) {
     let (Term::Filter(splitter), Term::Group(group)) = (before, next) else { return };
     let labelled = group.branches.iter().any(|branch| branch.label.is_some());
@@ -74,8 +74,8 @@ fn number_branches(before: &mut Term, next: &mut Term) {
     }
 }
 
-/// Adds the number of branches as an argument of the splitter. The span of the argument is that of
-/// the filter's name.
+/// Adds the number of branches as an argument of the splitter. The argument gets the span of the
+/// filter's name.
 fn add_branch_count(splitter: &mut FilterTerm, branch_count: usize) {
     let span = splitter.name.span;
     let value = Text { bytes: branch_count.to_string().into_bytes(), quoted: false, span };

@@ -1,10 +1,10 @@
-//! `++` at the head of a line: the union of sources, each block once (CONTRACT 10,
+//! `++` at the head of a line: the union of sources, which emits each block once (CONTRACT 10,
 //! docs/book/decisions/0047-operands.md).
 //!
 //! Branches that begin with the same source become one source and a section after it: `(s | a) ++
 //! (s | b)` is `s | (a ++ b)`, and `s ++ s` is `s`. Different sources are merged. Sources that are
 //! written differently but may emit the same block are rejected, because the two copies of a block
-//! could not be recognised.
+//! could not be recognised as the same block.
 
 use std::collections::HashMap;
 
@@ -17,13 +17,12 @@ use crate::language::tree::{Branch, FilterTerm, Group, Label, Request, Stage, Te
 use crate::language::{Diagnostic, Span};
 use crate::registry::Registry;
 
-/// The number of each filter term that denotes a source at the beginning of a branch of `++`, by
-/// span.
+/// The number of each source at the beginning of a branch of `++`, by the filter term's span.
 pub(super) struct SourceNumbers(HashMap<Span, usize>);
 
 impl SourceNumbers {
-    /// Numbers the sources that begin the branches of `++`, as far as it is known what they
-    /// observe. Equal numbers denote the same source.
+    /// Numbers the sources at the beginnings of the branches of `++`; equal numbers denote the same
+    /// source. Omits sources that do not report what they observe.
     pub(super) fn number_sources(request: &Request, registry: &dyn Registry) -> Self {
         let mut known: Vec<(&str, Arguments)> = Vec::new();
         let mut numbers = HashMap::new();
@@ -46,7 +45,7 @@ impl SourceNumbers {
         Self(numbers)
     }
 
-    /// Returns true if two terms denote one source, because their marks or their arguments are
+    /// Returns true if two terms denote the same source, because their marks or their arguments are
     /// equal.
     fn is_same_source(&self, one: &FilterTerm, other: &FilterTerm) -> bool {
         match (&one.mark, &other.mark) {
@@ -59,7 +58,7 @@ impl SourceNumbers {
     }
 }
 
-/// Collects, for every `++`, the first terms of its branches.
+/// Collects the first terms of the branches of every `++`.
 fn collect_unions<'t>(term: &'t Term, within: bool, nodes: &mut Vec<&'t FilterTerm>) {
     match term {
         Term::Hole(_) => {}
@@ -77,15 +76,15 @@ fn collect_unions<'t>(term: &'t Term, within: bool, nodes: &mut Vec<&'t FilterTe
     }
 }
 
-/// A `++` of sources. It is checked for overlaps when the arguments are known.
+/// A `++` of sources, checked for overlaps once the arguments are known.
 pub(super) struct UnionOperands {
     /// The span of the term.
     span: Span,
-    /// The output nodes of each operand.
+    /// Each operand's output nodes.
     operands: Vec<Vec<NodeId>>,
 }
 
-/// The first term of a branch and its other stages.
+/// A branch's first term and its other stages.
 type SourceBranch<'t> = (&'t FilterTerm, &'t [Stage]);
 
 /// An operand of a `++`: one branch, or all branches that begin with the same source.
@@ -95,7 +94,7 @@ enum Operand<'t> {
 }
 
 impl<'t> Draft<'t> {
-    /// Lowers a `++` without an incoming stream.
+    /// Lowers a `++` that has no incoming stream.
     pub(super) fn lower_union(&mut self, group: &'t Group, branches: &'t [Branch]) -> Subgraph<'t> {
         let mut entries = Vec::new();
         let mut exits = Vec::new();
@@ -121,7 +120,7 @@ impl<'t> Draft<'t> {
         Subgraph { entries, exit: Exit::Node(merge) }
     }
 
-    /// Groups the branches by source, in the order of the text.
+    /// Groups the branches by source, in text order.
     fn group_operands(&self, branches: &'t [Branch]) -> Vec<Operand<'t>> {
         let mut operands: Vec<(&'t Branch, Vec<SourceBranch<'t>>)> = Vec::new();
         for branch in branches {
@@ -151,7 +150,7 @@ impl<'t> Draft<'t> {
         operands.into_iter().map(operand).collect()
     }
 
-    /// Lowers branches with a common source to that source and a section of the branches.
+    /// Lowers branches with a common source to the source followed by a section of the branches.
     fn lower_common_source(&mut self, begun: &[SourceBranch<'t>], span: Span) -> Subgraph<'t> {
         let mut source: Option<Subgraph<'t>> = None;
         for (node, _) in begun {
@@ -174,7 +173,7 @@ impl<'t> Draft<'t> {
         Subgraph { entries: source.entries, exit: Exit::Node(owner) }
     }
 
-    /// Adds another filter term that denotes the same node.
+    /// Adds another filter term that denotes the node.
     fn add_use(&mut self, id: NodeId, node: &'t FilterTerm) {
         if let DraftStep::Filter(uses) = &mut self.nodes[id.0].step {
             uses.push(node);
@@ -230,9 +229,9 @@ fn sources_of_exits(draft: &Draft<'_>, exits: &[NodeId]) -> Vec<NodeId> {
     heads
 }
 
-/// Returns the error for two sources of a `++`, or `None` if they cannot emit the same block, or
-/// if it is unknown what one of them observes. If they overlap only on the loopback interface,
-/// excludes it from one of them where possible, and returns `None`.
+/// Returns the error for two sources of a `++`, or `None` if they cannot emit the same block, or if
+/// what either observes is unknown. If they overlap only on the loopback interface, excludes it
+/// from one of them if possible, and returns `None`.
 fn overlap_error(
     (a, b): (NodeId, NodeId),
     bare: bool,
@@ -268,8 +267,8 @@ fn overlap_error(
     Some(Diagnostic::error(source_span(draft, b, span), what).why(why).hint(hint))
 }
 
-/// Excludes the loopback interface from one of two sources, because the other source observes each
-/// of its packets too. Returns false if neither source has `loopback=yes`.
+/// Excludes the loopback interface from one of two sources, because the other source observes all
+/// its packets too. Returns false if neither source has `loopback=yes`.
 fn exclude_loopback(used: &mut [Option<Use>], a: NodeId, b: NodeId) -> bool {
     let can = |id: &NodeId| {
         let used = used[id.0].as_ref();

@@ -1,9 +1,9 @@
 //! Search for the filters that determine the class of a block: the nearest filters upstream that
 //! have classes.
 //!
-//! A filter whose classes are `Same` keeps the class of a block, and so does `!a`, so the search
-//! continues upstream of both. An error upstream makes the result incomplete, and nothing that
-//! depends on the result is reported.
+//! A filter whose classes are `Same` preserves a block's class, and so does `!a`, so the search
+//! continues upstream of them. An error upstream makes the result incomplete; errors that depend on
+//! it are then not reported.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -16,14 +16,14 @@ use crate::graph::{Boolean, Link, NodeId};
 /// The filters that determine the class of a block.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Classifiers {
-    /// The nodes, in the order of the text.
+    /// The nodes, in text order.
     pub(super) nodes: Vec<NodeId>,
     /// True if an error hides other filters upstream.
     pub(super) unknown: bool,
 }
 
 impl Classifiers {
-    /// Adds another result without sorting. [`Self::into_sorted`] sorts the nodes.
+    /// Adds another result without sorting; [`Self::into_sorted`] sorts the nodes.
     fn add(&mut self, other: &Self) {
         self.nodes.extend(&other.nodes);
         self.unknown |= other.unknown;
@@ -67,8 +67,8 @@ impl<'d, 't> Upstream<'d, 't> {
         self.search(self.inputs[node.0].clone())
     }
 
-    /// Returns the filters that classify a block leaving `body`, given the classifiers at its
-    /// entry.
+    /// Returns the filters that classify a block leaving `body`, given the classifiers of the
+    /// blocks that enter it.
     pub(super) fn after_body<L>(&self, body: &Boolean<L>, entry: &Classifiers) -> Classifiers {
         let mut classifiers = Classifiers::default();
         if self.add_last(body, &mut classifiers) {
@@ -96,8 +96,7 @@ impl<'d, 't> Upstream<'d, 't> {
         classifiers.into_sorted()
     }
 
-    /// Adds a filter, unless the filter keeps the class of a block. Returns true if it keeps the
-    /// class.
+    /// Adds a filter, unless it preserves a block's class. Returns true if it does.
     fn add_filter(&self, id: NodeId, classifiers: &mut Classifiers) -> bool {
         match self.draft.nodes[id.0].entry {
             None => {
@@ -114,8 +113,8 @@ impl<'d, 't> Upstream<'d, 't> {
         }
     }
 
-    /// Adds the filters of a body that may be the last to classify a block. Returns true if a block
-    /// may pass all of them unclassified.
+    /// Adds the filters in a body that may be the last to classify a block. Returns true if a block
+    /// may pass through all of them unclassified.
     fn add_last<L>(&self, body: &Boolean<L>, classifiers: &mut Classifiers) -> bool {
         match body {
             Boolean::Filter(id) => self.add_filter(*id, classifiers),

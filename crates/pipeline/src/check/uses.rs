@@ -1,6 +1,6 @@
-//! The filter of each node with its arguments, mark and pin, and a check that several uses of one
-//! mark agree. Once all arguments are known, each filter validates their combination, given the
-//! link types of the arriving frames.
+//! The filter of each node with its arguments, mark and pin, and a check that all uses of a mark
+//! agree. Once all arguments are known, each filter validates them in combination, given the link
+//! types of the arriving frames.
 
 use super::arguments::{ArgumentTexts, parse_arguments};
 use super::links;
@@ -13,9 +13,8 @@ use crate::language::{Diagnostic, nearest};
 use crate::registry::Registry;
 use filter::{Arguments, Value};
 
-/// Returns the filter of each node, or `None` for sections, merges and unknown names. Adds the
-/// mistakes in the filters' arguments and pins, and the values to insert into the text, to the
-/// draft.
+/// Returns each node's filter, or `None` for a section, a merge or an unknown name. Adds mistakes
+/// in the filters' arguments and pins to the draft, and also the values to insert into the text.
 pub(super) fn resolve_uses(draft: &mut Draft<'_>, registry: &dyn Registry) -> Vec<Option<Use>> {
     let mut mistakes = Vec::new();
     let mut used = Vec::with_capacity(draft.nodes.len());
@@ -56,9 +55,9 @@ pub(super) fn resolve_uses(draft: &mut Draft<'_>, registry: &dyn Registry) -> Ve
     used
 }
 
-/// Lets each filter with valid arguments check their combination and take missing parameters from
-/// the machine. Returns these parameter values, with the byte offsets at which to insert them into
-/// the text.
+/// Lets each filter with valid arguments check them in combination and obtain missing parameters
+/// from the machine. Returns these parameter values with the byte offsets at which to insert them
+/// into the text.
 fn validate(
     draft: &Draft<'_>,
     used: &mut [Option<Use>],
@@ -97,7 +96,7 @@ fn name_text(name: Option<&Name>) -> Option<String> {
     name.map(|name| name.text.clone())
 }
 
-/// Reports uses of one mark whose filter, arguments or pin differ from the first use. Several uses
+/// Reports uses of a mark whose filter, arguments or pin differ from the first use. Several uses
 /// without a mark denote one source, whose arguments `union` has already compared.
 fn check_agreement(uses: &[&FilterTerm], mistakes: &mut Vec<Diagnostic>) {
     let Some((first, rest)) = uses.split_first() else { return };

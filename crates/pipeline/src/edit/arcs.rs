@@ -1,7 +1,7 @@
-//! Edits of arcs: a filter is added beside others, a subtree is removed or moved to another parent,
-//! and a node gains or loses a parent. A node that loses its last output gets the sink `discard`,
-//! so that a path does not begin to print blocks that were read before. The next subtree that is
-//! attached to the node replaces this sink.
+//! Edits of arcs: adding a filter beside others, removing a subtree or moving it to another parent,
+//! and adding or removing one parent of a node. A node that loses its last output gets the sink
+//! `discard`, so that the path does not begin to print blocks that were consumed before. The next
+//! subtree attached to the node replaces this sink.
 
 use super::attach::{PLACEHOLDER, attach, parse_label, placeholder};
 use super::classes::{cut_class, move_class, remove_class};
@@ -90,7 +90,7 @@ pub(super) fn apply(
     end_open_outputs(edited, (&before, &after))
 }
 
-/// Refuses an edit after which a node would have no input, because the edit would sever the node
+/// Refuses an edit after which a node would receive no input, because the edit would disconnect it
 /// from all sources.
 fn refuse_losses(edited: &EditResult, old: &Origins, text: &str) -> Result<(), InvalidEdit> {
     let kept = |span: &Span| edited.filters.iter().any(|(_, old)| *old == Some(*span));
@@ -104,7 +104,7 @@ fn refuse_losses(edited: &EditResult, old: &Origins, text: &str) -> Result<(), I
     }
 }
 
-/// Returns true if two arcs connect the same nodes for the same classes.
+/// Returns true if two arcs connect the same nodes and pass the same classes.
 fn has_equal_arcs(graph: &Graph) -> bool {
     graph.edges.iter().enumerate().any(|(index, edge)| {
         let same = |other: &&Edge| {
@@ -114,13 +114,13 @@ fn has_equal_arcs(graph: &Graph) -> bool {
     })
 }
 
-/// Converts a term to a branch for an output.
+/// Converts a term to a branch that receives an output.
 fn branch_for(output: &NodeOutput, term: Term) -> Result<Branch, InvalidEdit> {
     let label = output.class.as_deref().map(parse_label).transpose()?;
     Ok(Branch { label, term, span: NEW_SPAN })
 }
 
-/// Returns another use of the node at a span. The node gets a mark if it has none.
+/// Returns another use of the node at a span, after adding a mark to the node if it has none.
 fn reference_to(request: &mut Request, at: Span, node: &str) -> Result<FilterTerm, InvalidEdit> {
     let mut fresh = FreshMarks::new(request);
     let path = path_to(request, at);
@@ -154,9 +154,9 @@ fn refuse_content(node: &str, at: Span, graph: &Graph) -> Result<(), InvalidEdit
     }
 }
 
-/// Severs a node from one parent, by default the first, and attaches the node and everything below
-/// it to another parent. Fails if the node is a source or not below that parent, or if a cycle
-/// would arise.
+/// Disconnects a node from one parent, by default the first, and attaches the node and everything
+/// below it to another parent. Fails if the node is a source, if it is not below that parent, or if
+/// a cycle would result.
 fn reattach(
     request: &mut Request,
     (node, from, below): (&str, Option<&NodeOutput>, &NodeOutput),
@@ -180,8 +180,8 @@ fn reattach(
     attach(request, parent, Branch { label, ..subtree })
 }
 
-/// Rewrites the request so that one use of a node has only the node's first parent. Returns that
-/// use.
+/// Rewrites the request so that one use of a node has no parent except the node's first one.
+/// Returns the span of that use.
 fn isolate_first_parent(
     request: &mut Request,
     (node, at): (&str, Span),
@@ -203,8 +203,8 @@ fn isolate_first_parent(
     }
 }
 
-/// Rewrites the request so that one use of the node has only the parent `from`. Returns that use,
-/// or `None` if there is no arc from `from`.
+/// Rewrites the request so that one use of the node has no parent except `from`. Returns the span
+/// of that use, or `None` if there is no arc from `from`.
 fn isolate_arc(
     request: &mut Request,
     at: Span,
@@ -221,7 +221,7 @@ fn isolate_arc(
     Ok(None)
 }
 
-/// Refuses to attach a node to itself or to a node below it.
+/// Refuses to attach a node to itself, or to a node below it.
 pub(super) fn refuse_cycle(
     (node, at): (&str, Span),
     (parent, parent_at): (&str, Span),
@@ -238,8 +238,8 @@ pub(super) fn refuse_cycle(
     }
 }
 
-/// Returns the use of a node that receives an arc from a use of a parent, with this label if one is
-/// given. Returns `None` if there is no such arc.
+/// Returns the span of a use of a node that directly follows a given use of a parent. If a label is
+/// given, the arc must have it. Returns `None` if there is no such arc.
 pub(super) fn use_below(
     request: &Request,
     at: Span,
@@ -252,8 +252,8 @@ pub(super) fn use_below(
     })
 }
 
-/// Severs a node from one of its parents, over arcs with one label or over all arcs. Fails if there
-/// is no such arc, or if the node would have no parent left.
+/// Disconnects a node from one of its parents, over the arcs with a given label or over all arcs.
+/// Fails if there is no such arc, or if the node would have no parent left.
 fn sever(request: &mut Request, node: &str, from: &NodeOutput) -> Result<(), InvalidEdit> {
     let mut at = find_filter(request, node)?;
     let mut severed = false;
@@ -275,8 +275,8 @@ fn sever(request: &mut Request, node: &str, from: &NodeOutput) -> Result<(), Inv
     }
 }
 
-/// Adds the sink `discard` after filters that the edit has left without output, and after a new
-/// source that stands alone.
+/// Adds the sink `discard` after filters that the edit leaves without output, and after a new
+/// source that nothing follows.
 fn end_open_outputs(
     edited: EditResult,
     (before, after): (&Graph, &Graph),
@@ -315,13 +315,13 @@ fn end_open_outputs(
     print_with_origins(&request, &origins)
 }
 
-/// Returns the subtree of a node, as another path would receive it.
+/// Returns the subtree of a node in the form in which another path receives it.
 ///
 /// # Errors
 ///
 /// Fails if the text has syntax errors, if the node does not exist or is a source, if nothing is
-/// below its class, or if a node in the subtree has a mark, because such a node may have another
-/// parent.
+/// below the given class, or if a node in the subtree has a mark, because such a node may have
+/// another parent.
 pub fn subtree(text: &str, node: &str) -> Result<Subtree, InvalidEdit> {
     let mut request = parse_tree(text, "the running request")?;
     let output = NodeOutput::parse(node);

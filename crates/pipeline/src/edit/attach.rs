@@ -11,7 +11,7 @@ use crate::language::tree::{
 };
 use crate::language::{Request, Span};
 
-/// The sink of an output that is not used.
+/// The sink for an output that is not used.
 pub(super) const PLACEHOLDER: &str = "discard";
 
 /// Parses the classes of an output, such as `80` or `ssh:telnet`.
@@ -45,8 +45,9 @@ fn is_placeholder(stages: &[(Pipe, Term)]) -> bool {
     }
 }
 
-/// Attaches a branch to the output of the filter with this span. Replaces a placeholder sink there;
-/// all other terms stay. Fails at a `split_rr` that would not distribute blocks to the branch.
+/// Attaches a branch to the output of the filter with this span. Replaces a placeholder sink at the
+/// output; all other terms stay. Fails at a `split_rr` that would not distribute blocks to the
+/// branch.
 pub(super) fn attach(request: &mut Request, at: Span, branch: Branch) -> Result<(), InvalidEdit> {
     let missing = || InvalidEdit("the filter has left the request".to_owned());
     let path = path_to(request, at).ok_or_else(missing)?;
@@ -81,7 +82,8 @@ pub(super) fn attach(request: &mut Request, at: Span, branch: Branch) -> Result<
     Ok(())
 }
 
-/// Returns true if a splitter would also distribute its input to this branch.
+/// Returns true if a splitter followed by these stages would distribute its input to the new branch
+/// too.
 fn can_be_distributed(after: &[(Pipe, Term)], branch: &Branch) -> bool {
     match after {
         [(Pipe { label: None, .. }, Term::Group(group))] => {
@@ -92,8 +94,8 @@ fn can_be_distributed(after: &[(Pipe, Term)], branch: &Branch) -> bool {
     }
 }
 
-/// Returns the stage that leads both to these stages and to a branch, or to the branch alone if the
-/// stages are empty or a placeholder.
+/// Returns a stage that feeds both the stages `after` and a branch, or only the branch if `after`
+/// is empty or a placeholder.
 fn merge_beside(mut after: Vec<(Pipe, Term)>, branch: Branch) -> (Pipe, Term) {
     if after.is_empty() || is_placeholder(&after) {
         return (Pipe { label: branch.label, span: NEW_SPAN }, branch.term);

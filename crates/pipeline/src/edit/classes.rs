@@ -1,5 +1,5 @@
-//! Edits of the subtree below one class of a node, as if the class were a directory between the
-//! node and its readers.
+//! Edits of everything below one class of a node, as if the class were a directory between the node
+//! and its readers.
 
 use super::arcs::{refuse_cycle, use_below};
 use super::attach::{PLACEHOLDER, attach, parse_label};
@@ -19,8 +19,8 @@ fn label_of(output: &NodeOutput) -> Result<Label, InvalidEdit> {
     parse_label(output.class.as_deref().unwrap_or_default())
 }
 
-/// Returns the spans of the filters directly downstream of an output, over arcs with the label of
-/// the output.
+/// Returns the spans of the filters directly downstream of an output, over arcs that have the
+/// output's label.
 fn readers(request: &Request, output: &NodeOutput) -> Result<Vec<Span>, InvalidEdit> {
     let label = label_of(output)?.to_string();
     let parents = uses(request, find_filter(request, &output.node)?);
@@ -36,8 +36,8 @@ fn name_at(request: &Request, at: Span) -> String {
     found.map_or_else(String::new, |node| node.name.text.clone())
 }
 
-/// Cuts off everything below a class, and returns it downstream of a new filter like the node.
-/// Fails if there is nothing below the class.
+/// Cuts off everything below a class. Returns it downstream of a new copy of the node's filter.
+/// Fails if nothing is below the class.
 pub(super) fn cut_class(request: &mut Request, output: &NodeOutput) -> Result<Term, InvalidEdit> {
     let label = label_of(output)?;
     let at = find_filter(request, &output.node)?;
@@ -68,8 +68,8 @@ fn label_text(output: &NodeOutput) -> &str {
     output.class.as_deref().unwrap_or_default()
 }
 
-/// Moves everything below a class to another node, downstream of a new filter like the one that
-/// made the classes. The new filter classifies the blocks that arrive there.
+/// Moves everything below a class to another node, downstream of a new copy of the filter that
+/// assigned the class. The copy classifies the blocks that arrive there.
 pub(super) fn move_class(
     request: &mut Request,
     (node, output): (&str, &NodeOutput),
@@ -89,8 +89,8 @@ pub(super) fn move_class(
     attach(request, parent, Branch { label, term, span: NEW_SPAN })
 }
 
-/// Removes everything below a class, except nodes that other arcs lead to. Fails if nothing or only
-/// a placeholder is there, and without `all` in every other case.
+/// Removes everything below a class, except nodes that other arcs lead to. Fails if nothing, or
+/// only a placeholder, is below the class, or if `all` is false.
 pub(super) fn remove_class(
     request: &mut Request,
     output: &NodeOutput,

@@ -14,10 +14,10 @@ use crate::language::{Request, Span};
 pub(super) const SPLITTER: &str = "split_rr";
 
 /// The position of a term: the index of its pipeline, and then the index of the stage, branch or
-/// operand at each level.
+/// operand at each level of nesting.
 pub(super) type TermPath = Vec<usize>;
 
-/// Returns the position of the filter with this span, or `None` if no filter has it.
+/// Returns the position of the filter with this span, or `None` if there is no such filter.
 pub(super) fn path_to(request: &Request, at: Span) -> Option<TermPath> {
     fn find_within(term: &Term, at: Span, path: &mut TermPath) -> bool {
         if let Term::Filter(node) = term {
@@ -83,7 +83,7 @@ pub(super) fn into_stages(term: Term) -> Vec<(Pipe, Term)> {
     }
 }
 
-/// Joins stages to a pipeline. The incoming arc of the first stage is dropped.
+/// Joins stages into a pipeline. The first stage's incoming arc is dropped.
 pub(super) fn from_stages(stages: Vec<(Pipe, Term)>) -> Term {
     let mut flat = Vec::new();
     for (arc, term) in stages {
@@ -100,13 +100,13 @@ pub(super) fn from_stages(stages: Vec<(Pipe, Term)>) -> Term {
     }
 }
 
-/// Returns true if a group that contains the filter has a stage after it.
+/// Returns true if a stage follows a group that contains the filter.
 pub(super) fn is_followed(request: &Request, path: &[usize]) -> bool {
     followed_level(request, path).is_some()
 }
 
-/// Returns the length of the path to the innermost pipeline with a stage after the filter's group,
-/// or `None` if there is no such pipeline.
+/// Returns the length of the path to the innermost pipeline in which a stage follows the group that
+/// contains the filter, or `None` if there is no such pipeline.
 fn followed_level(request: &Request, path: &[usize]) -> Option<usize> {
     (1..path.len().saturating_sub(1)).rev().find(|level| {
         let stages = match term_at(request, &path[..*level]) {
@@ -126,8 +126,8 @@ pub(super) fn is_operand(request: &Request, path: &[usize]) -> bool {
     })
 }
 
-/// Rewrites the request without changing its graph, so that no stage follows the groups that
-/// contain the filter. Fails if the filter is an operand.
+/// Rewrites the request, without changing its graph, so that no stage follows any group that
+/// contains the filter. Fails if the filter is an operand.
 pub(super) fn isolate(request: &mut Request, at: Span) -> Result<TermPath, InvalidEdit> {
     let mut marks = FreshMarks::new(request);
     loop {
@@ -149,8 +149,8 @@ fn name_at(request: &Request, path: &[usize]) -> String {
     }
 }
 
-/// Gives one branch of a group its own arc to the stages after the group. `place` contains the
-/// pipeline, the index of the group among its stages, and the index of the branch.
+/// Gives one branch of a group its own arc to the stages after the group. The tuple holds the path
+/// of the pipeline, the index of the group among its stages, and the index of the branch.
 fn divide_group(
     request: &mut Request,
     (pipeline, group, branch): (&[usize], usize, usize),
@@ -190,8 +190,8 @@ fn divide_group(
     Ok(())
 }
 
-/// Cuts off the filter with this span and the stages after it. Returns them with the label of their
-/// former incoming arc.
+/// Cuts off the filter with this span and the stages after it. Returns them with the label of the
+/// filter's former incoming arc.
 pub(super) fn cut(request: &mut Request, at: Span) -> Result<Branch, InvalidEdit> {
     let path = isolate(request, at)?;
     let Some((last, parent)) = path.split_last() else {
@@ -248,8 +248,8 @@ fn remove_term(request: &mut Request, path: &[usize]) -> Option<Label> {
     }
 }
 
-/// Returns the filters whose output the filter at a position receives, with `None` in place of an
-/// expression with `++`, `+*` or `!`.
+/// Returns the filters whose output arrives at the filter at this position; an expression with
+/// `++`, `+*` or `!` is `None`.
 pub(super) fn parents<'t>(request: &'t Request, path: &[usize]) -> Vec<Option<&'t FilterTerm>> {
     let found = (1..path.len()).rev().find_map(|level| {
         let Some(Term::Pipeline(pipeline)) = term_at(request, &path[..level]) else { return None };
@@ -282,8 +282,8 @@ pub(super) fn incoming_label(request: &Request, path: &[usize]) -> Option<String
     found
 }
 
-/// Returns the filters whose output leaves a term, with `None` in place of a missing filter, and of
-/// an expression with `++`, `+*` or `!`.
+/// Returns the filters whose output leaves a term; a missing filter, or an expression with `++`,
+/// `+*` or `!`, is `None`.
 fn exits(term: &Term) -> Vec<Option<&FilterTerm>> {
     match term {
         Term::Hole(_) | Term::Not(_) => vec![None],
@@ -298,7 +298,7 @@ fn exits(term: &Term) -> Vec<Option<&FilterTerm>> {
     }
 }
 
-/// Removes the parentheses around single branches.
+/// Removes the parentheses around groups of one branch.
 pub(super) fn remove_single_branches(term: &mut Term) {
     match term {
         Term::Hole(_) | Term::Filter(_) => {}

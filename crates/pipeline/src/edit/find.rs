@@ -6,15 +6,15 @@ use crate::language::tree::FilterTerm;
 use crate::language::{Request, Span};
 use crate::prefix::terms;
 
-/// Returns the span of a filter in a request, given by its name, mark or number in the syntax of
-/// edits.
+/// Returns the span of a filter in a request. `node` is the filter's name, mark or number in the
+/// syntax of edits.
 pub fn filter_span(text: &str, node: &str) -> Result<Span, InvalidEdit> {
     find_filter(&parse_tree(text, "the running request")?, node)
 }
 
-/// Returns the span of the first use of a node, given by its name (if unique), its mark (`tcp#X`,
-/// `#X`), or its number: `count:2` is the second node of that name, and `count#2` the second of
-/// that name without a mark, as in reports.
+/// Returns the span of a node's first use. `wanted` is the node's name (if unique), its mark
+/// (`tcp#X`, `#X`), or its number: `count:2` is the second node of that name, and `count#2` the
+/// second of that name without a mark, as in reports.
 pub(super) fn find_filter(request: &Request, wanted: &str) -> Result<Span, InvalidEdit> {
     let (name, number) = match wanted.rsplit_once(':') {
         Some((name, number)) => (name, number.parse::<usize>().ok()),

@@ -15,12 +15,12 @@ pub enum Edit {
         /// Name, mark or number of the node, in the notation of `find`.
         node: String,
     },
-    /// Removes a filter. If nothing else is in its branch, the branch is removed too.
+    /// Removes a filter, and its branch if nothing else is in the branch.
     Remove {
         /// The node to remove.
         node: String,
     },
-    /// Replaces a filter by another.
+    /// Replaces a filter with another.
     Replace {
         /// The node to replace.
         node: String,
@@ -39,15 +39,15 @@ pub enum Edit {
         /// The node to upgrade.
         node: String,
     },
-    /// Sets arguments of a filter, which keeps its state.
+    /// Sets arguments of a filter without losing its state.
     Argument {
-        /// The node with the arguments.
+        /// Name, mark or number of the node whose arguments change.
         node: String,
         /// The new values, each as `NAME=VALUE`, in the syntax of a request.
         arguments: String,
     },
-    /// Constructs a filter, or several filters joined by pipes, and connects it to an output of a
-    /// node, beside the existing branches. Without a node, the new filters begin with a source,
+    /// Adds a filter, or several filters joined by pipes, and connects it to an output of a node,
+    /// beside the existing branches. If no node is given, the new filters begin with a source,
     /// which becomes an additional source of the request.
     Add {
         /// The new filter, in the syntax of a request.
@@ -59,18 +59,19 @@ pub enum Edit {
     RemoveBelow {
         /// The node to remove; with a class, as in `http/get`, only what is below that class.
         node: String,
-        /// True if nodes below the node are removed too; if false, the edit is refused if there are
-        /// any.
+        /// If true, nodes below the node are removed too; if false, the edit is refused if there
+        /// are any.
         all: bool,
     },
-    /// Severs a node from one parent and attaches it, with everything below it, to another node.
-    /// Other parents stay, and so do filters with their state and open taps.
+    /// Disconnects a node from one parent, and attaches the node and everything below it to another
+    /// node. Other parents remain, and filters keep their state and open taps.
     Reattach {
         /// The node to move. With a class, as in `http/get`, everything below that class moves,
-        /// downstream of a new filter like the node.
+        /// downstream of a new copy of the node's filter.
         node: String,
-        /// The parent. Selects the first arc from this parent, or the arc whose label has these
-        /// classes. `None` for the parent before the first use of the node in the text.
+        /// The parent to disconnect. Selects the first arc from this parent or, if a class is
+        /// given, the arc with this label. `None` selects the parent of the node's first use in the
+        /// text.
         from: Option<NodeOutput>,
         /// The output to which the node is attached.
         below: NodeOutput,
@@ -82,27 +83,28 @@ pub enum Edit {
         /// The output to which the node is connected.
         below: NodeOutput,
     },
-    /// Severs a node from one of several parents.
+    /// Disconnects a node from one of several parents.
     Sever {
         /// The node that loses a parent.
         node: String,
-        /// The parent. Selects all arcs from this parent, or the arcs whose label has these
-        /// classes.
+        /// The parent to disconnect. Selects all arcs from this parent or, if a class is given, the
+        /// arcs with this label.
         from: NodeOutput,
     },
-    /// Makes several edits, all or none, as one change.
+    /// Applies several edits as one change: all or none.
     Sequence(Vec<Self>),
-    /// Replaces the entire text. The longest common subsequence of filters keeps its state.
+    /// Replaces the entire text. The filters in the longest common subsequence of both texts keep
+    /// their state.
     Whole(String),
 }
 
-/// An output of a node, which consists of the node's blocks of some classes.
+/// An output of a node: the blocks of some classes that leave the node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeOutput {
     /// Name, mark or number of the node, in the notation of `find`.
     pub node: String,
     /// The classes, as in a label without its pipe (`80`, `ssh:telnet`, `!80`, `all`), or `None`
-    /// for all classes except 0, as for a plain pipe.
+    /// for all classes except 0, as over a plain pipe.
     pub class: Option<String>,
 }
 
@@ -113,7 +115,7 @@ pub enum Position {
     Before,
     /// Downstream of the node.
     After,
-    /// Beside the node's successors, on a branch that receives a copy of the node's output.
+    /// Beside the node's successors, on a new branch that receives a copy of the node's output.
     At,
 }
 
@@ -130,7 +132,7 @@ impl Position {
     }
 }
 
-/// An invalid edit, with the reason.
+/// The reason why an edit is invalid.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InvalidEdit(pub String);
 
@@ -142,24 +144,24 @@ impl fmt::Display for InvalidEdit {
 
 impl std::error::Error for InvalidEdit {}
 
-/// The result of an edit.
+/// The result of applying an edit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EditResult {
     /// The new text.
     pub text: String,
     /// The filters of the new text, each with its span in the old text, or `None` for a new filter.
     pub filters: Vec<(Span, Option<Span>)>,
-    /// The filter of the new text that is restarted with its old state, or `None` if none is.
+    /// The filter of the new text that restarts and inherits its old state, or `None` if there is
+    /// none.
     pub upgraded: Option<Span>,
 }
 
 /// A node of a request with everything below it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Subtree {
-    /// The text.
+    /// The subtree in the syntax of a request.
     pub text: String,
-    /// The spans of its filters in the text of the request, in order; `None` for a filter that is
-    /// new.
+    /// The span of each filter in the text of the request, in order; `None` for a new filter.
     pub filters: Vec<Option<Span>>,
 }
 
@@ -168,8 +170,8 @@ pub struct Subtree {
 pub struct PathMove {
     /// The node to move; with a class as in [`Edit::Reattach`].
     pub node: String,
-    /// Name or number of the other path.
+    /// Name or number of the destination path.
     pub path: String,
-    /// The output of that path to which the node is attached.
+    /// The output of the destination path to which the node is attached.
     pub below: NodeOutput,
 }

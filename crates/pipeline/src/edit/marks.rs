@@ -22,7 +22,7 @@ pub(super) fn uses(request: &Request, at: Span) -> Vec<Span> {
     filters(request).filter(|node| has_mark(node, &mark)).map(|node| node.span).collect()
 }
 
-/// Refuses an edit of one use of a node if the text uses the node several times.
+/// Refuses an edit of a node that the text uses several times.
 pub(super) fn refuse_repeated(
     request: &Request,
     at: Span,
@@ -36,14 +36,14 @@ pub(super) fn refuse_repeated(
     }
 }
 
-/// Returns the span of the use that has the arguments of the node at a span.
+/// Returns the span of the use in which the node's arguments are written.
 pub(super) fn use_with_arguments(request: &Request, at: Span) -> Span {
     let all = uses(request, at);
     let given = |node: &&FilterTerm| all.contains(&node.span) && !node.arguments.is_empty();
     filters(request).find(given).map_or(at, |node| node.span)
 }
 
-/// Removes the pins of the other uses of the node at a span.
+/// Removes the pins of the node's uses, except of the use at this span.
 pub(super) fn unpin_uses(request: &mut Request, at: Span) {
     let all = uses(request, at);
     for term in &mut request.pipelines {
@@ -55,8 +55,9 @@ pub(super) fn unpin_uses(request: &mut Request, at: Span) {
     }
 }
 
-/// Removes marks that only one filter has, unless a user chose them. Marks that the old text lacks,
-/// and marks in the form of [`FreshMarks`] that it has several times, were not chosen by a user.
+/// Removes marks that only one filter has, unless a user chose them. A mark was not chosen by a
+/// user if the old text lacks it, or if it has the form of [`FreshMarks`] and the old text uses it
+/// several times.
 pub(super) fn remove_needless(request: &mut Request, old: &[String]) {
     let all = all_marks(request);
     let count = |of: &[String], mark: &String| of.iter().filter(|other| *other == mark).count();
@@ -116,8 +117,8 @@ impl FreshMarks {
         Name { text, span: Span { start: usize::MAX, end: usize::MAX } }
     }
 
-    /// Returns a term that leads to the same nodes as the given term. Fails if the new term would
-    /// enter an operand of `++`, `+*` or `!`, which can have only one incoming arc.
+    /// Returns a term that leads to the same nodes as the given term. Fails if an arc would lead to
+    /// an operand of `++`, `+*` or `!`, which can have only one incoming arc.
     pub(super) fn references(&mut self, term: &mut Term) -> Result<Term, InvalidEdit> {
         match term {
             Term::Filter(node) => Ok(Term::Filter(self.reference(node))),

@@ -1,12 +1,13 @@
-//! Edits of a request. An edit maps a text to a new text, and reports the origin of each filter in
-//! the new text.
+//! Edits of a request. An edit maps the old text to a new text, and reports the origin of each
+//! filter in the new text.
 //!
 //! An edit changes the syntax tree, and the new text is the printed tree. Filters that are not
-//! edited therefore stay the same, and a running path can keep their state. The new text is not
+//! edited therefore stay the same, and a running path can preserve their state. The new text is not
 //! checked here. [Th §5.4]
 //!
-//! - `kinds`: the edits and their results; `words`: the edit as words of a command line;
-//! - `find`: filters by name, mark or number; `origins`: the filters of the old text in the new;
+//! - `kinds`: the edits and their results; `words`: an edit as command-line words;
+//! - `find`: lookup of filters by name, mark or number; `origins`: the origin in the old text of
+//!   each filter in the new text;
 //! - `tree`: operations on the tree;
 //! - `place`: edits of one filter;
 //! - `argument`: assignments to arguments;
@@ -45,7 +46,7 @@ pub use tree::{differ_only_in_arguments, single_filter};
 pub(crate) use tree::{for_each_filter, join_with_pipe, parse_filter, parse_tree, replace_at};
 
 impl Edit {
-    /// Returns the same edit with unset parameters set to the current values of the machine, so
+    /// Returns a copy of the edit in which unset parameters have the machine's current values, so
     /// that repeating the edit later has the same effect.
     #[must_use]
     pub fn resolve_unset(&self, registry: &dyn Registry) -> Self {
@@ -64,9 +65,9 @@ impl Edit {
         }
     }
 
-    /// Fails if the request runs filters for other requests, for which the edit would change the
-    /// results. Moves between spaces and restarts (`upgrade`) are permitted, because they change no
-    /// results.
+    /// Fails if the request runs filters on behalf of other requests, because the edit would change
+    /// their results. Moves between spaces and restarts (`upgrade`) are permitted, because they
+    /// change no results.
     fn check_unshared(&self, request: &Request) -> Result<(), InvalidEdit> {
         let moves = matches!(self, Self::Move { .. } | Self::Upgrade { .. });
         match filters(request).find_map(terms::offered_prefix).filter(|_| !moves) {
@@ -80,8 +81,8 @@ impl Edit {
 
     /// Applies the edit to the text of a request. Fails if the text or the new filter has syntax
     /// errors, if a node does not exist or is ambiguous, if nothing would remain, if an argument is
-    /// not writable, or if the result would not be a valid graph (for example, a node below itself
-    /// or without a parent).
+    /// not writable, or if the result would not be a valid graph (for example, if a node would be
+    /// below itself or have no parent).
     pub fn apply(&self, text: &str, registry: &dyn Registry) -> Result<EditResult, InvalidEdit> {
         if let Self::Sequence(edits) = self {
             return sequence::apply(edits, text, registry);

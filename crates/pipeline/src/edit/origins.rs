@@ -1,4 +1,4 @@
-//! The origin of each filter of a new text in the old text.
+//! The origin, in the old text, of each filter of a new text.
 
 use super::kinds::{EditResult, InvalidEdit};
 use super::marks::has_mark;
@@ -54,7 +54,7 @@ impl Origins {
     }
 }
 
-/// Prints a tree and records the old span of each filter.
+/// Prints a tree and records each filter's span in the old text.
 pub(super) fn print_with_origins(
     request: &Request,
     origins: &[Option<Span>],

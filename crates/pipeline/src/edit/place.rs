@@ -1,5 +1,5 @@
-//! Edits of a single filter: it is inserted, removed, replaced, moved to another space or
-//! restarted, or its arguments change.
+//! Edits of a single filter: inserting, removing, replacing or restarting it, moving it to another
+//! space, or changing its arguments.
 
 use super::argument::assign;
 use super::find::find_filter;
@@ -47,8 +47,8 @@ pub(super) fn apply_at(
 /// A function that changes one filter term, or removes it by returning `None`.
 type Action = Box<dyn FnMut(Term) -> Option<Term>>;
 
-/// Returns the change that the edit makes to its filter. Changes other terms of the request as
-/// needed.
+/// Returns the function that applies the edit to its filter. Changes other terms of the request
+/// immediately if the edit requires it.
 fn edit_action(
     edit: &Edit,
     at: Span,

@@ -1,5 +1,5 @@
-//! Removal of a node and everything below it. Nodes that have another parent stay, together with
-//! everything below them.
+//! Removal of a node and everything below it. Nodes that have another parent, and everything below
+//! them, stay.
 
 use super::cut::{cut, from_stages, into_stages, is_followed, isolate, path_to};
 use super::cut::{term_at, term_at_mut};
@@ -39,7 +39,7 @@ pub(super) fn remove(
     }
 }
 
-/// Returns the marks of the nodes that sources can still reach without the node at a span.
+/// Returns the marks of the nodes that sources still reach after the node at a span is removed.
 fn surviving_marks(
     request: &Request,
     at: Span,
@@ -58,7 +58,8 @@ fn surviving_marks(
     kept.filter_map(|(node, _)| node.mark.as_ref().map(|mark| mark.text.clone())).collect()
 }
 
-/// Returns the span of the first filter at the head of a term that has no input any more, if any.
+/// Returns the span of the first filter at the head of a term that no source reaches any more, or
+/// `None` if there is none.
 fn dead_head(survivors: &[String], term: &Term) -> Option<Span> {
     match term {
         Term::Hole(_) | Term::Not(_) => None,
@@ -72,7 +73,7 @@ fn dead_head(survivors: &[String], term: &Term) -> Option<Span> {
 }
 
 /// Returns the remainder of a removed term: the nodes that have another parent, with everything
-/// after them. Returns `None` if nothing remains.
+/// after them. Returns `None` if there are none.
 fn shared_part(survivors: &[String], term: Term) -> Option<Term> {
     match term {
         Term::Hole(_) | Term::Not(_) => None,
@@ -100,9 +101,9 @@ fn shared_part(survivors: &[String], term: Term) -> Option<Term> {
     }
 }
 
-/// Attaches a node and the stages after it to another use of the node, which also gets its
-/// arguments and its pin. Adds a new pipeline if there is no other use, if stages already follow
-/// that use, or if several nodes have common stages after them.
+/// Attaches a node and the stages after it to another use of the node. That use gets the node's
+/// arguments and pin. Adds a new pipeline if there is no other use, if stages already follow it, or
+/// if several nodes are followed by common stages.
 pub(super) fn put_back(request: &mut Request, tail: Term) {
     let mut stages = into_stages(tail);
     let rest = stages.split_off(1);
@@ -155,8 +156,7 @@ pub(super) fn put_back(request: &mut Request, tail: Term) {
     }
 }
 
-/// Returns the node whose first use is at this span of the text from which the graph was made, if
-/// any.
+/// Returns the node whose first use has this span in the graph's text, or `None` if there is none.
 pub(super) fn node_at(graph: &Graph, at: Span) -> Option<NodeId> {
     let found = graph.ids().find(|(_, node)| node.span == at);
     found.map(|(id, _)| id)

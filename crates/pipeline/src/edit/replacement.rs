@@ -1,4 +1,4 @@
-//! Replacement of the entire text. Filters that are common to both texts are kept.
+//! Replacement of the entire text. Filters that both texts contain are kept.
 
 use super::kinds::{EditResult, InvalidEdit};
 use super::origins::print_with_origins;
@@ -6,12 +6,12 @@ use super::tree::{filters, parse_tree, without_sandbox};
 use crate::language::Request;
 use crate::language::tree::{FilterTerm, Term};
 
-/// The weight of a match of equal filters, greater than the weight of all matches by name together.
+/// The weight of a match of equal filters. It exceeds the total weight of all matches by name.
 const EQUAL_WEIGHT: u64 = 1 << 32;
 
-/// Replaces the text. The longest common subsequence of equal filters keeps its state. Between two
-/// equal filters, filters of the same name match too, because they may differ only in a writable
-/// argument.
+/// Replaces the text. The filters in the longest common subsequence of equal filters keep their
+/// state. Between two equal filters, filters with the same name match too, because they may differ
+/// only in a writable argument.
 pub(super) fn replace_text(old: &Request, new: &str) -> Result<EditResult, InvalidEdit> {
     let request = parse_tree(new, "the new request")?;
     let text = |node: &FilterTerm| {

@@ -1,4 +1,4 @@
-//! Several edits that are one change; each applies to the text that results from the previous one.
+//! Several edits that form one change; each applies to the text that results from the previous one.
 
 use super::kinds::{Edit, EditResult, InvalidEdit};
 use crate::language::Span;

@@ -7,7 +7,7 @@ use filter::catalog;
 use tree::parse_tree;
 use words::USAGE;
 
-/// A registry of the filters of the catalog.
+/// A registry of the filters in the catalog.
 const CATALOG: RegistryList<'_> =
     RegistryList { entries: catalog::FILTERS, endpoints: &[], spaces: &[] };
 

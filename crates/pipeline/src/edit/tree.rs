@@ -1,4 +1,4 @@
-//! Operations on the tree of a request, which insert, remove and move filters.
+//! Operations on the tree of a request that insert, remove and move filters.
 //!
 //! Inserted terms have the span [`NEW_SPAN`]. All other terms keep their span in the old text,
 //! which identifies them.
@@ -9,19 +9,19 @@ use crate::language::tree::{Operator, Pipeline, Stage, Term, Text};
 use crate::language::{Request, Severity, Span, parse};
 use filter::UNTRUSTED;
 
-/// The keyword of `move` for the first thread of the process, [`FIRST_THREAD`].
+/// The keyword that denotes the first thread of the process, [`FIRST_THREAD`], in `move`.
 pub(super) const PROCESS_KEYWORD: &str = "process";
-/// The keyword of `move` for the kernel.
+/// The keyword that denotes the kernel in `move`.
 pub(super) const KERNEL_KEYWORD: &str = "kernel";
-/// The name of the first thread, which reads the rings of the kernel.
+/// The name of the first thread, which reads the kernel's rings.
 pub(super) const FIRST_THREAD: &str = "thread0";
-/// The keyword of `move` for a sandbox, a process without privileges.
+/// The keyword that denotes a sandbox, a process without privileges, in `move`.
 const SANDBOX_KEYWORD: &str = "sandbox";
 
 /// The span of inserted terms.
 pub(super) const NEW_SPAN: Span = Span { start: usize::MAX, end: usize::MAX };
 
-/// Parses a text. Fails with the first syntax error. In the message, the text is called `what`.
+/// Parses a text. Fails with the first syntax error. The error message calls the text `what`.
 pub(crate) fn parse_tree(text: &str, what: &str) -> Result<Request, InvalidEdit> {
     let (request, mistakes) = parse(text);
     match mistakes.iter().find(|mistake| mistake.severity == Severity::Error) {
@@ -30,8 +30,8 @@ pub(crate) fn parse_tree(text: &str, what: &str) -> Result<Request, InvalidEdit>
     }
 }
 
-/// Returns true if two texts are equal except for arguments of filters. Returns false if one has
-/// syntax errors.
+/// Returns true if the texts are equal except for the arguments of filters. Returns false if either
+/// has syntax errors.
 pub fn differ_only_in_arguments(one: &str, other: &str) -> bool {
     let bare = |text: &str| {
         let mut request = parse_tree(text, "").ok()?;
@@ -55,8 +55,7 @@ pub(crate) fn parse_filter(text: &str) -> Result<Term, InvalidEdit> {
     Ok(term)
 }
 
-/// Returns the name of the filter that a text consists of. Fails if the text is not exactly one
-/// filter.
+/// Returns the filter's name if the text consists of exactly one filter; otherwise fails.
 pub fn single_filter(text: &str) -> Result<String, InvalidEdit> {
     match parse_filter(text)? {
         Term::Filter(node) => Ok(node.name.text),
@@ -64,7 +63,7 @@ pub fn single_filter(text: &str) -> Result<String, InvalidEdit> {
     }
 }
 
-/// Returns all filters in the order of the text.
+/// Returns all filters in text order.
 pub(super) fn filters(request: &Request) -> impl Iterator<Item = &FilterTerm> {
     fn add_filters<'t>(term: &'t Term, to: &mut Vec<&'t FilterTerm>) {
         match term {
@@ -160,8 +159,8 @@ pub(crate) fn replace_at(
     }
 }
 
-/// Inserts `filter` on a branch beside the successors of the filter at `at`. Fails if nothing
-/// follows that filter in its branch.
+/// Inserts `filter` on a branch beside the successors of the filter at `at`. Fails if that filter
+/// is the last in its branch.
 pub(super) fn insert_beside(
     request: &mut Request,
     at: Span,
@@ -222,8 +221,8 @@ fn insert_branch(pipeline: &mut Pipeline, place: usize, filter: Term) {
     pipeline.rest.push(Stage { arc, term });
 }
 
-/// Removes the pins to the kernel from all filters after a filter that leaves the kernel, in the
-/// text of its pipeline, because a filter can run in the kernel only if its predecessors run there.
+/// Removes the kernel pins of all later filters in the same pipeline when the filter at `at` leaves
+/// the kernel, because a filter can run in the kernel only if its predecessors run there.
 pub(super) fn unpin_successors(request: &mut Request, at: Span) {
     let here = |term: &Term| {
         let mut found = false;
@@ -241,8 +240,8 @@ pub(super) fn unpin_successors(request: &mut Request, at: Span) {
     }
 }
 
-/// Moves a filter to another space. The move to a sandbox is an argument of the filter; any other
-/// move is a pin.
+/// Moves a filter to another space. A move to a sandbox sets an argument of the filter; any other
+/// move sets its pin.
 pub(super) fn move_to(node: FilterTerm, space: &str) -> FilterTerm {
     let mut node = without_sandbox(node);
     let named = |text: &str| Name { text: text.to_owned(), span: NEW_SPAN };

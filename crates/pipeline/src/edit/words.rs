@@ -1,10 +1,10 @@
-//! Edits as words of a command line: one parser, and its inverse.
+//! Conversion of command-line words to edits, and back.
 
 use super::kinds::{Edit, InvalidEdit, NodeOutput, PathMove, Position};
 use super::tree::{FIRST_THREAD, PROCESS_KEYWORD};
 use std::fmt;
 
-/// The syntax of edits.
+/// The usage message for edits.
 pub(super) const USAGE: &str = "write `insert FILTER before|after|at NODE`, `remove NODE`, \
      `replace NODE with FILTER`, `move NODE kernel|process|sandbox|SPACE`, `upgrade NODE`, \
      `arg NODE NAME=VALUE` or `pin SPACE PROCESSOR|any`; for the arcs of the graph \
@@ -15,17 +15,17 @@ pub(super) const USAGE: &str = "write `insert FILTER before|after|at NODE`, `rem
 
 /// The keyword that precedes the new parent of a node.
 const BELOW: &str = "below";
-/// The keyword of `remove` that makes the edit fail if there are nodes below the node.
+/// The keyword of `remove` that makes it fail if there are nodes below the node.
 const LEAF: &str = "leaf";
 /// The keyword of `remove` that also removes everything below the node.
 const ALL: &str = "all";
 
-/// The word between the edits of one change.
+/// The word that separates the edits of one change.
 const AND: &str = ",";
 
 impl Edit {
-    /// Parses an edit from the words of a command line, or several with the word `,` between them.
-    /// A filter may be several words.
+    /// Parses an edit from command-line words, or several edits separated by the word `,`. A filter
+    /// may span several words.
     pub fn parse<W: AsRef<str>>(words: &[W]) -> Result<Self, InvalidEdit> {
         let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
         match words.split(|word| *word == AND).collect::<Vec<_>>().as_slice() {
@@ -85,7 +85,8 @@ impl Edit {
         })
     }
 
-    /// Returns the words that [`Edit::parse`] accepts for this edit; for [`Edit::Whole`], the text.
+    /// Returns the words that [`Edit::parse`] accepts for this edit; for [`Edit::Whole`], returns
+    /// the text.
     #[must_use]
     pub fn to_words(&self) -> Vec<String> {
         let (parent, output);

@@ -1,7 +1,7 @@
 //! Comparison of a run's measurements with the plan's expectations.
 //!
 //! The output is a table of nodes, a table of edges, and updates of the cost table for the next
-//! plan. The tables mark values that differ from the expectation by more than a factor of two. The
+//! plan. Values that differ from the expectation by more than a factor of two are marked. The
 //! measurements are passed in, so this module reads no clock. [SL §7.1]
 
 use super::table::{COLUMNS, Table};
@@ -12,18 +12,18 @@ use crate::names::{cost_key, unique_names};
 use crate::plan::{ArcShare, Costs, FilterCost, Plan, PlannedEdge, SpaceKind};
 use filter::ReadDepth;
 
-/// The minimum factor by which a marked value differs from the expectation.
+/// Values that differ from the expectation by more than this factor are marked.
 const DEVIATION_MIN: f64 = 2.0;
-/// The minimum number of blocks needed to learn the fraction of an arc.
+/// The minimum number of blocks needed to learn the fraction of blocks on an arc.
 const SHARE_BLOCKS_MIN: u64 = 64;
 /// The minimum number of blocks needed to learn a cost, because the first blocks run with cold
 /// caches.
 pub const LEARNED_BLOCKS_MIN: u64 = 4096;
-/// The minimum time spent in a filter, in ns, for learning its cost from fewer than
+/// The minimum time spent in a filter, in ns, to learn its cost from fewer than
 /// [`LEARNED_BLOCKS_MIN`] blocks.
 const LEARNED_NS: u64 = 2_000_000;
 
-/// The measurements of a run, by node, edge and kernel program.
+/// The measurements of a run: per node, per edge and per kernel program.
 #[derive(Debug, Clone, Default)]
 pub struct Measurements {
     /// The duration of the run, in ns.
@@ -41,7 +41,7 @@ pub struct Measurements {
 pub struct NodeMeasurement {
     /// The number of blocks that arrived, or that a source emitted.
     pub blocks: u64,
-    /// The number of calls.
+    /// The number of times the node was called.
     pub calls: u64,
     /// The time spent in the node, in ns; 0 if not measured.
     pub busy_ns: u64,
@@ -54,7 +54,7 @@ pub struct NodeMeasurement {
 pub struct EdgeMeasurement {
     /// The number of blocks sent.
     pub put: u64,
-    /// The number of wakeups of the receiver, or `None` if the edge wakes no receiver.
+    /// The number of times the receiver was woken, or `None` if the edge does not wake a receiver.
     pub events: Option<u64>,
 }
 
@@ -65,14 +65,14 @@ pub struct ProgramMeasurement {
     pub source: NodeId,
     /// The number of frames that the program processed.
     pub frames: u64,
-    /// The number of doorbell notifications.
+    /// The number of doorbell notifications that the program sent.
     pub notifications: u64,
-    /// The number of program runs measured by the kernel, and their total time in ns, or `None` if
+    /// The number of program runs that the kernel timed, and their total time in ns, or `None` if
     /// not measured.
     pub measured: Option<(u64, u64)>,
 }
 
-/// Formats the tables of an analysis, and a paragraph per kernel program.
+/// Formats the tables of an analysis, and a paragraph for each kernel program.
 #[must_use]
 pub fn format_analysis(plan: &Plan, measured: &Measurements) -> String {
     let names = unique_names(&plan.graph);
@@ -86,7 +86,7 @@ pub fn format_analysis(plan: &Plan, measured: &Measurements) -> String {
 }
 
 impl ProgramMeasurement {
-    /// Formats the measured and expected cost of a program and the number of notifications.
+    /// Formats a program's measured and expected cost, and the number of notifications.
     fn format_program(&self, plan: &Plan, names: &[String]) -> String {
         let inside = plan.programs.iter().find(|program| program.sources.contains(&self.source));
         let steps = inside.iter().flat_map(|program| &program.steps);
@@ -199,15 +199,16 @@ impl NodeMeasurement {
 }
 
 impl EdgeMeasurement {
-    /// Returns the fraction of a node's input that took this edge, or `None` without input.
+    /// Returns the fraction of a node's input that took this edge, or `None` if the node had no
+    /// input.
     fn edge_share(&self, measured: &Measurements, from: NodeId) -> Option<f64> {
         let came = measured.nodes.get(from.0)?.blocks;
         (came > 0).then(|| (self.put as f64 / came as f64).min(1.0))
     }
 }
 
-/// Describes the ratio of two values; empty if it is below a factor of two, or if a value is not
-/// positive.
+/// Formats the ratio of the values; empty if the values differ by at most a factor of two, or if
+/// either is not positive.
 fn describe_deviation(measured: f64, expected: f64) -> String {
     match () {
         () if expected <= 0.0 || measured <= 0.0 => String::new(),
@@ -234,7 +235,7 @@ fn format_percent(share: f64) -> String {
     format!("{} %", format_one_decimal(share * 100.0))
 }
 
-/// Formats the mean size of the batches that a node receives.
+/// Formats the mean size of the batches that arrive at a node.
 fn mean_input_batch(measured: &Measurements, to: NodeId) -> String {
     measured.nodes.get(to.0).map_or_else(String::new, |node| mean_batch(node.blocks, node.calls))
 }
@@ -247,11 +248,11 @@ fn ring_fill(edge: &EdgeMeasurement, entries: usize) -> String {
     }
 }
 
-/// Stores measurements in a cost table for the next plan: the costs of filters with their
-/// arguments, and the fraction of their blocks on each arc. In a calibrated table, only the costs
-/// of filters that read whole blocks are replaced. Returns the number of filters whose cost is not
+/// Stores measurements in a cost table for the next plan: the cost of each filter with its
+/// arguments, and the fraction of its blocks on each arc. In a calibrated table, only the costs of
+/// filters that read whole blocks are replaced. Returns the number of filters whose cost was not
 /// learned because they received fewer than 64 blocks, or fewer than [`LEARNED_BLOCKS_MIN`] blocks
-/// in less than 2 ms of processing.
+/// in less than 2 ms of processing time.
 pub fn learn(plan: &Plan, measured: &Measurements, costs: &mut Costs) -> usize {
     let mut too_few = 0;
     for (id, node) in plan.graph.ids().filter(|(_, node)| node.filter().is_some()) {

@@ -1,4 +1,4 @@
-//! The output of a plan as a Graphviz graph: `streamline explain --dot … | dot -Tsvg > plan.svg`.
+//! Formatting of a plan as a Graphviz graph: `streamline explain --dot … | dot -Tsvg > plan.svg`.
 
 use super::draw::format_label;
 use super::figures::{DrawnFigures, edge_figures, node_lines};
@@ -9,8 +9,9 @@ use filter::FilterKind;
 use filter::text::visible;
 use std::fmt::Write as _;
 
-/// Formats the graph, with spaces as frames, rings as thick edges, pipes as edges with an empty
-/// arrowhead, and back edges dashed. Shows rates, measured costs and losses if there are figures.
+/// Formats the graph. Spaces are drawn as boxes, rings as thick edges, pipes as edges with an empty
+/// arrowhead, and back edges as dashed edges. Shows rates, measured costs and losses if there are
+/// figures.
 #[must_use]
 pub fn format_dot(plan: &Plan, figures: Option<&DrawnFigures>) -> String {
     let graph = &plan.graph;

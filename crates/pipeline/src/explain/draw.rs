@@ -1,4 +1,4 @@
-//! The drawing of a plan as text.
+//! Drawing of a plan as text.
 
 use super::facts::arc_label;
 use super::figures::{DrawnFigures, node_figures};
@@ -18,8 +18,8 @@ pub fn format_drawing(plan: &Plan, figures: Option<&DrawnFigures>) -> String {
     (0..components).map(draw).collect()
 }
 
-/// Returns the nodes of a connected component, except operands, in drawing order: each node after
-/// its inputs, otherwise space by space, and within a space in the order of the text.
+/// Returns the nodes of a connected component, except operands, in drawing order: each node follows
+/// its inputs; subject to that, nodes are ordered by space and, within a space, in text order.
 pub(super) fn drawing_order(plan: &Plan, component: usize) -> Vec<NodeId> {
     let nodes = plan.graph.ids();
     let drawn = nodes
@@ -68,7 +68,8 @@ fn drawn_graph(plan: &Plan, node: impl Fn(NodeId) -> DrawnNode) -> DrawnGraph {
 }
 
 /// Formats the text of a node: the classes of its incoming arcs, the node, the number of its
-/// replicas, and its back edges. A node that the plan has added has the reason instead of classes.
+/// replicas, and its back edges. For a sink that the planner added, the reason replaces the
+/// classes.
 fn drawn_text(plan: &Plan, id: NodeId, names: &[String]) -> String {
     let graph = &plan.graph;
     let mut text = match completion_reason(plan, id, names) {
@@ -85,7 +86,7 @@ fn drawn_text(plan: &Plan, id: NodeId, names: &[String]) -> String {
     text
 }
 
-/// Returns the reason for a sink that the planner added to an open end, or `None` for other nodes.
+/// Returns the reason why the planner added this sink to an open end, or `None` for other nodes.
 fn completion_reason(plan: &Plan, id: NodeId, names: &[String]) -> Option<String> {
     let node = plan.graph.node(id);
     if node.kind() != Some(FilterKind::Sink) || node.span.start != node.span.end {
@@ -114,7 +115,7 @@ fn incoming_labels(graph: &Graph, id: NodeId, names: &[String]) -> String {
     labels
 }
 
-/// Formats the label of an arc as the request has it. Returns `None` for a plain pipe.
+/// Formats an arc's label as written in the request. Returns `None` for a plain pipe.
 pub(super) fn format_label(graph: &Graph, edge: &Edge) -> Option<String> {
     (!edge.classes.is_plain()).then(|| format!("|{}", arc_label(graph, edge)))
 }

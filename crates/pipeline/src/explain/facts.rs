@@ -1,5 +1,5 @@
-//! Facts about a node of a running path, for programs that show it: its filter, its arguments, and
-//! the form of its output.
+//! Facts about a node of a running path, for programs that display it: its filter, its arguments,
+//! and the form of its output.
 
 use crate::graph::{Edge, Graph, Step};
 use crate::names::unquoted_value;
@@ -23,17 +23,16 @@ pub struct NodeFacts {
 pub struct ArgumentFacts {
     /// Name of the parameter.
     pub name: &'static str,
-    /// Value, as written in a request but without quotes.
+    /// Value, in the syntax of a request but without quotes.
     pub value: String,
-    /// True if the value distinguishes this filter from others of its name: the parameter is
-    /// required, or positional with a value that differs from the default.
+    /// True if the value distinguishes this filter from others with the same name: the parameter is
+    /// required, or it is positional and its value differs from the default.
     pub given: bool,
     /// True if the value can be changed while the filter runs.
     pub writable: bool,
 }
 
-/// Returns the facts about a node, given by its index. They are empty for a node that does not
-/// exist.
+/// Returns the facts about the node with index `at`. They are empty if there is no such node.
 #[must_use]
 pub fn node_facts(graph: &Graph, at: usize) -> NodeFacts {
     let Some(node) = graph.nodes.get(at) else { return NodeFacts::default() };

@@ -1,4 +1,4 @@
-//! Measured figures of a drawing, and the texts that show them.
+//! Measured figures of a drawing, and their texts.
 
 use super::analysis::Measurements;
 use crate::format::format_one_decimal;
@@ -17,8 +17,8 @@ pub struct DrawnFigures {
     pub lost_on_edges: Vec<u64>,
 }
 
-/// Returns the lines below the name of a node: its cost, its rate and its losses. Without figures,
-/// returns the expected cost.
+/// Returns the lines below a node's name: its cost, its rate and its losses. Without figures,
+/// returns only the expected cost.
 pub(super) fn node_lines(plan: &Plan, id: NodeId, figures: Option<&DrawnFigures>) -> Vec<String> {
     let expected = plan.expected_cost(id).map(format_one_decimal);
     let Some(figures) = figures else {
@@ -41,7 +41,7 @@ pub(super) fn node_lines(plan: &Plan, id: NodeId, figures: Option<&DrawnFigures>
     lines
 }
 
-/// Returns the rate of a node, its measured cost and its losses on one line.
+/// Returns a node's rate, its measured cost and its losses as one line.
 pub(super) fn node_figures(plan: &Plan, id: NodeId, figures: &DrawnFigures) -> String {
     let node = figures.measured.nodes.get(id.0).copied().unwrap_or_default();
     let mut text = format!("{:>8}", rate_text(node.blocks, figures.measured.elapsed_ns));
@@ -57,8 +57,8 @@ pub(super) fn node_figures(plan: &Plan, id: NodeId, figures: &DrawnFigures) -> S
 }
 
 impl DrawnFigures {
-    /// Returns the figures of the time between an earlier sample and this one. Losses stay those
-    /// since the start. Figures of another plan count as absent.
+    /// Returns the figures for the time between the earlier sample `before` and this one. Losses
+    /// still count from the start of the run. A sample of another plan is ignored.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let (now, old) = (&self.measured, &before.measured);
@@ -81,7 +81,7 @@ impl DrawnFigures {
     }
 }
 
-/// Returns the rate on an edge, and the number of blocks lost on it.
+/// Returns the rate of blocks on an edge, and the number of blocks lost on it.
 pub(super) fn edge_figures(edge: usize, figures: &DrawnFigures) -> (String, u64) {
     let put = figures.measured.edges.get(edge).map_or(0, |edge| edge.put);
     let lost = figures.lost_on_edges.get(edge).copied().unwrap_or(0);

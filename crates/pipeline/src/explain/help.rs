@@ -1,4 +1,4 @@
-//! The help of a filter as text: `streamline filters NAME` and the manual.
+//! The help of a filter as text, for `streamline filters NAME` and the manual.
 
 use super::table::{COLUMNS, wrap_text};
 use crate::check::OPTIONS;
@@ -17,9 +17,9 @@ const OPTION_COLUMN: usize = 26;
 /// The help of a filter in sections. Help texts and manual pages are generated from it.
 #[derive(Debug)]
 pub struct Page {
-    /// The name in a request.
+    /// The filter's name, as written in a request.
     pub name: &'static str,
-    /// A summary of one line.
+    /// A one-line summary.
     pub summary: &'static str,
     /// The arguments, in usage notation.
     pub usage: String,
@@ -61,7 +61,7 @@ impl Page {
     }
 }
 
-/// The title of the parameters common to all filters.
+/// The title of the section with the parameters common to all filters.
 pub const COMMON_TITLE: &str = "Parameters of every filter";
 
 /// Returns the parameters common to all filters, with their help texts.
@@ -137,10 +137,10 @@ fn entry_facts(entry: &Description, endpoint: &EndpointFacts) -> Vec<(&'static s
     facts
 }
 
-/// The heading of the options of a request.
+/// The heading of the section with the options of a request.
 pub const OPTIONS_TITLE: &str = "Options of a request, before its first filter";
 
-/// Formats the options of a request for the help of commands that take one.
+/// Formats the options of a request, for the help of commands that accept a request.
 #[must_use]
 pub fn format_options() -> String {
     let mut out = format!("{OPTIONS_TITLE}:\n");
@@ -336,7 +336,7 @@ fn describe_spaces(entry: &Description, endpoint: &EndpointFacts) -> String {
     }
 }
 
-/// Formats a word followed by its text. The text starts at column `at`, and its other lines are
+/// Formats a word followed by a text. The text starts at column `at`, and its later lines are
 /// indented to that column.
 #[must_use]
 pub fn hanging_indent(word: &str, text: &str, at: usize) -> String {

@@ -1,5 +1,5 @@
-//! The drawing of a graph as text: a line per node, from the sources down, with a lane for every
-//! open edge.
+//! Drawing of a graph as text: one line for each node, with the sources at the top, and a lane for
+//! each edge whose target is not yet drawn.
 //!
 //! ```text
 //! ── thread0 ────────
@@ -14,14 +14,14 @@
 //! ```
 //!
 //! `○` is a source, `●` a filter, `■` a sink. A horizontal rule names the space of the rows below
-//! it. A lane that crosses a rule is a ring, or a pipe into or out of a process. A back edge is a
-//! lane with an arrow, from its target down to its origin.
+//! it. A lane that crosses a rule is a ring, or a pipe into or out of a process. A back edge is
+//! drawn as a lane with an arrow, from its target down to its origin.
 
 use std::fmt::Write as _;
 
-/// The maximum number of lanes of a readable drawing.
+/// The maximum number of lanes for a readable drawing.
 const LANES_MAX: usize = 24;
-/// The maximum number of columns of a node's text.
+/// The maximum width of a node's text, in columns.
 const TEXT_MAX: usize = 70;
 /// The width of a rule in columns.
 const RULE_WIDTH: usize = 64;
@@ -42,7 +42,7 @@ pub struct DrawnGraph {
 pub struct DrawnNode {
     /// The text beside the symbol.
     pub text: String,
-    /// The figures behind the text, in a column of their own; may be empty.
+    /// The figures after the text, in a separate column; may be empty.
     pub figures: String,
     /// The symbol.
     pub symbol: Symbol,
@@ -75,7 +75,8 @@ pub struct DrawnEdge {
 
 impl DrawnGraph {
     /// Returns these nodes in drawing order: each node after those from which it receives blocks.
-    /// Of several possible nodes, the one in the first space and with the lowest index comes next.
+    /// If several nodes are possible, the next one is in the first space, and has the lowest index
+    /// in it.
     #[must_use]
     pub fn order(&self, mut left: Vec<usize>) -> Vec<usize> {
         let mut order = Vec::new();
@@ -112,7 +113,7 @@ impl DrawnGraph {
 
 struct Drawing<'g> {
     graph: &'g DrawnGraph,
-    /// The edge of each lane, by its index in the graph.
+    /// The edge in each lane, as an index into the graph's edges; `None` if the lane is free.
     lanes: Vec<Option<usize>>,
     rows: Vec<Row>,
 }
@@ -124,7 +125,7 @@ enum Row {
     Rule(String, String),
 }
 
-/// The vertical arms of a box-drawing character.
+/// The vertical strokes of a box-drawing character.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Arms {
     up: bool,
@@ -174,7 +175,7 @@ impl Drawing<'_> {
         }
     }
 
-    /// Adds the line with the symbol and the text of the node.
+    /// Adds the line with the node's symbol and text.
     fn add_node_line(&mut self, node: &DrawnNode, own: usize) {
         let symbol = match node.symbol {
             Symbol::Source => '○',
@@ -197,7 +198,7 @@ impl Drawing<'_> {
         self.rows.push(Row::Line(cells, text, node.figures.clone()));
     }
 
-    /// Assigns lanes to the outgoing edges of the node; the first keeps the lane of the node.
+    /// Assigns lanes to the node's outgoing edges; the first edge keeps the node's lane.
     fn assign_lanes(&mut self, id: usize, own: usize) {
         let out = self.edges_where(|edge| edge.from == id && !edge.back);
         let closing = self.lanes_with(|edge| edge.from == id && edge.back);
@@ -230,7 +231,7 @@ impl Drawing<'_> {
         opened
     }
 
-    /// Adds a row in which lanes join or leave the lane of a node.
+    /// Adds a row in which lanes join or leave the node's lane.
     fn connect(
         &mut self,
         own: usize,
@@ -294,7 +295,7 @@ impl Drawing<'_> {
     }
 }
 
-/// Returns the box-drawing character with these arms.
+/// Returns the box-drawing character with these strokes.
 const fn junction_character(Arms { up, down }: Arms, left: bool, right: bool) -> char {
     match (up, down, left, right) {
         (true, true, false, false) => '│',

@@ -1,7 +1,7 @@
 //! The output of `explain` and `filters`: plans and descriptions as text and drawings.
 //!
-//! A plan, or the error that no plan exists, becomes text of at most [`COLUMNS`] columns, or a
-//! Graphviz graph. This module makes no decision, because the plan holds every candidate, the
+//! A plan, or the error that no plan exists, is formatted as text of at most [`COLUMNS`] columns,
+//! or as a Graphviz graph. This module makes no decisions: the plan contains every candidate, the
 //! choice, its reason and its cost. [SL §7.1]
 
 mod analysis;
@@ -85,8 +85,9 @@ pub fn format_plan(plan: &Plan, machine: &Machine) -> String {
     out
 }
 
-/// Writes the remarks of filters, such as those of the expression compiler, the names of published
-/// states, and the filters that a source evaluates ahead, or the reason why it evaluates none.
+/// Writes the remarks of filters (for example, of the expression compiler), the names of published
+/// states, and the filter that each source evaluates in the kernel, or the reason why it evaluates
+/// none.
 fn write_remarks(out: &mut String, plan: &Plan, names: &[String]) {
     for (name, (_, node)) in names.iter().zip(plan.graph.ids()) {
         let Some(used) = node.filter() else { continue };
@@ -119,7 +120,7 @@ fn write_remarks(out: &mut String, plan: &Plan, names: &[String]) {
     }
 }
 
-/// Writes a paragraph per kernel program, which names the steps that several sources share.
+/// Writes a paragraph for each kernel program, which names the steps that several sources share.
 fn write_programs(out: &mut String, plan: &Plan, names: &[String]) {
     let listed = |nodes: &[NodeId]| {
         nodes.iter().map(|id| names[id.0].as_str()).collect::<Vec<_>>().join(" and ")
@@ -136,7 +137,7 @@ fn write_programs(out: &mut String, plan: &Plan, names: &[String]) {
     }
 }
 
-/// Writes the replicas, and the reasons why other costly filters have none.
+/// Writes the replicas, and the reasons why other expensive filters have none.
 fn write_replicas(out: &mut String, plan: &Plan, names: &[String]) {
     for replicas in &plan.replicas {
         words::write_wrapped(out, &words::describe_replicas(replicas, plan, names), COLUMNS);
@@ -147,7 +148,7 @@ fn write_replicas(out: &mut String, plan: &Plan, names: &[String]) {
     }
 }
 
-/// Formats a table with one row: a node that no space can run, with the reason of each space.
+/// Formats a table with a single row: a node that no space can run, with each space's reason.
 #[must_use]
 pub fn format_unplaceable(graph: &Graph, refused: &Unplaceable) -> String {
     let all = unique_names(graph);
@@ -162,8 +163,8 @@ pub fn format_unplaceable(graph: &Graph, refused: &Unplaceable) -> String {
 
 const PLACEMENT_TITLES: [&str; 5] = ["filter", "runs in", ">ns", "because", "refused elsewhere"];
 
-/// Formats the table of placements: each node's space, the reason for it, and the reasons against
-/// other spaces.
+/// Formats the table of placements: each node's space, the reason for the choice, and the reasons
+/// against the other spaces.
 fn placement_table(plan: &Plan, order: &[NodeId], names: &[String]) -> String {
     let mut table = Table::new(&PLACEMENT_TITLES);
     for id in order {
@@ -196,7 +197,7 @@ fn placement_row(plan: &Plan, id: NodeId, names: &[String], indent: &str) -> [St
     [name, runs_in, cost, because, describe_alternatives(&placement.candidates, here)]
 }
 
-/// Formats the verdicts on the other spaces, grouping equal verdicts.
+/// Formats the verdicts on the other spaces, and groups equal verdicts.
 fn describe_alternatives(candidates: &[Candidate], here: &str) -> String {
     let mut verdicts: Vec<(String, Vec<&str>)> = Vec::new();
     for candidate in candidates.iter().filter(|candidate| candidate.space != here) {
@@ -292,7 +293,7 @@ fn write_choice(out: &mut String, plan: &Plan) {
     write_fact(out, "policy", &format!("{}: {how}", words::describe_policy(*policy)));
 }
 
-/// Writes the changes that the path may make to itself at run time.
+/// Writes the changes that the path may make to its own plan at run time.
 fn write_runtime_changes(out: &mut String, plan: &Plan, machine: &Machine, names: &[String]) {
     let RuntimeChanges { copies, stages, moves } = plan.runtime_changes();
     let copies = copies.then_some(match machine.processors {

@@ -1,7 +1,8 @@
-//! The drawing of a plan as SVG: a lane for each space, a column for each step from the sources.
+//! Drawing of a plan as SVG, with a lane for each space and a column for each step from the
+//! sources.
 //!
-//! `streamline explain --svg=plan.svg 'REQUEST'`. The picture needs no other program. Its colors
-//! follow the preference of the reader for a dark or light page.
+//! Used by `streamline explain --svg=plan.svg 'REQUEST'`. The picture needs no other program. Its
+//! colors follow the reader's preference for a dark or light page.
 
 use super::draw::format_label;
 use super::figures::{DrawnFigures, edge_figures, node_lines};
@@ -16,15 +17,15 @@ use std::fmt::Write as _;
 const CHARACTER: usize = 8;
 /// Height of a line of text in px.
 const LINE: usize = 16;
-/// Distance between a text and the frame of its node, in px.
+/// Distance between a text and the border of its node, in px.
 const PADDING: usize = 10;
-/// Distance between two columns, which holds the labels of edges, in px.
+/// Distance between two columns, in px. The labels of edges are drawn in this space.
 const COLUMN_GAP: usize = 130;
 /// Distance between two rows, and between lanes, in px.
 const ROW_GAP: usize = 18;
 /// Height of the title of a lane in px.
 const TITLE: usize = 24;
-/// Maximum number of characters of a node's text.
+/// Maximum length of a node's text, in characters.
 const TEXT_MAX: usize = 40;
 
 const STYLE: &str = "text{font:13px monospace;fill:#1b1f24}\
@@ -108,7 +109,7 @@ fn texts(plan: &Plan, figures: Option<&DrawnFigures>) -> Vec<Placed> {
     placed.collect()
 }
 
-/// Returns the column of each node: the longest way from a source, without back edges.
+/// Returns each node's column: the length of the longest path from a source, ignoring back edges.
 fn columns(plan: &Plan) -> Vec<usize> {
     let mut columns = vec![0; plan.graph.nodes.len()];
     // A way has fewer edges than the graph has nodes.

@@ -2,13 +2,13 @@
 
 use std::fmt::Write as _;
 
-/// The maximum width of a text, in columns, unless a word is longer.
+/// The maximum width of a text, in columns. Only a longer word may exceed it.
 pub const COLUMNS: usize = 100;
 
-/// A table: rows under the headings of columns.
+/// A table: rows with column headings.
 #[derive(Debug)]
 pub struct Table {
-    /// The headings. The flag is true if the cells of the column are aligned to the right.
+    /// The headings, each with a flag that is true if the column is right-aligned.
     columns: Vec<(&'static str, bool)>,
     rows: Vec<Vec<String>>,
 }
@@ -19,15 +19,15 @@ const CELL_GAP: usize = 2;
 const WRAPPED_WIDTH_MIN: usize = 14;
 
 impl Table {
-    /// Returns a table without rows. A title may begin with `>`, which is not printed and aligns
-    /// the cells of its column to the right.
+    /// Returns a table without rows. A title may begin with `>`, which is not printed and makes the
+    /// column right-aligned.
     #[must_use]
     pub fn new(titles: &[&'static str]) -> Self {
         let column = |title: &&'static str| (title.trim_start_matches('>'), title.starts_with('>'));
         Self { columns: titles.iter().map(column).collect(), rows: Vec::new() }
     }
 
-    /// Adds a row with a cell per column; surplus cells are dropped.
+    /// Adds a row, with one cell for each column; surplus cells are dropped.
     pub fn add_row(&mut self, cells: impl IntoIterator<Item = String>) {
         self.rows.push(cells.into_iter().take(self.columns.len()).collect());
     }
@@ -38,8 +38,8 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// Formats the table in at most `columns` characters per line, if no wrapped column becomes
-    /// narrower than the minimum.
+    /// Formats the table with at most `columns` characters per line, unless a wrapped column would
+    /// become narrower than the minimum.
     #[must_use]
     pub fn format_within(&self, columns: usize) -> String {
         let titles: Vec<String> =
@@ -53,8 +53,7 @@ impl Table {
     }
 
     /// Returns the widths of the columns. Starts with the natural widths, and narrows the widest
-    /// column that is aligned to the left, until all columns fit or this column has the minimum
-    /// width.
+    /// left-aligned column until all columns fit or that column has the minimum width.
     fn widths(&self, titles: &[String], columns: usize) -> Vec<usize> {
         let width = |at: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(at)).chain(titles.get(at));

@@ -30,8 +30,8 @@ pub(super) fn describe_ring(ring: &RingPlan) -> String {
     )
 }
 
-/// Describes the processors on which the threads of a plan will run. Returns `None` if there is one
-/// thread.
+/// Describes the processors on which the threads of a plan will run. Returns `None` if there is
+/// only one thread.
 pub(super) fn describe_threads(plan: &Plan, machine: &Machine) -> Option<String> {
     let threads = plan.thread_count();
     if threads < 2 {
@@ -69,7 +69,7 @@ fn format_ranges(numbers: &[usize]) -> String {
     ranges.iter().map(text).collect::<Vec<_>>().join(", ")
 }
 
-/// Describes a latency budget and its shares.
+/// Describes a latency budget and its distribution.
 pub(super) fn describe_latency(latency: &Latency, plan: &Plan, names: &[String]) -> String {
     let parts: Vec<String> = latency
         .delays
@@ -106,7 +106,7 @@ pub(super) fn replica_space_names(plan: &Plan, replicas: &Replicas) -> Vec<Strin
     replicas.spaces.iter().map(|space| plan.spaces[*space].name.clone()).collect()
 }
 
-/// Describes an edge to or from replicas; empty for any other edge.
+/// Describes an edge to or from replicas; returns an empty text for any other edge.
 pub(super) fn describe_replica_edge(border: Option<(&Replicas, bool)>) -> String {
     match border {
         Some((replicas, true)) => format!("distributed among {} replicas", replicas.spaces.len()),
@@ -136,8 +136,8 @@ pub(super) fn describe_replicas(replicas: &Replicas, plan: &Plan, names: &[Strin
     )
 }
 
-/// Describes a ring out of the kernel: its size, its readers, its notification thresholds, and
-/// their reasons.
+/// Describes a ring from the kernel: its size, its readers, its notification thresholds, and their
+/// reasons.
 pub(super) fn describe_kernel_ring(ring: &RingPlan, plan: &Plan, edge: usize) -> String {
     let RingPlan { entries, signal_blocks, signal_ns, .. } = ring;
     let because = ring.reasons_text();
@@ -223,9 +223,9 @@ pub(super) fn describe_program(program: &Program, plan: &Plan) -> String {
     )
 }
 
-/// Returns the name of a sink that writes the frames of a program directly from the memory that the
-/// program writes to. Returns `None` if the frames are copied first, because another node of the
-/// thread may read their bytes, and if they are redirected to a socket.
+/// Returns the name of a sink that writes a program's frames directly from the memory into which
+/// the program stores them. Returns `None` if the frames are redirected to a socket, or if they are
+/// copied first because another node of the thread may read their bytes.
 fn written_in_place(program: &Program, plan: &Plan) -> Option<String> {
     let mut written = None;
     for (edge, leaves) in plan.graph.edges.iter().enumerate() {
@@ -244,7 +244,7 @@ fn written_in_place(program: &Program, plan: &Plan) -> Option<String> {
     written.filter(|_| !program.attach.redirects)
 }
 
-/// Describes a filter that sources evaluate in the kernel, ahead of the process.
+/// Describes a filter that sources evaluate in the kernel, before frames reach the process.
 pub(super) fn describe_evaluated_ahead(
     filter: &str,
     sources: &[&str],
@@ -262,12 +262,12 @@ pub(super) fn describe_evaluated_ahead(
     text
 }
 
-/// Describes a source without a filter that is evaluated ahead, and the reason.
+/// Describes a source that evaluates no filter in the kernel, with the reason.
 pub(super) fn describe_not_evaluated_ahead(source: &str, why: &str) -> String {
     format!("{source}: receives every frame from the kernel: {why}")
 }
 
-/// Describes the pipes of an edge out of a process, into a process, or both.
+/// Describes the pipes of an edge that leaves a process, enters a process, or both.
 pub(super) fn describe_pipe(out: bool, into: bool, thread: &str) -> String {
     match (out, into) {
         (true, true) => format!("two pipes, with {thread} between them"),
@@ -278,7 +278,7 @@ pub(super) fn describe_pipe(out: bool, into: bool, thread: &str) -> String {
     }
 }
 
-/// Describes the rings of an edge out of a sandbox, into a sandbox, or both.
+/// Describes the rings of an edge that leaves a sandbox, enters a sandbox, or both.
 pub(super) fn describe_sandbox_ring(out: bool, into: bool, both: bool) -> String {
     let what = match (out, into) {
         (true, false) => "ring that its process writes: every block is copied out and checked",

@@ -1,4 +1,4 @@
-//! Tests of numbers with units, formatted and parsed.
+//! Tests of formatting and parsing numbers with units.
 
 use super::{
     format_bytes, format_count, format_nanoseconds, format_one_decimal, parse_time, short_duration,

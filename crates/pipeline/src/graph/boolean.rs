@@ -8,26 +8,27 @@ use crate::classes::ClassSet;
 pub enum Boolean<L = ClassSet> {
     /// An operand, a node `inside` the section.
     Filter(NodeId),
-    /// `a | b`: `b` is evaluated for the blocks that `a` passes. The answer of the last operand is
-    /// the answer of the chain.
+    /// `a | b`: `b` is evaluated for the blocks that `a` passes. The chain's answer is the answer
+    /// of its last operand.
     Chain {
         /// The first operand.
         first: Box<Self>,
-        /// The other operands, each with the classes of the previous operand that lead to it.
+        /// The other operands, each with the classes of the previous operand for which it is
+        /// evaluated.
         rest: Vec<Link<L>>,
     },
     /// `a ++ b`: `b` is evaluated for the blocks to which `a` answers 0.
     Any(Vec<Link<L>>),
-    /// `a +* b`: `b` is evaluated for the blocks that `a` selects. Without operands it selects
-    /// every block.
+    /// `a +* b`: `b` is evaluated for the blocks that `a` selects. An expression without operands
+    /// selects every block.
     All(Vec<Link<L>>),
     /// `!a`: selects the blocks to which `a` answers 0.
     Not(Box<Self>),
 }
 
 impl<L> Boolean<L> {
-    /// Returns true if an operand is part of this expression. Adds to `before` the operands that
-    /// precede it in chains.
+    /// Returns true if an operand is part of this expression. Appends the operands that precede it
+    /// in chains to `before`.
     pub(crate) fn chained_before(&self, operand: NodeId, before: &mut Vec<NodeId>) -> bool {
         match self {
             Self::Filter(id) => *id == operand,
@@ -53,7 +54,7 @@ impl<L> Boolean<L> {
 
     /// Propagates a value through the operands: `at` maps the value at the input of an operand to
     /// the value at its output. Returns the value at the output of the expression: for a filter or
-    /// a chain, that of the (last) operand, and for all other expressions the input value.
+    /// a chain, the value after the (last) operand; for any other expression, the input value.
     pub(crate) fn flow<T: Clone>(&self, input: T, at: &mut impl FnMut(NodeId, T) -> T) -> T {
         match self {
             Self::Filter(id) => at(*id, input),
@@ -76,7 +77,7 @@ impl<L> Boolean<L> {
 }
 
 impl Boolean {
-    /// Replaces an operand by the chain of a new filter and that operand.
+    /// Replaces an operand with a chain of a new filter and the operand.
     pub(crate) fn insert_before(&mut self, operand: NodeId, first: NodeId) {
         match self {
             Self::Filter(id) if *id == operand => {
@@ -99,9 +100,9 @@ impl Boolean {
 
 /// An operand of a section, with the classes for which the operand is evaluated.
 ///
-/// In a chain the classes are answers of the previous operand. In `Any` and `All` they are classes
-/// of the block at the entry of the section (all classes without a label); for other classes the
-/// operand answers 0.
+/// In a chain, they are classes that the previous operand returns. In `Any` and `All`, they are
+/// classes of the block that enters the section (all classes if there is no label); for other
+/// classes, the operand answers 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link<L = ClassSet> {
     /// The classes for which the operand is evaluated.

@@ -1,4 +1,4 @@
-//! The formatting of a graph as text, for tests and debugging.
+//! Formatting of a graph as text, for tests and debugging.
 
 use super::{Boolean, Graph, Link, Node, Order, Step};
 use std::fmt::{self, Display, Formatter};

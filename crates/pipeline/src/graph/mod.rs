@@ -1,21 +1,23 @@
 //! The graph of a request: the output of the checks and the input of the planner.
 //!
 //! - A **node** is a filter with checked arguments, a Boolean **section** of filters, or a
-//!   **merge**, the `++` of different sources. Nodes are in the order of the text. The filters of a
-//!   section are nodes too, so they can be pinned and have counters; their `inside` is set, and
-//!   they have no edges. Filters that `check` inserts before operands come last.
+//!   **merge**, the `++` of different sources. Nodes are in text order. The filters of a section
+//!   are nodes too, so they can be pinned and have counters; their `inside` is set, and they have
+//!   no edges. Filters that `check` inserts before operands come last.
 //! - An **edge** is an arc between two nodes with the set of classes that pass. A plain pipe is
-//!   `ClassSet::plain_pipe()`. The label in front of a group is intersected with the labels of its
+//!   `ClassSet::plain_pipe()`. The label before a group is intersected with the labels of its
 //!   branches. A **back edge** closes a cycle (CONTRACT 17): without back edges the graph is
 //!   acyclic.
 //! - A **join** defines the order in which a node receives blocks from several edges (CONTRACT 16):
-//!   the order of the blocks at the fork, and for one such block the order of the branches.
+//!   the order of the blocks at the fork and, among copies of the same block, the order of the
+//!   branches.
 //! - All uses of one mark are one node. A node with several outgoing edges sends each block to all
 //!   of them.
 //!
-//! Sources are heads, heads are sources, and sinks have no outgoing edges. An end need not be a
-//! sink; the caller completes or rejects open ends. Only a graph without errors may be planned.
-//! With errors it is still complete, with `Step::Unknown` for unknown filters. [SL §4.2, §7]
+//! Sources are heads, heads are sources, and sinks have no outgoing edges. A node without outgoing
+//! edges need not be a sink; the caller completes or rejects such open ends. Only a graph without
+//! errors may be planned. A graph with errors is still complete, with `Step::Unknown` for unknown
+//! filters. [SL §4.2, §7]
 
 mod boolean;
 mod display;
@@ -35,19 +37,19 @@ use crate::language::Span;
 /// A checked request, as nodes and edges.
 #[derive(Debug, Clone, Default)]
 pub struct Graph {
-    /// The text of the request with `insertions` applied, so that reading it again gives the same
-    /// graph. Empty if the graph was not made from a text.
+    /// The text of the request after `insertions` are applied, so that reading it again gives the
+    /// same graph. Empty if the graph was not made from a text.
     pub text: Arc<str>,
-    /// Values for unset parameters that the machine has provided, each with its byte offset in the
+    /// The values of unset parameters obtained from the machine, each with its byte offset in the
     /// text.
     pub insertions: Vec<(usize, String)>,
-    /// The nodes, in the order of the text.
+    /// The nodes, in text order.
     pub nodes: Vec<Node>,
-    /// The edges. Those to one target are in the order of the text.
+    /// The edges. Edges to the same target are in text order.
     pub edges: Vec<Edge>,
-    /// The nodes where branches meet, with their orders.
+    /// The nodes where branches meet, with the order of their incoming blocks.
     pub joins: Vec<Join>,
-    /// The options of the request, checked, without defaults.
+    /// The checked options of the request, without defaults.
     pub options: Arguments,
     /// True if the nodes are planned as one connected component regardless of the edges, so that
     /// they share threads. A running path stays one component even if a change disconnects its
@@ -68,11 +70,11 @@ pub struct EdgeId(pub usize);
 pub struct Node {
     /// The operation that the node performs.
     pub step: Step,
-    /// The span in the text; for a marked node, the span of its first use.
+    /// The span in the text; for a node with a mark, the span of its first use.
     pub span: Span,
     /// The section that contains this node, or `None` if it is not an operand.
     pub inside: Option<NodeId>,
-    /// The forms that can arrive.
+    /// The forms of the blocks that can arrive.
     pub input_forms: Vec<Form>,
     /// The nodes that classify arriving blocks: the nearest nodes upstream that have classes. May
     /// be empty.
@@ -87,14 +89,14 @@ pub enum Step {
     /// A section (CONTRACT 10): passes a block unchanged, with the class of the last operand that
     /// answered.
     Boolean(Boolean),
-    /// A merge of sources that have no block in common. Branches of one source are a section
-    /// instead.
+    /// A merge of sources that have no block in common. Branches that begin with the same source
+    /// form a section instead.
     Merge,
     /// An unknown or missing filter, which a diagnostic reports.
     Unknown,
 }
 
-/// A filter with the arguments of a request.
+/// A filter with its arguments in a request.
 #[derive(Debug, Clone)]
 pub struct Use {
     /// The filter, source or sink.
@@ -106,7 +108,7 @@ pub struct Use {
     /// The space to which the node is pinned, by the request or by the planner; `None` if it is not
     /// pinned.
     pub pin: Option<String>,
-    /// The reason for `pin` if the planner set it, or `None` if the request did.
+    /// The reason for `pin` if the planner set it; `None` if the request did.
     pub pin_reason: Option<&'static str>,
     /// The mark (`--name=`), if any.
     pub mark: Option<String>,
@@ -122,7 +124,7 @@ impl Use {
         Some(self.pin_reason.map_or_else(|| format!("pinned to {pin}"), str::to_owned))
     }
 
-    /// Returns the name for messages, such as `tcp` or `tcp#X`.
+    /// Returns the name used in messages, such as `tcp` or `tcp#X`.
     #[must_use]
     pub fn display_name(&self) -> String {
         match &self.mark {
@@ -144,7 +146,7 @@ impl Use {
     }
 
     /// Returns the attachment of a kernel program that can replace this source, or the reason why
-    /// none can, or `None` for a source that no kernel program can replace.
+    /// no program can. Returns `None` for a source of a kind that programs never replace.
     #[must_use]
     pub fn attach(&self) -> Option<Result<Attach, String>> {
         self.endpoint.attach_point.map(|attaches| attaches(&self.arguments))
@@ -177,14 +179,16 @@ impl Use {
             && fixed_arguments(self) == fixed_arguments(other)
     }
 
-    /// Returns true if `other`, which is the same filter, has other values of writable arguments.
+    /// Returns true if `other`, which is the same filter, has different values of writable
+    /// arguments.
     #[must_use]
     pub fn has_other_writable_values(&self, other: &Self) -> bool {
         let mut names = self.description.parameters.iter().filter(|p| p.writable).map(|p| p.name);
         names.any(|name| self.arguments.get(name) != other.arguments.get(name))
     }
 
-    /// Returns the name under which the filter publishes its state (`state=NAME`), if it does.
+    /// Returns the name under which the filter publishes its state (`state=NAME`), or `None` if it
+    /// publishes none.
     #[must_use]
     pub fn published_as(&self) -> Option<&str> {
         self.description.user.and_then(|_| self.arguments.text(STATE.name))
@@ -208,7 +212,7 @@ pub struct Edge {
     /// The classes that pass.
     pub classes: ClassSet,
     /// The span of the label in the text, or of a plain pipe. Empty if several labels restrict the
-    /// edge: that of the pipe, and those of branches.
+    /// edge: the label of the pipe and those of branches.
     pub span: Span,
     /// True if the edge closes a cycle.
     pub back: bool,
@@ -223,17 +227,18 @@ pub struct Join {
     pub order: Order,
 }
 
-/// The order of the blocks of several edges.
+/// The order of blocks that arrive over several edges.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Order {
-    /// The order of one edge.
+    /// The order of the blocks on one edge.
     Edge(EdgeId),
-    /// The order at the forks; blocks derived from one block are in the order of the branches.
+    /// The order of the blocks at the forks; blocks derived from the same block are in branch
+    /// order.
     Split {
         /// The nodes that send each block to all branches. Empty if the branches begin with
-        /// sources, whose blocks are ordered by time alone.
+        /// sources, whose blocks are ordered only by time.
         forks: Vec<NodeId>,
-        /// The orders of the branches, as in the text.
+        /// The orders of the branches, in text order.
         branches: Vec<Self>,
     },
 }
@@ -252,17 +257,17 @@ impl Graph {
         self.nodes.iter().enumerate().map(|(index, node)| (NodeId(index), node))
     }
 
-    /// Returns the incoming edges of a node, in the order of the text.
+    /// Returns a node's incoming edges, in text order.
     pub fn inputs(&self, to: NodeId) -> impl Iterator<Item = &Edge> {
         self.edges.iter().filter(move |edge| edge.to == to)
     }
 
-    /// Returns the outgoing edges of a node, in the order of the text.
+    /// Returns a node's outgoing edges, in text order.
     pub fn outputs(&self, from: NodeId) -> impl Iterator<Item = &Edge> {
         self.edges.iter().filter(move |edge| edge.from == from)
     }
 
-    /// Returns the sources: the nodes without incoming edges other than back edges.
+    /// Returns the sources: the nodes that have no incoming edges except back edges.
     pub fn heads(&self) -> Vec<NodeId> {
         self.nodes_outside_sections(|id| !self.inputs(id).any(|edge| !edge.back))
     }
@@ -272,8 +277,8 @@ impl Graph {
         self.nodes_outside_sections(|id| self.outputs(id).next().is_none())
     }
 
-    /// Returns the nodes from the sources to the sinks, one branch after the other; operands follow
-    /// their section.
+    /// Returns the nodes in order from the sources to the sinks, one branch after another; operands
+    /// follow their section.
     pub(crate) fn order(&self) -> Vec<NodeId> {
         let inputs = |id: NodeId| self.inputs(id).filter(|edge| !edge.back).count();
         let mut missing: Vec<usize> = self.ids().map(|(id, _)| inputs(id)).collect();
@@ -310,7 +315,7 @@ impl Node {
         }
     }
 
-    /// Returns the name of the node in messages.
+    /// Returns the node's name for messages.
     pub fn name(&self) -> &str {
         match &self.step {
             Step::Filter(filter) => filter.description.name,
@@ -336,7 +341,8 @@ impl Node {
     }
 }
 
-/// Returns all nodes reachable from `from` over `next`, breadth first, beginning with `from`.
+/// Returns all nodes reachable from `from` through `next`, in breadth-first order, beginning with
+/// `from`.
 pub(crate) fn reachable<I: IntoIterator<Item = NodeId>>(
     from: &[NodeId],
     next: impl Fn(NodeId) -> I,

@@ -17,7 +17,7 @@ use std::ops::Range;
 
 use super::limits::MISTAKES_MAX;
 
-/// A range of bytes of the request's text.
+/// A byte range in the text of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, PartialOrd, Ord)]
 pub struct Span {
     /// The first byte.
@@ -99,8 +99,8 @@ impl Diagnostic {
     }
 }
 
-/// Sorts diagnostics by position, joins diagnostics at the same position, and replaces those beyond
-/// `MISTAKES_MAX` by one that counts them.
+/// Sorts diagnostics by position, joins diagnostics at the same position, and replaces all beyond
+/// the first `MISTAKES_MAX` with one that counts them.
 ///
 /// One error often violates two rules at one position. In `rx (tcp`, for example, the parenthesis
 /// lacks both an operator in front and a closing parenthesis. The two errors become one diagnostic.
@@ -122,8 +122,8 @@ pub fn sort_and_join(mut mistakes: Vec<Diagnostic>) -> Vec<Diagnostic> {
     settled
 }
 
-/// Appends the second diagnostic at a position to the first. Discards it if the first contains its
-/// text, has another severity or is already too long.
+/// Appends the second diagnostic at a position to the first. Discards the second if the first
+/// contains its text, has a different severity, or is already too long.
 fn append_diagnostic(first: &mut Diagnostic, second: Diagnostic) {
     const JOINED_MAX: usize = 400;
     if first.is_error() != second.is_error() || first.what.contains(&second.what) {
@@ -140,7 +140,7 @@ fn append_diagnostic(first: &mut Diagnostic, second: Diagnostic) {
     }
 }
 
-/// Formats all diagnostics, each with its line of the text and the error underlined.
+/// Formats all diagnostics, each with its line of the text, in which the error is underlined.
 ///
 /// `colour` adds terminal escape sequences.
 pub fn render(text: &str, mistakes: &[Diagnostic], colour: bool) -> String {
@@ -202,7 +202,8 @@ fn line_bounds(text: &str, starts: &[usize], line: usize) -> (usize, usize) {
     (from, to.max(from))
 }
 
-/// Returns the range of a line to show: all of a short line, or else the surroundings of the error.
+/// Returns the range of a line to show: all of a short line, or the surroundings of the error in a
+/// long line.
 fn excerpt_range(text: &str, line: Range<usize>, start: usize) -> Range<usize> {
     if line.len() <= EXCERPT_WIDTH {
         return line;
@@ -221,13 +222,13 @@ fn char_boundary(text: &str, at: usize) -> usize {
     at
 }
 
-/// Replaces every control character by one visible character, so that columns stay aligned and
-/// terminals safe.
+/// Replaces every control character with one visible character, so that columns stay aligned and
+/// the text is safe for a terminal.
 fn replace_control_characters(text: &str) -> String {
     text.chars().map(|c| if c == '\t' { ' ' } else { filter::text::visible(c) }).collect()
 }
 
-/// The escape sequences for one diagnostic; empty without colour.
+/// The escape sequences for one diagnostic; empty if colour is off.
 struct Paint {
     strong: &'static str,
     mark: &'static str,

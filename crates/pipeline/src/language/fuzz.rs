@@ -4,14 +4,14 @@ use super::limits::{MISTAKES_MAX, TEXT_MAX};
 use super::{parse, parse_counted, render};
 
 /// Maximum number of parser steps per byte of text. A byte can be a token, and each level of the
-/// grammar inspects it (measured: 15 for a text of pipes alone).
+/// grammar inspects the token (measured: 15 steps for a text that consists of pipes).
 pub const STEPS_PER_BYTE: u64 = 20;
 
-/// Parses arbitrary bytes as a request and asserts the promises of the language.
+/// Parses arbitrary bytes as a request and asserts the guarantees of the language.
 ///
 /// # Panics
-/// If a promise is broken: a span outside the text, more than linear time, or a text without errors
-/// whose canonical form is not a fixed point.
+/// If a guarantee is violated: a span is outside the text, parsing takes more than linear time, or
+/// the canonical form of a text without errors is not a fixed point.
 pub fn language(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let (request, mistakes, steps) = parse_counted(&text);

@@ -113,7 +113,7 @@ fn invalid_class(word: &str, span: Span) -> Diagnostic {
     }
 }
 
-/// Returns true for `[a-z][a-z0-9_]*`: a name of a filter, a class or a space.
+/// Returns true for `[a-z][a-z0-9_]*`: the name of a filter, a class or a space.
 pub(super) fn is_name(word: &str) -> bool {
     word.bytes().next().is_some_and(|b| b.is_ascii_lowercase())
         && word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')

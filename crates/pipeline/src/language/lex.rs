@@ -2,9 +2,9 @@
 //!
 //! The lexer alone decides whether a `|` is a pipe or starts a label (rule 2 of the language). A
 //! `|` starts a label if class characters follow and either (a) they cannot be the name of a
-//! filter, as in `dport|22 ssh`, or (b) white space, `(` or an operator with `+` precedes it, as in
-//! `dport |ssh log`. Each character is read at most twice, and errors never stop the lexer. [SL
-//! §4.2]
+//! filter, as in `dport|22 ssh`, or (b) white space, `(` or an operator that contains `+` precedes
+//! the `|`, as in `dport |ssh log`. Each character is read at most twice, and errors never stop the
+//! lexer. [SL §4.2]
 
 use super::diagnose::{Diagnostic, Span};
 use super::label;
@@ -20,7 +20,7 @@ pub(super) struct Token {
     pub(super) glued: bool,
 }
 
-/// The kind of a token. The text of a word is the text at its span.
+/// The kind of a token. The text of a word is found at its span.
 #[derive(Debug, Clone)]
 pub(super) enum TokenKind {
     /// A bare word. `clean` is false if an error inside the word has been reported.
@@ -68,7 +68,7 @@ pub(super) fn is_word_end(c: char) -> bool {
 }
 
 /// Returns true for ASCII white space. Any other white space is reported as an error, because a
-/// reader cannot tell it from a space.
+/// reader cannot distinguish it from a space.
 fn is_white(c: char) -> bool {
     matches!(c, ' ' | '\t' | '\r' | '\n' | '\u{0b}' | '\u{0c}')
 }
@@ -175,7 +175,7 @@ impl Lexer<'_> {
         !(listed || first.is_some_and(|c| c.is_ascii_digit()))
     }
 
-    /// Skips a bare word and reports suspicious characters in it. Returns true if there are none.
+    /// Skips a bare word and reports suspicious characters in it. Returns true if there were none.
     fn skip_word(&mut self) -> bool {
         let start = self.at;
         let mut strange: Option<(usize, char)> = None;
@@ -200,8 +200,8 @@ impl Lexer<'_> {
         strange.is_none() && last != '\\'
     }
 
-    /// Reads a quoted string `"…"`. `start` is the position of the opening quote; the cursor is
-    /// just past it.
+    /// Reads a quoted string `"…"`. `start` is the position of the opening quote; the cursor is at
+    /// the byte after it.
     fn read_quoted_text(&mut self, start: usize) -> TokenKind {
         let mut bytes = Vec::new();
         loop {
@@ -248,7 +248,7 @@ impl Lexer<'_> {
         );
     }
 
-    /// Reads a quoted text `'…'`, which has no escape sequences.
+    /// Reads a quoted string `'…'`, which has no escape sequences.
     fn read_raw_text(&mut self, start: usize) -> TokenKind {
         let from = self.at;
         loop {
@@ -280,7 +280,7 @@ impl Lexer<'_> {
 }
 
 /// Returns true for characters that a class may contain. Capital letters are included, so that
-/// `|TCP` is reported as an unknown class, not as an unknown filter.
+/// `|TCP` is reported as an unknown class, and not as an unknown filter.
 fn is_class_character(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | ',')
 }

@@ -19,11 +19,11 @@ pub const PROGRAMS_MAX: usize = 64;
 /// Maximum number of distinct `--name=` marks.
 pub const NAMES_MAX: usize = 64;
 
-/// Maximum number of diagnostics that are reported. Further diagnostics are only counted.
+/// Maximum number of diagnostics reported in full. Further diagnostics are only counted.
 pub const MISTAKES_MAX: usize = 100;
 
-/// Maximum number of arcs in the graph. Since `(a + b) | (c + d)` has four arcs, their number can
-/// grow with the square of the length of the text.
+/// Maximum number of arcs in the graph. The number of arcs can grow with the square of the text
+/// length; for example, `(a + b) | (c + d)` has four arcs.
 pub const ARCS_MAX: usize = 16_384;
 
 /// Maximum number of comma-separated classes and ranges in one label. Every arc made from the label

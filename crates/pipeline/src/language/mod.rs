@@ -1,9 +1,9 @@
-//! The request language: the parser, the syntax tree, its diagnostics, and the printer that writes
+//! The request language: the parser, the syntax tree, the diagnostics, and the printer that formats
 //! the tree as text.
 //!
 //! `parse` returns `(Request, Vec<Diagnostic>)` for any text. This module does not know which
-//! filters exist; the module `check` does. It does no I/O, runs in linear time with bounded
-//! recursion, and never panics. [SL §4.2]
+//! filters exist; that is the task of the module `check`. It does no I/O, runs in linear time with
+//! bounded recursion, and never panics. [SL §4.2]
 
 pub mod limits;
 

@@ -1,5 +1,5 @@
-//! A one-line notation of the syntax tree for people and tests. Every group is in brackets, which
-//! makes precedence visible.
+//! A one-line notation of the syntax tree for people and tests. Every group is bracketed, so
+//! precedence is visible.
 //!
 //! `[a > b]` is a pipeline, `>{c}` an arc with a class, `(… + …)` a group, `{c}a` a branch with a
 //! class, `#X` a mark, `@s` a pin, `?` a missing filter.
@@ -10,7 +10,7 @@ use super::print::write_quoted;
 use super::tree::{Argument, FilterTerm, Group, Label, Pipeline, Request, Term, Text};
 
 impl Request {
-    /// Returns the tree in one line: `[tcp > (http + ssh) > inspect]`.
+    /// Returns the tree as one line: `[tcp > (http + ssh) > inspect]`.
     pub fn outline(&self) -> String {
         let mut out = String::new();
         for option in &self.options {

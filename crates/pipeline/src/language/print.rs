@@ -1,9 +1,9 @@
-//! The canonical text of a tree: the `Display` implementations.
+//! The canonical text of a tree, written by the `Display` implementations.
 //!
-//! One space surrounds `|` and the operators, labels are adjacent to their pipe and pins to their
-//! filter, marks are last, and parentheses appear only where precedence or a label at the start of
-//! a group requires them. The text depends on the tree alone, and parsing it returns the same tree.
-//! [SL §4.2]
+//! One space surrounds `|` and the operators, labels are adjacent to their pipe, pins are adjacent
+//! to their filter, marks come last, and parentheses appear only where required by precedence or by
+//! a label at the start of a group. The text depends only on the tree, and parsing it returns the
+//! same tree. [SL §4.2]
 
 use filter::text::is_hidden;
 use std::fmt::{self, Display, Formatter, Write as _};
@@ -41,7 +41,8 @@ impl Level {
         }
     }
 
-    /// Returns the minimum precedence of an operand of this operator without parentheses.
+    /// Returns the minimum precedence that an operand of this operator needs to be written without
+    /// parentheses.
     fn operand_level(self) -> Self {
         match self {
             Self::Pipeline => Self::Parallel,

@@ -1,6 +1,6 @@
 //! The syntax tree of a request.
 //!
-//! Each rule of the grammar has a type that carries its span. Trees are in **normal form**, so that
+//! Each grammar rule has a type, which contains the span. Trees are in **normal form**, so that
 //! texts that differ only in white space or redundant parentheses have equal trees:
 //!
 //! 1. a pipeline has at least two stages, none of which is a pipeline (`(a | b) | c` is `a | b |
@@ -17,20 +17,20 @@ use super::diagnose::Span;
 /// A request: options, then pipelines. All pipelines share one set of marks.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Request {
-    /// Options before the first filter, `--latency=1ms`.
+    /// Options before the first filter, such as `--latency=1ms`.
     pub options: Vec<RequestOption>,
-    /// The pipelines, which `;` separates in the text.
+    /// The pipelines, which are separated by `;` in the text.
     pub pipelines: Vec<Term>,
 }
 
-/// A request option, `--latency=1ms`.
+/// A request option, such as `--latency=1ms`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestOption {
     /// The word between `--` and `=`.
     pub key: Name,
     /// The text after `=`, or `None` for a bare `--key`.
     pub value: Option<Text>,
-    /// The option from `--` to the end of its value.
+    /// The text from `--` to the end of the value.
     pub span: Span,
 }
 
@@ -56,7 +56,7 @@ pub struct Pipeline {
     pub first: Box<Term>,
     /// The other stages, each with its incoming arc; at least one.
     pub rest: Vec<Stage>,
-    /// The text from the first stage to the last.
+    /// The text from the first to the last stage.
     pub span: Span,
 }
 
@@ -72,27 +72,27 @@ pub struct Stage {
 /// A pipe, plain or with a label.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pipe {
-    /// The classes that pass, or `None` for a plain pipe, which passes all classes but 0.
+    /// The classes that pass, or `None` for a plain pipe, which passes all classes except 0.
     pub label: Option<Label>,
-    /// The pipe with its label.
+    /// The text of the pipe and its label.
     pub span: Span,
 }
 
-/// A class constraint, `|22`, `|!80`, `|ssh:telnet`, `|all`.
+/// A class constraint, such as `|22`, `|!80`, `|ssh:telnet` or `|all`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Label {
     /// True for `|!…`, which passes all classes that are not listed, including 0.
     pub inverted: bool,
     /// The listed classes.
     pub classes: Classes,
-    /// The label with its pipe.
+    /// The text of the pipe and the label.
     pub span: Span,
 }
 
 /// The classes of a label.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Classes {
-    /// `all`: every class, 0 included.
+    /// `all`: every class, including 0.
     All,
     /// A list of at least one entry.
     List(Vec<Class>),
@@ -103,13 +103,13 @@ pub enum Classes {
 pub enum Class {
     /// A single class, such as `22`, `0x86dd` or `ssh`.
     One(Value),
-    /// A range, such as `22:23`, `1024:` or `:80`. At least one end is present.
+    /// A range, such as `22:23`, `1024:` or `:80`. At least one bound is present.
     Range {
         /// The lowest class, or `None` for the lowest possible class.
         low: Option<Value>,
         /// The highest class, or `None` for the highest possible class.
         high: Option<Value>,
-        /// The range from its first to its last character.
+        /// The text of the range.
         span: Span,
     },
 }
@@ -135,13 +135,13 @@ pub enum Value {
 pub struct Group {
     /// The operator between the branches.
     pub operator: Operator,
-    /// The branches in the order of the text.
+    /// The branches, in text order.
     pub branches: Vec<Branch>,
-    /// The text from the first branch to the last.
+    /// The text from the first to the last branch.
     pub span: Span,
 }
 
-/// The operators of a group, by rising precedence.
+/// The operators of a group, in order of increasing precedence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operator {
     /// `a + b`: each branch gets a copy, and the outputs are joined in order.
@@ -163,14 +163,14 @@ impl Operator {
     }
 }
 
-/// One operand of a group, `|22 ssh`.
+/// An operand of a group, such as `|22 ssh`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Branch {
-    /// The classes that the branch selects, or `None` without a label.
+    /// The classes that the branch selects, or `None` if it has no label.
     pub label: Option<Label>,
     /// The term of the branch.
     pub term: Term,
-    /// The text of label and term.
+    /// The text of the label and the term.
     pub span: Span,
 }
 
@@ -183,33 +183,33 @@ pub struct Not {
     pub span: Span,
 }
 
-/// A filter with its arguments, `tcp@thread2 depth=4 --name=X`.
+/// A filter with its arguments, such as `tcp@thread2 depth=4 --name=X`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilterTerm {
     /// The filter's name.
     pub name: Name,
-    /// Positional arguments and parameters in the order of the text.
+    /// Positional arguments and parameters, in text order.
     pub arguments: Vec<Argument>,
-    /// The mark, from `--name=X`, if any. Filter terms with equal marks are the same node.
+    /// The mark from `--name=X`, if any. Filter terms with equal marks denote the same node.
     pub mark: Option<Name>,
-    /// `@kernel`: the space in which the filter must run; `None` without a pin.
+    /// The space in which the filter must run, as in `@kernel`; `None` if there is no pin.
     pub pin: Option<Name>,
     /// The text from the name to the last argument, mark or pin.
     pub span: Span,
 }
 
-/// An argument, `eth0` or `both=yes`.
+/// An argument, such as `eth0` or `both=yes`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Argument {
     /// The name of the parameter, or `None` for a positional argument.
     pub key: Option<Name>,
     /// The value.
     pub value: Text,
-    /// The text of key and value.
+    /// The text of the key and the value.
     pub span: Span,
 }
 
-/// A name of a filter, a parameter, a mark, a space or a class.
+/// The name of a filter, parameter, mark, space or class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Name {
     /// The name itself.
@@ -218,14 +218,14 @@ pub struct Name {
     pub span: Span,
 }
 
-/// The text of an argument as bytes, since `"\xff"` is not UTF-8.
+/// The text of an argument, as bytes because `"\xff"` is not UTF-8.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Text {
     /// The bytes, with escapes resolved.
     pub bytes: Vec<u8>,
     /// True if the text was written in quotes.
     pub quoted: bool,
-    /// The position in the text, quotes included.
+    /// The position in the text, including quotes.
     pub span: Span,
 }
 
@@ -263,7 +263,7 @@ impl Value {
 }
 
 impl Label {
-    /// Returns the name of a label that consists of one name, which may be a misread filter.
+    /// Returns the name in a label that consists of one name, which may be a misread filter.
     /// Returns `None` for other labels.
     pub fn single_name(&self) -> Option<&str> {
         match &self.classes {
@@ -277,7 +277,7 @@ impl Label {
 }
 
 impl Text {
-    /// Returns the text with invalid UTF-8 replaced, for messages.
+    /// Returns the text for use in messages; invalid UTF-8 is replaced.
     pub fn lossy(&self) -> std::borrow::Cow<'_, str> {
         String::from_utf8_lossy(&self.bytes)
     }

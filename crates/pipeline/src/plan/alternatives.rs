@@ -1,5 +1,5 @@
-//! The alternatives of a plan: for each node, the cost of the best plan with the node in another
-//! space. The difference is the reason why that space was not chosen. [SL §7.1]
+//! The alternatives of a plan: for each node, the cost of the best plan that runs the node in
+//! another space. The cost difference explains why that space was not chosen. [SL §7.1]
 
 use super::discover::Discovery;
 use super::machine::Machine;
@@ -11,9 +11,9 @@ use crate::graph::{Graph, NodeId};
 /// The maximum number of nodes for which alternatives are computed.
 const NODES_MAX: usize = 48;
 
-/// Describes, for every node and every space, how much more the best plan costs if the node runs in
-/// that space, or `None` for the chosen space and for spaces that cannot run the node. Describes
-/// nothing if the kernel loads no programs, or if there are more than [`NODES_MAX`] nodes.
+/// Describes, for every node and every space, the extra cost of the best plan that runs the node in
+/// that space; `None` for the chosen space and for spaces that cannot run the node. Describes
+/// nothing if the kernel cannot load programs, or if there are more than [`NODES_MAX`] nodes.
 pub(super) fn describe_alternatives(
     graph: &Graph,
     discovery: &Discovery,
@@ -46,7 +46,7 @@ pub(super) fn describe_alternatives(
         .collect()
 }
 
-/// Makes all spaces except `space` unable to run the node.
+/// Excludes all spaces except `space` for a node.
 fn force_space(verdicts: &mut [Result<f64, String>], space: usize) {
     for (_, verdict) in verdicts.iter_mut().enumerate().filter(|(at, _)| *at != space) {
         *verdict = Err(String::new());

@@ -1,15 +1,16 @@
 //! The number of blocks that a thread processes at once. [SL §6.2, Th §5.2.1]
 //!
 //! The papers disagree: all available blocks pass one filter after the other [SL §6.2], or each
-//! block passes all filters before the next [Th §5.2.1]. Large batches save calls and keep the code
-//! of a filter in the cache; small batches keep the blocks in the cache for the next filter.
-//! `streamline bench walk` measures all sizes on requests with few and many filters and on short
-//! and long blocks. A full batch is best or nearly best in each case, so it is the default.
+//! block passes all filters before the next [Th §5.2.1]. Large batches save calls and keep the
+//! filter's code in the cache; small batches keep the blocks in the cache until the next filter
+//! reads them. `streamline bench walk` measures all sizes on requests with few and many filters and
+//! on short and long blocks. A full batch is best or nearly best in each case, so it is the
+//! default.
 
 use crate::graph::Graph;
 use filter::LANES;
 
-/// The maximum batch size of the threads of a plan. A thread never waits for a batch to fill.
+/// The maximum batch size of a plan's threads. A thread never waits for a batch to fill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchSize {
     /// The maximum number of blocks, up to `LANES`.
@@ -22,7 +23,7 @@ impl BatchSize {
     /// A full batch of 64 blocks.
     pub const FULL: Self = Self { max: LANES, requested: None };
 
-    /// Returns the batch size that a request sets, or else the default.
+    /// Returns the batch size set by a request, or otherwise the default.
     pub(super) fn for_request(graph: &Graph) -> Self {
         graph.options.number("batch").map_or(Self::FULL, Self::from_option)
     }

@@ -1,5 +1,6 @@
-//! Completion of open ends. A request without a sink prints a line per block, or a final report. A
-//! final report is also printed if the request itself names the sink `discard`.
+//! Completion of open ends. A request without a sink prints one line per block or, if its last
+//! filter has a final report, that report. The report is also printed if the request itself ends
+//! with the sink `discard`.
 
 use crate::classes::ClassSet;
 use crate::graph::{Edge, Graph, Node, NodeId, Step, Use};
@@ -7,9 +8,8 @@ use crate::language::Span;
 use crate::registry::Registry;
 use filter::{Arguments, FilterKind, Form};
 
-/// Adds a sink to every open end. Returns the graph, and the nodes whose final report is the output
-/// of the request: filters such as `count` at the end of a line or of a branch, or in front of
-/// `discard`.
+/// Adds a sink to every open end. Returns the graph, and the nodes whose final report is the
+/// request's output: filters such as `count` that are followed by nothing or only by `discard`.
 #[must_use]
 pub fn complete(mut graph: Graph, registry: &dyn Registry) -> (Graph, Vec<NodeId>) {
     let ids = graph.ids().map(|(id, _)| id);
@@ -68,8 +68,8 @@ fn reports_before_discard(graph: &Graph, id: NodeId) -> bool {
         && targets.all(|target| target == Some("discard"))
 }
 
-/// Returns true if the node needs no other sink. It is a sink, an unknown filter, or a program with
-/// input, which inherits the standard output of this process.
+/// Returns true if the node needs no sink: it is a sink, an unknown filter, or a program that has
+/// input and inherits the standard output of this process.
 fn needs_no_sink(node: &Node) -> bool {
     let kind = node.kind();
     kind == Some(FilterKind::Sink)

@@ -1,9 +1,9 @@
-//! The cost table of a machine, which gives times in ns per block and determines the choice of
-//! plans.
+//! The cost table of a machine. It gives times in ns per block, on which the choice of a plan
+//! depends.
 //!
-//! The table is built in, or parsed from the text of a table measured on this machine. A text of
-//! another version or with an unknown word is rejected entirely, because a partial table would
-//! compare measured values with guesses. [SL §7.1; CONTRACT 27]
+//! The table is built in, or parsed from the text of a table measured on this machine. A text with
+//! another version or an unknown word is rejected entirely, because a partial table would compare
+//! measured values with guesses. [SL §7.1; CONTRACT 27]
 //!
 //! The most specific value is used: the value measured for the filter with its arguments, else the
 //! value measured for the filter, else the value for its kind.
@@ -15,14 +15,14 @@ use std::fmt::Write as _;
 
 /// The version of the text format of tables.
 pub const COSTS_VERSION: u32 = 5;
-/// The block size, in bytes, that costs refer to.
+/// The block size, in bytes, for which costs are stated.
 const BLOCK_BYTES: f64 = 1024.0;
 
 /// The costs on a machine, in ns. The built-in values are from BASELINES and PLATFORM, measured on
 /// two cores of a virtual machine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Costs {
-    /// A description of the table's origin.
+    /// A description of the table's origin, for example the machine on which it was measured.
     pub origin: String,
     /// The version of the format.
     pub version: u32,
@@ -30,33 +30,33 @@ pub struct Costs {
     pub call: f64,
     /// The cost of reading the first bytes of a block.
     pub head: f64,
-    /// The cost of searching for header offsets, paid by the first filter that needs them unless
+    /// The cost of searching for header offsets. The first filter that needs them incurs it, unless
     /// the cost of the input includes the search; 0 if not measured.
     pub header_search: f64,
     /// The cost of reading 1,024 bytes.
     pub kilobyte: f64,
     /// The cost of copying 1,024 bytes.
     pub copy: f64,
-    /// The cost of pushing and popping a ring entry.
+    /// The cost of pushing and popping one ring entry.
     pub ring: f64,
-    /// The cost of waking the other thread.
+    /// The cost of waking a thread that waits at a ring.
     pub wake: f64,
     /// The cost of receiving a frame through a packet socket and its ring.
     pub socket: f64,
-    /// The cost of calling a kernel program for a frame.
+    /// The cost of calling a kernel program once per frame.
     pub tap: f64,
     /// The cost of calling a twin, per block.
     pub twin: f64,
-    /// The cost of searching for header offsets in a kernel program, paid as for
+    /// The cost of searching for header offsets in a kernel program, incurred as for
     /// [`Costs::header_search`]; 0 if not measured.
     pub twin_header_search: f64,
-    /// The cost of writing a record of a block, and a pointer to the record, in a kernel program.
+    /// The cost of storing a record of a block, and a pointer to the record, in a kernel program.
     pub record: f64,
     /// The cost of copying such a record into a process and searching for its headers.
     pub fetch: f64,
     /// The cost of a doorbell notification by a kernel program.
     pub notification: f64,
-    /// The cost of calling a kernel program that takes a frame from the host.
+    /// The cost of calling a kernel program that takes frames from the host, per frame.
     pub take: f64,
     /// The cost of receiving a frame through an AF_XDP socket and its ring.
     pub xsk: f64,
@@ -64,7 +64,7 @@ pub struct Costs {
     pub redirect: f64,
     /// The measured costs of filters.
     pub filters: Vec<FilterCost>,
-    /// The measured fractions of the blocks that take an arc.
+    /// The measured fractions of blocks that take an arc.
     pub shares: Vec<ArcShare>,
 }
 
@@ -81,7 +81,7 @@ pub struct FilterCost {
     pub byte: f64,
 }
 
-/// The measured fraction of a filter's input that takes an arc.
+/// The measured fraction of a filter's input that takes one of its arcs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ArcShare {
     /// The filter with arguments, in the syntax of a request.
@@ -120,10 +120,10 @@ impl Default for Costs {
     }
 }
 
-/// An accessor of a field of the table.
+/// An accessor for a field of the table.
 type Field = fn(&mut Costs) -> &mut f64;
 
-/// The fields of the table: the name in the text, the accessor, and the measured operation.
+/// The fields of the table: the name in the table's text, the accessor, and the measured operation.
 const COST_FIELDS: [(&str, Field, &str); 17] = [
     ("call", |costs| &mut costs.call, "calling a filter, per block of a full batch"),
     ("head", |costs| &mut costs.head, "reading the head of a block"),
@@ -157,15 +157,15 @@ impl Costs {
         self.ring + self.wake / 32.0
     }
 
-    /// Returns the cost of handing a block from the kernel to a process: writing the record,
-    /// copying it out, and 1/128 of a notification (128 blocks at 250,000 per second, since the
-    /// rate of notifications is limited).
+    /// Returns the cost of handing a block from the kernel to a process: storing the record,
+    /// copying it out, and 1/128 of a notification (about 128 blocks per notification at 250,000
+    /// blocks per second, because the rate of notifications is limited).
     #[must_use]
     pub fn kernel_exit_cost(&self) -> f64 {
         self.record + self.fetch + self.copy + self.notification / 128.0
     }
 
-    /// Returns true if the table contains costs of filters measured on this machine.
+    /// Returns true if the table contains filter costs measured on this machine.
     #[must_use]
     pub fn is_calibrated(&self) -> bool {
         self.header_search > 0.0
@@ -178,7 +178,7 @@ impl Costs {
     }
 
     /// Returns a description of the measured operation for each of the [`numbers`](Self::numbers),
-    /// in their order.
+    /// in the same order.
     pub fn descriptions() -> impl Iterator<Item = &'static str> {
         COST_FIELDS.iter().map(|(.., description)| *description)
     }
@@ -192,20 +192,20 @@ impl Costs {
         })
     }
 
-    /// Sets the cost of a filter, replacing the old one.
+    /// Sets the cost of a filter, replacing any old cost.
     pub fn set_filter(&mut self, new: FilterCost) {
         self.filters.retain(|old| old.filter != new.filter || old.kernel != new.kernel);
         self.filters.push(new);
     }
 
-    /// Sets the fraction of an arc, replacing the old one.
+    /// Sets the fraction of an arc, replacing any old fraction.
     pub fn set_share(&mut self, new: ArcShare) {
         self.shares.retain(|old| old.filter != new.filter || old.classes != new.classes);
         self.shares.push(new);
     }
 
-    /// Returns the measured cost of a filter for a block of 1,024 bytes, with these arguments or
-    /// else with any arguments, in ns; `None` if not measured.
+    /// Returns the measured cost of a filter for a block of 1,024 bytes, in ns: the cost measured
+    /// with these arguments if known, otherwise with any arguments; `None` if not measured.
     fn measured_cost(&self, graph: &Graph, id: NodeId, kernel: bool) -> Option<f64> {
         let used = graph.node(id).filter()?;
         let of = |name: &str| {
@@ -215,8 +215,9 @@ impl Costs {
         Some(known.block + known.byte * BLOCK_BYTES)
     }
 
-    /// Returns the cost of a block in a thread, in ns: measured, or else estimated by the part of a
-    /// block that the filter reads and writes. The cost of receiving frames is not included.
+    /// Returns the cost of a block in a thread, in ns: the measured cost, or else an estimate based
+    /// on how much of the block the filter reads and writes. The cost of receiving frames is not
+    /// included.
     pub(super) fn thread_cost(&self, graph: &Graph, id: NodeId) -> f64 {
         let Some(used) = graph.node(id).filter() else { return self.call };
         if let Some(ns) = self.measured_cost(graph, id, false) {
@@ -247,7 +248,7 @@ impl Costs {
         }
     }
 
-    /// Returns the fraction of a node's input routed to this edge: measured if known, else the
+    /// Returns the fraction of a node's input that takes this edge: measured if known, else the
     /// filter's estimate, else 1.0.
     pub(super) fn arc_share(&self, graph: &Graph, edge: &Edge) -> f64 {
         if self.shares.is_empty() {
@@ -259,7 +260,7 @@ impl Costs {
         known.map_or_else(|| filter_estimate(graph, edge), |known| known.share)
     }
 
-    /// Formats the table, in the format of `parse`.
+    /// Formats the table in the format that `parse` reads.
     #[must_use]
     pub fn text(&self) -> String {
         let mut out = format!("costs {COSTS_VERSION}\n");
@@ -319,7 +320,7 @@ impl Costs {
     }
 }
 
-/// Returns true if a source takes its frames from the host, so that the host does not receive them.
+/// Returns true if a source takes its frames from the host, which then does not receive them.
 pub(super) fn is_taken_from_host(graph: &Graph, id: NodeId) -> bool {
     let used = graph.node(id).filter();
     let attach = used.and_then(|used| used.attach()?.ok());
@@ -335,8 +336,8 @@ fn filter_estimate(graph: &Graph, edge: &Edge) -> f64 {
     every.map_or(1.0, |every| 1.0 / every.max(1) as f64)
 }
 
-/// Returns true if the fraction of a filter's blocks that takes the edge is unknown until a run has
-/// measured it.
+/// Returns true if the fraction of a filter's blocks that take the edge is unknown because no run
+/// has measured it.
 pub(super) fn is_share_unknown(graph: &Graph, edge: &Edge) -> bool {
     let source = graph.node(edge.from).kind() == Some(FilterKind::Source);
     let decides = graph.node(edge.from).filter().is_some() && !source;
@@ -348,7 +349,8 @@ fn parse_number(text: &str) -> Option<f64> {
     text.parse().ok().filter(|value: &f64| value.is_finite() && *value >= 0.0)
 }
 
-/// Returns the fractions of all input at every node and on every edge, each at most 1.0.
+/// Returns, for every node and every edge, the fraction of all input that arrives there, at most
+/// 1.0.
 pub(super) fn compute_flows(
     graph: &Graph,
     order: &[NodeId],

@@ -1,5 +1,5 @@
-//! Discovery of the spaces that can run each node, with the cost of the node there, or the reason
-//! why the space cannot run it. [SL §7.1]
+//! Discovery of the spaces that can run each node, with the cost of the node in each space, or the
+//! reason why the space cannot run it. [SL §7.1]
 
 use super::costs::{compute_flows, is_taken_from_host};
 use super::kernel::{kernel_only_reason, refusal_reason};
@@ -9,18 +9,19 @@ use super::pushdown::find_pushdowns;
 use crate::graph::{Graph, Node, NodeId};
 use filter::{FilterKind, ReadDepth};
 
-/// The spaces of a machine for one request, in the order in which blocks can pass through them, and
-/// the cost of every node in each space.
+/// The spaces available to a request on a machine, in the order in which blocks can pass through
+/// them, and the cost of every node in each space.
 #[derive(Debug, Clone)]
 pub(super) struct Discovery {
-    /// The spaces of one component after the other: the kernel first, then threads, then processes.
+    /// The spaces, grouped by component; in each component, the kernel comes first, then threads,
+    /// then processes.
     pub(super) spaces: Vec<PlannedSpace>,
     /// The node that each process space belongs to, or `None` for the kernel and threads.
     pub(super) owners: Vec<Option<NodeId>>,
-    /// The cost of a block in ns for each node in each space, or the reason why the space refuses
+    /// For each node and each space, the cost of a block in ns, or the reason why the space refuses
     /// the node.
     pub(super) verdicts: Vec<Vec<Result<f64, String>>>,
-    /// The fraction of all input, first for each node, then for each edge.
+    /// The fraction of all input that arrives at each node, and the fraction on each edge.
     pub(super) flows: (Vec<f64>, Vec<f64>),
     /// The number of each node's connected component.
     pub(super) components: Vec<usize>,
@@ -30,12 +31,12 @@ pub(super) struct Discovery {
     pub(super) needs_headers: Vec<bool>,
 }
 
-/// The thread of the sources, which also reads the rings of the kernel.
+/// The thread of the sources, which also reads the kernel's rings.
 pub(super) const FIRST_THREAD: &str = "thread0";
 
 /// The reason for not running a program in a thread.
 const PROGRAM_REASON: &str = "an ordinary program: a process of its own";
-/// The reason for not running an untrusted filter in a thread, with the limits of the filter's
+/// The reason for not running an untrusted filter in a thread, including the limits of the filter's
 /// process.
 pub(super) const UNTRUSTED_REASON: &str = "untrusted: a process of its own, which reads its input \
                                     and can only answer: no files, no network, no other process";
@@ -97,7 +98,7 @@ fn needs_headers(node: &Node) -> bool {
 }
 
 /// Returns the maximum number of threads of a component: one, two if a sink writes files, or more
-/// if pins require more; plus one after each process on a path.
+/// if pins require more; plus one for each process on the path with the most processes.
 fn thread_count_max(graph: &Graph, components: &[usize], component: usize) -> usize {
     let here = || graph.ids().filter(|(id, _)| components[id.0] == component);
     let pinned = here().filter_map(|(_, node)| pinned_thread(node)).max().map_or(0, |n| n + 1);
@@ -105,7 +106,7 @@ fn thread_count_max(graph: &Graph, components: &[usize], component: usize) -> us
     (1 + writers).max(pinned) + process_count_max(graph, components, component)
 }
 
-/// Returns the maximum number of processes with input on a path of the component.
+/// Returns the maximum number of processes that have input on any path of the component.
 fn process_count_max(graph: &Graph, components: &[usize], component: usize) -> usize {
     let mut passed = vec![0; graph.nodes.len()];
     if !graph.ids().any(|(id, node)| components[id.0] == component && node.is_process()) {
@@ -141,9 +142,9 @@ pub(super) fn is_file_sink(node: &Node) -> bool {
     node.filter().is_some_and(|used| used.endpoint.writes_files)
 }
 
-/// Returns true if a sink may write in the thread that reads, because a slow disk would delay only
-/// the open files. Every source of the component must read a ring of the kernel for which the host
-/// does not wait, and every sink must append to a file or read nothing.
+/// Returns true if a sink may write in the thread that reads from the kernel, because a slow disk
+/// would delay only the open files. This requires that every source of the component reads a kernel
+/// ring for which the host does not wait, and that every sink appends to a file or reads nothing.
 fn may_write_where_read(graph: &Graph, components: &[usize], id: NodeId) -> bool {
     let mut here = graph.ids().filter(|(other, _)| components[other.0] == components[id.0]);
     here.all(|(id, node)| {
@@ -164,8 +165,8 @@ fn may_write_where_read(graph: &Graph, components: &[usize], id: NodeId) -> bool
     })
 }
 
-/// Returns the number of each node's connected component, in the order of the text. All numbers are
-/// 0 if the graph counts as one component.
+/// Returns the number of each node's connected component, in text order. All numbers are 0 if the
+/// graph is planned as one component.
 fn find_components(graph: &Graph) -> Vec<usize> {
     if graph.one_component {
         return vec![0; graph.nodes.len()];
@@ -247,7 +248,7 @@ fn space_verdict(
 }
 
 /// Returns the cost of a block in a thread, in ns. For a source at an interface, it includes the
-/// cost of receiving the frame through a socket, unless the kernel runs no programs.
+/// cost of receiving the frame through a socket, unless the kernel cannot load programs.
 fn thread_cost(graph: &Graph, id: NodeId, machine: &Machine) -> f64 {
     let own = machine.costs.thread_cost(graph, id);
     let used = graph.node(id).filter();

@@ -11,22 +11,22 @@ use filter::{Form, Forms};
 
 /// The default maximum time in ns before the reader of a block is notified. [Th §5.2.2]
 const SIGNAL_NS: u64 = 1_000_000;
-/// The assumed size, in bytes, of a frame or its contents.
+/// The assumed size, in bytes, of a frame or of its contents.
 const FRAME_BYTES: usize = 2048;
 /// The assumed size, in bytes, of any other block.
 const OTHER_BYTES: usize = 16 << 10;
-/// Maximum number of entries of a ring. 4,096 entries of 64 bytes fit four times into the
-/// second-level cache of most machines. A larger ring gains nothing (decision 0093).
+/// Maximum number of entries of a ring. A ring of 4,096 entries of 64 bytes takes a quarter of the
+/// second-level cache of most machines. A larger ring brings no benefit (decision 0093).
 const RING_ENTRIES: usize = 4096;
-/// The minimum number of entries of a shrinking ring. 16 KB of entries stay in the first-level
-/// cache, and four full batches fit in them.
+/// The minimum number of entries to which a ring shrinks. 16 KB of entries stay in the first-level
+/// cache, and hold four full batches.
 const RING_ENTRIES_MIN: usize = 256;
-/// The size of an entry with context and marks, in bytes.
+/// The size, in bytes, of an entry with context and marks.
 const ENTRY_BYTES_WITH_MARKS: usize = 64;
 /// The size, in bytes, of an entry with context but without marks, for blocks that are not frames.
 const ENTRY_BYTES_WITH_CONTEXT: usize = 32;
 
-/// Returns the kind of each edge of the graph, and the ring of edges out of the kernel.
+/// Returns the kind of each edge of the graph, and the parameters of the rings from the kernel.
 pub(super) fn plan_edges(
     graph: &Graph,
     selection: &Selection,
@@ -79,8 +79,8 @@ pub(super) fn plan_edges(
     (graph.edges.iter().map(edge).collect(), kernel)
 }
 
-/// The number of entries of a ring to or from a replica. A full batch fits, and the queued blocks
-/// stay in the cache.
+/// The number of entries of a ring to or from a replica. The ring holds at least a full batch, and
+/// the queued blocks stay in the cache.
 const REPLICA_ENTRIES: usize = 1024;
 
 /// Returns the parameters of a ring to or from a replica.
@@ -100,8 +100,8 @@ pub(super) fn replica_ring(graph: &Graph, machine: &Machine) -> RingPlan {
     }
 }
 
-/// Returns the ring of an edge out of the kernel, which carries pointers; each processor has a ring
-/// of its own.
+/// Returns the parameters of the ring of an edge that leaves the kernel. The ring carries pointers;
+/// each processor has its own.
 fn ring_out_of_kernel(signals: &Signals) -> RingPlan {
     let (signal_blocks, blocks_because) = signals.signal_blocks(true);
     let ns_because = "T_t by default out of the kernel".to_owned();
@@ -110,17 +110,18 @@ fn ring_out_of_kernel(signals: &Signals) -> RingPlan {
     RingPlan { signal_blocks, signal_blocks_max, blocks_because, ns_because, ..defaults }
 }
 
-/// The default notification frequency of rings, with the reasons for it. A latency bound overrides
+/// The default notification frequency of rings, and the reasons for it. A latency bound overrides
 /// the default (`plan::latency`). [Th §5.2.2]
 struct Signals {
     asked: Option<u64>,
-    /// True if T_b follows the rate: neither T_b nor a latency is requested.
+    /// True if T_b (blocks per notification) adapts to the rate because the request sets neither
+    /// T_b nor a latency.
     adapts: bool,
     ns: u64,
     ns_because: String,
     entries: usize,
-    /// The number of bytes that may be written before the reader runs. It is half of the cache, so
-    /// that the reader finds the blocks in the cache beside its own data.
+    /// The number of bytes that may be written before the reader runs: half of the cache, so that
+    /// the blocks are in the cache together with the reader's own data.
     cache: usize,
 }
 

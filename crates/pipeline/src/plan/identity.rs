@@ -1,16 +1,16 @@
-//! The identity of a plan, by which logs and tools tell plans apart.
+//! The identity of a plan, with which logs and tools distinguish plans.
 
 use super::model::{Plan, PlannedEdge};
 use std::fmt::Write as _;
 
-/// Parameters of the hash FNV-1a of 64 bits.
+/// Parameters of the 64-bit FNV-1a hash.
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
 
 impl Plan {
-    /// Returns the identity of the plan: 16 hexadecimal digits that are equal for plans with the
-    /// same graph, the same space for each node, and the same kind of each edge. They are equal in
-    /// all processes of one version of Streamline.
+    /// Returns the plan's identity: 16 hexadecimal digits that are equal for plans with the same
+    /// graph, the same space for each node, and the same kind of each edge. All processes of one
+    /// version of Streamline compute the same identity.
     #[must_use]
     pub fn id(&self) -> String {
         let mut text = self.graph.to_string();

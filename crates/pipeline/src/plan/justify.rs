@@ -7,16 +7,16 @@ use super::select::Selection;
 use crate::graph::{Graph, Node, NodeId, Step, Use};
 use crate::names::unique_names;
 
-/// The reason for giving a sink that writes files a thread of its own.
+/// The reason for giving a sink that writes files its own thread.
 const WRITES_FILES_REASON: &str =
     "writes files: a space of its own, so that a slow disk delays no other filter";
 
-/// The reason for leaving such a sink in the thread that reads a ring of the kernel.
+/// The reason for running a sink that writes files in the thread that reads a kernel ring.
 const WITH_READER_REASON: &str =
     "reads the kernel's ring, which holds the frames while a disk is slow";
 
-/// Drops unused spaces and explains the placement of every node. Orders a process between the
-/// threads on its two sides.
+/// Drops unused spaces and explains the placement of every node. A process is ordered between the
+/// thread that writes its input and the thread that reads its output.
 pub(super) fn explain_placements(
     discovery: Discovery,
     selection: &Selection,
@@ -124,7 +124,7 @@ fn rejection_reason(
     }
 }
 
-/// Returns the reason for the space of a node, and true if the space merely follows from the node
+/// Returns the reason for a node's space, and true if the space merely follows from the node
 /// upstream. `first` is true if the space is the first thread.
 fn placement_reason(
     graph: &Graph,

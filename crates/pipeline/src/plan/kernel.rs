@@ -3,13 +3,13 @@
 //!
 //! The nodes in the kernel form trees: a source that a program can replace, followed by filters
 //! whose twins can be appended. The path leaves the kernel where branches meet, a section begins or
-//! a cycle closes. Branches that begin at one interface in one direction are one program, and the
-//! filters of their common beginning run once (**prefix sharing**). A program starts with fresh
-//! state, so even filters with state can be shared.
+//! a cycle closes. Branches that observe the same interface in the same direction form one program,
+//! and the filters with which they begin in common run once (**prefix sharing**). A program starts
+//! with fresh state, so even filters with state can be shared.
 //!
 //! A twin does not set sessions (unlike the user implementations of `ip` and `udp`), marks or the
-//! view. The plan can ignore this, because the reader of an edge out of the kernel sets them
-//! instead.
+//! view. The plan can ignore this, because they are set by the thread that reads the edge out of
+//! the kernel.
 
 use super::machine::{Kernel, Machine};
 use super::model::{KernelRefusal, Placement, PlannedSpace, SpaceKind};
@@ -17,7 +17,7 @@ use super::program::{self, KernelRing, Program, attachment};
 use crate::graph::{Edge, Graph, Node, NodeId, Step, Use, reachable};
 use filter::{Attach, Classes, FilterKind, StateScope, check_chain, target};
 
-/// Returns the reason why the kernel cannot run a node, independent of the other placements, or
+/// Returns the reason why the kernel cannot run a node, regardless of the other placements, or
 /// `None` if it can.
 pub(super) fn refusal_reason(
     graph: &Graph,
@@ -52,7 +52,7 @@ pub(super) fn refusal_reason(
     Some(if first == id { why } else { reason_upstream(graph, first) })
 }
 
-/// Returns the reason why no process can read a source, if only kernel programs receive its frames;
+/// Returns the reason why no process can read a source whose frames only kernel programs receive;
 /// `None` for other nodes.
 pub(super) fn kernel_only_reason(node: &Node) -> Option<&'static str> {
     let attach = attachment(node).ok()?;
@@ -68,8 +68,8 @@ pub(super) fn kernel_only_reason(node: &Node) -> Option<&'static str> {
 }
 
 /// Returns the reason why a process is better than the kernel at reading a source that takes frames
-/// from the host: no successor can run in the kernel, so a program would only be one more hop.
-/// Returns `None` if a successor can run there.
+/// from the host: no successor can run in the kernel, so a program would only add a hop. Returns
+/// `None` if a successor can run in the kernel.
 fn process_preference(
     graph: &Graph,
     id: NodeId,
@@ -125,8 +125,8 @@ fn check_unpublished(node: &Node) -> Result<(), String> {
     }
 }
 
-/// Rejects a filter that numbers sessions if a node downstream may read them, because its twin does
-/// not number sessions.
+/// Rejects a filter that numbers sessions if a node downstream may read the numbers, because the
+/// filter's twin does not number sessions.
 fn check_sessions(graph: &Graph, id: NodeId) -> Result<(), String> {
     let used = graph.node(id).filter();
     if !used.is_some_and(|used| used.description.state.writes_session_numbers) {
@@ -141,8 +141,8 @@ fn check_sessions(graph: &Graph, id: NodeId) -> Result<(), String> {
     }
 }
 
-/// Returns true if a node may read the session of a block. A filter with a twin does not: twins
-/// have no sessions and return the same answers.
+/// Returns true if a node may read a block's session. A filter with a twin does not, because its
+/// twin gives the same answers without sessions.
 fn may_read_session(node: &Node) -> bool {
     let Some(used) = node.filter() else { return false };
     let description = used.description;
@@ -178,7 +178,7 @@ fn reason_upstream(graph: &Graph, id: NodeId) -> String {
 }
 
 /// Returns true if the twin of a node changes or consumes the frame, so that no other branch can
-/// receive the original frame. If `takes` is true, a sending program consumes the frame too;
+/// receive the original frame. If `takes` is true, a program that sends the frame consumes it too;
 /// otherwise it sends a copy.
 fn is_exclusive(node: &Node, takes: bool) -> bool {
     let changes = node.kind() == Some(FilterKind::Editing);
@@ -188,7 +188,8 @@ fn is_exclusive(node: &Node, takes: bool) -> bool {
     changes || node.filter().is_some_and(of)
 }
 
-/// Rejects a sink that sends frames where a program at this attachment cannot.
+/// Rejects a sink that sends frames to a destination that a program at this attachment cannot
+/// reach.
 fn check_outlet(node: &Node, attach: &Attach) -> Result<(), String> {
     let Some(outlet) = node.filter().and_then(Use::outlet) else { return Ok(()) };
     if attach.own_sockets {
@@ -201,8 +202,8 @@ fn check_outlet(node: &Node, attach: &Attach) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns true if no other node receives the blocks of a node: no other branch upstream selects
-/// them, and no other source has the same attachment.
+/// Returns true if no other node receives a node's blocks: no other branch upstream selects them,
+/// and no other source has the same attachment.
 fn is_only_receiver(graph: &Graph, route: &[NodeId], at: NodeId, attach: &Attach) -> bool {
     let steps = route.iter().zip(route.iter().skip(1));
     let mut steps = steps.take_while(|(before, _)| **before != at);
@@ -216,8 +217,8 @@ fn is_only_receiver(graph: &Graph, route: &[NodeId], at: NodeId, attach: &Attach
     alone && heads.filter(|(_, node)| attachment(node).as_ref() == Ok(attach)).count() == 1
 }
 
-/// Checks that a node other than a source can be a step of a program. Considers the node and its
-/// edges alone.
+/// Checks that a node other than a source can be a step of a program. Considers only the node and
+/// its edges.
 fn check_step(graph: &Graph, id: NodeId, takes: bool) -> Result<(), String> {
     let node = graph.node(id);
     let mut inputs = graph.inputs(id);
@@ -253,9 +254,9 @@ pub(super) fn plan_programs(
     program::build_programs(graph, &inside, ring)
 }
 
-/// Returns the programs for these nodes of a completed graph, as a plan that places them in the
-/// kernel would contain them. Used by a process that runs the plan of another user: it trusts only
-/// the choice of nodes, and checks each node.
+/// Returns the programs that a plan would contain if it placed these nodes of a completed graph in
+/// the kernel. Used by a process that runs another user's plan: it trusts only the choice of nodes,
+/// and checks each node.
 pub fn programs_of(
     graph: &Graph,
     nodes: &[NodeId],

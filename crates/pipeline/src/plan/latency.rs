@@ -1,18 +1,19 @@
-//! `--latency`: the maximum time of a block on its path, distributed over all causes of delay.
+//! `--latency`: the maximum time that a block spends on its path, distributed over all causes of
+//! delay.
 //!
-//! Delays occur in a ring between threads until its reader is woken, before a notification of a
-//! kernel program, in the ring of a packet socket, and in the rings to and from replicas. The share
-//! of a delay is the budget divided by the number of delays on the longest path through it. So no
-//! path exceeds the budget, and the delays of a short branch may be longer than those of a long
-//! branch. [Th §5.2.2]
+//! A block may be delayed in a ring between threads until the reader is woken, before a kernel
+//! program notifies its reader, in the ring of a packet socket, and in the rings to and from
+//! replicas. The share of a delay is the budget divided by the number of delays on the longest path
+//! through it. Therefore no path exceeds the budget, and the delays of a short branch may be longer
+//! than those of a long branch. [Th §5.2.2]
 //!
-//! The share of a ring becomes the ring's maximum time before a notification (T_t). The pipe of a
-//! program has no share, because the delay inside a program is unknown.
+//! A ring's share becomes its maximum time before a notification (T_t). The pipe of a program has
+//! no share, because the delay inside a program is unknown.
 
 use super::model::{Delay, Latency, Plan, PlannedEdge, Replicas, SpaceKind};
 use crate::graph::NodeId;
 
-/// Distributes the latency budget of the request over the rings of a plan.
+/// Distributes the request's latency budget over the rings of a plan.
 pub(super) fn distribute_latency(plan: &mut Plan) {
     let Some(bound_ns) = plan.graph.options.number("latency") else { return };
     let longest = LongestPaths::new(plan);
@@ -62,8 +63,8 @@ fn reason_for_share(parts: u64) -> String {
     }
 }
 
-/// The numbers of delays on the longest path that leads to each node, and on the longest path that
-/// leaves it. Both include the node.
+/// For each node, the number of delays on the longest path that leads to it, and on the longest
+/// path that leaves it. Both numbers include the delays of the node itself.
 struct LongestPaths {
     to: Vec<u64>,
     from: Vec<u64>,
@@ -91,7 +92,7 @@ impl LongestPaths {
         longest
     }
 
-    /// Returns the number of delays on the longest path over this edge.
+    /// Returns the number of delays on the longest path that includes this edge.
     fn longest_path_over_edge(&self, plan: &Plan, edge: usize) -> u64 {
         let ends = &plan.graph.edges[edge];
         self.to[ends.from.0] + edge_delays(plan, edge) + self.from[ends.to.0]
@@ -103,7 +104,7 @@ impl LongestPaths {
     }
 }
 
-/// Returns the number of packet socket rings of a node.
+/// Returns the number of packet socket rings that a node reads: 0 or 1.
 fn node_delays(plan: &Plan, node: NodeId) -> u64 {
     let used = plan.graph.node(node).filter();
     let in_kernel = plan.space_of(node).kind == SpaceKind::Kernel;
@@ -113,13 +114,13 @@ fn node_delays(plan: &Plan, node: NodeId) -> u64 {
     u64::from(takes && !in_kernel)
 }
 
-/// Returns the number of rings and doorbells of an edge, including rings to and from replicas.
+/// Returns the number of delays on an edge: rings, doorbells, and rings to and from replicas.
 fn edge_delays(plan: &Plan, edge: usize) -> u64 {
     let replicas = plan.replicas.iter().map(|replicas| replica_delays(plan, replicas, edge));
     own_edge_delays(plan, edge) + replicas.sum::<u64>()
 }
 
-/// Returns the number of rings and doorbells of an edge, without rings to and from replicas.
+/// Returns the number of rings and doorbells of an edge, excluding rings to and from replicas.
 fn own_edge_delays(plan: &Plan, edge: usize) -> u64 {
     let program = plan.programs.iter().find(|program| program.has_exit(edge));
     // Frames taken from the host are in the memory of the process, which is woken immediately.

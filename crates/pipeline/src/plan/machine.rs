@@ -8,33 +8,34 @@ use super::near::Processors;
 pub struct Machine {
     /// The number of processors.
     pub processors: usize,
-    /// The processors by number, and those that share a cache with the first processor of a path.
+    /// The processors of the machine, and which of them share a cache with the first processor of a
+    /// path.
     pub near: Processors,
     /// The size of the first-level data cache in bytes.
     pub l1d: usize,
     /// The size of the second-level cache in bytes.
     pub l2: usize,
-    /// The abilities of the kernel.
+    /// The capabilities of the kernel.
     pub kernel: Kernel,
     /// The cost table.
     pub costs: Costs,
 }
 
-/// The abilities of a kernel.
+/// The capabilities of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kernel {
     /// Programs can be loaded.
     Open {
-        /// The release of the kernel.
+        /// The kernel's release.
         release: String,
         /// True if programs must load without CAP_PERFMON (CONTRACT 25).
         hardened: bool,
     },
     /// No program can be loaded.
     Closed {
-        /// The release of the kernel.
+        /// The kernel's release.
         release: String,
-        /// The reason.
+        /// The reason why programs cannot be loaded.
         why: String,
     },
 }
@@ -48,7 +49,7 @@ impl Kernel {
 }
 
 impl Machine {
-    /// Returns a machine for tests and examples, with two processors and a kernel that loads
+    /// Returns a machine for tests and examples, with two processors and a kernel that can load
     /// programs.
     #[must_use]
     pub fn with_kernel() -> Self {
@@ -56,7 +57,7 @@ impl Machine {
         Self { kernel, ..Self::example() }
     }
 
-    /// Returns a machine for tests and examples, with two processors and a kernel that loads no
+    /// Returns a machine for tests and examples, with two processors and a kernel that cannot load
     /// programs.
     #[must_use]
     pub fn example() -> Self {

@@ -3,15 +3,15 @@
 //!
 //! Three pure steps, named as in the paper [SL §7.1]: **complete** adds a sink to every open end,
 //! **discover** determines for every node which spaces can run it and why the others cannot, and
-//! **select** chooses one of them. The machine is a value, so plans are tested as text. A path
-//! moves through the spaces in one direction, from its source to its sink.
+//! **select** chooses one of these spaces. The machine is a value, so plans can be tested as text.
+//! Blocks pass through the spaces in one direction, from source to sink.
 //!
-//! A **process** (CONTRACT 27) is a space with one node. The last thread upstream writes its input,
-//! and the next thread reads its output. The two threads differ, so that no thread waits for
-//! itself.
+//! A **process** (CONTRACT 27) is a space with one node. The last thread upstream writes the
+//! process's input, and the next thread reads its output. They are different threads, so that no
+//! thread waits for itself.
 //!
-//! Afterwards a chain of filters may get **replicas** that share its work ([`Replicas`]), and a
-//! source may evaluate the first filter **ahead**, in the kernel ([`Pushdown`]).
+//! After these steps, a chain of filters may get **replicas** that share its work ([`Replicas`]),
+//! and a source may evaluate the first filter **ahead**, in the kernel ([`Pushdown`]).
 
 mod alternatives;
 mod batch;
@@ -117,14 +117,14 @@ fn plan_completed(
 }
 
 impl Plan {
-    /// Plans the same request again, for the current state of the machine.
+    /// Plans the request again, for the current state of the machine.
     pub fn replan(&self, machine: &Machine) -> Result<Self, Unplaceable> {
         plan_completed(self.graph.clone(), self.reports.clone(), machine, self.refusals.clone())
     }
 
-    /// Plans the same request again after the kernel refused nodes of this plan. The new plan
-    /// places them in the next best spaces. Returns `None` if this plan already considers the
-    /// refusals.
+    /// Plans the request again after the kernel refused nodes of this plan. The new plan places
+    /// them in the next best spaces. Returns `None` if this plan already takes the refusals into
+    /// account.
     pub fn replan_without(
         &self,
         machine: &Machine,

@@ -23,23 +23,23 @@ pub struct Plan {
     /// The nodes whose final report is the output of the request.
     pub reports: Vec<NodeId>,
     /// For each source outside the kernel that can filter in the kernel, the filter that it
-    /// evaluates ahead, or the reason why there is none.
+    /// evaluates there, or the reason why there is none.
     pub pushdowns: Vec<Pushdown>,
     /// The kernel programs.
     pub programs: Vec<Program>,
-    /// The refusals of the kernel that led to this plan.
+    /// The kernel refusals that led to this plan.
     pub refusals: Vec<KernelRefusal>,
-    /// The expected fraction of all input at each node and on each edge; 1.0 if unknown.
+    /// The fraction of all input that is expected at each node, and on each edge; 1.0 if unknown.
     pub flows: (Vec<f64>, Vec<f64>),
     /// The chains of filters that have replicas.
     pub replicas: Vec<Replicas>,
-    /// Costly filters without replicas, with the reasons.
+    /// Expensive filters without replicas, with the reasons.
     pub replica_refusals: Vec<ReplicaRefusal>,
     /// The number of blocks that a thread processes at once.
     pub batch: BatchSize,
     /// The latency budget, or `None` unless the request sets `--latency`.
     pub latency: Option<Latency>,
-    /// The policy and the result of the search.
+    /// The policy and the result of the placement search.
     pub choice: Choice,
 }
 
@@ -58,8 +58,8 @@ impl Plan {
         candidates.iter().find(|known| known.space == *here)?.verdict.as_ref().ok().copied()
     }
 
-    /// Returns the arguments of the filter that this source evaluates ahead, or `None` if there is
-    /// no such filter.
+    /// Returns the arguments of the filter that this source evaluates in the kernel, or `None` if
+    /// there is no such filter.
     #[must_use]
     pub fn pushed_filter(&self, source: NodeId) -> Option<&Arguments> {
         let pushed = self.pushdowns.iter().find(|pushed| pushed.source == source)?;
@@ -73,8 +73,8 @@ impl Plan {
         self.pushdowns.iter().filter(asks).map(|pushed| pushed.source)
     }
 
-    /// Returns the replicas that an edge enters or leaves, and true if it enters them, or `None`
-    /// for other edges.
+    /// Returns the replicas that an edge enters or leaves, with true if it enters them; `None` for
+    /// other edges.
     #[must_use]
     pub fn replicas_at_border(&self, edge: &Edge) -> Option<(&Replicas, bool)> {
         let chain = |near: NodeId, far: NodeId| {
@@ -94,7 +94,7 @@ impl Plan {
 /// A space of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedSpace {
-    /// The name, as in pins and in `explain`.
+    /// The name, as it appears in pins and in `explain`.
     pub name: String,
     /// The kind of the space.
     pub kind: SpaceKind,
@@ -128,8 +128,8 @@ pub struct Placement {
     pub output_space: usize,
     /// The reason for the placement.
     pub because: String,
-    /// True if the placement only follows from that of a node upstream, which `because` names: the
-    /// node runs next to it, or after it in another space.
+    /// True if the placement merely follows from that of a node upstream, which `because` names:
+    /// the node runs in the same space, or in a later one.
     pub by_neighbor: bool,
     /// All spaces considered, including those that cannot run the node.
     pub candidates: Vec<Candidate>,
@@ -153,17 +153,17 @@ pub struct Candidate {
     pub lost: Option<String>,
 }
 
-/// The kind of an edge: the way in which blocks pass it.
+/// The kind of an edge, which determines how blocks are transferred.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PlannedEdge {
     /// A function call.
     Call,
     /// A bounded work list, for a back edge.
     Back,
-    /// A ring between two threads. If the edge leaves the kernel for a thread other than the first,
-    /// the first thread forwards over this ring.
+    /// A ring between two threads. If the edge leads from the kernel to a thread other than the
+    /// first, the first thread forwards the blocks over this ring.
     Ring(RingPlan),
-    /// A ring from the kernel to the first thread, which reads the rings of the program.
+    /// A ring from the kernel to the first thread, which reads the program's rings.
     Kernel(RingPlan),
     /// The standard input or output of a process.
     Pipe,
@@ -174,7 +174,7 @@ pub enum PlannedEdge {
 pub struct Choice {
     /// The policy that chose the placement.
     pub policy: Policy,
-    /// The cost of one block of every source on its way through the graph, in ns.
+    /// The cost of sending one block from every source through the graph, in ns.
     pub cost_ns: f64,
     /// The number of placements examined.
     pub examined: u64,
@@ -185,10 +185,11 @@ pub struct Choice {
 /// The policy for choosing spaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policy {
-    /// Minimal cost on this machine: nodes, copies of data and crossings.
+    /// Minimal cost on this machine, counting nodes, copies of data and crossings.
     #[default]
     Cost,
-    /// The rule of the Streamline paper: every node in the deepest space that can run it. [SL §7.1]
+    /// The rule in the Streamline paper: every node runs in the deepest space that can run it. [SL
+    /// §7.1]
     Deepest,
 }
 
@@ -199,7 +200,7 @@ pub struct Unplaceable {
     pub node: NodeId,
     /// The name of the node.
     pub name: String,
-    /// The name of every space, with the reason why it cannot run the node.
+    /// Every space's name, with the reason why the space cannot run the node.
     pub refusals: Vec<(String, String)>,
 }
 
@@ -218,26 +219,26 @@ impl std::error::Error for Unplaceable {}
 /// A chain of filters with replicas.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Replicas {
-    /// The filters, in the order of the stream.
+    /// The filters, in stream order.
     pub nodes: Vec<NodeId>,
     /// The space of each replica; the first space dispatches the blocks.
     pub spaces: Vec<usize>,
     /// The space that merges the outputs.
     pub join: usize,
-    /// The key whose blocks all go to one replica, or `None` if blocks are distributed by load.
+    /// The key that determines the replica of a block, or `None` if blocks are distributed by load.
     pub sharing: Option<ShardKey>,
     /// The parameters of each ring to or from a replica.
     pub ring: RingPlan,
-    /// The expected gain, as text for the user.
+    /// The expected gain, as a text for the user.
     pub because: String,
 }
 
-/// A filter that is costly enough for replicas but has none, and the reason.
+/// A filter that is expensive enough for replicas but has none, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplicaRefusal {
     /// The filter.
     pub node: NodeId,
-    /// The reason for the lack of replicas.
+    /// The reason why there are no replicas.
     pub why: String,
 }
 
@@ -251,10 +252,10 @@ pub struct KernelRefusal {
     pub why: String,
 }
 
-/// A latency budget and its shares.
+/// A latency budget and its distribution.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Latency {
-    /// The budget of the request, in ns.
+    /// The budget that the request sets, in ns.
     pub bound_ns: u64,
     /// The delays with their shares: sources first, then edges, then replicas.
     pub delays: Vec<Delay>,
@@ -265,16 +266,15 @@ pub struct Latency {
 pub enum Delay {
     /// The delay in the ring of a source's packet socket.
     Source(NodeId, u64),
-    /// The delay in the ring of an edge, or before the notifications of a program that the edge
-    /// leaves.
+    /// The delay in the ring of an edge or, if the edge leaves a kernel program, before the
+    /// program's notifications.
     Edge(usize, u64),
-    /// The delay in the rings to and from the replicas with this index in [`Plan::replicas`],
-    /// together.
+    /// The total delay in the rings to and from the replicas with this index in [`Plan::replicas`].
     Replicas(usize, u64),
 }
 
 impl Latency {
-    /// Returns the share of a source in ns, or `None` if it has none.
+    /// Returns the share of the budget for a source, in ns, or `None` if it has none.
     #[must_use]
     pub fn source_share(&self, node: NodeId) -> Option<u64> {
         self.delays.iter().find_map(|delays| match delays {

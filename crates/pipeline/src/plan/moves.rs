@@ -1,8 +1,9 @@
-//! Moves of filters between the kernel and threads that a running path may make by itself.
+//! Moves of filters between the kernel and threads that a running path makes on its own.
 //!
-//! A plan determines when its path may move filters, and which filters. The planner assumes that
-//! every block takes every arc until a run has measured the shares, so a path measures the shares
-//! at its start and corrects its own placement. docs/book/decisions/0091-first-seconds.md
+//! The plan determines when the path may move filters, and which ones. Until a run has measured the
+//! fraction of blocks on each arc, the planner assumes that every block takes every arc. A path
+//! therefore measures these shares when it starts, and corrects its own placement.
+//! docs/book/decisions/0091-first-seconds.md
 
 use super::costs::{is_share_unknown, is_taken_from_host};
 use super::model::{Plan, Policy, SpaceKind};
@@ -12,7 +13,7 @@ use filter::{FilterKind, StateScope};
 /// The name of the kernel's space.
 const KERNEL_SPACE: &str = "kernel";
 
-/// The period in which a path may move filters by itself.
+/// The period in which a path may move filters on its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MovePeriod {
     /// The path never moves filters.
@@ -24,7 +25,7 @@ pub enum MovePeriod {
 }
 
 impl Plan {
-    /// Returns the period in which the path may move filters by itself.
+    /// Returns the period in which the path may move filters on its own.
     #[must_use]
     pub fn move_period(&self) -> MovePeriod {
         let options = &self.graph.options;
@@ -38,11 +39,12 @@ impl Plan {
     }
 
     /// Returns the filters that a change in the measured shares could move between the kernel and a
-    /// thread. Returns none if the request determines the placement, if the plan has replicas, or
-    /// if all shares are known.
+    /// thread. Returns an empty list if the request determines the placement, if the plan has
+    /// replicas, or if all shares are known.
     ///
-    /// A connected component qualifies only if one kernel program observes frames for it. Then the
-    /// source keeps its space, and no two programs must be exchanged at the same time.
+    /// A connected component qualifies only if exactly one kernel program observes frames for it.
+    /// Then the source stays in its space, and two programs never have to be replaced at the same
+    /// time.
     #[must_use]
     pub fn movable_filters(&self) -> Vec<NodeId> {
         let graph = &self.graph;
@@ -70,9 +72,9 @@ impl Plan {
         (0..graph.nodes.len()).map(NodeId).filter(movable).collect()
     }
 
-    /// Returns the unpinned sinks that write files in the same thread as a source. The path gives
-    /// such a sink a thread of its own as soon as a write delays the reader. Returns none with
-    /// `--no-adapt`, or if the plan has replicas.
+    /// Returns the unpinned sinks that write files in the thread of a source. The path gives such a
+    /// sink its own thread as soon as a write delays the reader. Returns an empty list if
+    /// `--no-adapt` is set, or if the plan has replicas.
     #[must_use]
     pub fn sinks_with_readers(&self) -> Vec<NodeId> {
         if self.graph.options.flag("no-adapt") || !self.replicas.is_empty() {
@@ -124,7 +126,7 @@ impl Plan {
 }
 
 /// Returns true if a running filter may move into the kernel. Returns false if its answers depend
-/// on earlier blocks and its state cannot be transferred, because the kernel processes its first
+/// on earlier blocks and its state cannot be transferred, because the kernel begins to process
 /// blocks before the thread has processed its last ones.
 #[must_use]
 pub fn may_enter_kernel(graph: &Graph, id: NodeId) -> bool {

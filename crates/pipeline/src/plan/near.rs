@@ -1,16 +1,17 @@
 //! Placement of a path's threads on processors that share a cache. [Th §5.2, §5.5], FEATURES K9
 //!
-//! Entries of a ring cross fastest through a cache that both processors share (BASELINES, two
+//! Ring entries are transferred fastest through a cache that both processors share (BASELINES, two
 //! cores), and the kernel's scheduler does not know which threads share rings. The first threads of
-//! a path are therefore confined to the processors that share the last cache with the one on which
-//! the path starts, if each thread gets a processor. The nearest shared cache would be the wrong
-//! choice: processors that share the first or second level are siblings of one core, which also
-//! share its execution units. Threads that changes or replicas add later may run anywhere.
+//! a path are therefore confined to the processors that share the last-level cache with the
+//! processor on which the path starts, if there are enough for all threads. The nearest shared
+//! cache would be the wrong choice: processors that share the first or second level are siblings of
+//! one core, which also share its execution units. Threads added later, for changes or replicas,
+//! may run anywhere.
 
 use super::Plan;
 use super::model::SpaceKind;
 
-/// The processors of a machine at the start of a path.
+/// The processors of a machine when a path starts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Processors {
     /// The processors on which the process may run.
@@ -18,7 +19,7 @@ pub struct Processors {
     /// The processor on which the path starts.
     pub start: usize,
     /// The processors that share the last shared cache of `start`, including `start` itself; empty
-    /// if this is unknown or no cache is shared.
+    /// if they are unknown or no cache is shared.
     pub sharers: Vec<usize>,
 }
 
@@ -38,7 +39,7 @@ impl Processors {
         Self { allowed: (0..count).collect(), start: 0, sharers: (0..count).collect() }
     }
 
-    /// Returns the processors for a number of threads that start together.
+    /// Chooses the processors for `threads` threads that start together.
     #[must_use]
     pub fn place(&self, threads: usize) -> ThreadPlacement {
         let anywhere = |why: &str| ThreadPlacement::Anywhere(why.to_owned());

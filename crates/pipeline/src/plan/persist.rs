@@ -1,20 +1,19 @@
 //! Persisted plans. The next plan of the same request is compared with the persisted plan to report
 //! changes.
 //!
-//! A persisted plan holds, for every node, its text, its space and its cost in each space. [SL
-//! §7.1]
+//! A persisted plan contains every node's text, its space, and its cost in each space. [SL §7.1]
 
 use super::model::Plan;
 use crate::format::format_one_decimal;
 use crate::names::cost_key;
 use std::fmt::Write as _;
 
-/// The data of a plan that are stored to compare the next plan of the same request with it.
+/// The data of a plan that are stored for comparison with the next plan of the same request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PersistedPlan {
     /// The cost of one block, in ns.
     pub cost_ns: f64,
-    /// The nodes, in the order of the request.
+    /// The nodes, in request order.
     pub nodes: Vec<PersistedNode>,
 }
 
@@ -25,11 +24,11 @@ pub struct PersistedNode {
     pub text: String,
     /// The name of its space.
     pub space: String,
-    /// The cost of a block in ns for each space that could run it.
+    /// The cost of a block, in ns, in each space that could run the node.
     pub costs: Vec<(String, f64)>,
 }
 
-/// The first line of the text, with the version of the format.
+/// The first line of a persisted plan, with the format version.
 const FIRST_LINE: &str = "plan 1";
 
 impl PersistedPlan {
@@ -44,8 +43,8 @@ impl PersistedPlan {
         Self { cost_ns: plan.choice.cost_ns, nodes: plan.graph.ids().map(node).collect() }
     }
 
-    /// Describes the nodes that moved, with reasons. Returns an empty list if no node moved or if
-    /// the request differs.
+    /// Describes the nodes that moved, with the reasons. Returns an empty list if no node moved, or
+    /// if the request is a different one.
     #[must_use]
     pub fn describe_changes(&self, plan: &Plan) -> Vec<String> {
         let now = Self::from_plan(plan);
@@ -63,7 +62,7 @@ impl PersistedPlan {
         texts
     }
 
-    /// Formats the plan, in the format of `parse`.
+    /// Formats the plan in the format that `parse` reads.
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut out = format!("{FIRST_LINE}\ncost {:.4}\n", self.cost_ns);
@@ -106,7 +105,7 @@ fn parse_node(line: &str) -> Option<PersistedNode> {
     Some(PersistedNode { text: rest.to_owned(), space: space.to_owned(), costs })
 }
 
-/// Explains why a node moved, by its costs in both spaces then and now.
+/// Explains why a node moved, by comparing its old and new costs in both spaces.
 fn reason_for_move(old: &PersistedNode, new: &PersistedNode) -> String {
     let cost = |of: &PersistedNode, space: &str| {
         let known = of.costs.iter().find(|(name, _)| name == space);

@@ -1,11 +1,12 @@
-//! The kernel programs of a plan: one per attachment point, with the filters of all branches there.
+//! The kernel programs of a plan: one per attachment point, with the filters of all branches that
+//! begin there.
 
 use super::ring::RingPlan;
 use crate::classes::ClassSet;
 use crate::graph::{EdgeId, Graph, Node, NodeId, Use};
 use filter::{Attach, FilterKind};
 
-/// A kernel program: all sources at one interface in one direction, and the filters that follow
+/// A kernel program: all sources at one interface and in one direction, and the filters that follow
 /// them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
@@ -13,12 +14,12 @@ pub struct Program {
     pub attach: Attach,
     /// The sources that the program replaces.
     pub sources: Vec<NodeId>,
-    /// The filters that the program runs for each frame. Every step comes after the step that
-    /// provides its input.
+    /// The filters that the program runs for each frame. Every step follows the step that provides
+    /// its input.
     pub steps: Vec<ProgramStep>,
-    /// The edges out of the program; the index of an edge in this list is the number of its ring.
+    /// The edges that leave the program; an edge's index in this list is the number of its ring.
     pub exits: Vec<ExitEdge>,
-    /// The memory for outgoing frames and the pointers to them. Frames that a twin is unsure about
+    /// The memory for outgoing frames and the pointers to them. Frames about which a twin is unsure
     /// leave the kernel through it too.
     pub ring: KernelRing,
 }
@@ -30,7 +31,7 @@ pub struct ProgramStep {
     pub nodes: Vec<NodeId>,
     /// The step that provides the input, or `None` for the frames as received.
     pub from: Option<usize>,
-    /// The classes of the step `from` whose blocks enter this step.
+    /// The classes of the previous step's blocks that enter this step.
     pub classes: ClassSet,
 }
 
@@ -39,14 +40,14 @@ pub struct ProgramStep {
 pub struct ExitEdge {
     /// The edge of the graph.
     pub edge: EdgeId,
-    /// The step from which the edge leaves, or `None` for the source.
+    /// The step that the edge leaves, or `None` for the source.
     pub from: Option<usize>,
     /// The classes that pass.
     pub classes: ClassSet,
 }
 
-/// The sizes of a program's rings and the frequency of its doorbell. Each processor has one set of
-/// rings.
+/// The sizes of a program's rings and the frequency of its doorbell. Each processor has its own set
+/// of rings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelRing {
     /// The number of pointers in the ring of each edge.
@@ -55,8 +56,8 @@ pub struct KernelRing {
     pub bytes: u32,
     /// The maximum size of a frame in bytes.
     pub record_max: u32,
-    /// The number of blocks per notification of the reader (T_b), unless `apart_ns` delays the
-    /// notification.
+    /// The number of blocks per notification of the reader (T_b). A notification may be delayed by
+    /// `apart_ns`.
     pub signal_blocks: u32,
     /// The minimum time in ns between two notifications (T_min).
     pub apart_ns: u64,
@@ -64,11 +65,12 @@ pub struct KernelRing {
     pub signal_ns: u64,
 }
 
-/// The record buffer of a processor, in bytes: 20 ms of 1500-byte frames at 1.6 Gbit/s, which fits
-/// a last-level cache.
+/// The size of a processor's record buffer in bytes. It holds 20 ms of 1500-byte frames at 1.6
+/// Gbit/s, and fits into a last-level cache.
 const RECORD_BUFFER_BYTES: u32 = 4 << 20;
 
-/// The maximum size of a frame in bytes: 64 KB merged by the kernel, with Ethernet header and tags.
+/// The maximum size of a frame in bytes: 64 KB of data merged by the kernel, plus Ethernet header
+/// and tags.
 const RECORD_MAX: u32 = (64 << 10) + 64;
 
 pub(super) fn build_programs(
@@ -108,7 +110,7 @@ pub(super) fn attachment(node: &Node) -> Result<Attach, String> {
 }
 
 impl Program {
-    /// Adds the successors of a node; `from` is the step of the node, `None` for a source.
+    /// Adds a node's successors; `from` is the node's step, `None` for a source.
     fn add_successors(
         &mut self,
         graph: &Graph,
@@ -152,7 +154,7 @@ impl Program {
         self.steps.len() - 1
     }
 
-    /// Returns the nodes of each step that has several nodes.
+    /// Returns the nodes of each step that executes several nodes.
     pub fn shared_steps(&self) -> impl Iterator<Item = &[NodeId]> {
         self.steps.iter().filter(|step| step.nodes.len() > 1).map(|step| step.nodes.as_slice())
     }
@@ -171,7 +173,7 @@ impl Program {
 }
 
 impl Default for KernelRing {
-    /// Returns the ring for a request without `--batch` and `--latency`.
+    /// Returns the ring for a request that sets neither `--batch` nor `--latency`.
     fn default() -> Self {
         Self::from_ring_plan(&RingPlan::kernel_default())
     }

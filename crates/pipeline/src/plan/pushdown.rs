@@ -1,15 +1,15 @@
-//! Filtering ahead: a source that can filter in the kernel evaluates the filter that follows the
-//! source, so that rejected frames never enter the process. The filter itself remains in the graph,
-//! and the kernel must pass every frame that the filter would pass. [SL §7.1; CONTRACT 18]
+//! Filtering ahead: a source that can filter in the kernel evaluates the filter that follows it, so
+//! that rejected frames never enter the process. The filter itself remains in the graph, and the
+//! kernel must pass every frame that the filter would pass. [SL §7.1; CONTRACT 18]
 //!
-//! Filtering ahead is allowed only where it makes no observable difference: all output of the
-//! source goes to that filter, directly or through a merge of sources, and no arc selects blocks
-//! that the filter rejects. The decision depends on the arguments alone, not on the machine.
+//! Filtering ahead is allowed only if it makes no observable difference: all output of the source
+//! goes to that filter, directly or through a merge of sources, and no arc selects blocks that the
+//! filter rejects. The decision depends only on the arguments, not on the machine.
 
 use crate::graph::{Graph, NodeId, Step};
 use filter::FilterKind;
 
-/// A source that can filter in the kernel, with the filter that it evaluates.
+/// A source that can filter in the kernel, with the filter that it evaluates there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pushdown {
     /// The source.
@@ -21,7 +21,7 @@ pub struct Pushdown {
     pub except: Option<&'static str>,
 }
 
-/// Returns an entry for each source that can filter in the kernel, in the order of the text.
+/// Returns an entry for each source that can filter in the kernel, in text order.
 pub(super) fn find_pushdowns(graph: &Graph) -> Vec<Pushdown> {
     let asks = |source: NodeId| {
         let used = graph.node(source).filter();
@@ -48,8 +48,8 @@ pub(super) fn find_pushdowns(graph: &Graph) -> Vec<Pushdown> {
     sources.map(push).collect()
 }
 
-/// Returns the filter that a source can evaluate, and a description of the frames that it passes
-/// unfiltered. Fails with the reason.
+/// Returns the filter that a source can evaluate, and a description of the frames that the source
+/// passes unfiltered. Fails with the reason.
 fn pushable_filter(
     graph: &Graph,
     source: NodeId,
@@ -71,7 +71,7 @@ fn only_successor(graph: &Graph, from: NodeId) -> Result<NodeId, String> {
     }
 }
 
-/// Checks that a filter can be evaluated ahead; returns a description of the frames that pass
+/// Checks that a filter can be evaluated ahead, and returns a description of the frames that pass
 /// unfiltered. Fails with the reason.
 fn check_pushable(graph: &Graph, id: NodeId) -> Result<Option<&'static str>, String> {
     let node = graph.node(id);

@@ -3,9 +3,9 @@
 /// The default number of blocks per wakeup of the reader. [Th §5.2.2]
 pub(super) const SIGNAL_BLOCKS: usize = 32;
 
-/// The default for T_t on an edge out of the kernel: the maximum time, in ns, until the reader is
-/// woken. It equals the time that frames wait in the ring of a packet socket. On a virtual machine
-/// a wakeup costs the waker 30 µs and the process 10 µs; at 1 ms, a request with few frames would
+/// The default T_t, the maximum time in ns until the reader is woken, on an edge out of the kernel.
+/// It equals the time that frames wait in the ring of a packet socket. On a virtual machine, a
+/// wakeup costs the waker 30 µs and the process 10 µs; at 1 ms, a request with few frames would
 /// spend more on wakeups than a kernel program saves.
 const KERNEL_SIGNAL_NS: u64 = 10_000_000;
 
@@ -19,20 +19,20 @@ const POINTER_BYTES: usize = 16;
 /// The parameters of a ring, with their reasons.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RingPlan {
-    /// The number of entries, at most.
+    /// The maximum number of entries.
     pub entries: usize,
-    /// The minimum number of entries of a shrinking ring; equal to `entries` if the ring has a
+    /// The number of entries to which the ring may shrink; equal to `entries` if the ring has a
     /// fixed size.
     pub entries_min: usize,
     /// The size of an entry in bytes: 16 for a rich pointer, 32 with context, 64 with marks.
     pub stride: usize,
     /// The number of blocks per wakeup of the reader (T_b).
     pub signal_blocks: usize,
-    /// The maximum of T_b, which grows while blocks arrive fast; equal to `signal_blocks` if T_b is
-    /// fixed.
+    /// The maximum of T_b, which grows while blocks arrive at a high rate; equal to `signal_blocks`
+    /// if T_b is fixed.
     pub signal_blocks_max: usize,
     /// The maximum time in ns until the reader is woken (T_t). A writer always wakes the reader
-    /// before it sleeps.
+    /// before it goes to sleep.
     pub signal_ns: u64,
     /// The reason for `signal_blocks`.
     pub blocks_because: &'static str,
@@ -41,7 +41,7 @@ pub struct RingPlan {
 }
 
 impl RingPlan {
-    /// Returns the ring of an edge out of the kernel with the defaults and without reasons.
+    /// Returns the default ring of an edge out of the kernel, without reasons.
     pub(super) const fn kernel_default() -> Self {
         Self {
             entries: KERNEL_ENTRIES,

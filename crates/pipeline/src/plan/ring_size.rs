@@ -1,9 +1,9 @@
 //! `--ring`: fixed sizes of rings, for all rings or for the rings that a node reads. [SL §5.4]
 //!
 //! `--ring=1024` fixes every ring between threads at 1024 entries, and `--ring=count:4096` fixes
-//! only the rings that `count` reads. Later items of the list override earlier ones. Without the
-//! option, a ring adapts its own size (decision 0093). Rings of replicas become larger but never
-//! smaller, because the join needs room for an entire batch.
+//! only the rings that `count` reads. Later items in the list override earlier ones. Without the
+//! option, a ring adapts its own size (decision 0093). The option can enlarge the rings of replicas
+//! but not shrink them, because the merge needs space for an entire batch.
 
 use super::model::{Plan, PlannedEdge};
 use super::ring::RingPlan;
@@ -14,10 +14,10 @@ use crate::names::unique_names;
 /// The name of the option.
 pub(crate) const OPTION: &str = "ring";
 
-/// The range of sizes in entries. The minimum is the size of a batch.
+/// The permitted number of entries. The minimum is the size of a batch.
 const ENTRIES: std::ops::RangeInclusive<usize> = 64..=1_048_576;
 
-/// One item of the option: the node, or `None` for all rings, and the number of entries.
+/// One item of the option: the node, or `None` for all rings, and the number of ring entries.
 type Part<'t> = (Option<&'t str>, usize);
 
 /// Checks the value of the option. Fails with the invalid item and the reason.

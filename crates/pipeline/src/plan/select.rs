@@ -2,11 +2,11 @@
 //!
 //! Branch and bound searches over the nodes from the sources to the sinks. A placement is legal if
 //! no edge leads to a space with a lower index, and operands run in the space of their section. A
-//! process is between two threads: after it the path continues in the next thread or later. The
-//! bound is the cost so far plus the minimal costs of all unplaced nodes. The greedy rule of the
-//! paper (`deepest`) is the first placement of the same search when every node tries its deepest
-//! space first. If the search takes too long, nodes are eliminated one by one instead, which is
-//! exact too, unless there are too many partial placements ([`eliminate`]).
+//! process is between two threads: after it, the path continues in the next thread or in a later
+//! one. The bound is the cost so far plus the minimal costs of all unplaced nodes. The greedy rule
+//! of the paper (`deepest`) is the first placement of the same search when every node tries its
+//! deepest space first. If the search takes too long, nodes are eliminated one by one instead,
+//! which is exact too, unless there are too many partial placements ([`eliminate`]).
 
 mod eliminate;
 
@@ -16,7 +16,7 @@ use super::model::{Choice, Policy, SpaceKind, Unplaceable};
 use crate::graph::{Graph, NodeId};
 
 /// The number of partial placements after which branch and bound stops if it has found a placement;
-/// four times as many if it has found none.
+/// the limit is four times as high if it has found none.
 const STEPS_MAX: u64 = 200_000;
 
 /// A placement of all nodes, and the result of the search that found it.
@@ -37,14 +37,15 @@ struct Search<'s> {
     discovery: &'s Discovery,
     crossing: f64,
     leaving: f64,
-    /// The cost, in ns, of an edge out of the kernel for frames taken from the host.
+    /// The cost, in ns, of an edge over which frames taken from the host leave the kernel.
     redirect: f64,
     /// The cost of finding header offsets, in ns: in a kernel program, and elsewhere.
     look: (f64, f64),
     policy: Policy,
     /// The nodes in the order of placement, from the sources to the sinks.
     order: Vec<NodeId>,
-    /// The minimal cost of the nodes from each position in `order` on.
+    /// For each position in `order`, the minimal total cost of the nodes from that position to the
+    /// end.
     minimal: Vec<f64>,
     best: Option<(f64, Assignment)>,
     steps: u64,
@@ -52,13 +53,13 @@ struct Search<'s> {
     furthest: usize,
 }
 
-/// A partial placement; `usize::MAX` for nodes that are not placed.
+/// A partial placement; the entries of unplaced nodes are `usize::MAX`.
 #[derive(Debug, Clone)]
 struct Assignment {
     spaces: Vec<usize>,
     input_spaces: Vec<usize>,
     output_spaces: Vec<usize>,
-    /// For each node, true if header offsets are known for its entire output.
+    /// For each node, true if the header offsets are known for its entire output.
     headers_known: Vec<bool>,
 }
 
@@ -171,8 +172,8 @@ impl<'s> Search<'s> {
         }
     }
 
-    /// Returns the legal spaces of a node, given the placements upstream. The cheapest comes first,
-    /// or the deepest if the policy is `Deepest`.
+    /// Returns the legal spaces of a node, given the placements upstream. The cheapest space comes
+    /// first or, if the policy is `Deepest`, the deepest.
     fn legal_spaces(&self, id: NodeId, assignment: &Assignment) -> Vec<LegalSpace> {
         let node = self.graph.node(id);
         let before = self.graph.inputs(id).filter(|edge| !edge.back);
@@ -198,9 +199,10 @@ impl<'s> Search<'s> {
         legal_spaces
     }
 
-    /// Returns the threads on the two sides of a process: the last thread upstream, and the next
-    /// thread, or `None` if there is no next thread. The kernel's output passes through the first
-    /// thread. A process at an end of the path has one thread for both sides.
+    /// Returns the thread that writes a process's input and the thread that reads its output: the
+    /// last thread upstream, and the next thread. Returns `None` if there is no next thread. The
+    /// kernel's output passes through the first thread. For a process at an end of the path, both
+    /// are the same thread.
     fn adjacent_threads(
         &self,
         process: usize,
@@ -228,10 +230,10 @@ impl<'s> Search<'s> {
         self.graph.outputs(id).next().is_some()
     }
 
-    /// Returns the cost of finding headers in a node's input, which is 0 if a node upstream has
-    /// found them, and true if the headers are known downstream. Header offsets that a kernel
-    /// program found do not leave it. The cost of an edge out of the kernel includes a new search,
-    /// except for frames redirected to a socket.
+    /// Returns the cost of finding headers in a node's input, and true if the headers are known
+    /// downstream. The cost is 0 if a node upstream has found them. Header offsets found by a
+    /// kernel program do not leave the kernel. Therefore the cost of an edge out of the kernel
+    /// includes a new search, except for frames redirected to a socket.
     fn header_cost(&self, id: NodeId, input_space: usize, assignment: &Assignment) -> (f64, bool) {
         let inside = |space: usize| self.discovery.spaces[space].kind == SpaceKind::Kernel;
         let here = inside(input_space);
@@ -274,14 +276,16 @@ impl<'s> Search<'s> {
     }
 }
 
-/// Returns the minimal cost of a node, weighted by its flow; infinity if no space can run it.
+/// Returns the minimal cost of a node, multiplied by the fraction of blocks that reach it; infinity
+/// if no space can run it.
 fn minimal_node_cost(discovery: &Discovery, id: NodeId) -> f64 {
     let costs = discovery.verdicts[id.0].iter().filter_map(|v| v.as_ref().ok());
     let minimal = costs.copied().fold(f64::INFINITY, f64::min);
     if minimal.is_finite() { minimal * discovery.flows.0[id.0] } else { minimal }
 }
 
-/// A legal space of a node, the cost of a block there, and the spaces on its two sides.
+/// A space in which a node may run, the cost per block there, and the spaces that write the node's
+/// input and read its output.
 struct LegalSpace {
     space: usize,
     own: f64,

@@ -2,7 +2,7 @@
 //! reads. [Th §5.2.2]
 //!
 //! `--signal=8` sets T_b of every ring between spaces, `--signal=dport:64:200us` sets T_b and T_t
-//! of the rings to `dport`, and `--signal=dport:200us` sets T_t alone. Later items of the list
+//! of the rings to `dport`, and `--signal=dport:200us` sets only T_t. Later items in the list
 //! override earlier ones. The option takes precedence over the defaults, `--batch` and `--latency`.
 
 use super::model::{Plan, PlannedEdge};
@@ -109,7 +109,7 @@ fn set_ring(ring: &mut RingPlan, signal: &Signal<'_>) {
     }
 }
 
-/// Returns the nodes in the option to which no ring between spaces leads. Their items have no
+/// Returns the nodes in the option that have no ring from another space. Their items have no
 /// effect.
 pub(crate) fn unused_nodes(plan: &Plan) -> Vec<String> {
     let Some(text) = plan.graph.options.text(SIGNAL_OPTION) else { return Vec::new() };

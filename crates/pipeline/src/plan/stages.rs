@@ -1,17 +1,16 @@
-//! Stages: division of the nodes of one request over several threads, if that increases the
-//! throughput. [Th §5.4]
+//! Stages: division of a request's nodes among several threads, if that increases the throughput.
+//! [Th §5.4]
 //!
 //! Input: a plan whose nodes run in few threads, and the costs on the machine. Output: the nodes
 //! that move to other threads, or none if no division pays. A stage consists of a node and all
 //! nodes downstream in the same thread. In each step, a stage moves from the busiest thread to a
 //! later or a new thread; of all such moves, the one that minimizes the time per block is made. A
-//! thread is added only while a processor has none. The search ends when no move gains at least
-//! 2 %. A crossing costs both threads the time for a ring entry, and the writer a share of a
-//! wakeup.
+//! thread is added only if a processor is unused. The search ends when no move gains at least 2 %.
+//! A crossing costs both threads the time for a ring entry, and the writer a share of a wakeup.
 //!
-//! The order of the output is the same as in a single thread. Branches that meet again therefore
-//! stay together, and so do sinks that write to the same output. All blocks that enter a thread for
-//! a join cross one ring (docs/book/decisions/0097-stages.md).
+//! The output order is the same as with a single thread. Branches that meet again therefore stay in
+//! one thread, and so do sinks that write to the same output. All blocks that enter a thread to be
+//! joined there cross the same ring (docs/book/decisions/0097-stages.md).
 
 use super::machine::Machine;
 use super::model::{Candidate, Plan, PlannedEdge, Policy, SpaceKind};
@@ -20,7 +19,7 @@ use crate::format::short_duration;
 use crate::graph::{Graph, NodeId, Step, Use};
 use filter::{FilterKind, ReadDepth, StateScope, Value};
 
-/// Minimum gain in throughput, as a factor, by the move of a stage.
+/// Minimum gain in throughput, as a factor, for moving a stage.
 const FURTHER_GAIN_MIN: f64 = 1.02;
 /// Number of blocks per wakeup of a reader. [Th §5.2.2]
 const EVENT_BLOCKS: f64 = 32.0;
@@ -30,20 +29,19 @@ const EVENT_BLOCKS: f64 = 32.0;
 pub struct StageDivision {
     /// The nodes that leave their thread, with the names of their new threads.
     pub places: Vec<(NodeId, String)>,
-    /// The minimum time per block of a source before the division, in ns: the work of the busiest
+    /// The minimum time per block from a source before the division, in ns: the work of the busiest
     /// thread, or of all threads divided by the number of processors.
     pub now_ns: f64,
-    /// The minimum time per block of a source after the division, in ns.
+    /// The minimum time per block from a source after the division, in ns.
     pub then_ns: f64,
-    /// The reason for the division, as text for the user.
+    /// The reason for the division, as a text for the user.
     pub because: String,
 }
 
 /// The threads of a component's nodes during the search.
 #[derive(Clone)]
 struct ThreadLayout {
-    /// The index of each node's thread in the order of the path, or `None` for nodes of other
-    /// components.
+    /// The index of each node's thread in path order, or `None` for nodes of other components.
     thread: Vec<Option<usize>>,
     threads: usize,
 }
@@ -51,9 +49,9 @@ struct ThreadLayout {
 /// Facts about one connected component that stay constant during the search.
 struct StageSearch<'p> {
     plan: &'p Plan,
-    /// The work of every node for one block of a source, in ns; 0 outside threads.
+    /// The work of every node per block from a source, in ns; 0 for nodes outside threads.
     work: Vec<f64>,
-    /// The costs of a ring entry for the writer and for the reader, in ns.
+    /// The costs of a ring entry, in ns, for the writer and for the reader.
     crossing: (f64, f64),
     processors: usize,
     order: Vec<NodeId>,
@@ -62,8 +60,8 @@ struct StageSearch<'p> {
 }
 
 impl Plan {
-    /// Returns the division of one connected component into stages that gains most at the plan's
-    /// costs, or `None` if the request forbids stages or no division pays.
+    /// Returns the division of one connected component into stages with the largest gain at the
+    /// plan's costs, or `None` if the request forbids stages or no division is worthwhile.
     #[must_use]
     pub fn divide_into_stages(&self, machine: &Machine) -> Option<StageDivision> {
         let demand = Demand::of_request(&self.graph)?;
@@ -94,8 +92,8 @@ impl Plan {
         Demand::of_request(&self.graph).is_some() && (0..parts).any(divisible)
     }
 
-    /// Returns this plan with its nodes divided into stages, or `None` if no plan satisfies the
-    /// division.
+    /// Returns this plan with its nodes divided into stages, or `None` if the planner finds no plan
+    /// with this division.
     pub(super) fn with_stages(&self, stages: &StageDivision, machine: &Machine) -> Option<Self> {
         let mut pinned = self.graph.clone();
         for (id, node) in self.graph.ids().filter(|(_, node)| !node.is_process()) {
@@ -197,7 +195,7 @@ impl<'p> StageSearch<'p> {
         ThreadLayout { thread, threads: used.len() }
     }
 
-    /// Returns the work of each thread for one block of a source, in ns.
+    /// Returns the work of each thread per block from a source, in ns.
     fn thread_loads(&self, layout: &ThreadLayout) -> Vec<f64> {
         let mut loads = vec![0.0; layout.threads];
         for (work, thread) in self.work.iter().zip(&layout.thread) {
@@ -213,8 +211,8 @@ impl<'p> StageSearch<'p> {
         loads
     }
 
-    /// Returns the minimum time per block, which is bounded by the busiest thread and by the number
-    /// of processors.
+    /// Returns the minimum time per block, as limited by the busiest thread and by the number of
+    /// processors.
     fn block_time_bound(&self, loads: &[f64]) -> f64 {
         let all: f64 = loads.iter().sum();
         loads.iter().copied().fold(all / self.processors as f64, f64::max)
@@ -268,8 +266,8 @@ impl<'p> StageSearch<'p> {
         (!places.is_empty()).then_some(StageDivision { places, now_ns, then_ns, because })
     }
 
-    /// Returns the legal layouts in which one stage of a thread runs in a later thread or, if
-    /// `adds` is true, in a new thread after it.
+    /// Returns the legal layouts that result from moving one stage of a thread to a later thread
+    /// or, if `adds` is true, to a new thread after it.
     fn legal_moves(
         &self,
         layout: &ThreadLayout,
@@ -291,7 +289,8 @@ impl<'p> StageSearch<'p> {
         })
     }
 
-    /// Returns a node and all nodes downstream in its thread, or `None` if one of them cannot move.
+    /// Returns a node and all nodes downstream in the same thread, or `None` if one of them cannot
+    /// move.
     fn stage_of(&self, layout: &ThreadLayout, head: NodeId) -> Option<Vec<NodeId>> {
         let graph = &self.plan.graph;
         graph.node(head).filter()?;
@@ -322,8 +321,8 @@ impl<'p> StageSearch<'p> {
         node.kind() != Some(FilterKind::Source) && !pinned && !ahead
     }
 
-    /// Returns true if blocks cross threads in only one direction, and every join receives its
-    /// blocks in one order.
+    /// Returns true if blocks cross between threads in only one direction, and every join receives
+    /// its blocks in order.
     fn is_legal(&self, layout: &ThreadLayout) -> bool {
         let graph = &self.plan.graph;
         let mut entries: Vec<Vec<NodeId>> = vec![Vec::new(); graph.nodes.len()];
@@ -384,8 +383,8 @@ fn is_pinned(used: &Use) -> bool {
     used.pin.as_deref().is_some_and(|pin| pin.starts_with("thread"))
 }
 
-/// Returns true for a sink or program whose output must stay in a common order with the output of
-/// others.
+/// Returns true for a sink or program whose output must stay in order with the output of other
+/// nodes.
 fn is_order_sensitive(graph: &Graph, id: NodeId) -> bool {
     let node = graph.node(id);
     let used = node.filter();

@@ -1,5 +1,5 @@
-//! The description of the source that reads a shared prefix. The last filter of the prefix
-//! determines the description of the output.
+//! The description of the source that reads a shared prefix. The prefix's last filter determines
+//! the classes and the form of the output.
 
 use crate::language::parse;
 use crate::language::tree::{FilterTerm, Term};
@@ -8,12 +8,12 @@ use filter::{Classes, Description, Form, OutputForm};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-/// The descriptions made so far, by the name of the last filter and the form of its output. They
-/// are never freed, because there are at most a few for each filter of the catalog.
+/// The descriptions created so far, by the name of the last filter and the form of its output. They
+/// are never freed, because there are at most a few per filter in the catalog.
 static MADE: Mutex<Option<HashMap<(&'static str, bool), &'static Description>>> = Mutex::new(None);
 
-/// Returns the description of the source `shared`, with the classes and the form of the last filter
-/// of its prefix; returns `shared` itself if the prefix cannot be read.
+/// Returns the description of the source `shared`, with the classes of the prefix's last filter and
+/// the form of its output. Returns `shared` itself if the prefix cannot be read.
 pub(crate) fn describe_shared_source(
     shared: &'static Description,
     term: &FilterTerm,
@@ -33,7 +33,7 @@ pub(crate) fn describe_shared_source(
     })
 }
 
-/// Returns the last filter of a prefix that has classes, and the form of the output of the prefix.
+/// Returns the last filter of a prefix that has classes, and the form of the prefix's output.
 /// Returns `None` unless the output consists of streams or messages.
 fn last_filter(prefix: &str, registry: &dyn Registry) -> Option<(&'static Description, Form)> {
     let (request, mistakes) = parse(prefix);

@@ -1,4 +1,5 @@
-//! Search for the filters after which a request can be split, based on the facts in the catalog.
+//! Search for the filters after which a request can be split, called ends, based on the facts in
+//! the catalog.
 
 use super::terms::{UnsharedReason, check_place};
 use crate::graph::{Edge, Graph, NodeId, Use};
@@ -7,22 +8,22 @@ use crate::language::tree::{FilterTerm, Pipeline, Term};
 use crate::registry::Registry;
 use filter::{Description, Form, OutputForm, StateScope, ValueRange};
 
-/// A filter after which requests can join a prefix.
+/// A filter at which a prefix can end, and after which requests can join.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct End {
     /// Index of the filter among the stages after the source.
     pub(super) stage: usize,
     /// True if the filter outputs messages, false if it outputs streams.
     pub(super) outputs_messages: bool,
-    /// True if no filter after the first end, up to and including this one, has arguments.
+    /// True if no filter after the first end, up to and including this filter, has arguments.
     pub(super) is_plain: bool,
     /// True if a pipe after the filter names classes that the filter produces only on request.
     pub(super) is_on_request: bool,
 }
 
 /// Finds the ends of a pipeline, from the first to the last: the filter that reassembles
-/// connections, and later filters that keep state per connection. Fails with the reason if there is
-/// none.
+/// connections, and later filters that keep state per connection. Fails with the reason if there
+/// are none.
 pub(super) fn find_ends(
     whole: &Pipeline,
     graph: &Graph,
@@ -72,7 +73,7 @@ fn leading_filters<'g>(
     })
 }
 
-/// Fails with the reason why a filter cannot run once for several requests. `is_behind` is true for
+/// Fails with the reason if a filter cannot be shared by several requests. `is_behind` is true for
 /// a filter after the one that reassembles connections.
 fn check_shareable(
     term: &FilterTerm,

@@ -7,9 +7,9 @@ use crate::language::tree::{Branch, FilterTerm, Group, Operator, Pipe, Pipeline,
 use crate::language::{Span, parse};
 use crate::registry::Registry;
 
-/// Returns the request that runs a prefix for other requests, which can join it at each of its
-/// ends. `runs` returns true for a prefix that already runs. The request then starts after the
-/// longest such prefix.
+/// Returns the request that runs a prefix for other requests, which can join it at each of its ends
+/// (see `ends`). `runs` returns true for a prefix that is already running. The request then
+/// continues the longest such prefix.
 #[must_use]
 pub fn prefix_request(
     prefix: &str,
@@ -45,7 +45,7 @@ pub fn offers_prefix(request: &str, prefix: &str) -> bool {
     request.contains(&Term::Filter(endpoint_term(SHARE_SINK, prefix)).to_string())
 }
 
-/// Returns the stages from index `from` on, with a sink at each end and `last` after the last
+/// Returns the stages from index `from` on, with a sink at each end, and with `last` after the last
 /// stage.
 fn remaining_stages(whole: &Pipeline, from: usize, ends: &[End], last: FilterTerm) -> Vec<Stage> {
     let plain = |term: Term| Stage { arc: Pipe { label: None, span: Span::default() }, term };

@@ -1,5 +1,5 @@
-//! The terms that concern shared prefixes: the option, the source and the sink that represent a
-//! prefix, and the terms that cannot be shared.
+//! The terms for shared prefixes: the option, the source and the sink that represent a prefix, and
+//! the terms that cannot be shared.
 
 use crate::language::tree::{Argument, FilterTerm, Name, Pipeline, Stage, Term, Text};
 use crate::language::{Span, parse};
@@ -8,8 +8,8 @@ use std::fmt;
 
 /// The option that determines whether the beginning of a request is shared.
 pub const PREFIX_OPTION: &str = "prefix";
-/// The values of [`PREFIX_OPTION`]: share the beginning only if it already runs, always share it,
-/// or run a private copy.
+/// The values of [`PREFIX_OPTION`]: share the prefix only if it is already running, always share
+/// it, or run a private copy.
 pub const PREFIX_VALUES: &[&str] = &["auto", "shared", "private"];
 
 /// The source that reads a shared prefix.
@@ -50,8 +50,8 @@ pub(crate) fn offered_prefix(term: &FilterTerm) -> Option<String> {
     prefix_of(term, SHARE_SINK)
 }
 
-/// Returns the prefix that a source reads, or `None` if the prefix does not contain a filter with
-/// this name.
+/// Returns the prefix that a source reads, or `None` if the prefix contains no filter with this
+/// name.
 pub(crate) fn with_filter(term: &FilterTerm, name: &str) -> Option<String> {
     let prefix = prefix_of(term, SHARED_SOURCE)?;
     let (request, _) = parse(&prefix);
@@ -61,15 +61,14 @@ pub(crate) fn with_filter(term: &FilterTerm, name: &str) -> Option<String> {
     terms.any(|term| matches!(term, Term::Filter(term) if term.name.text == name)).then_some(prefix)
 }
 
-/// Returns the prefix in the arguments of an endpoint with this name, or `None` for any other
-/// filter.
+/// Returns the prefix in the arguments of an endpoint with this name, or `None` for any other term.
 pub(super) fn prefix_of(term: &FilterTerm, endpoint: &str) -> Option<String> {
     let is_it = term.name.text == endpoint;
     term.arguments.first().filter(|_| is_it).map(|argument| argument.value.lossy().to_string())
 }
 
-/// Fails with the reason if the request uses a filter in a way that makes the results specific to
-/// the request.
+/// Fails with the reason if the term has a pin, a mark or an argument that makes it specific to the
+/// request.
 pub(super) fn check_place(term: &FilterTerm) -> Result<(), UnsharedReason> {
     let name = &term.name.text;
     if term.pin.is_some() {

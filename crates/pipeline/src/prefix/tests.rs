@@ -12,8 +12,8 @@ fn shared_prefixes(text: &str) -> SharedPrefixes {
     split_prefix(text, &FILTERS).unwrap_or_else(|why| panic!("{text}: {why}"))
 }
 
-/// Splits a request after the shortest of its possible prefixes. Returns the text of the prefix and
-/// of the rest.
+/// Splits a request after the shortest possible prefix. Returns the texts of the prefix and of the
+/// rest.
 fn split_texts(text: &str) -> (String, String) {
     let cut = shared_prefixes(text).cuts.pop().unwrap();
     (cut.prefix, cut.rest)

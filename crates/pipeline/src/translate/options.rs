@@ -19,8 +19,8 @@ enum OptionEquivalent {
     Nothing,
 }
 
-/// The options of tcpdump and tshark without a value. They have no equivalent or describe the
-/// default behaviour of this program.
+/// The flags of tcpdump and tshark, which are options without a value. They have no equivalent, or
+/// describe the default behaviour of this program.
 const TCPDUMP_FLAGS: &str = "nvqelptxAKSUX";
 
 /// The options of tcpdump and tshark with a value.
@@ -35,7 +35,7 @@ const TCPDUMP_OPTIONS: &[(&str, OptionEquivalent)] = &[
     ("-B", OptionEquivalent::Nothing),
 ];
 
-/// Returns true if the word is an option of tcpdump.
+/// Returns true if the word is a tcpdump option.
 pub(super) fn is_option(word: &str) -> bool {
     let is_flag = || {
         word.len() == 2 && word.starts_with('-') && word.ends_with(|c| TCPDUMP_FLAGS.contains(c))
@@ -43,8 +43,8 @@ pub(super) fn is_option(word: &str) -> bool {
     TCPDUMP_OPTIONS.iter().any(|(known, _)| *known == word) || is_flag()
 }
 
-/// Translates a command with options of tcpdump. Returns `None` if the command has no options or an
-/// unknown one, or if the value of an option is missing.
+/// Translates a command with tcpdump options. Returns `None` if the command has no options or an
+/// unknown one, or if an option lacks its value.
 pub(super) fn translate_options(words: &[&str]) -> Option<Translation> {
     let (mut source, mut sink, mut count) = ("rx".to_owned(), "print".to_owned(), None);
     let mut rest: Vec<&str> = Vec::new();
@@ -80,8 +80,8 @@ pub(super) fn translate_options(words: &[&str]) -> Option<Translation> {
     seen.then_some(Translation { message: TCPDUMP_MESSAGE, line, count, shell: None })
 }
 
-/// Parses an option with an adjacent value, if any: `-i`, `-ieth0`, `-nni`. Returns `None` for an
-/// unknown option and `Some(None)` for options without a value.
+/// Parses an option with an optional adjacent value: `-i`, `-ieth0`, `-nni`. Returns `None` for an
+/// unknown option, and `Some(None)` for flags.
 fn parse_option(word: &str) -> Option<Option<(OptionEquivalent, Option<&str>)>> {
     let (key, value) = word.split_once('=').map_or((word, None), |(k, v)| (k, Some(v)));
     if let Some((_, equivalent)) = TCPDUMP_OPTIONS.iter().find(|(known, _)| *known == key) {

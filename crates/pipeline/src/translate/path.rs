@@ -1,9 +1,9 @@
-//! Paths of PipesFS as requests: `/pipes/rx/ip/dport/80/untcp/http/get/all`.
+//! Conversion of PipesFS paths to requests: `/pipes/rx/ip/dport/80/untcp/http/get/all`.
 //!
 //! A directory is a filter, with arguments after a colon, or a class of the previous filter. A
-//! class with the name of a filter leads to that filter, so `untcp/http` denotes the filter; `all`
-//! at the end is the entire output. The directories before the first source are the mount point of
-//! the file system. [SL §4.1]
+//! class with the name of a filter leads to that filter, so `untcp/http` denotes the filter `http`;
+//! `all` at the end denotes the entire output. The directories before the first source are the
+//! mount point of the file system. [SL §4.1]
 
 use filter::{Classes, Description, FilterKind};
 
@@ -12,8 +12,9 @@ use crate::registry::Registry;
 
 pub(super) const PATH_MESSAGE: &str = "is a path of PipesFS";
 
-/// Returns the request for a path and the stages `behind` it, and adds `print` to a request without
-/// output. `None` if no directory is a source, or if a later one is neither a filter nor a class.
+/// Returns the request for a path followed by the stages `behind`. Adds `print` if the request
+/// would have no output. Returns `None` if no directory is a source, or if a later one is neither a
+/// filter nor a class.
 pub(super) fn path_request(
     path: &str,
     behind: Option<String>,
@@ -50,7 +51,7 @@ pub(super) fn path_request(
     })
 }
 
-/// Splits a directory into the filter's name and its arguments: `bpf:tcp port 80`.
+/// Splits a directory name into the filter's name and its arguments: `bpf:tcp port 80`.
 fn split_directory(part: &str) -> (&str, Option<&str>) {
     part.split_once(':').map_or((part, None), |(name, rest)| (name, Some(rest)))
 }

@@ -1,14 +1,14 @@
-//! Worker processes (`--engines=`). The request runs once per processor, each time in a process of
-//! its own that receives a share of the sessions. [Par §V-B]
+//! Worker processes (`--engines=`). The request runs once per processor, in separate processes that
+//! each receive a share of the sessions. [Par §V-B]
 //!
 //! If a request cannot run this way, the reasons become diagnostics; otherwise it is rewritten to
-//! one request per worker. In the request of a worker each source is followed by `shard 1 of=2
+//! one request per worker. In a worker's request, each source is followed by `shard 1 of=2
 //! by=flow`, and each output directory has a suffix (`out.engine1`). Therefore only the code that
-//! starts workers needs to know about them, not the code that runs, explains or edits a request.
+//! starts workers deals with them, and not the code that runs, explains or edits a request.
 //!
 //! The filters of the request define its sessions. All blocks of a session, in both directions, go
-//! to one worker. The key is addresses and ports, or addresses alone if a filter reassembles
-//! fragments, which have no ports (as for replicas, `plan/replicas`).
+//! to one worker. The key consists of addresses and ports, or only of addresses if a filter
+//! reassembles fragments, which have no ports (as for replicas, see `plan/replicas`).
 
 mod rewrite;
 
@@ -26,7 +26,7 @@ pub(crate) const WORKERS_OPTION: &str = "engines";
 pub const WORKERS_MAX: u64 = 64;
 
 /// Returns the number of worker processes for a machine with this many processors, or `None` if the
-/// request does not ask for worker processes.
+/// request does not ask for any.
 #[must_use]
 pub fn worker_count(graph: &Graph, processors: usize) -> Option<u32> {
     let most = u32::try_from(WORKERS_MAX).unwrap_or(1);
@@ -41,8 +41,8 @@ pub(crate) fn is_worker_option(text: &str) -> bool {
     text == "auto" || text.parse().is_ok_and(|number: u64| (1..=WORKERS_MAX).contains(&number))
 }
 
-/// Returns the reasons why a request cannot run in worker processes; none if it does not ask for
-/// them.
+/// Returns the reasons why a request cannot run in worker processes. The list is empty if the
+/// request does not ask for worker processes.
 pub(crate) fn worker_mistakes(graph: &Graph) -> Vec<Diagnostic> {
     if graph.options.get(WORKERS_OPTION).is_none() {
         return Vec::new();
@@ -64,7 +64,7 @@ pub(crate) fn worker_mistakes(graph: &Graph) -> Vec<Diagnostic> {
     found
 }
 
-/// An obstacle to running a request in worker processes, and the way to remove it.
+/// An obstacle to running a request in worker processes, and how to remove it.
 struct Ineligible(String, String);
 
 /// Checks that several worker processes can run this node. Fails with the reason.
@@ -132,8 +132,8 @@ fn check_source(graph: &Graph, id: NodeId, used: &Use, is_input: bool) -> Result
     }
 }
 
-/// Checks that a sink does not depend on the order in a single file, which several writers cannot
-/// keep. Fails with the reason.
+/// Checks that a sink does not require order within a single file, which several writers cannot
+/// preserve. Fails with the reason.
 fn check_sink(used: &Use) -> Result<(), Ineligible> {
     if let WorkerRule::Directory(_) = used.description.worker_rule(&used.arguments) {
         return Ok(());
@@ -151,7 +151,7 @@ fn check_sink(used: &Use) -> Result<(), Ineligible> {
     }
 }
 
-/// Checks that all blocks of each session of a filter go to one worker. Fails with the reason.
+/// Checks that all blocks of each session in a filter go to the same worker. Fails with the reason.
 fn check_sessions(graph: &Graph, id: NodeId, node: &Node) -> Result<(), String> {
     let sessions_of =
         |id: &NodeId| graph.node(*id).filter().and_then(|used| used.description.state.session_key);
@@ -176,7 +176,7 @@ fn check_sessions(graph: &Graph, id: NodeId, node: &Node) -> Result<(), String> 
     }
 }
 
-/// Returns all nodes upstream of a node; for an operand also the operands before it in a chain.
+/// Returns all nodes upstream of a node; for an operand, also the operands before it in a chain.
 fn upstream_nodes(graph: &Graph, id: NodeId) -> Vec<NodeId> {
     let mut found = vec![id];
     if let Some(owner) = graph.node(id).inside {

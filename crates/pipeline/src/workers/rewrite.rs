@@ -9,9 +9,9 @@ use crate::language::tree::{Pipeline, Term};
 use filter::WorkerRule;
 use filter::sharing::ShardKey;
 
-/// Returns the request of the worker with this number, counted from 1, of `of` workers: it takes a
-/// share of the blocks and writes into directories of its own. Fails if the text of the graph
-/// cannot be edited.
+/// Returns the request of the worker with this number, counted from 1, of `of` workers. This
+/// request selects a share of the blocks and writes to separate directories. Fails if the graph's
+/// text cannot be edited.
 pub fn worker_request(graph: &Graph, number: u32, of: u32) -> Result<String, InvalidEdit> {
     let mut request = parse_tree(&graph.text, "the request")?;
     request.options.retain(|option| option.key.text != WORKERS_OPTION);
@@ -50,7 +50,7 @@ pub fn worker_request(graph: &Graph, number: u32, of: u32) -> Result<String, Inv
     Ok(request.to_string())
 }
 
-/// Inlines each pipeline that is the first stage of another pipeline.
+/// Inlines each pipeline that is the first stage of another.
 fn inline_first_pipelines(term: Term) -> Term {
     match term {
         Term::Pipeline(Pipeline { first, rest, span }) => match *first {

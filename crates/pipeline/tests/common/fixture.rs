@@ -1,4 +1,4 @@
-//! A registry for the planner tests: the built-in filters, and sources and sinks made for the
+//! A registry for the planner tests: the built-in filters, and sources and sinks written for the
 //! tests.
 
 use filter::{
@@ -91,7 +91,7 @@ fn build_cyclic(_: &Arguments) -> Result<Filter, Mistake> {
     })
 }
 
-/// The registry of the built-in filters and the sources and sinks above.
+/// The registry with the built-in filters and the sources and sinks above.
 #[derive(Debug)]
 pub(crate) struct PlannerRegistry(RegistryList<'static>);
 

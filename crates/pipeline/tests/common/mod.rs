@@ -1,4 +1,4 @@
-//! Fixtures of this crate's tests.
+//! Fixtures for this crate's tests.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 pub(crate) mod fixture;
@@ -6,12 +6,12 @@ pub(crate) mod trees;
 pub(crate) mod world;
 pub(crate) mod writer;
 
-/// A small random number generator (xorshift*). The same seed repeats a run.
+/// A small random number generator (xorshift*). The same seed reproduces a run.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// Returns a generator with the seed in the environment variable `SEED`, or with a seed from
+    /// Returns a generator whose seed is taken from the environment variable `SEED`, or else from
     /// the clock; prints the seed.
     #[expect(clippy::print_stdout, reason = "a property test prints its seed")]
     pub(crate) fn from_environment() -> Self {
@@ -47,7 +47,8 @@ impl Random {
     }
 }
 
-/// Parses a case file: requests, each followed by its expected result in indented lines.
+/// Parses a case file, which contains requests, each followed by its expected result in indented
+/// lines.
 pub(crate) fn read_cases(text: &str) -> Vec<(String, Vec<String>)> {
     let mut cases: Vec<(String, Vec<String>)> = Vec::new();
     for line in text.lines() {

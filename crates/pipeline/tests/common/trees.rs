@@ -1,4 +1,5 @@
-//! Random syntax trees in normal form, and a function that clears their spans for comparisons.
+//! Random syntax trees in normal form, and a function that clears the spans of a tree for
+//! comparisons.
 
 use pipeline::language::Span;
 use pipeline::language::tree::{
@@ -47,7 +48,7 @@ fn random_option(random: &mut Random) -> RequestOption {
     RequestOption { key: random_name(random, KEYS), value, span: EMPTY_SPAN }
 }
 
-/// Returns a random term of about `fuel` filters with at most `depth` levels of nesting.
+/// Returns a random term with about `fuel` filters and at most `depth` levels of nesting.
 fn random_term(random: &mut Random, fuel: &mut usize, depth: usize) -> Term {
     *fuel = fuel.saturating_sub(1);
     if *fuel == 0 || depth == 0 {
@@ -170,7 +171,7 @@ fn random_name(random: &mut Random, of: &[&str]) -> Name {
     Name { text: random.pick(of).to_owned(), span: EMPTY_SPAN }
 }
 
-/// Returns the tree with all spans empty.
+/// Returns the tree with every span replaced by the empty one.
 pub(crate) fn without_spans(mut request: Request) -> Request {
     for option in &mut request.options {
         option.span = EMPTY_SPAN;

@@ -1,4 +1,5 @@
-//! A small registry for tests, with one description for every kind that the checks distinguish.
+//! A small registry for tests, with one description for every kind of filter that the checks
+//! distinguish.
 
 use filter::{
     Arguments, Classes, Description, EndpointFacts, Filter, FilterKind, Form, Forms, Mistake,
@@ -186,7 +187,7 @@ const ENDPOINTS: &[(&str, &EndpointFacts)] = &[
     ("exec", &EndpointFacts { is_program: true, ..EndpointFacts::NONE }),
 ];
 
-/// The small registry. It calls `reject_expression` only for expressions that contain `nonsense`.
+/// The small registry. It rejects expressions that contain `nonsense`, and accepts all others.
 #[derive(Debug)]
 pub(crate) struct CheckRegistry(pub(crate) RegistryList<'static>);
 

@@ -1,4 +1,4 @@
-//! A writer of syntax trees as text with random white space, comments, redundant parentheses,
+//! A writer that formats syntax trees with random white space, comments, redundant parentheses,
 //! quotes, and order of pins and marks. Parsing the text must return the same tree.
 
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use pipeline::language::tree::{
 
 use super::Random;
 
-/// Returns a random text that parses to the request.
+/// Returns a random text for which the parser returns this request.
 pub(crate) fn write_randomly(request: &Request, random: &mut Random) -> String {
     let mut writer = Writer { out: String::new(), random };
     writer.write_space(false);
@@ -240,8 +240,8 @@ fn begins_with_label(term: &Term) -> bool {
     }
 }
 
-/// Returns true for labels that need no white space before them, because they cannot be a filter's
-/// name.
+/// Returns true for labels that need no white space before them, because they cannot be filter
+/// names.
 fn is_numeric(label: &Label) -> bool {
     let text = label.to_string();
     let text = text.trim_start_matches(['|', '!']);

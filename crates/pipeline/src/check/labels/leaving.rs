@@ -1,5 +1,5 @@
-//! Resolution of a label for the blocks that leave a node of a checked request, whether or not an
-//! arc carries these classes.
+//! Resolution of a label against the blocks that leave a node of a checked request, even if no arc
+//! carries the label's classes.
 
 use super::meaning::ArcClassifiers;
 use crate::classes::ClassSet;
@@ -9,8 +9,8 @@ use crate::language::label::read_label;
 use crate::registry::Registry;
 use filter::{Classes, Description};
 
-/// Returns the classes that a label, such as `80`, `!80`, `22:23`, `ssh` or `all`, selects of the
-/// blocks that leave a node. An empty label is a plain pipe. Fails with the reason if the label is
+/// Resolves a label, such as `80`, `!80`, `22:23`, `ssh` or `all`, against the blocks that leave a
+/// node. An empty label is a plain pipe. Returns the classes, or the reason why the label is
 /// invalid there.
 pub fn classes_leaving(
     graph: &Graph,

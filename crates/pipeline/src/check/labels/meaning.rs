@@ -11,7 +11,7 @@ use crate::language::tree::{Class, Classes, Label, Name, Value};
 use crate::language::{Diagnostic, Span, nearest};
 use crate::registry::Registry;
 
-/// The class that stands for the number 0, because class 0 means that a filter gave no answer.
+/// The class that represents the number 0, since class 0 means that a filter gave no answer.
 const CLASS_OF_ZERO: u32 = ClassValue::ZERO.0;
 
 /// The classifiers upstream of an arc, against which the label on the arc is resolved.
@@ -24,7 +24,7 @@ pub(super) struct ArcClassifiers<'c> {
 /// A filter upstream that determines the class of a block.
 struct Classifier {
     name: &'static str,
-    /// The unit of the class in messages, such as `a port`.
+    /// The meaning of the class in messages, such as `a port`.
     what: &'static str,
     range: ValueRange,
     names: &'static [(&'static str, u32)],
@@ -42,7 +42,7 @@ impl<'c> ArcClassifiers<'c> {
         Self { unknown: upstream.unknown, ..Self::of_filters(&entries, registry) }
     }
 
-    /// Creates the classifiers from a complete list of the filters that determine the class.
+    /// Creates the classifiers from the list of all filters that determine the class.
     pub(super) fn of_filters(filters: &[&'static Description], registry: &'c dyn Registry) -> Self {
         let mut classifiers: Vec<Classifier> = Vec::new();
         for entry in filters {
@@ -258,7 +258,7 @@ impl Classifier {
             || self.names.iter().any(|(_, value)| *value == class)
     }
 
-    /// Returns the largest class that the filter can return, except for a natural 0.
+    /// Returns the largest class that the filter can return, excluding `zero`.
     fn highest_class(&self) -> u32 {
         let named = self.names.iter().map(|(_, value)| *value);
         named

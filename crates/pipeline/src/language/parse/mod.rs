@@ -12,8 +12,8 @@
 //!
 //! One pass finds all errors of a request. A missing filter becomes a `Term::Hole` that consumes no
 //! token, a missing operator is read as a pipe, and an unclosed parenthesis ends with the text.
-//! Each token is consumed once, and recursion stops at `DEPTH_MAX`, so time is linear and the stack
-//! bounded for any text. [SL §4.2]
+//! Each token is consumed once, and recursion stops at `DEPTH_MAX`, so for any text the time is
+//! linear and the stack depth is bounded. [SL §4.2]
 
 mod node;
 mod recover;
@@ -35,8 +35,8 @@ pub fn parse(text: &str) -> (Request, Vec<Diagnostic>) {
     (request, mistakes)
 }
 
-/// Parses a request like `parse`. Also returns the number of steps of lexer and parser, which tests
-/// compare with the length of the text.
+/// Parses a request as `parse` does. Also returns the number of lexer and parser steps, which tests
+/// compare with the text length.
 pub fn parse_counted(text: &str) -> (Request, Vec<Diagnostic>, u64) {
     if text.len() > TEXT_MAX {
         let span = Span::new(TEXT_MAX, text.len());
@@ -64,21 +64,21 @@ pub fn parse_counted(text: &str) -> (Request, Vec<Diagnostic>, u64) {
 
 struct Parser<'t> {
     text: &'t str,
-    /// The tokens, of which the last is `End`. `bump` never advances beyond it.
+    /// The tokens, the last of which is `End`. `bump` never advances beyond it.
     tokens: Vec<Token>,
     at: usize,
     mistakes: Vec<Diagnostic>,
     /// The number of tokens inspected. Every loop of the parser inspects a token, so this number
     /// bounds the run time.
     steps: Cell<u64>,
-    /// The number of open parentheses and negations around the current token.
+    /// The number of parentheses and negations that enclose the current token.
     depth: usize,
     /// The number of parentheses that are open at the current token.
     open: usize,
-    /// The number of parentheses that were open at the `;` tokens passed so far. Their closing
-    /// parentheses are not reported again.
+    /// The number of parentheses that were still open at previous `;` tokens. The closing
+    /// parentheses that match them are not reported as unmatched.
     unclosed: usize,
-    /// The token up to which missing filters have been reported.
+    /// The index of the token up to which missing filters have been reported.
     reported_until: usize,
     filters: usize,
     marks: HashSet<String>,
@@ -271,8 +271,8 @@ impl Parser<'_> {
         self.report(self.span(), what, "what is inside is not read");
     }
 
-    /// Skips an unmatched `)`, and reports it unless its parenthesis was open at a `;`. Returns
-    /// false if there is none.
+    /// Skips an unmatched `)`, and reports it unless it matches a parenthesis that was open at a
+    /// `;`. Returns false if there is no unmatched `)`.
     fn skip_unmatched(&mut self) -> bool {
         let found = self.open == 0 && matches!(self.kind(), TokenKind::Close);
         if found {
@@ -326,7 +326,7 @@ fn stage_from_branch(branch: Branch) -> Term {
     }
 }
 
-/// Adds an operand to a group and keeps the group in normal form (see `tree`).
+/// Adds an operand to a group while preserving the normal form (see `tree`).
 fn add_operand(operator: Operator, branch: Branch, branches: &mut Vec<Branch>) {
     match branch {
         Branch { label: None, term: Term::Group(group), .. }
@@ -338,7 +338,7 @@ fn add_operand(operator: Operator, branch: Branch, branches: &mut Vec<Branch>) {
     }
 }
 
-/// A growing pipeline in normal form: the stages of inner pipelines are inlined.
+/// A growing pipeline in normal form: inner pipelines are replaced with their stages.
 struct Stages {
     first: Term,
     rest: Vec<Stage>,

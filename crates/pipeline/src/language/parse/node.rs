@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Two deviations from a shell's rules prevent misreadings. A quoted text must be separated from
-//! its neighbours (`out/"my dir"` is one word in a shell and would be two here). A mark may contain
-//! capital letters, as in the paper's `a --name=X`.
+//! its neighbours by white space (`out/"my dir"` is one word in a shell, but would be two words
+//! here). A mark may contain capital letters, as in `a --name=X` in the paper.
 
 use super::Parser;
 use crate::language::diagnose::{Diagnostic, Span};
@@ -202,8 +202,8 @@ impl Parser<'_> {
         node.pin = Some(Name { text: pin.to_owned(), span });
     }
 
-    /// Skips a quoted text that directly follows the previous token. Returns false if there is
-    /// none.
+    /// Skips a quoted text that directly follows the previous token. Returns false if there is no
+    /// such text.
     fn skip_adjacent_quote(&mut self) -> bool {
         let token = &self.tokens[self.at];
         let found = token.glued && matches!(token.kind, TokenKind::Quoted(_));
@@ -308,8 +308,8 @@ impl Parser<'_> {
     }
 }
 
-/// Returns a hint that guesses the intended spelling of an invalid name; empty if there is no
-/// guess.
+/// Returns a hint that guesses the intended spelling of an invalid name; the hint is empty if there
+/// is no guess.
 fn guess_spelling(word: &str) -> String {
     let lower = word.to_ascii_lowercase();
     let joined = lower.replace('-', "_");

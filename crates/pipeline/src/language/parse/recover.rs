@@ -1,4 +1,4 @@
-//! Error recovery: reports missing filters and operators, with a proposal derived from the
+//! Error recovery: reports missing filters and operators, and proposes corrections derived from the
 //! neighbouring tokens.
 
 use super::Parser;
@@ -66,7 +66,8 @@ impl Parser<'_> {
         text.ends_with(',') || (label.classes == Classes::All && !text.ends_with("all"))
     }
 
-    /// Returns one error for a run of labels without filters: `rx |tcp |http` means three filters.
+    /// Returns a single error for consecutive labels without filters: `rx |tcp |http` means three
+    /// filters.
     fn labels_without_filter_error(&mut self, span: Span, first: Label) -> Diagnostic {
         let mut run = vec![first];
         let mut end = self.at;
@@ -118,7 +119,8 @@ impl Parser<'_> {
         }
     }
 
-    /// Reports two adjacent terms, which are then parsed as if a pipe separated them.
+    /// Reports that an operator is missing between two adjacent terms, which are then parsed as if
+    /// separated by a pipe.
     pub(super) fn report_missing_operator(&mut self) {
         let span = self.span();
         let (what, hint) = match self.kind() {
@@ -137,7 +139,7 @@ impl Parser<'_> {
     }
 
     /// Skips and reports a pin or a mark after a parenthesis, because only filters can have pins
-    /// and marks. Returns false if there is none.
+    /// and marks. Returns false if there is neither.
     pub(super) fn skip_stray_pin_or_mark(&mut self) -> bool {
         let span = self.span();
         let word = match self.kind() {
@@ -177,7 +179,8 @@ fn label_text(label: &Label) -> String {
     truncate_word(label.to_string().trim_start_matches('|'))
 }
 
-/// Proposes these labels as filters; returns an empty text unless all are plain names.
+/// Proposes to write these labels as filters; returns an empty text unless all of them are plain
+/// names.
 fn propose_filters(labels: &[Label]) -> String {
     const LABELS_MAX: usize = 8;
     let named = |label: &Label| label.single_name().is_some() && label.classes != Classes::All;

@@ -41,8 +41,8 @@ impl ChainSearch<'_> {
         found
     }
 
-    /// Returns the only successor of a node, if the successor is called directly and has no other
-    /// input; otherwise `None`.
+    /// Returns the only successor of a node if it is called directly and has no other input;
+    /// otherwise returns `None`.
     fn sole_successor(&self, id: NodeId) -> Option<NodeId> {
         let (graph, edges) = (&self.plan.graph, &self.plan.edges);
         let mut out = graph.edges.iter().zip(edges).filter(|(edge, _)| edge.from == id);
@@ -50,7 +50,7 @@ impl ChainSearch<'_> {
         (graph.inputs(edge.to).count() == 1).then_some(edge.to)
     }
 
-    /// Returns the key by which the blocks are distributed if this filter is appended to the chain.
+    /// Returns the key by which blocks are distributed if this filter is appended to the chain.
     /// Fails with the reason why it cannot be appended.
     pub(super) fn sharing_with(
         &self,
@@ -87,8 +87,8 @@ impl ChainSearch<'_> {
         }
     }
 
-    /// Returns the key by which the blocks of a chain with sessions are distributed if this filter
-    /// is appended. Fails with the reason.
+    /// Returns the key by which blocks are distributed if this filter is appended to a chain with
+    /// sessions. Fails with the reason.
     fn session_key_with(&self, chain: &Chain, id: NodeId) -> Result<Option<ShardKey>, String> {
         let graph = &self.plan.graph;
         let description = |id: NodeId| graph.node(id).filter().map(|used| used.description);
@@ -152,8 +152,8 @@ impl ChainSearch<'_> {
         reachable(&[id], |at| inputs(at).map(|edge| edge.from)).split_off(1)
     }
 
-    /// Returns the cost of a block in a node, in ns, weighted by the fraction of blocks that reach
-    /// it.
+    /// Returns the cost of a block in a node, in ns, multiplied by the fraction of blocks that
+    /// reach the node.
     pub(super) fn weighted_cost(&self, id: NodeId) -> f64 {
         self.plan.expected_cost(id).unwrap_or(0.0) * self.plan.flows.0[id.0]
     }

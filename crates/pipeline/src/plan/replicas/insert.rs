@@ -1,4 +1,4 @@
-//! Insertion of the replicas of a chain into a plan.
+//! Insertion of a chain's replicas into a plan.
 
 use super::chain::{Chain, downstream_nodes};
 use super::load::ReplicaGain;
@@ -9,7 +9,7 @@ use crate::plan::edges::replica_ring;
 use crate::plan::machine::Machine;
 use crate::plan::model::{Placement, Plan, PlannedEdge, PlannedSpace, Replicas, SpaceKind};
 
-/// Adds the replicas of a chain to the plan.
+/// Adds a chain's replicas to the plan.
 pub(super) fn insert_replicas(
     plan: &mut Plan,
     chain: &Chain,
@@ -77,7 +77,7 @@ pub(super) fn insert_replicas(
     plan.replicas.push(Replicas { nodes, spaces, join, sharing, ring, because });
 }
 
-/// Inserts spaces after the space `at`, and shifts the indices of all later spaces.
+/// Inserts spaces after the space `at`, and adjusts the indices of all later spaces.
 fn insert_spaces(plan: &mut Plan, at: usize, new: Vec<PlannedSpace>) {
     let more = new.len();
     plan.spaces.splice(at + 1..at + 1, new);
@@ -87,7 +87,7 @@ fn insert_spaces(plan: &mut Plan, at: usize, new: Vec<PlannedSpace>) {
     placed.chain(replicas).filter(|space| **space > at).for_each(|space| *space += more);
 }
 
-/// Returns `more` new threads for a component; their names are not in use.
+/// Returns `more` new threads for a component, with names that are not in use.
 fn new_threads(plan: &Plan, component: usize, more: usize) -> Vec<PlannedSpace> {
     let taken = |name: &str| plan.spaces.iter().any(|s| s.component == component && s.name == name);
     (0..)

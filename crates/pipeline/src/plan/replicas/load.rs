@@ -1,4 +1,4 @@
-//! The work of each thread with and without replicas, and the gain computed from it.
+//! The work of each thread with and without replicas, and the resulting gain.
 
 use super::chain::{Chain, ChainSearch, downstream_nodes};
 use crate::plan::model::SpaceKind;
@@ -7,8 +7,7 @@ use crate::plan::model::SpaceKind;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReplicaGain {
     pub(super) copies: usize,
-    /// The minimum time per block, in ns, with replicas. It may be bounded by the number of
-    /// processors.
+    /// The minimum time per block, in ns, with replicas. The number of processors may limit it.
     pub(super) bound: f64,
     /// The time per block, in ns, without replicas.
     pub(super) single: f64,
@@ -16,14 +15,14 @@ pub(super) struct ReplicaGain {
     pub(super) own: f64,
 }
 
-/// The work of a component's threads for one block of a source, in ns.
+/// The work of a component's threads per block from a source, in ns.
 pub(super) struct ThreadLoad {
-    /// The work in the chain's thread that is neither in the chain nor downstream of it.
+    /// The work in the chain's thread that is neither in the chain nor after it.
     before: f64,
     pub(super) own: f64,
-    /// The work downstream of the chain in the chain's thread.
+    /// The work after the chain in the chain's thread.
     after: f64,
-    /// The work of the busiest other thread.
+    /// The work of the busiest of the other threads.
     most: f64,
     others: f64,
     /// The fraction of blocks that enter the chain, and the fraction that leave it.
@@ -76,7 +75,7 @@ impl ThreadLoad {
 
     /// Returns the minimum time per block, in ns, with this number of replicas: the work of the
     /// busiest thread, or the work of all threads divided by the number of processors, whichever is
-    /// larger. With two or more replicas, the divisor is at most the number of replicas.
+    /// larger. If there are two or more replicas, the divisor is at most the number of replicas.
     pub(super) fn block_time(&self, copies: usize) -> f64 {
         let Self { before, own, after, most, others, flows, crossings, dispatch, processors } =
             self;
@@ -94,7 +93,7 @@ impl ThreadLoad {
     }
 }
 
-/// The number of blocks in a full batch, whose dispatch costs one call.
+/// The number of blocks in a full batch; dispatching a batch costs one call.
 const BATCH_BLOCKS: f64 = 64.0;
 
 /// The number of blocks per wakeup. [Th §5.2.2]

@@ -1,20 +1,20 @@
-//! Replicas. A costly chain of filters runs several times, each time in a thread of its own, and
-//! the replicas share its work. [Th §5.4], [Par §IV]; CONTRACT 8, 16
+//! Replicas: several instances of an expensive chain of filters, each in its own thread, that share
+//! its work. [Th §5.4], [Par §IV]; CONTRACT 8, 16
 //!
-//! In each connected component, the chain with the highest gain gets replicas if they pay off;
-//! otherwise the plan records the reason why they do not. The papers write `split | f + f | join`.
-//! Here the graph stays unchanged: a client of the path sees one filter with one report, as in the
-//! request (docs/book/decisions/0022-parallel.md).
+//! In each connected component, the chain with the highest gain gets replicas if they are
+//! worthwhile; otherwise the plan records why they are not. The papers write `split | f + f |
+//! join`. Here the graph stays unchanged: a client of the path sees one filter with one report, as
+//! in the request (docs/book/decisions/0022-parallel.md).
 //!
 //! The first replica runs in the thread of the chain. The successors of the chain move to the
-//! thread of the last replica, where the outputs are merged. So every additional replica adds one
-//! thread, and a path still moves in one direction. If all successors run in one other thread, that
-//! thread merges.
+//! thread of the last replica, where the outputs are merged. Therefore every additional replica
+//! adds one thread, and blocks still pass through the threads in one direction. If all successors
+//! run in one other thread, that thread merges the outputs.
 //!
-//! - A stateless chain gets whole batches, by load.
-//! - A chain with sessions gets batches by session, both directions together
+//! - The replicas of a stateless chain receive whole batches, by load.
+//! - The replicas of a chain with sessions receive blocks by session, both directions together
 //!   ([`Replicas::sharing`](super::Replicas::sharing)).
-//! - Any other chain has no replicas.
+//! - Other chains have no replicas.
 
 mod chain;
 mod insert;
@@ -33,21 +33,23 @@ use load::{ReplicaGain, ThreadLoad};
 pub const REPLICAS_MAX: u64 = 64;
 /// The minimum speedup that justifies replicas.
 const SPEEDUP_MIN: f64 = 1.1;
-/// Factor by which the minimum speedup is multiplied for distribution by session. The merge waits
-/// for the slowest replica of a batch, which the sum of costs does not show (`bench parallel`, tcp
-/// and http: two replicas had 0.76 to 1.03 of the throughput of one, in several runs).
+/// Factor by which the minimum speedup is multiplied if blocks are distributed by session. The
+/// merge waits for the slowest replica of a batch, a delay that the sum of costs does not include
+/// (`bench parallel`, tcp and http: two replicas had 0.76 to 1.03 times the throughput of one, in
+/// several runs).
 const SESSION_SPEEDUP_MIN: f64 = 1.3;
-/// The minimum utilisation of all replicas by default.
+/// The default minimum utilisation of all replicas together.
 const UTILISATION_MIN: f64 = 0.5;
-/// The minimum utilisation of all replicas with `--parallel=power`.
+/// The minimum utilisation of all replicas together with `--parallel=power`.
 const POWER_UTILISATION_MIN: f64 = 0.75;
-/// The minimum speedup by each additional replica, and with `--parallel=latency` by all replicas.
+/// The minimum speedup by each additional replica; with `--parallel=latency`, by all replicas
+/// together.
 const LATENCY_SPEEDUP_MIN: f64 = 1.02;
-/// The minimum cost, in crossings, of a filter for which `explain` prints the reason why it has no
+/// The minimum cost of a filter, in crossings, for `explain` to print the reason why it has no
 /// replicas.
 const EXPLAINED_MIN: f64 = 4.0;
 
-/// The minimum utilisation of all threads, and the minimum speedup, for `throughput`.
+/// The minimum utilisation of all threads together, and the minimum speedup, for `throughput`.
 const THROUGHPUT_UTILISATION_MIN: f64 = 0.25;
 const THROUGHPUT_SPEEDUP_MIN: f64 = 1.05;
 
@@ -61,8 +63,8 @@ pub(super) struct Demand {
 }
 
 impl Demand {
-    /// Returns the demand of a request whose stages may go to several threads, or `None` if they
-    /// may not.
+    /// Returns the demand of a request whose stages may be distributed to several threads, or
+    /// `None` if they may not.
     pub(super) fn of_request(graph: &Graph) -> Option<Self> {
         let options = &graph.options;
         let named = match options.text("parallel") {
@@ -113,12 +115,12 @@ impl Parallelism {
     }
 }
 
-/// The changes that a running path may make to itself.
+/// The changes that a running path may make to its own plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RuntimeChanges {
     /// True if the path may add and remove replicas.
     pub copies: bool,
-    /// True if the path may give stages threads of their own, and take them back.
+    /// True if the path may move stages to their own threads, and back.
     pub stages: bool,
     /// The period in which the path may move filters between the kernel and threads.
     pub moves: MovePeriod,
@@ -140,9 +142,9 @@ pub(crate) fn is_parallelism(text: &str) -> bool {
         || text.parse().is_ok_and(|number: u64| (1..=REPLICAS_MAX).contains(&number))
 }
 
-/// Gives the work of a plan to several threads if that pays. Uses stages if the sources emit as
-/// many blocks as the path accepts and stages have the larger gain, and otherwise replicas. At most
-/// one chain in every component gets replicas.
+/// Distributes a plan's work to several threads if that is worthwhile. Uses stages if the sources
+/// emit as many blocks as the path accepts and stages have the larger gain; otherwise uses
+/// replicas. At most one chain in every component gets replicas.
 pub(super) fn spread_work(plan: &mut Plan, machine: &Machine) {
     let single = plan.clone();
     let gain = add_to_chains(plan, machine, &|_| true);
@@ -158,8 +160,8 @@ pub(super) fn spread_work(plan: &mut Plan, machine: &Machine) {
     }
 }
 
-/// Adds replicas where they pay, to chains for which `may` returns true. Returns the largest
-/// expected speedup of a component, which is 1.0 without replicas.
+/// Adds replicas, where they are worthwhile, to chains for which `may` returns true. Returns the
+/// largest expected speedup of a component, which is 1.0 without replicas.
 fn add_to_chains(plan: &mut Plan, machine: &Machine, may: &dyn Fn(&Chain) -> bool) -> f64 {
     let parallelism = Parallelism::of_request(&plan.graph);
     let mut gain: f64 = 1.0;
@@ -193,9 +195,9 @@ fn add_to_chains(plan: &mut Plan, machine: &Machine, may: &dyn Fn(&Chain) -> boo
 }
 
 impl ChainSearch<'_> {
-    /// Returns the gain from the best number of replicas, or `None` if replicas do not pay or are
-    /// not wanted. If the request demands a number, returns the gain from that number, whether it
-    /// pays or not.
+    /// Returns the gain from the best number of replicas, or `None` if replicas are not worthwhile
+    /// or not wanted. If the request sets a number of replicas, returns the gain from that number
+    /// in any case.
     fn best_gain(&self, chain: &Chain, parallelism: Parallelism) -> Option<ReplicaGain> {
         let load = ThreadLoad::new(self, chain)?;
         let single = load.block_time(1);
@@ -219,8 +221,8 @@ impl ChainSearch<'_> {
         best.filter(|best| best.bound * gain * more <= single)
     }
 
-    /// Returns, for a component without replicas, the reason for each costly filter. If the request
-    /// sets the number of replicas, every filter in a thread is considered costly.
+    /// Returns, for a component without replicas, the reason for each expensive filter. If the
+    /// request sets the number of replicas, every filter in a thread counts as expensive.
     fn explain_absence(
         &self,
         component: usize,
@@ -285,9 +287,9 @@ impl Plan {
         named || latency || !self.graph.nodes.iter().any(attaches)
     }
 
-    /// Adds replicas that a running path can start: replicas of stateless chains, as many as pay at
-    /// current costs. Returns the changed plan and the expected speedup, or `None` if no replicas
-    /// pay.
+    /// Adds replicas that a running path can start: replicas of stateless chains, as many as are
+    /// worthwhile at current costs. Returns the changed plan and the expected speedup, or `None` if
+    /// no replicas are worthwhile.
     #[must_use]
     pub fn with_replicas(&self, machine: &Machine) -> Option<(Self, f64)> {
         let mut plan = Self { replicas: Vec::new(), replica_refusals: Vec::new(), ..self.clone() };

@@ -1,10 +1,10 @@
 //! Selection by node elimination, for graphs that are too large for branch and bound.
 //!
-//! Nodes are placed one after the other. Among partial placements that agree on the nodes at the
-//! border, only the cheapest is kept. Later costs depend on earlier nodes only through edges across
-//! the border, so the result is exact. A tree that is traversed branch by branch has a small
-//! border, however many branches it has. If there are still too many partial placements, only the
-//! cheapest are kept, and the result is not exact.
+//! Nodes are placed one after another. The border consists of the placed nodes on which later costs
+//! depend. Among partial placements that agree on the border, only the cheapest is kept. Since
+//! later costs depend on no other placed nodes, the result is exact. The border of a tree is small,
+//! regardless of the number of branches, because they are traversed one by one. If there are still
+//! too many partial placements, only the cheapest are kept, and the result is not exact.
 
 use super::{Assignment, LegalSpace, Search};
 use crate::graph::{Graph, NodeId};
@@ -13,7 +13,7 @@ use std::collections::HashMap;
 /// The maximum number of partial placements stored at once.
 const CANDIDATES_MAX: usize = 20_000;
 
-/// The nodes at the border. Each has its space, the space that reads its output, and true if its
+/// The nodes at the border, each with its space, the space that reads its output, and true if its
 /// header offsets are known.
 type Border = Vec<(usize, usize, usize, bool)>;
 
@@ -24,8 +24,8 @@ struct SearchStep {
     made: LegalSpace,
 }
 
-/// Returns the cheapest placement with its cost, the number of candidates examined, and true if the
-/// result is exact. `None` if no placement is legal.
+/// Returns the cheapest placement and its cost, the number of candidates examined, and true if the
+/// result is exact. Returns `None` if no placement is legal.
 pub(super) fn eliminate_nodes(search: &Search<'_>) -> Option<((f64, Assignment), u64, bool)> {
     let graph = search.graph;
     let order = graph.order();
@@ -72,7 +72,7 @@ pub(super) fn eliminate_nodes(search: &Search<'_>) -> Option<((f64, Assignment),
     Some(((cost, assignment), examined, exact))
 }
 
-/// Returns, for every node, the last position in `order` with a cost that depends on the node's
+/// Returns, for every node, the last position in `order` whose cost depends on the node's
 /// placement.
 fn last_uses(graph: &Graph, order: &[NodeId]) -> Vec<usize> {
     let mut last = vec![0; graph.nodes.len()];

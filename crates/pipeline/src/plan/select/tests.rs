@@ -1,5 +1,5 @@
-//! Tests of both placement searches on small graphs, against each other and against exhaustive
-//! enumeration.
+//! Tests of both placement searches on small graphs. Their results are compared with each other and
+//! with exhaustive enumeration.
 
 use super::*;
 use crate::classes::ClassSet;
@@ -7,7 +7,7 @@ use crate::graph::{Edge, Node, Step};
 use crate::language::Span;
 use crate::plan::{Costs, PlannedSpace};
 
-/// A random number generator (xorshift*), seeded per case.
+/// A random number generator (xorshift*), seeded for each case.
 struct Random(u64);
 
 impl Random {
@@ -19,7 +19,7 @@ impl Random {
     }
 }
 
-/// Returns a random acyclic graph with `nodes` nodes, of which the first is a source.
+/// Returns a random acyclic graph with `nodes` nodes, the first of which is a source.
 fn random_graph(random: &mut Random, nodes: usize) -> Graph {
     let node = Node {
         step: Step::Unknown,
