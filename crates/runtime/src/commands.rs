@@ -1,15 +1,15 @@
 //! Commands: closures that a space of a running path executes between two passes. [Th §5.4]
 //!
-//! The caller passes a closure over the space, and gets its result or the reason it was not
-//! executed. The thread of the space executes the closure at a block boundary, when every block of
-//! the space has been read by all readers, is held by a filter, or is in a ring. Commands therefore
-//! add no lock, shared data or atomic operation to the data path. While no command is queued, a
-//! space pays for one load per pass, of a word that is not being written. A command wakes a
-//! sleeping space.
+//! The caller passes a closure that receives the space, and gets the closure's result or the reason
+//! why it was not executed. The thread of the space executes the closure at a block boundary, when
+//! every block of the space has been read by all readers, is held by a filter, or is in a ring.
+//! Commands therefore add no lock, shared data or atomic operation to the data path. While no
+//! command is queued, the only cost is one load per pass, of a word that no thread writes. A
+//! command wakes a sleeping space.
 //!
-//! A space that waits for room in a ring is in the middle of a walk. Such a space executes no
-//! command until the reader makes room, and [`CommandError::RingFull`] names the ring. A command
-//! that is not executed in time is withdrawn and never executed later.
+//! A space that waits at a full ring is in the middle of a pass. It executes no command until the
+//! reader takes entries from the ring; the error [`CommandError::RingFull`] names the ring. A
+//! command that is not executed in time is withdrawn and never executed later.
 
 use crate::counters::SpaceCounters;
 use crate::failure::PathFailure;
@@ -24,7 +24,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use sys::task::{self, Task};
 
-/// The reason a command was not executed. No part of the command has run or will run.
+/// The reason why a command was not executed. No part of the command has run or will run.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CommandError {
     /// The path has not started.
@@ -33,7 +33,7 @@ pub enum CommandError {
     /// The space has ended, the space rejects commands, or the path has no such space.
     #[error("the path has ended")]
     Ended,
-    /// The space waits for room in a ring.
+    /// The space waits at a full ring.
     #[error("{space} waits for room in a ring: its reader reads nothing")]
     RingFull {
         /// Name of the space.
@@ -41,8 +41,8 @@ pub enum CommandError {
         /// Planned index of the edge whose ring is full.
         edge: usize,
     },
-    /// The space did not begin the command in time, because a sink or program blocks it or its
-    /// thread gets no CPU time.
+    /// The space did not begin the command in time, because a sink or program blocks it or because
+    /// its thread gets no CPU time.
     #[error("{space} did not start the command in time")]
     Late {
         /// Name of the space.
@@ -54,7 +54,7 @@ type Command = Box<dyn FnOnce(&mut Space) + Send>;
 
 /// A queue of commands to one space. The queue outlives the space.
 pub struct CommandQueue {
-    /// Status of the space: its name, and the ring that blocks it.
+    /// Status of the space: its name, and the full ring at which it waits.
     pub status: Arc<SpaceStatus>,
     /// True while at least one command is queued.
     pending: AtomicBool,
@@ -72,15 +72,15 @@ pub struct Inbox {
     commands: VecDeque<(u64, Command)>,
     /// Id of the next command.
     next: u64,
-    /// Counters in the space's last report, or its final counters after it has ended; `None` before
-    /// its first report.
+    /// Counters in the space's latest report, or its final counters once it has ended; `None`
+    /// before its first report.
     pub last: Option<SpaceCounters>,
     /// Resources of the space, as recorded when its thread started or by a later query; `None`
-    /// before that.
+    /// before its thread starts.
     pub resources: Option<SpaceResources>,
     /// True once the space has ended.
     pub ended: bool,
-    /// True if the space still runs but rejects commands.
+    /// True if the space is still running but rejects commands.
     rejects: bool,
 }
 
@@ -131,8 +131,8 @@ impl CommandQueue {
         Ok(PendingCommand { queue: Arc::clone(self), number, answer })
     }
 
-    /// Executes a command in the space between two passes, and returns the result of the command.
-    /// Waits for at most `limit` until the execution begins, and then without limit until it ends.
+    /// Executes a command in the space between two passes, and returns the command's result. Waits
+    /// for at most `limit` until the execution begins, and then without a time limit until it ends.
     pub fn ask<A: Send + 'static>(
         self: &Arc<Self>,
         limit: Duration,
@@ -142,8 +142,8 @@ impl CommandQueue {
     }
 
     /// Borrows the space from its thread, which blocks until the space is returned. Waits for at
-    /// most `limit` until the space accepts the request, and then without limit until its current
-    /// pass ends.
+    /// most `limit` until the space accepts the request, and then without a time limit until its
+    /// current pass ends.
     pub fn borrow(self: &Arc<Self>, limit: Duration) -> Result<ExclusiveBorrow, CommandError> {
         let ((to, comes), (back, goes)) = (mpsc::channel(), mpsc::channel());
         let request = BorrowRequest { to, back: goes };
@@ -156,7 +156,7 @@ impl CommandQueue {
     }
 
     /// Blocks for at most `limit` until the space has ended. Returns its final counters, or `None`
-    /// if the space still runs or ended without counters.
+    /// if the space is still running or ended without counters.
     pub fn wait_for_end(&self, limit: Duration) -> Option<SpaceCounters> {
         let inbox = self.lock_inbox();
         let waited = self.ended.wait_timeout_while(inbox, limit, |inbox| !inbox.ended);
@@ -173,7 +173,7 @@ impl CommandQueue {
     }
 
     /// Returns the error for a command that was not executed in time: [`CommandError::RingFull`] if
-    /// the space waits for room in a ring, otherwise [`CommandError::Late`].
+    /// the space waits at a full ring, otherwise [`CommandError::Late`].
     fn timeout_error(&self) -> CommandError {
         let space = self.status.name.clone();
         match self.status.full_ring() {
@@ -207,8 +207,8 @@ impl CommandQueue {
         inbox.commands.clear();
     }
 
-    /// Stores the calling thread as the thread of the space, and the space's resources at its
-    /// start.
+    /// Records the calling thread as the space's thread, and the resources that the space has at
+    /// its start.
     pub fn record_thread(&self, resources: SpaceResources) {
         self.lock_inbox().resources = Some(resources);
         self.thread.store(task::current_thread(), Ordering::Relaxed);
@@ -227,7 +227,7 @@ impl CommandQueue {
     }
 
     /// Returns the kernel thread id of the space's thread, and its scheduling statistics. Returns
-    /// `None` if the space has no thread or the kernel does not report the statistics.
+    /// `None` if the space has no thread, or if the kernel does not report the statistics.
     pub fn thread_task(&self) -> Option<(u32, Task)> {
         let thread = self.thread_id()?;
         Some((thread, Task::of_thread(std::process::id(), thread)?))
@@ -252,7 +252,7 @@ pub struct PendingCommand<A> {
 }
 
 impl<A> PendingCommand<A> {
-    /// Blocks until the command has been executed, and returns its result. If the execution has not
+    /// Blocks until the command has been executed, and returns its result. If execution has not
     /// begun after `limit`, withdraws the command and fails.
     pub fn wait_for_result(self, limit: Duration) -> Result<A, CommandError> {
         match self.answer.recv_timeout(limit) {
@@ -274,7 +274,7 @@ pub struct BorrowRequest {
     back: mpsc::Receiver<Space>,
 }
 
-/// Exclusive access to a space. Dropping the access without [`ExclusiveBorrow::give_back`] ends the
+/// Exclusive access to a space. Dropping it without calling [`ExclusiveBorrow::give_back`] ends the
 /// space.
 #[derive(Debug)]
 pub struct ExclusiveBorrow {
@@ -285,7 +285,7 @@ pub struct ExclusiveBorrow {
 
 impl BorrowRequest {
     /// Lends the space to the borrower, and blocks until the borrower returns it. Returns the space
-    /// at once if the borrower no longer exists. Fails if the borrower drops the space: the results
+    /// at once if the borrower no longer exists. Fails if the borrower drops the space; the results
     /// then contain only this failure.
     pub fn lend(self, space: Space) -> Result<Space, Box<SpaceResults>> {
         if let Err(mpsc::SendError(space)) = self.to.send(space) {
@@ -298,7 +298,7 @@ impl BorrowRequest {
 }
 
 impl ExclusiveBorrow {
-    /// Returns the space to its thread, which resumes its passes.
+    /// Returns the space to its thread, which then resumes its passes.
     pub fn give_back(self) {
         self.space.note_progress();
         // The thread is blocked in `lend`.

@@ -1,9 +1,9 @@
 //! Stop requests and position requests: two words that every space of a path polls, and the
 //! doorbells that wake sleeping spaces.
 //!
-//! A position request increments a shared word, which each space loads once per pass. The space
-//! then stores the counts of its sources so far. A busy space does so only in its next pass, so
-//! readers use the counts stored last and never wait.
+//! A position request increments a shared word, which each space loads once per pass. When the word
+//! has changed, the space stores the current counts of its sources. A busy space does so only in
+//! its next pass, so readers use the latest stored counts and never wait.
 
 use buffer::signal::Doorbell;
 use endpoint::SourceCounters;
@@ -21,7 +21,7 @@ pub struct Control {
     answers: Mutex<Vec<SourceProgress>>,
     doorbells: Mutex<Vec<Arc<Doorbell>>>,
     wake: sys::eventfd::EventFd,
-    /// True until blocks arrive from a source for the first time. False if no listener is set.
+    /// True until the first blocks arrive from any source. False if no listener is set.
     awaits_blocks: AtomicBool,
     listener: Mutex<Listener>,
 }
@@ -29,24 +29,24 @@ pub struct Control {
 /// An event that a space reports to the listener.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ControlEvent {
-    /// The first blocks of a source have arrived.
+    /// Blocks have arrived from a source for the first time.
     FirstBlocks,
-    /// A sink's write has held up the thread that also reads the source.
+    /// A sink's write has blocked the thread that also reads the source.
     Stalled(SinkStall),
 }
 
-/// A sink's write that held up a thread while blocks waited at the thread's source.
+/// A sink's write that blocked a thread while blocks waited at the thread's source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SinkStall {
     /// Index of the sink's node in the plan.
     pub node: usize,
     /// Wall time of the write in nanoseconds.
     pub write_ns: u64,
-    /// Number of blocks that had queued up at the source by the time the stall was reported.
+    /// Number of blocks that were waiting at the source when the stall was reported.
     pub waited: u64,
 }
 
-/// The callback for events of the spaces, which must not block.
+/// The callback for events that spaces report; it must not block.
 #[derive(Default)]
 struct Listener(Option<Box<dyn Fn(ControlEvent) + Send + Sync>>);
 
@@ -63,17 +63,17 @@ pub struct SourceProgress {
     pub planned: usize,
     /// Name of the source.
     pub name: String,
-    /// Counts of the source when it last answered a position request.
+    /// Counts of the source at its latest answer to a position request.
     pub seen: SourceCounters,
     /// True if the source has answered the latest request or has ended. False while a full ring or
-    /// a slow sink holds up its space.
+    /// a slow sink blocks its space.
     pub fresh: bool,
     /// True if the counts are final because the source has ended.
     pub last: bool,
 }
 
 impl Control {
-    /// Creates the control state of a path that has not been stopped. Fails if no eventfd can be
+    /// Creates the control state for a path that is not stopped. Fails if no eventfd can be
     /// created.
     pub fn new() -> sys::Result<Self> {
         Ok(Self {
@@ -87,7 +87,7 @@ impl Control {
         })
     }
 
-    /// Sets the callback for events of the spaces, which must not block.
+    /// Sets the callback for events that spaces report; it must not block.
     pub fn set_listener(&self, listener: impl Fn(ControlEvent) + Send + Sync + 'static) {
         let mut place = self.listener.lock().unwrap_or_else(PoisonError::into_inner);
         *place = Listener(Some(Box::new(listener)));
@@ -119,12 +119,12 @@ impl Control {
         }
     }
 
-    /// Adds a doorbell to be notified by a stop or a position request.
+    /// Adds a doorbell that stop and position requests notify.
     pub fn add_doorbell(&self, doorbell: &Arc<Doorbell>) {
         self.doorbells.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(doorbell));
     }
 
-    /// Replaces the doorbells to be notified by a stop or a position request.
+    /// Replaces the doorbells that stop and position requests notify.
     pub fn set_doorbells(&self, doorbells: impl Iterator<Item = Arc<Doorbell>>) {
         *self.doorbells.lock().unwrap_or_else(PoisonError::into_inner) = doorbells.collect();
     }
@@ -137,7 +137,7 @@ impl Control {
         self.wake.notify();
     }
 
-    /// Returns the flag that becomes true when the path is stopped, for sinks that wait.
+    /// Returns the flag that becomes true when the path is stopped, for use by sinks that wait.
     #[must_use]
     pub fn stop_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.stopped)
@@ -161,7 +161,7 @@ impl Control {
         self.notify_spaces();
     }
 
-    /// Returns the number of position requests so far. Each space answers when the number has
+    /// Returns the number of position requests so far. Each space answers when this number has
     /// changed.
     #[inline]
     #[must_use]

@@ -1,5 +1,5 @@
 //! Counters of the nodes, edges and reports of one space, collected while the space runs or after
-//! its end.
+//! it ends.
 
 use crate::ledger::{DropReason, Edge, EdgeKind, NodeEntry, NodeName};
 use crate::space::arc::GraphArc;
@@ -24,11 +24,11 @@ pub struct NodeReport {
 pub struct ImportCounters {
     /// Index of the ring's edge in the plan.
     pub planned: usize,
-    /// Index of the ring's entry node in its space; `usize::MAX` after the node was removed.
+    /// Index of the ring's entry node in its space; `usize::MAX` once the node is removed.
     pub node: usize,
     /// Name of the entry node. Several entry nodes may have the same name.
     pub name: NodeName,
-    /// Blocks and bytes that the reader has taken off the ring.
+    /// Blocks and bytes that the reader has taken from the ring.
     pub taken: Amount,
 }
 
@@ -36,19 +36,20 @@ pub struct ImportCounters {
 #[derive(Clone, Debug, Default)]
 pub struct SpaceCounters {
     pub(crate) nodes: Vec<CountedNode>,
-    /// Edges of removed nodes.
+    /// Edges of nodes that were removed.
     pub(crate) edges: Vec<Edge>,
-    /// Edges of kernel programs that continue in user space, including those of removed nodes.
+    /// Edges of kernel programs that continue in user space, including those to nodes that were
+    /// removed.
     pub(crate) continuations: Vec<KernelContinuation>,
     pub(crate) imported: Vec<ImportCounters>,
-    /// Reports, each with the index of its node; `usize::MAX` for removed nodes.
+    /// Reports, each with its node's index; `usize::MAX` for a node that was removed.
     pub(crate) reports: Vec<(usize, NodeReport)>,
     pub(crate) failed: bool,
     /// Additional counts of a space that runs in the kernel; `None` for a thread.
     pub(crate) kernel_counts: Option<KernelCounts>,
 }
 
-/// Additional counts of a space that runs in the kernel: those of its sources and edges.
+/// Additional counts of a space that runs in the kernel, for its sources and edges.
 #[derive(Clone, Debug, Default)]
 pub struct KernelCounts {
     /// Counts of the sources.
@@ -59,11 +60,11 @@ pub struct KernelCounts {
     pub exits: Vec<ExitEdge>,
 }
 
-/// An edge from a kernel program into user space, with the counts of the program.
+/// An edge from a kernel program to user space, with the program's counts.
 #[derive(Clone, Debug)]
 pub struct ExitEdge {
     /// Name of the edge: planned index of the source, number of earlier kernel programs at the
-    /// source, and index of the exit in this program.
+    /// source, and index of the exit in the program.
     pub name: (usize, usize, usize),
     /// Counts of the edge.
     pub edge: Edge,
@@ -79,12 +80,12 @@ pub struct RetiredCounters {
     pub(crate) reports: Vec<NodeReport>,
 }
 
-/// The continuation of a kernel edge in user space, as a pair: the name of the kernel edge
+/// The continuation of a kernel edge in user space: the name of the kernel edge
 /// ([`ExitEdge::name`]), and the edge from its source to the next node.
 pub(crate) type KernelContinuation = ((usize, usize, usize), Edge);
 
 impl RetiredCounters {
-    /// Adds the counters of removed nodes and arcs, taken from `before`, the counters of the whole
+    /// Adds the counters of removed nodes and arcs. `before` contains the counters of the entire
     /// space before the removal. `gone` returns true for the index of a removed node; `gone_arc`
     /// returns true for the node index and arc index of a removed arc.
     pub fn add(
@@ -126,14 +127,14 @@ pub(crate) struct CountedNode {
     pub(crate) filtered: NodeEntry,
     /// Counts of the source; `None` for other nodes.
     pub(crate) seen: Option<SourceCounters>,
-    /// True for the source that receives the output of a kernel program. Its edges count as edges
-    /// of that program.
+    /// True for the source that receives a kernel program's output. Its edges count as edges of
+    /// that program.
     pub(crate) transport: bool,
     /// True for a replica. All replicas of a filter share one ledger entry.
     pub(crate) copied: bool,
-    /// Edges to nodes of the same space.
+    /// Edges to nodes in the same space.
     pub(crate) calls: Vec<Edge>,
-    /// Counts of the ring to another space that the node writes; `None` if it writes none.
+    /// Counts of the ring to another space that the node writes; `None` if it writes to no ring.
     pub(crate) ring: Option<Edge>,
 }
 
@@ -192,14 +193,14 @@ impl SpaceCounters {
         }
     }
 
-    /// Returns the totals that this space has received from the kernel program of a source, given
-    /// by its planned index, or `None` if it reads no such program.
+    /// Returns the totals that this space has received from the kernel program of a source, or
+    /// `None` if it reads no such program. `source` is the planned index of the source.
     pub fn received_from_kernel(&self, source: usize) -> Option<&SourceCounters> {
         let receives = |node: &&CountedNode| node.transport && node.filtered.planned == source;
         self.nodes.iter().find(receives).and_then(|node| node.seen.as_ref())
     }
 
-    /// Returns the number of blocks that have entered the space from its sources and rings.
+    /// Returns the number of blocks that have entered the space from sources and rings.
     pub fn position(&self) -> u64 {
         let given = self.nodes.iter().filter_map(|node| node.seen.as_ref());
         let given: u64 = given.map(|seen| seen.given.blocks).sum();
@@ -254,7 +255,7 @@ fn ring_edge(from: &Node, export: &crate::ring::Export) -> Edge {
     }
 }
 
-/// Returns the report of the filter or sink in a node, or `None` for other nodes.
+/// Returns the report of the node's filter or sink, or `None` for other nodes.
 pub(crate) fn node_report(node: &Node) -> Option<NodeReport> {
     let report = match &node.operator {
         Operator::Filter(filter) => filter.report(),
@@ -265,7 +266,7 @@ pub(crate) fn node_report(node: &Node) -> Option<NodeReport> {
 }
 
 /// Returns the amount that a sink has delivered. Until the sink ends, `sunk` includes blocks that
-/// the sink drops; these are subtracted, because the ledger lists them by reason.
+/// the sink drops. These are subtracted here, because the ledger lists them by reason.
 fn delivered_amount(node: &Node, dropped: &[(DropReason, Amount)]) -> Amount {
     let (taken, flow) = (node.total_taken(), &node.flow);
     let rest = |of: fn(&Amount) -> u64| {

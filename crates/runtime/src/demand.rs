@@ -1,9 +1,9 @@
 //! Demand for blocks in a path with external programs. (CONTRACT 27)
 //!
-//! A program may stop reading long before its input ends (`head -1`). Its further input is dropped,
-//! and the path continues while another sink still reads. Once every route from a source to a sink
-//! leads through a program that has stopped reading, the sources are stopped, much as SIGPIPE stops
-//! a shell pipeline.
+//! A program may stop reading long before its input ends (`head -1`). From then on, its input is
+//! dropped, and the path continues while another sink still reads. Once every route from a source
+//! to a sink leads through a program that has stopped reading, the sources are stopped, just as
+//! SIGPIPE stops a shell pipeline.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
@@ -64,8 +64,8 @@ impl Demand {
     }
 }
 
-/// Returns the nodes that are reachable from `head` without entering a node in `around`. The result
-/// includes `head` unless `around` contains it.
+/// Returns the nodes that can be reached from `head` without entering a node in `around`. The
+/// result includes `head` unless it is in `around`.
 fn reachable(successors: &[Vec<usize>], head: usize, around: &[usize]) -> Vec<usize> {
     let mut seen = vec![false; successors.len()];
     let mut open = vec![head];

@@ -13,7 +13,7 @@ use std::fmt;
 /// A failure of a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RingFailure {
-    /// The space on the other side has ended.
+    /// The space at the other end of the ring has ended.
     #[error("the space on the other side has ended")]
     Abandoned,
     /// An entry of the ring is inconsistent, which is a bug in this program.
@@ -30,8 +30,8 @@ impl From<Fault> for RingFailure {
     }
 }
 
-/// The failure that ended a path. When it is sent to another process, its cause is replaced by
-/// [`Cause::OtherProcess`].
+/// The failure that ended a path. When a failure is sent to another process, its cause is replaced
+/// by [`Cause::OtherProcess`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(from = "RemoteFailure", into = "RemoteFailure")]
 pub struct PathFailure {
@@ -58,8 +58,8 @@ pub enum Cause {
         what: String,
         /// Error number of the failed system call in that process, if one failed.
         errno: Option<i32>,
-        /// True if the only cause is that the reader of a standard stream has closed it, as in
-        /// [`PathFailure::is_quiet`].
+        /// True if the only cause is that the reader of a standard stream has closed the stream, as
+        /// in [`PathFailure::is_quiet`].
         quiet: bool,
     },
     /// A filter panicked.
@@ -84,8 +84,8 @@ pub struct CrashCapture {
     pub bytes: Vec<u8>,
 }
 
-/// The serialized form of a failure that is sent to another process: its message and a few
-/// properties of its cause.
+/// The serialized form of a failure for another process: its message and a few properties of its
+/// cause.
 #[derive(Serialize, Deserialize)]
 struct RemoteFailure {
     node: String,
@@ -154,16 +154,16 @@ impl PathFailure {
         Self { node: node.into(), cause: Cause::Panic { message, block } }
     }
 
-    /// Creates the failure of a space that panicked outside any filter. `path` is the index of
-    /// the path from 0, which the message prints from 1.
+    /// Creates the failure of a space that panicked outside all filters. `path` is the path's
+    /// index, counted from 0; the message prints it counted from 1.
     #[must_use]
     pub fn from_panicked_space(path: usize) -> Self {
         let message = "a space panicked outside of any filter".to_owned();
         Self { node: format!("path {}", path + 1), cause: Cause::Panic { message, block: None } }
     }
 
-    /// Returns true if the failure is only a consequence of another space's end: the space at the
-    /// other side of a ring had abandoned it.
+    /// Returns true if the failure is only a consequence of another space's end, because the space
+    /// at the other end of a ring had ended.
     #[must_use]
     pub const fn is_consequence(&self) -> bool {
         matches!(self.cause, Cause::Ring(RingFailure::Abandoned))

@@ -1,11 +1,11 @@
-//! Latency of blocks, measured against the bound of the request. [Th §5.2.2]
+//! Latency of blocks, compared with the bound that the request sets. [Th §5.2.2]
 //!
 //! A request with `--latency` has a **gauge** at each ring between its spaces, at each source that
 //! reads a kernel ring, and at each sink. A ring gauge watches one block at a time: the writer
-//! stamps the block, the reader measures its age, and a third thread can read how long an untaken
-//! block has waited. A source gauge and a sink gauge measure every block, by comparing the block's
-//! time with a clock that is read once per batch. A path that runs on block time (a replayed
-//! capture) has no such clock, so only its rings have gauges.
+//! stamps the block, the reader measures its age, and any other thread can read how long a block
+//! has waited so far. A source gauge and a sink gauge measure every block, by comparing the block's
+//! time with a clock that is read once per batch. In a path that uses block times as its clock (a
+//! replayed capture), only rings have gauges.
 //!
 //! A **breach** is a block that reaches a sink later than the bound permits, or that waits at one
 //! gauge for longer than the entire bound. A block that exceeds only the share of one gauge is
@@ -35,15 +35,15 @@ pub struct Gauge {
     /// True if the gauge measures the latency from source to sink; false if it measures the wait at
     /// one ring or source.
     end_to_end: bool,
-    /// Part of the bound that the gauge may use, in nanoseconds.
+    /// Share of the bound assigned to this gauge, in nanoseconds.
     share_ns: u64,
     /// Number of the watched block, counted from 1. The value 0 means that no block is watched and
-    /// the writer may choose one; [`CLOSED`] means that the reader takes no more blocks.
+    /// the writer may choose one; [`CLOSED`] means that the reader will take no more blocks.
     watched: AtomicU64,
     /// Monotonic time at which the writer stamped the watched block, in nanoseconds.
     since: AtomicU64,
-    /// Monotonic time in nanoseconds at which the reader left some blocks in the ring after taking
-    /// others; 0 if it left none.
+    /// Monotonic time, in nanoseconds, at which the reader took some blocks but left others in the
+    /// ring; 0 if it left none.
     left: AtomicU64,
     measured: AtomicU64,
     exceeded: AtomicU64,
@@ -58,7 +58,7 @@ const CLOSED: u64 = u64::MAX;
 #[derive(Clone, Debug)]
 pub struct AgeGauge {
     gauge: Arc<Gauge>,
-    /// Offset from the monotonic clock to block time, in nanoseconds.
+    /// Difference between block time and the monotonic clock, in nanoseconds.
     epoch: Time,
 }
 
@@ -74,21 +74,21 @@ pub struct Latency {
     /// End-to-end latency of each sink, measured from the sources.
     #[serde(rename = "ways")]
     pub sinks: Vec<PlaceLatency>,
-    /// Waits at each ring and source that has a gauge.
+    /// Waiting times at each ring and source that has a gauge.
     pub waits: Vec<PlaceLatency>,
 }
 
 /// The measurements of one gauge.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PlaceLatency {
-    /// Name of the sink, or of the edge by its two ends.
+    /// Name of the sink, or of the edge, which is named after the nodes at its ends.
     pub name: String,
-    /// Part of the bound that the gauge may use, in nanoseconds.
+    /// Share of the bound assigned to the gauge, in nanoseconds.
     pub share_ns: u64,
     /// Number of blocks measured.
     #[serde(rename = "blocks")]
     pub measured: u64,
-    /// Number of blocks whose latency exceeded the share.
+    /// Number of blocks whose latency exceeded `share_ns`.
     #[serde(rename = "late")]
     pub exceeded: u64,
     /// Longest measured latency, in nanoseconds.
@@ -106,28 +106,28 @@ impl Latency {
     }
 }
 
-/// A breach of the latency bound: the sink with the oldest late block, and the gauge with the worst
-/// wait.
+/// A breach of the latency bound: the sink that received the oldest late block, and the gauge with
+/// the worst wait.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Breach {
     /// Requested bound, in nanoseconds.
     pub asked_ns: u64,
-    /// The sink that received the oldest late block, and the age of that block on arrival in
+    /// The sink that received the oldest late block, and the block's age on arrival, in
     /// nanoseconds; `None` if no late block has arrived.
     pub late_sink: Option<(String, u64)>,
-    /// The ring or source gauge whose share was exceeded most, its wait and its share, both in
+    /// The gauge at a ring or source whose share was exceeded most, the wait and the share, both in
     /// nanoseconds; `None` if no share was exceeded.
     pub worst_wait: Option<(String, u64, u64)>,
 }
 
 impl Budget {
-    /// Sets the bound of the request, in nanoseconds.
+    /// Sets the requested bound, in nanoseconds.
     pub fn set_bound(&self, ns: u64) {
         self.asked_ns.store(ns, Ordering::Relaxed);
     }
 
-    /// Adds a gauge of the wait at one ring or source. `share_ns` is the part of the bound that the
-    /// gauge may use, in nanoseconds.
+    /// Adds a gauge of the wait at one ring or source. `share_ns` is the share of the bound
+    /// assigned to the gauge, in nanoseconds.
     pub fn add_wait(&self, name: String, share_ns: u64) -> Arc<Gauge> {
         self.add_gauge(name, false, share_ns)
     }
@@ -215,8 +215,8 @@ impl Gauge {
         }
     }
 
-    /// Stamps the block with this number, counted from 1, unless another block is watched. Called
-    /// by the writer before it puts the block into the ring.
+    /// Stamps the block with this number, counted from 1, unless another block is being watched.
+    /// The writer calls this before it puts the block into the ring.
     pub fn stamp(&self, number: u64) {
         if self.watched.load(Ordering::Relaxed) == 0 {
             self.since.store(sys::clock::monotonic(), Ordering::Relaxed);
@@ -226,9 +226,9 @@ impl Gauge {
         }
     }
 
-    /// Measures the watched block if its number is at most `number`. Called by the reader after
-    /// taking all blocks up to `number`. `more` is true if the ring contains further blocks, which
-    /// may have no stamp.
+    /// Measures the watched block if its number is at most `number`. The reader calls this after it
+    /// has taken all blocks up to `number`. `more` is true if the ring contains further blocks,
+    /// which may have no stamp.
     pub fn measure_watched(&self, number: u64, more: bool) {
         // SYNC POINT: block watched; pairs with the Release in `stamp`.
         let watched = self.watched.load(Ordering::Acquire);
@@ -251,15 +251,15 @@ impl Gauge {
         }
     }
 
-    /// Closes the gauge, because the reader takes no more blocks. Unread blocks then no longer
-    /// count as waiting.
+    /// Closes the gauge when the reader stops taking blocks. Unread blocks then no longer count as
+    /// waiting.
     pub fn close(&self) {
         self.watched.store(CLOSED, Ordering::Relaxed);
         self.left.store(0, Ordering::Relaxed);
     }
 
-    /// Returns a lower bound on the time that the watched block, or a block left in the ring, has
-    /// waited so far. The unit is nanoseconds; 0 means that no block waits.
+    /// Returns a lower bound, in nanoseconds, on the time that the watched block, or a block left
+    /// in the ring, has waited so far; 0 means that no block is waiting.
     fn waiting_ns(&self, now: u64) -> u64 {
         // SYNC POINT: block watched; pairs with the Release in `stamp`.
         let since = match self.watched.load(Ordering::Acquire) {
@@ -307,13 +307,14 @@ impl PlaceLatency {
 }
 
 impl AgeGauge {
-    /// Creates a gauge that compares block times with the monotonic clock plus `epoch`.
+    /// Creates a gauge that compares block times with the monotonic clock plus `epoch`, in
+    /// nanoseconds.
     #[must_use]
     pub const fn new(gauge: Arc<Gauge>, epoch: Time) -> Self {
         Self { gauge, epoch }
     }
 
-    /// Measures the age of the blocks that a sink has taken: those in the lanes of `mask`.
+    /// Measures the age of the blocks that a sink has taken: the blocks in the lanes of `mask`.
     pub fn measure_taken(&self, batch: &Batch<'_>, mask: LaneMask) {
         self.measure(batch.columns(), mask, sys::clock::monotonic().wrapping_add(self.epoch));
     }

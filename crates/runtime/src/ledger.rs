@@ -1,9 +1,9 @@
-//! The ledger of a path: on every edge, in = out + dropped (by reason) + held, counted by both
+//! The ledger of a path: on every edge, in = out + dropped (by reason) + held, counted at both
 //! ends. (CONTRACT 19)
 //!
-//! The ledger collects the counters of nodes and edges, and finds imbalances in blocks. Where no
+//! The ledger collects the counters of nodes and edges, and finds imbalances in blocks. If no
 //! filter trims views, it also finds imbalances in bytes
-//! (docs/book/decisions/0004-ledger-bytes.md). It stores no derived counts.
+//! (docs/book/decisions/0004-ledger-bytes.md). The ledger stores no derived counts.
 
 use buffer::signal::moderate::WakeupCounts;
 pub use endpoint::ReaderRing;
@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::Deref;
 
-/// Types of the counts in a ledger.
+/// Types of the counts that a ledger contains.
 pub use endpoint::{DropReason, Gap, LossRanges, Position, SourceCounters};
 pub use filter::{Amount, DeliveredItems, Report};
 
-/// The kind of an edge, by the way in which blocks pass it.
+/// The kind of an edge, which determines how blocks are transferred.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EdgeKind {
@@ -31,7 +31,7 @@ pub enum EdgeKind {
     /// A ring from a dispatcher to a replica.
     #[serde(rename = "deal")]
     Dispatch,
-    /// A ring from a replica to the join of its chain.
+    /// A ring from a replica to the join of its replica chain.
     Join,
 }
 
@@ -50,7 +50,7 @@ impl EdgeKind {
     }
 }
 
-/// The end of a ring that a node represents.
+/// The end of a ring that is represented by a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RingEnd {
     /// The writing end of a ring to another space.
@@ -59,7 +59,7 @@ pub enum RingEnd {
     Import,
     /// The writing end of a ring from a dispatcher to a replica.
     Dispatch,
-    /// The reading end of a ring from a replica to the join.
+    /// The reading end of a ring from a replica to the join of its replica chain.
     Join,
 }
 
@@ -74,7 +74,7 @@ impl RingEnd {
 
 /// The name of a node: the name of its filter, or a description of its ring end.
 ///
-/// The description of a ring end begins with a word and a space. A filter's name contains no space.
+/// The description of a ring end begins with a word and a blank. A filter's name contains no blank.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct NodeName(String);
@@ -150,7 +150,7 @@ impl fmt::Display for NodeName {
 pub struct Edge {
     /// Node that puts blocks on the edge.
     pub from: NodeName,
-    /// Node that takes blocks off the edge.
+    /// Node that takes blocks from the edge.
     pub to: NodeName,
     /// Kind of the edge.
     pub kind: EdgeKind,
@@ -158,7 +158,7 @@ pub struct Edge {
     pub planned: usize,
     /// Amount that the writer has put on the edge.
     pub put: Amount,
-    /// Amount that the reader has taken off the edge.
+    /// Amount that the reader has taken from the edge.
     pub taken: Amount,
     /// Amount dropped on the edge, by reason.
     pub dropped: Vec<(DropReason, Amount)>,
@@ -181,7 +181,7 @@ pub struct Edge {
 pub struct RingSize {
     /// Current capacity in entries.
     pub entries: u64,
-    /// Number of blocks after which a sleeping reader is currently woken (T_b).
+    /// Current number of blocks after which a sleeping reader is woken (T_b).
     pub signal_blocks: u64,
     /// Number of times that the ring has grown.
     pub grown: u64,
@@ -192,7 +192,7 @@ pub struct RingSize {
     pub last_resize_reason: String,
 }
 
-/// Counters of one node: its input, and the fate of its blocks.
+/// Counters of one node: its input, and where its blocks went.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct NodeEntry {
     /// Name of the node.
@@ -207,13 +207,13 @@ pub struct NodeEntry {
     pub passed: Amount,
     /// Blocks that no arc accepted.
     pub unselected: Amount,
-    /// Blocks that the filter used up on purpose.
+    /// Blocks that the filter consumed on purpose.
     pub consumed: Amount,
     /// Blocks that the filter currently holds.
     pub held: Amount,
     /// Dropped blocks, by reason.
     pub dropped: Vec<(DropReason, Amount)>,
-    /// Blocks without an answer, by reason. They are part of `unselected`, except where an arc
+    /// Blocks without an answer, by reason. They are included in `unselected`, unless an arc
     /// accepts class 0.
     pub unanswered: Vec<(String, u64)>,
     /// Other counters of the filter, by name.
@@ -224,30 +224,30 @@ pub struct NodeEntry {
     pub busy_ns: u64,
     /// Number of calls of the filter.
     pub calls: u64,
-    /// True for a program, whose input and output are counted to the byte.
+    /// True for a program, whose input and output are counted in exact bytes.
     pub program: bool,
     /// Size of the ring from which other programs read a sink's output; `None` for other nodes.
     #[serde(default)]
     pub ring: Option<ReaderRing>,
 }
 
-/// Number of edits, by method.
+/// Number of edits of blocks, by method.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Edits {
     /// Edits in place.
     pub direct: u64,
     /// Edits in a copy of the entire frame.
     pub copied: u64,
-    /// Edits that replaced the block by a new one.
+    /// Edits that replaced a block with a new one.
     pub appended: u64,
-    /// Edits in a copy of the written part only.
+    /// Edits in a copy of only the written range.
     pub fragmented: u64,
 }
 
 /// The ledger of a path: the counts of its sources, nodes and edges.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Ledger {
-    /// Counts of the sources by name, with the losses before the path.
+    /// Counts of the sources by name, including losses before the path.
     pub sources: Vec<(String, SourceCounters)>,
     /// Counters of all nodes.
     pub filters: Vec<NodeEntry>,
@@ -255,7 +255,7 @@ pub struct Ledger {
     pub edges: Vec<Edge>,
 }
 
-/// A violated equation of a ledger, with the values of its two sides.
+/// A violated equation in a ledger, with the values of both sides.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Imbalance {
     /// Name of the node or edge.
@@ -276,7 +276,7 @@ impl fmt::Display for Imbalance {
 }
 
 impl Edge {
-    /// Creates the counters of an edge that no block has passed.
+    /// Creates the counters of an edge over which no block has passed.
     #[must_use]
     pub fn new(from: NodeName, to: NodeName, kind: EdgeKind, planned: usize) -> Self {
         let (put, taken, resident) = Default::default();
@@ -284,7 +284,7 @@ impl Edge {
         Self { from, to, kind, planned, put, taken, dropped, missing, resident, events, size }
     }
 
-    /// Returns the number of blocks taken, dropped or still in the ring.
+    /// Returns the number of blocks that were taken or dropped, or are still in the ring.
     #[must_use]
     pub fn accounted_blocks(&self) -> u64 {
         let dropped: u64 = self.dropped.iter().map(|(_, a)| a.blocks).sum();
@@ -293,8 +293,8 @@ impl Edge {
 }
 
 impl NodeEntry {
-    /// Adds counters of the same node that were collected elsewhere: those of the other half of a
-    /// program, or of the same filter in another space.
+    /// Adds counters of the same node that were collected elsewhere: by the other half of a
+    /// program, or by the same filter in another space.
     pub fn join(&mut self, other: Self) {
         let amounts = [
             (&mut self.taken, other.taken),
@@ -321,7 +321,8 @@ impl NodeEntry {
         self.program &= other.program;
     }
 
-    /// Returns the named counters of the filter and its edits by method, in printed form.
+    /// Returns the filter's named counters and its edits by method, in the form in which they are
+    /// printed.
     pub fn printed_counters(&self) -> impl Iterator<Item = (&str, u64)> {
         let Edits { direct, copied, appended, fragmented } = self.edits;
         let edits = [
@@ -361,7 +362,7 @@ fn add_by_name(to: &mut Vec<(String, u64)>, more: Vec<(String, u64)>) {
     }
 }
 
-/// A function that extracts either the blocks or the bytes of an amount.
+/// A function that extracts either the blocks or the bytes from an amount.
 type Projection = fn(&Amount) -> u64;
 const BLOCKS: Projection = |amount| amount.blocks;
 const BYTES: Projection = |amount| amount.bytes;
@@ -374,8 +375,8 @@ impl Ledger {
         self.edges.extend(other.edges);
     }
 
-    /// Adds an edge. If there is an edge with the same ends, kind and planned index, instead adds
-    /// the amounts to that edge.
+    /// Adds an edge. If an edge with the same ends, kind and planned index exists, adds the amounts
+    /// to it instead.
     pub fn add_edge(&mut self, edge: Edge) {
         let same = |known: &&mut Edge| {
             (known.planned, known.kind) == (edge.planned, edge.kind)
@@ -450,7 +451,7 @@ impl Ledger {
 }
 
 impl Ledger {
-    /// Returns the number of blocks that filters dropped because the request demands it
+    /// Returns the number of blocks that filters dropped because the request asks for it
     /// ([`DropReason::ByRequest`]).
     #[must_use]
     pub fn dropped_by_request(&self) -> u64 {
@@ -462,16 +463,16 @@ impl Ledger {
     }
 }
 
-/// Returns true if the writer must lose a block of this put without counting it as dropped.
-/// Fault-injection builds demand that once, in the first nonempty put on an edge of the kind that
-/// `STREAMLINE_LOSE` names. In other builds the result is always false.
+/// Returns true if the writer must lose a block of this put without counting it as dropped. In
+/// fault-injection builds, this happens once: in the first nonempty put on an edge of the kind that
+/// `STREAMLINE_LOSE` names. In other builds, the result is always false.
 #[cfg(not(feature = "lose"))]
 #[inline]
 pub const fn must_lose_block(_: EdgeKind, _: Amount) -> bool {
     false
 }
 
-/// Returns true if the writer must lose a block of this put (fault-injection build).
+/// Returns true if the writer must lose a block of this put (in fault-injection builds).
 #[cfg(feature = "lose")]
 pub fn must_lose_block(kind: EdgeKind, put: Amount) -> bool {
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -480,29 +481,29 @@ pub fn must_lose_block(kind: EdgeKind, put: Amount) -> bool {
     wanted && put.blocks > 0 && !LOST.swap(true, Ordering::Relaxed)
 }
 
-/// Returns true if the output of a kernel program must use an arc that does not exist, as
-/// `STREAMLINE_LOSE=kernel way` demands in fault-injection builds. Returns false in other builds.
+/// Returns true if the output of a kernel program must be sent to an arc that does not exist, which
+/// `STREAMLINE_LOSE=kernel way` requests in fault-injection builds. Returns false in other builds.
 #[cfg(not(feature = "lose"))]
 #[inline]
 pub const fn loses_kernel_arc() -> bool {
     false
 }
 
-/// Returns true if the output of a kernel program must use an arc that does not exist
-/// (fault-injection build).
+/// Returns true if the output of a kernel program must be sent to an arc that does not exist (in
+/// fault-injection builds).
 #[cfg(feature = "lose")]
 pub fn loses_kernel_arc() -> bool {
     std::env::var("STREAMLINE_LOSE").is_ok_and(|name| name == "kernel way")
 }
 
-/// Returns true if a kernel program must lose a block at an exit, as `STREAMLINE_LOSE=kernel ring`
-/// demands in fault-injection builds. Returns false in other builds.
+/// Returns true if a kernel program must lose a block at an exit, which `STREAMLINE_LOSE=kernel
+/// ring` requests in fault-injection builds. Returns false in other builds.
 #[cfg(not(feature = "lose"))]
 pub const fn loses_kernel_exit() -> bool {
     false
 }
 
-/// Returns true if a kernel program must lose a block at an exit (fault-injection build).
+/// Returns true if a kernel program must lose a block at an exit (in fault-injection builds).
 #[cfg(feature = "lose")]
 pub fn loses_kernel_exit() -> bool {
     std::env::var("STREAMLINE_LOSE").is_ok_and(|name| name == "kernel ring")

@@ -1,9 +1,10 @@
-//! Execution of a built graph in spaces: walk, rings between spaces, replicas, ledger. [SL §6.2,
+//! Execution of a graph in spaces: walks, rings between spaces, replicas and the ledger. [SL §6.2,
 //! §7]
 //!
-//! Input: spaces, each with nodes, arcs, memory and inputs. Output: counters, and the failure that
-//! ended a path early. The crate contains no planner, kernel program, record or daemon. Other
-//! crates build the graph, send commands to its spaces, and connect to its ports.
+//! The input consists of spaces, each with nodes, arcs, memory and inputs. The output consists of
+//! counters, and of the failure if one ended a path early. The crate contains no planner, kernel
+//! programs, records or daemon. Other crates build the graph, send commands to its spaces, and
+//! connect to its ports.
 //!
 //! - [`space`]: one thread's part of a graph, with its memory;
 //! - [`ring`]: the two ends of an edge between spaces;
@@ -15,7 +16,7 @@
 //! - [`latency`]: measured delay of blocks;
 //! - [`counters`]: counters of one space; [`ledger`]: counters of a path and their balance;
 //!   [`report`]: the ledger built from counters;
-//! - [`failure`]: failures, which end a path early.
+//! - [`failure`]: failures that end a path early.
 //!
 //! Ports for code that builds a graph: sources and sinks (`endpoint`), [`space::observe::Observer`]
 //! for observers of blocks, [`space::events::Journal`] and [`space::events::EventReader`] for

@@ -33,7 +33,7 @@ pub fn merge_by_node(all: impl Iterator<Item = NodeReport>) -> Vec<NodeReport> {
 }
 
 /// Merges `more` into a report of the same node. Adds counts and values to the entries with the
-/// same names, and inserts new entries in the order of `more`.
+/// same names, and inserts new entries in the order in which `more` lists them.
 fn add_rows(to: &mut Report, more: Report) {
     for output in more.outputs {
         let same = |known: &&mut DeliveredItems| {
@@ -79,8 +79,8 @@ pub fn final_ledger(results: &[SpaceResults]) -> Ledger {
     merge_ledger(results.iter().map(SpaceCounters::from).collect(), false)
 }
 
-/// Returns the ledger of a path from the counters of its spaces. If `runs` is true, the path still
-/// runs, and blocks that were put but not taken are in a ring.
+/// Merges the counters of a path's spaces into a ledger. If `runs` is true, the path is still
+/// running, and blocks that were put but not taken are in a ring.
 pub fn merge_ledger(spaces: Vec<SpaceCounters>, runs: bool) -> Ledger {
     let mut ledger = Ledger::default();
     // The two halves of a program share one entry: its input, and its output.
@@ -156,10 +156,10 @@ pub fn merge_ledger(spaces: Vec<SpaceCounters>, runs: bool) -> Ledger {
     ledger
 }
 
-/// Completes an edge that begins in the kernel with the counts of its continuations in user space.
-/// The ledger compares the amount put by the kernel program with the amount taken by the nodes
-/// after the source, not with the source's own counts. If `runs` is true, the edge holds the blocks
-/// that are neither taken nor dropped.
+/// Adds the counts from user space to an edge that begins in the kernel. The ledger compares the
+/// amount put by the kernel program with the amount taken by the nodes after the source, not with
+/// the source's own counts. If `runs` is true, the edge holds the blocks that are neither taken nor
+/// dropped.
 fn complete_kernel_edge(exit: ExitEdge, continuations: &[KernelContinuation], runs: bool) -> Edge {
     let ExitEdge { name, mut edge } = exit;
     edge.taken = Amount::default();
@@ -173,19 +173,19 @@ fn complete_kernel_edge(exit: ExitEdge, continuations: &[KernelContinuation], ru
     edge
 }
 
-/// Returns the blocks of an edge that were put on it, and neither taken nor dropped.
+/// Returns the blocks that were put on an edge, but neither taken nor dropped.
 fn rest_of(edge: &Edge) -> Amount {
     let gone = edge.dropped.iter().map(|(_, amount)| *amount).sum::<Amount>() + edge.taken;
     edge.put.saturating_sub(gone)
 }
 
-/// Returns the reports of the filters and sinks, merged over the spaces.
+/// Returns the reports of the filters and sinks, merged across the spaces.
 pub fn merge_reports(spaces: &[SpaceCounters]) -> Vec<NodeReport> {
     merge_by_node(spaces.iter().flat_map(|space| &space.reports).map(|(_, report)| report.clone()))
 }
 
-/// Completes the edge of a ring with the counters of its reader. Blocks that were neither taken nor
-/// dropped are still in the ring if `runs` is true, and count as dropped if the path has `failed`.
+/// Adds the reader's counters to the edge of a ring. Blocks that were neither taken nor dropped are
+/// still in the ring if `runs` is true, and count as dropped if the path has `failed`.
 fn complete_ring_edge(
     mut edge: Edge,
     imported: &[ImportCounters],

@@ -1,10 +1,10 @@
-//! Writing and reading ends of the rings between spaces.
+//! The writing and reading ends of rings between spaces.
 //!
-//! Only rich pointers cross a ring. The bytes stay in their pool until every reader has passed them
-//! (`buffer::crossing`). A space has no rings or events inside. Between spaces, one event is sent
-//! per batch: after T_b blocks, before the writer sleeps, or, if the writer is busy with other
-//! work, by a timer after T_t (`buffer::signal::moderate`). Each put publishes its blocks at once,
-//! so only a sleeping reader needs an event. [Th §5.2.2]
+//! Only rich pointers cross a ring. The bytes stay in their pool until every reader has released
+//! them (`buffer::crossing`). Within a space, there are no rings or events. Between spaces, one
+//! event is sent per batch: after T_b blocks, before the writer sleeps, or, if the writer is busy
+//! with other work, by a timer after T_t (`buffer::signal::moderate`). Each put publishes its
+//! blocks at once, so only a sleeping reader needs an event. [Th §5.2.2]
 
 use crate::failure::RingFailure;
 use crate::latency::Gauge;
@@ -37,10 +37,10 @@ pub struct Export {
     events: Moderator,
     /// Ring capacity, in entries, to which the event moderator is tuned.
     entries: usize,
-    /// Size of the ring when it was closed. Valid only after that.
+    /// Size of the ring when it was closed. Valid only once the ring is closed.
     size_at_end: RingSize,
     counted: WriterCounts,
-    /// Amount that a fault-injection build has counted as put without putting it.
+    /// Amount that a fault-injection build counted as put but did not put.
     lost: Amount,
     /// Status of the writer's space, in which a full ring is recorded; `None` until the space is
     /// connected.
@@ -50,9 +50,9 @@ pub struct Export {
     /// Kind of the edge in the ledger.
     pub kind: EdgeKind,
     /// Shutdown step of the replica, which is stored in the marks of entries; 0 before the shutdown
-    /// (`crate::space::replica_end`).
+    /// (see `crate::space::replica_end`).
     pub step: u32,
-    /// Gauge of the time that blocks spend in the ring; `None` if it is not measured.
+    /// Gauge of the time that blocks wait in the ring; `None` if it is not measured.
     gauge: Option<Arc<Gauge>>,
 }
 
@@ -89,24 +89,24 @@ impl Export {
         }
     }
 
-    /// Attaches the gauge of the time that blocks spend in the ring.
+    /// Attaches the gauge of the time that blocks wait in the ring.
     pub fn attach_gauge(&mut self, gauge: Arc<Gauge>) {
         self.gauge = Some(gauge);
     }
 
-    /// Connects the status and, in a replay, the stall probe of the space that writes to the ring.
+    /// Connects the status of the writer's space and, in a replay, its stall probe.
     pub fn connect_space(&mut self, status: Arc<SpaceStatus>, probe: Option<StallProbe>) {
         (self.status, self.stall_probe) = (Some(status), probe);
     }
 
     /// Limits the number of blocks that are put before the reader is notified. Without a limit,
-    /// they could exhaust the smallest dbuf that they occupy while the reader sleeps. [SL §6.2]
+    /// they could fill the smallest dbuf that they occupy while the reader sleeps. [SL §6.2]
     pub fn limit_unnotified(&mut self, blocks: u64) {
         self.events.limit_blocks(blocks);
     }
 
-    /// Lets T_b grow to up to `most` blocks while blocks arrive fast. If `scaling` is given, the
-    /// ring may also grow and shrink with pressure, within the limits of `scaling`.
+    /// Lets T_b grow to up to `most` blocks while blocks arrive at a high rate. If `scaling` is
+    /// given, the ring may also grow and shrink with the load, within the limits of `scaling`.
     pub fn adapt(&mut self, most: u64, scaling: Option<Scaling>) {
         self.events.adapt(most);
         if let Some(scaling) = scaling {
@@ -115,13 +115,13 @@ impl Export {
         self.events.fit(self.entries);
     }
 
-    /// Returns the number of entries in the ring that the reader has not taken.
+    /// Returns the number of entries in the ring that the reader has not taken yet.
     pub fn untaken_entries(&mut self) -> usize {
         self.writer.as_mut().map_or(0, CrossingWriter::unread)
     }
 
-    /// Returns the size of the ring and of its batches, with the reason for the last change. After
-    /// the ring was closed, returns the size at that moment.
+    /// Returns the size of the ring and its notification threshold, with the reason for the last
+    /// resize. After the ring has been closed, returns the size that it had then.
     #[must_use]
     pub fn size(&self) -> RingSize {
         let Some(writer) = &self.writer else { return self.size_at_end.clone() };
@@ -264,7 +264,7 @@ impl Export {
         Ok(())
     }
 
-    /// Closes the ring. The reader finds its end after draining it.
+    /// Closes the ring. The reader reaches the end after draining the ring.
     pub fn close(&mut self) {
         self.size_at_end = self.size();
         self.writer = None;
@@ -285,7 +285,7 @@ pub struct Import {
     /// Index of the edge in the plan.
     pub planned: usize,
     reader: CrossingReader,
-    /// Gauge of the time that blocks spend in the ring; `None` if it is not measured.
+    /// Gauge of the time that blocks wait in the ring; `None` if it is not measured.
     gauge: Option<Arc<Gauge>>,
 }
 
@@ -302,13 +302,13 @@ impl Import {
         Self { planned, reader, gauge: None }
     }
 
-    /// Attaches the gauge of the time that blocks spend in the ring.
+    /// Attaches the gauge of the time that blocks wait in the ring.
     pub fn attach_gauge(&mut self, gauge: Arc<Gauge>) {
         self.gauge = Some(gauge);
     }
 
-    /// Returns up to `max` entries, which stay in the ring until [`Self::release`], or `None` if
-    /// the ring is empty. Does not block. Updates the gauge.
+    /// Returns up to `max` entries, which stay in the ring until [`Self::release`] is called.
+    /// Returns `None` if the ring is empty. Does not block. Updates the gauge.
     pub fn peek(&mut self, max: usize) -> Result<Option<RingBatch<'_>>, Fault> {
         let before = self.reader.counts().blocks;
         let there = if self.gauge.is_some() { self.reader.unread_entries()? } else { 0 };

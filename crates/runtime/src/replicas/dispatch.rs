@@ -6,20 +6,20 @@
 //! - By **session**: all blocks of a session, in both directions, go to one replica for the
 //!   session's lifetime. A table maps each class of sessions ([`filter::sharing`]) to its replica;
 //!   a new class goes to the replica that has received the fewest blocks so far, so that large
-//!   sessions spread. (RSS++ migrates sessions later; here a session with private state stays.)
+//!   sessions are spread. (RSS++ can migrate sessions later; here they never move, because they
+//!   have private state.)
 
 use super::{ReplicaProgress, next_batch_id};
 use filter::sharing::ShardKey;
 use filter::{Batch, LaneMask, lanes};
 use std::sync::Arc;
 
-/// Number of queued blocks at which a replica in another space counts as busy. It is four batches,
-/// so that the replica does not run out of work while the dispatcher's space itself processes a
-/// batch.
+/// Number of queued blocks at which a replica in another space counts as busy. Four batches suffice
+/// to keep the replica busy while the dispatcher's space processes a batch itself.
 const BUSY_BLOCKS: usize = 4 * filter::LANES;
 /// Number of classes into which sessions are hashed.
 const SESSION_CLASSES: usize = 4096;
-/// Table entry of a class that has no replica yet. Greater than every replica index
+/// Table entry of a class that has no replica yet. Exceeds every replica index
 /// (`pipeline::plan::REPLICAS_MAX`).
 const UNASSIGNED: u8 = u8::MAX;
 
@@ -34,7 +34,7 @@ enum DispatchPolicy {
 #[derive(Debug)]
 pub struct Dispatcher {
     by: DispatchPolicy,
-    /// Progress of the chain, shared by dispatcher, replicas and join.
+    /// Progress of the chain, shared by the dispatcher, the replicas and the join.
     progress: Arc<ReplicaProgress>,
     /// Next batch id.
     next: u64,
@@ -43,8 +43,8 @@ pub struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// Creates a dispatcher by session, or by load if `sharing` is `None`. `here` is the index of
-    /// the replica that runs in this space.
+    /// Creates a dispatcher that distributes by session, or by load if `sharing` is `None`. `here`
+    /// is the index of the replica in this space.
     pub fn new(sharing: Option<ShardKey>, progress: Arc<ReplicaProgress>, here: usize) -> Self {
         let copies = progress.copies();
         let by = match sharing {
@@ -58,7 +58,7 @@ impl Dispatcher {
         Self { by, progress, next: 0, here }
     }
 
-    /// Numbers the blocks of a batch, assigns its lanes to replicas, and announces the batch to the
+    /// Numbers the blocks of a batch, assigns the lanes to replicas, and announces the batch to the
     /// join. Returns the batch id and, for each replica that gets at least one lane, its lanes.
     /// `load` returns the queue length of a replica in blocks.
     pub fn dispatch(
@@ -86,12 +86,12 @@ impl Dispatcher {
         self.here
     }
 
-    /// Returns the progress of the chain, which dispatcher, replicas and join share.
+    /// Returns the progress of the chain, shared by the dispatcher, the replicas and the join.
     pub fn progress(&self) -> &ReplicaProgress {
         &self.progress
     }
 
-    /// Announces that no batch follows. `clock` is the newest block time in nanoseconds.
+    /// Announces that no more batches follow. `clock` is the newest block time in nanoseconds.
     pub fn close(&self, clock: u64) {
         self.progress.close(clock);
     }

@@ -4,21 +4,21 @@
 //! Each batch that reaches the chain gets a **batch id**. The **sequence number** of a block
 //! combines the batch id and the block's position in the batch in one word. Between spaces the
 //! sequence number is sent in the block's marks; within a space it is the block's order. A filter's
-//! output inherits the sequence number of the block that caused it. [`dispatch`] assigns a batch to
-//! one replica, or to each replica the sessions that it owns. The join
-//! ([`crate::space::join_state`]) collects one batch at a time from the replicas that share it, and
-//! sorts the blocks by sequence number. The output order thus equals the input order, whatever the
-//! number and speed of the replicas.
+//! output inherits the sequence number of the block that it was made from. [`dispatch`] assigns an
+//! entire batch to one replica, or the blocks of each session to the replica that owns the session.
+//! The join ([`crate::space::join_state`]) collects one batch at a time from the replicas that
+//! share it, and sorts the blocks by sequence number. Therefore the output order equals the input
+//! order, regardless of the number and speed of the replicas.
 //!
-//! This deviates from the source, whose joins give up the order ("implied by Fig 5.3"), because
-//! CONTRACT 16 demands order within T_t between sessions. The join waits without timeouts: rings
-//! are bounded, so a slow replica blocks the others before they are far ahead.
+//! This differs from the thesis, whose joins do not preserve the order ("implied by Fig 5.3"),
+//! because CONTRACT 16 requires order within T_t between sessions. The join waits without timeouts:
+//! rings are bounded, so the other replicas cannot get far ahead of a slow one.
 //!
 //! After the last batch, each replica ends its filters one session at a time, and the join merges
 //! the sessions in the order of their first blocks (`crate::space::replica_end`).
 //!
-//! [`ReplicaProgress`] records the replicas of each batch and the progress of each replica.
-//! Lock-free: each word has one writer.
+//! [`ReplicaProgress`] records the replicas of each batch and the progress of each replica. It is
+//! lock-free: each word has only one writer.
 
 pub mod dispatch;
 
@@ -26,11 +26,11 @@ use buffer::signal::Doorbell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Number of bits in a sequence number that hold the block's position in its batch.
+/// Number of bits in a sequence number that contain the block's position in its batch.
 const LANE_BITS: u32 = filter::LANES.trailing_zeros();
 /// Mask of the batch id bits that fit into a sequence number.
 const BATCH_ID_MASK: u64 = (1 << (u32::BITS - LANE_BITS)) - 1;
-/// Rank of final output that belongs to no session, which is emitted after all sessions.
+/// Rank of final output that belongs to no session. It is emitted after all sessions.
 pub const RANK_LAST: u32 = u32::MAX;
 
 /// Returns the sequence number of the first block of a batch.
@@ -50,7 +50,7 @@ pub const fn next_batch_id(batch_id: u64) -> u64 {
     if next & BATCH_ID_MASK == BATCH_ID_MASK { next + 1 } else { next }
 }
 
-/// Returns the batch id of a sequence number. A sequence number contains only the low bits of the
+/// Returns the batch id in a sequence number. A sequence number contains only the low bits of the
 /// id, so several ids are possible; the result is the one nearest to `near`.
 pub const fn batch_id_of(seq: u32, near: u64) -> u64 {
     const SHIFT: u32 = u64::BITS - (u32::BITS - LANE_BITS);
@@ -59,7 +59,7 @@ pub const fn batch_id_of(seq: u32, near: u64) -> u64 {
     near.wrapping_add_signed(ahead)
 }
 
-/// The progress of a replica chain. Dispatcher, replicas and join share it.
+/// The progress of a replica chain, shared by the dispatcher, the replicas and the join.
 #[derive(Debug)]
 pub struct ReplicaProgress {
     /// Lowest batch id that has not been dispatched yet. Written by the dispatcher.
@@ -83,7 +83,7 @@ struct ReplicaState {
     done: Word,
 }
 
-/// An atomic word that has a cache line to itself.
+/// An atomic word with its own cache line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Word(AtomicU64);
@@ -107,7 +107,7 @@ impl ReplicaProgress {
         Self { shared, copies, awaited, closed, clock, join }
     }
 
-    /// Announces that no batch follows. `clock` is the newest block time, in nanoseconds.
+    /// Announces that no more batches follow. `clock` is the newest block time, in nanoseconds.
     ///
     /// SYNC POINT *dispatch ended*: the Release of `closed` follows that of `shared` for the last
     /// batch and that of `clock`, and pairs with the Acquire in [`ReplicaProgress::is_closed`]: a
@@ -142,8 +142,8 @@ impl ReplicaProgress {
         self.copies.len()
     }
 
-    /// Announces that a batch is dispatched to the replicas `to`. Must precede the put of any block
-    /// of the batch.
+    /// Announces that a batch is dispatched to the replicas `to`. Must be called before any block
+    /// of the batch is put into a ring.
     ///
     /// SYNC POINT *batch dispatched*: the Release of `shared`, and of each `given` before it, pairs
     /// with the Acquire in [`ReplicaProgress::next_undispatched`] and
@@ -161,8 +161,8 @@ impl ReplicaProgress {
         self.shared.load()
     }
 
-    /// Returns true if a replica may have unfinished work in a batch: the replica got that batch or
-    /// a later one, and has not reported that batch finished.
+    /// Returns true if a replica may have unfinished work in a batch: the replica was sent this
+    /// batch or a later one, and has not reported this batch as finished.
     ///
     /// SYNC POINT *batch finished*: see [`ReplicaProgress::finish`]. A caller that gets `false` and
     /// then reads the replica's ring sees all output of the batch.

@@ -1,4 +1,4 @@
-//! Arcs between the nodes of a space, with the counters of their writing end.
+//! Arcs between the nodes of a space, with the counters of the writing end.
 
 use super::select::SelectedClasses;
 use crate::ledger::DropReason;
@@ -13,13 +13,14 @@ pub type NodeId = usize;
 pub struct GraphArc {
     /// Target node.
     pub to: NodeId,
-    /// Index of the arc among the target's incoming arcs. A join merges the branches in this order.
+    /// Index of the arc among the target's incoming arcs. A join merges branches in the order of
+    /// this index.
     pub branch: usize,
     /// True for a forward arc to a node that is not a join. The walk continues there at once.
     pub direct: bool,
     /// Amount put on the arc so far.
     pub put: Amount,
-    /// Classes that pass the arc.
+    /// Classes that pass over the arc.
     pub wanted: SelectedClasses,
     /// True for a back edge, whose work list is bounded and never blocks (CONTRACT 17).
     pub back: bool,
@@ -29,12 +30,12 @@ pub struct GraphArc {
     pub dropped: EdgeDrops,
 }
 
-/// Drops on an arc, by reason.
+/// Amounts dropped on an arc, by reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct EdgeDrops {
     /// Blocks dropped because the work list of the back edge was full.
     pub cycle_full: Amount,
-    /// Blocks dropped after the maximum number of rounds through a cycle.
+    /// Blocks dropped because they had made the maximum number of rounds through a cycle.
     pub too_many_hops: Amount,
     /// Blocks dropped because the ring was full.
     pub ring_full: Amount,

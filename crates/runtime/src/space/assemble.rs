@@ -1,4 +1,4 @@
-//! The builder for the graph of a space and its shape.
+//! The builder for a space's graph and the shape of the graph.
 
 use super::arc::NodeId;
 use super::arc::{EdgeDrops, GraphArc};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub struct Assembly {
     nodes: Vec<Node>,
-    /// Nodes with several incoming arcs of which only one carries blocks at a time.
+    /// Nodes with several incoming arcs, only one of which carries blocks at a time.
     exclusive_inputs: Vec<NodeId>,
 }
 
@@ -24,7 +24,7 @@ impl Assembly {
         self.nodes.len() - 1
     }
 
-    /// Adds an operand of a Boolean section, which the section calls without an arc.
+    /// Adds an operand of a Boolean section. The section calls it without an arc.
     pub fn add_operand(&mut self, mut node: Node) -> NodeId {
         node.taken.push(Amount::default());
         self.add_node(node)
@@ -51,8 +51,8 @@ impl Assembly {
         self.nodes[node].operator = part;
     }
 
-    /// Adds an arc after the existing arcs of `from`. `planned` is the index of the edge in the
-    /// plan.
+    /// Adds an arc, which follows the existing arcs of `from`. `planned` is the index of the edge
+    /// in the plan.
     pub fn add_arc(
         &mut self,
         from: NodeId,
@@ -77,7 +77,7 @@ impl Assembly {
         });
     }
 
-    /// Returns the nodes of the graph, and its shape: joins, forks and a topological order.
+    /// Returns the nodes of the graph and its shape: joins, forks and a topological order.
     pub fn finish(mut self) -> (Vec<Node>, GraphShape) {
         let section_of = self.operand_sections();
         let mut inputs = vec![0usize; self.nodes.len()];
@@ -134,8 +134,8 @@ impl Assembly {
         )
     }
 
-    /// Offers the frames of a source to the sinks that its arcs reach, for use in place. Returns a
-    /// bit mask of the arcs all of whose sinks accept; bit `i` stands for arc `i`.
+    /// Offers a source's frames for use in place to the sinks that its arcs reach. Returns a bit
+    /// mask: bit `i` is set if all sinks that arc `i` reaches accept.
     fn lend_in_place(&mut self, source: NodeId) -> u64 {
         let Operator::Source(part) = &self.nodes[source].operator else { return 0 };
         let Some(frames) = part.properties.in_place.clone() else { return 0 };
@@ -144,8 +144,8 @@ impl Assembly {
         bits.map(|(bit, to)| u64::from(self.takes_in_place(to, &frames)) << bit).sum()
     }
 
-    /// Returns true if a node is a sink that uses these frames in place, or leads only to such
-    /// sinks.
+    /// Returns true if the node is a sink that uses these frames in place, or if it leads only to
+    /// sinks that do.
     fn takes_in_place(&mut self, at: NodeId, frames: &Arc<FramesInPlace>) -> bool {
         match &mut self.nodes[at].operator {
             Operator::Sink(part) => part.sink.accepts_in_place(frames),
@@ -158,8 +158,9 @@ impl Assembly {
         }
     }
 
-    /// Returns, by node, the section of each operand that may hold blocks. Also enables the
-    /// tracking of held blocks in these operands and in their sections.
+    /// Returns a vector that contains, for each node, the section to which it belongs if it is an
+    /// operand that may hold blocks. Also enables the tracking of held blocks in these operands and
+    /// in their sections.
     fn operand_sections(&mut self) -> Vec<Option<NodeId>> {
         let mut section_of = vec![None; self.nodes.len()];
         let mut asked = vec![false; self.nodes.len()];
@@ -176,7 +177,7 @@ impl Assembly {
         section_of
     }
 
-    /// Inserts operands into the order, directly before their section. At shutdown, the nodes
+    /// Inserts the operands into the order, directly before their section. At shutdown, the nodes
     /// upstream of the section then release their blocks before the operands do.
     fn insert_operands(&self, order: Vec<NodeId>, section_of: &[Option<NodeId>]) -> Vec<NodeId> {
         let mut with = Vec::with_capacity(order.len());
@@ -189,8 +190,8 @@ impl Assembly {
         with
     }
 
-    /// Returns, for each node, true if it is a fork outside all branches that join again. Only such
-    /// forks number blocks.
+    /// Returns, for each node, true if it is a fork that is not on a branch that is joined again.
+    /// Only these forks number blocks.
     fn numbering_forks(&self, joins: &[bool]) -> Vec<bool> {
         let forward = |n: NodeId| self.nodes[n].arcs.iter().filter(|arc| !arc.back);
         let forks: Vec<NodeId> =
@@ -208,8 +209,8 @@ impl Assembly {
         is_numbering
     }
 
-    /// Returns, for each node, true if it is reachable from `from` over forward arcs without
-    /// passing `without`.
+    /// Returns, for each node, true if it can be reached from `from` over forward arcs without
+    /// passing through `without`.
     fn reachable(&self, from: NodeId, without: Option<NodeId>) -> Vec<bool> {
         let mut reached = vec![false; self.nodes.len()];
         let mut open = vec![from];

@@ -7,14 +7,14 @@ use filter::{Columns, Time};
 pub enum Clock {
     /// Block time: the time of the newest block, in nanoseconds.
     Blocks(Time),
-    /// Monotonic time plus its offset to the time of day when the path was built. It never jumps,
+    /// Monotonic time plus its offset from the time of day when the path was built. It never jumps,
     /// and is comparable with block times.
     Live,
 }
 
 impl Clock {
-    /// Advances block time to the newest of these blocks. Returns the time on the path's clock:
-    /// block time, or `now` in a live path.
+    /// Advances block time to the time of the newest of these blocks. Returns the time on the
+    /// path's clock: block time, or `now` in a live path.
     pub(super) fn advance(&mut self, columns: &Columns, now: Time) -> Time {
         match self {
             Self::Live => now,

@@ -1,5 +1,5 @@
-//! A limit on the number of blocks that a path delivers (`-c`), from which the spaces of the path
-//! claim blocks.
+//! A limit on the number of blocks that a path delivers (`-c`), against which the spaces of the
+//! path claim blocks.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,20 +23,21 @@ impl CountLimit {
         u32::try_from(before).map_or(wanted, |left| left.min(wanted))
     }
 
-    /// Returns true if all blocks of the limit have been claimed.
+    /// Returns true if the limit is used up.
     pub(crate) fn is_used_up(&self) -> bool {
         self.0.load(Ordering::Relaxed) == 0
     }
 }
 
-/// The policy by which a space claims blocks from the limit. With several spaces the grants depend
-/// on timing, so a recorded run includes them.
+/// The policy by which a space claims blocks from the limit. If there are several spaces, the
+/// grants depend on timing, so the record of a run includes them.
 #[derive(Debug, Default)]
 pub(crate) enum ClaimPolicy {
-    /// Claims are granted in the order of arrival.
+    /// Claims are granted in the order in which they arrive.
     #[default]
     Free,
-    /// Claims are granted in the order of arrival, and the grants are stored for the record.
+    /// Claims are granted in the order in which they arrive, and the grants are collected for the
+    /// record.
     Noted(Vec<u32>),
     /// Claims are granted as in a recorded run. Holds the number of blocks that may still be
     /// claimed in this pass.

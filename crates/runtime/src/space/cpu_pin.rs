@@ -1,4 +1,4 @@
-//! Pins the thread of a space to a CPU.
+//! Pinning of a space's thread to a CPU.
 
 /// The CPU to which a thread is pinned, and the thread's previous affinity.
 #[derive(Default)]

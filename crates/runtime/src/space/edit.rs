@@ -3,27 +3,27 @@
 //!
 //! A batch that reaches an editing filter is deferred as rich pointers, and the walk continues with
 //! all other work. Readers on parallel branches have therefore read the block before the change [Th
-//! §5.3.1, rule 2], wherever they are in the request. Then the walk ends, and every view of the
-//! pass ends with it (`Walk::pause`); only rich pointers remain ([`PausedWalk`]). Now the space has
-//! exclusive access to its pools (`&mut`), the filter edits block by block, and a new walk resumes
-//! where the old walk stopped. The compiler proves that no slice is alive. `Pool::edit` explains
-//! why the bytes may be written (M9).
+//! §5.3.1, rule 2], regardless of their position in the request. Then the walk ends, and with it
+//! every view of the pass (`Walk::pause`); only rich pointers remain ([`PausedWalk`]). The space
+//! now has exclusive access to its pools (`&mut`), so the compiler proves that no slice is alive.
+//! The filter edits block by block, and a new walk resumes where the old walk stopped. `Pool::edit`
+//! explains why the bytes may be written (M9).
 //!
-//! A frame is changed in place only if no other party relies on the old bytes. That is the case if
-//! all of these hold:
+//! A frame is changed in place only if no other party relies on the old bytes. This is guaranteed
+//! if all of the following conditions are true:
 //! - E1 The frame is in a pool that this space owns. Imported and lent blocks are copied into the
 //!   local pool (`work`), which is always writable.
-//! - E2 No other holder exists in any space: the frame's segment has no lease (rings) and no pin
-//!   (holds). `Pool::edit` checks this.
+//! - E2 No other party in any space holds the frame: its segment has no lease (from a ring) and no
+//!   pin (from a held block). `Pool::edit` checks this.
 //! - E3 No block in flight in this space shares a byte of the frame. The walk is paused, so
 //!   [`PausedWalk`] holds all blocks in flight. Their frames are compared, including frames of the
-//!   same batch (a filter may make several blocks from one).
+//!   same batch (a filter may make several blocks from one block).
 //! - E4 The settings do not demand copies (`Settings::copies`).
 //!
 //! A filter that remembers a rich pointer without holding the block has no claim to its bytes (M5).
-//! Frames are compared, not views, because `pcap` writes the entire frame whatever the view. In all
-//! other cases a copy of the entire frame is edited. If the frame is long and the nodes downstream
-//! accept fragments, only the written range is copied ([`FRAGMENT_MIN`]).
+//! Frames are compared, not views, because `pcap` writes the entire frame regardless of the view.
+//! If a condition is false, a copy of the entire frame is edited. If the frame is long and the
+//! nodes downstream accept fragments, only the written range is copied ([`FRAGMENT_MIN`]).
 
 mod block_editor;
 
@@ -66,8 +66,8 @@ impl LocalGraph {
         }
     }
 
-    /// Runs an editing filter on one batch. If the filter panics, the path fails. After a failure
-    /// of the path, only counts the blocks as failed.
+    /// Runs an editing filter on one batch. If the filter panics, the path fails. If the path has
+    /// already failed, only counts the blocks as failed.
     fn edit_batch(
         &mut self,
         (at, now): (NodeId, Time),
@@ -135,11 +135,11 @@ impl LocalGraph {
 #[derive(Default)]
 struct EditOutput {
     rooms: Vec<BatchMemory>,
-    /// Memory of batches, for reuse.
+    /// Batch memories for reuse.
     spare: Vec<BatchMemory>,
     /// Number of additional blocks that resulted from splitting blocks into fragments.
     made: u64,
-    /// Lengths, in bytes, of the blocks that were lost for lack of memory.
+    /// Lengths, in bytes, of the blocks that were lost because memory was lacking.
     lost: Vec<u32>,
     edits: Edits,
 }

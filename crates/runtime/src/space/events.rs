@@ -2,8 +2,8 @@
 //!
 //! A filter's behaviour depends only on its blocks, their order, and the time passed to it. Since a
 //! space is a single thread, the sequence of its events determines its run. A [`Journal`] records
-//! the events. A space with an [`EventReader`] reads neither sources nor clocks, but repeats
-//! recorded events. Both are traits; the implementors decide how events are stored.
+//! these events. A space that has an [`EventReader`] repeats recorded events instead of reading
+//! sources and clocks. Both are traits; the implementors decide how events are stored.
 
 use super::arc::NodeId;
 use super::count_limit::ClaimPolicy;
@@ -26,12 +26,12 @@ pub enum SpaceEvent {
         now: Time,
         /// Number of blocks that follow.
         count: usize,
-        /// Index of the arc on which the blocks left, if the source chose it.
+        /// Index of the arc to which the blocks were sent, if the source chose it.
         edge: Option<usize>,
         /// Failure of the source, if it failed.
         failure: Option<String>,
     },
-    /// Blocks were taken off a ring.
+    /// Blocks were taken from a ring.
     Import {
         /// Index of the ring's entry node in the space.
         node: usize,
@@ -40,7 +40,7 @@ pub enum SpaceEvent {
         /// Number of blocks.
         count: usize,
     },
-    /// Filters were called by their timers.
+    /// Timers called their filters.
     Tick {
         /// Time on the path's clock, in nanoseconds.
         now: Time,
@@ -57,8 +57,8 @@ pub enum SpaceEvent {
         /// Failure that ended the space, if it failed.
         failure: Option<String>,
     },
-    /// The space has stopped for a hot swap. The events between this one and
-    /// [`SpaceEvent::Changed`] drain the old graph.
+    /// The space has stopped for a hot swap. The events from here to [`SpaceEvent::Changed`] drain
+    /// the old graph.
     Change {
         /// Number of the hot swap in the path.
         number: u64,
@@ -67,29 +67,29 @@ pub enum SpaceEvent {
     Retire {
         /// Time on the path's clock, in nanoseconds.
         now: Time,
-        /// Failure of the space, if it failed and therefore did not take part in the swap.
+        /// Failure of the space, if it failed and therefore did not take part in the hot swap.
         failure: Option<String>,
     },
-    /// The new graph has been installed, and later node indices refer to it.
+    /// The new graph has been installed. Node indices in later events refer to it.
     Changed,
     /// Final counts of a source.
     SourceCounts {
         /// Index of the source in the plan.
         planned: usize,
-        /// Numbers of blocks and bytes that the source observed, including later losses; `None` if
-        /// unknown.
+        /// Number of blocks and number of bytes that the source observed, including later losses;
+        /// `None` if unknown.
         seen: Option<(u64, u64)>,
-        /// Losses before the path, each with its place and its number of blocks; `None` if the
-        /// number is unknown.
+        /// Losses before the path, each with its place and its number of blocks, which is `None` if
+        /// unknown.
         dropped: Vec<(String, Option<u64>)>,
     },
     /// Final counts of a program's input.
     ProgramCounts {
         /// Index of the program in the plan.
         planned: usize,
-        /// Numbers of blocks and bytes that the program accepted.
+        /// Number of blocks and number of bytes that the program accepted.
         written: (u64, u64),
-        /// Numbers of blocks and bytes that the program did not accept, by reason.
+        /// Number of blocks and number of bytes that the program did not accept, by reason.
         dropped: Vec<(String, u64, u64)>,
     },
 }
@@ -99,7 +99,7 @@ pub trait Journal: fmt::Debug + Send {
     /// Records an event other than [`SpaceEvent::Pull`].
     fn event(&mut self, event: &SpaceEvent);
 
-    /// Records a [`SpaceEvent::Pull`] with the blocks of the source.
+    /// Records a [`SpaceEvent::Pull`] and the source's blocks.
     fn pull(&mut self, event: &SpaceEvent, blocks: &mut dyn Iterator<Item = (Entry, &[u8])>);
 
     /// Flushes buffered events. Called before the space sleeps.
@@ -116,20 +116,20 @@ pub trait EventReader: fmt::Debug + Send {
     /// [`Self::next_event`].
     fn peek(&mut self) -> Option<SpaceEvent>;
 
-    /// Removes and returns the next block of the last event. `follow` is the number of further
-    /// blocks of the event after this one. Returns `None` if the record is truncated or damaged.
+    /// Removes and returns the next block of the last event. `follow` is the number of blocks of
+    /// the event that follow this one. Returns `None` if the record is truncated or damaged.
     fn next_block(&mut self, follow: usize) -> Option<(Entry, &[u8])>;
 
     /// Returns the number of blocks granted for `-c` in the current pass. `blocks` is the number of
     /// recorded blocks of the pass that have not been read yet.
     fn grants(&self, blocks: usize) -> u32;
 
-    /// Reads the closing entries of a run or swap, which are final counts and claims. Returns the
+    /// Reads the closing entries of a run or of a hot swap: final counts and claims. Returns the
     /// number of blocks granted for `-c` and, if the counts differ from those of the replay, a
     /// description of the difference.
     fn closing_notes(&mut self) -> (u32, Option<&'static str>);
 
-    /// Adds `amount` to the amount that the source with this planned index has given.
+    /// Adds `amount` to the amount that the source with this planned index has emitted.
     fn add_given(&self, planned: usize, amount: Amount);
 
     /// Reports the last event as invalid.
@@ -138,7 +138,7 @@ pub trait EventReader: fmt::Debug + Send {
     /// Returns the first defect found in the record, if any.
     fn invalid_reason(&self) -> Option<&str>;
 
-    /// Reports that the record ended before the recorded run.
+    /// Reports that the record ends before the end of the recorded run.
     fn note_truncated(&self);
 
     /// Decides how a space proceeds when it reaches a recorded hot swap. `requested` is true if the
@@ -152,13 +152,13 @@ pub trait EventReader: fmt::Debug + Send {
 /// A decision about a space that has reached a recorded hot swap.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SwapDecision {
-    /// Wait until the thread that replays the swap asks to borrow the space.
+    /// Wait until the thread that replays the hot swap asks to borrow the space.
     Wait,
     /// Take part in the hot swap.
     TakePart,
-    /// End, because the record has no such swap.
+    /// End, because the record contains no such hot swap.
     End,
-    /// Fail, because the swap could not be made. Holds the reason.
+    /// Fail, because the hot swap was not possible. Contains the reason.
     Failed(String),
 }
 
@@ -169,12 +169,12 @@ pub enum EventPort {
     Off,
     /// Events are recorded.
     Journal(Box<dyn Journal>),
-    /// Events are replayed. Contains `None` while the reader is taken out of the port.
+    /// Events are replayed. Contains `None` while the reader is in use outside the port.
     Replay(Option<Box<dyn EventReader>>),
 }
 
 impl EventPort {
-    /// Returns the policy of claims for `-c`. `counted` is true if the path has a limit.
+    /// Returns the policy for claims for `-c`. `counted` is true if the path has a limit.
     pub(super) fn claim_policy(&self, counted: bool) -> ClaimPolicy {
         match self {
             Self::Journal(_) if counted => ClaimPolicy::Noted(Vec::new()),
@@ -188,7 +188,7 @@ impl EventPort {
         matches!(self, Self::Journal(_))
     }
 
-    /// Takes the reader of recorded events out of the port. Returns `None` outside a replay.
+    /// Removes the reader of recorded events from the port. Returns `None` outside a replay.
     pub(super) fn take_reader(&mut self) -> Option<Box<dyn EventReader>> {
         match self {
             Self::Replay(reader) => reader.take(),
@@ -204,14 +204,14 @@ impl EventPort {
         }
     }
 
-    /// Records the event that `event` returns. Without a journal, does not call `event`.
+    /// Records the event that `event` returns. If there is no journal, does not call `event`.
     pub(super) fn event(&mut self, event: impl FnOnce() -> SpaceEvent) {
         if let Self::Journal(journal) = self {
             journal.event(&event());
         }
     }
 
-    /// Records that blocks were taken off a ring.
+    /// Records that blocks were taken from a ring.
     pub(super) fn import(&mut self, node: NodeId, now: Time, count: usize) {
         self.event(|| SpaceEvent::Import { node, now, count });
     }

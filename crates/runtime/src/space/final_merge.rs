@@ -1,10 +1,11 @@
-//! The last phase of a join, which merges the final output of the replicas into the order in which
-//! a single instance would emit it. [Th §5.4; CONTRACT 16]
+//! The last phase of a join, which merges the final output of the replicas in the order in which a
+//! single instance would emit it. [Th §5.4; CONTRACT 16]
 //!
-//! Input: from each replica in another space, blocks marked with step and rank in ascending order;
-//! from the replica in this space, its sessions, which are ended on demand
-//! ([`super::replica_end`]). Output: all blocks in ascending order. If a replica has neither ended
-//! nor delivered a block, the merge waits for it, because its next block may precede all others.
+//! The input from each replica in another space is a sequence of blocks marked with step and rank,
+//! in ascending order. The input from the replica in this space is its sessions, which are ended on
+//! demand ([`super::replica_end`]). The output is all blocks in ascending order. If a replica has
+//! neither ended nor delivered a block, the merge waits for it, because its next block may precede
+//! all others.
 
 use super::final_sessions::{END_POSITION_MAX, EndPosition, FinalSessions};
 use super::graph::LocalGraph;
@@ -53,8 +54,8 @@ impl LocalGraph {
         FinalSessions::new(&self.nodes, &self.shape.order, now)
     }
 
-    /// Returns the position of the next session of the replica in this space. Begins to end the
-    /// next filter if the current one has no session left. Returns `None` if no filter has a
+    /// Returns the position of the next session of the replica in this space. If the current filter
+    /// has no session left, begins to end the next filter. Returns `None` if no filter has a
     /// session left.
     fn next_local_position(&mut self, final_sessions: &mut FinalSessions) -> Option<EndPosition> {
         loop {
@@ -72,7 +73,7 @@ impl LocalGraph {
         }
     }
 
-    /// Ends the next session of the replica in this space, and walks the output of the session.
+    /// Ends the next session of the replica in this space, and walks the session's output.
     fn end_next_session(&mut self, final_sessions: &mut FinalSessions) {
         let Some((at, leaving)) = &mut final_sessions.ends else { return };
         let at = *at;

@@ -1,22 +1,23 @@
-//! Remaining sessions of the replica that runs in the space of the join.
+//! The remaining sessions of the replica that runs in the space of the join.
 
 use super::arc::NodeId;
 use super::node::{Node, Operator};
 use super::sessions::SessionEnds;
 use filter::{Filter, Time};
 
-/// Position in the final output: shutdown step of the replica, then rank of the session.
+/// Position in the final output: the replica's shutdown step, then the session's rank.
 pub(super) type EndPosition = (u32, u32);
 /// Position after all other positions.
 pub(super) const END_POSITION_MAX: EndPosition = (u32::MAX, u32::MAX);
 
-/// The sessions that the replica in the space of the join has not ended yet.
+/// The sessions that the replica in the join's space has not ended yet.
 #[derive(Debug)]
 pub(crate) struct FinalSessions {
-    /// Filters whose sessions have not begun to end, in reverse topological order: the last one is
-    /// next.
+    /// Filters that have not begun to end their sessions, in reverse topological order: the last
+    /// one in the list is next.
     pub(super) filters: Vec<NodeId>,
-    /// Node of the filter that is ending, and its remaining sessions; `None` between two filters.
+    /// Node of the filter that is ending its sessions, and the remaining sessions; `None` between
+    /// two filters.
     pub(super) ends: Option<(NodeId, SessionEnds)>,
     pub(super) step: u32,
     /// Time on the path's clock at the shutdown, in nanoseconds.
@@ -24,8 +25,7 @@ pub(crate) struct FinalSessions {
 }
 
 impl FinalSessions {
-    /// Collects the replicated stream filters of a space. `order` is the topological order of the
-    /// nodes.
+    /// Collects the replicated stream filters of a space. `order` is the nodes' topological order.
     pub(super) fn new(nodes: &[Node], order: &[NodeId], now: Time) -> Self {
         let lets_out = |at: &NodeId| {
             let node: &Node = &nodes[*at];

@@ -1,5 +1,5 @@
-//! The inputs of a replica chain ([`crate::replicas`]): the input of a replica, and the join of all
-//! replicas, batch by batch in input order.
+//! The inputs of a replica chain ([`crate::replicas`]): the input of a replica, and the join, which
+//! takes batches from all replicas in input order.
 
 use super::arc::NodeId;
 use super::graph::LocalGraph;
@@ -15,7 +15,7 @@ use buffer::crossing::Batch as RingBatch;
 use filter::{BatchMemory, LANES};
 
 impl Space {
-    /// Takes at most one batch of blocks dispatched to the replica in this space, and walks them.
+    /// Takes at most one batch of the blocks dispatched to the replica in this space, and walks it.
     pub(super) fn walk_dispatched(&mut self, i: usize, pass: &mut PassResult) {
         let Input::Replica { node, import, ended, own } = &mut self.inputs.list[i] else { return };
         if *ended {
@@ -96,8 +96,8 @@ impl Space {
         self.graph.pass.failure = Some(PathFailure::from_ring(name, fault));
     }
 
-    /// Reports that the replica in the dispatcher's space has finished its batches. `ends` is true
-    /// if this replica has ended.
+    /// Reports that the replica in the dispatcher's space has finished its batches or, if `ends` is
+    /// true, that it has ended.
     pub(super) fn finish_local_replica(&mut self, ends: bool) {
         for at in &self.graph.shape.dispatchers {
             if let Operator::Dispatch(dispatcher) = &self.graph.nodes[*at].operator {
@@ -158,8 +158,8 @@ impl LocalGraph {
         Ok(true)
     }
 
-    /// Walks the blocks of several rings together, each entering at its ring's node. Calls due
-    /// timers afterwards.
+    /// Walks the blocks of several rings together. The blocks of each ring enter at its node. Then
+    /// calls due timers.
     pub(super) fn walk_ring_batches(&mut self, all: &[RingBatch<'_>], nodes: &[NodeId]) {
         let mut batches: Vec<(NodeId, usize, usize, BatchMemory)> = Vec::new();
         let mut now = self.live_time();

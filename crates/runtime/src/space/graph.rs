@@ -1,4 +1,4 @@
-//! A space's part of the graph, with the memory and state that a walk uses.
+//! The graph of a space, with the memory and state that a walk uses.
 
 use super::Clock;
 use super::memory::Memory;
@@ -16,21 +16,21 @@ use filter::{Columns, Time};
 pub(crate) struct LocalGraph {
     pub(super) nodes: Vec<Node>,
     pub(super) shape: GraphShape,
-    /// Pools for input. The first one serves all sources without memory of their own.
+    /// Pools for input. The first one serves all sources that have no memory of their own.
     pub(super) intakes: Vec<Pool>,
-    /// Pool for blocks that filters make.
+    /// Pool for blocks that filters create.
     pub(super) work: Pool,
     pub(super) pass: PassState,
     pub(super) clock: Clock,
-    /// Offset from the monotonic clock to the time of day, in nanoseconds, taken when the path was
-    /// built.
+    /// Offset from the monotonic clock to the time of day, in nanoseconds, measured when the path
+    /// was built.
     pub(super) epoch: Time,
 }
 
 impl LocalGraph {
-    /// Runs a walk that begins with `act`. Then alternates between deferred edits and the rest of
-    /// the walk, until no block is in flight. `imported` contains the ring batches that the walk
-    /// reads.
+    /// Runs a walk that begins with `act`. Then alternates between deferred edits and the
+    /// continuation of the walk, until no block is in flight. `imported` contains the ring batches
+    /// that the walk reads.
     pub(super) fn walk(
         &mut self,
         now: Time,
@@ -64,8 +64,8 @@ impl LocalGraph {
         }
     }
 
-    /// Advances the clock to the newest block of a batch. Returns the time on the path's clock, in
-    /// nanoseconds.
+    /// Advances the clock to the time of the newest block of a batch. Returns the time on the
+    /// path's clock, in nanoseconds.
     pub(super) fn advance_clock(&mut self, columns: &Columns) -> Time {
         let live = self.live_time();
         self.clock.advance(columns, live)

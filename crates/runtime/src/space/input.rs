@@ -6,13 +6,13 @@ use super::join_state::{LocalReplica, ReplicaJoin};
 use crate::ring::Import;
 use filter::BatchMemory;
 
-/// The inputs of a space, with the memory for a batch of their blocks.
+/// The inputs of a space, with the memory for a batch of blocks.
 #[derive(Debug)]
 pub(super) struct InputSet {
     pub(super) list: Vec<Input>,
     /// Maximum number of blocks per batch.
     pub(super) batch_max: usize,
-    /// Memory of the last batch, which the next batch reuses; `None` while a batch uses it.
+    /// Memory of the last batch, for reuse by the next batch; `None` while a batch uses it.
     pub(super) spare: Option<BatchMemory>,
 }
 
@@ -51,7 +51,7 @@ pub enum Input {
 }
 
 impl Input {
-    /// Returns the reading ends of the input's rings.
+    /// Returns the reading ends of the rings of this input.
     pub fn imports_mut(&mut self) -> Vec<&mut Import> {
         match self {
             Self::Source { .. } => Vec::new(),

@@ -1,15 +1,16 @@
 //! Joins, which merge branches in input order. (CONTRACT 16)
 //!
-//! A fork numbers its blocks, and the output of a branch inherits the number of the block that
-//! caused it. A stable sort by number, then by branch, restores the input order at any batch size.
+//! A fork numbers its blocks, and a block that a branch outputs inherits the number of the block
+//! that it was made from. A stable sort by number, then by branch, restores the input order at any
+//! batch size.
 //!
-//! Limitation: if a branch forks again after a filter that makes several blocks from one, the
-//! output leaves the join branch by branch instead of block by block.
+//! Limitation: if a branch forks again after a filter that makes several blocks from one block, the
+//! output is in branch order instead of block order.
 
 use filter::{Batch, lanes};
 
 /// Merges batches of several branches into full batches in input order. `branches` must be sorted
-/// by branch. A single batch in order is returned unchanged.
+/// by branch. A single batch that is already in order is returned unchanged.
 pub(super) fn merge<'a>(mut branches: Vec<(usize, Batch<'a>)>) -> Vec<Batch<'a>> {
     let in_order = |batch: &Batch<'a>| lanes(batch.live()).is_sorted_by_key(|l| batch.order(l));
     if branches.len() < 2

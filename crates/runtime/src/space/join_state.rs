@@ -7,13 +7,13 @@ use crate::ring::Import;
 use buffer::Fault;
 use std::sync::Arc;
 
-/// Counter names of a join. `late` counts blocks that arrived after their batch had been joined.
+/// Counter names of a join. `late` counts blocks that arrived after their batch was joined.
 pub const JOIN_COUNTERS: &[&str] = &["late"];
 
-/// The state of a replica, kept by the space that runs it.
+/// The state of a replica, in the space that runs it.
 #[derive(Debug)]
 pub struct LocalReplica {
-    /// Progress of the chain, shared by dispatcher, replicas and join.
+    /// Progress of the chain, shared by the dispatcher, the replicas and the join.
     pub progress: Arc<ReplicaProgress>,
     /// Index of the replica.
     pub number: usize,
@@ -32,7 +32,7 @@ impl Drop for LocalReplica {
 #[derive(Debug)]
 pub struct ReplicaJoin {
     pub(super) progress: Arc<ReplicaProgress>,
-    /// One input per replica, by index.
+    /// One input per replica, in index order.
     pub(super) inputs: Vec<ReplicaInput>,
     /// Node at which the inputs join.
     pub(super) node: NodeId,
@@ -62,7 +62,7 @@ pub struct ReplicaInput {
     pub own: Option<LocalReplica>,
 }
 
-/// The entries in one ring that belong to a batch, including late entries of earlier batches.
+/// The entries of a batch that are in one ring, including late entries of earlier batches.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BatchShare {
     pub(super) count: usize,
@@ -96,7 +96,7 @@ impl ReplicaJoin {
         }
     }
 
-    /// Returns the progress of the chain, which dispatcher, replicas and join share.
+    /// Returns the progress of the chain, shared by the dispatcher, the replicas and the join.
     pub(super) fn progress(&self) -> &ReplicaProgress {
         &self.progress
     }
@@ -111,8 +111,8 @@ impl ReplicaJoin {
         self.inputs.iter_mut().map(|way| &mut way.import)
     }
 
-    /// Returns each input's share of the current batch, which the caller then takes off the ring.
-    /// Returns an empty list if the join must wait for the rest of the batch.
+    /// Returns each input's share of the current batch. The caller must then take these entries
+    /// from the rings. Returns an empty list if the join must wait for the rest of the batch.
     pub(super) fn shares(&mut self) -> Result<Vec<BatchShare>, Fault> {
         let (batch_id, progress) = (self.batch_id, &self.progress);
         let shares = self.inputs.iter_mut().enumerate().map(|(copy, way)| {
@@ -147,7 +147,7 @@ impl ReplicaJoin {
 
 impl ReplicaInput {
     /// Returns the entries of a batch that are in this ring. `may` is true if the replica may still
-    /// add entries of the batch.
+    /// add entries for the batch.
     fn share(&mut self, batch_id: u64, may: bool) -> Result<BatchShare, Fault> {
         let closed = self.import.is_finished()?;
         let waits = self.import.peek_fresh()?;

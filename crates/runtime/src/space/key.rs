@@ -1,11 +1,11 @@
-//! Identity of nodes across hot swaps.
+//! The identity of nodes across hot swaps.
 
 use super::arc::NodeId;
 use super::input::Input;
 use super::node::{Node, Operator};
 
-/// The identity of a node. It contains planned indices, which, unlike node indices, do not change
-/// during the lifetime of the path.
+/// The identity of a node. It consists of planned indices, which, unlike node indices, do not
+/// change during the path's lifetime.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum NodeKey {
     /// A node of the request, or the input half of a program.

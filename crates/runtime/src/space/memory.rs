@@ -1,10 +1,10 @@
-//! The memory services that a space offers its filters: they read bytes, and hold, make and edit
-//! blocks.
+//! The memory services that a space provides to its filters for reading bytes, and for holding,
+//! creating and editing blocks.
 //!
-//! A space has intake pools, filled by its sources: one shared by all sources without memory of
-//! their own, and one for each other source (for example the ring of a packet socket). The pool
-//! `work` receives the output of filters, edited copies, and copies of held blocks that would
-//! prevent the reuse of an intake. Held blocks of lent intakes are copied to `work` at once
+//! A space has intake pools, which its sources fill: one that is shared by all sources without
+//! memory of their own, and one for each other source (for example, the ring of a packet socket).
+//! The pool `work` receives the output of filters, edited copies, and copies of held blocks that
+//! would prevent the reuse of an intake. Held blocks in lent intakes are copied to `work` at once
 //! (CONTRACT 12).
 //!
 //! An edit in the middle of a walk always writes a copy, because views of the block exist. Filters
@@ -22,8 +22,8 @@ pub(crate) struct Memory<'a> {
     pub(crate) imported: &'a [buffer::crossing::Batch<'a>],
 }
 
-/// Pool number of `work` in a pin, greater than that of every intake. The pool number is in the top
-/// byte of a pin, which the pool's own pin does not use.
+/// Number of the pool `work` in a pin. It is greater than the number of any intake. The top byte of
+/// a pin contains the pool number, because the pool's own pin does not use that byte.
 const WORK_POOL: u64 = 0xff;
 const POOL_SHIFT: u32 = 56;
 /// The pin of a hole, which occupies no memory.
@@ -35,8 +35,8 @@ impl<'a> Memory<'a> {
         intakes.iter().chain([work]).find(|pool| pool.id() == pointer.dbuf())
     }
 
-    /// Returns the filled segment that contains a frame, from any pool or ring batch of the walk,
-    /// or `None` if the space has no access to the frame.
+    /// Returns the segment that contains a frame, from any pool or ring batch of the walk, or
+    /// `None` if the space has no access to the frame.
     pub(crate) fn segment(&self, frame: RichPointer) -> Option<Segment<'a>> {
         let imported = || {
             let segments = self.imported.iter().flat_map(|imported| {
@@ -72,8 +72,8 @@ impl<'a> Memory<'a> {
         Some((Entry::new(pointer, entry.context, entry.marks), encode_pin(WORK_POOL, pin)))
     }
 
-    /// Returns the index and the pool of the intake in which a held block may remain. Returns
-    /// `None` if the block must be copied.
+    /// Returns the index and the pool of the intake in which a held block may stay. Returns `None`
+    /// if the block must be copied.
     fn pinnable_intake(&self, pointer: RichPointer) -> Option<(u64, &'a Pool)> {
         let stays = |pool: &Pool| !pool.is_lent() && !is_mostly_pinned(pool);
         (0..WORK_POOL)
@@ -83,8 +83,8 @@ impl<'a> Memory<'a> {
     }
 }
 
-/// Returns true if held blocks pin at least half of the intake's segments, so that the source would
-/// soon run out of memory.
+/// Returns true if held blocks pin at least half of the intake's segments. If they stayed there,
+/// the source would soon run out of memory.
 fn is_mostly_pinned(intake: &Pool) -> bool {
     let usage = intake.usage();
     usage.pinned * 2 >= usage.segments
@@ -165,11 +165,11 @@ impl<'a> Gateway<'a> for Memory<'a> {
     }
 }
 
-/// A resolver from rich pointers to frame bytes, which caches the segment of the last frame.
+/// A resolver of rich pointers to frame bytes. It caches the segment of the last frame.
 pub(crate) struct Frames<'a, F> {
     near: Segment<'a>,
-    /// A function that returns the segment containing a frame. Its arguments are the index of the
-    /// block and the frame's rich pointer.
+    /// A function that returns the segment containing a frame. Its arguments are the block's index
+    /// and the frame's rich pointer.
     segment: F,
 }
 
@@ -178,7 +178,7 @@ impl<'a, F: Fn(usize, RichPointer) -> Option<Segment<'a>>> Frames<'a, F> {
         Self { near: Segment::default(), segment }
     }
 
-    /// Creates a batch over these columns. Usually all frames are in one segment.
+    /// Creates a batch from these columns. Usually all frames are in one segment.
     pub(crate) fn batch(mut self, room: BatchMemory) -> Batch<'a> {
         let first = (!room.columns.is_empty()).then(|| room.columns.frame(0));
         self.near = first.and_then(|frame| (self.segment)(0, frame)).unwrap_or_default();
@@ -205,8 +205,8 @@ impl<'a, F: Fn(usize, RichPointer) -> Option<Segment<'a>>> Frames<'a, F> {
     }
 }
 
-/// Copies the bytes around the view from the old frame, so that the offsets in the marks stay
-/// valid.
+/// Copies the bytes before and after the view from the old frame, so that the offsets in the marks
+/// stay valid.
 fn copy_around_view(block: &Block<'_>, room: &mut [u8], old: &[u8]) {
     let from = (block.marks.view as usize).min(old.len());
     let to = from.saturating_add(block.length() as usize).min(old.len());

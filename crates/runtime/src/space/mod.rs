@@ -1,19 +1,21 @@
 //! Execution of one part of a path's graph in one thread. [SL §6.1], [Th §5.2]
 //!
 //! - [`arc`], [`node`], [`select`], [`shape`]: the graph; [`assemble`]: its construction;
-//! - `run`: the loop over the inputs; `pull`: blocks from sources and rings; `sleep`; `shutdown`;
-//! - [`walk`]: one batch through the graph; `pause` and [`edit`]: edits while no block is viewed;
-//!   `join`: branches merged in input order;
+//! - `run`: the loop over the inputs; `pull`: blocks from sources and rings; `sleep` and
+//!   `shutdown`;
+//! - [`walk`]: one batch through the graph; `pause` and [`edit`]: edits while no view of a block
+//!   exists; `join`: branches merged in input order;
 //! - [`section`], [`operands`]: Boolean sections;
 //! - `gather`, `final_merge`, `replica_end`: replicas of filters, joined in input order;
-//! - [`swap`], `retire`, [`key`]: another graph in a running space; [`saved`]: filter state that
-//!   leaves the process;
+//! - [`swap`], `retire`, [`key`]: another graph in a running space; [`saved`]: filter state for
+//!   another process;
 //! - [`observe`]: observers of the walk; [`taps`] and [`tap`]: copies of frames for readers;
 //!   [`published`]: filter state for other processes;
 //! - [`events`], `repeat`, [`stall`]: recording and replay of a run;
-//! - [`writers`] and [`writer_port`]: blocks of programs outside the path, which leave a node as
-//!   its own;
-//! - [`memory`]: memory services for filters; [`results`]: counters and results after the end.
+//! - [`writers`] and [`writer_port`]: blocks that programs outside the path add to the output of a
+//!   node;
+//! - [`memory`]: memory services for filters; [`results`]: counters and results when the space has
+//!   ended.
 
 pub mod arc;
 pub mod assemble;
@@ -90,7 +92,7 @@ pub const INTAKE_GENERAL: usize = 0;
 /// One thread's part of a path: its graph, memory, inputs and ports.
 #[derive(Debug)]
 pub struct Space {
-    /// Name in `explain` and in pins, for example `thread0`.
+    /// Name of the space in `explain` and in pins, for example `thread0`.
     pub name: String,
     /// CPU to which the thread is pinned, or `None` if it is not pinned.
     pub processor: Option<usize>,
@@ -102,16 +104,16 @@ pub struct Space {
     publishes: bool,
     /// True if writers outside the path add blocks to the output of a node.
     has_writers: bool,
-    /// Connections to other threads. Declared last and therefore dropped last, because the drop
-    /// reports the end of the space, by which time all other fields must be released.
+    /// Connections to other threads. Declared last, and therefore dropped last, because dropping
+    /// them reports the end of the space; all other fields must be released by then.
     ports: Ports,
 }
 
-/// Connections of a space to the threads outside it.
+/// A space's connections to other threads.
 #[derive(Debug)]
 struct Ports {
     control: Arc<Control>,
-    /// Value of [`Control::position_requests`] when the space last answered.
+    /// Value of [`Control::position_requests`] at the space's last answer.
     answered: u32,
     commands: CommandReceiver,
     /// Pending request to lend the space before its next pass, if any.
@@ -129,7 +131,7 @@ impl Ports {
         self.stall.as_ref().map(|registration| registration.0.clone())
     }
 
-    /// Connects the exports of these nodes to the status of the space, which records a full ring.
+    /// Connects the exports of these nodes to the space's status, which records a full ring.
     fn connect_exports(&self, nodes: &mut [Node]) {
         for node in nodes {
             if let Operator::Export(export) = &mut node.operator {
@@ -155,25 +157,25 @@ struct Accounts {
 struct Programs {
     /// Nodes of the path that still accept blocks.
     demand: Arc<Demand>,
-    /// Input halves of programs that have not exited. The flag is true once [`Demand`] has been
-    /// told that the program has closed its input.
+    /// Input halves of programs that have not exited. The flag is true once the input half is
+    /// marked as closed in [`Demand`].
     inputs: Vec<(arc::NodeId, bool)>,
-    /// Input and output nodes of programs (`exec`) that hot swaps have removed.
+    /// Input and output nodes of programs (`exec`) that were removed by hot swaps.
     gone: Vec<Node>,
 }
 
 /// Components of a new space.
 #[derive(Debug)]
 pub struct SpaceParts {
-    /// Name in `explain` and in pins.
+    /// Name of the space in `explain` and in pins.
     pub name: String,
     /// Nodes of the graph.
     pub nodes: Vec<Node>,
     /// Shape of the graph, as returned by [`assemble::Assembly::finish`].
     pub shape: GraphShape,
-    /// Pools for input. The first one serves all sources without memory of their own.
+    /// Pools for input. The first one serves all sources that have no memory of their own.
     pub intakes: Vec<Pool>,
-    /// Pool for blocks that filters make.
+    /// Pool for blocks that filters create.
     pub work: Pool,
     /// Inputs of the space.
     pub inputs: Vec<Input>,
@@ -183,7 +185,8 @@ pub struct SpaceParts {
     pub bell: Arc<Doorbell>,
     /// Clock that the spaces of the path use.
     pub clock: Clock,
-    /// Offset from the monotonic clock to the time of day when the path was built, in nanoseconds.
+    /// Offset from the monotonic clock to the time of day, in nanoseconds, measured when the path
+    /// was built.
     pub epoch: Time,
     /// Optional features of the space.
     pub options: SpaceOptions,
@@ -216,7 +219,7 @@ impl Default for SpaceOptions {
 }
 
 impl Space {
-    /// Creates a space that does not run yet.
+    /// Creates a space that is not running yet.
     #[must_use]
     pub fn new(parts: SpaceParts) -> Self {
         let SpaceParts { name, mut nodes, shape, intakes, work, inputs, .. } = parts;
@@ -259,7 +262,7 @@ impl Space {
         self.graph.pass.observers.set_timed(on);
     }
 
-    /// Returns the memory that the space uses and the processes of its programs.
+    /// Returns the memory that the space uses, and the processes of its programs.
     pub fn resources(&self) -> SpaceResources {
         let number = |node: &Node| Some((node.planned, node.process()?.process_id()?));
         SpaceResources {
@@ -279,7 +282,7 @@ impl Space {
         self.graph.intakes.iter().chain([&self.graph.work])
     }
 
-    /// Returns the counters of the space up to now.
+    /// Returns the current counters of the space.
     pub fn counted(&self) -> SpaceCounters {
         let failed = self.graph.pass.failure.is_some();
         SpaceCounters::new(
@@ -290,7 +293,7 @@ impl Space {
         )
     }
 
-    /// Returns the time on the path's clock. Called between two walks.
+    /// Returns the time on the path's clock. Must be called between two walks.
     fn now(&self) -> Time {
         match self.graph.clock {
             Clock::Blocks(newest) => newest,

@@ -1,4 +1,4 @@
-//! Nodes of a space: operator, outgoing arcs, and counters.
+//! The nodes of a space, with their operators, outgoing arcs and counters.
 
 use super::arc::GraphArc;
 use super::published::PublishedState;
@@ -18,10 +18,10 @@ use filter::{Amount, Counts, Filter, Holds, Time};
 pub struct Node {
     /// Operator of the node.
     pub operator: Operator,
-    /// Outgoing arcs, in the order of the request.
+    /// Outgoing arcs, in request order.
     pub arcs: Vec<GraphArc>,
-    /// Input by incoming arc. This node counts it independently of the nodes that put it on the
-    /// arcs.
+    /// Input by incoming arc, as counted by this node. The nodes that put blocks on the arcs count
+    /// independently.
     pub taken: Vec<Amount>,
     /// True if the blocks of this node count towards the limit of `-c`.
     pub counted: bool,
@@ -34,7 +34,7 @@ pub struct Node {
     pub fragments: bool,
     /// Output counters.
     pub flow: Flow,
-    /// Counts of the filter, kept by the filter itself.
+    /// Counts that the filter itself maintains.
     pub counts: Counts,
     /// Due time of the filter's next timer in nanoseconds, or `None` if no timer is set.
     pub wake: Option<Time>,
@@ -42,13 +42,14 @@ pub struct Node {
     pub shown: Option<Box<PublishedState>>,
     /// Blocks that the filter holds.
     pub holds: Holds,
-    /// Writers outside the path whose blocks leave the node; `None` if there has been none.
+    /// Writers outside the path whose blocks are added to the node's output; `None` if there have
+    /// never been any.
     pub writers: Option<Box<WriterPort>>,
     /// Input over arcs that have been removed.
     pub taken_before: Amount,
     /// Index of the node in the plan.
     pub planned: usize,
-    /// Printed name of the filter, or the ring end that the node represents.
+    /// Printed name of the filter, or of the ring end that the node represents.
     pub name: NodeName,
     /// Names of the filter's drop reasons, by index.
     pub reasons: &'static [&'static str],
@@ -56,12 +57,12 @@ pub struct Node {
     pub counters: &'static [&'static str],
 }
 
-/// The operator of a node, which processes or moves blocks.
+/// The operator of a node, which processes or transfers blocks.
 #[derive(Debug)]
 pub enum Operator {
     /// A filter.
     Filter(Filter),
-    /// A Boolean section whose operands are other nodes of the space (CONTRACT 10).
+    /// A Boolean section. Its operands are other nodes of the space (CONTRACT 10).
     Section(std::sync::Arc<super::section::Section>),
     /// A Boolean section whose operands may move the view, hold blocks or make blocks.
     OperandSection(Box<super::operands::OperandSection>),
@@ -166,7 +167,7 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// Splits the input of a sink that has ended into delivered and lost blocks, according to the
+    /// Splits the input of a sink that has ended into delivered and lost blocks, based on the
     /// amounts that the sink has written and dropped.
     pub(super) fn split_sunk(&mut self, written: Amount, dropped: &[(DropReason, Amount)]) {
         let dropped = dropped.iter().map(|(_, amount)| amount);
@@ -182,7 +183,7 @@ impl Flow {
 }
 
 impl Node {
-    /// Returns the program of which the node is one half; `None` for other nodes.
+    /// Returns the program if the node is one half of a program; `None` for other nodes.
     pub fn process(&self) -> Option<&std::sync::Arc<Process>> {
         match &self.operator {
             Operator::Sink(sink) => sink.sink.process(),
@@ -197,18 +198,18 @@ impl Node {
     }
 
     /// Returns true if a tap can read the output of the node. Returns false for sinks, ring ends,
-    /// joins, dispatchers, and operators that have moved. At a replica, the tap reads the replica's
-    /// share of the filter's output.
+    /// joins, dispatchers, and operators that have moved. A tap on a replica reads only the
+    /// replica's share of the filter's output.
     pub const fn accepts_taps(&self) -> bool {
         let section = matches!(self.operator, Operator::Section(_) | Operator::OperandSection(_));
         let part = section || matches!(self.operator, Operator::Source(_) | Operator::Filter(_));
         part && !self.has_moved
     }
 
-    /// Returns true if writers can add blocks to the output of the node: it can be tapped, is no
-    /// half of a program, and is no source that chooses arcs. The blocks of a source that chooses
-    /// their arcs have passed filters elsewhere, as in the kernel, which written blocks would
-    /// bypass.
+    /// Returns true if writers can add blocks to the node's output: the node accepts taps, is not
+    /// half of a program, and is not a source that chooses arcs. The blocks of a source that
+    /// chooses arcs have already passed filters elsewhere, for example in the kernel; written
+    /// blocks would bypass these filters.
     pub(super) fn can_be_written(&self) -> bool {
         let chooses_arc =
             matches!(&self.operator, Operator::Source(part) if part.properties.chooses_arc);
@@ -220,8 +221,8 @@ impl Node {
         self.writers.as_ref().map_or_else(Amount::default, |port| port.written())
     }
 
-    /// Returns the counters of the node's source, to which writers have added their blocks; `None`
-    /// if the node is not a source.
+    /// Returns the counters of the node's source, including the blocks that writers have added;
+    /// `None` if the node is not a source.
     pub fn source_counters(&self) -> Option<SourceCounters> {
         let Operator::Source(part) = &self.operator else { return None };
         let (mut counters, written) = (part.source.counters(), self.written());
@@ -262,7 +263,7 @@ impl Node {
         }
     }
 
-    /// Returns the total input, including the input over removed arcs.
+    /// Returns the total input, including input over arcs that were removed.
     #[must_use]
     pub fn total_taken(&self) -> Amount {
         self.taken.iter().fold(self.taken_before, |a, b| Amount {

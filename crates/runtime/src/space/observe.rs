@@ -1,15 +1,15 @@
 //! Observers of the walk: one interface for tracing, taps and timing.
 //!
 //! An observer is called when a batch enters a node, when the node has run, and when the node's
-//! output is routed. Without observers, the interface costs a walk one load and one branch at up to
-//! three sites per node.
+//! output is routed. If there are no observers, the interface costs one load and one branch at up
+//! to three points per node.
 
 use super::node::Node;
 use super::taps::Taps;
 use filter::{Batch, LaneMask, Time};
 use std::fmt;
 
-/// An observer of the walk of one space, called in the thread of the space. Calls of
+/// An observer of the walks of one space, called in the space's thread. Calls of
 /// [`Observer::before_node`] and [`Observer::after_node`] are nested.
 pub trait Observer: fmt::Debug + Send {
     /// Called with a batch before a node runs on it.
@@ -79,7 +79,7 @@ impl Observers {
         self.taps.get_or_insert_default()
     }
 
-    /// Ends the taps of nodes for which `is_here` is false, and removes the observer of taps if no
+    /// Ends the taps on nodes for which `is_here` is false, and removes the observer of taps if no
     /// tap or history remains.
     pub(super) fn retain_taps(&mut self, is_here: impl Fn(usize) -> bool) {
         if let Some(taps) = &mut self.taps {
@@ -93,8 +93,8 @@ impl Observers {
         self.active = self.timing.is_some() || self.taps.is_some() || self.tracer.is_some();
     }
 
-    /// Iterates over the active observers. Timing begins last, so that it excludes the time of the
-    /// other observers.
+    /// Iterates over the active observers. Timing begins last, so it excludes the time that the
+    /// other observers take.
     fn active_observers(&mut self) -> impl Iterator<Item = &mut dyn Observer> {
         let tracer = self.tracer.as_mut().map(|one| &mut **one as &mut dyn Observer);
         let taps = self.taps.as_mut().map(|one| &mut **one as &mut dyn Observer);
@@ -137,7 +137,8 @@ impl Observers {
 /// The observer that measures the time spent in each filter.
 #[derive(Debug, Default)]
 struct Timing {
-    /// Monotonic start times of the running nodes in nanoseconds, innermost node last.
+    /// Monotonic start times of the nodes that are running, in nanoseconds; the innermost node is
+    /// last.
     begun: Vec<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! The state and the result of one pass over the inputs of a space.
+//! The state of a pass over the inputs of a space, and its result.
 
 use super::count_limit::{ClaimPolicy, CountLimit};
 use super::observe::Observers;
@@ -8,7 +8,7 @@ use crate::failure::PathFailure;
 use filter::{BatchMemory, Time};
 use std::sync::Arc;
 
-/// The state of a pass. Some of it outlives the pass.
+/// The state of a pass. Some of it is kept for later passes.
 #[derive(Debug, Default)]
 pub(crate) struct PassState {
     /// Limit on delivered blocks (`-c`); `None` for no limit.
@@ -19,7 +19,7 @@ pub(crate) struct PassState {
     pub(crate) observers: Observers,
     /// Failure that ended the path, if any.
     pub(crate) failure: Option<PathFailure>,
-    /// A long write of a sink, remembered until the blocks that queued up at the source have been
+    /// A long write of a sink, remembered until the blocks that accumulated at the source have been
     /// read.
     pub(crate) stall: Option<SinkStall>,
     /// True if every edit is made in a copy.
@@ -27,14 +27,15 @@ pub(crate) struct PassState {
     /// True if the blocks of the current walk carry no bytes, because the sinks use the frames in
     /// place.
     pub(crate) in_place: bool,
-    /// True if the space sleeps after this walk, provided that no input arrives.
+    /// True if the space will sleep after this walk unless input arrives.
     pub(crate) last: bool,
     /// Memory for deferred batches.
     pub(crate) rooms: Vec<BatchMemory>,
-    /// Sequence number for output of replicas that was not caused by an input block
+    /// Sequence number of replica output that was not made from an input block
     /// ([`crate::replicas`]).
     pub(crate) order: u32,
-    /// Birth sequence numbers of the sessions of the replica in this space.
+    /// Birth sequence numbers of the sessions of the replica in this space, which are those of
+    /// their first blocks.
     pub(crate) births: SessionBirths,
     /// Current shutdown step of the replica; 0 before the shutdown.
     pub(crate) step: u32,
@@ -42,10 +43,10 @@ pub(crate) struct PassState {
     pub(crate) end: u32,
 }
 
-/// Maximum number of unused batch memories, which is the number that one editing filter needs.
+/// Maximum number of unused batch memories. One editing filter needs this many.
 const SPARE_MEMORIES_MAX: usize = 4;
 
-/// Minimum wall time, in nanoseconds, for a write to count as holding up the thread. In 20 ms, a
+/// Minimum wall time, in nanoseconds, for a write to count as blocking the thread. In 20 ms, a
 /// source with 100,000 blocks per second fills half of a kernel ring of 4096 pointers. Shorter
 /// waits also occur in any write to the page cache, and in any thread that shares its processor.
 const STALL_NS_MIN: u64 = 20_000_000;
@@ -54,8 +55,7 @@ const STALL_NS_MIN: u64 = 20_000_000;
 const STALL_BLOCKS_MIN: u64 = 2048;
 
 impl PassState {
-    /// Stores a write of a sink in place of the one stored before, if it took at least
-    /// [`STALL_NS_MIN`].
+    /// Stores a sink's write, replacing any previous one, if it took at least [`STALL_NS_MIN`].
     #[inline]
     pub(crate) fn note_write(&mut self, node: usize, write_ns: u64) {
         if write_ns >= STALL_NS_MIN {
@@ -64,8 +64,9 @@ impl PassState {
     }
 
     /// Counts the blocks that arrive from a source after a long write, and returns the stall if at
-    /// least [`STALL_BLOCKS_MIN`] have arrived. Forgets the write if it returns the stall, if no
-    /// blocks arrived, or if `drained` is true, which means that this read has emptied the source.
+    /// least [`STALL_BLOCKS_MIN`] have arrived. Discards the stored write if it returns the stall,
+    /// if no blocks arrived, or if `drained` is true, which means that this read has emptied the
+    /// source.
     #[cold]
     pub(crate) fn check_stall(&mut self, came: usize, drained: bool) -> Option<SinkStall> {
         let stall = self.stall.as_mut()?;
@@ -78,7 +79,7 @@ impl PassState {
         held_up.then_some(stall)
     }
 
-    /// Keeps the memory of a batch for reuse, unless [`SPARE_MEMORIES_MAX`] are kept already.
+    /// Keeps the memory of a batch for reuse, unless [`SPARE_MEMORIES_MAX`] are already kept.
     pub(crate) fn keep_memory(&mut self, room: BatchMemory) {
         if self.rooms.len() < SPARE_MEMORIES_MAX {
             self.rooms.push(room);

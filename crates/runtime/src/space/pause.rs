@@ -1,5 +1,5 @@
 //! Paused walks. A walk ends before a deferred edit, and all of its views end with it. After the
-//! edit, a new walk resumes the work (`space::edit`).
+//! edit, a new walk continues the work (`space::edit`).
 
 use super::arc::NodeId;
 use super::memory::{Frames, Memory};
@@ -13,7 +13,7 @@ pub(crate) struct DeferredEdit {
     pub(crate) hops: u8,
 }
 
-/// All blocks in flight of a paused walk, without views of their bytes.
+/// All blocks in flight in a paused walk, without views of their bytes.
 pub(crate) struct PausedWalk {
     /// Batches that wait at editing filters.
     pub(crate) deferred: Vec<DeferredEdit>,

@@ -2,9 +2,10 @@
 //!
 //! The state of a filter stays plain data owned by one thread. The thread copies changes into a
 //! table that other processes read ([`buffer::state`]). It does so between two passes, never during
-//! a walk: at most every [`UPDATE_INTERVAL`] under load, and at once when the space is idle. A
-//! published value is at most that interval and one pass old, and exact while the path is idle.
-//! Readers add no cost to the filter. docs/book/decisions/0035-seen-state.md
+//! a walk: at most every [`UPDATE_INTERVAL`] under load, and at once when the space is idle. The
+//! age of a published value is at most that interval plus one pass, and published values are exact
+//! while the path is idle. Readers cause no cost in the filter.
+//! docs/book/decisions/0035-seen-state.md
 
 use abi::access::AccessList;
 use buffer::name;
@@ -14,7 +15,7 @@ use sys::process::identity;
 
 /// Minimum time between two updates under load, in nanoseconds.
 const UPDATE_INTERVAL: u64 = 10_000_000;
-/// Maximum number of sessions with a row. Further sessions are only counted.
+/// Maximum number of sessions that get a row. Further sessions are only counted.
 const ROWS_MAX: usize = 1 << 14;
 
 /// The published state of one filter.
@@ -29,8 +30,8 @@ pub struct PublishedState {
 }
 
 impl PublishedState {
-    /// Creates the table that the arguments request. Returns `None` if they request no table, or if
-    /// the filter publishes no state.
+    /// Creates the table that the arguments request. Returns `None` if they request none, or if the
+    /// filter has no state to publish.
     ///
     /// # Errors
     ///
@@ -58,7 +59,7 @@ impl PublishedState {
         Ok(Some(Self { table, whose, due: 0, all_rows: true }))
     }
 
-    /// Marks all rows for rewriting. Called after the filter was replaced.
+    /// Marks all rows to be rewritten. Called after the filter was replaced.
     pub fn mark_all_rows(&mut self) {
         self.all_rows = true;
     }

@@ -1,4 +1,4 @@
-//! The input of a space: takes blocks from a source or from a ring.
+//! The input of a space, taken from a source or a ring.
 
 use super::arc::NodeId;
 use super::memory::Frames;
@@ -16,7 +16,7 @@ use filter::{Batch, BatchMemory, Time};
 pub(super) struct TakeLimits {
     /// Maximum number of blocks.
     pub(super) most: usize,
-    /// Time on the path's clock that the record of a replay gives; `None` to read the clock.
+    /// Time on the path's clock according to the record, in a replay; `None` if the clock is read.
     pub(super) now: Option<Time>,
     /// True if the pass ends after these blocks.
     pub(super) last: bool,
@@ -83,8 +83,8 @@ impl Space {
         self.graph.pass.last = false;
     }
 
-    /// Walks the blocks of a source, calls due timers, and ends the pass. Returns the memory of the
-    /// blocks for reuse.
+    /// Walks the blocks of a source, calls due timers, and ends the pass. Returns the blocks'
+    /// memory for reuse.
     pub(super) fn finish_pull(
         &mut self,
         (at, from, edge): (NodeId, usize, Option<usize>),
@@ -105,8 +105,8 @@ impl Space {
         room
     }
 
-    /// Walks blocks in an intake. If `last` is true, then calls due timers; otherwise more blocks
-    /// of the same pass follow.
+    /// Walks blocks in an intake. If `last` is true, calls due timers afterwards; otherwise, more
+    /// blocks of the same pass follow.
     pub(super) fn walk_pulled(
         &mut self,
         (at, from, edge): (NodeId, usize, Option<usize>),
@@ -139,7 +139,7 @@ impl Space {
         spare.unwrap_or_default()
     }
 
-    /// Takes a batch off a ring and walks it.
+    /// Takes a batch from a ring and walks it.
     pub(super) fn import(&mut self, i: usize, pass: &mut PassResult) {
         self.walk_imported(
             i,

@@ -3,8 +3,8 @@
 //! A replaying space reads neither sources nor clocks. It waits until the input of its next
 //! recorded event is available, walks that input at the recorded time, and continues with the next
 //! event. The spaces upstream also replay, and put the same blocks into the same rings. If the
-//! record ends before the run did, the blocks still in flight are drained at the last recorded
-//! time.
+//! record ends before the recorded run did, the blocks still in flight are drained at the last
+//! recorded time.
 
 mod change;
 
@@ -35,8 +35,8 @@ impl Space {
         self.ports.events.event(|| SpaceEvent::Tick { now });
     }
 
-    /// Records a batch from a source if the run is recorded, unless the batch is empty and comes
-    /// without a failure or a due timer.
+    /// Records a batch from a source if the run is recorded, unless the batch is empty and there is
+    /// no failure and no due timer.
     pub(super) fn note_pull(
         &mut self,
         (node, from, edge): (NodeId, usize, Option<usize>),
@@ -174,9 +174,9 @@ impl Space {
         }
     }
 
-    /// Counts a poll without result. The first poll of a wait only begins the wait: `what`
+    /// Counts a poll without a result. The first poll of a wait only begins the wait: `what`
     /// describes it, and `change` is true if it is for a hot swap. If no space of the replay can
-    /// make further progress, fails the path and returns true.
+    /// make progress any more, fails the path and returns true.
     pub(super) fn is_stalled(
         &mut self,
         wait: &mut Option<StallWait>,
@@ -215,7 +215,8 @@ impl Space {
         }
     }
 
-    /// Fails the path with a recorded failure, unless there is none or the path has failed already.
+    /// Fails the path with a recorded failure. Does nothing if there is none, or if the path has
+    /// already failed.
     fn fail_as_recorded(&mut self, failure: Option<&str>) {
         let Some(why) = failure else { return };
         let failed = || {
@@ -225,7 +226,7 @@ impl Space {
         self.graph.pass.failure.get_or_insert_with(failed);
     }
 
-    /// Copies recorded blocks into the intake of their source and walks them.
+    /// Copies recorded blocks into their source's intake and walks them.
     fn play_pull(&mut self, player: &mut dyn EventReader, pulled: &Pulled) {
         let node = pulled.node;
         let is_source =
@@ -315,7 +316,7 @@ impl Space {
         }
     }
 
-    /// Takes `count` blocks off a ring and walks them; blocks until they are available.
+    /// Takes `count` blocks from a ring and walks them; blocks until they are available.
     fn play_import(&mut self, node: NodeId, now: Time, count: usize) {
         let at = |input: &Input| matches!(input, Input::Ring { node: n, .. } if *n == node);
         let Some(i) = self.inputs.list.iter().position(at) else {
@@ -333,9 +334,9 @@ impl Space {
         }
     }
 
-    /// Blocks until a ring has `count` entries, or its writer has closed it. After the path has
-    /// been stopped, keeps waiting only if `ends` is true. Returns true if the ring has entries;
-    /// false if it has none, or if the path fails.
+    /// Blocks until a ring has `count` entries or its writer has closed it. After the path has been
+    /// stopped, continues to wait only if `ends` is true. Returns true if the ring has entries;
+    /// returns false if it has none or if the path fails.
     fn wait_for_entries(&mut self, i: usize, count: usize, ends: bool) -> bool {
         let mut wait: Option<StallWait> = None;
         loop {

@@ -1,14 +1,14 @@
 //! Shutdown of a replica: its filters emit their final output session by session, in the order in
 //! which a single instance would emit it. [Th §5.4; CONTRACT 16]
 //!
-//! A single instance ends filter after filter, and each filter emits its sessions in the order in
-//! which they began. Session numbers of replicas are independent of each other, so they do not
-//! determine that order. The order instead comes from the sequence number of each session's first
-//! block, which is recorded when the session begins: sequence numbers are common to all replicas
-//! ([`crate::replicas`]). At the end, every filter is ended one session at a time, and its output
-//! is marked with the **step** (index of the ending filter in the chain) and the **rank** of the
-//! session (sequence number of its first block, relative to the end). The join merges the output of
-//! all replicas by step and rank (`super::final_merge`).
+//! A single instance ends its filters one after another, and each filter emits its sessions in the
+//! order in which they began. The replicas number their sessions independently, so session numbers
+//! do not determine that order. The order instead comes from the sequence number of each session's
+//! first block, which is recorded when the session begins; all replicas use the same sequence
+//! numbers ([`crate::replicas`]). At the end, every filter is ended one session at a time, and its
+//! output is marked with the **step** (index of the ending filter in the chain) and the **rank** of
+//! the session (sequence number of its first block, relative to the end). The join merges the
+//! outputs of all replicas by step and rank (`super::final_merge`).
 //!
 //! Ranks are exact for sessions that began within the last 2²⁶ batches.
 
@@ -32,7 +32,7 @@ impl Walk<'_, '_> {
         self.call_unprompted(at, true, RANK_LAST);
     }
 
-    /// Restores the next session to its filter, and ends the filter with only this session.
+    /// Restores the next session in its filter, and ends the filter with only this session.
     pub(super) fn finish_session(&mut self, at: NodeId, leaving: &mut SessionEnds) {
         let Some((rank, moved)) = leaving.sessions.pop() else { return };
         let node = &mut self.nodes[at];
@@ -49,7 +49,7 @@ impl Walk<'_, '_> {
 
 impl Space {
     /// Sets the first sequence number after the last batch, and returns the time at which all
-    /// replicas end. Returns `now` if the space has no part in a replica chain.
+    /// replicas end. Returns `now` if the space is not part of a replica chain.
     pub(super) fn begin_replica_end(&mut self, now: Time) -> Time {
         let known =
             self.chain_progress().map(|progress| (progress.end_seq(), progress.final_clock()));
@@ -74,7 +74,7 @@ impl Space {
         }
     }
 
-    /// Returns the progress of the replica chain to which the space belongs, or `None` if there is
+    /// Returns the progress of the replica chain that includes the space, or `None` if there is
     /// none.
     fn chain_progress(&self) -> Option<&ReplicaProgress> {
         let deal = self.graph.shape.dispatchers.first().and_then(|at| {
@@ -91,7 +91,8 @@ impl Space {
         deal.or(input)
     }
 
-    /// Removes the birth entries of ended sessions if the number of entries exceeds the limit.
+    /// Removes the birth entries of sessions that have ended if the number of entries exceeds the
+    /// limit.
     pub(super) fn forget_births(&mut self) {
         if !self.graph.pass.births.is_over_limit() {
             return;

@@ -1,4 +1,4 @@
-//! The results and counters that a space leaves at its end, and the function that waits for its
+//! The results and counters that a space returns when it ends, and the function that waits for its
 //! programs to exit.
 
 use super::node::Node;
@@ -7,7 +7,7 @@ use crate::failure::PathFailure;
 use endpoint::process::Process;
 use std::sync::Arc;
 
-/// The results and counters that a space leaves at its end.
+/// The results and counters that a space returns when it ends.
 #[derive(Debug, Default)]
 pub struct SpaceResults {
     /// Nodes with their counters.
@@ -20,21 +20,22 @@ pub struct SpaceResults {
     pub kernel_counts: Option<KernelCounts>,
     /// Counters of nodes and rings removed by hot swaps.
     pub retired: RetiredCounters,
-    /// Halves of programs removed by hot swaps.
+    /// Halves of programs that were removed by hot swaps.
     pub programs: Vec<Node>,
 }
 
 /// The memory that a space uses, and the processes of its programs.
 #[derive(Clone, Debug, Default)]
 pub struct SpaceResources {
-    /// Resident memory of the space's own pools, in bytes.
+    /// Resident memory of the pools that the space owns, in bytes.
     pub memory: u64,
     /// Programs, as pairs of planned node index and process id.
     pub processes: Vec<(usize, u32)>,
 }
 
-/// Blocks until all programs of an ended path have exited. Returns a failure for each program that
-/// failed. Called after all spaces have ended, because only then are all pipes closed.
+/// Blocks until all programs of a path that has ended have exited. Returns a failure for each
+/// program that failed. Must be called after all spaces have ended, because only then are all pipes
+/// closed.
 pub fn finish_programs(results: &[SpaceResults]) -> Vec<PathFailure> {
     let mut finished: Vec<&Arc<Process>> = Vec::new();
     let mut failures = Vec::new();

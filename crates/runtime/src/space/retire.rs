@@ -11,8 +11,8 @@ use super::sessions::SessionBirths;
 use endpoint::SourceCounters;
 
 impl Space {
-    /// Ends all nodes for which `stays` is false, from the sources to the sinks. The blocks that
-    /// these nodes hold leave along the old arcs.
+    /// Ends all nodes for which `stays` is false, in order from the sources to the sinks. Blocks
+    /// that these nodes hold leave over the old arcs.
     pub fn retire(&mut self, stays: &dyn Fn(NodeKey) -> bool) {
         let keys = self.node_keys();
         let now = self.retire_time();
@@ -94,8 +94,8 @@ impl Space {
         })
     }
 
-    /// Returns one half of the program with this planned index. `of` extracts that half, a source
-    /// or a sink, from the program's node. Returns `None` if this half runs in another space.
+    /// Returns one half of the program with this planned index. `of` extracts this half (a source
+    /// or a sink) from the program's node. Returns `None` if the half runs in another space.
     pub fn program_half<H>(
         &mut self,
         number: usize,
@@ -116,7 +116,7 @@ impl Space {
     }
 
     /// Walks all available output of the program with this planned index. Returns false if the
-    /// program's output half does not run here or the path has failed.
+    /// program's output half does not run in this space, or if the path has failed.
     pub fn walk_program_output(&mut self, number: usize) -> bool {
         let Some((at, intake)) = self.source_input(number) else { return false };
         loop {
@@ -129,8 +129,8 @@ impl Space {
         }
     }
 
-    /// Returns the counts of the kernel program that runs in place of the source with this planned
-    /// index. Returns `None` if the program's output enters the path in another space.
+    /// Returns the counts of the kernel program that replaces the source with this planned index.
+    /// Returns `None` if the program's output enters the path in another space.
     pub fn kernel_output_counts(&mut self, first: usize) -> Option<SourceCounters> {
         self.graph.nodes.iter().find_map(|node| match &node.operator {
             Operator::Source(part) if node.planned == first && part.properties.chooses_arc => {
@@ -162,7 +162,7 @@ impl Space {
         }
     }
 
-    /// Walks the entries that are in the rings at the moment, and flushes sinks and rings.
+    /// Walks the entries that are currently in the rings, and flushes sinks and rings.
     pub fn walk_ring_entries(&mut self) {
         for i in 0..self.inputs.list.len() {
             while matches!(&self.inputs.list[i], Input::Ring { ended: false, .. })

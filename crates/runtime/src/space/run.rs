@@ -1,4 +1,4 @@
-//! The run loop of a space: passes over its inputs until they have ended.
+//! The run loop of a space: passes over its inputs until all of them have ended.
 
 use super::cpu_pin::CpuPin;
 use super::input::Input;
@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl Space {
     /// Runs until all sources have ended or the path is stopped. Then releases held blocks, and
-    /// ends the sinks and rings. Blocks.
+    /// ends the sinks and rings. Blocks until then.
     pub fn run(mut self) -> SpaceResults {
         self.ports.commands.0.record_thread(self.resources());
         let mut cpu_pin = CpuPin::default();
@@ -48,15 +48,14 @@ impl Space {
         }
     }
 
-    /// Returns true if a borrower waits for the space. Callers check this before calling
+    /// Returns true if a borrower is waiting for the space. Callers check this before calling
     /// [`Space::lend`], because moving the space into the call and back costs as much as a walk.
     pub const fn has_borrow_request(&self) -> bool {
         self.ports.borrow.is_some()
     }
 
-    /// Lends the space to a waiting borrower, if there is one, and blocks until the borrower
-    /// returns it. Fails if the borrower drops the space: the results then contain only this
-    /// failure.
+    /// Lends the space to a waiting borrower, if any, and blocks until the borrower returns it.
+    /// Fails if the borrower drops the space; the results then contain only this failure.
     pub fn lend(mut self) -> Result<Self, Box<SpaceResults>> {
         match self.ports.borrow.take() {
             Some(request) => request.lend(self),
@@ -64,7 +63,7 @@ impl Space {
         }
     }
 
-    /// Stores a request, which the space serves by lending itself before its next pass.
+    /// Stores a request to borrow the space. The space lends itself before its next pass.
     pub fn request_borrow(&mut self, request: BorrowRequest) {
         self.ports.borrow = Some(request);
     }
@@ -119,8 +118,8 @@ impl Space {
         self.graph.pass.failure = self.graph.pass.failure.take().or(failure);
     }
 
-    /// Releases held blocks, unless the path has failed, and ends sinks and rings. If the path has
-    /// failed, stops its other spaces.
+    /// Ends the sinks and rings. Releases held blocks before that, unless the path has failed. If
+    /// the path has failed, stops its other spaces.
     pub fn end(mut self) -> SpaceResults {
         if self.graph.pass.failure.is_some() {
             self.ports.control.stop();
@@ -201,8 +200,8 @@ impl Space {
         }
     }
 
-    /// Calls the filters whose timers are due, in a pass without input. Does nothing if the path
-    /// runs on block time, which advances only with blocks.
+    /// Calls the filters whose timers are due, in a pass without input. Does nothing if the path's
+    /// clock is block time, which advances only with blocks.
     fn tick(&mut self, pass: &mut PassResult) {
         let now = match self.graph.clock {
             Clock::Live => self.graph.live_time(),
@@ -223,7 +222,7 @@ impl Space {
         self.graph.nodes.iter().any(|node| node.wake.is_some_and(|wake| wake <= now))
     }
 
-    /// Flushes sinks and rings, and reclaims memory. Called when no input is available.
+    /// Flushes sinks and rings, and reclaims memory. Called if no input is available.
     pub fn flush_outputs(&mut self) {
         for node in &mut self.graph.nodes {
             let settled = match &mut node.operator {

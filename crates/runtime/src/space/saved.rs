@@ -1,9 +1,9 @@
 //! Serializable state of a filter: sessions as plain data, and held blocks with their frames.
 //! (CONTRACT 15)
 //!
-//! Saving does not change the filter, which keeps running until its successor has started elsewhere
-//! ([`Space::forget_state`]). State from another process may come from an untrusted peer, and is
-//! therefore validated on receipt (`sandbox::state`).
+//! Saving does not change the filter, which continues to run until its successor has started
+//! elsewhere ([`Space::forget_state`]). State from another process may come from an untrusted peer,
+//! so it is validated on receipt (`sandbox::state`).
 
 use super::Space;
 use super::memory::Memory;
@@ -14,9 +14,9 @@ use filter::{Amount, Gateway as _, MovedSession, PinId, Time};
 /// The saved state of one filter: its sessions with their held blocks, and its timer.
 #[derive(Clone, Debug, Default)]
 pub struct SavedState {
-    /// Sessions, by ascending key.
+    /// Sessions, in ascending order of their keys.
     pub sessions: Vec<SavedSession>,
-    /// Time at which the next timer is due, in nanoseconds; `None` without a timer.
+    /// Time at which the next timer is due, in nanoseconds; `None` if no timer is set.
     pub wake: Option<Time>,
 }
 
@@ -27,7 +27,7 @@ pub struct SavedSession {
     pub key: u64,
     /// Plain data of the session.
     pub bytes: Vec<u8>,
-    /// Held blocks of the session: one list of blocks, in order, for each of its lists.
+    /// Held blocks of the session: one list of blocks, in order, for each of the session's lists.
     pub lists: Vec<Vec<SavedBlock>>,
 }
 
@@ -37,14 +37,14 @@ pub struct SavedBlock {
     /// Sort key of the block in its list.
     pub key: u32,
     /// Pointer, metadata and marks of the block. The location in the pointer is valid only in the
-    /// memory that was saved.
+    /// memory from which the block was saved.
     pub entry: Entry,
     /// Bytes of the frame.
     pub frame: Vec<u8>,
 }
 
 impl SavedState {
-    /// Returns the total number and bytes of all held blocks.
+    /// Returns the total number of held blocks, and of their bytes.
     pub fn held_amount(&self) -> Amount {
         let mut held = Amount::default();
         let lists = self.sessions.iter().flat_map(|session| &session.lists);
@@ -66,8 +66,8 @@ impl Space {
     }
 
     /// Passes the filter's state to `put`, session by session. Returns the due time of the filter's
-    /// next timer, if one is set. The outer `Option` is `None` if the filter runs in another space,
-    /// or if `put` returns `None`.
+    /// next timer, if one is set. The outer `Option` is `None` if the filter runs in another space
+    /// or `put` returns `None`.
     pub fn save_sessions(
         &mut self,
         number: usize,
@@ -95,8 +95,8 @@ impl Space {
         Some(node.wake)
     }
 
-    /// Loads saved state into a new filter. On failure the filter keeps the sessions loaded so far;
-    /// [`Space::clear_state`] removes them.
+    /// Loads saved state into a new filter. If this fails, the filter keeps the sessions loaded so
+    /// far; [`Space::clear_state`] removes them.
     pub fn load_state(&self, node: &mut Node, saved: &SavedState) -> Result<(), String> {
         let memory = Memory { intakes: &self.graph.intakes, work: &self.graph.work, imported: &[] };
         let Operator::Filter(filter) = &mut node.operator else {

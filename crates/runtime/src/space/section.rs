@@ -1,8 +1,8 @@
-//! Boolean sections evaluated in sequence: `a +* b`, `a ++ b`, `!a` over filters that only
-//! classify. (CONTRACT 10)
+//! Boolean sections whose operands only classify, evaluated in sequence: `a +* b`, `a ++ b` and
+//! `!a`. (CONTRACT 10)
 //!
-//! Blocks are not duplicated, so no copies must be merged or awaited. `a +* b` runs `a`, then `b`
-//! on the blocks that `a` answered; `a ++ b` runs `a`, then `b` on the blocks that `a` did not
+//! Blocks are not duplicated, so there are no copies to merge or wait for. `a +* b` runs `a`, then
+//! `b` on the blocks that `a` answered; `a ++ b` runs `a`, then `b` on the blocks that `a` did not
 //! answer; `!a` selects the blocks that `a` did not answer. The result is the unchanged block with
 //! the class of the last operand that answered.
 
@@ -14,9 +14,9 @@ use super::select::SelectedClasses;
 pub enum Section<N = NodeId> {
     /// A single filter.
     Filter(N),
-    /// A chain of filters or expressions. The first step runs on all blocks, and its set is not
-    /// used. Each later step runs on the blocks to which the previous step gave a class in the
-    /// later step's set. The last step gives the answer.
+    /// A chain of filters or expressions. The first step runs on all blocks, and its class set is
+    /// not used. Each later step runs on the blocks to which the previous step gave a class in the
+    /// later step's set. The answer of the last step is the answer of the chain.
     Chain(Vec<(SelectedClasses, Self)>),
     /// Conjunction: each part runs on the blocks that all previous parts answered, if the block's
     /// class on entry is in the part's set.

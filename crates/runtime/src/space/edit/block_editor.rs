@@ -1,7 +1,7 @@
 //! Editing of one block: in place, or in a copy that is made when the filter first writes. [SL
 //! §6.1]
 //!
-//! Input: a rich pointer, and a flag that demands a copy. Output: the resulting blocks
+//! The input is a rich pointer and a flag that forces a copy. The output is the resulting blocks
 //! ([`EditOutput`]). The module [`super`] defines when an edit in place is permitted;
 //! `buffer::pool::edit` explains why the bytes may then be written.
 
@@ -54,7 +54,7 @@ impl BlockEditor<'_, '_> {
         self.edit_in_copy((entry, order), (filter, context), out);
     }
 
-    /// Runs the filter on a block that must not change in place.
+    /// Runs the filter on a block that must not be changed in place.
     fn edit_in_copy(
         &mut self,
         (entry, order): (Entry, u32),
@@ -106,7 +106,7 @@ struct EditResult {
     pointer: RichPointer,
     marks: Marks,
     context: BlockMetadata,
-    /// Length in bytes of the new block that replaces the old one; `None` if the block was not
+    /// Length, in bytes, of the new block that replaces the old one; `None` if the block was not
     /// replaced.
     used: Option<usize>,
     lost: bool,
@@ -128,7 +128,7 @@ impl EditResult {
 }
 
 impl EditOutput {
-    /// Emits a block that was changed in place or replaced. If memory was lacking, counts the block
+    /// Emits a block that was changed in place or replaced. If memory is lacking, counts the block
     /// as lost instead.
     fn emit(
         &mut self,
@@ -144,8 +144,8 @@ impl EditOutput {
         }
     }
 
-    /// Emits the block that replaces the old one. If memory for it was lacking, counts the old
-    /// block as lost instead.
+    /// Emits the block that replaces the old one. If memory for it is lacking, counts the old block
+    /// as lost instead.
     fn emit_new(
         &mut self,
         made: NewBlock<'_>,
@@ -215,13 +215,13 @@ impl EditOutput {
 enum NewBlock<'b> {
     Nothing,
     Draft(Draft<'b>),
-    /// Heap memory, for a pool under edit that cannot make drafts.
+    /// Heap memory, if a pool that is being edited cannot create drafts.
     Scratch(Vec<u8>),
 }
 
 impl NewBlock<'_> {
     /// Converts the memory into a form that does not borrow the pool. A draft would be discarded
-    /// here, but a pool under edit creates no drafts.
+    /// here, but a pool that is being edited creates no drafts.
     fn detach(self) -> NewBlock<'static> {
         match self {
             Self::Scratch(bytes) => NewBlock::Scratch(bytes),
@@ -247,8 +247,8 @@ struct InPlaceEdit<'b> {
 }
 
 impl<'b> InPlaceEdit<'b> {
-    /// Runs the filter. Returns its result, the memory of a replacement block, and true if the
-    /// filter has written into the old block.
+    /// Runs the filter. Returns its result, the memory of the replacement block, and true if the
+    /// filter wrote to the old block.
     fn run_filter(
         editing: Editing<'b>,
         work: Option<&'b Pool>,
@@ -298,7 +298,7 @@ struct CopyEdit<'b> {
 }
 
 impl CopyEdit<'_> {
-    /// Replaces the copy of a range by a copy of the entire frame, including all changes so far.
+    /// Replaces the copy of a range with a copy of the entire frame, including all changes so far.
     /// Returns `None` if memory is lacking.
     fn widen_to_frame(&mut self) -> Option<()> {
         let before = self.draft.take().map(|(draft, part)| (draft.to_vec(), part));
@@ -314,7 +314,7 @@ impl CopyEdit<'_> {
     /// Creates a copy in which `range` can be written. Copies only the range if fragments are
     /// accepted, the frame is long and the range is at most half of it; otherwise copies the entire
     /// frame. `keep` applies to the bytes of `range`; if they are discarded, they are set to 0.
-    /// Returns `None` if there is no memory.
+    /// Returns `None` if memory is lacking.
     fn begin_copy(&mut self, range: &Range<usize>, keep: OldBytes) -> Option<()> {
         let long = self.old.len() >= FRAGMENT_MIN && range.len() <= self.old.len() / 2;
         let part = if self.fragments && long { range.clone() } else { 0..self.old.len() };

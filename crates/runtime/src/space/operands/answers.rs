@@ -1,4 +1,4 @@
-//! Verdicts: decisions on the blocks that wait for operands, from the answers of these operands.
+//! Verdicts: decisions about the blocks that wait for operands, derived from the operands' answers.
 
 use super::run::{OperandAnswer, OperandBlock, Subject};
 use super::{NextStep, OperandSection, PartialAnswer, WaitingBlock};
@@ -11,7 +11,7 @@ use std::collections::{BTreeSet, HashMap};
 /// The verdict of an operand on a block.
 #[derive(Clone, Copy)]
 enum Verdict {
-    /// The operand answered the block. Holds the class that the operand gave, if any.
+    /// The operand answered the block. Contains the class that the operand returned, if any.
     Yes(Option<Class>),
     No,
     /// The operand dropped the block.
@@ -31,13 +31,13 @@ struct OperandResults {
     at: HashMap<u32, OutputPosition>,
     /// Tickets of the blocks that have new results.
     touched: BTreeSet<u32>,
-    /// Ticket of the block into which a block was merged, by the ticket of the merged block.
+    /// Ticket of the block with which a block was merged, by the ticket of the merged block.
     joined: HashMap<u32, u32>,
 }
 
 impl OperandSection {
-    /// Applies the answer of an operand. Blocks of `flow` without a verdict begin to wait; blocks
-    /// with a verdict, including waiting ones, continue. Returns the blocks that continue, in input
+    /// Applies an operand's answer. Blocks in `flow` without a verdict begin to wait; blocks with a
+    /// verdict, including waiting blocks, continue. Returns the blocks that continue, in input
     /// order.
     pub(super) fn apply_answer<'a>(
         &mut self,
@@ -150,7 +150,7 @@ impl OperandSection {
         known
     }
 
-    /// Merges new results with earlier results of the blocks that wait for this step.
+    /// Adds the earlier results of the blocks that wait for this step to the new results.
     fn add_waiting_results(&mut self, program: usize, step: usize, known: &mut OperandResults) {
         let waiting = &mut self.programs[program].waiting;
         for (ticket, into) in &known.joined {
@@ -189,7 +189,7 @@ impl OperandSection {
         self.programs[program].waiting.get(&ticket)?.follows
     }
 
-    /// Sets the next step of a block on which the current step has a verdict. Returns false if the
+    /// Sets the next step of a block for which the current step has a verdict. Returns false if the
     /// block is dropped.
     fn set_next_step(
         &mut self,
@@ -225,7 +225,7 @@ impl OperandSection {
         true
     }
 
-    /// Reports to the enclosing program that a block of an inner program was dropped.
+    /// Reports to the enclosing program that an inner program dropped a block.
     fn report_dropped(&mut self, block: &Block<'_>) {
         let around = block.marks.ticket();
         self.fates.extend((around != 0).then_some(Fate::Dropped(around)));
@@ -260,8 +260,8 @@ impl OperandSection {
         self.programs[program].waiting.insert(subject.ticket, waiting);
     }
 
-    /// Removes a block from the waiting blocks, so that it continues. Returns `None` if the block
-    /// does not wait for this step.
+    /// Removes a block from the waiting blocks, so that it can continue. Returns `None` if the
+    /// block is not waiting for this step.
     fn release_block<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -333,8 +333,9 @@ impl OperandSection {
         all
     }
 
-    /// Releases blocks whose operand no longer exists. Such a block gets class 0 if the operand
-    /// passed a part of it with class 0, otherwise the class of the last operand that answered.
+    /// Releases blocks whose operand no longer exists. Each of these blocks gets class 0 if the
+    /// operand passed a part of it with class 0; otherwise, it gets the class of the last operand
+    /// that answered.
     pub(super) fn release_orphans<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,

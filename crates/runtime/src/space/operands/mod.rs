@@ -2,27 +2,27 @@
 //! docs/book/decisions/0047-operands.md)
 //!
 //! An operand gets a copy of the block's entry with a **ticket** in its marks; the bytes are not
-//! copied. Output with that ticket from the operand's last filter is the operand's answer, whatever
-//! its view. Meanwhile the block itself waits; it then continues unchanged to the next operand or
-//! out of the section.
+//! copied. Output with that ticket from the operand's last filter is the operand's answer,
+//! regardless of its view. The block itself waits for the answer, and then continues unchanged to
+//! the next operand or leaves the section.
 //!
 //! - Answered: the last filter passed a part of the block with a nonzero class, or consumed bytes
 //!   of the block.
 //! - Not answered: the last filter passed the block with class 0, or the block never reached that
 //!   filter.
-//! - Dropped: a filter of the operand dropped the block, and passed no part of it.
+//! - Dropped: a filter of the operand dropped the block, and no part of it was passed.
 //! - Waiting: a filter of the operand holds the copy. The section then holds the block as well.
 //!
-//! Blocks made by operands have no ticket and are discarded after the last filter. Fragments that
-//! were merged share the answer of the merged block.
+//! Blocks that operands create have no ticket, and are discarded after the last filter. Fragments
+//! that were merged share the merged block's answer.
 //!
 //! An expression is compiled to a **program**: a list of steps, each of which leads only to later
 //! steps. A section inside an operand becomes a separate program, whose input is the output of the
 //! preceding filter.
 //!
-//! - `run`: blocks through programs and operands;
-//! - `answers`: answers of operands, and waiting blocks;
-//! - `take_over`: transfer to a new graph.
+//! - `run`: evaluation of programs and operands;
+//! - `answers`: the operands' answers, and waiting blocks;
+//! - `take_over`: transfer of waiting blocks to a new graph.
 
 mod answers;
 mod run;
@@ -41,20 +41,20 @@ pub const REASONS: &[&str] = &["by an operand"];
 /// A Boolean section whose operands may hold blocks, with the blocks that wait for answers.
 #[derive(Debug, Default)]
 pub struct OperandSection {
-    /// Programs of the section. An enclosing program precedes the programs inside its operands.
+    /// Programs of the section. An enclosing program precedes the programs in its operands.
     programs: Vec<Program>,
-    /// Ticket that was assigned last.
+    /// The most recently assigned ticket.
     last: u32,
-    /// Number of holds of a block in operands, by ticket.
+    /// Number of times that operands hold a block, by ticket.
     held: HashMap<u32, u32>,
     /// Tickets of the blocks that were merged into another block, by the ticket of that block.
     joined: HashMap<u32, Vec<u32>>,
-    /// Class with which a block entered the section, by ticket. Filled only if `asks_came` is true.
+    /// Class with which a block entered the section, by ticket. Used only if `asks_came` is true.
     came: HashMap<u32, Class>,
-    /// True if a program inside an operand selects blocks by their class on entry into the section.
+    /// True if a program inside an operand selects blocks by the class with which they entered the
+    /// section.
     asks_came: bool,
-    /// Fates of blocks in an inner program that have not been reported to the enclosing program
-    /// yet.
+    /// Fates of blocks in inner programs that have not been reported to the enclosing program yet.
     fates: Vec<Fate>,
     /// Waiting blocks whose operand no longer exists.
     orphans: Vec<WaitingBlock>,
@@ -72,17 +72,17 @@ struct Program {
     waiting: BTreeMap<u32, WaitingBlock>,
 }
 
-/// Position in an operand: program, step, and index of the operand's part.
+/// Position in an operand: indices of the program, of the step, and of the operand's part.
 type OperandPlace = (usize, usize, usize);
 
-/// A step of a program: an operand, and the steps that follow its answers.
+/// A step of a program: an operand, and the next step for each answer.
 #[derive(Debug)]
 struct Step {
-    /// Classes, on entry into the section, of the blocks that the operand processes. Other blocks
-    /// continue at `no`.
+    /// Classes of the blocks that the operand processes. A block's class on entry into the section
+    /// counts. Other blocks continue at `no`.
     asked: SelectedClasses,
     /// Parts of the operand in order, each with the set of classes with which blocks pass to it
-    /// from the previous part. If there are no parts, every block continues at `yes`.
+    /// from the previous part. If there are no parts, all blocks continue at `yes`.
     operand: Vec<(SelectedClasses, OperandPart)>,
     yes: NextStep,
     no: NextStep,
@@ -104,7 +104,7 @@ enum OperandPart {
 enum NextStep {
     /// Continue at this step.
     Ask(usize),
-    /// Leave the program with the class of the result.
+    /// Leave the program with the resulting class.
     Yes,
     /// Leave the program with class 0.
     #[default]
@@ -118,24 +118,24 @@ struct WaitingBlock {
     list: HeldList,
     /// Index of the step whose answer the block waits for.
     step: usize,
-    /// Ticket of the block into which this block was merged; `None` if it was not merged.
+    /// Ticket of the block with which this block was merged; `None` if it was not merged.
     follows: Option<u32>,
     classes: Classes,
     so_far: PartialAnswer,
 }
 
-/// The classes of a block during the evaluation.
+/// The classes of a block during evaluation.
 #[derive(Debug, Clone, Copy)]
 struct Classes {
     /// Class on entry into the section.
     came: Class,
     /// Class on entry into the operand.
     incoming: Class,
-    /// Class given by the last operand that answered.
+    /// Class returned by the last operand that answered.
     result: Class,
 }
 
-/// The results of an operand for one block so far.
+/// An operand's results for one block so far.
 #[derive(Debug, Clone, Copy, Default)]
 struct PartialAnswer {
     /// Nonzero class with which the operand passed a part of the block; `None` if there is none.
@@ -148,7 +148,7 @@ struct PartialAnswer {
     arrived: bool,
 }
 
-/// The expression of a section, over pairs of node and planned index.
+/// The expression of a section, in which a node and its planned index identify a filter.
 pub type OperandExpr = Section<(NodeId, usize)>;
 
 impl OperandSection {
@@ -162,7 +162,7 @@ impl OperandSection {
         asks
     }
 
-    /// Returns the nodes of all operands, in the order in which blocks reach them.
+    /// Returns the nodes of all operands, in the order in which blocks arrive at them.
     pub fn operands(&self) -> Vec<NodeId> {
         let mut found = Vec::new();
         self.operands_of(0, &mut found);
@@ -217,7 +217,7 @@ impl OperandSection {
         number
     }
 
-    /// Returns the position of a filter among the operands, or `None` if it is not part of one.
+    /// Returns the position of a filter in the operands, or `None` if it is not part of any.
     fn operand_place(&self, node: NodeId) -> Option<OperandPlace> {
         self.programs.iter().enumerate().find_map(|(program, it)| {
             it.steps.iter().enumerate().find_map(|(step, it)| {
@@ -240,8 +240,7 @@ struct DraftStep<'e> {
     sets_class: bool,
 }
 
-/// Appends the steps of an expression, last step first. Returns the step at which the expression
-/// begins.
+/// Appends the steps of an expression, last step first. Returns the expression's first step.
 fn compile<'e>(
     expression: &'e OperandExpr,
     (yes, no): (NextStep, NextStep),
@@ -286,7 +285,8 @@ fn flatten_chain<'e>(
     }
 }
 
-/// Compiles a subexpression that applies only to blocks with certain classes on entry.
+/// Compiles a subexpression that applies only to blocks that enter the section with certain
+/// classes.
 fn compile_entry<'e>(
     (asked, part): &'e (SelectedClasses, OperandExpr),
     (yes, no): (NextStep, NextStep),

@@ -12,7 +12,7 @@ use std::collections::HashSet;
 pub(super) struct Subject<'a> {
     /// The block, which the section leaves unchanged.
     pub(super) block: Block<'a>,
-    /// Sequence number of the block: the one from the last fork ([`Batch::order`]) or, in an inner
+    /// Sequence number of the block: since the last fork ([`Batch::order`]) or, in an inner
     /// program, the block's index in the enclosing program.
     pub(super) order: u32,
     pub(super) ticket: u32,
@@ -20,10 +20,10 @@ pub(super) struct Subject<'a> {
     pub(super) then: NextStep,
 }
 
-/// A block in the output of a part of an operand.
+/// A block in the output of one part of an operand.
 pub(super) struct OperandBlock<'a> {
     pub(super) block: Block<'a>,
-    /// Index of the input block from which this block results, among the blocks that are evaluated
+    /// Index of the input block from which this block was made, among the blocks that are evaluated
     /// together.
     pub(super) cause: u32,
 }
@@ -32,7 +32,7 @@ pub(super) struct OperandBlock<'a> {
 #[derive(Default)]
 pub(super) struct OperandAnswer<'a> {
     pub(super) given: Vec<OperandBlock<'a>>,
-    /// Tickets of blocks that reached the last part with bytes.
+    /// Tickets of the blocks of which some bytes reached the last part.
     pub(super) arrived: HashSet<u32>,
     /// Fates of blocks in the operand.
     pub(super) fates: Vec<Fate>,
@@ -50,7 +50,8 @@ impl<'a> Walk<'_, 'a> {
         self.with_detached_section(at, |asks, walk| asks.run_program(walk, at, 0, blocks))
     }
 
-    /// Continues the evaluation with blocks that an operand released on its timer or at its end.
+    /// Continues the evaluation with blocks that an operand released when its timer expired or when
+    /// it ended.
     pub(in crate::space) fn continue_section(
         &mut self,
         (at, section): (NodeId, NodeId),
@@ -139,7 +140,7 @@ impl<'a> Walk<'_, 'a> {
 }
 
 impl OperandSection {
-    /// Runs blocks through a program, each with its sequence number. Returns the decided blocks;
+    /// Runs blocks, each with its sequence number, through a program. Returns the decided blocks;
     /// the other blocks wait.
     fn run_program<'a>(
         &mut self,
@@ -170,7 +171,8 @@ impl OperandSection {
         self.run_steps(walk, at, (program, 0), flow)
     }
 
-    /// Runs blocks through the steps of a program, from step `from` on. Returns the decided blocks.
+    /// Runs blocks through the steps of a program, starting at step `from`. Returns the decided
+    /// blocks.
     pub(super) fn run_steps<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -212,7 +214,7 @@ impl OperandSection {
         flow.into_iter().map(Subject::with_final_class).collect()
     }
 
-    /// Runs blocks through the parts of an operand, from part `from` on.
+    /// Runs blocks through the parts of an operand, starting at part `from`.
     fn run_operand<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -250,8 +252,8 @@ impl OperandSection {
         answer
     }
 
-    /// Continues the evaluation after a filter of an operand has released blocks on its timer or at
-    /// its end.
+    /// Continues the evaluation after a filter of an operand has released blocks when its timer
+    /// expired or when it ended.
     pub(super) fn resume_operand<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -264,8 +266,8 @@ impl OperandSection {
         self.continue_after(walk, at, (program, step), flow)
     }
 
-    /// Runs decided blocks through the steps that follow, then through those of enclosing programs.
-    /// Returns the blocks that leave the section.
+    /// Runs decided blocks through the remaining steps, and then through the steps of the enclosing
+    /// programs. Returns the blocks that leave the section.
     pub(super) fn continue_after<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -297,7 +299,7 @@ impl OperandSection {
     }
 
     /// Returns the class with which the block entered the section, or `None` in the outermost
-    /// program and if entry classes are not recorded.
+    /// program or if entry classes are not recorded.
     fn entry_class(&self, program: usize, block: &Block<'_>) -> Option<Class> {
         self.programs.get(program)?.inside?;
         self.came.get(&block.marks.ticket()).copied()

@@ -29,9 +29,9 @@ impl OperandSection {
         }
     }
 
-    /// Returns the program and step of this section that correspond to a step of the old section. A
-    /// corresponding step contains a filter of the old step, and both steps are in the outermost
-    /// program or neither is. Returns `None` if there is none.
+    /// Returns the program and step of this section that correspond to a step of the old section.
+    /// Two steps correspond if they have a filter in common, and either both or neither are in the
+    /// outermost program. Returns `None` if there is no corresponding step.
     fn matching_step(&self, old: &Self, program: usize, step: usize) -> Option<(usize, usize)> {
         let mut numbers = Vec::new();
         old.collect_filters(program, step, &mut numbers);

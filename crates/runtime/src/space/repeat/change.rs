@@ -1,10 +1,10 @@
-//! Recording and replay of hot swaps: the stop of a space, the draining of its old graph, and the
-//! end of removed nodes.
+//! Recording and replay of hot swaps: stopping a space, draining its old graph, and ending removed
+//! nodes.
 //!
-//! A hot swap stops several spaces, each between two passes. When the swap can no longer fail, each
+//! A hot swap stops several spaces, each between two passes. Once the swap can no longer fail, each
 //! space records its stop, then the blocks drained from removed rings, then the end of the removed
-//! nodes. A failed swap therefore leaves no trace in the record. A replaying space lends itself at
-//! the recorded stop and drains the same blocks.
+//! nodes. Therefore a failed swap leaves no trace in the record. A replaying space lends itself at
+//! the recorded stop, and drains the same blocks.
 
 use super::super::Space;
 use super::{EventPort, EventReader, SpaceEvent, StallProbe, StallWait, WAIT};
@@ -19,7 +19,7 @@ impl Space {
         self.ports.events.event(|| SpaceEvent::Change { number });
     }
 
-    /// Returns the time at which removed nodes end: in a replay the recorded time, otherwise the
+    /// Returns the time at which removed nodes end: the recorded time in a replay, otherwise the
     /// current time, which is then recorded.
     pub(in crate::space) fn retire_time(&mut self) -> Time {
         let now = self.now();
@@ -77,8 +77,8 @@ impl Space {
         self.ports.stall_probe().iter().for_each(StallProbe::note_lent);
     }
 
-    /// Reports to the stall detector that the space has not started, because a pending hot swap
-    /// creates it.
+    /// Reports to the stall detector that the space has not started because a pending hot swap is
+    /// still creating it.
     pub fn note_unstarted(&self) {
         self.ports.stall_probe().iter().for_each(StallProbe::note_unstarted);
     }
@@ -93,8 +93,8 @@ impl Space {
         self.ports.stall_probe().iter().for_each(StallProbe::note_drained);
     }
 
-    /// Drains the removed rings until no more blocks can arrive over them or the path fails. Calls
-    /// `sleep` between two polls.
+    /// Drains the removed rings until no more blocks can arrive over them, or until the path fails.
+    /// Calls `sleep` between polls.
     pub fn drain_all_rings(&mut self, is_removed: &dyn Fn(NodeKey) -> bool, sleep: &dyn Fn()) {
         let mut wait: Option<StallWait> = None;
         loop {
