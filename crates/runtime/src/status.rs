@@ -2,32 +2,32 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The name of a space and the ring that blocks it. Shared by the space's command queue, its rings
-/// and the stall detector.
+/// The name of a space and the full ring at which it waits, if any. Shared by the space's command
+/// queue, its rings and the stall detector.
 #[derive(Debug)]
 pub struct SpaceStatus {
     /// Name of the space.
     pub name: String,
-    /// While the space waits for room in a ring, one more than the planned index of the ring's
-    /// edge; otherwise 0.
+    /// While the space waits at a full ring, one more than the planned index of the ring's edge;
+    /// otherwise 0.
     full_ring: AtomicUsize,
 }
 
 impl SpaceStatus {
-    /// Creates the status of a space that is not waiting for a ring.
+    /// Creates the status of a space that is not waiting at a ring.
     #[must_use]
     pub const fn new(name: String) -> Self {
         Self { name, full_ring: AtomicUsize::new(0) }
     }
 
-    /// Returns the planned index of the edge whose full ring the space waits for; `None` while it
-    /// does not wait.
+    /// Returns the planned index of the edge at whose full ring the space waits; `None` if it is
+    /// not waiting.
     pub fn full_ring(&self) -> Option<usize> {
         // Relaxed: the word guards no other memory.
         self.full_ring.load(Ordering::Relaxed).checked_sub(1)
     }
 
-    /// Stores the edge whose full ring the space waits for, or `None` if it no longer waits.
+    /// Stores the edge at whose full ring the space waits, or `None` if it no longer waits.
     pub fn set_full_ring(&self, edge: Option<usize>) {
         self.full_ring.store(edge.map_or(0, |edge| edge + 1), Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! Sets of classes that arcs accept, in a form that is fast to test.
+//! Sets of classes that arcs accept, in a form that allows fast tests.
 
 use abi::Class;
 use filter::{Batch, LaneMask};
@@ -12,7 +12,7 @@ pub enum SelectedClasses {
     All,
     /// One class.
     One(u32),
-    /// Sorted, disjoint ranges, both ends included.
+    /// Sorted, disjoint ranges; both bounds are inclusive.
     Ranges(Vec<(u32, u32)>),
 }
 

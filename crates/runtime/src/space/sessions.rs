@@ -1,4 +1,4 @@
-//! The sessions of a replica's filters, ordered by their first blocks.
+//! The sessions of a replica's filters, in the order of their first blocks.
 
 use super::node::{Node, Operator};
 use filter::{Filter, MovedSession, PRIVATE_KEY};
@@ -10,7 +10,7 @@ use std::collections::HashMap;
 pub(crate) struct SessionBirths {
     /// Sequence number of the first block, by session number.
     pub(super) first_seqs: HashMap<u32, u32>,
-    /// Number of entries at which the entries of ended sessions are removed.
+    /// Number of entries above which the entries of ended sessions are removed.
     pub(super) entries_max: usize,
 }
 
@@ -23,14 +23,14 @@ impl SessionBirths {
         self.first_seqs.extend(begun);
     }
 
-    /// Returns true if the number of entries exceeds the limit, so that the entries of ended
-    /// sessions should be removed.
+    /// Returns true if the number of entries exceeds the limit. The entries of ended sessions
+    /// should then be removed.
     pub(super) fn is_over_limit(&self) -> bool {
         self.first_seqs.len() > self.entries_max.max(BIRTHS_MIN)
     }
 
     /// Removes the entries of all sessions that are not in `live`, and sets the limit to twice the
-    /// number of the remaining entries.
+    /// number of remaining entries.
     pub(super) fn retain_sessions(&mut self, live: impl Iterator<Item = u32>) {
         let live = live.filter_map(|session| Some((session, *self.first_seqs.get(&session)?)));
         self.first_seqs = live.collect();
@@ -46,7 +46,7 @@ impl SessionBirths {
     }
 }
 
-/// The sessions taken out of a replicated filter, which end one by one.
+/// The sessions removed from a replicated filter in order to be ended one by one.
 #[derive(Debug, Default)]
 pub(crate) struct SessionEnds {
     /// Sessions with their ranks, highest rank first.
@@ -54,7 +54,7 @@ pub(crate) struct SessionEnds {
 }
 
 impl SessionEnds {
-    /// Takes all sessions out of a filter and sorts them by rank. The filter keeps its other state.
+    /// Removes all sessions from a filter and sorts them by rank. The filter keeps its other state.
     pub(super) fn take_from(node: &mut Node, births: &SessionBirths, end: u32) -> Self {
         let Operator::Filter(Filter::Stream(filter)) = &mut node.operator else {
             return Self::default();

@@ -9,18 +9,19 @@ pub struct GraphShape {
     pub(crate) rank: Vec<usize>,
     /// Nodes in topological order.
     pub(crate) order: Vec<NodeId>,
-    /// For each node, true if it is a fork that numbers blocks, because it is outside all branches
-    /// that join again.
+    /// For each node, true if it is a fork that numbers blocks, because it is not on a branch that
+    /// is joined again.
     pub(crate) numbering_forks: Vec<bool>,
     /// True if the operator of at least one node reads bytes.
     pub(crate) reads_bytes: bool,
-    /// For each source, a bit mask of its arcs after which only sinks read bytes, all of them in
-    /// place; 0 for other nodes.
+    /// For each source, a bit mask of the arcs after which only sinks read bytes, and all of these
+    /// sinks read them in place; 0 for other nodes.
     pub(crate) arcs_in_place: Vec<u64>,
     /// True if the operator of at least one node is a filter that edits block by block.
     pub(crate) edits: bool,
     /// Nodes that dispatch to replicas.
     pub(crate) dispatchers: Vec<NodeId>,
-    /// Section of each operand that may hold blocks, by node; `None` for other nodes.
+    /// For each node, the section to which it belongs if it is an operand that may hold blocks;
+    /// otherwise `None`.
     pub(crate) section_of: Vec<Option<NodeId>>,
 }

@@ -1,4 +1,4 @@
-//! The shutdown of a space, which releases held blocks, then ends sinks, sources and rings.
+//! The shutdown of a space, which releases held blocks, and then ends sinks, sources and rings.
 
 use super::arc::NodeId;
 use super::node::Operator;
@@ -20,7 +20,8 @@ impl Space {
         self.note_claims();
     }
 
-    /// Ends a node. Unless the path has `failed`, first releases the blocks that the node holds.
+    /// Ends a node. Unless the path has `failed`, releases the blocks that the node holds before
+    /// that.
     pub(super) fn finish_node(&mut self, at: NodeId, now: Time, failed: bool) {
         if matches!(self.graph.nodes[at].operator, Operator::Dispatch(_)) {
             self.close_dispatch(at);

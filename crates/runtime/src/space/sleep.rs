@@ -1,4 +1,4 @@
-//! The sleep of an idle space, with the events that wake it and its maximum duration.
+//! The sleep of an idle space: the events that wake it, and its maximum duration.
 
 use super::node::Operator;
 use super::pass::{PassResult, earlier_time};
@@ -7,10 +7,10 @@ use buffer::signal::Ticket;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// Maximum sleep of a space whose source waits for memory to be released.
+/// Maximum sleep of a space that has a source waiting for memory to be released.
 const MEMORY_WAIT: Duration = Duration::from_millis(1);
 
-/// The CPU time of a space's thread, and the time that it slept.
+/// The CPU time of a space's thread, and the time that the thread has slept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimeSpent {
     /// CPU time of the thread in nanoseconds.
@@ -20,7 +20,7 @@ pub struct TimeSpent {
 }
 
 impl TimeSpent {
-    /// Returns the time used since the reading `before`.
+    /// Returns the time spent since the earlier reading `before`.
     pub fn since(self, before: Self) -> Self {
         let cpu = self.cpu.saturating_sub(before.cpu);
         Self { cpu, asleep: self.asleep.saturating_sub(before.asleep) }
@@ -34,7 +34,7 @@ impl Space {
     }
 
     /// Sleeps until the doorbell is notified, a source or writer becomes readable, or the next
-    /// source or timer is due. If one is due already, sleeps for at most [`MEMORY_WAIT`].
+    /// source or timer is due. If one is already due, sleeps for at most [`MEMORY_WAIT`].
     pub(super) fn sleep(&mut self, pass: PassResult, ticket: Ticket) {
         let wake = self.graph.nodes.iter().filter_map(|node| node.wake).min();
         let until = match self.graph.clock {
@@ -73,10 +73,10 @@ impl Space {
         self.accounts.asleep += sys::clock::monotonic().saturating_sub(begin);
     }
 
-    /// Returns true if a release of memory by readers is new work for the space while all of its
-    /// inputs are empty. Other spaces sleep on: if each release woke them, every release would
-    /// admit one block, whose transfer would wake the reader again, and two nearly idle threads
-    /// would never sleep.
+    /// Returns true if the space has work when readers release memory while all of its inputs are
+    /// empty. Other spaces continue to sleep. If each release woke them, every release would let
+    /// one block in, whose transfer would wake the reader again, and two nearly idle threads would
+    /// never sleep.
     fn wakes_on_memory(&self) -> bool {
         self.inputs.list.iter().any(|input| match input {
             Input::Source { node, .. } => match &self.graph.nodes[*node].operator {
@@ -88,7 +88,7 @@ impl Space {
     }
 
     /// Returns the time until the next timer is due. Returns `None` if no timer is set, or if the
-    /// path runs on block time, which does not advance without blocks.
+    /// path's clock is block time, which advances only with blocks.
     pub fn time_to_timer(&self) -> Option<Duration> {
         let wake = self.graph.nodes.iter().filter_map(|node| node.wake).min()?;
         match self.graph.clock {

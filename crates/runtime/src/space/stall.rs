@@ -1,15 +1,16 @@
 //! Stall detection in a replay.
 //!
-//! A replaying space waits for the next event of its record: for blocks of another space, room in a
-//! ring, or a hot swap. An invalid record may make all spaces wait for one another. Each space
-//! therefore registers its wait after a poll without result. When all spaces have registered a wait
-//! since the last progress of any space, no further progress is possible. Every waiting space then
-//! receives, at its next poll, a verdict with the positions of all spaces.
+//! A replaying space waits for the next event of its record: for blocks from another space, for
+//! free entries in a ring, or for a hot swap. An invalid record may cause all spaces to wait for
+//! each other. Each space therefore registers its wait after a poll without a result. When all
+//! spaces have registered a wait since the last progress of any space, no further progress is
+//! possible. Every waiting space then receives, at its next poll, a verdict with the positions of
+//! all spaces.
 //!
-//! The detector reads no clock. A space inside a filter or sink counts as active, however long the
-//! call takes. A space reports its own progress before it registers a wait, because another space
-//! may wait for that progress; no thread schedule therefore ends a valid replay.
-//! docs/book/decisions/0042-changes-in-a-record.md
+//! The detector reads no clock. A space inside a filter or sink counts as active, no matter how
+//! long the call takes. A space reports its own progress before it registers a wait, because
+//! another space may wait for that progress. Therefore a valid replay never fails because of the
+//! order in which threads run. docs/book/decisions/0042-changes-in-a-record.md
 
 use crate::status::SpaceStatus;
 use buffer::signal::Doorbell;
@@ -20,7 +21,7 @@ use std::time::Duration;
 /// The state shared by the spaces of one replay, and the position of one space in its record.
 #[derive(Clone, Debug)]
 pub struct ReplayState {
-    /// Detector of spaces that wait for one another.
+    /// Detector of spaces that wait for each other.
     pub stalls: Arc<StallDetector>,
     /// Byte offset of this space's last event in the record.
     pub byte: Arc<AtomicU64>,
@@ -28,21 +29,21 @@ pub struct ReplayState {
     pub whole: bool,
 }
 
-/// Number of consecutive polls without result after which a space counts as waiting. One poll would
-/// suffice for correctness; by the second, the space has also published its output and reclaimed
-/// memory.
+/// Number of consecutive polls without a result after which a space counts as waiting. One poll
+/// would suffice for correctness; by the second poll, the space has also published its output and
+/// reclaimed memory.
 const POLLS_MIN: u32 = 2;
 
 /// Maximum sleep between two polls.
 pub const WAIT: Duration = Duration::from_millis(2);
 
-/// A detector of spaces that wait for one another.
+/// A detector of spaces that wait for each other.
 #[derive(Debug, Default)]
 pub struct StallDetector(Mutex<StallState>);
 
 #[derive(Debug, Default)]
 struct StallState {
-    /// Progress counter: the number of steps so far that may have been awaited by other spaces.
+    /// Progress counter: the number of steps so far for which other spaces may have been waiting.
     moves: u64,
     spaces: Vec<SpaceActivity>,
     changer: ChangerActivity,
@@ -77,12 +78,11 @@ enum Activity {
 /// The activity of the thread that replays hot swaps.
 #[derive(Debug, Default)]
 enum ChangerActivity {
-    /// There is no such thread, or no hot swap follows.
+    /// There is no such thread, or no more hot swaps follow.
     #[default]
     Finished,
     Moves,
-    /// The thread waits until this space reaches the recorded swap, where the space executes the
-    /// command of the swap.
+    /// The thread waits until this space reaches the recorded swap and executes the swap's command.
     AwaitsCommand(Arc<SpaceStatus>),
     /// The thread waits until this space has ended.
     AwaitsEnd(Arc<SpaceStatus>),
@@ -100,7 +100,7 @@ impl StallDetector {
         self.state().changer = ChangerActivity::Moves;
     }
 
-    /// Reports that no further hot swap follows.
+    /// Reports that no more hot swaps follow.
     pub fn end_changer(&self) {
         self.set_changer(ChangerActivity::Finished);
     }
@@ -161,7 +161,7 @@ impl StallState {
         changer && self.spaces.iter().all(waits)
     }
 
-    /// Formats the verdict, which lists what every space waits for.
+    /// Formats the verdict: a list of what every space is waiting for.
     fn verdict_text(&self) -> String {
         let waits = self.spaces.iter().filter_map(|entry| match &entry.doing {
             Activity::Waits { what, .. } => Some(what.as_str()),
@@ -198,7 +198,7 @@ impl StallProbe {
         self.byte.load(Ordering::Relaxed)
     }
 
-    /// Returns true if the record covers the whole run.
+    /// Returns true if the record covers the entire run.
     pub const fn is_complete(&self) -> bool {
         self.whole
     }
@@ -216,7 +216,7 @@ impl StallProbe {
         self.set_activity(Activity::Lent).changer = ChangerActivity::Moves;
     }
 
-    /// Reports that the space has not started, because a pending hot swap creates it.
+    /// Reports that the space has not started because a pending hot swap is still creating it.
     pub fn note_unstarted(&self) {
         drop(self.set_activity(Activity::Lent));
     }
@@ -226,7 +226,7 @@ impl StallProbe {
         drop(self.set_activity(Activity::Moves));
     }
 
-    /// Reports that the space has been drained for a hot swap. The swap continues after every space
+    /// Reports that the space has been drained for a hot swap. The swap continues once every space
     /// has reported this.
     pub fn note_drained(&self) {
         let mut state = self.set_activity(Activity::Lent);
@@ -247,8 +247,8 @@ impl StallProbe {
         state
     }
 
-    /// Sleeps on this doorbell until `ready` returns true. Ignores a stall verdict, because the
-    /// verdict also ends the space that is awaited, which makes room.
+    /// Sleeps on this doorbell until `ready` returns true. Ignores a stall verdict: it also ends
+    /// the space for which this one waits, and `ready` then returns true.
     pub fn wait_until(
         &self,
         doorbell: &Doorbell,
@@ -270,8 +270,8 @@ impl StallProbe {
         }
     }
 
-    /// Begins a wait, which `what` describes. All output so far counts as progress. `change` is
-    /// true if the space waits for a hot swap.
+    /// Begins a wait; `what` describes it. All output so far counts as progress. `change` is true
+    /// if the space waits for a hot swap.
     pub fn begin_wait(&self, what: impl FnOnce() -> String, change: bool) -> StallWait {
         self.note_progress();
         let what = format!("{} (byte {})", what(), self.byte());
@@ -280,7 +280,7 @@ impl StallProbe {
 }
 
 /// The registration of a space with the detector. It is dropped after all other fields of the
-/// space, and then reports the end of the space.
+/// space, and reports the end of the space when dropped.
 #[derive(Debug)]
 pub struct StallRegistration(pub(crate) StallProbe);
 
@@ -292,7 +292,7 @@ impl Drop for StallRegistration {
     }
 }
 
-/// A wait of a space, which `what` describes. When dropped, it reports the space as active again.
+/// A wait of a space; `what` describes it. When dropped, it reports that the space is active again.
 #[derive(Debug)]
 pub struct StallWait {
     post: StallProbe,
@@ -310,8 +310,8 @@ impl StallWait {
         self.seen = moves;
     }
 
-    /// Registers a poll without result. Returns the verdict if no further progress is possible;
-    /// otherwise `None`.
+    /// Registers a poll without a result. Returns the verdict if no further progress is possible;
+    /// otherwise returns `None`.
     pub fn note_fruitless(&self) -> Option<String> {
         let mut state = self.post.stalls.state();
         let Self { seen, polls, change, .. } = *self;

@@ -1,9 +1,9 @@
 //! Hot swap: replacement of a running space's graph. Kept nodes retain filters, state and counters;
 //! removed nodes are ended; new nodes and inputs are added. [Th §5.4]
 //!
-//! A swap happens between two passes, while no block is in flight in the space. First the removed
-//! nodes are **retired**, from the sources to the sinks: filters release held blocks along the old
-//! arcs, and sinks are finished. Then the graph is **swapped**: kept nodes move into their
+//! A swap happens between two passes, while no block is in flight in the space. First, the removed
+//! nodes are **retired**, from the sources to the sinks: filters release held blocks over the old
+//! arcs, and sinks are finished. Then, the graph is **swapped**: kept nodes move into their
 //! placeholders in the new graph. Counters of kept arcs continue; final counters of removed nodes
 //! and arcs stay in the ledger.
 
@@ -32,13 +32,13 @@ pub struct HotSwap {
     pub inputs: Vec<Input>,
     /// Pools of the new inputs, to which the inputs refer by index.
     pub intakes: Vec<Pool>,
-    /// CPU to which the space is pinned after the swap; `None` for no CPU.
+    /// CPU to which the space is pinned after the swap; `None` if it is not pinned.
     pub processor: Option<usize>,
 }
 
 /// Identity of an arc: start node, end node, and planned index of the edge.
 type ArcKey = (NodeKey, NodeKey, usize);
-/// Counters of an arc: blocks put, dropped, and taken.
+/// Counters of an arc: amounts put, dropped, and taken.
 type ArcCounters = (Amount, EdgeDrops, Amount);
 
 impl Space {
@@ -60,8 +60,8 @@ impl Space {
         all
     }
 
-    /// Loads the state that the twin of a filter saved when it ended in the kernel into the filter
-    /// with this planned index. Does nothing if the filter does not run here.
+    /// Loads state into the filter with this planned index. The filter's twin saved the state when
+    /// it ended in the kernel. Does nothing if the filter does not run here.
     pub fn load_twin_state(&mut self, number: usize, bytes: &[u8]) {
         let mut nodes = self.graph.nodes.iter_mut();
         let node = nodes.find(|node| node.planned == number && !node.has_moved);
@@ -75,7 +75,7 @@ impl Space {
         }
     }
 
-    /// Replaces filters, and transfers the state of the old filters to the new ones. If one new
+    /// Replaces filters, and transfers the state of the old filters to the new ones. If any new
     /// filter rejects the state, all replacements are undone.
     pub fn replace_filters(&mut self, renewed: &mut [(NodeKey, Filter)]) -> Result<(), Mistake> {
         let keys = self.node_keys();
@@ -95,7 +95,7 @@ impl Space {
     }
 
     /// Sets arguments of filters, and of their replicas in this space, by planned index. On
-    /// failure, the filters before the failed one keep the new arguments.
+    /// failure, the filters before the one that failed keep the new arguments.
     pub fn set_arguments(&mut self, values: &[(usize, Arguments)]) -> Result<(), Mistake> {
         for node in self.graph.nodes.iter_mut().filter(|node| !node.has_moved) {
             let Operator::Filter(filter) = &mut node.operator else { continue };
@@ -112,7 +112,7 @@ impl Space {
         Ok(())
     }
 
-    /// Records in the journal that the hot swap with this number set arguments at this point of the
+    /// Records in the journal that the hot swap with this number set arguments at this point in the
     /// run.
     pub fn record_arguments_set(&mut self, number: u64) {
         self.note_change(number);
@@ -181,8 +181,8 @@ impl Space {
         self.ports.connect_exports(&mut self.graph.nodes);
     }
 
-    /// Removes a node that continues in another space. The counts of the node so far stay in the
-    /// ledger of this space. Returns `None` if there is no such node.
+    /// Removes a node that continues in another space. The node's counts so far stay in this
+    /// space's ledger. Returns `None` if there is no such node.
     pub fn remove_moved_node(&mut self, key: NodeKey) -> Option<Node> {
         let at = self.node_keys().iter().position(|other| *other == key)?;
         let place = Node::new("", usize::MAX, Operator::Pass, filter::Counts::default());
@@ -196,8 +196,8 @@ impl Space {
         Some(node)
     }
 
-    /// Copies the blocks that an arriving node holds out of the memory of its previous space.
-    /// Returns the number of blocks that were lost because memory was lacking.
+    /// Copies the blocks that an arriving node holds from the memory of its previous space. Returns
+    /// the number of blocks that were lost because memory was lacking.
     pub fn copy_held_blocks(&mut self, node: &mut Node, from: &mut Self) -> u64 {
         let mut theirs =
             Memory { intakes: &from.graph.intakes, work: &from.graph.work, imported: &[] };
@@ -277,7 +277,7 @@ impl Space {
     }
 }
 
-/// Moves operator, state and counters of a kept node into its placeholder.
+/// Moves a kept node's operator, state and counters into its placeholder.
 fn fill_placeholder(place: &mut Node, old: Node) {
     let taken = old.total_taken();
     // The section is new; its operands are kept.
@@ -327,8 +327,8 @@ fn carry_counters(
     }
 }
 
-/// Replaces a filter and transfers all of its sessions. Afterwards `filter` contains the old
-/// filter. On failure all sessions are restored to the old filter.
+/// Replaces a filter and transfers all of its sessions. Afterwards, `filter` contains the old
+/// filter. On failure, all sessions are restored to the old filter.
 fn replace_filter(node: &mut Node, filter: &mut Filter) -> Result<(), Mistake> {
     let Operator::Filter(old) = &mut node.operator else { return Ok(()) };
     let holds = &mut node.holds;

@@ -1,5 +1,5 @@
-//! The handle of a tap, the thread that writes its records, and the state that both share with the
-//! space. See [`super::taps`].
+//! The handle of a tap, the thread that writes the tap's records, and the state that both share
+//! with the space. See [`super::taps`].
 
 use super::select::SelectedClasses;
 use super::tap_form::{TapForm, Written};
@@ -17,7 +17,7 @@ use std::time::Duration;
 pub const BACKLOG_MAX: usize = 8 << 20;
 /// Interval at which a thread that waits for the tap's reader checks whether the tap has ended.
 const END_POLL: Duration = Duration::from_millis(100);
-/// Maximum time for completing a partly written record after the tap has ended.
+/// Maximum time to finish writing a record after the tap has ended.
 const COMPLETION_MAX: Duration = Duration::from_secs(1);
 
 /// The policy for frames that arrive while the backlog of a tap is full.
@@ -30,7 +30,7 @@ pub enum OverrunPolicy {
     End,
 }
 
-/// The reason a tap ended.
+/// The reason why a tap ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TapEnd {
     /// The reader has closed the pipe or exited.
@@ -66,7 +66,7 @@ pub enum TapOrigin {
     Oldest,
     /// The oldest block that is at most this many nanoseconds old.
     Ago(u64),
-    /// The block with this number in the output of the node.
+    /// The block with this number in the node's output.
     Block(u64),
 }
 
@@ -77,8 +77,8 @@ pub struct TapStats {
     pub frames: u64,
     /// Number of frames skipped because the backlog was full.
     pub skipped: u64,
-    /// Numbers of the skipped blocks in the output of the node. Empty if the node has replicas,
-    /// because their blocks have no common order.
+    /// Numbers of the skipped blocks in the node's output. Empty if the node has replicas, because
+    /// their blocks have no common order.
     pub missing: LossRanges,
     /// Number of blocks without a frame, or with a link type other than that of the first frame.
     pub no_frame: u64,
@@ -92,7 +92,7 @@ pub struct TapStats {
 /// The position at which a tap began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TapStart {
-    /// Number of the tap's first block in the output of the node.
+    /// Number of the tap's first block in the node's output.
     pub block: u64,
     /// Number of blocks that were taken from the history.
     pub past: u64,
@@ -102,12 +102,12 @@ pub struct TapStart {
     pub remembers: bool,
 }
 
-/// The handle of a tap. Dropping it ends the tap.
+/// A handle of a tap. Dropping it ends the tap.
 #[derive(Debug)]
 pub struct Tap {
     pub(super) shared: Arc<TapState>,
     thread: Option<JoinHandle<()>>,
-    /// Receiver that is disconnected when the thread has ended.
+    /// Receiver that is disconnected once the thread has ended.
     ended: mpsc::Receiver<()>,
 }
 
@@ -116,10 +116,10 @@ pub struct Tap {
 pub struct TapFeed {
     pub(super) shared: Arc<TapState>,
     pub(super) to: mpsc::Sender<Records>,
-    /// Number of the replica that the space runs; 0 for a node without replicas.
+    /// Number of the replica that runs in the space; 0 for a node without replicas.
     pub(super) replica: usize,
     pub(super) policy: OverrunPolicy,
-    /// Number of blocks that had left the node when the tap began, plus the blocks that the tap has
+    /// Number of blocks that had left the node when the tap began, plus the number that the tap has
     /// selected since.
     pub(super) left: u64,
     /// Form of the records.
@@ -128,16 +128,16 @@ pub struct TapFeed {
     pub(super) classes: Option<SelectedClasses>,
 }
 
-/// The form of the records that the space sends to the thread of a tap.
+/// The form of the records that the space sends to the tap's thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RecordForm {
     /// Frames as records of a capture.
     Capture,
-    /// The viewed bytes of all blocks, concatenated.
+    /// The bytes in view of all blocks, concatenated.
     Bytes,
     /// Blocks with their frames.
     Blocks,
-    /// Blocks with the bytes in view.
+    /// Blocks with only the bytes in view.
     Views,
 }
 
@@ -152,7 +152,7 @@ impl RecordForm {
     }
 }
 
-/// A message with records, which a space sends to the thread of a tap.
+/// A message with records that a space sends to the tap's thread.
 #[derive(Debug)]
 pub(super) struct Records {
     /// Number of the replica that emitted the blocks.
@@ -166,7 +166,7 @@ pub(super) struct TapState {
     pub(super) is_merged: bool,
     /// Header of the first frame, with its link type; a capture contains only one link type.
     pub(super) first: OnceLock<FrameHeader>,
-    /// Backlog in bytes.
+    /// Number of bytes in the backlog.
     pub(super) backlog: AtomicUsize,
     pub(super) frames: AtomicU64,
     pub(super) skipped: AtomicU64,
@@ -193,7 +193,7 @@ impl TapState {
 impl Tap {
     /// Creates a tap that writes blocks into this pipe: in one form or, if the node has replicas,
     /// in one form for each replica. Returns the tap's handle, and a feed for the space of each
-    /// replica. The feeds send the blocks with these classes, or by default the blocks that at
+    /// replica. The feeds send the blocks with the given classes, or by default the blocks that at
     /// least one arc accepts. The tap ends when its reader has read nothing for `patience`.
     ///
     /// # Errors
@@ -236,8 +236,8 @@ impl Tap {
         Ok((Self { shared, thread: Some(thread), ended }, feeds))
     }
 
-    /// Waits until the tap has ended, for at most `limit`. After the path has ended, its taps end
-    /// when their readers have read everything.
+    /// Waits for at most `limit` until the tap has ended. After the path ends, its taps end once
+    /// their readers have read everything.
     pub fn wait_for_end(&self, limit: Duration) {
         // No message is ever sent.
         let _ = self.ended.recv_timeout(limit);
@@ -265,16 +265,16 @@ impl Drop for Tap {
     }
 }
 
-/// The thread that writes a tap's records into its pipe.
+/// The thread that writes a tap's records to the pipe.
 struct TapWriter {
     pipe: File,
     patience: Duration,
     shared: Arc<TapState>,
-    /// True once the header of the capture has been sent.
+    /// True once the header of a capture has been sent.
     begun: bool,
-    /// Form of the blocks of each replica.
+    /// The form in which each replica's blocks are written.
     forms: Vec<TapForm>,
-    /// Sender whose drop reports the end of the thread.
+    /// Sender; dropping it reports the end of the thread.
     _ends: mpsc::Sender<()>,
 }
 
@@ -305,8 +305,9 @@ impl TapWriter {
     }
 
     /// Writes records. Blocks until the pipe has accepted all of them, the tap ends, or the reader
-    /// has read nothing for too long. If the tap ends within a record, first completes the record,
-    /// for at most [`COMPLETION_MAX`], so that the reader finds no truncated record.
+    /// has read nothing for too long. If the tap ends while a record is being written, completes
+    /// the record first, for at most [`COMPLETION_MAX`], so that the reader finds no truncated
+    /// record.
     fn write(&mut self, records: &Written) -> Result<(), TapEnd> {
         let bytes = records.bytes.as_slice();
         let (mut done, mut since) = (0, sys::clock::monotonic());

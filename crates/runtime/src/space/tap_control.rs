@@ -1,4 +1,4 @@
-//! Attachment of taps and histories to the nodes of a space.
+//! Attachment of taps to the nodes of a space, and of histories, which store past output for taps.
 
 use super::Space;
 use super::node::Operator;
@@ -7,7 +7,7 @@ use super::tap::{TapOrigin, TapStart};
 use endpoint::history::HistoryStart;
 
 impl Space {
-    /// Keeps a history of the output of each source. Each history has at most `bytes` bytes.
+    /// Keeps a history of each source's output. The size of each history is at most `bytes` bytes.
     pub fn remember(&mut self, bytes: usize) {
         let sources =
             self.graph.nodes.iter().filter(|node| matches!(node.operator, Operator::Source(_)));
@@ -16,8 +16,8 @@ impl Space {
         sources.into_iter().for_each(|node| taps.remember(node, bytes));
     }
 
-    /// Adds a tap to the node with this planned index. Returns `None` if the output of the node
-    /// cannot be tapped here.
+    /// Adds a tap to the node with this planned index. Returns `None` if the node's output cannot
+    /// be tapped in this space.
     pub fn tap(
         &mut self,
         number: usize,
@@ -36,7 +36,7 @@ impl Space {
     }
 
     /// Freezes the history of the node with this planned index for `ns` nanoseconds from now, so
-    /// that no stored frame is evicted; 0 ends an earlier freeze. Returns false if this space keeps
+    /// that no stored frame is evicted; 0 ends an earlier freeze. Returns false if this space has
     /// no history of the node.
     pub fn freeze_history(&mut self, number: usize, ns: u64) -> bool {
         let until = if ns == 0 { 0 } else { self.now().saturating_add(ns) };
@@ -44,7 +44,7 @@ impl Space {
         taps.is_some_and(|taps| taps.freeze(number, until))
     }
 
-    /// Returns true if the node with this planned index can be tapped here.
+    /// Returns true if the node with this planned index can be tapped in this space.
     pub fn can_tap(&self, number: usize) -> bool {
         self.graph.nodes.iter().any(|node| node.planned == number && node.accepts_taps())
     }

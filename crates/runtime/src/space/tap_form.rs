@@ -1,5 +1,5 @@
 //! The form in which a tap writes blocks: as a capture, as bytes, or as lines of JSON. The space
-//! copies blocks; the thread of the tap converts them.
+//! copies blocks; the tap's thread converts them.
 
 use abi::{Direction, Flags, Marks};
 use endpoint::history::{self, FILE_HEADER_SIZE};
@@ -8,10 +8,10 @@ use endpoint::sink::json::JsonLines;
 use filter::Block;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Maximum length in bytes of a message in a stream of bytes. A longer message is truncated and
+/// Maximum length, in bytes, of a message in a stream of bytes. A longer message is truncated and
 /// counted.
 pub const MESSAGE_MAX: usize = 1 << 20;
-/// Maximum total length in bytes of the messages that have begun but not ended.
+/// Maximum total length, in bytes, of the messages that have begun but not ended.
 const OPEN_MAX: usize = 64 << 20;
 /// Maximum number of messages that have begun but not ended.
 const OPEN_COUNT_MAX: usize = 16 << 10;
@@ -21,25 +21,26 @@ const OPEN_COUNT_MAX: usize = 16 << 10;
 pub enum TapForm {
     /// Frames, as a pcap capture.
     Capture,
-    /// The bytes in view. With a gatherer, whole messages in the order in which they end.
+    /// The bytes in view. If there is a gatherer, only whole messages, in the order in which they
+    /// end.
     Bytes(Option<MessageGatherer>),
-    /// A line of JSON for each block or described message.
+    /// A line of JSON for each block or for each message with a description.
     Json(Box<JsonLines>),
 }
 
-/// The converted records of a tap, with the positions at which they may be cut.
+/// The converted records of a tap, and the positions at which the output may be cut.
 #[derive(Debug, Default)]
 pub(super) struct Written {
     pub(super) bytes: Vec<u8>,
-    /// Ends of records; empty if the records may be cut anywhere.
+    /// Positions at which records end; empty if the output may be cut anywhere.
     ends: Vec<usize>,
-    /// Length in bytes of the file header, in the records that begin a capture; otherwise `None`.
+    /// Length, in bytes, of the file header, if these records begin a capture; otherwise `None`.
     header: Option<usize>,
 }
 
 impl TapForm {
-    /// Appends a copy of a block to the data for the thread of the tap. If `bytes_only` is true,
-    /// copies only the bytes in view instead of the frame. Not used for captures.
+    /// Appends a copy of a block to the data for the tap's thread. If `bytes_only` is true, copies
+    /// only the bytes in view instead of the frame. Not used for captures.
     pub(super) fn copy_block(bytes_only: bool, block: &Block<'_>, to: &mut Vec<u8>) {
         let view = block.bytes();
         let length = u32::try_from(view.len()).unwrap_or(u32::MAX);
@@ -55,7 +56,7 @@ impl TapForm {
     }
 
     /// Converts the records that the space has sent. `begun` is true if the file header of a
-    /// capture has been sent before.
+    /// capture has already been sent.
     pub(super) fn convert(&mut self, records: Vec<u8>, begun: bool) -> Written {
         let mut written = Written::default();
         match self {
@@ -85,8 +86,8 @@ impl TapForm {
 }
 
 impl Written {
-    /// Returns the first position from `at` on at which a record ends; `at` if the records may be
-    /// cut anywhere.
+    /// Returns the first position, at or after `at`, at which a record ends; returns `at` if the
+    /// output may be cut anywhere.
     pub(super) fn record_end(&self, at: usize) -> usize {
         match self.header {
             Some(header) => history::record_boundary(&self.bytes, header, at),
@@ -112,7 +113,7 @@ fn each_block(mut records: &[u8], mut each: impl FnMut(&Block<'_>)) {
 /// The key of a message in progress. Each session has one message in progress per direction.
 type MessageKey = (u32, u16, bool);
 
-/// A gatherer of messages that have begun but not ended. Fragments of different messages may arrive
+/// A gatherer of messages that have begun but not ended. Fragments of different messages may be
 /// interleaved.
 #[derive(Debug, Default)]
 pub struct MessageGatherer {
@@ -127,8 +128,8 @@ pub struct MessageGatherer {
 #[derive(Debug, Default)]
 struct OpenMessage {
     bytes: Vec<u8>,
-    /// True if the last block added was a description. The fragment that follows may also have the
-    /// first flag, and does not begin another message then.
+    /// True if the last block added was a description. The next fragment may then also have the
+    /// first flag without beginning another message.
     described: bool,
     /// True if bytes beyond [`MESSAGE_MAX`] were cut off, which is counted once.
     is_cut: bool,
@@ -137,8 +138,8 @@ struct OpenMessage {
 impl MessageGatherer {
     /// Adds a fragment or a description. If this ends a message, appends the message to `to`.
     ///
-    /// A message that began before the tap is omitted. A message that is cut short by the end of
-    /// its session or by another message is written as far as it has arrived.
+    /// A message that began before the tap is omitted. If a message is cut short by the end of its
+    /// session or by another message, the part that has arrived is written.
     fn add(&mut self, block: &Block<'_>, to: &mut Written) {
         let (context, flags) = (block.context, block.context.flags);
         let backward = flags.direction() == Direction::Backward;
@@ -176,8 +177,8 @@ impl MessageGatherer {
         to.ends.push(to.bytes.len());
     }
 
-    /// Drops the oldest messages while the open ones are too many or too long in total, and counts
-    /// them as cut.
+    /// Drops the oldest open messages while there are too many or they are too long in total, and
+    /// counts them as cut.
     fn make_room(&mut self) {
         while self.open.len() >= OPEN_COUNT_MAX || self.length > OPEN_MAX {
             let Some(oldest) = self.begun.pop_front() else { return };

@@ -1,15 +1,15 @@
-//! Taps: copies of the frames that leave a node of a running path, including frames of the past.
-//! [SL §5.2, readers that begin in the past; RELIABILITY T4]
+//! Taps: copies of the frames that leave a node of a running path, including earlier frames. [SL
+//! §5.2, readers that begin in the past; RELIABILITY T4]
 //!
-//! Input: blocks that leave a node, in the thread of the space. Output: their frames in the form of
-//! the tap, written into a pipe by the thread of the tap. The space copies frames and never waits.
-//! The backlog is bounded ([`BACKLOG_MAX`]): if it is full, frames are skipped and counted, or the
-//! tap ends, depending on its policy. A tap ends when its reader has read nothing for a maximum
-//! time, or closes the pipe.
+//! In the space's thread, a tap copies the frames of blocks that leave a node, and never waits. The
+//! tap's own thread writes them to a pipe, in the tap's form. The backlog between the threads is
+//! bounded ([`BACKLOG_MAX`]): if it is full, frames are skipped and counted, or the tap ends,
+//! depending on its policy. A tap also ends if its reader has read nothing for a maximum time, or
+//! closes the pipe.
 //!
 //! A tap can begin in the past if the path keeps a history of its sources ([`Taps::history_of`]).
-//! Such a tap reports the number of its first block. A reader can thus distinguish a tap that began
-//! late from a node without traffic.
+//! Such a tap reports the number of its first block. A reader can therefore distinguish a tap that
+//! began late from a node without traffic.
 
 use super::node::Node;
 use super::observe::Observer;
@@ -21,9 +21,9 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 impl TapFeed {
-    /// Sends the frames of the history from `from` on, even if they exceed the backlog limit. For a
-    /// capture, omits frames with a link type other than that of the first frame. Returns the
-    /// number of frames sent.
+    /// Sends the frames of the history, starting at `from`, even if they exceed the backlog limit.
+    /// For a capture, omits frames whose link type differs from that of the first frame. Returns
+    /// the number of frames sent.
     fn send_history(&mut self, history: &History, from: HistoryStart) -> u64 {
         let mut records = Vec::new();
         let mut frames = 0;
@@ -35,7 +35,7 @@ impl TapFeed {
         frames
     }
 
-    /// Counts `count` blocks that the tap skips, the first of which has the number `from`.
+    /// Counts `count` blocks that the tap skips. `from` is the number of the first one.
     fn note_skipped(&self, from: u64, count: u64) {
         self.shared.skipped.fetch_add(count, Ordering::Relaxed);
         if count > 0 && !self.shared.is_merged {
@@ -44,8 +44,8 @@ impl TapFeed {
         }
     }
 
-    /// Appends a frame of the history in the form of the tap. Returns false if the frame cannot be
-    /// in it.
+    /// Appends a frame of the history in the tap's form. Returns false if that form cannot contain
+    /// the frame.
     fn append_frame(&self, kept: &FrameHeader, frame: &[u8], to: &mut Vec<u8>) -> bool {
         match self.records {
             RecordForm::Capture if !self.has_link_type(*kept) => return false,
@@ -57,7 +57,8 @@ impl TapFeed {
         true
     }
 
-    /// Returns the lanes to send. `wanted` contains the lanes that at least one arc accepts.
+    /// Returns the lanes whose blocks are sent. `wanted` contains the lanes that at least one arc
+    /// accepts.
     fn select(&self, batch: &Batch<'_>, wanted: LaneMask) -> LaneMask {
         self.classes.as_ref().map_or(wanted, |classes| classes.select(batch))
     }
@@ -109,9 +110,8 @@ impl TapFeed {
         true
     }
 
-    /// Returns true if the frame has the link type of the capture, which is that of the first
-    /// frame. For the first frame, sends the file header, which precedes the records of all
-    /// replicas.
+    /// Returns true if the frame has the capture's link type, which is that of the first frame. For
+    /// the first frame, sends the file header, which precedes the records of all replicas.
     fn has_link_type(&self, kept: FrameHeader) -> bool {
         let first = self.shared.first.get_or_init(|| {
             self.send_records(history::file_header(kept.link).to_vec());
@@ -137,7 +137,7 @@ pub struct Taps {
 }
 
 impl Taps {
-    /// Keeps a history of a node's output, of at most `bytes` bytes.
+    /// Keeps a history of a node's output. Its size is at most `bytes` bytes.
     pub fn remember(&mut self, node: usize, bytes: usize) {
         self.histories.push((node, History::new(HistoryLimits { bytes, time: Time::MAX })));
     }
@@ -158,8 +158,8 @@ impl Taps {
     }
 
     /// Adds a tap to a node. `left` is the number of blocks that have left the node so far. If
-    /// `from` is given and the node has a history, first sends the frames of the history from there
-    /// on.
+    /// `from` is given and the node has a history, sends the frames of the history first, starting
+    /// at `from`.
     pub fn add(
         &mut self,
         (node, left): (usize, u64),
@@ -185,7 +185,7 @@ impl Taps {
         began
     }
 
-    /// Keeps the taps and histories of nodes for which `is_here` is true, and ends the others.
+    /// Retains the taps and histories of nodes for which `is_here` is true, and ends the others.
     pub fn retain(&mut self, is_here: impl Fn(usize) -> bool) {
         self.feeds.retain(|(node, feed)| {
             let here = is_here(*node) && !feed.shared.has_ended();

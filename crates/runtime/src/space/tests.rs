@@ -25,7 +25,7 @@ mod operands;
 mod signals;
 mod writers;
 
-/// A source of the numbers from 0 up, as blocks of four bytes.
+/// A source of ascending numbers from 0, as blocks of four bytes.
 struct Numbers {
     next: u32,
     end: u32,
@@ -75,7 +75,7 @@ fn block_number(block: &Block<'_>) -> u32 {
     u32::from_be_bytes(block.bytes().try_into().expect("four bytes"))
 }
 
-/// A classifier that gives class 1 to the multiples of a number.
+/// A classifier that gives class 1 to multiples of a number.
 struct MultipleClassifier(u32);
 
 impl Classify for MultipleClassifier {
@@ -173,8 +173,8 @@ fn assert_balanced(results: &[SpaceResults]) -> Ledger {
     ledger
 }
 
-/// Runs `numbers | GRAPH | sink`, where `build` makes the graph. Returns the numbers and classes at
-/// the sink, and the results of the space.
+/// Runs `numbers | GRAPH | sink`, where `build` creates the graph. Returns the numbers and classes
+/// at the sink, and the results of the space.
 fn run_graph(
     end: u32,
     batch: usize,

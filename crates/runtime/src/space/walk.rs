@@ -2,10 +2,10 @@
 //! [Th §5.2.1]
 //!
 //! The walk follows the arcs depth first. At a join, batches wait until every branch has been
-//! walked, and are merged in input order. A node is called once per batch. Nothing is allocated
-//! while a path neither forks nor makes blocks. Blocks on a back edge enter a work list, and follow
-//! at most [`HOPS_MAX`] back edges (CONTRACT 17). Input of an editing filter is deferred until all
-//! other work is done, and the walk pauses there (`space::edit`).
+//! walked, and are merged in input order. A node is called once per batch. A walk allocates no
+//! memory unless the path forks or its filters create blocks. Blocks on a back edge enter a work
+//! list, and follow at most [`HOPS_MAX`] back edges (CONTRACT 17). The input of an editing filter
+//! is deferred until all other work is done; the walk then pauses (`space::edit`).
 
 mod leave;
 mod route;
@@ -39,7 +39,7 @@ pub(crate) struct Walk<'w, 'a> {
     pub(super) around: Vec<(WaitingBatch<'a>, u8)>,
     /// Deferred input of editing filters.
     pub(super) deferred: Vec<DeferredEdit>,
-    /// Block number that the next fork assigns first.
+    /// Number that the next fork assigns to its first block.
     pub(super) next: u32,
     pub(super) pass: &'w mut PassState,
     /// True if the walk has an observer. Observers are not set or removed during a walk.
@@ -84,15 +84,15 @@ impl<'w, 'a> Walk<'w, 'a> {
         Self { nodes, memory, shape, now, waiting, around, deferred, next: 0, pass, observed }
     }
 
-    /// Walks a batch that comes from a source or a ring.
+    /// Walks a batch from a source or a ring.
     pub(crate) fn walk_source(&mut self, from: NodeId, batch: &mut Batch<'a>) {
         self.route(from, batch, 0);
         self.walk_waiting();
     }
 
-    /// Walks a batch along an arc that its source has chosen. Since no other batch is in flight, a
-    /// join need not wait for other branches. Most output of a kernel program is walked here: the
-    /// filters along the arc decide about the frames that the program was unsure about.
+    /// Walks a batch along an arc that its source has chosen. Since no other batch is in flight,
+    /// joins need not wait for other branches. Most output of kernel programs is walked by this
+    /// function. The filters along the arc process the frames about which the program was unsure.
     pub(crate) fn walk_source_along(&mut self, from: NodeId, arc: usize, batch: &mut Batch<'a>) {
         debug_assert!(self.waiting.is_empty(), "nothing else is under way");
         let leads = arc < self.nodes[from].arcs.len() && !loses_kernel_arc();
@@ -122,7 +122,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
     }
 
-    /// Ends the filter of a node, and walks the blocks that the filter then releases.
+    /// Ends a node's filter, and walks the blocks that the filter then releases.
     pub(crate) fn finish(&mut self, at: NodeId) {
         match (&self.nodes[at].operator, self.nodes[at].copied) {
             (Operator::Filter(Filter::Stream(_)), true) => self.finish_replica(at),
@@ -130,8 +130,8 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
     }
 
-    /// Runs an operand of a Boolean section on a batch. Afterwards the class of each live lane is
-    /// the operand's answer; unanswered lanes stay live. No lane is live if the path has failed.
+    /// Runs an operand of a Boolean section on a batch. Afterwards, the class of each live lane is
+    /// the operand's answer; unanswered lanes stay live. If the path has failed, no lane is live.
     pub(super) fn run_operand(&mut self, at: NodeId, batch: &mut Batch<'a>) {
         let came = batch.amount(batch.live());
         self.nodes[at].taken[0] += came;
@@ -155,10 +155,9 @@ impl<'w, 'a> Walk<'w, 'a> {
         self.walk_waiting();
     }
 
-    /// Calls a filter without input and walks its output. The filter is called because a timer is
-    /// due or, if `last` is true, because the filter ends. Output of a replica gets the sequence
-    /// number `order`. If the node is a section of operands, releases all blocks that wait in it
-    /// instead.
+    /// Calls a filter without input, because a timer is due or, if `last` is true, because the
+    /// filter ends, and walks its output. The output of a replica gets the sequence number `order`.
+    /// If the node is a section of operands, instead releases all blocks that wait in it.
     pub(super) fn call_unprompted(&mut self, at: NodeId, last: bool, order: u32) {
         if let Operator::OperandSection(_) = self.nodes[at].operator {
             let ran = self.release_section(at);
@@ -199,7 +198,7 @@ impl<'w, 'a> Walk<'w, 'a> {
     }
 
     /// Walks until no batch waits at a join or on a back edge. Batches continue to wait at nodes
-    /// downstream of a deferred edit.
+    /// that are downstream of a deferred edit.
     pub(super) fn walk_waiting(&mut self) {
         loop {
             let next =
@@ -257,7 +256,8 @@ impl<'w, 'a> Walk<'w, 'a> {
         (arc.to, arc.branch)
     }
 
-    /// Enters a node with a batch, and walks on until no blocks continue or all of them wait.
+    /// Enters a node with a batch, and continues the walk until no blocks continue or all of them
+    /// wait.
     fn enter_node(&mut self, arrival: Arrival, batch: &mut Batch<'a>, hops: u8) {
         let mut next = Some(arrival);
         while let Some(Arrival { to, branch, amount }) = next {

@@ -1,17 +1,17 @@
-//! The writers outside the path that belong to one node.
+//! The writers outside the path that add blocks to one node.
 
 use endpoint::written::WrittenBlocks;
 use endpoint::{DropReason, Source as _};
 use filter::Amount;
 use std::fmt;
 
-/// The writers at the output of one node.
+/// The writers that add blocks to the output of one node.
 #[derive(Default)]
 pub struct WriterPort {
     pub(super) writers: Vec<WrittenBlocks>,
-    /// Blocks of the writers that have ended.
+    /// Amount from writers that have ended.
     ended: Amount,
-    /// Losses of the writers that have ended, by reason.
+    /// Losses of writers that have ended, by reason.
     lost: Vec<(DropReason, Amount)>,
 }
 
@@ -22,21 +22,21 @@ impl fmt::Debug for WriterPort {
 }
 
 impl WriterPort {
-    /// Returns the blocks of all writers so far, with those that were lost.
+    /// Returns the amount from all writers so far, including losses.
     pub(super) fn written(&self) -> Amount {
         let given = self.writers.iter().map(|writer| writer.counters().given);
         let lost = self.lost().map(|(_, amount)| amount);
         given.chain(lost).fold(self.ended, |sum, amount| sum + amount)
     }
 
-    /// Returns the blocks and bytes accepted from writers that were dropped before they could leave
+    /// Returns the blocks and bytes that were accepted from writers but dropped before they left
     /// the node, by reason. A reason may occur several times.
     pub fn lost(&self) -> impl Iterator<Item = (DropReason, Amount)> {
         let open = self.writers.iter().flat_map(|writer| writer.lost());
         self.lost.iter().chain(open).copied()
     }
 
-    /// Counts all bytes that the node has not read from its writers as lost, for this reason.
+    /// Counts all bytes that the node has not read from its writers as lost for this reason.
     pub(super) fn discard(&mut self, why: DropReason) {
         self.writers.iter_mut().for_each(|writer| writer.discard(why));
     }

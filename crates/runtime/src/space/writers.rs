@@ -1,8 +1,8 @@
 //! Writers outside the path, whose blocks leave a node as if the node had emitted them.
 //!
-//! A writer is a source that is not a node of the graph. It belongs to the node to whose output it
-//! adds blocks, and moves and ends with that node, which counts the blocks as made. Writers cost a
-//! space nothing per node, and one load per pass while it has none.
+//! A writer is a source that is not a node of the graph. It is attached to a node and adds blocks
+//! to the node's output. It moves and ends with that node, which counts the blocks as made. A space
+//! without writers spends one load per pass on them, and nothing per node.
 
 use super::arc::NodeId;
 use super::node::Node;
@@ -13,7 +13,7 @@ use endpoint::written::WrittenBlocks;
 use endpoint::{DropReason, Intake, Source as _, SourceStatus};
 use std::os::fd::BorrowedFd;
 
-/// The reason a space does not accept a writer.
+/// The reason why a space does not accept a writer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum WriterRefusal {
     /// The space has no node with this planned index that accepts writers.
@@ -31,7 +31,7 @@ impl Space {
     }
 
     /// Attaches a writer to the output of the node with this planned index. Fails if the run is
-    /// recorded, or if no node with this index accepts writers here.
+    /// recorded, or if no node with this index accepts writers in this space.
     pub fn attach_writer(
         &mut self,
         number: usize,
@@ -57,21 +57,21 @@ impl Space {
         found.map(|(at, _)| at)
     }
 
-    /// Updates the flag that tells whether any node of the space has writers.
+    /// Updates the flag that is true if any node of the space has writers.
     pub(super) fn find_writers(&mut self) {
         let open = |node: &Node| node.writers.as_ref().is_some_and(|port| !port.writers.is_empty());
         self.has_writers = self.graph.nodes.iter().any(open);
     }
 
-    /// Returns the descriptors that become readable when a writer has written.
+    /// Returns the descriptors that become readable when a writer writes.
     pub(super) fn writer_descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let ports = self.graph.nodes.iter().filter_map(|node| node.writers.as_ref());
         ports.flat_map(|port| port.writers.iter().filter_map(|writer| writer.descriptor()))
     }
 
-    /// Walks one batch from each writer. If all inputs have ended, or the path has been stopped,
-    /// first stops the writers; later passes then walk the blocks that the writers had already
-    /// accepted.
+    /// Walks one batch from each writer. If all inputs have ended or the path has been stopped,
+    /// stops the writers first; later passes then walk the blocks that were already accepted from
+    /// the writers.
     #[cold]
     pub(super) fn pull_writers(&mut self, pass: &mut PassResult) {
         let over = self.ports.control.is_stopped() || !pass.open;
@@ -85,7 +85,7 @@ impl Space {
     }
 
     /// Stops the writers of a node that will be removed, and walks all blocks that they have
-    /// written. Bytes for which no memory is left, because held blocks and rings use it up, count
+    /// written. Bytes for which there is no memory, because held blocks and rings occupy it, count
     /// as lost.
     pub(super) fn end_writers(&mut self, at: NodeId) {
         if self.graph.nodes[at].writers.is_none() {
@@ -132,8 +132,8 @@ impl Space {
         }
     }
 
-    /// Takes a batch from a writer and walks it. Returns true if the writer has ended; `None` if
-    /// there is no writer with this index.
+    /// Takes a batch from a writer and walks it. Returns true if the writer has ended, and `None`
+    /// if there is no writer with this index.
     fn pull_writer(&mut self, at: NodeId, writer: usize, pass: &mut PassResult) -> Option<bool> {
         let now = self.now();
         let source = self.graph.nodes[at].writers.as_mut()?.writers.get_mut(writer)?;

@@ -1,4 +1,4 @@
-//! Tests of write isolation: each rule of [Th §5.3.1], and the property that only nodes downstream
+//! Tests of write isolation: each rule in [Th §5.3.1], and the property that only nodes downstream
 //! of an edit see the edit. L1 to L8, D15, D20.
 
 use super::*;
@@ -19,7 +19,7 @@ impl Edit for Add {
     }
 }
 
-/// A variant of [`Add`] on the batch interface, where edits are always made in copies.
+/// A variant of [`Add`] that uses the batch interface, where all edits are made in copies.
 struct AddInCopies(u32);
 
 impl Lanes for AddInCopies {
@@ -40,7 +40,7 @@ impl Edit for EditNothing {
     }
 }
 
-/// An editing filter that replaces every block by a new one with twice the number.
+/// An editing filter that replaces every block with a new one that contains twice the number.
 struct ReplaceByDouble;
 
 impl Edit for ReplaceByDouble {
@@ -238,8 +238,8 @@ fn l2_blocks_that_share_bytes_are_edited_in_copies() {
 }
 
 /// Runs `numbers | (ring to a second space | add | sink)`. If `edits_here` is true, `add | sink`
-/// also runs in the first space. Returns the numbers at the sink of the second space, those at the
-/// sink of the first space, and the results of the first and of the second space.
+/// also runs in the first space. Returns the numbers at the second space's sink, the numbers at the
+/// first space's sink, and the results of the first and of the second space.
 fn run_over_a_ring(edits_here: bool) -> (Vec<u32>, Vec<u32>, [SpaceResults; 2]) {
     let (there, here): (ReceivedNumbers, ReceivedNumbers) = (Arc::default(), Arc::default());
     let (near, far) = (Arc::new(Doorbell::new()), Arc::new(Doorbell::new()));
@@ -345,8 +345,8 @@ impl Sink for FragmentSink {
     }
 }
 
-/// Runs `long | (stamps | sink) + hold`, where `hold` keeps the blocks shared. Returns the
-/// fragments at the sink, and the number of edits by method.
+/// Runs `long | (stamps | sink) + hold`, where `hold` holds the blocks, so that they are shared.
+/// Returns the fragments at the sink, and the number of edits by method.
 fn run_stamps(fragments: bool) -> (ReceivedFragments, Edits) {
     let (edited, held): (Arc<Mutex<ReceivedFragments>>, Arc<Mutex<ReceivedFragments>>) =
         (Arc::default(), Arc::default());

@@ -1,6 +1,6 @@
-//! Tests that a section gives the same answers whether its operands hold blocks or answer at once,
-//! and that each input block leaves the section exactly once, however the operands treat their
-//! copies.
+//! Tests that a section gives the same answers regardless of whether its operands hold blocks or
+//! answer at once, and that each input block leaves the section exactly once, regardless of how the
+//! operands process their copies.
 
 use super::*;
 use crate::space::operands::{OperandExpr, OperandSection};
@@ -10,17 +10,16 @@ type Answers = Box<dyn Fn(u32, &mut u32) -> bool>;
 /// Numbers, each paired with its class.
 type Classes = Vec<(u32, u32)>;
 
-/// A random expression, in the form for each of the two kinds of section, with a reference
-/// evaluation.
+/// A random expression in two forms, one for each kind of section, with a reference evaluation.
 struct ExpressionPair {
     light: Section,
     heavy: OperandExpr,
     /// Reference evaluation. Returns true if the section answers the number, and sets the class to
-    /// that of the last operand that answered.
+    /// the one returned by the last operand that answered.
     answers: Answers,
 }
 
-/// A classifier for a number `n` that gives class `n` to the multiples of `n`.
+/// A classifier for a number `n` that gives class `n` to multiples of `n`.
 struct MultipleClass(u32);
 
 impl Classify for MultipleClass {
@@ -30,7 +29,7 @@ impl Classify for MultipleClass {
 }
 
 /// [`MultipleClass`] as a stream filter that holds each block until three more have arrived, and
-/// makes further blocks.
+/// creates additional blocks.
 struct HoldingMultipleClass {
     held: HeldList,
     of: u32,
@@ -132,7 +131,7 @@ fn two_operands(
     vec![(SelectedClasses::All, one), (wanted, other)]
 }
 
-/// Runs a section over a random expression. Returns all blocks that leave the section, with their
+/// Runs a section with a random expression. Returns all blocks that leave the section, with their
 /// classes, and the expected result.
 fn run_section(seed: u64, slow: bool, heavy: bool) -> (Classes, Classes) {
     const BLOCK_COUNT: u32 = 300;

@@ -1,12 +1,11 @@
-//! Tests of the events between spaces on real threads, which check which space is woken, and when.
-//! K4, K7, A16.
+//! Tests of the events between spaces on real threads: which space is woken, and when. K4, K7, A16.
 
 use super::*;
 use buffer::signal::moderate::WakeupCounts;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A source that emits one number at a time. It emits the next number after the previous number has
-/// arrived and the reader sleeps again.
+/// A source that emits one number at a time. It emits the next number only after the previous one
+/// has arrived and the reader is asleep again.
 struct TrickleSource {
     numbers: Numbers,
     arrived: Arc<AtomicU64>,
@@ -14,7 +13,7 @@ struct TrickleSource {
     idle_since: Option<u64>,
 }
 
-/// Time for the reader to fall asleep, in nanoseconds.
+/// Time allowed for the reader to fall asleep, in nanoseconds.
 const PAUSE_NS: u64 = 200_000;
 
 impl Source for TrickleSource {
@@ -80,7 +79,7 @@ impl Sink for ArrivalSink {
     }
 }
 
-/// A filter that spins for a number of nanoseconds per block.
+/// A filter that spins for a given number of nanoseconds per block.
 struct SpinFilter(u64);
 
 impl Classify for SpinFilter {
@@ -93,7 +92,7 @@ impl Classify for SpinFilter {
     }
 }
 
-/// Runs `source | (ring to a second space) + busy` in one space, with `flood | none` beside it if
+/// Runs `source | (ring to a second space) + busy` in one space, together with `flood | none` if
 /// `flood` is given, and the sink in the second space. Returns the results of both spaces.
 fn run_two_spaces(
     source: Box<dyn Source>,
@@ -146,7 +145,7 @@ fn ring_events(results: &SpaceResults) -> WakeupCounts {
 }
 
 /// Runs a trickle over a ring. Returns the sorted latencies of its blocks in nanoseconds, and the
-/// events of the ring.
+/// number of events of the ring.
 fn run_trickle(ns: u64, busy_ns: u64, blocks: u32) -> (Vec<u64>, WakeupCounts) {
     let (given_at, at) = (Arc::<Mutex<Vec<u64>>>::default(), Arc::<Mutex<Vec<u64>>>::default());
     let arrived = Arc::<AtomicU64>::default();

@@ -1,11 +1,11 @@
-//! Tests of writers whose node is removed while filters hold the memory of the space.
+//! Tests of writers whose node is removed while filters hold the space's memory.
 
 use super::super::key::NodeKey;
 use super::*;
 use endpoint::DropReason;
 use endpoint::written::{WrittenBlocks, WrittenForm, pair};
 
-/// A filter that holds each block until the end.
+/// A filter that holds every block until the end of the run.
 struct HoldAll(HeldList);
 
 impl Stream for HoldAll {
@@ -20,7 +20,7 @@ impl Stream for HoldAll {
     }
 }
 
-/// A sink that adds the bytes that it receives.
+/// A sink that sums the bytes that it receives.
 struct ByteCounter(Arc<Mutex<u64>>);
 
 impl Sink for ByteCounter {
@@ -65,7 +65,8 @@ fn byte_counter(arrived: &Arc<Mutex<u64>>) -> Node {
     create_node("bytes", Operator::Sink(SinkOperator::new(sink)))
 }
 
-/// Returns the bytes that left the source, and those that a node dropped for one reason.
+/// Returns the number of bytes that left the source, and the number that a node dropped for one
+/// reason.
 fn ledger_bytes(ledger: &Ledger, node: &str, why: DropReason) -> (u64, u64) {
     let source = ledger.filters.iter().find(|node| node.planned == SOURCE).unwrap();
     let node = ledger.filters.iter().find(|entry| entry.name == node).unwrap();

@@ -8,14 +8,14 @@ use crate::space::select::SelectedClasses;
 use filter::{Amount, Batch, LaneMask, lanes};
 
 impl<'a> Walk<'_, 'a> {
-    /// Routes the live lanes of a batch, and walks them from their arcs.
+    /// Routes the live lanes of a batch, and walks them along the accepting arcs.
     pub(in crate::space) fn route(&mut self, from: NodeId, batch: &mut Batch<'a>, hops: u8) {
         if let Some(arrival) = self.route_step(from, batch, hops) {
             self.enter_node(arrival, batch, hops);
         }
     }
 
-    /// Routes the live lanes of a batch, and walks the lanes of all arcs except the last arc.
+    /// Routes the live lanes of a batch, and walks the lanes on all arcs except the last one.
     /// Returns the arrival of the remaining blocks at the next node, or `None` if no blocks remain
     /// to be walked.
     #[inline(always)]
@@ -50,7 +50,7 @@ impl<'a> Walk<'_, 'a> {
         None
     }
 
-    /// If an observer demands it, routes the blocks one by one and returns true. Otherwise does
+    /// If an observer requires it, routes the blocks one by one and returns true. Otherwise does
     /// nothing and returns false.
     #[cold]
     fn route_singly(&mut self, from: NodeId, batch: &Batch<'a>, hops: u8) -> bool {
@@ -64,7 +64,7 @@ impl<'a> Walk<'_, 'a> {
         split
     }
 
-    /// Sends a duplicate of the batch along each accepting arc but the last one, and the batch
+    /// Sends a duplicate of the batch along each accepting arc except the last one, and the batch
     /// itself along the last one. Returns the arrival over the last arc, or `None` if no blocks
     /// remain to be walked.
     fn fork(&mut self, from: NodeId, batch: &mut Batch<'a>, hops: u8) -> Option<Arrival> {
@@ -110,8 +110,8 @@ impl<'a> Walk<'_, 'a> {
         }
     }
 
-    /// Counts the routed and unselected lanes, and ends the unselected ones. Returns the routed
-    /// blocks and bytes.
+    /// Counts the routed and unselected lanes, and ends the unselected lanes. Returns the amount of
+    /// routed blocks and bytes.
     pub(super) fn keep_routed(
         &mut self,
         from: NodeId,
@@ -146,8 +146,8 @@ impl<'a> Walk<'_, 'a> {
         None
     }
 
-    /// Queues a batch at a join or on a back edge. Drops a batch for a back edge if it has passed
-    /// the maximum number of back edges or the work list is full.
+    /// Queues a batch at a join or on a back edge. Drops a batch for a back edge if it has already
+    /// followed the maximum number of back edges, or if the work list is full.
     fn queue_at_arc(
         &mut self,
         (from, arc): (NodeId, usize),
@@ -169,7 +169,7 @@ impl<'a> Walk<'_, 'a> {
     }
 }
 
-/// Counts the routed and unselected lanes. Returns the routed blocks and bytes.
+/// Counts the routed and unselected lanes. Returns the amount of routed blocks and bytes.
 #[inline]
 fn count_routed(flow: &mut Flow, batch: &mut Batch<'_>, wanted: LaneMask) -> Amount {
     let rest = batch.live() & !wanted;
@@ -181,8 +181,8 @@ fn count_routed(flow: &mut Flow, batch: &mut Batch<'_>, wanted: LaneMask) -> Amo
     routed
 }
 
-/// Counts a batch on an arc. Returns the arriving blocks and bytes, of which fault injection may
-/// have removed some.
+/// Counts a batch as put on an arc. Returns the amount that arrives; fault injection may have
+/// removed a block.
 #[inline]
 pub(super) fn count_put(edge: &mut GraphArc, amount: Amount, batch: &mut Batch<'_>) -> Amount {
     edge.put += amount;

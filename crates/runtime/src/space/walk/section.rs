@@ -12,13 +12,13 @@ struct SectionClasses {
     came: [Class; LANES],
     /// Class of each block on entry into the operand, by lane.
     incoming: [Class; LANES],
-    /// Class given by the last operand that answered, by lane.
+    /// Class returned by the last operand that answered, by lane.
     result: [Class; LANES],
 }
 
 impl Section {
-    /// Sets the class of every live lane to that of the last operand that answered, or to 0. No
-    /// lane ends.
+    /// Sets the class of every live lane to the class that the last operand to answer returned, or
+    /// to 0 if none answered. No lane ends.
     pub(super) fn set_answers<'a>(&self, walk: &mut Walk<'_, 'a>, batch: &mut Batch<'a>) {
         let all = batch.live();
         let mut came = [Class::NONE; LANES];
@@ -38,7 +38,7 @@ impl Section {
         }
     }
 
-    /// Evaluates an expression over the lanes in `mask`, and returns the lanes that it answered.
+    /// Evaluates an expression on the lanes in `mask`, and returns the lanes that it answered.
     fn evaluate<'a>(
         &self,
         walk: &mut Walk<'_, 'a>,
@@ -106,7 +106,7 @@ fn evaluate_chain<'a>(
     answered
 }
 
-/// Returns the lanes of `mask` whose class is in the set.
+/// Returns the lanes in `mask` whose class is in the set.
 fn select_lanes(mask: LaneMask, wanted: &SelectedClasses, classes: &[Class; LANES]) -> LaneMask {
     lanes(mask).filter(|l| wanted.contains(classes[*l])).fold(0, |chosen, l| chosen | 1 << l)
 }
