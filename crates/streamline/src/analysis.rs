@@ -1,5 +1,5 @@
-//! Comparison of the measurements of a run with the planner's estimates (`explain --analyze`), and
-//! the resulting changes in the next plan.
+//! Comparison of a run's measurements with the planner's estimates (`explain --analyze`), and the
+//! resulting changes in the next plan.
 //!
 //! The measurements update the saved cost table. The plan is saved with them, so that the next
 //! `explain` of the same request can report the differences and their causes.
@@ -20,7 +20,7 @@ pub struct Analysis {
     /// Table of estimates and measurements.
     pub text: String,
     /// Number of filters that received too few blocks for their cost to be measured, or the reason
-    /// why nothing was saved.
+    /// why the measurements were not saved.
     pub saved: Result<usize, SaveError>,
     /// Differences between this plan and the next one, as sentences.
     pub changes: Vec<String>,
@@ -36,7 +36,7 @@ pub enum SaveError {
 }
 
 /// Compares a run with its plan and saves its measurements in the user's state directory. If that
-/// succeeds, also plans the request again and describes the changes.
+/// succeeds, plans the request again and describes the changes.
 #[must_use]
 pub fn analyze(results: &Results) -> Analysis {
     let Results { text, plan, outcome, .. } = results;
@@ -54,7 +54,7 @@ pub fn analyze(results: &Results) -> Analysis {
     Analysis { text: explain::format_analysis(plan, &measurements), saved, changes }
 }
 
-/// Returns the figures of a run for a drawing of its plan.
+/// Returns a run's figures for the drawing of its plan.
 #[must_use]
 pub fn drawn_figures(results: &Results) -> DrawnFigures {
     let Results { plan, outcome, .. } = results;
@@ -83,7 +83,7 @@ pub fn drawn_figures(results: &Results) -> DrawnFigures {
 }
 
 /// Returns the differences between a plan and the plan of the last analyzed run of the same
-/// request, as sentences; empty if no run was analyzed.
+/// request, as sentences; the list is empty if no run was analyzed.
 #[must_use]
 pub fn changes_since_analyzed(text: &str, plan: &Plan) -> Vec<String> {
     let kept = calibrate::state_directory().map(|folder| plan_file(&folder, text));
@@ -98,8 +98,8 @@ fn next_changes(plan: &Plan, machine: &Machine) -> Vec<String> {
     next.map_or_else(Vec::new, |next| PersistedPlan::from_plan(plan).describe_changes(&next))
 }
 
-/// Saves the measurements of filters and arcs, and the plan. Returns the number of filters that saw
-/// too few blocks to learn from.
+/// Saves the plan, and the measurements of filters and arcs. Returns the number of filters that
+/// received too few blocks for their cost to be measured.
 fn save_measurements(
     folder: &Path,
     text: &str,
@@ -128,7 +128,7 @@ fn plan_file(folder: &Path, text: &str) -> PathBuf {
     folder.join("plans").join(format!("{hash:016x}"))
 }
 
-/// Returns the measurements of a run by node and edge of its plan.
+/// Returns a run's measurements by node and edge of its plan.
 fn run_measurements(plan: &Plan, outcome: &Outcome) -> Measurements {
     let elapsed_ns = outcome.elapsed_ns;
     let mut measurements =

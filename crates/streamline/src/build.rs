@@ -11,7 +11,7 @@ use engine::record::RecordMode;
 
 impl Prepared {
     /// Builds the plan and registers the path with the daemon. If the kernel refuses a filter,
-    /// places the filter elsewhere. An error releases everything acquired.
+    /// places the filter elsewhere. If an error occurs, releases everything that was acquired.
     pub fn build(self, options: &Options) -> Result<Ready, OpenError> {
         if !self.workers.is_empty() {
             return workers::build(self, options);
@@ -27,7 +27,7 @@ impl Prepared {
         Ok(ready)
     }
 
-    /// Builds the plan like [`build`](Self::build), with additional options, such as a record to
+    /// Builds the plan as [`build`](Self::build) does, with additional options, such as a record to
     /// replay or the trace of a flow.
     pub fn build_with(self, options: &Options, extras: PathOptions) -> Result<Ready, OpenError> {
         let steps = options.steps.clone();
@@ -58,7 +58,7 @@ impl Prepared {
     }
 
     /// Builds the plan. Whenever the kernel refuses a filter, plans again with that filter outside
-    /// of the kernel, and retries.
+    /// the kernel, and retries.
     pub(crate) fn build_paths(
         &mut self,
         settings: Settings,

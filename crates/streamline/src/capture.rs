@@ -1,16 +1,16 @@
-//! A live capture, whose frames the calling thread reads itself.
+//! A live capture whose frames the calling thread reads itself.
 //!
 //! A [`Capture`] is for a program that has its own thread and its own loop, such as a program that
-//! calls libpcap. It plans `rx IF` and `tx IF` like any request, so the kernel programs and their
-//! rings are those of all requests at the interface: with a daemon, every capture of a user shares
-//! one program per direction and one ring of frames. It builds no path: nothing runs but the kernel
-//! program, and a frame is read with one copy and without a system call.
+//! calls libpcap. It plans `rx IF` and `tx IF` like any request, so it uses the same kernel
+//! programs and rings as all requests at the interface: with a daemon, all captures of a user share
+//! one program per direction and one ring of frames. It builds no path: nothing but the kernel
+//! program runs, and a frame is read with one copy and without a system call.
 //!
-//! Frames of all processors and both directions are merged in order of time. A frame is only
-//! returned if its time is not later than the last [`Capture::load`], because a frame with an
-//! earlier time may still be on its way on another processor.
+//! Frames from all processors and in both directions are merged in time order. A frame is returned
+//! only if its time is not later than the last [`Capture::load`], because another processor may
+//! still be about to store a frame with an earlier time.
 //!
-//! The rings may lap: a frame that is not read in time is overwritten, and counted as lost.
+//! A frame that is not read in time is overwritten in its ring, and counted as lost.
 //!
 //! The filter can be replaced while frames arrive ([`Capture::prepare_filter`]).
 
@@ -34,7 +34,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum number of bytes of a captured frame, with its VLAN tag.
+/// Maximum length of a captured frame in bytes, including its VLAN tag.
 pub const FRAME_MAX: usize = (64 << 10) + 64 + 4;
 
 /// The settings of a capture.
@@ -42,15 +42,15 @@ pub const FRAME_MAX: usize = (64 << 10) + 64 + 4;
 pub struct CaptureSettings {
     /// Name of the interface.
     pub interface: String,
-    /// The frames and the bytes that the kernel program copies.
+    /// The frames to capture, and the number of bytes that the kernel program copies of each.
     pub filter: CaptureFilter,
-    /// Memory for unread frames over all processors, in bytes; `None` for the default.
+    /// Memory for unread frames on all processors together, in bytes; `None` for the default.
     pub ring: Option<u64>,
-    /// Maximum delay of the notification of a frame, in nanoseconds, from 1 ms to the default;
-    /// other values are replaced by the nearest of them. `None` for the default. At 0 each frame
-    /// notifies.
+    /// Maximum delay of the notification about a frame, in nanoseconds, from 1 ms to the default;
+    /// values outside this range are replaced by the nearest limit. `None` for the default. At 0,
+    /// each frame causes a notification.
     pub delay_ns: Option<u64>,
-    /// True to leave out the frames that the host sends.
+    /// True to omit the frames that the host sends.
     pub received_only: bool,
     /// A pcap-filter(7) expression of frames to take from the host; `None` to observe frames.
     pub take: Option<String>,
@@ -67,35 +67,35 @@ pub struct Capture {
     wait_ns: u64,
     read: u64,
     skipped: u64,
-    /// Frames that were lost before the filter was replaced.
+    /// Number of frames that were lost before the filter was replaced.
     lost_before: u64,
     settings: CaptureSettings,
     options: Options,
 }
 
-/// The received frames of an interface, or its sent frames.
+/// The frames of an interface in one direction: received or sent.
 #[derive(Debug)]
 struct Direction {
-    /// The source in requests: `rx` or `tx`.
+    /// The source in the request: `rx` or `tx`.
     source: &'static str,
     reader: Reader,
     attached: DirectAttachment,
-    /// True if another request has taken the place of this one, whose frames are still read.
+    /// True if another request has replaced this one; its remaining frames are still read.
     is_replaced: bool,
-    /// The host that runs the program. It outlives the attachment.
+    /// The hosts of the kernel program. They outlive the attachment.
     host: Arc<Hosts>,
 }
 
-/// The properties of a captured frame, whose bytes are in a ring.
+/// The properties of a captured frame whose bytes are in a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CapturedFrame {
-    /// Time of day of the frame in nanoseconds since 1970.
+    /// Time of day of the frame, in nanoseconds since 1970.
     pub time_ns: u64,
-    /// Length of the frame on the wire in bytes, including its VLAN tag.
+    /// Length of the frame on the wire, in bytes, including its VLAN tag.
     pub wire_length: u32,
     /// Number of captured bytes in the ring, including the VLAN tag.
     pub captured: usize,
-    /// Size of each segment in bytes if the frame is yet to be divided into segments, else 0.
+    /// Size of each segment in bytes if the frame has yet to be divided into segments; otherwise 0.
     pub segment_size: u16,
     /// True if the host sends the frame.
     pub is_sent: bool,
@@ -104,7 +104,7 @@ pub struct CapturedFrame {
     pub is_undecided: bool,
 }
 
-/// Numbers of frames of a capture since its start.
+/// Numbers of frames since the start of a capture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CaptureCounts {
     /// Frames that [`Capture::next_frame`] has returned.
@@ -118,12 +118,7 @@ pub struct CaptureCounts {
 }
 
 impl Capture {
-    /// Attaches the programs of the capture. All frames from then on are captured.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the interface does not exist or has no Ethernet frames, or if neither the daemon
-    /// nor this process may observe it in the kernel. Nothing remains attached.
+    /// Attaches the programs of the capture. All frames from that moment are captured.
     pub fn open(settings: &CaptureSettings, options: &Options) -> Result<Self, OpenError> {
         let is_loopback = sys::net::interface(&settings.interface)
             .is_ok_and(|interface| interface.flags.loopback());
@@ -157,7 +152,7 @@ impl Capture {
         })
     }
 
-    /// Makes frames that have arrived since the last call visible to [`Self::next_frame`].
+    /// Makes the frames that have arrived since the last call visible to [`Self::next_frame`].
     pub fn load(&mut self) {
         self.clock.update();
         for direction in &mut self.directions {
@@ -170,12 +165,12 @@ impl Capture {
         self.forget_replaced();
     }
 
-    /// Copies the oldest visible frame that `decide` wants to the beginning of `to`, and moves past
-    /// it. Returns the frame and the number of copied bytes, or `None` if no frame is visible. `to`
-    /// must be [`FRAME_MAX`] bytes long.
+    /// Copies the oldest visible frame that `decide` accepts to the beginning of `to`, and advances
+    /// to the next frame. Returns the frame and the number of copied bytes, or `None` if no frame
+    /// is visible. `to` must be [`FRAME_MAX`] bytes long.
     ///
-    /// `decide` sees the first `look` bytes of a frame, which may be damaged if the frame was
-    /// overwritten; its answer then has no effect. It returns the number of bytes to copy, or
+    /// `decide` receives the first `look` bytes of a frame, which may be damaged if the frame was
+    /// overwritten; its result then has no effect. It returns the number of bytes to copy, or
     /// `None` to skip the frame.
     pub fn next_frame(
         &mut self,
@@ -235,8 +230,8 @@ impl Capture {
         self.directions.iter_mut().any(|direction| direction.reader.front_frame().is_some())
     }
 
-    /// Returns the remaining time in which frames may arrive without a notification. The next frame
-    /// after that notifies a doorbell.
+    /// Returns the remaining time during which frames may arrive without a notification. The next
+    /// frame after that causes one.
     #[must_use]
     pub fn silence_left(&self) -> Duration {
         let notified = self.directions.iter().map(|direction| direction.reader.notified_at()).max();
@@ -249,7 +244,7 @@ impl Capture {
         self.directions.iter().map(|direction| direction.attached.doorbell.as_fd())
     }
 
-    /// Returns the numbers of frames so far.
+    /// Returns the current numbers of frames.
     #[must_use]
     pub fn counts(&self) -> CaptureCounts {
         let Self { read, skipped, .. } = *self;
@@ -266,8 +261,8 @@ impl Capture {
     ///
     /// # Errors
     ///
-    /// Fails if the interface has been removed, or if the daemon has ended the capture. Frames that
-    /// were captured before can still be read.
+    /// Fails if the interface has been removed, or if the daemon has ended the capture. Frames
+    /// captured earlier can still be read.
     pub fn check(&self) -> Result<(), Failure> {
         for Direction { attached, .. } in self.directions.iter().filter(|one| !one.is_replaced) {
             if attached.place.is_gone() {
@@ -280,8 +275,8 @@ impl Capture {
         Ok(())
     }
 
-    /// Detaches the programs. Frames that were captured before can still be read. Blocks until the
-    /// programs have ended.
+    /// Detaches the programs. Frames captured earlier can still be read. Blocks until the programs
+    /// have ended.
     pub fn detach(&self) {
         for direction in &self.directions {
             direction.attached.handle.detach();
@@ -296,8 +291,8 @@ impl Drop for Capture {
 }
 
 impl Direction {
-    /// Plans and attaches the capture of one source. Returns the frames of that direction, and the
-    /// maximum interval between notifications in nanoseconds.
+    /// Plans and attaches the capture of one source. Returns the frames in that direction, and the
+    /// maximum interval between notifications, in nanoseconds.
     fn open(
         source: &'static str,
         settings: &CaptureSettings,
@@ -349,12 +344,12 @@ fn plan_source(
     Ok(Planned { text, plan, host })
 }
 
-/// Minimum of the number of bytes that are copied of a frame.
+/// Smallest permitted limit on the number of bytes copied from a frame.
 const RECORD_MAX_LEAST: u32 = 64;
-/// Minimum of the maximum interval between notifications, in nanoseconds.
+/// Smallest permitted maximum interval between notifications, in nanoseconds.
 const DELAY_MIN_NS: u64 = 1_000_000;
 
-/// Returns the request for one direction. Its sink stands for the calling program.
+/// Returns the request for one direction. Its sink represents the calling program.
 fn request_text(source: &str, settings: &CaptureSettings) -> String {
     let CaptureSettings { interface, filter, ring, take, .. } = settings;
     let mut text = format!("{source} {}", quote(interface));

@@ -1,4 +1,4 @@
-//! Captures of blocks that made filters panic, saved so that the failure can be reproduced.
+//! Captures of the blocks on which filters panicked, saved so that the failure can be reproduced.
 
 use crate::notice::{CrashCapture, Notices};
 use crate::report::quote_word;
@@ -6,8 +6,8 @@ use engine::{calibrate, crash_capture};
 use pipeline::Graph;
 use runtime::failure::{Cause, PathFailure};
 
-/// Saves the blocks that made filters panic. Returns one element per failure: `None` if the failure
-/// has no block, or if the block could not be saved, which a notice reports.
+/// Saves the blocks on which filters panicked. Returns one element per failure: `None` if the
+/// failure has no block, or if the block could not be saved, which a notice reports.
 pub(crate) fn save_captures(
     text: &str,
     graph: &Graph,
@@ -35,7 +35,7 @@ pub(crate) fn save_captures(
     failures.iter().map(one).collect()
 }
 
-/// Returns the request with each of its sources replaced by `source`.
+/// Returns the text of the request after replacing each of its sources with `source`.
 #[must_use]
 pub fn replace_sources(text: &str, graph: &Graph, source: &str) -> String {
     let mut spans: Vec<_> = graph.heads().into_iter().map(|head| graph.node(head).span).collect();

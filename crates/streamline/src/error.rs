@@ -7,11 +7,11 @@ use pipeline::plan::{Plan, Unplaceable};
 use pipeline::{Diagnostic, Graph};
 use sys::process_group::ProcessEnd;
 
-/// An error that keeps a request from running.
+/// An error that prevents a request from running.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The request does not parse or check.
+    /// The text of the request contains errors.
     #[error("{}", pipeline::render(.text, .list, false).trim_end())]
     Mistakes {
         /// Text of the request.
@@ -19,7 +19,7 @@ pub enum OpenError {
         /// Every mistake, with its span in the text.
         list: Vec<Diagnostic>,
     },
-    /// The options contradict the request or one another.
+    /// The options contradict the request or each other.
     #[error("{0}")]
     Unfit(String),
     /// No space can run one of the filters.
@@ -33,7 +33,7 @@ pub enum OpenError {
         text: String,
         /// Graph of the request.
         graph: Box<Graph>,
-        /// The filter, with the reason of each space for refusing it.
+        /// The filter, with each space's reason for refusing it.
         refused: Box<Unplaceable>,
     },
     /// The plan could not be built.
@@ -49,10 +49,11 @@ pub enum OpenError {
     /// Registration with the daemon failed, although the options require it.
     #[error("{0}")]
     Unregistered(Box<ClientError>),
-    /// A worker exited before it was ready. A worker that was not killed has already reported why.
+    /// A worker exited before it was ready. A worker that was not killed has already reported the
+    /// reason.
     #[error("engine {number} {} before it was ready", describe_end(*.ended))]
     Worker {
-        /// Number of the worker, from 1.
+        /// Number of the worker, counted from 1.
         number: u32,
         /// Exit status or signal of the worker, or `None` if waiting for the process failed.
         ended: Option<ProcessEnd>,
@@ -72,7 +73,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// Creates the error for a failed call that concerns a worker process.
+    /// Creates the error for a failed system call that concerns a worker process.
     pub(crate) fn worker_io_error(call: &'static str, error: &std::io::Error) -> Self {
         sys::Error::new(call, "an engine", error.raw_os_error().unwrap_or(0)).into()
     }

@@ -1,4 +1,4 @@
-//! The live figures of paths: the plan of each path with its counters, for programs that show or
+//! The live figures of paths: each path's plan with its counters, for programs that display or
 //! export them.
 //!
 //! [`query_figures`] reads all paths of a daemon, and [`PathFigures::of_results`] converts the
@@ -14,9 +14,9 @@ use std::time::Duration;
 /// The state of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PathState {
-    /// The path runs.
+    /// The path is running.
     Running,
-    /// The path runs, but its process did not reply in time.
+    /// The path is running, but its process did not reply in time.
     Silent,
     /// The path has ended, and its counters are final.
     Ended,
@@ -26,14 +26,15 @@ pub enum PathState {
 #[derive(Clone, PartialEq, Debug)]
 pub struct PathFigures {
     /// Name of the path, unique among the paths that were read together: the name that its user
-    /// chose, `UID/NAME` if several users chose it, or else the number of the path.
+    /// chose, `UID/NAME` if several users chose the same name, or the path's number if no name was
+    /// chosen.
     pub name: String,
-    /// Owner of the path.
+    /// User id of the path's owner.
     pub uid: u32,
     /// State of the path.
     pub state: PathState,
-    /// True if the time in filters was measured during the entire run. Always false for a queried
-    /// path, which may measure it only while a client follows.
+    /// True if the time spent in filters was measured during the entire run. Always false for a
+    /// queried path, which may measure it only while a client follows.
     pub is_timed: bool,
     /// Nodes of the plan; empty for a silent path.
     pub nodes: Vec<Node>,
@@ -60,7 +61,7 @@ impl PathFigures {
         Self { name: name.to_owned(), uid, state, is_timed, nodes, links, counters }
     }
 
-    /// Returns the number of lost blocks, as the final report counts them.
+    /// Returns the number of lost blocks, as counted in the final report.
     #[must_use]
     pub fn lost_blocks(&self) -> u64 {
         let counters = &self.counters;
@@ -71,8 +72,8 @@ impl PathFigures {
         all.filter(|loss| is_lost(&loss.why)).filter_map(|loss| loss.blocks).sum()
     }
 
-    /// Returns the number of dropped blocks for all reasons, those that the request asks for
-    /// included.
+    /// Returns the number of dropped blocks for all reasons, including drops that the request asks
+    /// for.
     #[must_use]
     pub fn dropped_blocks(&self) -> u64 {
         let counters = &self.counters;
@@ -82,8 +83,8 @@ impl PathFigures {
         all.filter_map(|loss| loss.blocks).sum()
     }
 
-    /// Returns the names of the two nodes that an edge connects. The ring between a node and its
-    /// replicas has the names of the ledger.
+    /// Returns the names of the nodes at both ends of an edge. For the ring between a node and its
+    /// replicas, returns the names in the ledger.
     #[must_use]
     pub fn end_names<'n>(&'n self, edge: &'n Edge) -> (&'n str, &'n str) {
         let is_of_replicas = ["deal", "join"].contains(&edge.kind.as_str());
@@ -93,7 +94,7 @@ impl PathFigures {
         names.unwrap_or((&edge.from, &edge.to))
     }
 
-    /// Returns the fill of each ring of the plan.
+    /// Returns the fill level of each ring of the plan.
     #[must_use]
     pub fn ring_fills(&self) -> Vec<RingFill<'_>> {
         let name = |node: usize| self.nodes.get(node).map_or("", |node| node.name.as_str());
@@ -109,7 +110,7 @@ impl PathFigures {
     }
 }
 
-/// The fill of a ring between two nodes.
+/// The fill level of a ring between two nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RingFill<'n> {
     /// Name of the writer.
@@ -123,16 +124,17 @@ pub struct RingFill<'n> {
 }
 
 impl RingFill<'_> {
-    /// Returns the fill as a fraction of the capacity, from 0 to 1.
+    /// Returns the fill level as a fraction of the capacity, from 0 to 1.
     #[must_use]
     pub fn ratio(&self) -> f64 {
         if self.room == 0 { 0.0 } else { self.fill.min(self.room) as f64 / self.room as f64 }
     }
 }
 
-/// Returns the figures of all paths that this client may connect to. A path that does not reply in
-/// time is silent and has no counters. Paths whose query fails otherwise are omitted, for example
-/// because they end. Blocks for at most `limit` until the paths have replied.
+/// Returns the figures of all paths to which this client may connect. A path that does not reply in
+/// time is reported as silent, without counters. Paths whose query fails for another reason, for
+/// example because they are ending, are omitted. Blocks for at most `limit` until the paths have
+/// replied.
 pub fn query_figures(client: &Client, limit: Duration) -> Result<Vec<PathFigures>, ClientError> {
     let mut listed = client.list_paths()?;
     listed.retain(|path| path.yours);

@@ -1,10 +1,10 @@
-//! Selection of the host that runs filters of a request in the kernel: the daemon, in programs
+//! Selection of the host that runs a request's filters in the kernel: the daemon, in programs
 //! shared by all users, or this process.
 //!
 //! If the daemon refuses a filter, this process loads the filter if its rights suffice; otherwise
-//! the filter is planned into a thread. A user without the right to open a packet socket can use
-//! live sources only through the daemon; such sources are pinned to the kernel, so that no later
-//! plan moves them.
+//! the filter is placed in a thread. A user who may not open packet sockets can use live sources
+//! only through the daemon; these sources are pinned to the kernel, so that no later plan moves
+//! them.
 
 use crate::notice::Notices;
 use engine::build::BuildError;
@@ -22,7 +22,7 @@ use pipeline::plan::{Machine, Plan, Unplaceable};
 pub(crate) struct Hosts {
     daemon: Option<DaemonHost>,
     own: Points,
-    /// True if this process may load kernel programs itself.
+    /// True if this process has the rights to load kernel programs.
     privileged: bool,
 }
 
@@ -32,8 +32,9 @@ impl Hosts {
         Self { privileged: true, ..Self::default() }
     }
 
-    /// Selects the hosts of a request. Returns them with the machine to plan for, whose kernel is
-    /// the daemon's if a daemon serves the request. If `alone` is true, the daemon is not used.
+    /// Selects the hosts of a request. Returns them with the machine for which to plan. If a daemon
+    /// serves the request, the machine has the kernel capabilities that the daemon reports. If
+    /// `alone` is true, the daemon is not used.
     ///
     /// May pin sources in `graph` to the kernel.
     pub(crate) fn find(graph: &mut Graph, alone: bool, notices: &Notices) -> (Self, Machine) {
@@ -59,9 +60,9 @@ impl Hosts {
 }
 
 impl Hosts {
-    /// Moves to other spaces the filters that the daemon's policy would refuse, by planning again.
-    /// Returns the plan unchanged if there is no daemon or if this process can load programs
-    /// itself. Fails if such a filter fits into no other space.
+    /// Plans again if the daemon's policy would refuse filters of this plan, with these filters in
+    /// other spaces. Returns the plan unchanged if there is no daemon, or if this process can load
+    /// programs itself. Fails if a refused filter can run in no other space.
     pub(crate) fn plan_within_policy(
         &self,
         plan: Plan,
@@ -92,20 +93,20 @@ impl Host for Hosts {
     }
 }
 
-/// Returns, for each source that has an attach point, true if a kernel program that only observes
-/// frames can replace the source.
+/// Returns, for each source that has an attachment point, true if the source can be replaced by a
+/// kernel program that only observes frames.
 fn replaceable_sources(graph: &Graph) -> impl Iterator<Item = bool> {
     graph.ids().filter_map(|(_, node)| {
         Some(node.filter()?.attach()?.is_ok_and(|attach| !attach.redirects))
     })
 }
 
-/// Reason that `explain` prints for a source pinned by [`pin_to_kernel`].
+/// Reason, printed by `explain`, for a source that [`pin_to_kernel`] pins.
 const NO_SOCKET_REASON: &str = "you may not open a packet socket: only a kernel program of the \
                          daemon can observe frames";
 
 /// Pins to the kernel every source that a kernel program can replace without taking frames from the
-/// host, except sources that the request pins.
+/// host, except for sources that the request pins.
 fn pin_to_kernel(graph: &mut Graph) {
     for node in &mut graph.nodes {
         let Step::Filter(used) = &mut node.step else { continue };

@@ -1,4 +1,5 @@
-//! Streamline as a library: runs a request, written in the language of the Unix shell.
+//! Streamline as a library: runs a request, which is written in a language modelled on the Unix
+//! shell.
 //!
 //! ```
 //! # fn main() -> Result<(), streamline::OpenError> {
@@ -13,20 +14,20 @@
 //! ```
 //!
 //! [`open`] parses the request, plans it for this machine, builds it (replanning if the kernel
-//! refuses a filter), registers it with the daemon of the machine, and starts it. The steps are
-//! also available one by one: [`Prepared::read`], [`Prepared::build`], [`Ready::run`]. The command
-//! line, the C library and the Python module are front ends of these calls.
+//! refuses a filter), registers it with the machine's daemon, and starts it. The steps are also
+//! available one by one: [`Prepared::read`], [`Prepared::build`], [`Ready::run`]. The command line,
+//! the C library and the Python module are front ends to these functions.
 //!
-//! [`Running::change`] applies an [`Edit`] to a running request: the edits of `streamline set`.
+//! [`Running::change`] applies an [`Edit`] to a running request, as `streamline set` does.
 //!
 //! A program adds its own filters, sources and sinks in an [`Own`], and exchanges byte streams with
 //! a running request through an [`end`](Own::pipe_from_sink) of a pipe.
 //!
 //! The library installs no signal handler, never ends the process, and writes to standard output
-//! only for sinks that the request names. Messages for people go to [`Options::notices`]. Worker
-//! processes (`--engines`) and untrusted filters need a program to run in: the calling program, if
-//! it calls [`serve_if_asked`] at the start of `main`, or else the program named in
-//! [`Options::helper`].
+//! only for sinks that the request names. Messages for users are passed to [`Options::notices`].
+//! Worker processes (`--engines`) and untrusted filters need a program to run in: the calling
+//! program, if it calls [`serve_if_asked`] at the start of `main`, or otherwise the program named
+//! in [`Options::helper`].
 #![forbid(unsafe_code)]
 
 pub mod analysis;
@@ -79,7 +80,8 @@ pub use pipeline::edit::{Edit, InvalidEdit, NodeOutput, PathMove, Position};
 
 /// Reads, plans, builds and registers a request, and runs it on its own threads.
 ///
-/// Returns as soon as the paths run. An error leaves nothing behind.
+/// Returns as soon as the paths are running. If an error occurs, nothing remains allocated or
+/// registered.
 pub fn open(request: &str, options: Options) -> Result<Running, OpenError> {
     Prepared::read(request, &options)?.build(&options)?.start(&options)
 }

@@ -1,13 +1,13 @@
-//! Metrics of paths in the form that Prometheus reads.
+//! Metrics of paths in the formats that Prometheus reads.
 //!
 //! [`to_open_metrics`] and [`to_text`] format the same families: the first in OpenMetrics 1.0, the
 //! second in the older text format of Prometheus, which the textfile collector of node_exporter
 //! reads. [`Server`] answers `GET /metrics` in either format, and [`write_file`] replaces a file
-//! atomically. All numbers are those of the ledger, so they equal the final report.
+//! atomically. All numbers are taken from the ledger, so they equal those in the final report.
 //!
-//! Labels contain names of paths, nodes, spaces and reasons only. A family has a bounded number of
-//! series; the series beyond it are added up in one with the label value `other`, so sums stay
-//! right.
+//! Labels contain only names of paths, nodes, spaces and reasons. The number of series of a family
+//! is bounded; further series are combined in one series with the label value `other`, so sums stay
+//! correct.
 
 mod families;
 mod file;

@@ -1,5 +1,5 @@
-//! Programs and packet sockets of other applications at the network interfaces, with their owners
-//! and their effect on a request. `doctor` and `explain` print them.
+//! Programs and packet sockets that other applications use at the network interfaces, with their
+//! owners and their effect on a request. `doctor` and `explain` print them.
 //!
 //! The types define the `--json` format of both commands.
 
@@ -8,13 +8,13 @@ use pipeline::explain::table::Table;
 use serde::Serialize;
 use std::fmt::Write as _;
 
-/// The programs and packet sockets of other applications at one or all interfaces.
+/// The programs and packet sockets of other applications at one interface or at all interfaces.
 #[derive(Serialize, Debug)]
 pub struct NeighborFindings {
     /// The programs and sockets.
     pub neighbors: Vec<NeighborFinding>,
-    /// Number of processes whose descriptors could not be read. Any of them may hold a listed
-    /// program or socket.
+    /// Number of processes whose descriptors could not be read. Any of them may hold one of the
+    /// listed programs or sockets open.
     pub hidden: usize,
     /// Kinds of programs and sockets that could not be listed, each with the reason.
     pub unlisted: Vec<String>,
@@ -36,7 +36,7 @@ pub struct NeighborFinding {
     /// Id of the user who loaded the program or opened the socket; `null` if unknown.
     uid: Option<u32>,
     holders: Vec<HolderFinding>,
-    /// Consequence for requests at the interface, formatted as a clause.
+    /// Consequence for requests at the interface, in the form of a clause.
     so: &'static str,
 }
 
@@ -49,7 +49,7 @@ struct HolderFinding {
 }
 
 impl NeighborFindings {
-    /// Converts the result of a search to the form that is printed.
+    /// Converts the result of a search to the printed form.
     #[must_use]
     pub fn new(found: &Neighbors) -> Self {
         let unlisted = found.unlisted.iter().map(|(what, refusal)| {
@@ -62,8 +62,8 @@ impl NeighborFindings {
         }
     }
 
-    /// Adds the findings of another interface. A neighbor that is at all interfaces is listed only
-    /// once.
+    /// Adds the findings at another interface. A neighbor that is present at all interfaces is
+    /// listed only once.
     pub fn extend(&mut self, other: Self) {
         let known = self.neighbors.iter().any(|one| one.interface.is_none());
         let others = other.neighbors.into_iter();
@@ -81,8 +81,8 @@ impl NeighborFindings {
         self.neighbors.is_empty() && self.unlisted.is_empty()
     }
 
-    /// Formats a table at most `columns` wide, followed by the consequence of each kind and the
-    /// kinds that could not be listed.
+    /// Formats a table with a width of at most `columns`, followed by the consequence of each kind
+    /// and by the kinds that could not be listed.
     pub fn format_table(&self, columns: usize) -> String {
         let mut table = Table::new(&["interface", "what", "program", "of"]);
         for one in &self.neighbors {
@@ -139,7 +139,7 @@ impl NeighborFinding {
         format!("{}{side}{how}", kind_title(self.kind))
     }
 
-    /// Returns the name and the id of the program, such as `filter (61)`.
+    /// Returns the program's name and id, such as `filter (61)`.
     fn name_and_id(&self) -> String {
         match (self.name.as_deref(), self.program) {
             (None | Some(""), None) => "–".to_owned(),
@@ -180,7 +180,7 @@ fn kind_title(kind: &str) -> &str {
     }
 }
 
-/// Returns the kind, the direction, the mode and the consequence of a neighbor.
+/// Returns a neighbor's kind, direction, mode and consequence.
 fn kind_columns(kind: &NeighborKind) -> (&'static str, Option<&'static str>, String, &'static str) {
     let side = |side: &Side| match side {
         Side::Ingress => Some("received"),

@@ -1,20 +1,20 @@
-//! Notices: messages for people while a request is opened and runs. They are not errors.
+//! Notices: messages for the user while a request is opened and runs. They are not errors.
 
 use pipeline::Diagnostic;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A message for people that is not an error.
+/// A message for the user that is not an error.
 #[derive(Debug)]
 pub enum Notice<'n> {
     /// Information that needs no action.
     Note(&'n str),
     /// A problem that may need action.
     Warning(&'n str),
-    /// Warnings about parts of a request: its text, and the diagnostics.
+    /// Warnings about a request: its text, and the diagnostics.
     RequestWarnings(&'n str, &'n [Diagnostic]),
-    /// The saved capture of a block that made a filter panic.
+    /// The saved capture of a block on which a filter panicked.
     Crash(&'n CrashCapture),
 }
 
@@ -52,7 +52,7 @@ impl fmt::Debug for Notices {
     }
 }
 
-/// A capture file with the block that made a filter panic.
+/// A capture file with the block on which a filter panicked.
 #[derive(Debug)]
 pub struct CrashCapture {
     /// Path of the file.

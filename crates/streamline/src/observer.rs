@@ -8,24 +8,24 @@ use pipeline::plan::Plan;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A handle that reads the results of a request while it runs. It remains valid after the end of
-/// the run and then returns the last counters.
+/// A handle that reads the results of a request while it runs. It stays valid after the run ends,
+/// and then returns the last counters.
 #[derive(Clone, Debug)]
 pub struct Observer {
     text: String,
     plan: Plan,
     pub(crate) lives: Vec<Live>,
     control: Option<Arc<GroupControl>>,
-    /// Monotonic time of its creation in ns.
+    /// Monotonic time, in ns, at which the handle was created.
     begin: u64,
 }
 
-/// Maximum wait for the counters of a path.
+/// Maximum time to wait for the counters of a path.
 const COUNTERS_TIMEOUT: Duration = Duration::from_millis(200);
 
 impl Ready {
-    /// Returns a handle that reads the results while the request runs. The elapsed time in these
-    /// results begins now.
+    /// Returns a handle that reads the results while the request runs. In these results, the
+    /// elapsed time is measured from this call.
     #[must_use]
     pub fn observer(&self) -> Observer {
         let control = match &self.executor {

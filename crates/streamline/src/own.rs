@@ -2,8 +2,8 @@
 //! request.
 //!
 //! A type that implements one of the traits is added with its description, like a catalog entry. A
-//! closure is added under a name. The end of a pipe is named in a request by a path, like the
-//! shell's `>(…)`.
+//! closure is added with a name. A request refers to the end of a pipe by a path, as with `>(…)` in
+//! a shell.
 
 use abi::Class;
 use endpoint::{Failure, Opening, Sink, SinkEntry, SourceEntry};
@@ -30,8 +30,8 @@ pub struct Own {
     descriptions: Vec<&'static Description>,
     sources: &'static [SourceEntry],
     sinks: &'static [SinkEntry],
-    /// Descriptors of the pipe ends that requests name, which a source or sink opens again by path.
-    /// They stay open until all clones of this value are dropped.
+    /// Descriptors of the pipe ends to which requests refer. A source or sink opens them again by
+    /// path. They stay open until all clones of this value are dropped.
     ends: Vec<Arc<OwnedFd>>,
 }
 
@@ -98,8 +98,8 @@ impl Own {
         self.with_filter(Box::leak(Box::new(description)))
     }
 
-    /// Adds a sink that calls `take` for each block. Calls are serialized. They must return
-    /// quickly, because the path waits for them. An error returned by `take` ends the path.
+    /// Adds a sink that calls `take` for each block. Calls are serialized, and must return quickly,
+    /// because the path waits for them. An error returned by `take` ends the path.
     ///
     /// ```
     /// # fn main() -> Result<(), streamline::OpenError> {
@@ -134,8 +134,8 @@ impl Own {
         self.with_sink(SinkEntry::new(Box::leak(Box::new(description)), open_callback_sink))
     }
 
-    /// Creates a pipe from a sink to this program. Returns the reading end of the pipe, and the
-    /// path that the request uses in place of a file. The reader sees end of file when the path has
+    /// Creates a pipe from a sink to this program. Returns the pipe's reading end, and the path
+    /// that the request uses in place of a file. The reader sees end of file when the path has
     /// ended and all clones of this `Own` are dropped; a full pipe blocks the path.
     ///
     /// ```
@@ -158,15 +158,15 @@ impl Own {
         Ok((File::from(reader), self.add_descriptor(writer)))
     }
 
-    /// Creates a pipe from this program to a source. Returns the writing end of the pipe, and the
-    /// path that the request uses in place of a file. The source ends when the writer is dropped.
+    /// Creates a pipe from this program to a source. Returns the pipe's writing end, and the path
+    /// that the request uses in place of a file. The source ends when the writing end is dropped.
     pub fn pipe_to_source(&mut self) -> Result<(File, String), sys::Error> {
         let (reader, writer) = sys::descriptor::pipe()?;
         Ok((File::from(writer), self.add_descriptor(reader)))
     }
 
-    /// Makes a descriptor of this program available to a request. Returns the path by which the
-    /// request names it. The descriptor is closed when all clones of this `Own` are dropped;
+    /// Makes a descriptor of this program available to a request. Returns the path with which the
+    /// request refers to it. The descriptor is closed when all clones of this `Own` are dropped;
     /// [`open`](crate::open) drops the clone in its options.
     pub fn add_descriptor(&mut self, descriptor: OwnedFd) -> String {
         let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
@@ -273,8 +273,8 @@ enum Callback {
     Each(Arc<Mutex<BlockConsumer>>),
 }
 
-/// All registered callbacks, by number. A filter can be constructed only from its arguments, so the
-/// number of its callback is passed as an argument.
+/// All registered callbacks, by number. The number is passed as an argument, because a filter is
+/// constructed only from its arguments.
 static CALLBACKS: Mutex<BTreeMap<u64, Callback>> = Mutex::new(BTreeMap::new());
 
 /// Name of the parameter that contains the callback's number.
@@ -284,7 +284,7 @@ fn lock<T: ?Sized>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Registers a callback; returns a description whose only parameter is the number of the callback.
+/// Registers a callback. Returns a description whose only parameter is the callback's number.
 fn callback_description(name: &str, callback: Callback) -> Description {
     let mut all = lock(&CALLBACKS);
     let number = all.len() as u64;

@@ -1,7 +1,7 @@
-//! The running paths of this machine, for programs that show them or read from them.
+//! The running paths of this machine, for programs that display them or read from them.
 //!
-//! [`query_paths`] asks the processes of all paths in parallel, and waits a bounded time for all of
-//! them together. The types are those of the daemon's protocol.
+//! [`query_paths`] queries the processes of all paths in parallel, and waits for a bounded time for
+//! all of them together. The types are those of the daemon's protocol.
 
 pub use edit_check::check_edit;
 pub use endpoint::written::{WriterEnded, WriterSocket};
@@ -35,10 +35,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum number of nodes that are accepted from a path.
+/// Maximum number of nodes accepted from a path.
 const NODES_MAX: usize = 1 << 16;
-/// Maximum number of attempts to read the nodes of a path. An attempt fails if the path changes in
-/// between.
+/// Maximum number of attempts to read the nodes of a path. An attempt fails if the path changes
+/// during the attempt.
 const ATTEMPTS_MAX: usize = 4;
 
 /// A path in the daemon's registry, with its nodes.
@@ -50,17 +50,17 @@ pub struct PathView {
     pub line: String,
     /// Nodes of the path's plan; empty if the path was not queried or did not reply.
     pub nodes: Arc<Vec<NodeDetails>>,
-    /// Version of the text and the nodes, which differs after each change of the path. `None` if
-    /// the path was not queried, did not reply, or has none.
+    /// Version of the text and the nodes; it changes whenever the path changes. `None` if the path
+    /// was not queried, did not reply, or has no version.
     pub version: Option<u64>,
     /// True if the caller may connect to the path, but the path did not reply in time.
     pub silent: bool,
 }
 
-/// Returns all paths visible to this user, with the nodes of those that the user may connect to.
-/// Paths that end during the query are omitted. The request and nodes of a path in `known` are
-/// reused if the path has not changed since it was queried. Blocks for at most `limit` until the
-/// paths have replied.
+/// Returns all paths that are visible to this user, with the nodes of those to which the user may
+/// connect. Paths that end during the query are omitted. The request and nodes of a path in `known`
+/// are reused if the path has not changed since it was queried. Blocks for at most `limit` until
+/// the paths have replied.
 pub fn query_paths(
     client: &Client,
     known: &[PathView],
@@ -101,7 +101,7 @@ pub fn query_paths(
 }
 
 /// Returns the request and all nodes of a path. `page` contains the first nodes. If the path
-/// changes in the meantime, begins anew, and fails after [`ATTEMPTS_MAX`] attempts.
+/// changes during the query, starts again; fails after [`ATTEMPTS_MAX`] attempts.
 fn all_nodes(to: &PathClient, mut page: NodesReply) -> Result<NodesReply, ClientError> {
     let mut nodes = std::mem::take(&mut page.nodes);
     let mut attempts = 1;
@@ -128,7 +128,7 @@ pub fn node_details(to: &PathClient) -> Result<(String, Vec<NodeDetails>), Clien
     Ok((line, nodes))
 }
 
-/// Returns the counters of these paths, given by number, in the same order. Blocks for at most
+/// Returns the counters of the paths with these numbers, in the same order. Blocks for at most
 /// `limit` in total.
 pub fn query_counters(
     client: &Client,
@@ -149,8 +149,8 @@ pub fn manual_names() -> Vec<&'static str> {
     names
 }
 
-/// Returns the manual of a filter, which `streamline filters NAME` prints, or `None` if no filter
-/// has this name. A name that is both a source and a sink has both manuals.
+/// Returns the manual of a filter, as printed by `streamline filters NAME`, or `None` if no filter
+/// has this name. If the name is both a source and a sink, returns both manuals.
 #[must_use]
 pub fn manual(name: &str) -> Option<String> {
     let entries = MachineRegistry::descriptions().filter(|entry| entry.name == name);
@@ -161,34 +161,32 @@ pub fn manual(name: &str) -> Option<String> {
 }
 
 /// Returns true if blocks that leave a node of this request can have the classes of a label, such
-/// as `80`, `get` or `22:23`. Fails with the reason if the request cannot be read in this process,
-/// for example because it contains filters of another program.
+/// as `80`, `get` or `22:23`. Fails with the reason if this process cannot read the request, for
+/// example because it contains filters that another program added.
 pub fn is_class(line: &str, node: &NodeDetails, label: &str) -> Result<bool, String> {
     let (graph, at) = find_node(line, node)?;
     Ok(pipeline::classes_leaving(&graph, at, label, &MachineRegistry::Local).is_ok())
 }
 
-/// Returns the instructions of a filter of this request that runs in the kernel. Fails with the
-/// reason if the request cannot be read in this process, or if the filter has no kernel
-/// implementation.
+/// Returns the kernel instructions of a filter of this request. Fails with the reason if this
+/// process cannot read the request, or if the filter has no kernel implementation.
 pub fn kernel_listing(line: &str, node: &NodeDetails) -> Result<String, String> {
     let (graph, at) = find_node(line, node)?;
     engine::kernel::listing::list_filter(&graph, at)
 }
 
-/// Parses a time such as `10s` or `500ms`, in ns. Fails with a text that shows the notation of a
-/// time.
+/// Parses a time such as `10s` or `500ms`, into ns. Fails with a text that describes the syntax.
 pub fn parse_time(text: &str) -> Result<u64, String> {
     explain::parse_time(text).map_err(|why| why.to_string())
 }
 
-/// Returns true if a filter of the catalog is a source.
+/// Returns true if this filter in the catalog is a source.
 #[must_use]
 pub fn is_source(filter: &str) -> bool {
     MachineRegistry::Local.find(filter).is_some_and(|entry| entry.kind == FilterKind::Source)
 }
 
-/// Returns the graph of a request, and a node of the request in it.
+/// Returns the graph of a request, and the given node in it.
 fn find_node(line: &str, node: &NodeDetails) -> Result<(Graph, NodeId), String> {
     let (graph, mistakes) = pipeline::read_request(line, &MachineRegistry::Local);
     if let Some(mistake) = mistakes.iter().find(|mistake| mistake.is_error()) {
@@ -200,19 +198,20 @@ fn find_node(line: &str, node: &NodeDetails) -> Result<(Graph, NodeId), String> 
     Ok((graph, NodeId(at)))
 }
 
-/// Connects to a path, given by its name or number. Fails within [`QUERY_TIMEOUT`] if its process
-/// is stopped.
+/// Connects to the path with this name or number. Fails within [`QUERY_TIMEOUT`] if the path's
+/// process is stopped.
 pub fn connect(client: &Client, path: &str) -> Result<PathClient, ClientError> {
     client.connect_described(path).map(|(to, _)| to)
 }
 
-/// Reason for the end of a tap whose path has ended.
+/// Reason for the end of a tap after its path has ended.
 pub const PATH_ENDED: &str = "the path has ended";
-/// Reason for the end of a tap whose node was removed, or has left the path.
+/// Reason for the end of a tap after its node was removed or has left the path.
 pub const NODE_CHANGED: &str = "its node was changed: begin it again";
 
-/// Returns the programs and packet sockets of other applications at an interface, with their owners
-/// and their effect on a request, as `doctor` prints them. Reads the descriptors of all processes.
+/// Returns a text about the programs and packet sockets of other applications at an interface, with
+/// their owners and their effect on a request, as `doctor` prints it. Reads the descriptors of all
+/// processes.
 #[must_use]
 pub fn others_at(interface: &str) -> String {
     let found = Neighbors::find(None, Some(interface));

@@ -1,9 +1,10 @@
-//! Replacement of a capture's filter, in the kernel and while frames arrive.
+//! Replacement of a capture's filter in the kernel while frames arrive.
 //!
-//! The programs for the new filter are verified and loaded first, which needs the rights of the
-//! capture, and then replace the old ones, which needs none: programs that use libpcap drop their
-//! rights in between. Each frame is processed by exactly one of the two programs. Frames that the
-//! old program has copied stay readable before those of the new one.
+//! The programs for the new filter are verified and loaded first, which requires the rights of the
+//! capture. They then replace the old programs, which requires no rights, because programs that use
+//! libpcap drop their rights in between. Each frame is processed by exactly one of the two
+//! programs. Frames that the old program has copied can still be read, before those of the new
+//! program.
 
 use super::{Capture, CaptureSettings, Direction, Planned, plan_source};
 use crate::error::OpenError;
@@ -11,18 +12,18 @@ use engine::kernel::SwitchError;
 use engine::kernel::direct::DirectSuccessor;
 use std::sync::Arc;
 
-/// The frames of a capture, and the number of bytes of each that are copied.
+/// The filter of a capture, and the number of bytes copied from each frame.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CaptureFilter {
-    /// A pcap-filter(7) expression, or a program in the numbers of `tcpdump -ddd`, as the filter
-    /// `bpf` takes it; `None` for all frames.
+    /// A pcap-filter(7) expression, or a program in the numeric form of `tcpdump -ddd`, as accepted
+    /// by the filter `bpf`; `None` for all frames.
     pub expression: Option<String>,
-    /// Maximum number of bytes to copy of a frame, at least 64; smaller values count as 64. `None`
-    /// for whole frames.
+    /// Maximum number of bytes to copy from a frame. Values less than 64 count as 64. `None` for
+    /// whole frames.
     pub bytes: Option<u32>,
 }
 
-/// A filter whose programs are loaded.
+/// A filter whose programs have been loaded.
 #[derive(Debug)]
 pub struct PreparedFilter {
     filter: CaptureFilter,
@@ -30,7 +31,7 @@ pub struct PreparedFilter {
 }
 
 impl PreparedFilter {
-    /// Returns the filter whose programs are loaded.
+    /// Returns the filter whose programs have been loaded.
     #[must_use]
     pub const fn filter(&self) -> &CaptureFilter {
         &self.filter
@@ -38,7 +39,7 @@ impl PreparedFilter {
 }
 
 impl Capture {
-    /// Returns the filter in the kernel.
+    /// Returns the filter that is active in the kernel.
     #[must_use]
     pub const fn filter(&self) -> &CaptureFilter {
         &self.settings.filter
@@ -49,7 +50,7 @@ impl Capture {
     /// # Errors
     ///
     /// Fails if the kernel, the daemon or the rights of this process do not permit it. The capture
-    /// continues with its filter.
+    /// then continues with its current filter.
     pub fn prepare_filter(&self, filter: CaptureFilter) -> Result<PreparedFilter, OpenError> {
         let settings = CaptureSettings { filter: filter.clone(), ..self.settings.clone() };
         let prepare = |direction: &Direction| {
@@ -67,12 +68,12 @@ impl Capture {
         Ok(PreparedFilter { filter, successors })
     }
 
-    /// Activates a prepared filter. Frames that were captured before are still read first.
+    /// Activates a prepared filter. Frames captured earlier are read first.
     ///
     /// # Errors
     ///
     /// Fails if a program cannot be replaced, for example because the daemon has ended. If
-    /// [`Self::filter`] is still the old filter then, no program was replaced.
+    /// [`Self::filter`] still returns the old filter, no program was replaced.
     pub fn switch_filter(&mut self, prepared: PreparedFilter) -> Result<(), SwitchError> {
         let current: Vec<usize> =
             (0..self.directions.len()).filter(|at| !self.directions[*at].is_replaced).collect();
@@ -87,7 +88,8 @@ impl Capture {
         Ok(())
     }
 
-    /// Forgets replaced directions whose frames have all been read, and keeps their losses.
+    /// Drops replaced directions whose frames have all been read; their numbers of lost frames are
+    /// kept.
     pub(super) fn forget_replaced(&mut self) {
         let mut lost = 0;
         self.directions.retain_mut(|direction| {

@@ -97,10 +97,10 @@ fn source_families(paths: &[PathFigures]) -> Vec<Family> {
     vec![seen, blocks, bytes, dropped]
 }
 
-/// A family of metrics of filters, with the function that computes the value for a filter.
+/// A family of filter metrics, with the function that computes a filter's value.
 type FilterColumn = (&'static str, Unit, SeriesKind, &'static str, fn(&Filter) -> u64);
 
-/// Families of counts of filters.
+/// Families of filter counters.
 const FILTER_COUNTS: [FilterColumn; 7] = [
     (
         "streamline_filter",
@@ -187,10 +187,10 @@ fn filter_families(paths: &[PathFigures]) -> Vec<Family> {
     counts.into_iter().map(|(family, _)| family).chain([busy, dropped]).collect()
 }
 
-/// A family of metrics of rings, with the function that computes the value for a ring.
+/// A family of ring metrics, with the function that computes a ring's value.
 type RingColumn = (&'static str, SeriesKind, &'static str, fn(&Edge) -> u64);
 
-/// Families of counts of rings.
+/// Families of ring counters.
 const RING_COUNTS: [RingColumn; 3] = [
     ("streamline_ring_put", SeriesKind::Counter, "Blocks put into a ring", |edge| edge.put.blocks),
     ("streamline_ring_taken", SeriesKind::Counter, "Blocks taken out of a ring", |edge| {

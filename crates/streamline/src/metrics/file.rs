@@ -5,11 +5,11 @@ use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-/// Mode of the file, which lets other users read it, such as the user of the collector.
+/// Mode of the file. It lets other users read the file, such as the user that runs the collector.
 const MODE: u32 = 0o644;
 
-/// Replaces the content of a file by rename(2), so that a reader sees the old text or the new one.
-/// The file is readable for all users.
+/// Replaces the content of a file with rename(2), so that a reader sees either the old or the new
+/// text. All users can read the file.
 pub fn write_file(path: &Path, text: &str) -> io::Result<()> {
     let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?;
     // The collector ignores files whose names do not end with `.prom`.

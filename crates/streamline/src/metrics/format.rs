@@ -23,7 +23,7 @@ pub fn to_open_metrics(paths: &[PathFigures]) -> String {
     text
 }
 
-/// Formats the metrics of these paths in version 0.0.4 of the text format of Prometheus.
+/// Formats the metrics of these paths in version 0.0.4 of the Prometheus text format.
 #[must_use]
 pub fn to_text(paths: &[PathFigures]) -> String {
     let open = to_open_metrics(paths);

@@ -1,13 +1,13 @@
-//! A family of metrics with its series, whose number is bounded.
+//! A family of metrics with a bounded number of series.
 
 use std::collections::HashMap;
 
-/// Maximum number of series of a family, apart from those that combine all others. There is one
-/// such series for each reason, up to [`SERIES_MAX`] of them.
+/// Maximum number of series of a family, not counting the series that combine all others. There is
+/// one such series for each reason, up to [`SERIES_MAX`] of them.
 pub const SERIES_MAX: usize = 1000;
-/// Maximum length of a label value in characters.
+/// Maximum length of a label value, in characters.
 const LABEL_MAX: usize = 100;
-/// Label value of the series that adds up the series beyond [`SERIES_MAX`].
+/// Label value of the series that combines the series beyond [`SERIES_MAX`].
 const OTHER: &str = "other";
 
 /// The kind of a family.
@@ -15,16 +15,18 @@ const OTHER: &str = "other";
 pub enum SeriesKind {
     /// A number that only grows while its node exists.
     Counter,
-    /// A number that may fall. The series `other` has the sum of those beyond [`SERIES_MAX`].
+    /// A number that may fall. The value of the series `other` is the sum of the series beyond
+    /// [`SERIES_MAX`].
     Gauge,
-    /// A number that may fall. The series `other` has the maximum of those beyond [`SERIES_MAX`].
+    /// A number that may fall. The value of the series `other` is the maximum of the series beyond
+    /// [`SERIES_MAX`].
     Maximum,
 }
 
-/// The unit of a family, which ends its name.
+/// The unit of a family. The name of a family ends with its unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
-    /// No unit: the name of the family says what is counted.
+    /// No unit: the family's name says what is counted.
     None,
     /// A number of blocks.
     Blocks,
@@ -45,10 +47,10 @@ pub enum Value {
     Measure(f64),
 }
 
-/// The labels of a series, as names with values.
+/// The labels of a series, as pairs of name and value.
 pub(super) type Labels = Vec<(&'static str, String)>;
 
-/// A family of metrics: one name with its series.
+/// A family of metrics: one name, and its series.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Family {
     /// Name without the unit and without `_total`.
@@ -57,11 +59,11 @@ pub struct Family {
     pub unit: Unit,
     /// Kind of the values.
     pub kind: SeriesKind,
-    /// Description, which ends without a full stop.
+    /// Description without a final full stop.
     pub help: &'static str,
-    /// Series in the order of the paths and nodes.
+    /// Series, in the order of the paths and their nodes.
     pub series: Vec<(Labels, Value)>,
-    /// Index of each series by its labels.
+    /// Index of each series in `series`, by its labels.
     known: HashMap<Labels, usize>,
 }
 
@@ -75,9 +77,9 @@ impl Family {
         Self { name, unit, kind, help, series: Vec::new(), known: HashMap::new() }
     }
 
-    /// Adds a value to the series with these labels. Once the family has [`SERIES_MAX`] series, a
-    /// new series is combined into the series `other` with its reason. Beyond twice that number,
-    /// discards the value.
+    /// Adds a value to the series with these labels. Once the family has [`SERIES_MAX`] series,
+    /// values for new labels are added to the series `other` with the same reason. Once the family
+    /// has twice that number, values for new labels are discarded.
     pub(super) fn add(&mut self, labels: &[(&'static str, &str)], value: Value) {
         let bounded = |text: &str| text.chars().take(LABEL_MAX).collect::<String>();
         let mut labels: Labels = labels.iter().map(|(name, text)| (*name, bounded(text))).collect();

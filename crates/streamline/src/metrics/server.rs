@@ -1,8 +1,8 @@
 //! A small HTTP server that answers `GET /metrics`.
 //!
-//! One thread accepts connections, and each connection gets a thread for one request. The number
-//! of connections, the length of a request and its time are bounded. The server reads no body and
-//! keeps no connection open.
+//! One thread accepts connections, and each connection gets a thread for a single request. The
+//! number of connections, the length of a request and the time for it are bounded. The server reads
+//! no request body, and closes each connection after the response.
 
 use super::format::{to_open_metrics, to_text};
 use super::target::Target;
@@ -22,11 +22,11 @@ use sys::eventfd::EventFd;
 
 /// Maximum number of connections that are served at the same time.
 const CONNECTIONS_MAX: usize = 16;
-/// Maximum length of the head of a request in bytes.
+/// Maximum length of a request head, in bytes.
 const HEAD_MAX: usize = 8 << 10;
-/// Maximum time to read a request, and for each write of its response.
+/// Maximum time for reading a request, and for each write of its response.
 const TIME_LIMIT: Duration = Duration::from_secs(5);
-/// Pause after a failed accept, for example because the process has no descriptor left.
+/// Pause after a failed accept, for example when the process has no free descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Media type of OpenMetrics.
 const OPEN_METRICS: &str = "application/openmetrics-text";
@@ -40,11 +40,12 @@ pub struct Server {
     place: String,
     stop: Arc<EventFd>,
     thread: Option<JoinHandle<()>>,
-    /// Path of the socket to remove when the server stops; `None` for an address.
+    /// Path of the socket that is removed when the server stops; `None` if the server listens on an
+    /// address.
     socket: Option<PathBuf>,
 }
 
-/// A failure to start a server at an address or socket.
+/// A failure to start a server on an address or socket.
 #[derive(Debug)]
 pub struct ServerError {
     /// The URL of the address, or `unix:` and the path of the socket.
@@ -71,7 +72,7 @@ enum Listener {
 }
 
 impl Server {
-    /// Starts a server at an address or socket. Returns `None` for a file.
+    /// Starts a server on an address or socket. Returns `None` if the target is a file.
     pub fn start(
         target: &Target,
         figures: impl Fn() -> Vec<PathFigures> + Send + Sync + 'static,
@@ -102,8 +103,8 @@ impl Server {
         Ok(Some(Self { place, stop, thread, socket }))
     }
 
-    /// Returns the URL at which the server answers, such as `http://127.0.0.1:9464/metrics`, or
-    /// `unix:` and the path of its socket.
+    /// Returns the server's URL, such as `http://127.0.0.1:9464/metrics`, or `unix:` and the path
+    /// of its socket.
     #[must_use]
     pub fn place(&self) -> &str {
         &self.place
@@ -130,7 +131,7 @@ fn listen(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
     Ok((listener, address))
 }
 
-/// Listens at a socket. A socket at which no process listens any more is replaced.
+/// Listens on a Unix socket. Replaces an existing socket on which no process listens any more.
 fn listen_locally(path: &Path) -> io::Result<UnixListener> {
     let listener = UnixListener::bind(path).or_else(|error| {
         let is_socket = path.metadata().is_ok_and(|about| about.file_type().is_socket());
@@ -171,9 +172,9 @@ impl Listener {
     }
 }
 
-/// A connection of a client.
+/// A connection from a client.
 trait Connection: Read + Write + Send {
-    /// Limits the time of each following read and write.
+    /// Limits the time of each subsequent read and write.
     fn limit(&self, time: Duration) -> io::Result<()>;
 }
 
@@ -191,8 +192,8 @@ impl Connection for UnixStream {
     }
 }
 
-/// Serves connections, each in a thread of its own, until `stop` is notified. Beyond
-/// [`CONNECTIONS_MAX`] connections, responds that the server is busy.
+/// Serves connections, each in its own thread, until `stop` is notified. Beyond [`CONNECTIONS_MAX`]
+/// connections, responds that the server is busy.
 fn serve(listener: &Listener, stop: &EventFd, figures: &CollectFigures) {
     let active = Arc::new(AtomicUsize::new(0));
     loop {
@@ -243,8 +244,8 @@ fn answer(connection: &mut dyn Connection, figures: &CollectFigures) -> io::Resu
     connection.write_all(&reply)
 }
 
-/// Reads the head of a request. Fails with `InvalidData` if it is longer than [`HEAD_MAX`], and
-/// also if it is incomplete at the end of the connection or after [`TIME_LIMIT`].
+/// Reads the head of a request. Fails with `InvalidData` if it is longer than [`HEAD_MAX`], or if
+/// it is still incomplete at the end of the connection or after [`TIME_LIMIT`].
 fn read_head(connection: &mut dyn Connection) -> io::Result<String> {
     let deadline = Instant::now() + TIME_LIMIT;
     let mut head = Vec::new();

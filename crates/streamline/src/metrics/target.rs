@@ -1,4 +1,4 @@
-//! The destinations of metrics, as the option `--metrics` names them.
+//! The destinations of metrics, in the syntax of the option `--metrics`.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -8,9 +8,9 @@ use std::str::FromStr;
 /// A destination of metrics.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Target {
-    /// An address at which `GET /metrics` is answered.
+    /// An address on which `GET /metrics` is answered.
     Address(SocketAddr),
-    /// A Unix socket at which `GET /metrics` is answered.
+    /// A Unix socket on which `GET /metrics` is answered.
     Socket(PathBuf),
     /// A file, which is replaced at intervals.
     File(PathBuf),
@@ -29,8 +29,8 @@ impl fmt::Display for Target {
 impl FromStr for Target {
     type Err = String;
 
-    /// Parses `[ADDRESS]:PORT`, `unix:PATH`, or the name of a file. Without an address, the port is
-    /// that of the loopback interface. Fails with the reason.
+    /// Parses `[ADDRESS]:PORT`, `unix:PATH`, or a file name. If there is no address, the port is on
+    /// the loopback interface. Fails with the reason.
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(path) = text.strip_prefix("unix:") {
             let named = (!path.is_empty()).then(|| Self::Socket(PathBuf::from(path)));
