@@ -1,5 +1,5 @@
-//! The server side of one connection, which receives messages and sends replies without ever
-//! blocking on the peer. (RELIABILITY T8, T12)
+//! The server's end of one connection. It receives messages and sends replies without ever blocking
+//! on the peer. (RELIABILITY T8, T12)
 //!
 //! The memory that a peer can occupy is bounded: one partial message, and [`UNSENT_MAX`] bytes of
 //! unsent replies. A peer that reads its replies too slowly is disconnected. The server always
@@ -12,9 +12,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use sys::local_socket::{self, Framing};
 use sys::watcher::{Interest, Watcher};
 
-/// Maximum number of unsent bytes per connection.
+/// Maximum number of bytes queued for sending, per connection.
 pub const UNSENT_MAX: usize = 1 << 20;
-/// Maximum number of unsent descriptors per connection.
+/// Maximum number of descriptors queued for sending, per connection.
 const DESCRIPTORS_MAX: usize = 16;
 
 /// A non-blocking connection to a peer.
@@ -22,13 +22,13 @@ const DESCRIPTORS_MAX: usize = 16;
 pub struct Connection {
     socket: OwnedFd,
     framing: Framing,
-    /// Start of an incomplete message on a stream.
+    /// Beginning of an incomplete message, on a stream.
     partial: Vec<u8>,
-    /// Length of the prefix of `partial` that contains no terminator.
+    /// Number of bytes at the start of `partial` that contain no terminator.
     scanned: usize,
     out: VecDeque<Unsent>,
     unsent: usize,
-    /// True while the socket is watched for room in its buffer.
+    /// True while the socket is watched for free space in its buffer.
     watched_for_room: bool,
 }
 
@@ -47,19 +47,19 @@ pub enum Received {
     Pending,
     /// A message, with its descriptors.
     Message(Vec<u8>, Vec<OwnedFd>),
-    /// The message or its descriptors exceed the limit, after which the connection is unusable.
+    /// The message or its descriptors exceed the limit. The connection is then unusable.
     TooLong,
     /// The peer has closed the connection.
     Closed,
 }
 
-/// The error for a connection that became unusable because the peer closed it or reads its replies
-/// too slowly.
+/// The error for a connection that became unusable because the peer closed it, or because the peer
+/// reads its replies too slowly.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Disconnected;
 
 impl Connection {
-    /// Creates a connection over a connected socket.
+    /// Creates a connection on a connected socket.
     #[must_use]
     pub fn new(socket: OwnedFd, framing: Framing) -> Self {
         let (partial, out) = (Vec::new(), VecDeque::new());
@@ -125,8 +125,8 @@ impl Connection {
     }
 
     /// Queues a message and sends as much as the socket accepts without blocking;
-    /// [`flush`](Self::flush) sends the rest. Never blocks. Fails if the queue limits are exceeded
-    /// or the peer has disconnected.
+    /// [`flush`](Self::flush) sends the rest. Never blocks. Fails if the queue limits are exceeded,
+    /// or if the peer has disconnected.
     pub fn send(
         &mut self,
         mut bytes: Vec<u8>,
@@ -166,8 +166,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Makes `watcher` report room in the socket buffer as event `number`, but only while messages
-    /// are queued.
+    /// Makes `watcher` report free space in the socket buffer as event `number`, but only while
+    /// messages are queued.
     pub fn watch_for_room(&mut self, watcher: &Watcher, number: u64) -> Result<(), Disconnected> {
         let waits = self.has_unsent();
         if waits == std::mem::replace(&mut self.watched_for_room, waits) {

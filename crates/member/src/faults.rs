@@ -1,4 +1,4 @@
-//! Constructors for the errors of `io.streamline`, and formatting of errors for people.
+//! Constructors for the errors of `io.streamline`, and formatting of errors for users.
 
 use crate::varlink::Fault;
 use serde_json::json;
@@ -10,7 +10,7 @@ pub fn no_such_path(path: &str) -> Fault {
     Fault::new("io.streamline.NoSuchPath", &json!({ "path": path }))
 }
 
-/// Creates `WhichPath`: several paths visible to the caller have this name.
+/// Creates `WhichPath`: several paths that are visible to the caller have this name.
 #[must_use]
 pub fn which_path(path: &str, numbers: &[u32]) -> Fault {
     Fault::new("io.streamline.WhichPath", &json!({ "path": path, "numbers": numbers }))
@@ -22,7 +22,7 @@ pub fn not_yours(path: &str, uid: u32) -> Fault {
     Fault::new("io.streamline.NotYours", &json!({ "path": path, "uid": uid }))
 }
 
-/// Creates `NameTaken`: another path of the user has this name.
+/// Creates `NameTaken`: another path of the same user has this name.
 #[must_use]
 pub fn name_taken(name: &str, number: u32) -> Fault {
     Fault::new("io.streamline.NameTaken", &json!({ "name": name, "number": number }))
@@ -40,14 +40,14 @@ pub fn quota_exceeded(what: &str, limit: u64) -> Fault {
     Fault::new("io.streamline.QuotaExceeded", &json!({ "what": what, "limit": limit }))
 }
 
-/// Creates `Busy`: the process of the path does not read its socket, or the daemon has no free
+/// Creates `Busy`: the path's process does not read its socket, or the daemon has no free
 /// descriptors.
 #[must_use]
 pub fn busy(path: &str) -> Fault {
     Fault::new("io.streamline.Busy", &json!({ "path": path }))
 }
 
-/// Creates `NotInKernel`: a node cannot run in the kernel; `by` names the cause of the refusal.
+/// Creates `NotInKernel`: a node cannot run in the kernel; `by` names what refused it.
 #[must_use]
 pub fn not_in_kernel(node: usize, by: &str, why: &str) -> Fault {
     Fault::new(NOT_IN_KERNEL, &json!({ "node": node, "by": by, "why": why }))
@@ -66,7 +66,7 @@ pub fn needs_descriptors(socket: &str) -> Fault {
     Fault::new("io.streamline.NeedsDescriptors", &json!({ "socket": socket }))
 }
 
-/// Creates `Unchanged`: the change failed, and the path runs unchanged.
+/// Creates `Unchanged`: the change failed, and the path continues unchanged.
 #[must_use]
 pub fn unchanged(why: &str) -> Fault {
     Fault::new("io.streamline.path.Unchanged", &json!({ "why": why }))
@@ -75,7 +75,7 @@ pub fn unchanged(why: &str) -> Fault {
 /// Name of the error made by [`outdated`].
 pub const OUTDATED: &str = "io.streamline.path.Outdated";
 
-/// Creates `Outdated`: the path no longer runs the request that the change was made for.
+/// Creates `Outdated`: the path no longer runs the request for which the change was made.
 #[must_use]
 pub fn outdated() -> Fault {
     Fault::new(OUTDATED, &json!({}))
@@ -87,13 +87,13 @@ pub fn untapped(why: &str) -> Fault {
     Fault::new("io.streamline.path.Untapped", &json!({ "why": why }))
 }
 
-/// Creates `TooLarge`: a reply of `bytes` exceeds the limit of a message.
+/// Creates `TooLarge`: a reply of `bytes` bytes exceeds the maximum length of a message.
 #[must_use]
 pub fn too_large(bytes: usize, limit: usize) -> Fault {
     Fault::new("io.streamline.path.TooLarge", &json!({ "bytes": bytes, "limit": limit }))
 }
 
-/// Formats an error for people: error, location, reason, remedy.
+/// Formats an error for users: error, location, reason, remedy.
 #[must_use]
 pub fn format_fault(fault: &Fault) -> String {
     let text = |parameter| fault.text(parameter);

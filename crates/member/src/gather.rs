@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A peer is a process of any user, and may be stopped or never reply. Each user has an equal share
-//! of the queries in flight, so the silent peers of one user, however many, do not delay the peers
-//! of another. Only the poll over all peers blocks, until the deadline.
+//! of the queries in flight, so any number of silent peers of one user cannot delay the peers of
+//! another. Only the poll over all peers blocks, until the deadline.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
@@ -24,11 +24,11 @@ struct Query<P> {
     peer: P,
 }
 
-/// Queries all peers, given with their users, and returns their answers in order, or `None` for an
-/// answer that was incomplete after `limit`. Blocks for at most `limit`.
+/// Queries all peers, each given with its user, and returns their answers in the same order. The
+/// answer of a peer is `None` if it was incomplete after `limit`. Blocks for at most `limit`.
 ///
-/// `begin` sends the query and should not block; its `Err` counts as the answer. `next` is called
-/// whenever the peer is readable, and returns `Break` with the complete answer.
+/// `begin` sends the query and should not block; if it returns `Err`, that value is the answer.
+/// `next` is called whenever the peer is readable, and returns `Break` with the complete answer.
 pub fn gather<A, P: AsFd, R>(
     peers: &[(u32, A)],
     limit: Duration,
@@ -72,13 +72,13 @@ pub fn gather<A, P: AsFd, R>(
     }
 }
 
-/// The peers that have not been queried yet, by user, and the number of additional queries that may
-/// be in flight.
+/// The peers that have not been queried yet, by user, and the number of further queries that may be
+/// in flight.
 struct QueryQueue {
     users: BTreeMap<u32, UserQueries>,
     share: usize,
     free: usize,
-    /// User of the latest query, for round robin.
+    /// User of the latest query, for the round-robin order.
     last_user: Option<u32>,
 }
 
@@ -101,9 +101,9 @@ impl QueryQueue {
         Self { users, share, free, last_user: None }
     }
 
-    /// Takes the next peer to query, round robin over users that have not used up their share.
-    /// Returns the index of the peer and its user, or `None` if there is no such peer or `in_time`
-    /// is false.
+    /// Removes the next peer from the queue, in round-robin order among the users that have not
+    /// used up their share. Returns the peer's index and user, or `None` if there is no such peer
+    /// or `in_time` is false.
     fn next_peer(&mut self, in_time: bool) -> Option<(usize, u32)> {
         let may = |user: &UserQueries| user.asked < self.share && !user.queue.is_empty();
         let mut behind =
@@ -119,7 +119,7 @@ impl QueryQueue {
         Some((at, uid))
     }
 
-    /// Returns one query to this user's share.
+    /// Adds one query to this user's share again, after it was answered.
     fn release(&mut self, uid: u32) {
         self.free += 1;
         if let Some(user) = self.users.get_mut(&uid) {
@@ -133,12 +133,13 @@ mod tests {
     use super::*;
     use std::os::fd::OwnedFd;
 
-    /// A user whose peers never reply.
+    /// User id of peers that never reply.
     const SILENT_USER: u32 = 41_001;
-    /// A user whose peers reply.
+    /// User id of peers that reply.
     const REPLYING_USER: u32 = 41_002;
 
-    /// Queries peers, each given as its user and true if it replies. Returns the answers.
+    /// Queries peers, each given as its user id and a flag that is true if it replies. Returns the
+    /// answers.
     fn query_peers(peers: &[(u32, bool)], limit: Duration) -> Vec<Option<()>> {
         let peers: Vec<(u32, bool)> = peers.to_vec();
         let mut kept: Vec<OwnedFd> = Vec::new();

@@ -6,12 +6,12 @@
 //! ```
 //!
 //! - [`varlink`]: the encoding of calls and replies, and the interface texts;
-//! - [`protocol`]: the parameter types; [`faults`]: errors, and their text for people;
-//! - [`connection`]: the server side of one connection;
+//! - [`protocol`]: the parameter types; [`faults`]: errors, and their texts for users;
+//! - [`connection`]: the server's end of one connection;
 //! - [`place`]: the directories in which a client searches for a daemon;
 //! - [`client`]: calls to a daemon or a path; [`gather`]: calls to many peers at once;
-//! - [`host`]: requests that the daemon runs in the kernel for this process; [`rights`]: denials
-//!   of the policy in words, and user and group names;
+//! - [`host`]: requests that the daemon runs in the kernel for this process; [`rights`]:
+//!   explanations of rights that the policy denies, and user and group names;
 //! - [`worker`]: the service of a path.
 //!
 //! The server is the crate `daemon`. A path does not depend on it: it runs in a process of its user

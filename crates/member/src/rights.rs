@@ -30,7 +30,8 @@ impl Denial<'_> {
         )
     }
 
-    /// Explains that the user may not take flows from an interface in this network namespace.
+    /// Explains that the user may not take flows from an interface in this network namespace away
+    /// from the host.
     #[must_use]
     pub fn taking_denied(self, interface: &str, netns: Option<&str>) -> String {
         let space = netns.map_or_else(String::new, |name| format!("{name}/"));
@@ -101,8 +102,8 @@ pub fn user_name(uid: u32) -> Option<String> {
     name_entries("/etc/passwd").find(|(_, number)| *number == uid).map(|(name, _)| name)
 }
 
-/// Returns the names and ids in a file of the form `name:password:number:…`. Returns none if the
-/// file is unreadable.
+/// Returns the names and ids in a file of the form `name:password:number:…`. Returns an empty list
+/// if the file cannot be read.
 fn name_entries(file: &str) -> impl Iterator<Item = (String, u32)> {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     let entries: Vec<_> = text

@@ -17,8 +17,8 @@ pub const LONG_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A connection for calls, one at a time.
 ///
-/// After a timeout the connection is unusable, because the late reply would be taken for the reply
-/// to the next call: all further calls fail with [`ClientError::Timeout`].
+/// After a timeout, the connection is unusable, because a late reply would be mistaken for the
+/// reply to the next call. All further calls fail with [`ClientError::Timeout`].
 #[derive(Debug)]
 pub(crate) struct Caller {
     socket: OwnedFd,
@@ -30,7 +30,8 @@ impl Caller {
         Self { socket, overdue: AtomicBool::new(false) }
     }
 
-    /// Limits the time that each send and each receive may block. A limit of zero counts as 1 ms.
+    /// Limits the time for which each send and each receive may block. A limit of zero counts as 1
+    /// ms.
     pub(super) fn set_timeout(&self, limit: Duration) -> Result<(), ClientError> {
         Ok(local_socket::set_timeouts(&self.socket, limit.max(Duration::from_millis(1)))?)
     }
@@ -71,8 +72,8 @@ impl Caller {
         }
     }
 
-    /// Receives the reply to the last call, with its descriptors. Blocks for at most the timeout of
-    /// the socket. Fails if the reply is an error.
+    /// Receives the reply to the last call, with its descriptors. Blocks for at most the socket's
+    /// timeout. Fails if the reply is an error.
     pub(crate) fn reply(&self) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
         let received = self.receive();
         if matches!(received, Err(ClientError::Timeout)) {
@@ -81,8 +82,8 @@ impl Caller {
         received
     }
 
-    /// Receives the next update of a subscription. Like [`reply`](Self::reply), but the connection
-    /// stays usable after a timeout, because an update may take a long time to arrive.
+    /// Receives the next update of a subscription. Unlike after [`reply`](Self::reply), the
+    /// connection stays usable after a timeout, because an update may take a long time to arrive.
     pub(super) fn receive(&self) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
         let mut bytes = vec![0; REPLY_MAX];
         let received = match sys::descriptor::receive(&self.socket, &mut bytes) {

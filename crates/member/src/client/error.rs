@@ -23,7 +23,7 @@ pub enum ClientError {
     UntrustedDaemon {
         /// Directory of the socket.
         directory: PathBuf,
-        /// User of the listening process.
+        /// User id of the listening process.
         uid: u32,
     },
     /// The reply did not arrive in time.
@@ -32,14 +32,14 @@ pub enum ClientError {
     /// The peer has closed the connection.
     #[error("the other side has ended")]
     Disconnected,
-    /// The path, given by its name, ended during the call.
+    /// The path with this name ended during the call.
     #[error("path `{}` has just ended: `streamline ps` lists those that run", escape_hidden(.0))]
     PathEnded(String),
     /// The reply is malformed.
     #[error(transparent)]
     Malformed(#[from] MessageError),
-    /// The peer replied with an error. The text of a mistake in a request has several lines, which
-    /// show the position of the mistake.
+    /// The peer replied with an error. For a mistake in a request, the text has several lines,
+    /// which show the position of the mistake.
     #[error("{}", format_fault(.0).trim_end().lines().map(escape_hidden).collect::<Vec<_>>()
         .join("\n"))]
     Refused(Fault),
@@ -64,11 +64,11 @@ pub fn escape_hidden(text: &str) -> String {
     abi::text::Visible(text).to_string()
 }
 
-/// Error number for an operation that would block.
+/// Error number of an operation that would block.
 const EAGAIN: i32 = 11;
-/// Error number for a write to a closed connection.
+/// Error number of a write to a closed connection.
 pub(super) const EPIPE: i32 = 32;
-/// Error number for a connection that the peer has reset.
+/// Error number of an operation on a connection that the peer has reset.
 pub(super) const ECONNRESET: i32 = 104;
-/// Error number for a connect whose timeout has expired.
+/// Error number of a connect whose timeout has expired.
 const EINPROGRESS: i32 = 115;

@@ -2,8 +2,8 @@
 //!
 //! Calls block for at most [`CALL_TIMEOUT`], expensive calls for at most [`LONG_TIMEOUT`]; a query
 //! of many paths ([`Client::query_all`]) has one time limit for all of them, usually
-//! [`QUERY_TIMEOUT`]. [`PathClient::next_update`] is called when its socket is readable, so that it
-//! can be polled together with other descriptors. Peers are untrusted: replies are bounded and
+//! [`QUERY_TIMEOUT`]. Callers call [`PathClient::next_update`] when the socket is readable, so that
+//! they can poll it together with other descriptors. Peers are untrusted: replies are bounded and
 //! checked, and [`escape_hidden`] escapes received texts for display.
 
 mod caller;
@@ -29,7 +29,7 @@ use std::path::{Path as FilePath, PathBuf};
 use std::time::{Duration, Instant};
 use sys::local_socket::{self, Framing};
 
-/// Timeout for a query of many paths, for all of them together.
+/// Time limit for a query of many paths, for all of them together.
 pub const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A connection to the daemon.
@@ -40,8 +40,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the daemon in `directory`, or else in the first standard directory with a
-    /// listening daemon. Fails with [`ClientError::NoDaemon`] if there is none.
+    /// Connects to the daemon in `directory` or, if that is `None`, in the first standard directory
+    /// in which a daemon listens. Fails with [`ClientError::NoDaemon`] if there is no daemon.
     pub fn find(directory: Option<&FilePath>) -> Result<Self, ClientError> {
         let places = match directory {
             Some(directory) => vec![directory.to_owned()],
@@ -57,7 +57,7 @@ impl Client {
     }
 
     /// Connects to the daemon in this directory. Fails with [`ClientError::UntrustedDaemon`] unless
-    /// root, this user or the owner of the machine-wide directory runs it.
+    /// the daemon runs as root, as this user or as the owner of the machine-wide directory.
     pub fn connect_at(directory: &FilePath) -> Result<Self, ClientError> {
         let socket = local_socket::connect_to(
             &directory.join(PACKET_SOCKET),
@@ -78,8 +78,8 @@ impl Client {
         Ok(Self { caller: Caller::new(socket), directory: directory.to_owned() })
     }
 
-    /// Connects to the daemon that runs in this process, through `door`, a socket that the daemon
-    /// has opened for such connections.
+    /// Connects to the daemon that runs in this process. `door` is a socket that the daemon has
+    /// opened for such connections.
     pub fn connect_inside(door: BorrowedFd<'_>, directory: &FilePath) -> Result<Self, ClientError> {
         let (near, far) = sys::descriptor::pair()?;
         sys::descriptor::send(door, b"client", &[far.as_fd()])?;
@@ -87,7 +87,7 @@ impl Client {
         Ok(Self { caller: Caller::new(near), directory: directory.to_owned() })
     }
 
-    /// Returns the directory of the daemon.
+    /// Returns the directory that contains the daemon's sockets.
     #[must_use]
     pub fn directory(&self) -> &FilePath {
         &self.directory
@@ -103,14 +103,14 @@ impl Client {
         self.caller.call("io.streamline.Allowed", &NoParameters {})
     }
 
-    /// Returns the kernel programs of the daemon that are visible to this user. Blocks for at most
+    /// Returns the daemon's kernel programs that are visible to this user. Blocks for at most
     /// [`LONG_TIMEOUT`].
     pub fn kernel_programs(&self) -> Result<KernelPrograms, ClientError> {
         // The thread that replies also loads programs, one at a time.
         self.caller.call_long("io.streamline.Sharing", &NoParameters {})
     }
 
-    /// Converts to a plain connection with another timeout.
+    /// Converts this client to a plain connection with a different timeout.
     pub(crate) fn into_caller(self, limit: Duration) -> Result<Caller, ClientError> {
         self.caller.set_timeout(limit)?;
         Ok(self.caller)
@@ -139,13 +139,13 @@ impl Client {
         self.caller.send(&Call { more: true, ..call }, &[])
     }
 
-    /// Returns the next event. Blocks up to [`CALL_TIMEOUT`] unless the socket is readable.
+    /// Returns the next event. Blocks for up to [`CALL_TIMEOUT`] unless the socket is readable.
     pub fn next_event(&self) -> Result<Event, ClientError> {
         Ok(self.caller.receive()?.0.deserialize_result()?)
     }
 
-    /// Connects to the process of a path, given by name, number or `UID/NAME`. Fails with
-    /// [`ClientError::Refused`] if the daemon does not find or admit it.
+    /// Connects to the process of the path with this name, number or `UID/NAME`. Fails with
+    /// [`ClientError::Refused`] if the daemon does not find the path or does not permit access.
     pub fn connect(&self, path: &str) -> Result<PathClient, ClientError> {
         let wanted = Connect { path: path.to_owned() };
         self.caller.send(&Call::new("io.streamline.Connect", &wanted), &[])?;
@@ -165,8 +165,8 @@ impl Client {
         }
     }
 
-    /// Connects like [`connect`](Self::connect), and waits for the daemon for at most `limit`,
-    /// which later calls of this client keep as their timeout.
+    /// Connects as [`connect`](Self::connect) does, but waits for the daemon for at most `limit`.
+    /// Later calls of this client keep this timeout.
     pub fn connect_within(&self, path: &str, limit: Duration) -> Result<PathClient, ClientError> {
         self.caller.set_timeout(limit)?;
         self.connect(path)
@@ -175,8 +175,9 @@ impl Client {
     /// Calls the same methods on many paths in parallel, and passes each connection with its
     /// replies to `take`. The methods must have no parameters.
     ///
-    /// Blocks for at most `limit` in total, including the wait for the daemon. A path that has not
-    /// replied by then yields [`ClientError::Timeout`]. Results are in the order of `paths`.
+    /// Blocks for at most `limit` in total, including the wait for the daemon. The result for a
+    /// path that has not replied by then is [`ClientError::Timeout`]. The results are in the order
+    /// of `paths`.
     pub fn query_all<R>(
         &self,
         paths: &[(u32, String)],
@@ -190,7 +191,8 @@ impl Client {
         self.call_all(&Vec::from_iter(paths.iter().map(each)), limit, take)
     }
 
-    /// Queries many paths like [`query_all`](Self::query_all), each with calls of its own.
+    /// Queries many paths as [`query_all`](Self::query_all) does, but with separate calls for each
+    /// path.
     pub fn call_all<R>(
         &self,
         paths: &[(u32, (String, Vec<Call>))],
@@ -223,10 +225,11 @@ impl Client {
         answers.into_iter().map(|answer| answer.unwrap_or(Err(ClientError::Timeout))).collect()
     }
 
-    /// Queries the counters of many paths like [`query_all`](Self::query_all), and then calls the
-    /// methods `also` on each. Passes the connection, the counters and the replies to `take`.
-    /// Blocks for at most `limit`, except for further pages of the counters, each of which takes at
-    /// most [`CALL_TIMEOUT`], and for paths of an older version, each of which is queried again.
+    /// Queries the counters of many paths as [`query_all`](Self::query_all) does, and calls the
+    /// methods `also` on each of them. Passes the connection, the counters and the replies to
+    /// `take`. Blocks for at most `limit`, except for further pages of counters, each of which
+    /// takes at most [`CALL_TIMEOUT`], and for paths of an older version, each of which is queried
+    /// again.
     pub fn count_all<R>(
         &self,
         paths: &[(u32, String)],
@@ -259,7 +262,7 @@ impl Client {
     }
 
     /// Connects to a path and fetches its description within [`QUERY_TIMEOUT`], so that a stopped
-    /// process is noticed before an expensive call.
+    /// process is detected before an expensive call.
     pub fn connect_described(
         &self,
         path: &str,
@@ -273,7 +276,7 @@ impl Client {
         reached.pop().unwrap_or(Err(ClientError::Timeout))
     }
 
-    /// Reports to the daemon that the path registered over this connection now runs another
+    /// Reports to the daemon that the path registered over this connection now runs a different
     /// request. Does not wait for a reply.
     pub(crate) fn report_change(
         &self,
@@ -291,8 +294,8 @@ impl Client {
         self.caller.send(&Call { oneway: true, ..call }, &[])
     }
 
-    /// Registers a path for as long as this connection lasts. Returns the number of the path. The
-    /// daemon passes connections of clients to the path through `admissions`.
+    /// Registers a path for as long as this connection exists. Returns the path's number. The
+    /// daemon passes client connections to the path through `admissions`.
     pub(crate) fn register(
         &self,
         path: &Register,
@@ -305,7 +308,7 @@ impl Client {
     }
 }
 
-/// A path whose replies have not all arrived.
+/// A path from which replies are still outstanding.
 struct PendingReplies {
     to: PathClient,
     replies: Vec<Reply>,

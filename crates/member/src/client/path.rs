@@ -26,20 +26,20 @@ pub const STOP: &str = "io.streamline.path.Stop";
 
 /// Name of the error for a parameter that the path does not know.
 const INVALID_PARAMETER: &str = "org.varlink.service.InvalidParameter";
-/// Maximum wait until another path has prepared for a change. The other path may itself be waiting
-/// as the coordinator of a second move, which then fails too.
+/// Maximum time to wait until another path has prepared for a change. The other path may itself be
+/// waiting as the coordinator of a second move, which then fails too.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum wait for the reply of a path that has prepared for a change. It is longer than any
-/// process stays stopped.
+/// Maximum time to wait for the reply of a path that has prepared for a change. It is longer than
+/// any process stays stopped.
 const DECIDED_TIMEOUT: Duration = Duration::from_secs(1_000_000);
-/// Error number for a process that does not exist.
+/// Error number that means that the process does not exist.
 const ESRCH: i32 = 3;
 
 /// A connection to the process of a path.
 #[derive(Debug)]
 pub struct PathClient {
     pub(super) caller: Caller,
-    /// Name used to request the path.
+    /// Name with which the path was requested.
     pub(super) path: String,
     pub(super) process: OwnedFd,
     pub(super) number: u32,
@@ -49,13 +49,13 @@ pub struct PathClient {
 }
 
 impl PathClient {
-    /// Returns the number of the path.
+    /// Returns the path's number.
     #[must_use]
     pub const fn number(&self) -> u32 {
         self.number
     }
 
-    /// Returns the owner of the path.
+    /// Returns the user id of the path's owner.
     #[must_use]
     pub const fn uid(&self) -> u32 {
         self.uid
@@ -82,7 +82,7 @@ impl PathClient {
         }
     }
 
-    /// Returns all counters, of which `first` is the first page.
+    /// Returns all counters; `first` contains the first page.
     pub fn all_counters(&self, first: CountReply) -> Result<Counters, ClientError> {
         let CountReply { mut counters, mut next } = first;
         while let Some(at) = next.filter(|at| *at == counters.filters.len() + counters.edges.len())
@@ -108,9 +108,9 @@ impl PathClient {
         changed.map_err(|error| self.hangup_as_end(error))
     }
 
-    /// Edits the running request like [`change`](Self::change), if it is still the one that the
-    /// change names. Blocks for at most `limit`; a process that has not begun by then does not
-    /// make the change once this client is dropped.
+    /// Edits the running request as [`change`](Self::change) does, if the path still runs the
+    /// request that `change` names. Blocks for at most `limit`; a process that has not begun by
+    /// then does not make the change after this client is dropped.
     pub fn change_within(
         &self,
         change: &Change,
@@ -120,9 +120,9 @@ impl PathClient {
         self.call("io.streamline.path.Change", change)
     }
 
-    /// Asks the path to prepare for a subtree and to pause until
+    /// Asks the path to prepare for receiving a subtree, and to pause until
     /// [`commit_take`](Self::commit_take). Blocks for at most [`PREPARE_TIMEOUT`]. If the
-    /// connection is closed instead, the path discards its preparations.
+    /// connection is closed before the commit, the path discards its preparations.
     pub(crate) fn prepare_take(&self, take: &TakeSubtree) -> Result<(), ClientError> {
         let call = Call { more: true, ..Call::new("io.streamline.path.Take", take) };
         self.caller.set_timeout(PREPARE_TIMEOUT)?;
@@ -130,9 +130,9 @@ impl PathClient {
         self.caller.reply().map(drop).map_err(|error| self.hangup_as_end(error))
     }
 
-    /// Makes the path carry out its prepared change, with this state. Blocks until the path has
-    /// replied or ended, because its reply decides about the change. Fails if the state is longer
-    /// than a message may be.
+    /// Makes the path carry out the prepared change, with the state in `commit`. Blocks until the
+    /// path has replied or ended, because its reply determines the outcome of the change. Fails if
+    /// the state exceeds the maximum length of a message.
     pub(crate) fn commit_take(&self, commit: &CommitSubtree) -> Result<ChangeReply, ClientError> {
         let call = Call::new("io.streamline.path.Commit", commit);
         if call.to_bytes().len() > MESSAGE_MAX {
@@ -144,8 +144,8 @@ impl PathClient {
         Ok(reply?.0.deserialize_result()?)
     }
 
-    /// Taps the output of a node. Returns the start of the tap, and a pipe that carries the blocks
-    /// in the requested form. Blocks for at most [`LONG_TIMEOUT`].
+    /// Taps a node's output. Returns the start of the tap, and a pipe that carries the blocks in
+    /// the requested form. Blocks for at most [`LONG_TIMEOUT`].
     pub fn tap(&self, wanted: &Tap) -> Result<(TapStart, OwnedFd), ClientError> {
         self.caller.set_timeout(LONG_TIMEOUT)?;
         self.caller.send(&Call::new("io.streamline.path.Tap", wanted), &[])?;
@@ -158,8 +158,8 @@ impl PathClient {
         Ok((began, pipe.ok_or_else(none)?))
     }
 
-    /// Attaches a writer to the output of a node. Returns its socket, which stays open without this
-    /// connection. Blocks for at most [`LONG_TIMEOUT`].
+    /// Attaches a writer to a node's output. Returns the writer's socket, which stays open even
+    /// after this connection is closed. Blocks for at most [`LONG_TIMEOUT`].
     pub fn attach_writer(&self, wanted: &WriteTo) -> Result<OwnedFd, ClientError> {
         self.caller.set_timeout(LONG_TIMEOUT)?;
         self.caller.send(&Call::new("io.streamline.path.Write", wanted), &[])?;
@@ -198,9 +198,9 @@ impl PathClient {
         self.follow(&Follow { every_ms: to_ms(every), form, counters_every_ms: None })
     }
 
-    /// Subscribes like [`subscribe`](Self::subscribe), but to the totals, which cost the path less.
-    /// An update has all counters instead at intervals of `counters_every`, if it is given. A path
-    /// of an older version sends all counters always.
+    /// Subscribes as [`subscribe`](Self::subscribe) does, but to the totals, which take the path
+    /// less time. If `counters_every` is given, an update contains all counters instead, at these
+    /// intervals. A path of an older version always sends all counters.
     pub fn subscribe_to_totals(
         &self,
         every: Duration,
@@ -217,8 +217,8 @@ impl PathClient {
         self.caller.send(&Call { more: true, ..call }, &[])
     }
 
-    /// Returns the next update, joined from its pages. Blocks up to [`CALL_TIMEOUT`] for each page
-    /// unless the socket is readable. Fails if the path has closed the connection.
+    /// Returns the next update, assembled from its pages. Blocks for up to [`CALL_TIMEOUT`] for
+    /// each page unless the socket is readable. Fails if the path has closed the connection.
     pub fn next_update(&self) -> Result<PathUpdate, ClientError> {
         let mut update = self.receive_update()?;
         while update.next.is_some() {
@@ -242,9 +242,9 @@ impl PathClient {
         }
     }
 
-    /// Calls `method` of the path with these parameters. Blocks for at most the timeout of the
-    /// connection, which is [`CALL_TIMEOUT`] at first. Fails if the path has ended or replies with
-    /// an error.
+    /// Calls a method of the path with these parameters. Blocks for at most the connection's
+    /// timeout, which is initially [`CALL_TIMEOUT`]. Fails if the path has ended or replies with an
+    /// error.
     pub fn call<T: DeserializeOwned>(
         &self,
         method: &str,
@@ -254,7 +254,7 @@ impl PathClient {
     }
 
     /// Converts the error of a closed connection to [`ClientError::PathEnded`], because the path
-    /// existed when the connection was made.
+    /// existed when the connection was opened.
     pub(super) fn hangup_as_end(&self, error: ClientError) -> ClientError {
         match error {
             ClientError::Disconnected => ClientError::PathEnded(self.path.clone()),
@@ -269,7 +269,7 @@ impl AsFd for PathClient {
     }
 }
 
-/// Converts a duration to ms; `None` if it is too long.
+/// Converts a duration to ms; returns `None` if it is too long.
 fn to_ms(duration: Duration) -> Option<u64> {
     u64::try_from(duration.as_millis()).ok()
 }

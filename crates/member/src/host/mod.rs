@@ -1,15 +1,15 @@
-//! The daemon as host of kernel programs, for a process that may not load programs, or that shares
+//! The daemon as a host of kernel programs, for a process that may not load programs or that shares
 //! them with other processes. [SL §8; CONTRACT 21, 25; RELIABILITY T2, T10]
 //!
 //! The host attaches the kernel part of a request ([`engine::kernel::KernelRequest`]) and maps its
-//! rings read-only into this process. Each such part has its own connection; when the connection
+//! rings read-only into this process. Each kernel part has its own connection; when the connection
 //! closes, the daemon removes the part from the program.
 //!
 //! If the daemon exits without passing its state to a successor, the program ends too: the path
-//! reads the frames already copied, and ends with a message (`Attachment::export_failure`). If a
-//! request changes, its new version is prepared over a second connection and then replaces the old
-//! one. If a service manager preserves the connections, the next daemon completes the calls of the
-//! previous daemon (docs/book/decisions/0038).
+//! reads the frames that were already copied, and ends with a message
+//! (`Attachment::export_failure`). If a request changes, the new version is prepared over a second
+//! connection, and then replaces the old version. If a service manager preserves the connections,
+//! the next daemon completes the calls of the previous daemon (docs/book/decisions/0038).
 
 mod request;
 
@@ -34,7 +34,7 @@ use sys::steps::Resource;
 pub struct DaemonHost {
     directory: PathBuf,
     release: String,
-    /// Rights of this user, or `None` if they are unlimited.
+    /// This user's rights, or `None` if they are unlimited.
     bounds: Option<Arc<PolicyGrants>>,
 }
 
@@ -51,8 +51,8 @@ struct PolicyGrants {
 const ATTACH_DESCRIPTORS: usize = 3;
 
 impl DaemonHost {
-    /// Finds a daemon. Returns `None` if it runs no programs in the kernel. The connection and each
-    /// of two calls block for at most one call timeout.
+    /// Finds a daemon. Returns `None` if the daemon runs no programs in the kernel. The connection,
+    /// and each of two calls, blocks for at most the timeout of a call.
     pub fn find() -> Result<Option<Self>, ClientError> {
         let client = Client::find(None)?;
         let allowed = client.permissions()?;
@@ -66,7 +66,8 @@ impl DaemonHost {
         Ok(Some(Self { directory, release, bounds }))
     }
 
-    /// Returns the nodes of a plan that the policy excludes from the kernel. Does not check quotas.
+    /// Returns the nodes of a plan that the policy does not allow in the kernel. Does not check
+    /// quotas.
     #[must_use]
     pub fn policy_refusals(&self, plan: &Plan) -> Vec<KernelRefusal> {
         let Some(bounds) = &self.bounds else { return Vec::new() };
@@ -91,15 +92,15 @@ impl DaemonHost {
         steps.filter_map(|node| Some(KernelRefusal { node: *node, why: why(*node)? })).collect()
     }
 
-    /// Returns the kernel that plans must assume: hardened, because the daemon loads programs
-    /// without CAP_PERFMON.
+    /// Returns the kernel capabilities for plans to assume: hardened, because the daemon loads
+    /// programs without CAP_PERFMON.
     #[must_use]
     pub fn kernel(&self) -> Kernel {
         Kernel::Open { release: self.release.clone(), hardened: true }
     }
 
     /// Maps the rings in the daemon's reply. An error becomes [`BuildError::Refused`] for the node
-    /// that the reply names, or else for the source.
+    /// that the reply names, or for the source if the reply names none.
     fn map_rings(
         &self,
         asked: &KernelRequest<'_>,
@@ -134,8 +135,8 @@ impl DaemonHost {
     }
 
     /// Sends `Attach` on a new connection and receives the rings. If `instead` is given, the daemon
-    /// only prepares the kernel part, which starts to run on `Switch`. Blocks for at most
-    /// [`LONG_TIMEOUT`] per message.
+    /// only prepares the kernel part, which starts to run when `Switch` is called. Blocks for at
+    /// most [`LONG_TIMEOUT`] per message.
     fn request_rings(
         &self,
         asked: &KernelRequest<'_>,
@@ -172,8 +173,8 @@ impl Host for DaemonHost {
     }
 }
 
-/// The daemon's reply: the rings, the number of the request, and the connection that keeps the
-/// request attached.
+/// The daemon's reply: the rings, the request's number, and the connection that keeps the request
+/// attached.
 type AttachedRings = (DelegatedProgram, u64, Caller);
 
 /// The mapped rings, and the handle to the request.

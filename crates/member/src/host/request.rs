@@ -1,4 +1,4 @@
-//! A request that the daemon runs in the kernel, and its replacement by another one.
+//! A request that the daemon runs in the kernel, and its replacement by another request.
 
 use super::DaemonHost;
 use crate::client::{Caller, ClientError, escape_hidden};
@@ -20,17 +20,17 @@ pub(super) struct RemoteRequest {
     through: DaemonHost,
     /// Number that the daemon assigned to the request.
     line: u64,
-    /// Connection that keeps the request attached.
+    /// Connection that keeps the request attached while it is open.
     caller: Caller,
     interface: String,
     /// The latest counters that the daemon has reported. The lock is held while a message is
-    /// received, so one thread receives each message and records its contents.
+    /// received, so that the thread that receives it also records its contents.
     counted: Mutex<Option<FinalCounters>>,
     ended: OnceLock<FinalCounters>,
     lost: Mutex<Option<Failure>>,
 }
 
-/// The cause of the end of a request in the kernel.
+/// The reason why a request in the kernel ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum EndCause {
     /// This process has detached the request.
@@ -42,7 +42,7 @@ enum EndCause {
 }
 
 impl RemoteRequest {
-    /// Creates the handle of a request with this number, which `caller` keeps attached.
+    /// Creates the handle to the request with this number, which `caller` keeps attached.
     pub(super) fn new(
         through: &DaemonHost,
         (line, caller): (u64, Caller),
@@ -59,8 +59,8 @@ impl RemoteRequest {
         }
     }
 
-    /// Returns the final counters. Receives them first if necessary, like
-    /// [`Self::receive_final_counts`].
+    /// Returns the final counters. If necessary, receives them first, as
+    /// [`Self::receive_final_counts`] does.
     fn finish(&self, why: EndCause) -> &FinalCounters {
         if let Some(ended) = self.ended.get() {
             return ended;
@@ -93,8 +93,8 @@ impl RemoteRequest {
     }
 
     /// Receives the daemon's next message. Returns `None` if the message does not concern the end
-    /// of the request: counters, which are stored in `counted`, or the reply to an earlier switch,
-    /// which a restarted daemon repeats.
+    /// of the request: either it contains counters, which are stored in `counted`, or it is a reply
+    /// to an earlier switch, which a restarted daemon repeats.
     fn receive_message(
         &self,
         counted: &mut Option<FinalCounters>,
@@ -112,8 +112,8 @@ impl RemoteRequest {
         }
     }
 
-    /// Receives a message if one has arrived and the request has not ended. Records the end if the
-    /// message concerns it. Returns true if a message was received.
+    /// Receives a message if one has arrived and the request has not ended. If the message concerns
+    /// the end of the request, records the end. Returns true if a message was received.
     fn receive_pending(&self, counted: &mut Option<FinalCounters>) -> bool {
         let arrived = sys::poll::readable(&[self.caller.as_fd()], Some(Duration::ZERO)) == [true];
         if !arrived || self.ended.get().is_some() {
@@ -136,7 +136,7 @@ impl RemoteRequest {
         Attachment::export_failure(self).is_none() && self.ended.get().is_none()
     }
 
-    /// Interprets the final message, and records the cause if the request did not end on purpose.
+    /// Interprets the final message, and records the cause if the request ended unintentionally.
     fn final_counters_from(
         &self,
         why: EndCause,
@@ -281,9 +281,9 @@ impl ProgramSwitch for Switch {
     }
 }
 
-/// Maximum wait for the next daemon, in ns.
+/// Maximum time to wait for the next daemon, in ns.
 const LONG_TIMEOUT_NS: u64 = 120_000_000_000;
 /// Interval between two attempts to reach the next daemon.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
-/// Message for a refusal without a reason.
+/// Message for a refusal for which the daemon gives no reason.
 const MISSING_REASON: &str = "the daemon gives no reason for the refusal";

@@ -11,11 +11,11 @@ pub struct PathDescription {
     pub name: Option<String>,
     /// Text of the request that the path runs.
     pub line: String,
-    /// Process that runs the path.
+    /// Id of the process that runs the path.
     pub process: u32,
     /// Start time in seconds since 1970.
     pub started: u64,
-    /// Log file with the output of the path.
+    /// Name of the log file that contains the path's output.
     pub log: Option<String>,
     /// Nodes of the path's plan.
     pub nodes: Vec<Node>,
@@ -42,7 +42,7 @@ pub struct Link {
     pub from: usize,
     /// Index of the downstream node.
     pub to: usize,
-    /// Classes that the edge carries, as written in the request; empty for a plain pipe.
+    /// Classes that pass over the edge, as written in the request; empty for a plain pipe.
     pub classes: String,
     /// Kind of the edge: `call`, `ring`, `kernel`, `back` or `pipe`.
     pub transport: String,
@@ -56,10 +56,10 @@ pub struct Link {
 pub struct Change {
     /// The edit, as the arguments of `streamline set`.
     pub words: Vec<String>,
-    /// Request that the path must run; `None` for any.
+    /// Request that the path must be running; `None` for any request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<String>,
-    /// Request that the other path of a move must run; `None` for any.
+    /// Request that the other path of a move must be running; `None` for any request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other: Option<String>,
 }
@@ -67,23 +67,23 @@ pub struct Change {
 /// Reply to `Change`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ChangeReply {
-    /// Sentence with the ledger of the change.
+    /// A sentence with the ledger of the change.
     pub said: String,
-    /// Text of the request that runs now.
+    /// Text of the request that is now running.
     pub line: String,
 }
 
-/// Parameters of `Take`: a subtree of another path.
+/// Parameters of `Take`, which passes a subtree of another path to this path.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TakeSubtree {
-    /// Version of the other process, on which the encoding of states depends.
+    /// Version of the other process. The encoding of states depends on it.
     pub version: String,
     /// Text of the subtree.
     pub filter: String,
-    /// Output that the subtree is attached to: `NODE` or `NODE/CLASS`.
+    /// Output to which the subtree is attached: `NODE` or `NODE/CLASS`.
     pub below: String,
-    /// Request that the path must run; `None` for any.
+    /// Request that the path must be running; `None` for any request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<String>,
 }
@@ -92,7 +92,7 @@ pub struct TakeSubtree {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CommitSubtree {
-    /// State of each filter of the subtree, in the order of the text.
+    /// State of each filter in the subtree, in text order.
     pub states: Vec<String>,
 }
 
@@ -102,17 +102,18 @@ pub struct CommitSubtree {
 pub struct Tap {
     /// Node whose output is tapped, or `None` for the source.
     pub node: Option<String>,
-    /// Start of the tap: `-5s`, `block:100` or `oldest`. `None` starts at the current position.
+    /// Start of the tap: `-5s`, `block:100` or `oldest`; `None` for the current position.
     pub from: Option<String>,
-    /// True if the tap ends, instead of skipping blocks, when its reader is too slow.
+    /// True to end the tap, instead of skipping blocks, if its reader is too slow.
     pub all: Option<bool>,
-    /// Time without progress of the reader after which the tap ends, in ms.
+    /// Time in ms after which the tap ends if its reader reads nothing.
     pub patience_ms: Option<u64>,
-    /// Number of the node, which stays the same through changes; takes precedence over `node`.
+    /// Number of the node, which does not change when the request is changed. Takes precedence over
+    /// `node`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
-    /// Classes of the blocks, as after `|` in a request, empty for a plain pipe, or `None` for the
-    /// blocks that at least one arc accepts.
+    /// Classes of the blocks, in the syntax after `|` in a request; empty for a plain pipe; `None`
+    /// for the blocks that at least one arc accepts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub classes: Option<String>,
     /// Form in which blocks are written: `capture`, which is the default, `bytes` or `json`.
@@ -124,12 +125,13 @@ pub struct Tap {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WriteTo {
-    /// Node at whose output the blocks are written; `None` for the source.
+    /// Node to whose output the blocks are added; `None` for the source.
     pub node: Option<String>,
-    /// Number of the node, which stays the same through changes; takes precedence over `node`.
+    /// Number of the node, which does not change when the request is changed. Takes precedence over
+    /// `node`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
-    /// Class of the blocks, as after `|` in a request; `None` for the class of a source.
+    /// Class of the blocks, in the syntax after `|` in a request; `None` for the class of a source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
     /// Form of the written data: `bytes`, which is the default, or `capture`.
@@ -141,46 +143,47 @@ pub struct WriteTo {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FreezeHistory {
-    /// Source whose retained output is kept; `None` for the first source.
+    /// Source whose retained output is frozen; `None` for the first source.
     pub node: Option<String>,
-    /// Number of the node, which stays the same through changes; takes precedence over `node`.
+    /// Number of the node, which does not change when the request is changed. Takes precedence over
+    /// `node`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
-    /// Duration of the freeze from now, in ms; 0 ends an earlier freeze.
+    /// Duration of the freeze, starting now, in ms; 0 ends an earlier freeze.
     pub ms: u64,
 }
 
-/// Reply to `Tap`: the start of the tap. The blocks arrive in the requested form through the pipe
-/// that the reply transfers.
+/// Reply to `Tap`: the start of the tap. The blocks arrive, in the requested form, through the pipe
+/// whose descriptor the reply transfers.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct TapStart {
-    /// Sequence number of the first block of the tap among all blocks that left the node.
+    /// Sequence number of the tap's first block among all blocks that have left the node.
     pub block: u64,
-    /// Number of retained frames with which the tap starts.
+    /// Number of retained frames at the start of the tap.
     pub past: u64,
-    /// Age of the first retained frame, in ns; 0 if the tap starts with none.
+    /// Age of the first retained frame, in ns; 0 if the tap does not start with retained frames.
     pub ago_ns: u64,
-    /// True if the path retains the output of this node.
+    /// True if the path retains this node's output.
     pub remembers: bool,
 }
 
 /// Reply to `Tapped`: the state of the connection's tap.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct TapReport {
-    /// Frames written to the pipe.
+    /// Number of frames written to the pipe.
     pub frames: u64,
-    /// Frames skipped because the reader was too slow.
+    /// Number of frames skipped because the reader was too slow.
     pub skipped: u64,
     /// Sequence numbers of the skipped frames, such as `4211 to 4260, 5000`, or `None` if no frame
     /// was skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
-    /// Blocks without a frame, or with a link type other than that of the first frame.
+    /// Number of blocks without a frame, or with a link type other than that of the first frame.
     pub no_frame: u64,
-    /// Messages that were truncated because they were too long, or because too many were open at
-    /// once.
+    /// Number of messages that were truncated or dropped because they were too long, or because too
+    /// many were open at once.
     #[serde(default)]
     pub cut: u64,
-    /// Reason for the end of the tap, or `None` while it runs.
+    /// Reason why the tap has ended, or `None` while it is running.
     pub over: Option<String>,
 }

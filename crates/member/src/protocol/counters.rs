@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// The counters of a path.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Counters {
-    /// Running time in ns.
+    /// Running time of the path, in ns.
     pub elapsed_ns: u64,
     /// Counters of the path's sources.
     pub sources: Vec<Source>,
@@ -15,10 +15,11 @@ pub struct Counters {
     pub filters: Vec<Filter>,
     /// Counters of all edges.
     pub edges: Vec<Edge>,
-    /// Spaces in which the path runs.
+    /// Spaces in which the path is running.
     #[serde(default)]
     pub spaces: Vec<Space>,
-    /// Changes that the path made automatically, with reasons. Empty in replies of older versions.
+    /// Changes that the path has made automatically, with the reasons. Empty in replies of older
+    /// versions.
     #[serde(default)]
     pub adapted: Vec<String>,
     /// Latency, if the request bounds it.
@@ -27,8 +28,8 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Appends the next page of counters to those of the first page. Counters without filters are
-    /// replaced by the page.
+    /// Appends the next page of counters to the first page. Counters without filters are replaced
+    /// by the page.
     pub fn append(&mut self, mut page: Self) {
         if self.filters.is_empty() {
             *self = page;
@@ -48,7 +49,7 @@ pub struct Source {
     pub seen: Option<Amount>,
     /// Blocks emitted into the path.
     pub given: Amount,
-    /// Drops by location.
+    /// Drops before the path, by location.
     pub lost: Vec<Loss>,
 }
 
@@ -63,19 +64,19 @@ pub struct Filter {
     pub taken: Amount,
     /// Blocks created.
     pub made: Amount,
-    /// Blocks passed on.
+    /// Blocks that left the node.
     pub passed: Amount,
     /// Blocks that no arc selected.
     pub unselected: Amount,
-    /// Blocks used up by the filter, for example merged into other blocks.
+    /// Blocks consumed by the filter, for example by merging them into other blocks.
     pub consumed: Amount,
     /// Blocks still held.
     pub held: Amount,
     /// Drops by reason, including those that the request asked for.
     pub lost: Vec<Loss>,
-    /// Number of calls of the filter, one per batch.
+    /// Number of calls of the filter: one per batch.
     pub calls: u64,
-    /// Time spent in the filter in ns; 0 unless measured.
+    /// Time spent in the filter, in ns; 0 if not measured.
     pub busy_ns: u64,
     /// Size of the ring from which other programs read a sink's output. Absent for other nodes and
     /// in replies of older versions.
@@ -92,14 +93,14 @@ pub struct Edge {
     pub from: String,
     /// Name of the downstream node.
     pub to: String,
-    /// Kind of the edge: `call`, `ring`, `back edge` or `pipe`; `deal` for a ring to a replica,
-    /// `join` for a ring from one.
+    /// Kind of the edge: `call`, `ring`, `back edge` or `pipe`; `deal` for a ring to a replica, or
+    /// `join` for a ring from a replica.
     pub kind: String,
-    /// Blocks put in, as counted by the upstream side.
+    /// Blocks put on the edge, as counted by the upstream node.
     pub put: Amount,
-    /// Blocks taken out, as counted by the downstream side.
+    /// Blocks taken from the edge, as counted by the downstream node.
     pub taken: Amount,
-    /// Blocks that are currently in the edge.
+    /// Blocks that are currently on the edge.
     pub resident: Amount,
     /// Drops by reason, including those that the request asked for.
     pub lost: Vec<Loss>,
@@ -108,8 +109,8 @@ pub struct Edge {
     pub size: Option<RingSize>,
 }
 
-/// A number of blocks dropped at one location or for one reason. The reason tells whether they are
-/// lost, or the request asked for the drop.
+/// A number of blocks dropped at one location or for one reason. The reason shows whether the
+/// blocks are lost, or whether the request asked for the drop.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Loss {
     /// The location or reason.
@@ -125,25 +126,23 @@ pub struct Space {
     pub name: String,
     /// Kind of the space: `thread`, `process` or `engine`.
     pub kind: String,
-    /// Process that runs the space, or `None` before it starts.
+    /// Id of the process that runs the space, or `None` before it starts.
     pub process: Option<u32>,
     /// Id of the space's thread in that process, or `None` if the space is not a thread.
     pub thread: Option<u32>,
-    /// Processors on which the space may run.
+    /// Numbers of the processors on which the space may run.
     pub processors: Vec<usize>,
-    /// Processor on which the space runs, or ran last.
+    /// Number of the processor on which the space is running, or ran last.
     pub processor: Option<usize>,
-    /// State of the space, sampled just before the query: `runs`, `sleeps`, `waits`, `stopped` or
-    /// `ended`.
+    /// State of the space just before the query: `runs`, `sleeps`, `waits`, `stopped` or `ended`.
     pub state: String,
     /// Resource for which the space waits, if any.
     pub waits: Option<String>,
-    /// Processor time of the space's threads, in ns.
+    /// Processor time used by the space's threads, in ns.
     pub processor_ns: u64,
     /// Memory in bytes: the pools of a thread, or the resident set of a process.
     pub memory: Option<u64>,
-    /// Reason why the space did not reply, in which case its counters are older, or `None` if it
-    /// replied.
+    /// Reason why the space did not reply, so that its counters are older; `None` if it replied.
     pub late: Option<String>,
 }
 
@@ -151,8 +150,9 @@ pub struct Space {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Count {
-    /// Index of the first filter or edge to return; 0 reads the counters, and another index returns
-    /// more of what was read last. `None` for all counters in one reply.
+    /// Index of the first filter or edge to return. Index 0 reads the current counters; any other
+    /// index returns more of the counters that were read last. `None` returns all counters in one
+    /// reply.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first: Option<usize>,
 }
@@ -160,9 +160,9 @@ pub struct Count {
 /// Reply to `Count`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct CountReply {
-    /// Counters so far; after the first reply, only those of filters and edges.
+    /// Current counters; after the first reply, only those of filters and edges.
     pub counters: Counters,
-    /// Index with which to call again, or `None` if there are no more filters and edges.
+    /// Index for the next call, or `None` if there are no more filters and edges.
     #[serde(default)]
     pub next: Option<usize>,
 }
@@ -171,22 +171,22 @@ pub struct CountReply {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Follow {
-    /// Interval between two updates, in ms.
+    /// Interval between updates, in ms.
     pub every_ms: Option<u64>,
-    /// Form of the updates. `None` for [`UpdateForm::Whole`], the only form of older versions.
+    /// Form of the updates. `None` means [`UpdateForm::Whole`], the only form in older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub form: Option<UpdateForm>,
-    /// Interval in ms at which [`UpdateForm::Totals`] are replaced by all counters. `None` for
-    /// never.
+    /// Interval, in ms, at which an update with all counters replaces [`UpdateForm::Totals`].
+    /// `None` means never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counters_every_ms: Option<u64>,
 }
 
-/// The form of the updates that follow a path.
+/// The form of the updates for a client that follows a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UpdateForm {
-    /// All counters in one reply. Fails if they do not fit.
+    /// All counters in one reply. Fails if they do not fit into a reply.
     #[default]
     Whole,
     /// All counters in as many replies as they need.
@@ -198,26 +198,26 @@ pub enum UpdateForm {
 /// The totals of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Totals {
-    /// Running time in ns.
+    /// Running time of the path, in ns.
     pub elapsed_ns: u64,
     /// Blocks emitted by all sources.
     pub given: Amount,
-    /// Blocks lost anywhere in the path.
+    /// Number of blocks lost anywhere in the path.
     pub lost: u64,
 }
 
 /// Replies to `Follow`: counters or totals while the path runs, and finally its exit status.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PathUpdate {
-    /// Counters so far; after the first page of an update, only those of filters and edges.
+    /// Current counters; after the first page of an update, only those of filters and edges.
     pub counters: Option<Counters>,
-    /// Index of the first filter or edge of the next reply, if the update continues there.
+    /// Index of the first filter or edge in the next reply, if the update continues.
     #[serde(default)]
     pub next: Option<usize>,
-    /// Totals so far, in place of counters.
+    /// Current totals, in place of counters.
     #[serde(default)]
     pub totals: Option<Totals>,
-    /// The end of the path; present in the last reply only.
+    /// The end of the path; present only in the last reply.
     pub ended: Option<Ended>,
 }
 
@@ -226,6 +226,6 @@ pub struct PathUpdate {
 pub struct Ended {
     /// Exit status of the path's process.
     pub status: u8,
-    /// Report of the path as a sentence.
+    /// The path's report, as a sentence.
     pub report: String,
 }

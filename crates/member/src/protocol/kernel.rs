@@ -12,7 +12,7 @@ pub struct Attach {
     /// The kernel part of the request, in the form of
     /// [`engine::kernel::delegation::KernelPart::to_text`].
     pub part: String,
-    /// Identity of the caller's network namespace, from
+    /// Identity of the caller's network namespace, as returned by
     /// [`network_namespace_id`](crate::host::network_namespace_id).
     pub network: String,
     /// Version of the calling program.
@@ -22,13 +22,13 @@ pub struct Attach {
     pub instead: Option<Replacement>,
 }
 
-/// A running request to be replaced, and the filters whose state the new request keeps.
+/// A running request that is to be replaced, and the filters whose state the new request keeps.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Replacement {
     /// Number of the running request, from [`AttachReply::line`].
     pub line: u64,
-    /// Filters that keep their state, by their steps.
+    /// Filters that keep their state, given by their steps.
     pub stays: Vec<CarriedStep>,
 }
 
@@ -42,78 +42,79 @@ pub struct CarriedStep {
     pub is: u64,
 }
 
-/// Replies to `Attach`. The first contains the layout of the memory whose descriptors it transfers,
-/// the last the final counters. Those between them respond to `Switch` and `Count`.
+/// Replies to `Attach`. The first reply contains the layout of the memory whose descriptors it
+/// transfers; the last one contains the final counters. Replies between them are responses to
+/// `Switch` and `Count`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct AttachReply {
     /// The layout, in the form of [`engine::kernel::delegation::DelegatedLayout::to_text`].
     pub layout: Option<String>,
     /// Number that the daemon assigned to the request.
     pub line: Option<u64>,
-    /// True if the request has replaced another one.
+    /// True if the request has replaced another request.
     pub switched: Option<bool>,
-    /// The counters so far, in the form of `ended`.
+    /// The current counters, in the form of `ended`.
     #[serde(default)]
     pub counted: Option<String>,
     /// The final counters, in the form of [`engine::kernel::delegation::FinalCounters::to_text`].
     pub ended: Option<String>,
-    /// Reason for a removal that the caller did not request.
+    /// Reason for a removal, if the caller did not request it.
     pub why: Option<String>,
 }
 
-/// Reply to `Sharing`: the kernel programs of the daemon.
+/// Reply to `Sharing`: the daemon's kernel programs.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct KernelPrograms {
     /// The programs, usually one per interface and direction in use. Requests that do not fit into
-    /// a program are in another one.
+    /// a program run in another one.
     pub programs: Vec<KernelProgram>,
 }
 
-/// A kernel program at an interface, shared by the requests of all users, or at the sockets of one
-/// user.
+/// A kernel program, either at an interface and shared by the requests of all users, or at the
+/// sockets of one user.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct KernelProgram {
     /// Name of the interface, or `sockets of UID`.
     pub interface: String,
-    /// Network namespace of the interface, or `None` for that of the daemon.
+    /// Network namespace of the interface, or `None` for the daemon's namespace.
     pub netns: Option<String>,
-    /// Direction of the frames: `received` or `sent`; `both` at sockets.
+    /// Direction of the frames: `received` or `sent`; `both` for sockets.
     pub side: String,
-    /// Id of the program in the kernel.
+    /// Id of the program, assigned by the kernel.
     pub program: u32,
     /// Number of times the program was replaced.
     pub replaced: u64,
-    /// Number of frames that the program processed. A frame counts once, however many requests it
-    /// reaches.
+    /// Number of frames that the program processed. A frame is counted once, regardless of the
+    /// number of requests that receive it.
     pub frames: u64,
     /// Requests that are visible to the caller.
     pub lines: Vec<KernelRequest>,
-    /// Filters used by the caller's requests; all filters if the caller is root or the user of the
-    /// daemon.
+    /// Filters used by the caller's requests, or all filters if the caller is root or the user who
+    /// runs the daemon.
     pub steps: Vec<KernelStep>,
-    /// Rings for frames: one for each sharing user or group, and each size.
+    /// Rings for frames: one for each user or group that shares a ring, and for each size.
     pub rings: Vec<KernelRing>,
 }
 
 /// A request that runs in a kernel program. Counts are `None` unless the request belongs to the
-/// caller, or the caller is root or the user of the daemon.
+/// caller, or the caller is root or the user who runs the daemon.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct KernelRequest {
     /// Number of the path to which the request belongs.
     pub path: Option<u32>,
-    /// Owner of the request.
+    /// User id of the request's owner.
     pub uid: u32,
-    /// Process that reads the frames of the request.
+    /// Id of the process that reads the request's frames.
     pub process: Option<u32>,
-    /// Name of the process that reads the frames, at most 15 bytes (proc_pid_comm(5)).
+    /// Name of the process that reads the request's frames, at most 15 bytes (proc_pid_comm(5)).
     pub command: Option<String>,
-    /// Frames processed since the request was attached.
+    /// Number of frames processed since the request was attached.
     pub taken: Option<u64>,
-    /// Blocks copied to the owner of the request.
+    /// Blocks copied to the request's owner.
     pub given: Option<Amount>,
-    /// Frames that could not be copied because the ring was full.
+    /// Number of frames that could not be copied because the ring was full.
     pub lost: Option<u64>,
-    /// Estimated kernel time of the request, in ns per second.
+    /// Estimated kernel time that the request uses, in ns per second.
     pub kernel_ns: Option<u64>,
 }
 
@@ -131,12 +132,12 @@ pub struct KernelStep {
 /// A ring for frames.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct KernelRing {
-    /// Owner of the ring, if it belongs to one user.
+    /// User id of the ring's owner, if it belongs to one user.
     pub uid: Option<u32>,
     /// Group whose requests share the ring (`--share=group:NAME`). If both `uid` and `group` are
     /// `None`, the requests with `--share=world` share the ring.
     pub group: Option<String>,
-    /// Capacity in bytes.
+    /// Capacity of the ring in bytes.
     pub bytes: u64,
     /// Number of requests whose frames are written to the ring.
     pub lines: usize,

@@ -1,7 +1,7 @@
 //! Parameter and reply types of the Varlink interfaces, exchanged between clients, the daemon and
 //! the processes of paths. Errors are in [`faults`](crate::faults).
 //!
-//! The names of the fields are the keys in the interface files.
+//! The field names are the keys in the interface files.
 
 mod control;
 mod counters;

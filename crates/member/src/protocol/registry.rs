@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A path in the registry. Fields that the caller may not see are `None`.
+/// A path in the registry. Fields that the caller must not see are `None`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Path {
     /// Number in the daemon's registry.
@@ -11,26 +11,26 @@ pub struct Path {
     pub name: Option<String>,
     /// User id of the owner.
     pub uid: u32,
-    /// Process that runs the path.
+    /// Id of the process that runs the path.
     pub process: Option<i32>,
     /// Start time in seconds since 1970.
     pub started: Option<u64>,
     /// Text of the request that the path runs.
     pub line: Option<String>,
-    /// Log file with the output of the path.
+    /// Name of the log file that contains the path's output.
     pub log: Option<String>,
     /// True if the caller may connect to the path.
     pub yours: bool,
 }
 
-/// Reply to `List`: the paths visible to the caller.
+/// Reply to `List`: the paths that are visible to the caller.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PathList {
     /// Paths, sorted by number.
     pub paths: Vec<Path>,
 }
 
-/// Reply to `DbufIds`: a range of ids that no other process ever gets.
+/// Reply to `DbufIds`: a range of ids that are never assigned to another process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DbufIds {
     /// The first id.
@@ -56,31 +56,32 @@ pub struct Register {
     pub name: Option<String>,
     /// Text of the request that the path runs.
     pub line: String,
-    /// Log file with the output of the path.
+    /// Name of the log file that contains the path's output.
     pub log: Option<String>,
     /// Number that a previous daemon assigned to the path.
     pub number: Option<u32>,
     /// Start time in seconds since 1970.
     pub started: Option<u64>,
-    /// Identity of the plan.
+    /// Identity of the path's plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<String>,
 }
 
-/// Reply to `Register`: the number of the path.
+/// Reply to `Register`: the path's number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PathNumber {
     /// Number in the daemon's registry.
     pub number: u32,
 }
 
-/// Parameters of `Changed`, with which a path reports to the daemon that it runs another request.
+/// Parameters of `Changed`, with which a path reports to the daemon that it now runs a different
+/// request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RequestChange {
-    /// Text of the request that runs now.
+    /// Text of the request that is now running.
     pub line: String,
-    /// Identity of the plan of the new request.
+    /// Identity of the new request's plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<String>,
 }
@@ -89,17 +90,17 @@ pub struct RequestChange {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PathEvent {
-    /// The path runs another request, or runs it in another way.
+    /// The path runs a different request, or runs the request according to a different plan.
     Changed,
-    /// The path has changed itself, or has decided against a change.
+    /// The path has changed its own plan, or has decided against a change.
     Adapted,
     /// Blocks were lost.
     Lost,
     /// An alarm was raised.
     Alarm,
-    /// An alarm is over.
+    /// An alarm has ended.
     Over,
-    /// Blocks took longer than the request allows.
+    /// The latency of blocks exceeded the limit in the request.
     Late,
     /// A change was refused.
     Unchanged,
@@ -107,7 +108,7 @@ pub enum PathEvent {
     Ended,
 }
 
-/// Parameters of `Report`, with which a path reports an event for the log of the daemon.
+/// Parameters of `Report`, with which a path reports an event for the daemon's log.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PathReport {
@@ -115,7 +116,7 @@ pub struct PathReport {
     pub event: PathEvent,
     /// Sentence that describes the event.
     pub text: String,
-    /// Exit status of a path that has ended.
+    /// Exit status of the path, if it has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u8>,
 }
@@ -133,7 +134,7 @@ pub struct Connect {
 pub struct ConnectReply {
     /// Number of the path.
     pub number: u32,
-    /// Owner of the path.
+    /// User id of the path's owner.
     pub uid: u32,
 }
 
@@ -141,7 +142,7 @@ pub struct ConnectReply {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Admit {
-    /// User id of the peer of the connection.
+    /// User id of the peer at the other end of the connection.
     pub uid: u32,
 }
 
@@ -150,17 +151,17 @@ pub struct Admit {
 pub struct About {
     /// Version of the daemon.
     pub version: String,
-    /// Process of the daemon.
+    /// Id of the daemon's process.
     pub process: u32,
-    /// User as which the daemon runs.
+    /// Id of the user as whom the daemon runs.
     pub uid: u32,
     /// Start time in seconds since 1970.
     pub started: u64,
-    /// Policy file of the daemon, or `None` for the built-in policy.
+    /// Name of the daemon's policy file, or `None` for the built-in policy.
     pub policy: Option<String>,
 }
 
-/// Limits of a user, or the user's usage. As a limit, `None` means unlimited.
+/// The limits of a user, or the user's usage. As a limit, `None` means unlimited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Quota {
@@ -168,17 +169,17 @@ pub struct Quota {
     pub paths: Option<u64>,
     /// Number of connections to the daemon.
     pub connections: Option<u64>,
-    /// Number of rings that the daemon created.
+    /// Number of rings that the daemon has created.
     pub rings: Option<u64>,
-    /// Total size of the rings that the daemon created, in bytes.
+    /// Total size, in bytes, of the rings that the daemon has created.
     pub bytes: Option<u64>,
     /// Number of descriptors that the daemon holds.
     pub descriptors: Option<u64>,
-    /// Kernel time, in ns per second.
+    /// Kernel time used by programs, in ns per second.
     pub kernel_ns: Option<u64>,
 }
 
-/// Reply to `Allowed`: the rights and limits of the caller.
+/// Reply to `Allowed`: the caller's rights and limits.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Permissions {
     /// True if the caller is root, who has all rights.
@@ -189,13 +190,14 @@ pub struct Permissions {
     pub used: Quota,
     /// Filters that the caller may run in the kernel.
     pub filters: Vec<String>,
-    /// Interfaces that the caller may observe in the kernel; `*` stands for all.
+    /// Interfaces that the caller may observe in the kernel; `*` means all interfaces.
     #[serde(default)]
     pub interfaces: Vec<String>,
-    /// Release of the kernel in which the daemon runs programs, or `None` if it cannot run any.
+    /// Release of the kernel in which the daemon runs programs, or `None` if it cannot run
+    /// programs.
     #[serde(default)]
     pub kernel: Option<String>,
-    /// Reason why the daemon runs no kernel programs, or `None` if it does.
+    /// Reason why the daemon runs no kernel programs, or `None` if it runs them.
     #[serde(default)]
     pub closed: Option<String>,
 }

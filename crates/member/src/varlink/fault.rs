@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 #[error("{name} {}", Value::Object(.parameters.clone()))]
 pub struct Fault {
-    /// Interface and error, joined by a dot.
+    /// Names of the interface and the error, joined by a dot.
     pub name: String,
     /// Parameters of the error.
     pub parameters: Parameters,
@@ -48,7 +48,7 @@ impl Fault {
         Self::standard_fault("PermissionDenied", &json!({}))
     }
 
-    /// Creates `ExpectedMore`: the method sends several replies, but the call accepts only one.
+    /// Creates `ExpectedMore`: the method sends several replies, but the caller accepts only one.
     #[must_use]
     pub fn expected_more() -> Self {
         Self::standard_fault("ExpectedMore", &json!({}))
@@ -58,27 +58,27 @@ impl Fault {
         Self::new(&format!("{SERVICE}.{name}"), parameters)
     }
 
-    /// Returns the error in a reply, or `None` if it is a result.
+    /// Returns the error in a reply, or `None` if the reply is a result.
     #[must_use]
     pub fn from_reply(reply: &Reply) -> Option<Self> {
         let name = reply.error.clone()?;
         Some(Self { name, parameters: reply.parameters.clone() })
     }
 
-    /// Returns a text parameter; empty if it is absent.
+    /// Returns the value of a text parameter; empty if it is absent.
     #[must_use]
     pub fn text(&self, parameter: &str) -> &str {
         self.parameters.get(parameter).and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// Returns a numeric parameter; 0 if it is absent.
+    /// Returns the value of a numeric parameter; 0 if it is absent.
     #[must_use]
     pub fn number(&self, parameter: &str) -> u64 {
         self.parameters.get(parameter).and_then(Value::as_u64).unwrap_or(0)
     }
 }
 
-/// Truncates a text of an untrusted peer before it is echoed.
+/// Truncates a text from an untrusted peer before it is echoed.
 fn truncate(text: &str) -> String {
     text.chars().take(80).collect()
 }

@@ -12,13 +12,13 @@ pub struct Interface {
     pub text: &'static str,
 }
 
-/// The interface of the daemon.
+/// The daemon's interface.
 pub const DAEMON_INTERFACE: Interface =
     Interface { name: "io.streamline", text: include_str!("../io.streamline.varlink") };
 /// The interface of a path's process.
 pub const PATH_INTERFACE: Interface =
     Interface { name: "io.streamline.path", text: include_str!("../io.streamline.path.varlink") };
-/// The standard interface of every service.
+/// The standard interface that every service has.
 pub const SERVICE_INTERFACE: Interface =
     Interface { name: "org.varlink.service", text: include_str!("org.varlink.service.varlink") };
 

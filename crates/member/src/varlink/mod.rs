@@ -1,4 +1,4 @@
-//! Varlink: calls and replies as JSON objects, interfaces as text. (varlink.org)
+//! The Varlink protocol: calls and replies as JSON objects, interfaces as text. (varlink.org)
 //!
 //! Parses bytes from an untrusted peer into a well-formed [`Call`] or [`Reply`], or returns an
 //! error. This module does no I/O and does not depend on any method.
@@ -9,8 +9,8 @@
 //! {"error":"io.streamline.NoSuchPath","parameters":{"path":"web"}}
 //! ```
 //!
-//! On a sequenced-packet socket each message is one packet and may carry descriptors. On a stream
-//! socket each message ends with a zero byte, so that common Varlink tools work.
+//! On a sequenced-packet socket, each message is one packet and may carry descriptors. On a stream
+//! socket, each message ends with a zero byte, so that common Varlink tools work.
 
 mod fault;
 pub mod interface;
@@ -27,7 +27,7 @@ mod tests;
 /// Maximum length of a call, in bytes.
 pub const MESSAGE_MAX: usize = 64 << 10;
 
-/// Maximum length of a reply, in bytes, which must fit into one packet of a local socket.
+/// Maximum length of a reply, in bytes. A reply must fit into one packet of a local socket.
 pub const REPLY_MAX: usize = 192 << 10;
 
 /// The named parameters of a call or reply.
@@ -36,7 +36,7 @@ pub type Parameters = Map<String, Value>;
 /// A method call.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Call {
-    /// Interface and method, joined by a dot.
+    /// Names of the interface and the method, joined by a dot.
     pub method: String,
     /// Parameters of the method.
     #[serde(default, skip_serializing_if = "Map::is_empty", deserialize_with = "null_as_default")]
@@ -47,7 +47,8 @@ pub struct Call {
     /// True if the caller expects no reply.
     #[serde(default, skip_serializing_if = "is_false", deserialize_with = "null_as_default")]
     pub oneway: bool,
-    /// True if the caller asks to upgrade the connection to another protocol, which is refused.
+    /// True if the caller asks to upgrade the connection to another protocol. Such calls are
+    /// refused.
     #[serde(default, skip_serializing_if = "is_false", deserialize_with = "null_as_default")]
     pub upgrade: bool,
 }
@@ -66,13 +67,13 @@ pub struct Reply {
     pub error: Option<String>,
 }
 
-/// An error in a message, which therefore could not be parsed.
+/// The reason why a message could not be parsed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MessageError {
     /// The message is longer than [`MESSAGE_MAX`] or [`REPLY_MAX`].
     #[error("a call has at most {MESSAGE_MAX} bytes, and a reply {REPLY_MAX}")]
     TooLong,
-    /// The bytes are not JSON of the required form. The text locates the error.
+    /// The bytes are not JSON of the required form. The text gives the position of the error.
     #[error("this is no message of Varlink: {0}")]
     Invalid(String),
 }
@@ -90,7 +91,7 @@ impl Call {
         read(bytes, MESSAGE_MAX)
     }
 
-    /// Serializes the call, without a terminator.
+    /// Serializes the call without a terminator.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         serialize(self)
@@ -111,7 +112,7 @@ impl Call {
 }
 
 impl Reply {
-    /// Creates a successful reply that no other reply follows.
+    /// Creates a successful reply that is not followed by another one.
     #[must_use]
     pub fn new(parameters: &impl Serialize) -> Self {
         Self { parameters: to_parameters(parameters), ..Self::default() }
@@ -122,7 +123,7 @@ impl Reply {
         read(bytes, REPLY_MAX)
     }
 
-    /// Serializes the reply, without a terminator.
+    /// Serializes the reply without a terminator.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         serialize(self)
@@ -180,7 +181,7 @@ const fn is_false(value: &bool) -> bool {
     !*value
 }
 
-/// Deserializes a value, with `null` as the default value.
+/// Deserializes a value; `null` becomes the default value.
 fn null_as_default<'d, T: Deserialize<'d> + Default, D: serde::Deserializer<'d>>(
     from: D,
 ) -> Result<T, D::Error> {

@@ -1,10 +1,11 @@
-//! Moves of subtrees between two paths.
+//! Moves of subtrees from one path to another.
 //!
-//! The path that gives the subtree is the coordinator. It asks the other path to prepare and to
-//! pause (`Take`), then pauses its own spaces, and hands over the state of the filters (`Commit`).
-//! The reply to `Commit` is the decision: if it is an error, or if the other process is gone,
-//! nothing has changed here. The other path discards its preparations if the coordinator hangs up
-//! before it commits. A path that does not reply therefore delays no block of the coordinator.
+//! The path that hands over the subtree is the coordinator. It asks the other path to prepare and
+//! to pause (`Take`), then pauses its own spaces, and hands over the state of the filters
+//! (`Commit`). The reply to `Commit` is the decision: if it is an error, or if the other process
+//! has exited, the coordinator's path stays unchanged. The other path discards its preparations if
+//! the coordinator hangs up before it commits. Therefore a path that does not reply never delays
+//! the coordinator's blocks.
 
 use super::calls::CHANGE_TIMEOUT;
 use super::service::{AdmittedClient, Service};
@@ -20,7 +21,7 @@ use std::fmt::Display;
 use std::time::{Duration, Instant};
 use sys::watcher::{Interest, Watcher};
 
-/// Maximum time that a prepared path waits for the decision of the coordinator.
+/// Maximum time that a prepared path waits for the coordinator's decision.
 const DECISION_TIMEOUT: Duration = Duration::from_secs(10);
 /// The method that the coordinator calls to commit the move.
 const COMMIT: &str = "io.streamline.path.Commit";
@@ -75,8 +76,8 @@ impl Service {
         Ok(self.record_switch(&switched, &format!("; {}: {}", asked.path, escape_hidden(&other))))
     }
 
-    /// Adds a subtree of another path to this path. The client `id` is the coordinator. Blocks
-    /// until the coordinator has decided, for at most [`DECISION_TIMEOUT`].
+    /// Adds a subtree of another path to this path. The client `id` is the coordinator. Blocks for
+    /// at most [`DECISION_TIMEOUT`] until the coordinator has decided.
     pub(super) fn take_from_other(&mut self, id: u64, call: &Call) -> Result<ChangeReply, Fault> {
         let refused = |why: &dyn Display| faults::unchanged(&why.to_string());
         if !call.more {
@@ -116,7 +117,7 @@ impl Service {
     }
 }
 
-/// Returns the reason for a refusal, without the error's introduction.
+/// Returns the reason for a refusal, without the introduction of the error message.
 fn reason(error: &ClientError) -> String {
     match error {
         ClientError::Refused(fault) if !fault.text("why").is_empty() => {
@@ -126,8 +127,8 @@ fn reason(error: &ClientError) -> String {
     }
 }
 
-/// Reports that the path is prepared, and waits for the decision: the state of each filter. Fails
-/// if the other path withdraws, or does not decide within [`DECISION_TIMEOUT`].
+/// Reports that the path is prepared, and waits for the decision, which is the state of each
+/// filter. Fails if the other path withdraws, or does not decide within [`DECISION_TIMEOUT`].
 fn await_decision(client: &mut AdmittedClient) -> Result<Vec<HandedState>, String> {
     let connection = &mut client.connection;
     let prepared = Reply { continues: true, ..Reply::new(&NoParameters {}) };
@@ -155,8 +156,8 @@ fn await_decision(client: &mut AdmittedClient) -> Result<Vec<HandedState>, Strin
     }
 }
 
-/// Returns the next call, or `None` if there is none yet. Fails if the peer hangs up or its message
-/// is malformed.
+/// Returns the next call, or `None` if none has arrived yet. Fails if the peer hangs up or its
+/// message is malformed.
 fn next_call(connection: &mut Connection) -> Result<Option<Call>, ()> {
     match connection.next_message() {
         Received::Pending => Ok(None),
@@ -165,8 +166,8 @@ fn next_call(connection: &mut Connection) -> Result<Option<Call>, ()> {
     }
 }
 
-/// Encodes a state as words: the time of its timer or `-`, and then the key and the bytes of each
-/// session.
+/// Encodes a state as words: the time of its timer or `-`, followed by the key and the bytes of
+/// each session.
 fn encode_state(state: &HandedState) -> String {
     let mut text = state.wake.map_or_else(|| "-".to_owned(), |wake| wake.to_string());
     for (key, bytes) in &state.sessions {

@@ -19,12 +19,12 @@ use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum wait until spaces reach a batch boundary. A busy machine may not schedule them for a
-/// while. Clients wait longer ([`crate::client::LONG_TIMEOUT`]).
+/// Maximum time to wait until spaces reach a batch boundary. A busy machine may not schedule them
+/// for a while. Clients wait longer than this ([`crate::client::LONG_TIMEOUT`]).
 pub(super) const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Service {
-    /// Executes a call. Returns `None` if the reply is already queued or replies follow later.
+    /// Executes a call. Returns `None` if the reply is already queued, or if replies follow later.
     pub(super) fn execute(&mut self, id: u64, call: &Call) -> Result<Option<Reply>, Fault> {
         let (named, method) = call.interface_and_method();
         if named == interface::SERVICE_INTERFACE.name {
@@ -153,7 +153,7 @@ impl Service {
         Ok(self.record_change(said, switched.text))
     }
 
-    /// Fails unless the path runs the request that a change was made for.
+    /// Fails unless the path still runs the request for which a change was made.
     pub(super) fn check_request(&self, running: Option<&str>) -> Result<(), Fault> {
         match running.is_none_or(|running| running == self.path.line) {
             true => Ok(()),
@@ -161,7 +161,7 @@ impl Service {
         }
     }
 
-    /// Fails if the caller has disconnected and no longer waits for the reply.
+    /// Fails if the caller has disconnected and is no longer waiting for the reply.
     fn check_caller_waits(&self, id: u64) -> Result<(), Fault> {
         let caller = self.clients.get(&id);
         let gone = caller.is_none_or(|caller| sys::local_socket::is_gone(&caller.connection));
@@ -171,7 +171,7 @@ impl Service {
         }
     }
 
-    /// Returns the machine that changes are planned for.
+    /// Returns the machine for which changes are planned.
     pub(super) fn machine(&self) -> Machine {
         let mut machine = engine::machine::inspect();
         if let Some(kernel) = &self.path.kernel {
@@ -224,9 +224,9 @@ impl Service {
         }
     }
 
-    /// Returns the page of counters that starts at index `first`. Index 0 samples the counters of
-    /// the path; the sample is kept until the client has received its last page, so that all pages
-    /// are of one moment.
+    /// Returns the page of counters that starts at index `first`. For index 0, samples the path's
+    /// counters. The sample is kept until the client has received the last page, so that all pages
+    /// show the same moment.
     fn counters_page(&mut self, id: u64, first: usize) -> CountReply {
         let current = if first == 0 { Some(self.current_counters()) } else { None };
         let Some(client) = self.clients.get_mut(&id) else { return CountReply::default() };

@@ -47,7 +47,7 @@ pub(super) fn collect_totals(lives: &[Live], elapsed_ns: u64, limit: Duration) -
     all
 }
 
-/// Sums up the blocks that the sources of a ledger have emitted, and all lost blocks.
+/// Sums the blocks that the sources of a ledger have emitted, and all lost blocks.
 pub(super) fn ledger_totals(ledger: &Ledger, elapsed_ns: u64) -> Totals {
     let mut all = Totals { elapsed_ns, ..Totals::default() };
     for (_, source) in &ledger.sources {
@@ -72,7 +72,7 @@ pub(super) fn group_counters(group: &dyn WorkerGroup, nodes: &[Node], elapsed_ns
     counters
 }
 
-/// Converts a ledger of a plan with these nodes. Sets only the sources, filters and edges.
+/// Converts the ledger of a plan with these nodes. Sets only the sources, filters and edges.
 #[must_use]
 pub fn ledger_counters(ledger: &Ledger, nodes: &[Node]) -> Counters {
     let mut counters = Counters::default();
@@ -123,12 +123,12 @@ fn to_loss(why: DropReason, blocks: Option<u64>) -> Loss {
     Loss { why: why.to_string(), blocks }
 }
 
-/// Maximum length of the filters and edges in one reply, in bytes. The rest of a reply has room for
-/// sources, spaces and changes.
+/// Maximum length, in bytes, of the filters and edges in one reply. The rest of the reply is
+/// available for sources, spaces and changes.
 const PAGE_MAX: usize = 96 << 10;
 
-/// Returns as many filters, and edges after them, as fit into a reply, starting at index `first`.
-/// The page from index 0 contains everything else.
+/// Returns as many filters, followed by edges, as fit into a reply, starting at index `first`. The
+/// page that starts at index 0 also contains everything else.
 pub(super) fn counters_page(all: &Counters, first: usize) -> CountReply {
     let mut page = Counters::default();
     if first == 0 {
@@ -149,8 +149,9 @@ pub(super) fn counters_page(all: &Counters, first: usize) -> CountReply {
     CountReply { counters: page, next }
 }
 
-/// Returns the first items that fit into `room` bytes when serialized, and reduces `room` by their
-/// length. An item longer than [`PAGE_MAX`] counts as that length, so it fits into an empty page.
+/// Returns the first items that fit into `room` bytes when serialized, and subtracts their length
+/// from `room`. An item longer than [`PAGE_MAX`] counts as that length, so that it fits into an
+/// empty page.
 fn take_while_fits<T: Clone + Serialize>(items: &[T], room: &mut usize) -> Vec<T> {
     let fits = |item: &&T| {
         let length = serde_json::to_string(item).map_or(0, |text| text.len()).min(PAGE_MAX);

@@ -1,11 +1,11 @@
-//! The service `io.streamline.path` of a path's process.
+//! The service `io.streamline.path`, which a path's process provides.
 //!
 //! One thread, which is not a space, registers the path with the daemon, accepts connections that
-//! the daemon passes on, and answers calls by commands to the spaces ([`engine::live`]). When the
-//! daemon exits, the thread registers the path with the next daemon. The path itself does not
+//! the daemon passes on, and answers calls by sending commands to the spaces ([`engine::live`]). If
+//! the daemon exits, the thread registers the path with the next daemon. The path itself does not
 //! depend on the service.
 //!
-//! Clients were admitted by the daemon: they belong to the path's user or to root. Still, the
+//! The daemon admits only clients that belong to the path's user or to root. Nevertheless, the
 //! thread never blocks on a client, and disconnects a client that reads its replies too slowly.
 
 mod across;
@@ -99,14 +99,14 @@ impl Worker {
         Ok(Self { shared, thread: Some(thread), number })
     }
 
-    /// Returns the number first assigned to the path, or `None` if the daemon exited during the
-    /// registration or did not reply in time.
+    /// Returns the number that was first assigned to the path, or `None` if the daemon exited
+    /// during the registration or did not reply in time.
     #[must_use]
     pub const fn number(&self) -> Option<u32> {
         self.number
     }
 
-    /// Returns a handle with which the path reports events for the log of the daemon.
+    /// Returns a handle with which the path reports events for the daemon's log.
     #[must_use]
     pub fn reporter(&self) -> Reporter {
         Reporter(Some(Arc::clone(&self.shared)))
@@ -119,8 +119,8 @@ impl Worker {
     }
 
     /// Sends the path's exit status to all followers, and ends the registration. Blocks for at most
-    /// 2 s until the readers of taps, and then for at most 500 ms until the followers, have read
-    /// everything.
+    /// 2 s until the readers of taps have read everything, and then for at most 500 ms until the
+    /// followers have.
     pub fn send_exit_status(mut self, ended: Ended) {
         *self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(ended);
         self.join();

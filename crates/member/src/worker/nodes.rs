@@ -1,28 +1,28 @@
-//! Nodes of a plan in the types of the protocol.
+//! Conversion of a plan's nodes to the types of the protocol.
 
 use crate::protocol::{Argument, NodeArc, NodeDetails, Nodes, NodesReply};
 use engine::live::Live;
 use pipeline::explain::{self, ArgumentFacts};
 use pipeline::plan::{Candidate, Plan};
 
-/// Maximum length of the nodes in one reply, in bytes. The reply has room for one more node of
-/// maximum length and for the request, each of which is not much longer than
+/// Maximum length, in bytes, of the nodes in one reply. A reply can also hold one more node of
+/// maximum length and the request, each of which is not much longer than
 /// [`LINE_MAX`](crate::protocol::LINE_MAX).
 const PAGE_MAX: usize = 128 << 10;
 
-/// The nodes of a path as they are described to clients. They are kept until they change, because
-/// clients that show a path ask again and again.
+/// The nodes of a path in the form in which clients receive them. They are kept until they change,
+/// because clients that display a path query them repeatedly.
 #[derive(Debug)]
 pub(super) struct DescribedNodes {
     version: u64,
     line: String,
-    /// Number of each node, which the node keeps through changes.
+    /// Number of each node. A node keeps its number when the request is changed.
     numbers: Vec<usize>,
     nodes: Vec<NodeDetails>,
 }
 
 impl DescribedNodes {
-    /// Describes the nodes of a plan, unless `known` describes them already.
+    /// Describes the nodes of a plan, unless `known` already describes them.
     pub(super) fn update(known: &mut Option<Self>, plan: &Plan, live: Option<&Live>, line: &str) {
         let numbers = live.map(Live::node_numbers).unwrap_or_default();
         if known.as_ref().is_some_and(|known| known.line == line && known.numbers == numbers) {
@@ -37,8 +37,8 @@ impl DescribedNodes {
         *known = Some(Self { version: next_version(), line, numbers, nodes });
     }
 
-    /// Returns as many nodes as fit into a reply, starting at index `first`, or none if the caller
-    /// knows this version.
+    /// Returns as many nodes as fit into a reply, starting at index `first`. Returns none if the
+    /// caller already has this version.
     pub(super) fn page(&self, wanted: Nodes) -> NodesReply {
         let version = Some(self.version);
         if wanted.known == version {
@@ -59,7 +59,7 @@ impl DescribedNodes {
     }
 }
 
-/// Returns a version that no process of this machine has used, made of the process id and the
+/// Returns a version that no process on this machine has used, composed of the process id and the
 /// monotonic clock. It fits into an `i64`.
 fn next_version() -> u64 {
     let process = u64::from(std::process::id()) << 40;
@@ -101,8 +101,8 @@ fn argument(facts: ArgumentFacts) -> Argument {
     Argument { name: name.to_owned(), value, given, writable }
 }
 
-/// Formats the name of a space and the reason why a node does not run there. Returns `None` without
-/// a reason.
+/// Formats the name of a space and the reason why a node does not run there. Returns `None` if
+/// there is no reason.
 fn describe_candidate(candidate: &Candidate) -> Option<String> {
     let why = candidate.verdict.as_ref().err().or(candidate.lost.as_ref())?;
     Some(format!("{}: {why}", candidate.space))

@@ -1,4 +1,4 @@
-//! The description of a path to be registered, and the control of its processes.
+//! The description of a path for its registration, and the control of its processes.
 
 use crate::protocol::{Link, Node, Register};
 use pipeline::edit::Edit;
@@ -9,15 +9,15 @@ use runtime::ledger::Ledger;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Controls a path that runs in several processes.
+/// Controls a path that consists of several processes.
 pub trait WorkerGroup: Send + Sync + std::fmt::Debug {
-    /// Returns the aggregated ledger, with the latest counters of each process.
+    /// Returns the aggregated ledger, based on the latest counters of each process.
     fn ledger(&self) -> Ledger;
 
     /// Returns the aggregated latency of blocks, if the request bounds it.
     fn latency(&self) -> Option<Latency>;
 
-    /// Returns the name and process number of each worker.
+    /// Returns the name and the process id of each worker.
     fn processes(&self) -> Vec<(String, u32)>;
 
     /// Applies an edit in all processes or in none. Returns the ledger sentence and the new plan,
@@ -25,14 +25,14 @@ pub trait WorkerGroup: Send + Sync + std::fmt::Debug {
     fn change(&self, edit: &Edit) -> Result<(String, Plan), String>;
 }
 
-/// The description of a path to be registered.
+/// The description of a path for its registration.
 #[derive(Clone, Debug, Default)]
 pub struct PathInfo {
     /// Name that the user chose for the path.
     pub name: Option<String>,
     /// Text of the request that the path runs.
     pub line: String,
-    /// Log file with the output of the path.
+    /// Name of the log file that contains the path's output.
     pub log: Option<PathBuf>,
     /// Nodes of the path's plan.
     pub nodes: Vec<Node>,
@@ -40,12 +40,12 @@ pub struct PathInfo {
     pub links: Vec<Link>,
     /// The plan, or `None` for a path without a detailed description.
     pub plan: Option<Plan>,
-    /// True if filter times are measured even without a connected client.
+    /// True if the time spent in filters is measured even if no client is connected.
     pub timed: bool,
-    /// Kernel that plans assume if a daemon loads programs for this process, or `None` if plans
-    /// assume the kernel as this process can use it.
+    /// Kernel that plans assume if a daemon loads programs for this process; `None` if plans assume
+    /// the kernel that this process can use itself.
     pub kernel: Option<Kernel>,
-    /// Control of the path's worker processes, or `None` if it runs in this process.
+    /// Control of the path's worker processes, or `None` if the path runs in this process.
     pub group: Option<Arc<dyn WorkerGroup>>,
 }
 
@@ -93,7 +93,7 @@ impl PathInfo {
         }
     }
 
-    /// Returns the identity of the plan, or `None` without a plan.
+    /// Returns the identity of the plan, or `None` if there is no plan.
     pub(super) fn plan_id(&self) -> Option<String> {
         self.plan.as_ref().map(Plan::id)
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use sys::eventfd::EventFd;
 use sys::local_socket::Framing;
 
-/// Name of the error of a daemon that does not know a parameter.
+/// Name of the error that a daemon returns for a parameter that it does not know.
 const INVALID_PARAMETER: &str = "org.varlink.service.InvalidParameter";
 
 /// Interval between searches for a daemon while the path has none.
@@ -25,23 +25,23 @@ pub(super) struct Shared {
     /// Doorbell that wakes the serving thread.
     pub(super) wake: EventFd,
     pub(super) ended: Mutex<Option<Ended>>,
-    /// Reports for the log of the daemon that are not sent yet.
+    /// Reports for the daemon's log that have not been sent yet.
     pub(super) reports: Mutex<VecDeque<PathReport>>,
 }
 
 /// Maximum number of reports that wait for a daemon.
 const REPORTS_MAX: usize = 64;
-/// Maximum number of characters of a report.
+/// Maximum length of a report, in characters.
 const REPORT_CHARS_MAX: usize = 1000;
 
-/// A handle with which a running path reports events for the log of the daemon. The default
+/// A handle with which a running path reports events for the daemon's log. The default handle
 /// discards all reports.
 #[derive(Clone, Debug, Default)]
 pub struct Reporter(pub(super) Option<Arc<Shared>>);
 
 impl Reporter {
-    /// Queues a report, with a long text truncated. Never blocks. Without a daemon, the latest 64
-    /// reports wait for the next one.
+    /// Queues a report, and truncates its text if it is too long. Never blocks. While there is no
+    /// daemon, the latest 64 reports wait for the next one.
     pub fn report(&self, event: PathEvent, text: &str) {
         let Some(shared) = &self.0 else { return };
         let text = text.chars().take(REPORT_CHARS_MAX).collect();
@@ -55,11 +55,11 @@ impl Reporter {
     }
 }
 
-/// A registration with a daemon. A hangup of either socket means that the daemon has exited.
+/// A registration with a daemon. If either socket is closed by the peer, the daemon has exited.
 #[derive(Debug)]
 pub(super) struct Registration {
     pub(super) client: Client,
-    /// Socket that the daemon uses to pass client connections.
+    /// Socket over which the daemon passes client connections.
     pub(super) admissions: Connection,
     pub(super) number: u32,
     /// True if the daemon accepts reports; older daemons do not.
@@ -80,7 +80,8 @@ impl Registration {
         Ok(Self { client, admissions, number, takes_reports })
     }
 
-    /// Reports to the daemon which request and plan the path runs now. Does not wait for a reply.
+    /// Reports to the daemon which request and plan the path is now running. Does not wait for a
+    /// reply.
     pub(super) fn report_change(&self, line: &str, plan: Option<String>) {
         let plan = plan.filter(|_| self.takes_reports);
         // If the daemon has just ended, it learns about the change when the path registers again.

@@ -1,4 +1,4 @@
-//! The thread that serves the clients of a path: its event loop and its connections.
+//! The thread that serves a path's clients: its event loop and its connections.
 
 use super::losses::LossWatch;
 use super::nodes::DescribedNodes;
@@ -25,15 +25,15 @@ pub(super) struct Service {
     pub(super) shared: Arc<Shared>,
     pub(super) path: PathInfo,
     pub(super) about: PathDescription,
-    /// Value of the path's change counter when `about` was written.
+    /// Value of the path's change counter when `about` was last updated.
     pub(super) changes: u64,
-    /// The nodes of the plan as they were last described to a client.
+    /// The nodes of the plan, as last described to a client.
     pub(super) described: Option<DescribedNodes>,
     pub(super) lives: Vec<Live>,
     watcher: Watcher,
     /// Registration with a daemon, or `None` while no daemon is found.
     pub(super) registration: Option<Registration>,
-    /// Directory of the last daemon.
+    /// Directory of the last daemon's sockets.
     directory: PathBuf,
     /// Monotonic time of the next search for a daemon, in ns.
     seek: u64,
@@ -41,7 +41,7 @@ pub(super) struct Service {
     next: u64,
     pub(super) start: u64,
     losses: LossWatch,
-    /// True if filter times are measured only because a client is connected.
+    /// True if the time spent in filters is measured only because a client is connected.
     measures: bool,
 }
 
@@ -50,11 +50,11 @@ pub(super) struct Service {
 pub(super) struct AdmittedClient {
     pub(super) connection: Connection,
     pub(super) schedule: Option<UpdateSchedule>,
-    /// Update that the client has begun to receive.
+    /// Update of which the client has received only some pages.
     pub(super) unsent_pages: Option<UnsentPages>,
-    /// Counters that the client has begun to read.
+    /// Counters of which the client has read only some pages.
     pub(super) counted: Option<Counters>,
-    /// Tap of this client; it ends with the connection.
+    /// The client's tap; it ends with the connection.
     pub(super) tap: Option<runtime::space::tap::Tap>,
 }
 
@@ -62,19 +62,19 @@ pub(super) struct AdmittedClient {
 const WAKE_TOKEN: u64 = 0;
 /// Token of the connection to the daemon.
 const DAEMON_TOKEN: u64 = 1;
-/// Token of the socket that the daemon uses to pass clients.
+/// Token of the socket over which the daemon passes client connections.
 const ADMISSIONS_TOKEN: u64 = 2;
-/// Token of the first client; every other client has the next free number.
+/// Token of the first client; every other client gets the next free number.
 const FIRST_CLIENT: u64 = 16;
 /// Maximum number of connected clients.
 const CLIENTS_MAX: usize = 64;
-/// Maximum number of messages handled per client and wakeup.
+/// Maximum number of messages handled per client at each wakeup.
 const MESSAGES_PER_EVENT: usize = 4;
-/// Maximum wait for counters.
+/// Maximum time to wait for counters.
 pub(super) const COUNTERS_TIMEOUT: Duration = Duration::from_millis(200);
-/// Maximum wait for followers to read the last update.
+/// Maximum time to wait until followers have read the last update.
 const FINAL_UPDATE_TIMEOUT: Duration = Duration::from_millis(500);
-/// Maximum wait for readers of taps after the end of the path.
+/// Maximum time to wait until readers of taps have read everything, after the path has ended.
 const FINAL_TAP_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Service {
@@ -108,7 +108,7 @@ impl Service {
         Ok(answering)
     }
 
-    /// Returns the directory of the last daemon.
+    /// Returns the directory of the last daemon's sockets.
     pub(super) fn directory(&self) -> &std::path::Path {
         &self.directory
     }
@@ -152,8 +152,8 @@ impl Service {
         }
     }
 
-    /// Sends the queued reports to the daemon. Without a daemon they stay queued, as does a report
-    /// that cannot be sent.
+    /// Sends the queued reports to the daemon. If there is no daemon, they stay queued; so does a
+    /// report that cannot be sent.
     fn send_reports(&mut self) {
         let take = |shared: &Shared| {
             let mut reports = shared.reports.lock().unwrap_or_else(PoisonError::into_inner);
@@ -174,7 +174,7 @@ impl Service {
         }
     }
 
-    /// Reports the current plan if the path has changed it by itself.
+    /// Reports the current plan if the path has changed it on its own.
     fn report_plan(&mut self) {
         let before = self.path.plan_id();
         self.refresh_plan();
@@ -184,8 +184,8 @@ impl Service {
         }
     }
 
-    /// Returns the time until the next update, sample of the losses or search for a daemon; `None`
-    /// if none of these is scheduled.
+    /// Returns the time until the next update, loss sample or search for a daemon; `None` if none
+    /// of these is scheduled.
     fn wait_limit(&self) -> Option<Duration> {
         let next = self.clients.values().filter_map(AdmittedClient::next_update);
         let look = match &self.registration {
@@ -197,7 +197,7 @@ impl Service {
     }
 
     /// Accepts the connections that the daemon passes on, up to [`CLIENTS_MAX`] clients. Drops the
-    /// registration if the daemon has hung up or sends an invalid message.
+    /// registration if the daemon has hung up or has sent an invalid message.
     fn accept_clients(&mut self) {
         loop {
             let Some(registration) = &mut self.registration else { return };
@@ -230,8 +230,8 @@ impl Service {
     }
 
     /// Handles events on a client's socket: sends queued replies, and handles up to
-    /// [`MESSAGES_PER_EVENT`] messages. Drops a client that has hung up or sends too long a
-    /// message.
+    /// [`MESSAGES_PER_EVENT`] messages. Drops the client if it has hung up, or if it sends a
+    /// message that is too long.
     fn handle_client_event(&mut self, id: u64, event: WatchEvent) {
         if event.writable {
             self.flush_replies(id);
@@ -257,7 +257,7 @@ impl Service {
         }
     }
 
-    /// Queues a reply; disconnects a client that reads too slowly.
+    /// Queues a reply; disconnects the client if it reads too slowly.
     pub(super) fn send(&mut self, id: u64, reply: &Reply) {
         self.send_with(id, reply, Vec::new());
     }
@@ -290,7 +290,8 @@ impl Service {
         }
     }
 
-    /// Measures the time in filters while any client is connected that wants more than totals.
+    /// Enables the measurement of time in filters while any connected client wants more than
+    /// totals.
     fn update_time_measurement(&mut self) {
         let wanted = !self.clients.values().all(AdmittedClient::wants_totals);
         if wanted != self.measures && !self.path.timed {
@@ -307,7 +308,7 @@ impl Service {
         Ok(())
     }
 
-    /// Drops the registration, and starts to search for another daemon at once.
+    /// Drops the registration, and starts to search for another daemon immediately.
     fn lose_daemon(&mut self) {
         let Some(registration) = self.registration.take() else { return };
         for descriptor in [registration.client.as_fd(), registration.admissions.as_fd()] {
@@ -345,8 +346,8 @@ impl Service {
     }
 
     /// Sends the exit status to all followers. Blocks for at most [`FINAL_TAP_TIMEOUT`] until the
-    /// readers of taps, and then for at most [`FINAL_UPDATE_TIMEOUT`] until the followers, have
-    /// read everything.
+    /// readers of taps have read everything, and then for at most [`FINAL_UPDATE_TIMEOUT`] until
+    /// the followers have.
     fn finish(mut self, ended: &Ended) {
         // Connections and calls that are already queued are served first.
         self.accept_clients();

@@ -9,7 +9,8 @@ use runtime::commands::CommandError;
 use std::time::Duration;
 use sys::task::{RunState, Task};
 
-/// Converts a space to its protocol type. `edge` returns the names of the two ends of an edge.
+/// Converts a space to its protocol type. `edge` returns the names of the nodes at both ends of an
+/// edge.
 pub(super) fn space_status<'e>(
     found: &SpaceStatus,
     edge: &dyn Fn(usize) -> Option<(&'e str, &'e str)>,
@@ -79,8 +80,8 @@ fn task_state(task: Option<&Task>, ended: bool) -> &'static str {
     }
 }
 
-/// Pins a space of a path to a processor, or unpins it. Returns a confirming sentence, or fails
-/// with the reason. Blocks for at most `limit` for each component.
+/// Pins a space of a path to a processor, or unpins it. Returns a sentence that confirms it, or
+/// fails with the reason. Blocks for at most `limit` for each component.
 pub(super) fn pin_space(
     lives: &[Live],
     binding: &SpaceBinding,
@@ -113,7 +114,7 @@ pub(super) fn pin_space(
     Err(unknown_space(binding, &names))
 }
 
-/// Pins one of several worker processes, like [`pin_space`], without blocking.
+/// Pins one of several worker processes, as [`pin_space`] does for spaces, without blocking.
 pub(super) fn pin_worker(
     engines: &[(String, u32)],
     binding: &SpaceBinding,
@@ -131,8 +132,8 @@ fn unknown_space(binding: &SpaceBinding, names: &[String]) -> String {
     format!("no space of it is called `{}`: it has {}", binding.space, names.join(", "))
 }
 
-/// Returns the processors to which a space is pinned: the requested processor, or all that this
-/// thread may use.
+/// Returns the processors to which a space is pinned: the requested processor, or all processors
+/// that this thread may use.
 fn pin_processors(binding: &SpaceBinding) -> Result<Vec<usize>, String> {
     let allowed = sys::process::allowed_processors().map_err(|error| error.to_string())?;
     match binding.processor {

@@ -1,5 +1,5 @@
-//! Taps of a path: copies of the frames that leave a node, written to a client's pipe; and writers,
-//! whose blocks leave a node as its own.
+//! Taps of a path, which copy the frames that leave a node to a client's pipe, and writers, whose
+//! blocks are added to a node's output.
 
 use crate::faults;
 use crate::protocol::{FreezeHistory, Tap as Asked, TapReport, TapStart, WriteTo};
@@ -11,14 +11,14 @@ use runtime::space::tap::{self, OverrunPolicy, TapStats};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// Default and maximum time without progress of the reader, in ms.
+/// Default and maximum time, in ms, for which a tap's reader may read nothing before the tap ends.
 const PATIENCE_MS: (u64, u64) = (10_000, 24 * 3600 * 1000);
 
-/// Capacity of the pipe of a tap in bytes.
+/// Capacity of a tap's pipe, in bytes.
 const PIPE_SIZE: usize = 512 << 10;
 
 /// Starts a tap. Returns the tap, its start, and the reading end of its pipe. Blocks for at most
-/// `limit` for each reply of a space.
+/// `limit` for each reply from a space.
 pub(super) fn start_tap(
     lives: &[Live],
     asked: &Asked,
@@ -53,8 +53,8 @@ pub(super) fn start_tap(
     Ok((tap, TapStart { block, past, ago_ns, remembers }, near))
 }
 
-/// Attaches a writer. Returns the socket that the client holds. Blocks for at most `limit` for each
-/// reply of a space.
+/// Attaches a writer. Returns the client's end of the writer's socket. Blocks for at most `limit`
+/// for each reply from a space.
 pub(super) fn attach_writer(
     lives: &[Live],
     asked: &WriteTo,
@@ -97,7 +97,8 @@ fn only_part(lives: &[Live]) -> Result<&Live, Fault> {
     }
 }
 
-/// Returns the node that a client identifies by number or else by name; `None` without either.
+/// Returns the node that a client identifies by number or, if there is no number, by name; `None`
+/// if there is neither.
 fn asked_node(id: Option<u64>, name: Option<&String>) -> Option<TappedNode> {
     let number = id.map(|id| TappedNode::Number(usize::try_from(id).unwrap_or(usize::MAX)));
     number.or_else(|| name.cloned().map(TappedNode::Name))

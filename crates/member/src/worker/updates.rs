@@ -1,7 +1,8 @@
 //! Updates for the clients that follow a path: counters at intervals, and finally the exit status.
 //!
-//! An update of many filters has several replies, its pages. The next page is sent only once the
-//! socket has accepted the one before, so that a client holds at most one page in memory here.
+//! An update for many filters consists of several replies, called pages. The next page is sent only
+//! after the socket has accepted the previous one, so that each client occupies memory for at most
+//! one page.
 
 use super::counters::counters_page;
 use super::service::{AdmittedClient, Service};
@@ -14,14 +15,14 @@ const UPDATE_MS: (u64, u64) = (1000, 50);
 /// Maximum interval between updates, in ms.
 const UPDATE_MS_MAX: u64 = 3_600_000;
 
-/// The schedule of a client's updates, in monotonic ns.
+/// The schedule of a client's updates, in ns of the monotonic clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UpdateSchedule {
     every: u64,
     next: u64,
     form: UpdateForm,
-    /// Interval between updates with all counters in place of totals, or `None` for no such
-    /// updates.
+    /// Interval between updates that contain all counters instead of totals, or `None` if there are
+    /// no such updates.
     counters_every: Option<u64>,
     /// Time of the next update with all counters.
     counters_next: u64,
@@ -49,8 +50,8 @@ impl UpdateSchedule {
         }
     }
 
-    /// Returns the form of the update that is due at `now`, and computes the times of the next one.
-    /// Missed updates are skipped instead of sent in a burst.
+    /// Returns the form of the update that is due at `now`, and computes the times of the next
+    /// update. Missed updates are skipped instead of sent in a burst.
     fn advance(&mut self, now: u64) -> UpdateForm {
         self.next = (self.next + self.every).max(now);
         match self.counters_every {
@@ -64,14 +65,14 @@ impl UpdateSchedule {
 }
 
 impl AdmittedClient {
-    /// Returns the monotonic time of the next update in ns, or `None` if there is no subscription
-    /// or pages of the previous update are still unsent.
+    /// Returns the monotonic time of the next update, in ns, or `None` if there is no subscription
+    /// or if pages of the previous update are still unsent.
     pub(super) fn next_update(&self) -> Option<u64> {
         let schedule = self.schedule.filter(|_| self.unsent_pages.is_none())?;
         Some(schedule.next)
     }
 
-    /// Returns true if the client has subscribed to totals, and to all counters at most at longer
+    /// Returns true if the client has subscribed to totals, with all counters never or at longer
     /// intervals.
     pub(super) fn wants_totals(&self) -> bool {
         self.schedule.is_some_and(|schedule| schedule.form == UpdateForm::Totals)
@@ -87,8 +88,8 @@ impl Service {
         self.send_update(&due.collect::<Vec<_>>(), None);
     }
 
-    /// Sends the last update to those clients in `waiting` to which the previous update was sent
-    /// completely, and removes them from `waiting`.
+    /// Sends the last update to those clients in `waiting` that have been sent all of the previous
+    /// update, and removes them from `waiting`.
     pub(super) fn send_last_updates(&mut self, waiting: &mut Vec<u64>, ended: &Ended) {
         let has_read =
             |id: &u64| self.clients.get(id).is_none_or(|client| client.unsent_pages.is_none());
@@ -96,8 +97,8 @@ impl Service {
         self.send_update(&ready, Some(ended));
     }
 
-    /// Sends an update to each of the clients `ids` that has a schedule. If `ended` is given, the
-    /// update is the client's last.
+    /// Sends an update to each client in `ids` that has a schedule. If `ended` is given, it is the
+    /// client's last update.
     fn send_update(&mut self, ids: &[u64], ended: Option<&Ended>) {
         let now = sys::clock::monotonic();
         let (mut counters, mut totals) = (None, None);
@@ -130,7 +131,7 @@ impl Service {
         self.send(id, &Reply { continues, ..Reply::new(&update) });
     }
 
-    /// Sends the pages of a client's update as far as the socket accepts them.
+    /// Sends pages of a client's update until the socket accepts no more.
     pub(super) fn send_pages(&mut self, id: u64) {
         while let Some(client) = self.clients.get_mut(&id)
             && !client.connection.has_unsent()
