@@ -1,5 +1,5 @@
-//! Shared prefixes: the beginning of a request runs in a process of its own, which other requests
-//! of the same user share. docs/book/decisions/0096-shared-prefixes.md
+//! Shared prefixes: the beginning of a request runs in a separate process, which other requests of
+//! the same user share. docs/book/decisions/0096-shared-prefixes.md
 
 use crate::error::OpenError;
 use crate::options::Options;
@@ -15,16 +15,16 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-/// The program that is started to run a prefix. The latest request that shares a prefix sets it.
+/// The program that is started to run a prefix, as set by the latest request that shares one.
 static PREFIX_PROGRAM: Mutex<Option<PathBuf>> = Mutex::new(None);
 
-/// Maximum length of the message of a process that failed to start, in bytes.
+/// Maximum length, in bytes, of the message from a process that failed to start.
 const MESSAGE_MAX: u64 = 4 << 10;
 
-/// Replaces the beginning of a request by a source that reads it from a shared process, if the
+/// Replaces the prefix of a request with a source that reads it from a shared process, if the
 /// request asks for this. If that is impossible, returns the request unchanged and raises a notice
 /// with the reason. A request that does not ask for it may still [join](join_running) a prefix that
-/// runs already.
+/// is already running.
 pub(crate) fn share_prefix(
     (text, graph): (String, Graph),
     options: &Options,
@@ -57,9 +57,9 @@ pub(crate) fn share_prefix(
     }
 }
 
-/// Replaces the beginning of a request by a source, if the options permit it, the request has no
-/// option `--prefix=`, the beginning outputs messages, and a process of this user already runs it.
-/// Otherwise returns the request unchanged.
+/// Replaces the prefix of a request with a source, if the options permit it, the request has no
+/// option `--prefix=`, the prefix outputs messages, and a process of this user is already running
+/// it. Otherwise returns the request unchanged.
 fn join_running(
     (text, graph): (String, Graph),
     options: &Options,
@@ -87,22 +87,22 @@ fn join_running(
 }
 
 /// Returns the cut after the longest running prefix if it is longer than the prefix that should get
-/// a process; otherwise returns the cut after the latter.
+/// a process; otherwise returns the cut after the prefix that should get a process.
 fn choose_cut(mut found: SharedPrefixes) -> Cut {
     let longer = found.cuts.iter().take(found.start);
     let running = longer.into_iter().position(|cut| shared::is_offered(&cut.prefix));
     found.cuts.swap_remove(running.unwrap_or(found.start))
 }
 
-/// Permits sources of shared prefixes to start the processes that they need.
+/// Allows sources that read shared prefixes to start the processes that they need.
 fn permit_start(options: &Options) {
     let program = options.helper.clone().or_else(|| std::env::current_exe().ok());
     *PREFIX_PROGRAM.lock().unwrap_or_else(PoisonError::into_inner) = program;
     shared::set_starter(start_prefix);
 }
 
-/// Starts the process of a prefix, and waits until the prefix runs or the process has exited. The
-/// process detaches from the terminal, because it does not belong to a single request.
+/// Starts the process of a prefix, and waits until the prefix is running or the process has exited.
+/// The process detaches from the terminal, because it does not belong to a single request.
 fn start_prefix(text: &str) -> Result<Started, Failure> {
     let failed = |why: &dyn std::fmt::Display| Failure::new("start", "a shared prefix", why);
     let program = PREFIX_PROGRAM.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -125,8 +125,8 @@ fn start_prefix(text: &str) -> Result<Started, Failure> {
     Ok(Started::Ended(end_message(&mut child)))
 }
 
-/// Returns the error output of a process, or its exit status if there is no output. Blocks until
-/// the process has ended.
+/// Returns the error output of a process, or its exit status if it wrote no error output. Blocks
+/// until the process has exited.
 fn end_message(child: &mut Child) -> String {
     let mut said = Vec::new();
     if let Some(errors) = child.stderr.take() {

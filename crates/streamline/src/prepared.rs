@@ -1,4 +1,4 @@
-//! A prepared request: it is parsed and planned, and the machine is still unchanged.
+//! A request that has been parsed and planned, without changes to the machine so far.
 
 use crate::error::OpenError;
 use crate::hosts::Hosts;
@@ -24,13 +24,13 @@ pub struct Prepared {
 impl Prepared {
     /// Parses a request and plans it for this machine.
     ///
-    /// Names that need a lookup (such as a host name) are resolved once, at this point;
-    /// [`text`](Self::text) returns the request with the results in their place.
+    /// Names that need a lookup (such as host names) are resolved once, in this function;
+    /// [`text`](Self::text) returns the request with these names replaced by the results.
     ///
     /// # Errors
     ///
     /// [`OpenError::Mistakes`] lists all mistakes at once; other variants report options that
-    /// contradict the request, or a filter that no space can run.
+    /// contradict the request, or a filter that cannot run in any space.
     ///
     /// ```
     /// use streamline::{Options, Prepared};
@@ -50,7 +50,7 @@ impl Prepared {
         Ok(Self { text, workers, ..first })
     }
 
-    /// Plans the request of a single worker.
+    /// Plans the request of one worker.
     pub(crate) fn read_for_worker(request: &str, options: &Options) -> Result<Self, OpenError> {
         // The warnings were already issued for the whole request.
         let options = Options { notices: Default::default(), ..options.clone() };
@@ -67,19 +67,19 @@ impl Prepared {
         Ok(Self { text, plan, machine, hosts, workers: Vec::new() })
     }
 
-    /// Returns the request, with looked-up names replaced by their results.
+    /// Returns the request; names that were looked up are replaced by the results.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Returns the plan of the request; with several workers, the plan of the first.
+    /// Returns the plan of the request; with several workers, the plan of the first worker.
     #[must_use]
     pub const fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// Returns the description of the machine that the plan assumes.
+    /// Returns the description of the machine for which the request was planned.
     #[must_use]
     pub const fn machine(&self) -> &Machine {
         &self.machine
@@ -101,9 +101,9 @@ impl Prepared {
         self
     }
 
-    /// Plans filters into other spaces if the daemon's policy would refuse them in the kernel.
+    /// Moves filters to other spaces if the daemon's policy would refuse them in the kernel.
     ///
-    /// Fails with [`OpenError::Unplaceable`] if no other space can run a filter.
+    /// Fails with [`OpenError::Unplaceable`] if a filter can run in no other space.
     pub fn with_policy(self) -> Result<Self, OpenError> {
         let Self { text, plan, machine, hosts, workers } = self;
         let graph = plan.graph.clone();
@@ -115,7 +115,7 @@ impl Prepared {
 
 /// Parses and checks a request, and reports warnings as notices.
 ///
-/// The graph contains the request with looked-up names replaced by their results.
+/// In the graph's text, names that were looked up are replaced by the results.
 pub fn read_graph(request: &str, options: &Options) -> Result<Graph, OpenError> {
     resolve_names(request, options).map(|(_, graph)| graph)
 }
@@ -136,8 +136,8 @@ pub(crate) fn parse_graph(
     Ok(graph)
 }
 
-/// Resolves the names in a request. Returns the resolved text and its graph. Runs, records and
-/// workers use this text, so that no name is looked up twice.
+/// Looks up the names in a request. Returns the text with the results, and its graph. Runs, records
+/// and workers use this text, so that no name is looked up twice.
 fn resolve_names(request: &str, options: &Options) -> Result<(String, Graph), OpenError> {
     let first = parse_graph(request, &options.own, options)?;
     if first.insertions.is_empty() {

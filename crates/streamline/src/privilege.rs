@@ -1,9 +1,9 @@
-//! Explanation of refused packet sockets and kernel programs, with remedies.
+//! Explanations of why packet sockets or kernel programs were refused, with remedies.
 //!
-//! The module derives a sentence and shell commands from the privileges of this process and the
-//! result of an attempt. A missing capability is distinguished from one that is present but
-//! ineffective: because of a seccomp filter, because it belongs to a user namespace that does not
-//! own the network namespace, or because of a security module.
+//! The module derives a sentence and shell commands from the privileges of this process and from
+//! the result of an attempt. It distinguishes a missing capability from one that is present but
+//! ineffective: because of a seccomp filter, because the capability belongs to a user namespace
+//! that does not own the network namespace, or because of a security module.
 
 use crate::report::quote_word;
 use engine::doctor::{self, Binary, Capabilities, Privilege, Refusal, RefusalKind, Seccomp};
@@ -30,14 +30,15 @@ pub enum DenialCause {
     Unobtainable,
     /// The capability is present, but in a user namespace that does not own the network namespace.
     ForeignNamespace,
-    /// A seccomp filter refuses the call. The capability is present, or the feature may exist.
+    /// A seccomp filter refuses the call. The capability may be present, and the kernel may have
+    /// the feature.
     Filter,
     /// Either [`ForeignNamespace`](Self::ForeignNamespace) or [`Filter`](Self::Filter); the error
-    /// does not distinguish them.
+    /// does not show which.
     NamespaceOrFilter,
-    /// The capability is present, and a security module refuses the call.
+    /// The capability is present, but a security module refuses the call.
     Module,
-    /// The kernel lacks the feature; the text is its error.
+    /// The kernel lacks the feature; the text is the kernel's error.
     Kernel(String),
     /// Any other error.
     Other(String),
@@ -54,7 +55,7 @@ pub struct Remedy {
 }
 
 impl Operation {
-    /// Returns the required capabilities as text.
+    /// Returns the required capabilities in words.
     const fn required_capabilities(self) -> &'static str {
         match self {
             Self::Packets => "CAP_NET_RAW",
@@ -63,7 +64,7 @@ impl Operation {
         }
     }
 
-    /// Returns the capabilities in the notation of setcap(8).
+    /// Returns the required capabilities in the notation of setcap(8).
     const fn setcap_notation(self) -> &'static str {
         match self {
             Self::Packets => "cap_net_raw+ep",
@@ -122,7 +123,7 @@ pub fn denial_cause(
     })
 }
 
-/// A refused operation with the reason.
+/// A refused operation and the reason.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Denial {
     operation: Operation,
@@ -130,8 +131,8 @@ pub struct Denial {
 }
 
 impl Denial {
-    /// Explains the failed call of a source or sink. `needs` is the capability that the error
-    /// names. Returns `None` if the call failed for a reason other than privileges.
+    /// Explains the failed system call of a source or sink. `needs` is the capability that the
+    /// error names. Returns `None` if the call failed for a reason other than missing privileges.
     pub fn for_call(name: &str, call: &str, needs: Option<u32>) -> Option<Self> {
         let operation = match needs {
             Some(Capabilities::SYS_ADMIN) => Operation::Namespaces,
@@ -159,7 +160,7 @@ impl Denial {
         Self::for_attempt(operation, &tried)
     }
 
-    /// Explains why the kernel refuses programs. Returns `None` if it accepts them.
+    /// Explains why the kernel refuses to load programs. Returns `None` if it accepts them.
     pub fn for_programs() -> Option<Self> {
         Self::for_attempt(Operation::Programs, &doctor::probe_kernel_program())
     }
@@ -173,7 +174,7 @@ impl Denial {
         self.cause.sentence(self.operation)
     }
 
-    /// Formats the remedies that would let this request run.
+    /// Formats the remedies that would allow this request to run.
     pub fn remedies(&self, line: &str) -> String {
         let remedies =
             self.cause.remedies(self.operation, &Privilege::detect(), &Binary::locate(), line);
@@ -225,7 +226,7 @@ impl DenialCause {
         }
     }
 
-    /// Returns the remedies, simplest first. `line` is the request to run.
+    /// Returns the remedies, simplest first. `line` is the request to be run.
     pub fn remedies(
         &self,
         operation: Operation,

@@ -1,4 +1,4 @@
-//! A built request that is ready to run, and the results of a run.
+//! A request that is built and ready to run, and the results of a run.
 
 use crate::crash;
 use crate::error::OpenError;
@@ -32,7 +32,7 @@ pub struct Ready {
     pub(crate) member: Registration,
     pub(crate) recording: Option<Arc<Recording>>,
     pub(crate) captures_crashes: bool,
-    /// True if the run ends when the prefix that it serves has no readers left.
+    /// True if the run ends when no readers are left of the prefix that it serves.
     pub(crate) serves_prefix: bool,
     pub(crate) notices: Notices,
 }
@@ -88,14 +88,14 @@ impl Ready {
         self.member.number()
     }
 
-    /// Returns a handle with which the caller reports events of the run for the log of the daemon.
-    /// It discards them if the run is not registered.
+    /// Returns a handle with which the caller reports events of the run for the daemon's log. It
+    /// discards the events if the run is not registered.
     #[must_use]
     pub fn reporter(&self) -> Reporter {
         self.member.reporter()
     }
 
-    /// Returns handles of the connected components of the request; empty if workers run it.
+    /// Returns handles to the connected components of the request; empty if workers run it.
     #[must_use]
     pub fn live_handles(&self) -> Vec<Live> {
         match &self.executor {
@@ -166,7 +166,7 @@ impl Finished {
 /// The results of a run, final or intermediate.
 #[derive(Debug)]
 pub struct Results {
-    /// Text of the request at the end, after changes; with worker processes, before changes.
+    /// Text of the request at the end, including changes; with worker processes, without changes.
     pub text: String,
     /// Plan of the request.
     pub plan: Plan,
@@ -174,22 +174,22 @@ pub struct Results {
     pub outcome: Outcome,
     /// Results of each worker; empty if one process ran the request.
     pub workers: Vec<WorkerRun>,
-    /// For each failure in the outcome, the capture of the block that made the filter panic; `None`
-    /// if none was saved. Empty in intermediate results.
+    /// For each failure in the outcome, the capture of the block on which the filter panicked;
+    /// `None` if no capture was saved. Empty in intermediate results.
     pub crashes: Vec<Option<CrashCapture>>,
-    /// Summary of the record, if one was made.
+    /// Summary of the record, if the run was recorded.
     pub recorded: Option<Summary>,
 }
 
 impl Results {
-    /// Returns the report, which formats sentences, tables and JSON.
+    /// Returns the report, which formats the results as sentences, tables or JSON.
     #[must_use]
     pub fn report(&self) -> Report<'_> {
         Report::new(&self.plan, &self.outcome, &self.crashes).with_workers(&self.workers)
     }
 
-    /// Returns one sentence: the first failure, or the numbers of blocks and bytes, the time and
-    /// the losses.
+    /// Returns one sentence that states the first failure or, if there is none, the numbers of
+    /// blocks and bytes, the time, and the losses.
     #[must_use]
     pub fn sentence(&self) -> String {
         let failure = self.outcome.failures.iter().find(|failure| !failure.is_quiet());

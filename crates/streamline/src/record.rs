@@ -1,6 +1,6 @@
 //! Records of runs: their creation and their replay.
 //!
-//! A replay writes its files into a directory of its own, sends no frames and starts no program,
+//! A replay writes its files into a separate directory, sends no frames and starts no programs,
 //! because a record may come from an untrusted peer. When the replay ends, its ledger is compared
 //! with the recorded ledger, line by line.
 
@@ -60,13 +60,13 @@ pub struct Repetition {
     pub ready: Ready,
     /// Directory for the output files of the replay, or `None` if it writes none.
     pub into: Option<PathBuf>,
-    /// Completeness of the record. Only a complete record can be compared with its replay.
+    /// Completeness of the record. A replay can be compared only with a complete record.
     pub whole: Completeness,
 }
 
 impl Recorded {
     /// Opens a record and plans its request for the recorded machine. Fails with
-    /// [`OpenError::Unrepeatable`] if this program places the filters differently.
+    /// [`OpenError::Unrepeatable`] if this program places the filters in other spaces.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         let record = Record::open(path)?;
         let (text, machine) = (record.head.request.clone(), record.head.machine.clone());
@@ -89,16 +89,16 @@ impl Recorded {
         !self.record.changes.is_empty()
     }
 
-    /// Returns the request, the record as the input for [`Prepared::build_with`], and the recorded
-    /// block limit.
+    /// Returns the request, the record in the form that [`Prepared::build_with`] accepts, and the
+    /// recorded block limit.
     #[must_use]
     pub fn into_parts(self) -> (Prepared, RecordMode, Option<u64>) {
         let count = self.record.head.count;
         (self.prepared, RecordMode::Play(Replay::new(self.record)), count)
     }
 
-    /// Builds the replay. Its output files go into the directory `into`, or else into a new
-    /// directory beside the record at `path`.
+    /// Builds the replay. Its output files are written to the directory `into`, or otherwise to a
+    /// new directory beside the record at `path`.
     pub fn build_replay(
         self,
         path: &Path,
@@ -119,7 +119,7 @@ impl Recorded {
     }
 }
 
-/// Lines in which two ledgers differ, as pairs of recorded and replayed text. `None` stands for a
+/// Lines in which two ledgers differ, as pairs of recorded and replayed text. `None` represents a
 /// line that one ledger lacks.
 pub type Differences = Vec<(Option<String>, Option<String>)>;
 
@@ -135,8 +135,8 @@ pub fn compare_with_record(whole: &Completeness, results: &Results) -> Option<Di
     }
 }
 
-/// Returns the graphs of the recorded request and of each change to it, in order, up to the first
-/// change that does not apply.
+/// Returns the graph of the recorded request, and the graph after each change to it, in order, up
+/// to the first change that cannot be applied.
 fn recorded_graphs(record: &Record, plan: &Plan) -> Vec<Graph> {
     let mut text = record.head.request.clone();
     let mut graphs = vec![plan.graph.clone()];
@@ -149,7 +149,7 @@ fn recorded_graphs(record: &Record, plan: &Plan) -> Vec<Graph> {
     graphs
 }
 
-/// Warns of missing parts of a record, and notes effects that a replay omits.
+/// Warns if parts of a record are missing, and notes effects that a replay omits.
 fn notify_gaps(record: &Record, graphs: &[Graph], notices: &Notices) {
     let target = record.target();
     match &record.whole {
@@ -194,8 +194,8 @@ fn notify_gaps(record: &Record, graphs: &[Graph], notices: &Notices) {
     }
 }
 
-/// Returns an unused path for the output directory, or `None` if no sink writes a file. Fails if
-/// all 999 candidates exist.
+/// Returns an unused path for the output directory, or `None` if no sink writes files. Fails if all
+/// 999 candidates exist.
 fn output_directory(path: &Path, graphs: &[Graph]) -> Result<Option<PathBuf>, OpenError> {
     let mut used = graphs.iter().flat_map(Graph::ids).filter_map(|(_, node)| node.filter());
     let writes = used.any(|used| {

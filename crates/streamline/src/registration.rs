@@ -1,4 +1,4 @@
-//! The registration of a run with the daemon of this machine.
+//! The registration of a run with this machine's daemon.
 
 use crate::error::OpenError;
 use crate::options::Options;
@@ -16,15 +16,15 @@ use sys::steps::Resource;
 #[derive(Debug, Default)]
 pub(crate) struct Registration {
     worker: Option<Worker>,
-    /// Set of the caller's and the daemon's stop descriptors, if there are both. It becomes
-    /// readable when either does.
+    /// A poll set that contains the caller's and the daemon's stop descriptors, if both exist. It
+    /// becomes readable when either descriptor does.
     stop: Option<PollSet>,
 }
 
 impl Registration {
     /// Registers paths that are about to run.
     ///
-    /// Without a daemon, or if the daemon refuses, the run continues unregistered, unless the
+    /// If there is no daemon, or if the daemon refuses, the run continues unregistered, unless the
     /// options require registration or set a name.
     pub(crate) fn register(
         prepared: &Prepared,
@@ -74,7 +74,7 @@ impl Registration {
         }
     }
 
-    /// Returns a handle with which the run reports events for the log of the daemon.
+    /// Returns a handle with which the run reports events for the daemon's log.
     pub(crate) fn reporter(&self) -> Reporter {
         self.worker.as_ref().map(Worker::reporter).unwrap_or_default()
     }

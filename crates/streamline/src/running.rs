@@ -1,4 +1,4 @@
-//! A request that runs on a thread of its own.
+//! A request that runs on its own thread.
 
 use crate::error::OpenError;
 use crate::observer::Observer;
@@ -27,11 +27,11 @@ pub struct Running {
     thread: Option<JoinHandle<Result<Finished, OpenError>>>,
 }
 
-/// Maximum wait until the spaces of a path reach a batch boundary.
+/// Maximum time to wait until the spaces of a path reach a batch boundary.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Ready {
-    /// Runs the request on a thread of its own, and returns at once.
+    /// Runs the request on its own thread, and returns at once.
     pub fn start(self, options: &Options) -> Result<Running, OpenError> {
         let stop = Arc::new(EventFd::new()?);
         let ended = Arc::new(EventFd::new()?);
@@ -69,7 +69,7 @@ impl Running {
         self.number
     }
 
-    /// Returns handles of the connected components of the request, for taps and commands; empty if
+    /// Returns handles to the connected components of the request, for taps and commands; empty if
     /// workers run it.
     #[must_use]
     pub fn live_handles(&self) -> &[Live] {
@@ -81,9 +81,10 @@ impl Running {
     ///
     /// # Errors
     ///
-    /// Fails with the reason if the edit does not fit the request, if the new request has mistakes
-    /// or cannot be planned or built, or if a space does not stop in time. The request then runs as
-    /// before. A request with several connected components, or in worker processes, is refused.
+    /// Fails with the reason if the edit does not match the request, if the new request has
+    /// mistakes or cannot be planned or built, or if a space does not stop in time. The request
+    /// then continues unchanged. Edits are refused for a request that has several connected
+    /// components, or that runs in worker processes.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

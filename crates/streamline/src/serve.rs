@@ -1,11 +1,11 @@
-//! Tasks for which the library starts processes of this program: untrusted filters and workers.
+//! Tasks for which the library starts new processes of this program: untrusted filters and workers.
 
 use crate::error::OpenError;
 use crate::notice::Notices;
 use crate::workers::child;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The completed task that this process was started for.
+/// The task that this process was started for and has completed.
 #[derive(Debug)]
 #[must_use]
 pub enum Served {
@@ -15,7 +15,8 @@ pub enum Served {
     Worker(Result<(), OpenError>),
 }
 
-/// True if this program can be its own helper, because it called [`serve_if_asked`] without a task.
+/// True if this program can serve as its own helper, because it has called [`serve_if_asked`]
+/// without a task.
 static CAN_SERVE: AtomicBool = AtomicBool::new(false);
 
 /// Runs an untrusted filter or a worker if this process was started as one; the caller should then

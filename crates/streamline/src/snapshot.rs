@@ -1,4 +1,4 @@
-//! Intermediate outcome of paths that are still running.
+//! Intermediate outcomes of paths that are still running.
 
 use engine::live::Live;
 use engine::run::Outcome;

@@ -1,12 +1,12 @@
-//! Check of an edit before a path makes it.
+//! Check of an edit before a path applies it.
 
 use engine::registry::MachineRegistry;
 use pipeline::binding::SpaceBinding;
 use pipeline::edit::{Edit, PathMove};
 
 /// Returns the request that a path would run after an edit, or `None` for an edit that only the
-/// path can check, such as the processor of a space. Fails with the mistake. `words` are the
-/// arguments of `streamline set` after the path. Nothing is changed.
+/// path can check, such as binding a space to a processor. Fails with a description of the mistake.
+/// `words` are the arguments of `streamline set` after the path. Nothing is changed.
 pub fn check_edit(line: &str, words: &[String]) -> Result<Option<String>, String> {
     let binding = SpaceBinding::parse(words).map_err(|mistake| mistake.to_string())?;
     if binding.is_some() || PathMove::parse(words).is_some() {

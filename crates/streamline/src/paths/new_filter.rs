@@ -1,4 +1,4 @@
-//! Filters given by the name of a directory, such as `sample:3` or `bpf:tcp port 80`.
+//! Filters specified by a directory name, such as `sample:3` or `bpf:tcp port 80`.
 
 use engine::registry::MachineRegistry;
 use filter::{Description, FilterKind, Parameter, Type};
@@ -14,19 +14,19 @@ pub struct NewFilter {
     pub name: String,
     /// The filter in the syntax of a request.
     pub text: String,
-    /// True if it can begin a path.
+    /// True if the filter can begin a path.
     pub is_source: bool,
-    /// True if it can stand below another filter.
+    /// True if the filter can receive blocks from another filter.
     pub has_input: bool,
-    /// True if it opens files or runs a program.
+    /// True if the filter opens files or runs a program.
     pub opens_files: bool,
-    /// The files and directories in its arguments.
+    /// The files and directories in the filter's arguments.
     pub files: Vec<String>,
 }
 
-/// Reads a filter from its name and the text of its arguments. Returns `None` if the catalog has no
-/// filter of this name. Fails with the reason if the arguments are malformed, or if the text is not
-/// exactly one filter.
+/// Parses a filter from its name and the text of its arguments. Returns `None` if the catalog has
+/// no filter with this name. Fails with the reason if the arguments are malformed, or if the text
+/// is not exactly one filter.
 pub fn new_filter(name: &str, arguments: Option<&str>) -> Result<Option<NewFilter>, String> {
     let (bare, _) = name.split_once('@').unwrap_or((name, ""));
     let all: Vec<&Description> =
@@ -53,7 +53,7 @@ pub fn new_filter(name: &str, arguments: Option<&str>) -> Result<Option<NewFilte
     Ok(Some(NewFilter { name, text, is_source, has_input, opens_files, files }))
 }
 
-/// Returns the arguments of a filter that are files, as far as `text` can be parsed.
+/// Returns the arguments of a filter that are file names, as far as `text` can be parsed.
 fn files_of(name: &str, text: &str) -> Vec<String> {
     let below = format!("stream form=bytes | {text}");
     let mut files = Vec::new();
@@ -69,9 +69,8 @@ fn files_of(name: &str, text: &str) -> Vec<String> {
     files
 }
 
-/// Returns a running filter with other arguments, in the syntax of a request. The text of `filter`
-/// gives the new arguments; all arguments that the name of a directory does not contain stay as
-/// they are.
+/// Returns a running filter with new arguments, in the syntax of a request. The text of `filter`
+/// contains the new arguments. Arguments that a directory name does not include stay unchanged.
 #[must_use]
 pub fn with_arguments(node: &NodeDetails, filter: &NewFilter) -> String {
     let known = MachineRegistry::descriptions().find(|entry| entry.name == node.filter);
@@ -89,8 +88,8 @@ pub fn with_arguments(node: &NodeDetails, filter: &NewFilter) -> String {
     text
 }
 
-/// Returns the arguments in the name of a directory as words of a request. A filter with one
-/// positional argument takes all words as that argument, unless they are quoted or assign to
+/// Converts the arguments in a directory name to the syntax of a request. If a filter has a single
+/// positional argument, all words form that argument, unless they contain quotes or assign to
 /// parameters.
 fn argument_words(entry: &Description, arguments: &str) -> String {
     let positional = entry.parameters.iter().filter(|parameter| parameter.positional);

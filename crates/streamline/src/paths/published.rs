@@ -1,4 +1,4 @@
-//! The published state of filters (`state=NAME`) as text for programs.
+//! The published state of filters (`state=NAME`), as text for programs.
 
 use engine::published::{Address, Error, TableNames, TableReader};
 use member::client::escape_hidden;
@@ -6,9 +6,9 @@ use member::gather::gather;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-/// Returns the state that a filter of this user publishes under a name: a line with the names of
-/// the columns, and a line for each row, with tabs between the columns. Fails with the reason if
-/// there is no such state, or if the process of the filter does not reply within `limit`.
+/// Returns the state that a filter of this user publishes under a name: a line with the column
+/// names, and a line for each row, with tabs between the columns. Fails with the reason if there is
+/// no such state, or if the filter's process does not reply within `limit`.
 pub fn published_state(uid: u32, name: &str, limit: Duration) -> Result<String, String> {
     let names = TableNames::list().map_err(|why| format!("/proc/net/unix: {why}"))?;
     let full = format!("{uid}/{name}");

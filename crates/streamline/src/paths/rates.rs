@@ -24,8 +24,8 @@ pub fn compute_rate(before: Amount, now: Amount, ns: u64) -> Rate {
     Rate { blocks: each(now.blocks, before.blocks), bytes: each(now.bytes, before.bytes) }
 }
 
-/// Returns the number of blocks lost per second, from two numbers counted `ns` apart. The rate is
-/// zero if `ns` is zero.
+/// Returns the number of blocks lost per second, from two counts taken `ns` apart. The rate is zero
+/// if `ns` is zero.
 #[must_use]
 pub fn lost_rate(before: u64, now: u64, ns: u64) -> f64 {
     if ns == 0 { 0.0 } else { now.saturating_sub(before) as f64 * 1e9 / ns as f64 }
@@ -39,15 +39,15 @@ pub fn source_output(counters: &Counters) -> Amount {
     counters.sources.iter().map(|source| source.given).fold(Amount::default(), sum)
 }
 
-/// Returns the running time of a path, the total output of its sources, and its lost blocks.
+/// Returns a path's running time, the total output of its sources, and its number of lost blocks.
 #[must_use]
 pub fn path_totals(counters: &Counters) -> Totals {
     let (given, lost) = (source_output(counters), lost_blocks(counters));
     Totals { elapsed_ns: counters.elapsed_ns, given, lost }
 }
 
-/// Returns the totals that an update contains, or else the sums of its counters. Returns `None` if
-/// it contains neither.
+/// Returns the totals in an update, or the sums of the update's counters if it has no totals.
+/// Returns `None` if it contains neither.
 #[must_use]
 pub fn update_totals(update: &PathUpdate) -> Option<Totals> {
     update.totals.or_else(|| update.counters.as_ref().map(path_totals))
@@ -59,8 +59,7 @@ pub fn lost_blocks(counters: &Counters) -> u64 {
     losses_by_location(counters).iter().map(|(_, n)| n).sum()
 }
 
-/// Returns the losses by location and reason, the largest number of blocks first. Omits losses of
-/// an unknown number.
+/// Returns the losses by location and reason, largest first. Omits losses whose number is unknown.
 #[must_use]
 pub fn losses_by_location(counters: &Counters) -> Vec<(String, u64)> {
     let mut all: Vec<(String, u64)> = Vec::new();
@@ -88,8 +87,8 @@ pub fn lost_in(drops: &[Loss]) -> u64 {
     drops.iter().filter(|lost| is_lost(lost)).filter_map(|lost| lost.blocks).sum()
 }
 
-/// Returns true if a drop is a loss, as opposed to a drop that the request asked for. The text of
-/// the reason decides.
+/// Returns true if a drop is a loss, as opposed to a drop that the request asks for. This depends
+/// on the text of the reason.
 #[must_use]
 pub fn is_lost(lost: &Loss) -> bool {
     DropReason::from_text(&lost.why).is_none_or(DropReason::is_lost)

@@ -1,7 +1,7 @@
-//! Explanation of an empty output: for each sink, the nodes at which its blocks ended.
+//! Explanation of an empty output: for each sink, the nodes at which the blocks ended.
 //!
-//! Derives one sentence per sink from the plan and the ledger. The search walks upstream from the
-//! sink and stops at the first nodes that received blocks.
+//! Derives one sentence per sink from the plan and the ledger. The search proceeds upstream from
+//! the sink, and stops at the first nodes that received blocks.
 
 use super::{Report, count_with_unit};
 use pipeline::graph::{Edge, NodeId, Use};
@@ -12,8 +12,8 @@ use std::fmt::Write as _;
 const REASONS_MAX: usize = 4;
 
 impl Report<'_> {
-    /// Returns one sentence per sink if no sink has received a block; empty if no source emitted a
-    /// block, because the last line of the report states that.
+    /// Returns one sentence per sink if no sink has received a block. Returns nothing if no source
+    /// has emitted a block, because the last line of the report states that.
     #[must_use]
     pub fn explain_empty_output(&self) -> Vec<String> {
         let graph = &self.plan.graph;
@@ -46,8 +46,8 @@ impl Report<'_> {
         }
     }
 
-    /// Describes the fate of the blocks of the node at which `edge` begins. None of them took the
-    /// edge.
+    /// Describes what happened to the blocks of the node at which `edge` begins. None of them took
+    /// the edge.
     fn describe_fate(&self, edge: &Edge) -> String {
         let (name, input_blocks) = (&self.names[edge.from.0], self.input_blocks(edge.from));
         let mut text = format!("`{name}` had {}", count_with_unit(input_blocks, "block"));
@@ -93,7 +93,8 @@ impl Report<'_> {
         format!(" (headers of {noun} {} are read by `bpf` alone)", names.join(" and "))
     }
 
-    /// Returns the number of blocks that a node received or made, over all processes and threads.
+    /// Returns the number of blocks that a node received or created, across all processes and
+    /// threads.
     fn input_blocks(&self, node: NodeId) -> u64 {
         self.entries_of(node).map(|filtered| filtered.taken.blocks + filtered.made.blocks).sum()
     }

@@ -1,7 +1,8 @@
-//! Reports as JSON: one object per line, whose fields the functions below define.
+//! Reports as JSON: one object per line. The functions below define the fields.
 //!
-//! `version` changes when a field is removed or changes its meaning; fields may be added without a
-//! new version. Amounts are in blocks and bytes, times in nanoseconds; unknown values are `null`.
+//! `version` changes when a field is removed or its meaning changes; fields may be added without
+//! changing the version. Amounts are in blocks and bytes, and times in nanoseconds; unknown values
+//! are `null`.
 
 use super::Report;
 use crate::workers::run::WorkerRun;
@@ -33,7 +34,7 @@ impl<T: Serialize + ?Sized> Field for T {
     }
 }
 
-/// Returns an object with these fields in their order. A field whose name ends with `?` is omitted
+/// Returns an object with these fields, in this order. A field whose name ends with `?` is omitted
 /// if its value is `null` or empty.
 pub fn to_object(fields: &[(&str, &dyn Field)]) -> Object {
     let mut text = String::new();
@@ -111,13 +112,13 @@ fn worker_json((worker, own): &(&WorkerRun, Report<'_>)) -> Object {
     ])
 }
 
-/// Returns the report of a filter at the end of a request as one object, for standard output.
+/// Returns the report of a filter at the end of the request as one object, for standard output.
 pub(super) fn filter_report_json(report: &Report<'_>, reported: &NodeReport) -> Object {
     let filter = report.names.get(reported.planned).unwrap_or(&reported.name);
     to_object(&[("version", &VERSION), ("filter", &filter), ("report", &rows_json(reported))])
 }
 
-/// Returns the counts of a source, which satisfy seen = given + dropped.
+/// Returns the counts of a source. They satisfy seen = given + dropped.
 fn source_json((name, seen): &(String, SourceCounters)) -> Object {
     let dropped = seen.dropped.iter().map(|(place, n)| (place.text(), *n));
     to_object(&[
@@ -132,7 +133,7 @@ fn source_json((name, seen): &(String, SourceCounters)) -> Object {
     ])
 }
 
-/// Returns the counts of a filter, which satisfy taken + made = passed + unselected + consumed +
+/// Returns the counts of a filter. They satisfy taken + made = passed + unselected + consumed +
 /// held + dropped.
 fn filter_json(report: &Report<'_>, entry: &NodeEntry) -> Object {
     let plan = report.plan;
@@ -176,7 +177,7 @@ fn filter_json(report: &Report<'_>, entry: &NodeEntry) -> Object {
 
 type Map<'r, V> = BTreeMap<&'r str, V>;
 
-/// Returns the counts of an edge, which satisfy put = taken + dropped + resident.
+/// Returns the counts of an edge. They satisfy put = taken + dropped + resident.
 fn edge_json(report: &Report<'_>, counted: &Edge) -> Object {
     let (from, to) = report.end_names(counted);
     // Wakeups of the reader: a full batch, the interval T_t, or a writer about to sleep.
@@ -213,7 +214,7 @@ fn edge_json(report: &Report<'_>, counted: &Edge) -> Object {
 }
 
 /// Returns the positions of missing blocks, by location: the first ranges, the last ranges, and the
-/// number of ranges between them.
+/// number of omitted ranges between them.
 fn missing_ranges<'r>(all: &[(&'r str, LossRanges)]) -> Map<'r, Object> {
     let ranges = |missing: &LossRanges| {
         to_object(&[
@@ -226,7 +227,7 @@ fn missing_ranges<'r>(all: &[(&'r str, LossRanges)]) -> Map<'r, Object> {
     all.iter().map(|(place, missing)| (*place, ranges(missing))).collect()
 }
 
-/// Returns one object for each kernel program: its source, counts and run time.
+/// Returns one object for each kernel program: its source, its counts and its run time.
 fn programs_json(report: &Report<'_>) -> Vec<Object> {
     let programs = report.outcome.programs.iter().map(|ran| {
         to_object(&[
@@ -243,7 +244,7 @@ fn programs_json(report: &Report<'_>) -> Vec<Object> {
     programs.collect()
 }
 
-/// Returns the refusals of the kernel for a plan, with the spaces that run the filters instead.
+/// Returns the kernel's refusals for a plan, with the spaces in which the filters run instead.
 pub fn refusals_json(plan: &Plan, names: &[String]) -> Vec<Object> {
     let refused = plan.refusals.iter().map(|refused| {
         to_object(&[

@@ -1,8 +1,8 @@
-//! Reports on a run: the ledger as a sentence, table or JSON; losses; and the reports of filters at
-//! the ends of the request.
+//! Reports on a run: the ledger as a sentence, table or JSON; losses; and the reports of the
+//! filters at the ends of the request.
 //!
 //! Formats the plan and the outcome of a run as text. Filters have the names that `explain` prints,
-//! which distinguish several filters of one kind.
+//! which distinguish nodes with the same filter.
 
 mod empty_output;
 mod json;
@@ -22,7 +22,7 @@ pub use json::{Object, refusals_json, to_json_line as json_line, to_object};
 /// The format of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Text for people.
+    /// Text for users.
     Text,
     /// One JSON object per line.
     Json,
@@ -36,7 +36,7 @@ pub struct Report<'o> {
     crashes: &'o [Option<CrashCapture>],
     names: Vec<String>,
     imbalances: Vec<Imbalance>,
-    /// Run and report of each worker; empty if a single process ran the request.
+    /// Each worker's run and report; empty if a single process ran the request.
     workers: Vec<(&'o WorkerRun, Self)>,
 }
 
@@ -51,14 +51,14 @@ impl<'o> Report<'o> {
         Self { plan, outcome, crashes, names, imbalances, workers: Vec::new() }
     }
 
-    /// Adds a separate report of each worker.
+    /// Adds a separate report for each worker.
     pub(crate) fn with_workers(mut self, workers: &'o [WorkerRun]) -> Self {
         let own = |worker: &'o WorkerRun| (worker, Report::new(self.plan, &worker.outcome, &[]));
         self.workers = workers.iter().map(own).collect();
         self
     }
 
-    /// Returns the violated rules of the ledger; empty if it balances.
+    /// Returns the equations that the ledger violates; empty if it balances.
     #[must_use]
     pub fn imbalances(&self) -> &[Imbalance] {
         &self.imbalances
@@ -113,19 +113,19 @@ impl<'o> Report<'o> {
         Some(if each.is_empty() { last } else { format!("{} and {last}", each.join(", ")) })
     }
 
-    /// Returns notes of filters and sinks for people. None of them reports a failure.
+    /// Returns remarks of filters and sinks for users. None of them reports a failure.
     pub fn remarks(&self) -> impl Iterator<Item = &str> {
         let reports = self.outcome.reports.iter();
         reports.flat_map(|reported| &reported.report.remarks).map(String::as_str)
     }
 
-    /// Returns true if a source can lose blocks at a location without a counter.
+    /// Returns true if a source may have lost blocks at a location that has no counter.
     fn has_unknown_losses(&self) -> bool {
         let mut places = self.outcome.ledger.sources.iter().flat_map(|(_, seen)| &seen.dropped);
         places.any(|(place, blocks)| blocks.is_none() && place.is_lost())
     }
 
-    /// Describes lost blocks by location and reason in one sentence, the largest number first.
+    /// Describes the lost blocks by location and reason in one sentence, largest number first.
     #[must_use]
     pub fn describe_losses(&self) -> String {
         let mut places: Vec<(u64, String)> = Vec::new();
@@ -159,8 +159,8 @@ impl<'o> Report<'o> {
         self.format_line_ends(form, None)
     }
 
-    /// Formats the reports like [`line_end_reports`](Self::line_end_reports) as text, for a
-    /// terminal of this width, where the buckets of a histogram have bars.
+    /// Formats the reports as text, as [`line_end_reports`](Self::line_end_reports) does, for a
+    /// terminal with this number of columns. The buckets of a histogram are drawn with bars.
     #[must_use]
     pub fn drawn_line_end_reports(&self, columns: usize) -> String {
         self.format_line_ends(Form::Text, Some(columns))
@@ -190,8 +190,8 @@ impl<'o> Report<'o> {
         out
     }
 
-    /// Formats the rows of a report, with bars if it is a histogram and the width of the terminal
-    /// is known.
+    /// Formats the rows of a report, with bars if it is a histogram and the terminal width is
+    /// known.
     fn format_rows(&self, reported: &NodeReport, indent: &str, columns: Option<usize>) -> String {
         let rows = &reported.report.rows;
         let node = self.plan.graph.nodes.get(reported.planned);
@@ -203,19 +203,19 @@ impl<'o> Report<'o> {
         }
     }
 
-    /// Returns true if this report is output of the request rather than an additional remark.
+    /// Returns true if this report is output of the request, and not just a remark.
     fn is_line_end(&self, reported: &NodeReport) -> bool {
         self.plan.reports.iter().any(|end| end.0 == reported.planned)
     }
 
-    /// Returns the display name of a ledger node: its name in the plan, or, for an end of a ring,
+    /// Returns the display name of a ledger node: its name in the plan or, for an end of a ring,
     /// its name in the ledger.
     fn display_name<'n>(&'n self, filter: &'n NodeEntry) -> &'n str {
         let planned = self.names.get(filter.planned).filter(|_| !filter.name.is_ring());
         planned.map_or(&filter.name, |name| name)
     }
 
-    /// Returns the display names of the two ends of an edge.
+    /// Returns the display names of the nodes at both ends of an edge.
     fn end_names<'n>(&'n self, edge: &'n Edge) -> (&'n str, &'n str) {
         let planned = self.plan.graph.edges.get(edge.planned);
         match planned {

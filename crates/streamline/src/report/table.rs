@@ -1,4 +1,4 @@
-//! The ledger as text for people: a table of filters, a table of rings, other counters, the
+//! The ledger as text for users: a table of filters, a table of rings, other counters, and the
 //! balance.
 
 use super::{Report, count_with_unit};
@@ -9,7 +9,7 @@ use runtime::latency::{Latency, PlaceLatency};
 use runtime::ledger::{EdgeKind, NodeEntry};
 use std::fmt::Write as _;
 
-/// Formats the full ledger, with latency and notes, and then the ledger of each worker process.
+/// Formats the full ledger with latency and notes, followed by the ledger of each worker process.
 pub(super) fn format_ledger(report: &Report<'_>) -> String {
     let mut out = format_filters(report);
     let edges = format_edges(report);
@@ -36,15 +36,15 @@ pub(super) fn format_ledger(report: &Report<'_>) -> String {
     out
 }
 
-/// A column of the filter table, as its title and a function that returns its value for a filter.
+/// A column of the filter table: its title, and a function that returns a filter's value.
 type FigureColumn = (&'static str, fn(&NodeEntry) -> u64);
 
-/// Columns of a filter's input: blocks received and blocks made. Their sum equals the sum of
+/// Columns for a filter's input: blocks received and blocks created. Their sum equals the sum of
 /// [`OUTCOME_COLUMNS`].
 const INPUT_COLUMNS: [FigureColumn; 2] =
     [(">in", |filter| filter.taken.blocks), (">made", |filter| filter.made.blocks)];
 
-/// Columns for the fate of a filter's input. A column without a nonzero value is omitted.
+/// Columns for what happened to a filter's input. A column without a nonzero value is omitted.
 const OUTCOME_COLUMNS: [FigureColumn; 5] = [
     (">passed", |filter| filter.passed.blocks),
     (">unselected", |filter| filter.unselected.blocks),
@@ -92,7 +92,7 @@ fn format_filters(report: &Report<'_>) -> String {
     table.format_within(explain::COLUMNS)
 }
 
-/// A row of the filter table. It represents one filter, or all ring ends with the same name.
+/// A row of the filter table. It represents either one filter, or all ring ends with the same name.
 struct Row<'r> {
     name: &'r str,
     space: &'r str,
@@ -126,7 +126,7 @@ impl Row<'_> {
     }
 }
 
-/// Formats rings, back edges, and all other edges that dropped blocks.
+/// Formats the rings, the back edges, and all other edges that dropped blocks.
 fn format_edges(report: &Report<'_>) -> String {
     let mut table =
         Table::new(&["edge", "kind", ">put", ">taken", ">resident", ">events", ">size", "dropped"]);
@@ -151,7 +151,7 @@ fn format_edges(report: &Report<'_>) -> String {
     if table.is_empty() { String::new() } else { table.format_within(explain::COLUMNS) }
 }
 
-/// Formats the latency of blocks by sink, and their waits by location.
+/// Formats the latency of blocks by sink, and the waits by location.
 fn format_latency(latency: &Latency) -> String {
     let mut table = Table::new(&["latency", ">may take", ">blocks", ">late", ">longest"]);
     let ways = latency.sinks.iter().map(|way| (format!("all the way to {}", way.name), way));
@@ -224,14 +224,14 @@ fn format_notes(report: &Report<'_>) -> String {
     out
 }
 
-/// Maximum number of columns of a bar.
+/// Maximum width of a bar, in columns.
 const BAR_MAX: usize = 50;
-/// Minimum number of columns of a bar; a narrower terminal shows none.
+/// Minimum width of a bar, in columns; a narrower terminal shows no bars.
 const BAR_MIN: usize = 8;
 
 /// Formats the rows of a histogram with a bar for each bucket, or without bars if the terminal is
-/// too narrow or all buckets are empty. `totals` are the rows without a bar, `columns` is the width
-/// of the terminal.
+/// too narrow or all buckets are empty. `totals` names the rows without a bar; `columns` is the
+/// width of the terminal.
 pub(super) fn format_histogram(
     rows: &[(String, u64)],
     indent: &str,
@@ -263,7 +263,7 @@ pub(super) fn format_histogram(
     out
 }
 
-/// Returns a bar in eighths of a column. Every number but 0 is visible.
+/// Returns a bar with a resolution of 1/8 column. Every number except 0 gets a visible bar.
 fn bar(n: u64, most: u64, width: usize) -> String {
     const PARTS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let eighths = (n as f64 / most as f64 * (width * 8) as f64).round() as usize;
@@ -272,7 +272,7 @@ fn bar(n: u64, most: u64, width: usize) -> String {
 }
 
 /// Formats the rows of a filter's report. Up to three rows with one-word names are put on one line;
-/// otherwise each row gets a line.
+/// otherwise, each row gets its own line.
 pub(super) fn format_rows(rows: &[(String, u64)], indent: &str) -> String {
     const SHORT_ROWS_MAX: usize = 3;
     let word = |(name, _): &(String, u64)| name.chars().all(|c| c.is_ascii_alphabetic());

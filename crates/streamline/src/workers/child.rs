@@ -1,9 +1,9 @@
-//! The worker side: a process that runs a request for its share of the sessions.
+//! A worker: a process that runs a request for its share of the sessions.
 //!
-//! The process pins itself to its processor before it allocates memory, so that the memory is local
-//! to that NUMA node. It builds the request, reports that it is ready, and runs the request on
-//! command. It sends printed blocks ([`super::output`]) and its counters to the parent as messages,
-//! and dies when the parent dies.
+//! The process pins itself to its processor before it allocates memory, so that the memory is on
+//! that processor's NUMA node. It builds the request, reports that it is ready, and runs the
+//! request on command. It sends printed blocks ([`super::output`]) and its counters to the parent
+//! as messages, and is killed when the parent exits.
 
 use super::message::{self, Assignment, Command, Message};
 use crate::crash;
@@ -29,11 +29,11 @@ use std::time::Duration;
 use sys::eventfd::EventFd;
 use sys::poll::PollSet;
 
-/// Argument that makes a program run as a worker.
+/// Argument with which a program runs as a worker.
 pub(super) const SUBCOMMAND: &str = "serve-engine";
-/// Maximum wait for counters, as in `member::worker`.
+/// Maximum time to wait for counters, as in `member::worker`.
 const COUNTERS_TIMEOUT: Duration = Duration::from_millis(200);
-/// Maximum wait for a change, as in `member::worker`.
+/// Maximum time to wait for a change, as in `member::worker`.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs as a worker if this process was started as a worker; returns `None` otherwise.
@@ -49,7 +49,7 @@ struct Parent {
 }
 
 impl Parent {
-    /// Sends a message. Errors are ignored, because this process dies with its parent.
+    /// Sends a message. Errors are ignored, because this process is killed when its parent exits.
     fn send(&self, message: &Message) {
         let _ = message::send(&self.socket.lock().unwrap_or_else(PoisonError::into_inner), message);
     }
@@ -124,7 +124,7 @@ fn build_and_run(
     Ok(())
 }
 
-/// Blocks until the next command. Returns `None` if the parent has exited or the command is
+/// Blocks until the next command arrives. Returns `None` if the parent has exited or the command is
 /// invalid.
 fn next_command(commands: &mut BufReader<UnixStream>) -> Option<Command> {
     let mut text = String::new();

@@ -1,8 +1,8 @@
-//! Control of all workers of a path as one, for `top` and `set`.
+//! Control of all workers of a path as if they were one process, for `top` and `set`.
 //!
 //! A change is applied to one worker after another. All workers run the same request, so a change
-//! that one worker accepts normally succeeds in all. If it fails in a worker nevertheless, the
-//! workers already changed return to their previous request.
+//! that one worker accepts normally succeeds in all of them. If a worker nevertheless fails to
+//! apply it, the workers that were already changed return to their previous request.
 
 use super::message::{self, Command};
 use crate::options::Options;
@@ -21,14 +21,15 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The number of a change, and a worker's reply to it: the ledger as a sentence and the new
-/// request, or the reason for the refusal.
+/// The number of a change, and the worker's reply to it: either a sentence with the ledger and the
+/// new request, or the reason for the refusal.
 pub(super) type Answer = (u64, Result<(String, String), String>);
 
-/// Maximum wait for a worker's reply, longer than the worker's own limit for a change.
+/// Maximum time to wait for a worker's reply. It is longer than the worker's own limit for a
+/// change.
 const CHANGE_REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The latest counts of a worker, and the facts that limit their reliability.
+/// A worker's latest counts, and facts that limit their reliability.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LatestCounts {
     pub(super) counts: Option<Outcome>,
@@ -37,7 +38,7 @@ pub(super) struct LatestCounts {
 }
 
 impl LatestCounts {
-    /// Returns the worker's outcome up to the latest counts; empty before the first counts.
+    /// Returns the worker's outcome according to the latest counts; empty before the first counts.
     pub(super) fn outcome(&self) -> Outcome {
         self.counts.clone().unwrap_or_default()
     }
@@ -95,8 +96,8 @@ impl GroupControl {
 }
 
 impl RunningRequests {
-    /// Applies a request to one worker. Returns a sentence with the ledger of the change. Blocks
-    /// for at most [`CHANGE_REPLY_TIMEOUT`] per reply.
+    /// Makes one worker switch to a request. Returns a sentence with the ledger of the change.
+    /// Blocks for at most [`CHANGE_REPLY_TIMEOUT`] per reply.
     fn change_worker(&mut self, at: usize, line: &str) -> Result<String, ChangeError> {
         self.changes += 1;
         let command = Command::Change(self.changes, line.to_owned());
@@ -114,7 +115,7 @@ impl RunningRequests {
     }
 }
 
-/// A failure to change the request of a worker.
+/// A failure to change a worker's request.
 enum ChangeError {
     /// The worker has refused the change, or has ended.
     Refused(String),
@@ -123,7 +124,7 @@ enum ChangeError {
 }
 
 impl GroupControl {
-    /// Returns the aggregated outcome up to the latest counts.
+    /// Returns the aggregated outcome according to the latest counts.
     pub(crate) fn outcome(&self) -> Outcome {
         let engines = lock(&self.counted).iter().map(LatestCounts::report).collect();
         merge_reports(&lock(&self.running).graph, engines)

@@ -1,18 +1,18 @@
 //! Messages between a worker and its parent: one JSON object per line.
 //!
-//! Both ends run the same version of the library, so the format has no version.
+//! Both processes run the same version of the library, so the format has no version number.
 
 use engine::run::Outcome;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Write as _};
 use std::os::unix::net::UnixStream;
 
-/// The assignment of a worker: its request, processor and settings.
+/// The task of a worker: its request, processor and settings.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub(super) struct Assignment {
     /// Request of the worker.
     pub(super) text: String,
-    /// Number of the worker, from 1.
+    /// Number of the worker, counted from 1.
     pub(super) number: u32,
     /// Total number of workers.
     pub(super) of: u32,
@@ -26,13 +26,13 @@ pub(super) struct Assignment {
 /// A command to a worker.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub(super) enum Command {
-    /// Runs the request. Sent when all workers are ready.
+    /// Runs the request. Sent once all workers are ready.
     Go,
     /// Ends the sources and lets the path drain.
     Stop,
     /// Requests the current counters.
     Count,
-    /// Switches to this request. Filters that are in both requests keep their state. The reply
+    /// Switches to this request. Filters that both requests contain keep their state. The reply
     /// contains the same number.
     Change(u64, String),
 }
@@ -44,15 +44,15 @@ pub(super) enum Message {
     Ready,
     /// The worker has started to run the request.
     Began {
-        /// True if the worker's sources had received nothing when the run started.
+        /// True if the worker's sources had not received anything when the run started.
         quiet: bool,
     },
     /// The current counters of the worker.
     Counted(Box<Outcome>),
-    /// The reply to the change with this number: the ledger as a sentence and the new request, or
-    /// the reason for the refusal.
+    /// The reply to the change with this number: either a sentence with the ledger and the new
+    /// request, or the reason for the refusal.
     Changed(u64, Result<(String, String), String>),
-    /// The run has ended, with these final counters and this last request.
+    /// The run has ended; contains the final counters and the last request.
     Ended(Box<Outcome>, String),
 }
 

@@ -1,5 +1,5 @@
-//! Worker processes: `--engines=N` runs a request once for each of N processors, each in a process
-//! of its own. [Par §V-B]
+//! Worker processes: `--engines=N` runs a request once for each of N processors, in separate
+//! processes. [Par §V-B]
 //!
 //! ```text
 //!          ┌─► worker 1: rx eth0 | shard 1 of=2 | tcp | … ─┐ what it prints, in blocks
@@ -11,7 +11,7 @@
 //! `pipeline::workers` derives the request of each worker. The caller's process starts the workers
 //! ([`supervisor`], [`child`]), releases them once all are ready, watches them, and collects their
 //! counts ([`message`]). Only printed blocks pass through this process ([`output`]). A worker that
-//! ends early does not stop the others; its share of the input is counted as dropped
+//! ends early does not stop the others; its share of the input counts as dropped
 //! (`engine::aggregate`). The daemon sees one path ([`control`]).
 //! docs/book/decisions/0037-engines.md
 
@@ -61,7 +61,7 @@ fn worker_program(options: &Options) -> Result<PathBuf, OpenError> {
     }
 }
 
-/// Rejects options that cannot be honored across several processes.
+/// Rejects options that are impossible with several processes.
 fn check_options(options: &Options) -> Result<(), OpenError> {
     let why = match options {
         _ if options.count.is_some() => {

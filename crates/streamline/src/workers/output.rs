@@ -1,32 +1,32 @@
-//! Merging of the workers' output into one standard output, without splitting a block.
+//! Merging of the workers' output into one standard output, without splitting blocks.
 //!
 //! The standard output of each worker is a socket that preserves message boundaries; a thread
 //! copies all messages to this process's standard output. A sink flushes at the end of a block, and
-//! the last message of each flush is marked (`endpoint::sink::out`). Blocks of different workers
-//! are unordered; the blocks of one session come from one worker and keep their order. An
-//! incomplete block of a killed worker is discarded.
+//! the last message of each flush is marked (`endpoint::sink::out`). The order of blocks from
+//! different workers is undefined; the blocks of one session are printed by one worker and keep
+//! their order. If a worker is killed, its incomplete block is discarded.
 
 use std::io::{ErrorKind, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::thread::JoinHandle;
 use sys::descriptor;
 
-/// Maximum size of a message in bytes.
+/// Maximum length of a message, in bytes.
 const MESSAGE_MAX: usize = 64 << 10;
 
-/// The thread that merges the output of workers.
+/// The thread that merges the workers' output.
 #[derive(Debug)]
 pub(crate) struct Output(JoinHandle<Option<ErrorKind>>);
 
 impl Output {
-    /// Starts the thread, which ends when all sockets have reached end of file.
+    /// Starts the thread. It ends once all sockets have reached end of file.
     pub(super) fn begin(engines: Vec<OwnedFd>) -> std::io::Result<Self> {
         let thread = std::thread::Builder::new().name("output".to_owned());
         thread.spawn(move || merge_outputs(engines)).map(Self)
     }
 
-    /// Blocks until all output is written. Returns the kind of the error if a write failed,
-    /// otherwise `None`.
+    /// Blocks until all output has been written. Returns the kind of the error if a write failed;
+    /// otherwise returns `None`.
     pub(super) fn end(self) -> Option<ErrorKind> {
         self.0.join().unwrap_or(None)
     }

@@ -1,4 +1,4 @@
-//! The requests of workers, derived from the request of the user.
+//! The requests of workers, derived from the user's request.
 
 use crate::error::OpenError;
 use pipeline::{Graph, workers};
@@ -9,12 +9,12 @@ pub(crate) fn worker_count(graph: &Graph) -> Option<u32> {
     workers::worker_count(graph, allowed_processors().len())
 }
 
-/// Returns the processors that this process may use.
+/// Returns the numbers of the processors that this process may use.
 pub(super) fn allowed_processors() -> Vec<usize> {
     sys::process::allowed_processors().unwrap_or_default()
 }
 
-/// Derives the requests of `of` workers. Fails if a request cannot be written as text.
+/// Derives the requests of `of` workers. Fails if a request cannot be formatted as text.
 pub(crate) fn derive_requests(graph: &Graph, of: u32) -> Result<Vec<String>, OpenError> {
     let one = |number| {
         workers::worker_request(graph, number, of).map_err(|why| {

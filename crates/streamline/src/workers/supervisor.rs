@@ -1,4 +1,4 @@
-//! Supervision of the worker processes of a request: start, release, commands, counts, exit.
+//! Supervision of a request's worker processes: start, release, commands, counts, exit.
 
 use super::child::SUBCOMMAND;
 use super::control::{Answer, GroupControl, LatestCounts};
@@ -26,13 +26,13 @@ use std::time::Duration;
 use sys::eventfd::EventFd;
 use sys::helper::HelperProcess;
 
-/// Interval between requests for counters, in ns. A worker that has not answered the last request
-/// is not asked again, so the counters of a stalled worker may be older.
+/// Interval between requests for counters, in ns. If a worker has not answered the last request, no
+/// new one is sent, so the counters of a stalled worker may be older.
 const COUNT_INTERVAL_NS: u64 = 200_000_000;
-/// Maximum wait for the exit of a process that has closed its sockets.
+/// Maximum time to wait for a process to exit after it has closed its sockets.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A worker process, as its parent handles it.
+/// A worker process, from the parent's point of view.
 #[derive(Debug)]
 struct Worker {
     number: u32,
@@ -42,9 +42,9 @@ struct Worker {
     process: HelperProcess,
     commands: UnixStream,
     counts: Option<Outcome>,
-    /// Last request of the worker, or `None` until it has sent its final counts.
+    /// The worker's last request, or `None` until it has sent its final counts.
     line: Option<String>,
-    /// True if the worker's sources had received nothing when all workers were built.
+    /// True if the worker's sources had not received anything when all workers were built.
     quiet: bool,
     /// True while a request for counts is unanswered.
     count_pending: bool,
@@ -55,13 +55,13 @@ struct Worker {
 #[derive(Debug)]
 pub(crate) struct Supervisor {
     workers: Vec<Worker>,
-    /// Messages of the workers, each with the index of its worker, or `None` if the worker has
+    /// Messages from the workers, each with the worker's index; `None` means that the worker has
     /// closed its socket.
     inbox: mpsc::Receiver<(usize, Option<Message>)>,
     sender: mpsc::Sender<(usize, Option<Message>)>,
-    /// Doorbell that is notified of each message.
+    /// Doorbell that is notified when a message arrives.
     arrived: Arc<EventFd>,
-    /// Control of all workers as one path, or `None` until created.
+    /// Control of all workers as one path, or `None` until it is created.
     control: Option<Arc<GroupControl>>,
     answers: Option<mpsc::Sender<Answer>>,
     /// Options for planning a changed request.
@@ -76,8 +76,8 @@ pub(crate) struct RunResult {
 }
 
 impl Supervisor {
-    /// Starts all workers. Blocks until they are ready. The other workers start only when the first
-    /// is ready, so that an error in the request is reported only once.
+    /// Starts all workers, and blocks until they are ready. The other workers start only once the
+    /// first is ready, so that an error in the request is reported only once.
     pub(super) fn start(
         requests: &[String],
         options: &Options,
@@ -118,7 +118,7 @@ impl Supervisor {
         Ok((crew, output))
     }
 
-    /// Starts a worker; returns the reading end of its standard output.
+    /// Starts a worker, and returns the reading end of its standard output.
     fn add(&mut self, assignment: &Assignment, program: &Path) -> Result<OwnedFd, OpenError> {
         let pair = UnixStream::pair();
         let (own_end, worker_end) =
@@ -162,8 +162,8 @@ impl Supervisor {
         Ok(printed)
     }
 
-    /// Blocks until `more` further workers are ready. Fails if a worker ends first. Unless it was
-    /// killed, that worker has already reported why.
+    /// Blocks until `more` additional workers are ready. Fails if a worker ends before that. Unless
+    /// it was killed, that worker has already reported the reason.
     fn wait_ready(&self, more: usize) -> Result<(), OpenError> {
         for _ in 0..more {
             let Ok((at, message)) = self.inbox.recv() else {
@@ -209,8 +209,8 @@ impl Supervisor {
     }
 
     /// Blocks until all workers have exited; stops them when `stop` becomes readable or `time` ns
-    /// have elapsed since `begin`. Meanwhile requests their counters, and reports the progress to
-    /// `watch`.
+    /// have elapsed since `begin`. While waiting, requests their counters, and reports the progress
+    /// to `watch`.
     fn wait_for_workers(
         &mut self,
         (begin, time): (u64, Option<u64>),
@@ -314,15 +314,14 @@ impl Supervisor {
         Ok(Arc::clone(self.control.insert(Arc::new(control))))
     }
 
-    /// Returns the last request of the first worker, or `None` if it is equal to `first` or
-    /// unknown.
+    /// Returns the first worker's last request, or `None` if it is unknown or equal to `first`.
     fn changed_request(&self, first: &str) -> Option<&str> {
         let line = self.workers.first()?.line.as_deref()?;
         (line != first).then_some(line)
     }
 
-    /// Returns the aggregated outcome and the outcome of each worker, up to their latest counts. A
-    /// worker that died is a failure in the aggregated outcome.
+    /// Returns the aggregated outcome and the outcome of each worker, according to their latest
+    /// counts. In the aggregated outcome, a worker that died counts as a failure.
     fn outcome(&self, graph: &Graph) -> (Outcome, Vec<WorkerRun>) {
         let (mut all, mut runs, mut failure) = (Vec::new(), Vec::new(), Vec::new());
         for worker in &self.workers {
@@ -344,7 +343,7 @@ impl Supervisor {
 }
 
 impl Worker {
-    /// Returns the worker's latest counts and the facts that limit their reliability.
+    /// Returns the worker's latest counts, and facts that limit their reliability.
     fn latest_counts(&self) -> LatestCounts {
         LatestCounts {
             counts: self.counts.clone(),
@@ -358,8 +357,8 @@ impl Worker {
         let _ = message::send(&self.commands, command);
     }
 
-    /// Describes the end of a worker that died without its final counts. Waits for its exit for at
-    /// most [`EXIT_TIMEOUT`].
+    /// Describes the end of a worker that died without sending its final counts. Waits for at most
+    /// [`EXIT_TIMEOUT`] until it has exited.
     fn describe_failure(&self) -> PathFailure {
         let how =
             self.process.wait(EXIT_TIMEOUT).map_or_else(|| "is gone".to_owned(), |e| e.to_string());
