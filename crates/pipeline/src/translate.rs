@@ -112,7 +112,7 @@ pub fn translate_command(words: &[&str], registry: &dyn Registry) -> Option<Tran
     translate_stages(translation, registry, ROUNDS_MAX)
 }
 
-/// The maximum number of stages that are translated, one after the other.
+/// The maximum number of stages that are translated, one after another.
 const ROUNDS_MAX: usize = 4;
 /// The separator of stages.
 const PIPE_SEPARATORS: &[char] = &['|'];

@@ -30,7 +30,7 @@ pub(super) struct RemoteRequest {
     lost: Mutex<Option<Failure>>,
 }
 
-/// The reason why a request in the kernel ended.
+/// The cause of the end of a request in the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum EndCause {
     /// This process has detached the request.

@@ -165,7 +165,7 @@ fn check_inner(draft: &mut Draft<'_>, id: NodeId) {
     }
 }
 
-/// Reports operands that have side effects with their arguments.
+/// Reports operands that, given their arguments, have side effects.
 pub(super) fn check_operands(draft: &mut Draft<'_>, used: &[Option<Use>]) {
     for (index, used) in used.iter().enumerate() {
         if let (Some(owner), Some(used)) = (draft.nodes[index].inside, used) {

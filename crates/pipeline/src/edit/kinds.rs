@@ -132,7 +132,7 @@ impl Position {
     }
 }
 
-/// The reason why an edit is invalid.
+/// An error that makes an edit invalid, as text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InvalidEdit(pub String);
 

@@ -16,7 +16,7 @@ pub(super) fn has_mark(node: &FilterTerm, mark: &str) -> bool {
     node.mark.as_ref().is_some_and(|own| own.text == mark)
 }
 
-/// Returns the spans of all uses of the node at a span, in the order of the text.
+/// Returns the spans of all uses of the node at a span, in text order.
 pub(super) fn uses(request: &Request, at: Span) -> Vec<Span> {
     let Some(mark) = mark_at(request, at) else { return vec![at] };
     filters(request).filter(|node| has_mark(node, &mark)).map(|node| node.span).collect()

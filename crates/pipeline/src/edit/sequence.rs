@@ -4,7 +4,7 @@ use super::kinds::{Edit, EditResult, InvalidEdit};
 use crate::language::Span;
 use crate::registry::Registry;
 
-/// Applies edits one after the other.
+/// Applies edits one after another.
 pub(super) fn apply(
     edits: &[Edit],
     text: &str,

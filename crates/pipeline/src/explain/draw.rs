@@ -50,7 +50,7 @@ pub(super) fn draw_nodes(
     drawn_graph(plan, node).draw(&order)
 }
 
-/// Converts a plan to a graph for a drawing. `node` makes a node without its space.
+/// Converts a plan to a graph for a drawing. `node` creates a node, except for its space.
 fn drawn_graph(plan: &Plan, node: impl Fn(NodeId) -> DrawnNode) -> DrawnGraph {
     let graph = &plan.graph;
     let nodes = graph.ids().map(|(id, _)| {

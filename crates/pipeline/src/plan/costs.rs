@@ -52,7 +52,8 @@ pub struct Costs {
     pub twin_header_search: f64,
     /// The cost of storing a record of a block, and a pointer to the record, in a kernel program.
     pub record: f64,
-    /// The cost of copying such a record into a process and searching for its headers.
+    /// The cost of copying a record from a kernel program into a process, and of searching for its
+    /// headers.
     pub fetch: f64,
     /// The cost of a doorbell notification by a kernel program.
     pub notification: f64,

@@ -238,7 +238,7 @@ pub struct Replicas {
 pub struct ReplicaRefusal {
     /// The filter.
     pub node: NodeId,
-    /// The reason why there are no replicas.
+    /// The reason for having no replicas.
     pub why: String,
 }
 

@@ -2,11 +2,11 @@
 //! [Th §5.4]
 //!
 //! Input: a plan whose nodes run in few threads, and the costs on the machine. Output: the nodes
-//! that move to other threads, or none if no division pays. A stage consists of a node and all
-//! nodes downstream in the same thread. In each step, a stage moves from the busiest thread to a
-//! later or a new thread; of all such moves, the one that minimizes the time per block is made. A
-//! thread is added only if a processor is unused. The search ends when no move gains at least 2 %.
-//! A crossing costs both threads the time for a ring entry, and the writer a share of a wakeup.
+//! that move to other threads, or none if no division is worthwhile. A stage consists of a node and
+//! all nodes downstream in the same thread. Each step considers all moves of a stage from the
+//! busiest thread to a later or a new thread, and makes the move that minimizes the time per block.
+//! A thread is added only if a processor is unused. The search ends when no move gains at least 2
+//! %. A crossing costs both threads the time for a ring entry, and the writer a share of a wakeup.
 //!
 //! The output order is the same as with a single thread. Branches that meet again therefore stay in
 //! one thread, and so do sinks that write to the same output. All blocks that enter a thread to be

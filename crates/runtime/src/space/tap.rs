@@ -30,7 +30,7 @@ pub enum OverrunPolicy {
     End,
 }
 
-/// The reason why a tap ended.
+/// The cause of the end of a tap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TapEnd {
     /// The reader has closed the pipe or exited.

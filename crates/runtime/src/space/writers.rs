@@ -13,7 +13,7 @@ use endpoint::written::WrittenBlocks;
 use endpoint::{DropReason, Intake, Source as _, SourceStatus};
 use std::os::fd::BorrowedFd;
 
-/// The reason why a space does not accept a writer.
+/// A reason for not accepting a writer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum WriterRefusal {
     /// The space has no node with this planned index that accepts writers.
