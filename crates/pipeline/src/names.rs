@@ -107,7 +107,7 @@ fn factor_text(millionths: u64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Returns a text as one word of a request, quoted if need be.
+/// Returns a text as one word of a request, quoted if necessary.
 #[must_use]
 pub fn quoted_word(text: &str) -> String {
     quoted_unless_word(text.as_bytes())

@@ -42,8 +42,8 @@ pub trait Registry {
         None
     }
 
-    /// Returns true if the calling program provides the entry with this name, so that no other
-    /// process knows it.
+    /// Returns true if the calling program provides the entry with this name, which other processes
+    /// then do not know.
     fn adds(&self, _name: &str) -> bool {
         false
     }

@@ -13,10 +13,10 @@ pub enum Share {
     /// The requests of the same user.
     #[default]
     User,
-    /// The requests of all members of a group (a name or a number) that ask for the same sharing
-    /// group.
+    /// The requests of all members of a group (a name or a number) that have the same
+    /// `--share=group:` option.
     Group(Arc<str>),
-    /// The requests of all users that ask for the same sharing.
+    /// The requests of all users that have the option `--share=world`.
     World,
 }
 

@@ -208,9 +208,9 @@ impl SpaceCounters {
     }
 }
 
-/// Returns the edges that leave the node receiving kernel output, each with the name of the kernel
-/// edge that it continues. `before` contains the removed nodes, including the receivers of earlier
-/// programs.
+/// Returns the edges that leave the node that receives kernel output, each with the name of the
+/// kernel edge that it continues. `before` contains the removed nodes, including the receivers of
+/// earlier programs.
 fn continuations(
     before: &[CountedNode],
     node: &CountedNode,

@@ -52,7 +52,7 @@ pub struct CaptureSettings {
     pub delay_ns: Option<u64>,
     /// True to omit the frames that the host sends.
     pub received_only: bool,
-    /// A pcap-filter(7) expression of frames to take from the host; `None` to observe frames.
+    /// A pcap-filter(7) expression for the frames to take from the host; `None` to observe frames.
     pub take: Option<String>,
 }
 
@@ -99,7 +99,7 @@ pub struct CapturedFrame {
     pub segment_size: u16,
     /// True if the host sends the frame.
     pub is_sent: bool,
-    /// True if the kernel program was unsure whether the frame matches the filter of the settings.
+    /// True if the kernel program was unsure whether the frame matches the filter in the settings.
     /// The caller must then test the frame itself.
     pub is_undecided: bool,
 }

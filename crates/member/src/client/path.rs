@@ -24,7 +24,7 @@ pub const NODES: &str = "io.streamline.path.Nodes";
 /// The method that ends the sources of a path.
 pub const STOP: &str = "io.streamline.path.Stop";
 
-/// Name of the error for a parameter that the path does not know.
+/// Name of the error for an unknown parameter.
 const INVALID_PARAMETER: &str = "org.varlink.service.InvalidParameter";
 /// Maximum time to wait until another path has prepared for a change. The other path may itself be
 /// waiting as the coordinator of a second move, which then fails too.
@@ -61,8 +61,7 @@ impl PathClient {
         self.uid
     }
 
-    /// Returns a descriptor of the path's process, which becomes readable when the process has
-    /// exited.
+    /// Returns a descriptor of the path's process. It becomes readable when the process exits.
     #[must_use]
     pub fn process(&self) -> BorrowedFd<'_> {
         self.process.as_fd()

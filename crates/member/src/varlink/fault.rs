@@ -18,7 +18,7 @@ pub struct Fault {
 const SERVICE: &str = "org.varlink.service";
 
 impl Fault {
-    /// Creates an error.
+    /// Creates an error reply with this name and these parameters.
     #[must_use]
     pub fn new(name: &str, parameters: &impl Serialize) -> Self {
         Self { name: name.to_owned(), parameters: to_parameters(parameters) }

@@ -180,7 +180,7 @@ impl Service {
         machine
     }
 
-    /// Pins a space to a processor, or unpins it. Returns a confirming sentence.
+    /// Pins a space to a processor, or unpins it. Returns a sentence that confirms it.
     fn pin_space(&self, binding: &SpaceBinding) -> Result<String, String> {
         match &self.path.group {
             Some(group) => spaces::pin_worker(&group.processes(), binding),

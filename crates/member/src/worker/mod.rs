@@ -49,7 +49,8 @@ impl Worker {
     /// replies.
     ///
     /// If the daemon exits during the call or does not reply in time, the thread registers the path
-    /// with the next daemon. For a path with a name, which must be unique, the call fails instead.
+    /// with the next daemon. If the path has a name, the call fails instead, because names must be
+    /// unique.
     pub fn start(
         client: Client,
         path: PathInfo,

@@ -20,8 +20,8 @@ pub trait WorkerGroup: Send + Sync + std::fmt::Debug {
     /// Returns the name and the process id of each worker.
     fn processes(&self) -> Vec<(String, u32)>;
 
-    /// Applies an edit in all processes or in none. Returns the ledger sentence and the new plan,
-    /// or the reason why nothing changed.
+    /// Applies an edit in all processes or in none. Returns a sentence with the ledger, and the new
+    /// plan; on failure, returns the reason why nothing changed.
     fn change(&self, edit: &Edit) -> Result<(String, Plan), String>;
 }
 

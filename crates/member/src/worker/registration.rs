@@ -11,7 +11,7 @@ use std::time::Duration;
 use sys::eventfd::EventFd;
 use sys::local_socket::Framing;
 
-/// Name of the error that a daemon returns for a parameter that it does not know.
+/// Name of the error with which a daemon rejects an unknown parameter.
 const INVALID_PARAMETER: &str = "org.varlink.service.InvalidParameter";
 
 /// Interval between searches for a daemon while the path has none.

@@ -77,7 +77,8 @@ impl ArgumentTexts<'_> {
         self.node.span.end
     }
 
-    /// Turns a filter's error about an argument into a diagnostic at the position of that argument.
+    /// Converts a filter's error about an argument to a diagnostic at the position of that
+    /// argument.
     pub(super) fn diagnostic_at(
         &self,
         mistake: Mistake,

@@ -21,7 +21,7 @@ pub(super) struct StreamForms {
 pub(super) struct Insertion {
     /// The operand that needs streams.
     pub(super) operand: NodeId,
-    /// The assembling filter.
+    /// The filter that assembles streams.
     pub(super) filter: &'static Description,
     /// The forms of the blocks that arrive at the operand.
     pub(super) input_forms: Vec<Form>,

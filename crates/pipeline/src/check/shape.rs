@@ -273,8 +273,8 @@ fn is_on_cycle(successors: &[Vec<usize>], node: usize) -> bool {
     reached[node]
 }
 
-/// Reports untrusted filters that cannot run in a process of their own: operands, filters in
-/// cycles, and filters that report at the end instead of emitting blocks.
+/// Reports untrusted filters that cannot run in a separate process: operands, filters in cycles,
+/// and filters that report at the end instead of emitting blocks.
 pub(super) fn check_untrusted(draft: &mut Draft<'_>, used: &[Option<Use>]) {
     let successors = successors(draft);
     for (index, used) in used.iter().enumerate() {

@@ -21,7 +21,7 @@ use crate::read::read_request;
 use crate::registry::Registry;
 use filter::FilterKind;
 
-/// Applies an edit of arcs to a request with this text.
+/// Applies an edit of arcs to `request`, which was parsed from `text`.
 pub(super) fn apply(
     edit: &Edit,
     text: &str,

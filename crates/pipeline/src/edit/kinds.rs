@@ -3,7 +3,7 @@
 use crate::language::Span;
 use std::fmt;
 
-/// A change to a request, as `streamline set` accepts it.
+/// A change to a request, as accepted by `streamline set`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Edit {
     /// Inserts a filter, or several filters joined by pipes, before, after or beside a node.
@@ -36,7 +36,7 @@ pub enum Edit {
     },
     /// Restarts a filter, which inherits the state of the old instance.
     Upgrade {
-        /// The node to upgrade.
+        /// The node whose filter is restarted.
         node: String,
     },
     /// Sets arguments of a filter without losing its state.
@@ -168,7 +168,7 @@ pub struct Subtree {
 /// A move of a subtree to another path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PathMove {
-    /// The node to move; with a class as in [`Edit::Reattach`].
+    /// The node to move. A class means the same as in [`Edit::Reattach`].
     pub node: String,
     /// Name or number of the destination path.
     pub path: String,

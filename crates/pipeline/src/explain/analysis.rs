@@ -39,7 +39,7 @@ pub struct Measurements {
 /// The measurements of a node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NodeMeasurement {
-    /// The number of blocks that arrived, or that a source emitted.
+    /// The number of blocks that arrived at the node or, for a source, that it emitted.
     pub blocks: u64,
     /// The number of times the node was called.
     pub calls: u64,

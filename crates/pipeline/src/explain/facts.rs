@@ -63,8 +63,8 @@ pub fn node_facts(graph: &Graph, at: usize) -> NodeFacts {
 
 /// Returns the classes of an arc as written in the request; empty for a plain pipe.
 ///
-/// The label before a group and the label of its branch select their intersection, which is
-/// formatted as numbers.
+/// If both a group and its branch have labels, the result is the intersection, formatted as
+/// numbers.
 #[must_use]
 pub fn arc_label(graph: &Graph, edge: &Edge) -> String {
     if edge.classes.is_plain() {

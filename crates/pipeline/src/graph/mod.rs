@@ -194,8 +194,7 @@ impl Use {
         self.description.user.and_then(|_| self.arguments.text(STATE.name))
     }
 
-    /// Returns true if the filter runs in a process of its own, like programs and untrusted
-    /// filters.
+    /// Returns true if the filter runs in its own process, as programs and untrusted filters do.
     #[must_use]
     pub fn is_process(&self) -> bool {
         self.endpoint.is_program || self.is_untrusted()
@@ -325,7 +324,7 @@ impl Node {
         }
     }
 
-    /// Returns true if the node runs in a process of its own, like programs and untrusted filters.
+    /// Returns true if the node runs in its own process, as programs and untrusted filters do.
     pub fn is_process(&self) -> bool {
         self.filter().is_some_and(Use::is_process)
     }

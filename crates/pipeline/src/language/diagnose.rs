@@ -59,7 +59,7 @@ pub struct Diagnostic {
     pub severity: Severity,
     /// The range of the text that is underlined.
     pub span: Span,
-    /// The error, in lower case without full stop.
+    /// The error, in lower case and without a full stop.
     pub what: String,
     /// The violated rule; may be empty.
     pub why: String,

@@ -16,7 +16,7 @@ pub(super) struct Discovery {
     /// The spaces, grouped by component; in each component, the kernel comes first, then threads,
     /// then processes.
     pub(super) spaces: Vec<PlannedSpace>,
-    /// The node that each process space belongs to, or `None` for the kernel and threads.
+    /// For each process space, the node to which it belongs; `None` for the kernel and threads.
     pub(super) owners: Vec<Option<NodeId>>,
     /// For each node and each space, the cost of a block in ns, or the reason why the space refuses
     /// the node.

@@ -188,8 +188,7 @@ fn is_exclusive(node: &Node, takes: bool) -> bool {
     changes || node.filter().is_some_and(of)
 }
 
-/// Rejects a sink that sends frames to a destination that a program at this attachment cannot
-/// reach.
+/// Rejects a sink if a program at this attachment cannot send the sink's frames.
 fn check_outlet(node: &Node, attach: &Attach) -> Result<(), String> {
     let Some(outlet) = node.filter().and_then(Use::outlet) else { return Ok(()) };
     if attach.own_sockets {

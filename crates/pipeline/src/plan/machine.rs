@@ -3,7 +3,7 @@
 use super::costs::Costs;
 use super::near::Processors;
 
-/// The properties of a machine that planning depends on.
+/// The properties of a machine on which planning depends.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Machine {
     /// The number of processors.

@@ -98,8 +98,8 @@ pub struct PlannedSpace {
     pub name: String,
     /// The kind of the space.
     pub kind: SpaceKind,
-    /// The number of the connected component of the graph that the space belongs to. Components
-    /// fail independently.
+    /// The number of the connected component to which the space belongs. Components fail
+    /// independently.
     pub component: usize,
 }
 
@@ -123,8 +123,8 @@ pub struct Placement {
     pub input_space: usize,
     /// The index of the space that reads the node's output: its own, except for a process (the next
     /// thread) and for the kernel (the first thread of the component, which reads the rings). The
-    /// first thread also runs the user implementations of filters in the kernel, for blocks that
-    /// their twins are unsure about.
+    /// first thread also runs the user implementations of filters in the kernel, for blocks about
+    /// which their twins are unsure.
     pub output_space: usize,
     /// The reason for the placement.
     pub because: String,

@@ -135,7 +135,7 @@ impl Assembly {
     }
 
     /// Offers a source's frames for use in place to the sinks that its arcs reach. Returns a bit
-    /// mask: bit `i` is set if all sinks that arc `i` reaches accept.
+    /// mask: bit `i` is set if arc `i` reaches only sinks, and all of them accept.
     fn lend_in_place(&mut self, source: NodeId) -> u64 {
         let Operator::Source(part) = &self.nodes[source].operator else { return 0 };
         let Some(frames) = part.properties.in_place.clone() else { return 0 };

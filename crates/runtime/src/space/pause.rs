@@ -32,7 +32,7 @@ impl PausedWalk {
         self.rooms().next().is_none()
     }
 
-    /// Returns the memories of all batches in flight.
+    /// Returns the memory of each batch in flight.
     pub(crate) fn rooms(&self) -> impl Iterator<Item = &BatchMemory> {
         let deferred = self.deferred.iter().map(|edit| &edit.room);
         let edited = self.edited.iter().map(|(_, room, _)| room);

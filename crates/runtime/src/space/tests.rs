@@ -102,7 +102,7 @@ impl Stream for HoldThree {
     }
 }
 
-/// A filter that adds 100 to every number by an edit.
+/// A filter that edits every block to add 100 to its number.
 struct AddHundred;
 
 impl Lanes for AddHundred {
