@@ -24,7 +24,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use sys::task::{self, Task};
 
-/// The cause for not executing a command. No part of the command has run or will run.
+/// An error that prevented the execution of a command. No part of the command has run or will run.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CommandError {
     /// The path has not started.

@@ -58,7 +58,7 @@ const CLOSED: u64 = u64::MAX;
 #[derive(Clone, Debug)]
 pub struct AgeGauge {
     gauge: Arc<Gauge>,
-    /// Difference between block time and the monotonic clock, in nanoseconds.
+    /// Offset that converts the monotonic clock to block time, in nanoseconds.
     epoch: Time,
 }
 
@@ -307,8 +307,7 @@ impl PlaceLatency {
 }
 
 impl AgeGauge {
-    /// Creates a gauge that compares block times with the monotonic clock plus `epoch`, in
-    /// nanoseconds.
+    /// Creates a gauge that compares block times with the monotonic clock plus `epoch` nanoseconds.
     #[must_use]
     pub const fn new(gauge: Arc<Gauge>, epoch: Time) -> Self {
         Self { gauge, epoch }

@@ -2,9 +2,9 @@
 //!
 //! Calls block for at most [`CALL_TIMEOUT`], expensive calls for at most [`LONG_TIMEOUT`]; a query
 //! of many paths ([`Client::query_all`]) has one time limit for all of them, usually
-//! [`QUERY_TIMEOUT`]. Callers call [`PathClient::next_update`] when the socket is readable, so that
-//! they can poll it together with other descriptors. Peers are untrusted: replies are bounded and
-//! checked, and [`escape_hidden`] escapes received texts for display.
+//! [`QUERY_TIMEOUT`]. A caller can poll the socket of a [`PathClient`] together with other
+//! descriptors, and call [`PathClient::next_update`] when it is readable. Peers are untrusted:
+//! replies are bounded and checked, and [`escape_hidden`] escapes received texts for display.
 
 mod caller;
 mod error;

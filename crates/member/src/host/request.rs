@@ -30,7 +30,7 @@ pub(super) struct RemoteRequest {
     lost: Mutex<Option<Failure>>,
 }
 
-/// The cause of the end of a request in the kernel.
+/// The event that ended a request in the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum EndCause {
     /// This process has detached the request.

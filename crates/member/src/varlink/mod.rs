@@ -67,7 +67,7 @@ pub struct Reply {
     pub error: Option<String>,
 }
 
-/// An error because of which a message could not be parsed.
+/// An error found while parsing a message.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MessageError {
     /// The message is longer than [`MESSAGE_MAX`] or [`REPLY_MAX`].

@@ -72,8 +72,8 @@ impl AdmittedClient {
         Some(schedule.next)
     }
 
-    /// Returns true if the client has subscribed to totals, with all counters never or at longer
-    /// intervals.
+    /// Returns true if the client has subscribed to totals, even if it also receives all counters
+    /// at longer intervals.
     pub(super) fn wants_totals(&self) -> bool {
         self.schedule.is_some_and(|schedule| schedule.form == UpdateForm::Totals)
     }
@@ -97,8 +97,8 @@ impl Service {
         self.send_update(&ready, Some(ended));
     }
 
-    /// Sends an update to each client in `ids` that has a schedule. If `ended` is given, it is the
-    /// client's last update.
+    /// Sends an update to each client in `ids` that has a schedule. If `ended` is given, the update
+    /// is the client's last one.
     fn send_update(&mut self, ids: &[u64], ended: Option<&Ended>) {
         let now = sys::clock::monotonic();
         let (mut counters, mut totals) = (None, None);

@@ -96,7 +96,7 @@ impl<'d, 't> Upstream<'d, 't> {
         classifiers.into_sorted()
     }
 
-    /// Adds a filter, unless it preserves a block's class. Returns true if it does.
+    /// Adds a filter, unless it preserves a block's class. Returns true if it preserves the class.
     fn add_filter(&self, id: NodeId, classifiers: &mut Classifiers) -> bool {
         match self.draft.nodes[id.0].entry {
             None => {

@@ -132,7 +132,7 @@ impl Position {
     }
 }
 
-/// An error that makes an edit invalid, as text.
+/// The error in an invalid edit, as text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InvalidEdit(pub String);
 

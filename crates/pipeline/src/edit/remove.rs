@@ -102,8 +102,8 @@ fn shared_part(survivors: &[String], term: Term) -> Option<Term> {
 }
 
 /// Attaches a node and the stages after it to another use of the node. That use gets the node's
-/// arguments and pin. Adds a new pipeline if there is no other use, if stages already follow it, or
-/// if several nodes are followed by common stages.
+/// arguments and pin. Adds a new pipeline if there is no other use, if stages already follow that
+/// use, or if several nodes are followed by common stages.
 pub(super) fn put_back(request: &mut Request, tail: Term) {
     let mut stages = into_stages(tail);
     let rest = stages.split_off(1);

@@ -19,7 +19,7 @@ const CHARACTER: usize = 8;
 const LINE: usize = 16;
 /// Distance between a text and the border of its node, in px.
 const PADDING: usize = 10;
-/// Distance between two columns, in px. The labels of edges are drawn in this space.
+/// Distance between two columns, in px. The labels of edges are drawn between the columns.
 const COLUMN_GAP: usize = 130;
 /// Distance between two rows, and between lanes, in px.
 const ROW_GAP: usize = 18;

@@ -1,4 +1,4 @@
-//! The identity of a plan, with which logs and tools distinguish plans.
+//! The identity of a plan, which logs and tools use to distinguish plans.
 
 use super::model::{Plan, PlannedEdge};
 use std::fmt::Write as _;

@@ -35,7 +35,7 @@ pub enum Kernel {
     Closed {
         /// The kernel's release.
         release: String,
-        /// The reason for which programs cannot be loaded.
+        /// An explanation of why programs cannot be loaded.
         why: String,
     },
 }

@@ -238,7 +238,7 @@ pub struct Replicas {
 pub struct ReplicaRefusal {
     /// The filter.
     pub node: NodeId,
-    /// The reason for having no replicas.
+    /// The reason for the lack of replicas.
     pub why: String,
 }
 

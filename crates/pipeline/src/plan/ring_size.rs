@@ -3,7 +3,7 @@
 //! `--ring=1024` fixes every ring between threads at 1024 entries, and `--ring=count:4096` fixes
 //! only the rings that `count` reads. Later items in the list override earlier ones. Without the
 //! option, a ring adapts its own size (decision 0093). The option can enlarge the rings of replicas
-//! but not shrink them, because the merge needs space for an entire batch.
+//! but not shrink them, because the merge needs rings that hold an entire batch.
 
 use super::model::{Plan, PlannedEdge};
 use super::ring::RingPlan;

@@ -171,7 +171,7 @@ fn random_name(random: &mut Random, of: &[&str]) -> Name {
     Name { text: random.pick(of).to_owned(), span: EMPTY_SPAN }
 }
 
-/// Returns the tree with every span replaced by the empty one.
+/// Returns the tree with every span replaced by an empty span.
 pub(crate) fn without_spans(mut request: Request) -> Request {
     for option in &mut request.options {
         option.span = EMPTY_SPAN;

@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl Space {
     /// Runs until all sources have ended or the path is stopped. Then releases held blocks, and
-    /// ends the sinks and rings. Blocks until then.
+    /// ends the sinks and rings. Blocks until this is done.
     pub fn run(mut self) -> SpaceResults {
         self.ports.commands.0.record_thread(self.resources());
         let mut cpu_pin = CpuPin::default();
@@ -118,8 +118,8 @@ impl Space {
         self.graph.pass.failure = self.graph.pass.failure.take().or(failure);
     }
 
-    /// Ends the sinks and rings. Releases held blocks before that, unless the path has failed. If
-    /// the path has failed, stops its other spaces.
+    /// Releases held blocks unless the path has failed, and then ends sinks and rings. If the path
+    /// has failed, also stops its other spaces.
     pub fn end(mut self) -> SpaceResults {
         if self.graph.pass.failure.is_some() {
             self.ports.control.stop();

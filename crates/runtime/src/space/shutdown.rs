@@ -20,8 +20,8 @@ impl Space {
         self.note_claims();
     }
 
-    /// Ends a node. Unless the path has `failed`, releases the blocks that the node holds before
-    /// that.
+    /// Ends a node. Before that, releases the blocks that the node holds, unless the path has
+    /// `failed`.
     pub(super) fn finish_node(&mut self, at: NodeId, now: Time, failed: bool) {
         if matches!(self.graph.nodes[at].operator, Operator::Dispatch(_)) {
             self.close_dispatch(at);

@@ -30,7 +30,7 @@ pub enum OverrunPolicy {
     End,
 }
 
-/// The cause of the end of a tap.
+/// The event that ended a tap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TapEnd {
     /// The reader has closed the pipe or exited.
