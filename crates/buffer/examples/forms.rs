@@ -1,5 +1,5 @@
 //! Runs one writer and three readers with different rate policies, first on a ring of slots, then
-//! on a ring of blocks of any length. Prints the number of blocks that each reader takes, loses,
+//! on a ring of blocks of any length. Prints the number of blocks that each reader receives, loses,
 //! skips and leaves in the ring.
 //!
 //! cargo run -p streamline-buffer --example forms
@@ -40,8 +40,8 @@ fn write_blocks(
     Ok(())
 }
 
-/// Assigns one of three rate policies to each reader: every block, the newest block only, or blocks
-/// from now on.
+/// Assigns one of three rate policies to each reader: every block, only the newest block, or every
+/// block written after the reader joins.
 fn with_policies<R: Skip>(readers: Vec<R>) -> Result<Vec<RatedReader<R>>, Fault> {
     let wishes = [
         (Start::Oldest, RatePolicy::EveryBlock),

@@ -23,16 +23,17 @@ use std::ops::{Deref, DerefMut};
 
 /// State of a lock that no thread has used yet.
 const UNOWNED: u64 = 0;
-/// State of a lock that every thread takes by an atomic exchange.
+/// State of a lock that every thread acquires by an atomic exchange.
 const SHARED: u64 = 1;
 /// State of a lock whose owner is about to be replaced by another thread.
 const MOVING: u64 = 2;
-/// Number of the owner with the first record. Owners with later records have the following numbers.
+/// Owner number of the thread with the first record. Threads with later records have consecutive
+/// numbers.
 const FIRST_OWNER: u64 = 3;
 /// Number of a thread without a record, which never becomes an owner.
 const NO_RECORD: u64 = u64::MAX;
 
-/// Number of changes of the owner after which the lock becomes shared. Each change costs a few
+/// Number of owner changes after which the lock becomes shared. Each change costs a few
 /// microseconds, whereas a shared lock costs a few nanoseconds per call.
 const HANDOVERS_MAX: u32 = 8;
 /// Number of locks that a thread can hold as their owner at the same time. A splice holds two, and
@@ -45,7 +46,7 @@ const HELD_MAX: usize = 4;
 pub(crate) struct Record {
     /// Addresses of the locks; 0 for none.
     held: [AtomicU64; HELD_MAX],
-    /// 1 if the record belongs to a thread.
+    /// 1 if the record is assigned to a thread.
     #[cfg_attr(loom, allow(dead_code, reason = "the models assign records themselves"))]
     taken: AtomicU32,
 }
@@ -61,9 +62,9 @@ pub(crate) struct Record {
 pub struct BiasedLock<T> {
     /// State of the lock: `UNOWNED`, `SHARED`, `MOVING`, or the number of the owner.
     owner: AtomicU64,
-    /// 1 while a thread holds a shared lock.
+    /// 1 while a thread holds the lock in the shared state.
     locked: AtomicU32,
-    /// Number of changes of the owner.
+    /// Number of owner changes so far.
     handovers: AtomicU32,
     value: UnsafeCell<T>,
 }
@@ -74,10 +75,10 @@ unsafe impl<T: Send> Sync for BiasedLock<T> {}
 /// Exclusive access to the value of a [`BiasedLock`] until dropped.
 pub struct BiasedGuard<'a, T> {
     lock: &'a BiasedLock<T>,
-    /// Entry for the lock in the owner's record; `None` if the lock is shared.
+    /// The lock's entry in the owner's record; `None` if the lock is shared.
     held: Option<&'a AtomicU64>,
-    /// Marker that keeps the guard in the thread that took it, because the guard uses that thread's
-    /// record.
+    /// Marker that makes the guard `!Send`, because it uses the record of the thread that took the
+    /// lock.
     _not_send: std::marker::PhantomData<*mut T>,
 }
 
@@ -123,8 +124,8 @@ impl<T> BiasedLock<T> {
         }
     }
 
-    /// Takes the lock if it is shared. Otherwise makes this thread the owner, unless the lock is in
-    /// use.
+    /// Takes the lock if it is shared. Otherwise makes this thread the owner, unless the lock is
+    /// held.
     #[cold]
     fn try_lock_slowly<'a>(&'a self, own: u64, records: &'a [Record]) -> SlowResult<'a, T> {
         let owner = self.owner.load(Ordering::Acquire);
@@ -190,7 +191,7 @@ enum SlowResult<'a, T> {
     Again,
 }
 
-/// Returns the record of an owner; `None` for a number that is not an owner's.
+/// Returns the record of an owner, or `None` if `owner` is not an owner number.
 #[inline]
 fn record(records: &[Record], owner: u64) -> Option<&Record> {
     records.get(usize::try_from(owner.wrapping_sub(FIRST_OWNER)).ok()?)
@@ -201,8 +202,8 @@ impl Record {
         Self { held, taken }
     }
 
-    /// Records that this thread takes the lock at `address`. Returns `None` if the thread already
-    /// holds this lock, or holds too many others.
+    /// Records in this thread's record that the thread takes the lock at `address`. Returns `None`
+    /// if the thread already holds this lock, or holds too many others.
     #[inline(always)]
     fn enter(&self, address: u64) -> Option<&AtomicU64> {
         let holds_none =
@@ -298,7 +299,7 @@ fn light_fence() {
     std::sync::atomic::compiler_fence(Ordering::SeqCst);
 }
 
-/// Makes all threads pass a full barrier. Returns false if the kernel refuses.
+/// Makes all threads execute a full memory barrier. Returns false if the kernel refuses.
 fn heavy_fence() -> bool {
     #[cfg(any(loom, miri))]
     {
@@ -330,7 +331,7 @@ mod records {
     struct OwnRecord(usize);
 
     thread_local! {
-        /// Number of this thread as an owner; 0 if the thread has not asked for a record yet.
+        /// Owner number of this thread; 0 if the thread has not requested a record yet.
         static OWN_NUMBER: Cell<u64> = const { Cell::new(0) };
         static OWN_RECORD: Cell<Option<OwnRecord>> = const { Cell::new(None) };
     }
@@ -339,7 +340,7 @@ mod records {
         &RECORDS
     }
 
-    /// Returns the number of this thread as an owner, or `NO_RECORD`.
+    /// Returns the owner number of this thread, or `NO_RECORD`.
     #[inline]
     pub(super) fn own_number() -> u64 {
         match OWN_NUMBER.get() {

@@ -11,7 +11,7 @@
 //! readers need not copy bytes out.
 //!
 //! `&[u8]` is sound here by these invariants, together with M1 to M6 of `pool`:
-//! - C1 Only the three pushes of [`CrossingWriter`] put entries into the ring: the writer is
+//! - C1 Only the three push methods of [`CrossingWriter`] put entries into the ring: the writer is
 //!   created here together with the ring, whose memory belongs to this process and cannot be
 //!   written by any other party.
 //! - C2 An entry is pushed only if its view and frame are in the filled parts of segments on which

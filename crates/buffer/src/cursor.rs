@@ -43,7 +43,7 @@ pub use producer::{Producer, ReaderChange};
 /// never overflow.
 pub(crate) const POSITION_MAX: u64 = u64::MAX >> 1;
 
-/// Offset in words of the data in the writer's memory. In models the offset is smaller, because
+/// Offset of the data in the writer's memory, in words. In models the offset is smaller, because
 /// each word costs time.
 pub(crate) const DATA_WORDS: usize =
     if cfg!(loom) { writer::WAIT + abi::ring::LINE_WORDS } else { PAGE_WORDS };
@@ -100,7 +100,7 @@ impl RingMemory {
         Self::new(Region::heap(DATA_WORDS + data_words), readers, capacity, policy)
     }
 
-    /// Returns the counts of blocks put and dropped that the writer has published.
+    /// Returns the writer's published counts of blocks put and dropped.
     pub(crate) fn put(&self) -> WriterCounts {
         WriterCounts::from_words(counts::read(&self.writer, writer::COMMIT, writer::LEDGER))
     }

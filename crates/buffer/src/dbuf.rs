@@ -59,8 +59,8 @@ pub struct BlockConfig {
 }
 
 impl BlockConfig {
-    /// Returns the default configuration: a blocking ring of 1 MB with one reader. If both sides
-    /// share a processor, 512 KB to 1 MB performs best (BASELINES).
+    /// Returns the default configuration: a blocking ring of 1 MB with one reader. If the writer
+    /// and the reader share a processor, 512 KB to 1 MB performs best (BASELINES).
     #[must_use]
     pub const fn new(id: DbufId) -> Self {
         Self { id, capacity: 1 << 20, policy: Policy::Block, readers: 1 }

@@ -1,5 +1,5 @@
 //! The doorbells of one writer, one per reader. The writer notifies a sleeping reader when the
-//! published head reaches the position for which the reader waits.
+//! published head reaches the position for which the reader is waiting.
 
 use crate::cursor::{Producer, ReaderChange};
 use crate::wait::{Notifier, Urgency};
@@ -30,7 +30,7 @@ struct NotifiedReader {
 const FALSE_ALARMS_MAX: u32 = 64;
 
 impl Doorbells {
-    /// Wraps the writer's ends of the doorbells, in the order of the readers.
+    /// Wraps the writer's ends of the doorbells, in reader order.
     #[must_use]
     pub fn new(doorbells: Vec<SocketDoorbell>) -> Self {
         let departed = DepartedReaders::new(doorbells.len());
@@ -71,8 +71,8 @@ impl Doorbells {
         }
     }
 
-    /// Blocks until a reader notifies or departs, for at most `limit`, and returns true, also when
-    /// the limit has passed. If no reader is present, returns false without blocking.
+    /// Blocks until a reader notifies the writer or departs, or until `limit` has passed, and then
+    /// returns true. If no reader is present, returns false without blocking.
     pub fn sleep(&mut self, side: &mut Producer, limit: Option<Duration>) -> bool {
         self.mark_evicted(side);
         let present: Vec<usize> =
@@ -159,7 +159,7 @@ impl Doorbells {
 pub struct DepartedReaders(Box<[AtomicBool]>);
 
 impl DepartedReaders {
-    /// Creates the flags of `readers` present readers.
+    /// Creates flags for `readers` readers, all of them present.
     #[must_use]
     pub fn new(readers: usize) -> Arc<Self> {
         Arc::new(Self((0..readers).map(|_| AtomicBool::new(false)).collect()))

@@ -81,7 +81,7 @@ pub enum Fault {
     Unmapped {
         /// Dbuf to which the pointer refers.
         dbuf: DbufId,
-        /// Error number of mmap, or 0 if the seals or the size are wrong.
+        /// `errno` of mmap(2), or 0 if the seals or the size are wrong.
         errno: i32,
     },
     /// The dbuf of a stream is full of blocks that readers of other streams still need.

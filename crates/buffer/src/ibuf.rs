@@ -75,10 +75,10 @@ pub fn ring(config: &RingConfig) -> (PointerWriter, Vec<PointerReader>) {
     (PointerWriter::new(store, config.lanes), readers)
 }
 
-/// The result of a push of entries.
+/// The result of pushing entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PushResult {
-    /// Number of entries put into the ring, which are the first of those pushed.
+    /// Number of entries put into the ring. They are the first of the pushed entries.
     pub put: usize,
     /// Number of remaining entries that were dropped and counted ([`Policy::DropNew`]). Under
     /// [`Policy::Block`] it is 0, and the caller waits and pushes the remaining entries again.
@@ -148,8 +148,8 @@ impl PointerWriter {
         Ok(pushed)
     }
 
-    /// Puts and publishes all entries, for which [`PointerWriter::count_fitting`] must have found
-    /// room. `bytes` is the sum of their view lengths.
+    /// Puts and publishes all entries. [`PointerWriter::count_fitting`] must have found room for
+    /// them. `bytes` is the sum of their view lengths.
     pub(crate) fn put_columns(&mut self, entries: Columns<'_>, bytes: u64) {
         let slots = EntrySlots::new(&self.side.store, self.lanes);
         let Columns { pointers, context, marks } = entries;
@@ -195,7 +195,7 @@ impl PointerWriter {
     }
 
     /// Continues in new memory of this process, with room for `entries` entries, rounded up to a
-    /// power of two. Entries put before stay in the old memory until they are read; the call does
+    /// power of two. Entries put earlier stay in the old memory until they are read; the call does
     /// not wait for readers. Allocates. Does nothing and returns false if a reader has not yet
     /// followed the last change.
     pub(crate) fn resize(&mut self, entries: usize) -> bool {
@@ -270,7 +270,7 @@ impl Drop for PointerWriter {
     }
 }
 
-/// The result of a read of entries.
+/// The result of reading entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ReadResult {
     /// Number of entries copied.
@@ -465,7 +465,7 @@ impl<'s> EntrySlots<'s> {
         }
     }
 
-    /// Stores entries in consecutive slots, beginning at position `from`, at most one lap.
+    /// Stores at most one lap of entries in consecutive slots, beginning at position `from`.
     #[inline]
     fn store_all<const N: usize>(self, from: u64, mut entries: impl Iterator<Item = [u64; N]>) {
         for part in self.slots_from::<N>(from) {
@@ -494,8 +494,8 @@ impl<'s> EntrySlots<'s> {
         }
     }
 
-    /// Returns all slots of the ring in the order of positions, beginning at position `from`. The
-    /// order wraps around, so there are two slices.
+    /// Returns all slots of the ring in position order, beginning at position `from`. The order
+    /// wraps around, so there are two slices.
     #[inline]
     fn slots_from<const N: usize>(self, from: u64) -> [&'s [[AtomicU64; N]]; 2] {
         let slots = self.words.as_chunks::<N>().0;

@@ -41,7 +41,7 @@ pub type Source = fn() -> Option<IdRange>;
 static SOURCE: OnceLock<Source> = OnceLock::new();
 static IDS: Mutex<ProcessIds> = Mutex::new(ProcessIds { process: 0, next: 0, end: 0, tree: None });
 
-/// The ids that this process has taken and not used yet.
+/// The ids that this process has taken but not used yet.
 #[derive(Debug)]
 struct ProcessIds {
     /// Id of the process that took the range. A child of fork(2) must not use the range of its
@@ -52,7 +52,7 @@ struct ProcessIds {
     tree: Option<TreeCounter>,
 }
 
-/// The counter of a process tree, in shared memory. Its first word is the last id taken.
+/// The counter of a process tree, in shared memory. Its first word holds the last id taken.
 #[derive(Debug)]
 struct TreeCounter {
     file: OwnedFd,
@@ -125,8 +125,9 @@ impl TreeCounter {
         Some(Self { file: file.into(), memory })
     }
 
-    /// Opens the counter that the variable names. Returns `None` if the variable is not set, or was
-    /// inherited without its descriptor, whose number then belongs to another file or to none.
+    /// Opens the counter that [`VARIABLE`] names. Returns `None` if the variable is not set, or if
+    /// the descriptor in it was not inherited, so that its number belongs to another file or to
+    /// none.
     fn open_inherited() -> Option<Self> {
         let variable = std::env::var(VARIABLE).ok()?;
         let (number, inode) = variable.split_once(':')?;

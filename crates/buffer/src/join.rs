@@ -14,9 +14,9 @@
 //! published position, at which the reader starts. The writer publishes its position, issues a
 //! fence, and loads the pending word before it computes room. The fences are sequentially
 //! consistent. Either the writer sees the pending word and waits for this reader from then on; or
-//! the reader's start is at or after the position published at that check, and until its next check
-//! the writer writes at most one lap beyond that position. If the writer drains the queue in
-//! between, the writer sets the start position.
+//! the reader's start is at or after the position that the writer published before it loaded the
+//! word, and until it loads the word again, the writer writes at most one lap beyond that position.
+//! If the writer drains the queue in between, the writer sets the start position.
 
 use crate::atomic::{AtomicU32, Mutex, MutexGuard, Ordering, fence};
 use crate::region::Region;

@@ -31,7 +31,7 @@ pub struct ReaderCounts {
 }
 
 impl WriterCounts {
-    /// Returns the number of blocks that the reader with counts `taken` has left in the ring, or
+    /// Returns the number of blocks still in the ring for a reader whose counts are `taken`, or
     /// `None` if the counts contradict each other.
     #[must_use]
     pub fn resident(&self, taken: &ReaderCounts) -> Option<u64> {

@@ -44,8 +44,8 @@ pub enum Pages {
 /// Minimum size in bytes of memory that uses reserved huge pages. Below this size, reserved pages
 /// gain nothing over transparent huge pages or a few hundred faults.
 const RESERVED_MIN: usize = 16 << 20;
-/// Maximum size in bytes of memory with small pages whose pages are all allocated when the memory
-/// is created. Allocating 1024 pages takes about 1 ms.
+/// Maximum size, in bytes, of memory with small pages that is populated when it is created.
+/// Populating 1024 pages takes about 1 ms.
 const POPULATE_MAX: usize = 4 << 20;
 
 /// Chooses pages for `bytes` bytes of memory on a machine with these facts.

@@ -3,9 +3,9 @@
 //! A pool is a dbuf of equal segments in one memfd. A source fills a segment in one pass and points
 //! at the records inside it; a filter appends small blocks while other filters still read blocks of
 //! the same pass. Bytes are never overwritten while a reader may access them: segments are recycled
-//! only between passes, and only without pins and leases. Deviation: the source's dbuf is one ring
-//! that laps as a whole; here segments are reused one by one, so that one held block does not stall
-//! the other segments (SPIKES, pitfall 1).
+//! only between passes, and only if they have neither pins nor leases. Deviation: the source's dbuf
+//! is one ring that laps as a whole; here segments are reused one by one, so that one held block
+//! does not stall the other segments (SPIKES, pitfall 1).
 //!
 //! Positions are monotone: position = segment number × segment size + offset, and segment n
 //! occupies slot n mod slots. Segment numbers are skipped to reuse the lowest free slot, which
@@ -154,8 +154,8 @@ impl Pool {
     }
 
     /// Creates a pool whose segments after the first are allocated by page faults on first write,
-    /// for a process that will lose the right to call fallocate(2). If memory is short, SIGBUS ends
-    /// the process.
+    /// for a process that will no longer be permitted to call fallocate(2). If memory is short,
+    /// SIGBUS ends the process.
     pub fn without_allocation(id: DbufId, config: PoolConfig) -> sys::Result<Self> {
         let pool = Self::new(id, config)?;
         pool.populated.set(pool.memory.slots.len());
@@ -328,8 +328,8 @@ impl Pool {
         Ok(Lease::new(&self.memory, slot))
     }
 
-    /// Ends a pass: recycles all segments without pins and leases, but the open segment only if it
-    /// is at least half full. Below that, it stays open and is filled further.
+    /// Ends a pass: recycles all segments that have neither pins nor leases. Recycles the open
+    /// segment only if it is at least half full; otherwise it stays open and is filled further.
     pub fn end_pass(&mut self) {
         self.drafting.set(false);
         if self.is_lent() {

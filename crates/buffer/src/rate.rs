@@ -26,7 +26,7 @@ pub enum Start {
     Now,
 }
 
-/// The selection of the blocks that a reader takes.
+/// The selection of the blocks that a reader reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum RatePolicy {
     /// All blocks, in order.
@@ -38,8 +38,8 @@ pub enum RatePolicy {
 
 /// A reader that can skip blocks; implemented by all readers of blocks in this crate.
 pub trait Skip {
-    /// Copies the next block into `out` and takes it. Returns its length in bytes, or `None` if no
-    /// block is published.
+    /// Copies the next block into `out` and advances past it. Returns its length in bytes, or
+    /// `None` if no block is published.
     fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault>;
     /// Skips all blocks but the newest. Counts and returns the number of skipped blocks.
     fn skip_to_latest(&mut self) -> Result<u64, Fault>;
@@ -66,9 +66,9 @@ impl<R: Skip> RatedReader<R> {
         Ok(Self { reader, rate })
     }
 
-    /// Copies the next block that the policy selects into `out` and takes it. Returns its length in
-    /// bytes, or `None` if no block is published. Fails with [`Fault::TooLong`] if `out` is too
-    /// short; the block then stays until a newer block replaces it.
+    /// Copies the next block that the policy selects into `out` and advances past it. Returns its
+    /// length in bytes, or `None` if no block is published. Fails with [`Fault::TooLong`] if `out`
+    /// is too short; the block then remains unread until a newer block replaces it.
     pub fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         if self.rate == RatePolicy::Latest {
             self.reader.skip_to_latest()?;

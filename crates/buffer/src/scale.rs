@@ -11,14 +11,14 @@
 //! measured on current machines (BASELINES, working set):
 //! - If the writer found the ring full once in a round, the pressure counts as 100 %, because the
 //!   distance when the writer wraps then depends only on the phase of the two sides.
-//! - More than one cache matters. Two sides that alternate on one processor profit from few
-//!   switches: their ring grows beyond the second-level cache, whose misses cost less than a task
-//!   switch. If the reader takes each block at once, the ring never grows and fits into the second
-//!   level. On two processors, data written by one is fetched fastest by the other from the shared
-//!   third level: from the writer's second level it arrives at a fraction of that rate, and half of
-//!   the third level is more than other programs leave free. On two processors, one size is
-//!   therefore best, at any pressure; the reader's last known processor selects the range. For
-//!   processors without a shared cache see `remote`.
+//! - More than one cache matters. A writer and a reader that alternate on one processor benefit
+//!   from few task switches: their ring grows beyond the second-level cache, whose misses cost less
+//!   than a task switch. If the reader takes each block immediately, the ring never grows and fits
+//!   into the second-level cache. On two processors, data written by one is fetched fastest by the
+//!   other from the shared third-level cache: from the writer's second-level cache it arrives at a
+//!   fraction of that rate, and half of the third-level cache is more than other programs leave
+//!   free. On two processors, one size is therefore best, at any pressure; the reader's last known
+//!   processor selects the range. For processors without a shared cache see `remote`.
 //! - A ring that was full does not shrink for some rounds. The number of rounds doubles each time
 //!   the ring is full again after it has shrunk. Otherwise sides that alternate, with a ring full
 //!   in one round and nearly empty in the next, would resize it forever.
@@ -88,15 +88,14 @@ impl Scaling {
         Self { together: range, apart: range, remote: 0, low: 25, high: 75 }
     }
 
-    /// Returns these parameters with no size below `least` bytes, except `remote`, which stays the
-    /// same.
+    /// Returns these parameters with every size except `remote` raised to at least `least` bytes.
     #[must_use]
     pub fn at_least(self, least: usize) -> Self {
         let beyond = |(low, high): (usize, usize)| (low.max(least), high.max(least));
         Self { together: beyond(self.together), apart: beyond(self.apart), ..self }
     }
 
-    /// Returns these parameters with no size above `most` bytes.
+    /// Returns these parameters with every size limited to `most` bytes.
     #[must_use]
     pub fn at_most(self, most: usize) -> Self {
         let within = |(low, high): (usize, usize)| (low.min(most), high.min(most));
@@ -241,7 +240,8 @@ impl SizingState {
         step
     }
 
-    /// Counts the last step as applied. The caller omits this call if the resize failed.
+    /// Counts the last decided change of size as applied. The caller omits this call if the resize
+    /// failed.
     pub fn count_step(&mut self) {
         if let Some((round, step)) = &self.last {
             self.grown += u64::from(step.capacity > round.capacity);
@@ -346,8 +346,8 @@ mod tests {
     /// Sizes of the data caches in these tests: 48 KB, 1 MB and 32 MB.
     const CACHES: [usize; 3] = [48 << 10, 1 << 20, 32 << 20];
 
-    /// Returns the size of the ring in bytes after each of `rounds` rounds. `round` measures each
-    /// round, given the current size.
+    /// Returns the size of the ring in bytes after each of `rounds` rounds. `round` returns the
+    /// measurements of a round, given the current size.
     fn sizes_after_rounds(
         scale: &mut SizingState,
         from: usize,
@@ -367,8 +367,8 @@ mod tests {
         RoundMeasurements { capacity, distance, was_full: false, sides, timing: None }
     }
 
-    /// A reader that takes each block at once gets the smallest ring. A reader that is always late
-    /// gets the largest ring that fits into the cache.
+    /// A reader that takes each block immediately gets the smallest ring. A reader that is always
+    /// late gets the largest ring that fits into the cache.
     #[test]
     fn f1_f5_pressure_decides_within_cache_bounds() {
         let mut scale = SizingState::new(Scaling::reallocation(&CACHES));

@@ -208,8 +208,8 @@ impl RingOffer {
     }
 }
 
-/// Maximum capacity in bytes of a ring that a reader maps: well below the window of 44 bits of
-/// position in an extent.
+/// Maximum capacity in bytes of a ring that a reader maps: well below the 44-bit window of
+/// positions in an extent.
 const CAPACITY_MAX: u64 = 1 << 40;
 
 /// Reason why an offer was refused. Of the memory of a refused offer, at most the geometry and the
@@ -223,7 +223,7 @@ pub enum Refusal {
     /// A descriptor lacks required seals: its owner could truncate or change the file.
     #[error("the {part} of the ring is not sealed as it must be ({seals:?})")]
     Unsealed {
-        /// Name of the file that the descriptor refers to: geometry, ring, or page of the reader.
+        /// Name of the file that the descriptor refers to: geometry, ring, or reader's page.
         part: &'static str,
         /// Seals that the descriptor has.
         seals: Seals,
@@ -231,8 +231,7 @@ pub enum Refusal {
     /// The size of a file is wrong: for the ring, it differs from the size in the geometry.
     #[error("the {part} of the ring has {is} bytes instead of {should}")]
     Size {
-        /// Name of the file: geometry, ring, page of the reader, shared region, or table of a
-        /// state.
+        /// Name of the file: geometry, ring, reader's page, shared region, or table of a state.
         part: &'static str,
         /// Actual size in bytes.
         is: usize,
@@ -297,13 +296,13 @@ fn create_ring(
 struct SharedFiles {
     geometry: Memfd,
     ring: Memfd,
-    /// Size in bytes of the start of the ring's file that is allocated before the offer: the
-    /// writer's page and the present capacity.
+    /// Number of bytes at the start of the ring's file that are allocated before the offer is sent:
+    /// the writer's page and the data area at its current capacity.
     used: usize,
 }
 
 impl SharedFiles {
-    /// Creates both files; the geometry is sealed.
+    /// Creates both files and seals the geometry.
     fn create(geometry: &Geometry) -> sys::Result<Self> {
         let bytes = usize::try_from(geometry.capacity.max(geometry.extent)).unwrap_or(usize::MAX);
         let ring = Memfd::create("streamline-ring", bytes.saturating_add(PAGE))?;
@@ -354,9 +353,9 @@ impl SharedFiles {
     }
 }
 
-/// Creates the sealed file of a geometry. Writes the file without mapping it: a process forked in
-/// the meantime would inherit the mapping until it executes another program, and a file with a
-/// writable mapping cannot be sealed against writes.
+/// Creates a sealed file that contains a geometry. Writes the file without mapping it: a process
+/// forked in the meantime would inherit the mapping until it executes another program, and a file
+/// with a writable mapping cannot be sealed against writes.
 fn create_geometry_file(geometry: &Geometry) -> sys::Result<Memfd> {
     let file = File::from(OwnedFd::from(Memfd::create("streamline-geometry", PAGE)?));
     file.write_all_at(geometry.as_bytes(), 0)

@@ -73,7 +73,7 @@ impl Doorbell {
     }
 
     /// Adds the descriptor that [`Doorbell::sleep_among`] polls, unless there is one already. A
-    /// thread that already sleeps is not affected.
+    /// thread that is already sleeping is not affected.
     #[cfg(not(loom))]
     pub fn add_alarm(&self) -> sys::Result<()> {
         if self.alarm.get().is_none() {
@@ -93,8 +93,9 @@ impl Doorbell {
         ticket
     }
 
-    /// Returns true if a thread sleeps here or is about to. Call this after a publication: if the
-    /// result is false, a thread that falls asleep later sees the publication first.
+    /// Returns true if a thread is sleeping on this doorbell or is about to sleep on it. Call this
+    /// after a publication: if the result is false, a thread that falls asleep later sees the
+    /// publication first.
     #[inline]
     #[must_use]
     pub fn has_unnotified_sleeper(&self) -> bool {
@@ -109,15 +110,15 @@ impl Doorbell {
         self.wait(ticket, None);
     }
 
-    /// Blocks until a notification after the ticket was issued, for at most `limit`. Arming the
-    /// timer costs about 5 µs, so call this only where a limit is needed, for example by a writer
-    /// that sleeps before it has notified its readers of all blocks.
+    /// Blocks like [`Doorbell::sleep`], for at most `limit`. Arming the timer costs about 5 µs, so
+    /// call this only where a limit is needed, for example in a writer that sleeps before it has
+    /// notified its readers of all blocks.
     pub fn sleep_for(&self, ticket: Ticket, limit: Duration) {
         self.wait(ticket, Some(limit));
     }
 
-    /// Blocks until a notification after the ticket was issued, until one of the descriptors is
-    /// readable, or for `limit` (`None` means without limit). Without an alarm
+    /// Blocks like [`Doorbell::sleep`], but also returns when one of the descriptors is readable or
+    /// `limit` has passed (`None` means no limit). If the doorbell has no alarm
     /// ([`Doorbell::add_alarm`]), notifications do not end the wait. May wake spuriously.
     #[cfg(not(loom))]
     pub fn sleep_among(
@@ -153,7 +154,7 @@ impl Doorbell {
     }
 
     /// Wakes all sleepers because room or memory has been released. Returns true if there were any.
-    /// Does nothing while sleepers do not wait for room ([`Doorbell::set_waits_for_room`]).
+    /// Does nothing while sleepers are not waiting for room ([`Doorbell::set_waits_for_room`]).
     pub fn notify_room(&self) -> bool {
         // SYNC POINT: room released. A sleeper that waits for room sets the flag, listens, which
         // issues a fence, and checks for room: either it sees the room released before this fence,
@@ -162,8 +163,8 @@ impl Doorbell {
         self.ignores_room.load(Ordering::Relaxed) == 0 && self.notify()
     }
 
-    /// Determines for later sleeps whether [`Doorbell::notify_room`] wakes the sleepers, which it
-    /// does by default. Call this with true before waiting for room.
+    /// Sets whether [`Doorbell::notify_room`] wakes sleepers from now on, which it does by default.
+    /// Call this with true before waiting for room.
     pub fn set_waits_for_room(&self, waits: bool) {
         self.ignores_room.store(u32::from(!waits), Ordering::Relaxed);
     }

@@ -1,8 +1,8 @@
-//! The slots of a pool. Each slot has the number of its segment, the filled length, and the count
-//! of leases.
+//! The slots of a pool. Each slot stores the number of its segment, the filled length, and the
+//! number of leases.
 //!
 //! Slots are the only state of a pool that several threads modify. The invariants M1 to M4 of
-//! `pool` rest on it.
+//! `pool` depend on them.
 //!
 //! SYNC POINTS:
 //! - *bytes filled*: [`Slots::fill`] stores `filled` with Release, [`Slots::locate`] loads it with
@@ -88,7 +88,7 @@ impl Slots {
         self.slot(slot).leases.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns a lease: decrements the lease count of a slot.
+    /// Releases a lease: decrements the lease count of a slot.
     pub(crate) fn unlease(&self, slot: usize) {
         // SYNC POINT: lease returned; pairs with the load in `recycle`.
         self.slot(slot).leases.fetch_sub(1, Ordering::Release);

@@ -14,8 +14,8 @@
 //! **Torn rows.** A word in front of each row is odd while the row is written (`rows`). A reader
 //! checks this word before and after its copy, and retries if the word has changed. A second such
 //! word covers all rows: if it has not changed either, the snapshot is consistent across rows.
-//! Everything read is foreign memory: it is copied, and trusted only as far as the size of the
-//! region.
+//! Everything read is foreign memory: it is copied, and nothing but the size of the region is
+//! trusted.
 //!
 //! **Names** of tables follow the rules of [`crate::name`] on ownership and access, in a separate
 //! namespace. Readers detect that the writer has exited, even if it was killed, because the socket

@@ -2,24 +2,25 @@
 //! [SL §5.1: the Unix file interface as local calls]
 //!
 //! There is one [`Output`], and one [`Input`] per reader, each with its own position. `write` and
-//! `read` block like those of a pipe; normally they are a copy and no system call. The descriptors
-//! that the writer sends give no write access to its ring ([`crate::share`]). Each party checks
-//! every position and every record that it reads, so a hostile party can only damage its own data.
+//! `read` block like those of a pipe; normally they cost one copy and no system call. The
+//! descriptors that the writer sends give no write access to its ring ([`crate::share`]). Each
+//! party checks every position and every record that it reads, so a hostile party can only damage
+//! its own data.
 //!
-//! **Wake-ups.** A party with nothing to do publishes in its own page that it sleeps, and the
+//! **Wake-ups.** A party with nothing to do publishes in its own page that it is asleep, and the
 //! position at which it must be woken (`wait`); the other side notifies it ([`sys::doorbell`]) when
-//! that position is reached, and at no other time. There are thus no events while both run, and two
-//! per lap if both share a processor. A writer that found the ring full waits until half of it is
-//! free; a reader that found it empty waits until a quarter is filled, or for any block once the
-//! writer pauses ([`Output::flush`], and before the writer waits). If both share a processor, the
-//! writer waits for seven eighths, the reader for the entire ring. No timer is armed: as with any
-//! buffered writer, the caller flushes before it turns to other work. Blocks are published after
-//! [`Config::every`] blocks or 64 KB (a sixteenth of a small ring). [SL §5.4; BASELINES, event
-//! batching]
+//! that position is reached, and at no other time. There are thus no events while both sides run,
+//! and two per lap if they share a processor. A writer that found the ring full waits until half of
+//! it is free; a reader that found it empty waits until a quarter is filled, or for any block once
+//! the writer pauses ([`Output::flush`], and before the writer waits). If the two sides share a
+//! processor, the writer waits for seven eighths, the reader for the entire ring. No timer is
+//! armed: as with any buffered writer, the caller flushes before it turns to other work. Blocks are
+//! published after [`Config::every`] blocks or 64 KB (a sixteenth of a small ring). [SL §5.4;
+//! BASELINES, event batching]
 //!
-//! **The end.** Dropping the writer closes the stream: readers take the remaining blocks, and then
-//! get 0, as at the end of a file. A process that is killed closes nothing, but its doorbell
-//! reports the exit: readers get [`Fault::Abandoned`] after the last published block, and a writer
+//! **The end.** Dropping the writer closes the stream: readers get the remaining blocks and then 0,
+//! as at the end of a file. A killed process does not close the stream, but its doorbell reports
+//! the exit: readers get [`Fault::Abandoned`] after the last published block, and a writer
 //! continues for the remaining readers (RELIABILITY T10).
 
 mod admission;

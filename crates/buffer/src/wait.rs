@@ -2,8 +2,8 @@
 //! own page: a sleep count, and the position at which it must be woken.
 //!
 //! Each word has a single writer, so no peer can clear another party's flag, as it could in a
-//! `signal::Doorbell`. The sleep count is odd while the party sleeps. A peer notifies once when it
-//! finds an odd count for which it has not yet notified, and has reached the position.
+//! `signal::Doorbell`. The sleep count is odd while the party is asleep. A peer notifies once when
+//! it finds an odd count for which it has not yet notified, and has reached the position.
 //!
 //! SYNC POINT *falling asleep*: the sleeper stores its count, issues a fence, and checks its
 //! condition once more; the peer stores its position, issues a fence, and reads the count. The
@@ -14,16 +14,16 @@ use crate::atomic::{Ordering, acquire, fence};
 use crate::region::Region;
 use abi::ring::wait::{SLEEP_COUNT, THRESHOLD_ONLY, WAKE_POSITION};
 
-/// State of the sleeping party of a wake-up.
+/// The sleep state of one party.
 #[derive(Debug, Default)]
 pub struct Sleeper {
     count: u64,
 }
 
 impl Sleeper {
-    /// Announces that the caller is about to sleep until the other party reaches `until`. The
-    /// caller then checks its condition again, sleeps if the condition does not hold, and finally
-    /// calls [`Sleeper::announce_wake`].
+    /// Publishes in `page` that the caller is about to sleep until the other party reaches `until`.
+    /// The caller then checks its condition again, sleeps if the condition does not hold, and
+    /// finally calls [`Sleeper::announce_wake`].
     pub fn announce_sleep(&mut self, page: &Region, at: usize, until: u64) {
         self.count += 1;
         page.word(at + WAKE_POSITION).store(until, Ordering::Relaxed);
@@ -32,7 +32,7 @@ impl Sleeper {
         fence(Ordering::SeqCst);
     }
 
-    /// Announces that the caller is awake.
+    /// Publishes in `page` that the caller is awake.
     pub fn announce_wake(&mut self, page: &Region, at: usize) {
         self.count += 1;
         page.word(at + SLEEP_COUNT).store(self.count, Ordering::Release);
@@ -110,14 +110,14 @@ pub struct WantedRead {
     pub passed: u64,
 }
 
-/// State of the notifying party of a wake-up.
+/// The state of the party that notifies.
 #[derive(Debug, Default)]
 pub struct Notifier {
     notified: u64,
 }
 
 impl Notifier {
-    /// Returns true if the other party sleeps and has not been notified. Call this after a
+    /// Returns true if the other party is asleep and has not been notified. Call this after a
     /// publication.
     pub(crate) fn has_unnotified_sleeper(&self, page: &Region, at: usize) -> bool {
         // SYNC POINT: falling asleep; pairs with the fence in `announce_sleep`.
@@ -127,9 +127,9 @@ impl Notifier {
     }
 
     /// Returns true if the other party must be notified now, and then records the notification.
-    /// This is the case if the party sleeps and has not been notified, and either `position` has
-    /// reached its threshold, or `urgency` is `Last` and the party does not rest
-    /// ([`THRESHOLD_ONLY`]). Call this after `position` has been published.
+    /// This is the case if the party is asleep and has not been notified, and either `position` has
+    /// reached its threshold, or `urgency` is `Last` and [`THRESHOLD_ONLY`] is not set. Call this
+    /// after `position` has been published.
     pub fn is_due(&mut self, page: &Region, at: usize, position: u64, urgency: Urgency) -> bool {
         if urgency != Urgency::Flow {
             // SYNC POINT: falling asleep; pairs with the fence in `announce_sleep`.

@@ -1,4 +1,5 @@
-//! Loom models of the rings and the doorbell in all interleavings, up to a bound of preemptions.
+//! Loom models of the rings and the doorbell, in all interleavings with a bounded number of
+//! preemptions.
 //!
 //! Run with `RUSTFLAGS="--cfg loom" cargo test -p streamline-buffer --release --lib --test
 //! model_ring`; without the flag this file is empty. The models run the production code on loom's

@@ -1,6 +1,6 @@
-//! Tests of streams whose size, owner and readers change, between processes of different users:
-//! delivery, hostile writers of segments, and the release of memory. (CONTRACT 23, RELIABILITY T2,
-//! T3, T11)
+//! Tests of streams between processes of different users, while the size, owner and readers of the
+//! stream change: delivery, hostile writers of segments, and the release of memory. (CONTRACT 23,
+//! RELIABILITY T2, T3, T11)
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -111,7 +111,7 @@ fn readers_of_a_killed_successor_get_a_fault() {
 }
 
 /// A revoked process reads the blocks written before the revocation and none later: it has no
-/// descriptor of the memory of later blocks. (RELIABILITY T11)
+/// descriptor for the memory that contains later blocks. (RELIABILITY T11)
 #[test]
 fn t11_revoked_reader_of_another_user_gets_its_end() {
     let Some(other) = OtherProcess::start("read") else { return };
@@ -273,7 +273,8 @@ fn report_and_wait<T>(kept: T) {
     wait_to_be_killed(kept);
 }
 
-/// Offers streams of one block and a switch, and announces the next segment of each falsely.
+/// Offers streams that contain one block and a switch, and announces a next segment for each: a
+/// valid one for the first stream, and a false one for every other.
 fn announce_false_segments() {
     for lie in ["honest"].iter().chain(FALSE_SEGMENTS.iter().map(|(lie, _)| lie)) {
         let (own_end, peer_end) = SocketDoorbell::pair().unwrap();
@@ -302,7 +303,7 @@ fn valid_geometry() -> Geometry {
     Geometry { magic: Geometry::MAGIC, capacity, id: 1, readers: 1, ..Default::default() }
 }
 
-/// Announces the next segment with the given lie.
+/// Announces the next segment with the given lie, if any.
 fn announce_false_segment(lie: &str, doorbell: &SocketDoorbell) {
     // After the header, the five bytes, padded, and the switch.
     let start = 16 + 16 + 16;

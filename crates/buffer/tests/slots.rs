@@ -39,7 +39,7 @@ fn open_slot_input(socket: impl AsFd) -> stream::SlotInput {
     stream::SlotOffer::from_descriptors(common::receive(socket).1).unwrap().open().unwrap()
 }
 
-/// Puts a block, waiting for a free slot.
+/// Puts a block, after waiting for a free slot.
 #[track_caller]
 fn put_block(writer: &mut SlotWriter, number: u64) {
     wait_until("room for a block", || {

@@ -30,7 +30,7 @@ fn another_user_receives_every_byte() {
     other.wait_for_success();
 }
 
-/// A ring is mapped once for its whole life, read-only except for the reader's own page, and
+/// A ring is mapped once for its whole lifetime, read-only except for the reader's own page, and
 /// nothing is mapped per block.
 #[test]
 fn d1_d12_ring_is_mapped_once_and_read_only() {

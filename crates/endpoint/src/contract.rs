@@ -96,7 +96,7 @@ impl Default for SourceProperties {
     }
 }
 
-/// Result of a call of [`Source::produce`].
+/// Result of a call to [`Source::produce`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SourceStatus {
     /// The call appended at least one block.
@@ -202,8 +202,8 @@ pub struct Intake<'s> {
     pub arcs_in_place: u64,
     /// Set by the source if it has not copied the frames of the appended blocks.
     pub in_place: bool,
-    /// Index of the arc that all appended blocks take, set by a source that selects arcs itself. If
-    /// `None`, each block is routed by its class.
+    /// Index of the arc that all appended blocks follow, set by a source that selects arcs itself.
+    /// If `None`, each block is routed by its class.
     pub arc: Option<usize>,
     /// True if the source's input is empty for now; set by the source. The space then flushes
     /// downstream before it sleeps.
@@ -344,8 +344,8 @@ pub struct Opening<'o> {
     /// Names of all sources of the path, by origin (sinks only). The list may grow while the sink
     /// is open.
     pub origins: Origins,
-    /// Arguments of the first filter downstream, if the planner has delegated the test of this
-    /// filter to the kernel (only for sources whose facts set `takes_filter`).
+    /// Arguments of the first filter downstream, if the planner has delegated that filter's test to
+    /// the kernel (only for sources whose facts set `takes_filter`).
     pub pushed_filter: Option<&'o Arguments>,
     /// Maximum latency of a block in nanoseconds (T_t), or `None` if the request sets no limit.
     pub latency: Option<Time>,

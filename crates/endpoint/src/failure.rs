@@ -6,7 +6,7 @@ use std::io;
 /// An error of the operating system or the environment that stops a source or sink.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// Name of the failed call: `open`, `read`, `write`.
+    /// Name of the failed call, such as `open`, `read` or `write`.
     pub call: &'static str,
     /// Object of the call, such as a file name or an interface.
     pub target: String,

@@ -205,7 +205,7 @@ impl History {
         self.newest
     }
 
-    /// Calls `each` for every stored frame from position `from` on, oldest first. Returns the
+    /// Calls `each` for every stored frame, oldest first, beginning at position `from`. Returns the
     /// number of calls.
     pub fn visit_since(
         &self,
@@ -284,7 +284,7 @@ impl FrameHeader {
         }
     }
 
-    /// Returns a block with this header whose view is the whole frame, as it has left its source.
+    /// Returns a block with this header whose view is the whole frame, as it left its source.
     #[must_use]
     pub fn block<'f>(&self, frame: &'f [u8]) -> Block<'f> {
         let length = u32::try_from(frame.len()).unwrap_or(u32::MAX);

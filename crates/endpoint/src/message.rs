@@ -128,7 +128,7 @@ pub fn read(message: &[u8], origins: u16) -> Result<(Entry, &[u8]), MessageDefec
 }
 
 /// Checks the block of a message and copies it into an intake. Returns the length of the block's
-/// view, or `None` if the pool has no free memory at the moment, or the intake no room.
+/// view, or `None` if the pool currently has no free memory or the intake has no room.
 pub fn copy_into_intake(
     message: &[u8],
     origins: u16,
@@ -152,13 +152,14 @@ pub fn copy_into_intake(
     Ok(intake.put_entry(entry).then_some(entry.pointer.length()))
 }
 
-/// Returns the entry of a block with its frame in this extent of a dbuf.
+/// Returns the entry of a block whose frame is stored in this extent of a dbuf.
 fn placed_entry(entry: Entry, dbuf: DbufId, frame: Extent) -> Entry {
     let place = frame.within(entry.marks.view, entry.pointer.length());
     Entry { pointer: RichPointer::new(dbuf, place, entry.pointer.class), ..entry }
 }
 
-/// Returns the entry of a block, which may be a hole, with its frame in this extent of a dbuf.
+/// Returns the entry of a block whose frame is stored in this extent of a dbuf. The block may be a
+/// hole.
 #[must_use]
 pub fn located_entry(entry: Entry, dbuf: DbufId, frame: Extent) -> Entry {
     if entry.pointer.is_hole() {

@@ -32,7 +32,7 @@ struct FilePermissions {
 
 const GROUP_READ: u32 = 0o040;
 const OTHERS_READ: u32 = 0o004;
-/// Name of the extended attribute with a file's access list (acl(5)).
+/// Name of the extended attribute that contains a file's access list (acl(5)).
 const ACCESS_LIST: &str = "system.posix_acl_access";
 /// Mode bit of a directory whose group is inherited by new files.
 const SET_GROUP: u32 = 0o2000;
@@ -52,8 +52,8 @@ impl Readers {
         }
     }
 
-    /// Returns the mode, before the umask, of a file to be created in `directory`. It is `full`
-    /// without the rights of users who may not read all inputs.
+    /// Returns the mode, before the umask, of a file to be created in `directory`. The mode is
+    /// `full` minus the permissions of users who may not read all inputs.
     pub(crate) fn file_mode(&self, directory: &Path, full: u32) -> u32 {
         // An unreadable directory also fails the creation of the file, with the kernel's reason.
         let around = fs::metadata(directory).ok();

@@ -1,5 +1,5 @@
-//! Uses a file as a dbuf: rich pointers name its bytes, pread copies them, and they are transferred
-//! to another descriptor without a copy in this process.
+//! Uses a file as a dbuf: rich pointers name its bytes. The bytes are copied with pread, and then
+//! transferred to another descriptor without a copy in this process.
 //!
 //! cargo run -p streamline-iolite --example cached_file -- Cargo.toml
 

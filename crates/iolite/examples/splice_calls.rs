@@ -1,5 +1,5 @@
-//! Benchmark of the system calls that write a cached file into a pipe, compared with each other for
-//! several block sizes. A reader at the other end drains the pipe. The results are the basis of
+//! Compares the system calls that write a cached file into a pipe, for several block sizes. A
+//! reader at the other end drains the pipe. The results are the basis of
 //! `file::SpliceCall::choose`.
 //!
 //! cargo run --release -p streamline-iolite --example splice_calls

@@ -38,7 +38,7 @@
 //! [`overwrite`]: Aggregate::overwrite
 //!
 //! Up to four slices are stored inline; more are allocated on the heap, up to [`SLICES_MAX`]. Only
-//! a [`Writer`] joins adjacent slices, while it writes them. No operation on aggregates does, so
+//! a [`Writer`] joins adjacent slices, while it writes them. Operations on aggregates never do, so
 //! that cached properties of a slice ([`ContentId`]) are found again.
 //!
 //! Deviation: bytes are never changed in place, not even if only one aggregate refers to them (the
@@ -238,8 +238,8 @@ impl Aggregate {
         Ok(part)
     }
 
-    /// Replaces the bytes in `range` by another aggregate. An empty range inserts `other`; an empty
-    /// `other` deletes the range. On failure the aggregate is unchanged.
+    /// Replaces the bytes in `range` with another aggregate. An empty range inserts `other`; an
+    /// empty `other` deletes the range. On failure the aggregate is unchanged.
     pub fn replace(&mut self, range: Range<usize>, other: Self) -> Result<(), Error> {
         self.check_range(&range)?;
         // Cutting adds at most one slice on either side.
@@ -278,8 +278,8 @@ impl Aggregate {
         self.replace(range, changed)
     }
 
-    /// Replaces the bytes at offset `at` by `bytes`, without reading the old bytes. On failure the
-    /// aggregate is unchanged.
+    /// Replaces the bytes at offset `at` with `bytes`, without reading the old bytes. On failure
+    /// the aggregate is unchanged.
     pub fn overwrite(
         &mut self,
         at: usize,
@@ -352,7 +352,7 @@ impl fmt::Debug for Aggregate {
     }
 }
 
-/// Reason why an aggregate was not created or changed.
+/// Reason why an aggregate could not be created or changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Error {
     /// The lease does not contain the block, or the block is longer than the pool allows.

@@ -24,8 +24,8 @@
 //! ([`Frozen::read`](crate::aggregate::Frozen::read)).
 //!
 //! Peers receive a read-only descriptor if the mode of the file permits it at the time of the
-//! request ([`CachedFile::grant`]); afterwards the peers read the current contents, as of any open
-//! file.
+//! request ([`CachedFile::grant`]); afterwards the peers read the current contents, as with any
+//! open file.
 
 mod reader;
 mod splice;

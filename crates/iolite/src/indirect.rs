@@ -89,10 +89,10 @@ pub fn indirect(config: &Config, backing: Backing) -> sys::Result<(Output, Vec<O
     Ok((Output::new(ring, doorbells, every, policy, backing), offers))
 }
 
-/// Creates an indirect stream whose readers hold the other ends of these sockets. Over its socket,
-/// each reader gets an offer and a socket to `grants`; the socket then serves as the reader's
-/// doorbell. Also returns the readers as clients of `grants`. A reader to which no offer could be
-/// sent counts as departed.
+/// Creates an indirect stream whose readers hold the other ends of these sockets. Sends each reader
+/// an offer, and a socket connected to `grants`, over the reader's own socket, which then serves as
+/// its doorbell. Also returns the readers as clients of `grants`. A reader to which no offer could
+/// be sent counts as departed.
 pub(crate) fn send_to(
     config: &Config,
     backing: Backing,

@@ -77,7 +77,7 @@ pub trait StreamReader: fmt::Debug {
     /// Consumes `count` bytes that were peeked or lent.
     fn take(&mut self, count: usize);
 
-    /// Waits for input or the end of the stream, for at most `limit` (`None` means without limit).
+    /// Waits for input or the end of the stream, for at most `limit` (`None` means no limit).
     fn wait(&mut self, limit: Option<Duration>) -> Result<WaitResult, Fault>;
 
     /// Lends up to `max` bytes of the next block as a pointer, to be forwarded and then consumed.

@@ -94,9 +94,9 @@ pub struct Merged {
 struct Producer {
     id: ProducerId,
     input: Box<dyn ProducerEnd>,
-    /// Blocks consumed and not yet returned (only in order of timestamps).
+    /// Blocks consumed but not returned yet; used only with [`Order::Stamped`].
     stage: StagedBlocks,
-    /// `None` while the producer runs; afterwards its fault, if there was one.
+    /// `None` while the producer is running; afterwards its fault, if there was one.
     over: Option<Option<Fault>>,
 }
 
@@ -116,8 +116,8 @@ impl Merged {
         }
     }
 
-    /// Sets the number of polls of all producers before sleeping. 0 suits a reader that shares its
-    /// processor with the producers.
+    /// Sets how many times the reader polls all producers before it sleeps. 0 suits a reader that
+    /// shares its processor with the producers.
     pub const fn spin(&mut self, spins: u32) {
         self.spins = spins;
     }
@@ -173,7 +173,7 @@ impl Merged {
     }
 
     /// Copies the next block into `out`. Blocks until there is one or no producer is left. Fails
-    /// with [`Fault::TooLong`] if `out` is too short; the block then stays.
+    /// with [`Fault::TooLong`] if `out` is too short; the block then remains unread.
     pub fn read(&mut self, out: &mut [u8]) -> Result<Next, Fault> {
         loop {
             match self.try_read(out)? {
@@ -212,7 +212,7 @@ impl Merged {
     }
 
     /// Waits until a producer without staged blocks has a new block or has ended, for at most
-    /// `limit` (`None` means without limit). Returns at once if every producer has staged blocks.
+    /// `limit` (`None` means no limit). Returns at once if every producer has staged blocks.
     pub fn wait(&mut self, limit: Option<Duration>) -> WaitResult {
         for _ in 0..self.spins {
             if self.is_readable() {

@@ -92,8 +92,8 @@ pub fn open_read(end: OwnedFd) -> Result<Option<Input>, PipeError> {
     }
 }
 
-/// Returns true if the first message of an end begins with `magic` or the peer is closed. Blocks
-/// until there is a message, which stays in the socket.
+/// Returns true if the first message of an end begins with `magic`, or if the peer has closed its
+/// end. Blocks until there is a message, which stays in the socket.
 fn begins_with(end: &OwnedFd, magic: &[u8; 8]) -> Result<bool, PipeError> {
     if !descriptor::is_packet_socket(end) {
         return Ok(false);
@@ -118,7 +118,7 @@ struct PipeShape {
 
 const MAGIC: u64 = u64::from_le_bytes(*b"SL pipe1");
 const CAPACITY_MAX: u64 = 1 << 40;
-/// Value of the capacity that requests a ring that sizes itself.
+/// Capacity value that requests a self-sizing ring.
 const SELF_SIZING: u64 = 0;
 
 impl PipeShape {

@@ -2,10 +2,10 @@
 //!
 //! A rich pointer is an allegation: plain data from a ring, a table, or another process. A space
 //! registers all memory that it can currently read in a [`Table`]: its pool, the batches being
-//! read, its leases, the rings of others. [`Table::resolve`] returns bytes that live as long as the
-//! table's borrows, or a [`Fault`] with the reason. [`Table::copy`] also reads foreign memory, of
-//! which no slice may ever be created. Deviation: the table maps nothing on demand, so a pointer
-//! into an unregistered dbuf is a fault.
+//! read, its leases, and the rings of other processes. [`Table::resolve`] returns bytes that live
+//! as long as the table's borrows, or a [`Fault`] with the reason. [`Table::copy`] also reads
+//! foreign memory, of which no slice may ever be created. Deviation: the table maps nothing on
+//! demand, so a pointer into an unregistered dbuf is a fault.
 
 use crate::file::CachedFile;
 use abi::{DbufId, RichPointer};
@@ -74,7 +74,7 @@ impl<'a> Table<'a> {
         Err(fault)
     }
 
-    /// Copies the bytes named by a pointer into `out`, whose length must be that of the view.
+    /// Copies the bytes named by a pointer into `out`, which must have the pointer's length.
     pub fn copy(&mut self, pointer: RichPointer, out: &mut [u8]) -> Result<(), Fault> {
         let (length, limit) = (pointer.length() as usize, out.len());
         if length != limit && !pointer.is_hole() {

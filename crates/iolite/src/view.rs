@@ -72,7 +72,7 @@ struct KnownOwners {
 pub struct Faults {
     /// Number of dbufs mapped on demand.
     pub mapped: u64,
-    /// Number of queries without a mapping as their result, mostly because owners refused.
+    /// Number of queries that did not result in a mapping, mostly because owners refused.
     pub refused: u64,
 }
 
@@ -131,8 +131,8 @@ impl Space {
     }
 
     /// Returns the view of a dbuf. If the dbuf is not mapped, requests it from the owners and
-    /// blocks for the reply. Fails if no owner grants it, or if the space maps [`VIEWS_MAX`] dbufs
-    /// already.
+    /// blocks for the reply. Fails if no owner grants it, or if the space already maps
+    /// [`VIEWS_MAX`] dbufs.
     fn map(&self, dbuf: DbufId) -> Result<Arc<View>, Fault> {
         let mut known = self.lock_owners();
         if let Some(view) = known.views.get(&dbuf) {
@@ -163,8 +163,8 @@ impl Space {
     }
 
     /// Queries the owners one after the other. If an owner does not know the dbuf, the next one is
-    /// asked; a refusal of access is final. Removes an owner that does not reply in time. Also
-    /// returns true if the owner is trusted.
+    /// asked; a refusal of access is final. Removes an owner that does not reply in time. Returns
+    /// the grant, with true if its owner is trusted.
     fn query_owners(&self, known: &mut KnownOwners, dbuf: DbufId) -> Result<(Grant, bool), Fault> {
         let mut fault = Fault::UnknownDbuf(dbuf);
         if known.owners.is_empty() {

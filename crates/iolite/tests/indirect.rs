@@ -86,8 +86,8 @@ fn send_offer(socket: impl AsFd, offer: &Offer, server: Option<&OwnedFd>) {
     send(socket, b"offer", &all);
 }
 
-/// Receives an offer and opens it in a space, after introducing the grant server that came with it.
-/// Returns `None` if the sender has exited.
+/// Receives an offer and opens it in a space, after introducing the grant server whose socket was
+/// sent with it. Returns `None` if the sender has exited.
 fn receive_input(socket: impl AsFd, space: &Space) -> Option<Input> {
     let (message, mut descriptors) = common::receive(socket);
     if descriptors.len() > Offer::DESCRIPTORS {
@@ -161,7 +161,7 @@ fn d5_p2_dbuf_is_mapped_on_demand_for_permitted_readers() {
     other.wait_for_success();
 }
 
-/// Pointers into a file cause buffer faults like other pointers. The mode of the file decides on
+/// Pointers into a file cause buffer faults like other pointers. The mode of the file determines
 /// access, and a truncated target is a fault of that pointer alone.
 #[test]
 fn e5_g4_file_pointer_in_stream_needs_read_permission() {

@@ -24,8 +24,8 @@ fn ring_config() -> Config {
     Config::new(DbufId::new(1).unwrap()).capacity(16384)
 }
 
-/// Returns a block that contains producer and sequence number, filled with a pattern derived from
-/// the sequence number.
+/// Returns a block that contains a producer number and a sequence number, filled with a pattern
+/// derived from the sequence number.
 fn stamped_block(who: u64, number: u64) -> [u8; 64] {
     let mut block = [number.wrapping_mul(37) as u8; 64];
     for (at, word) in [who, number].into_iter().enumerate() {

@@ -1,12 +1,12 @@
-//! Loom models of the lock: in all interleavings up to a bound of preemptions, at most one thread
-//! has access to the value, and sees what the thread before it wrote.
+//! Loom models of the lock: in all interleavings with a bounded number of preemptions, at most one
+//! thread has access to the value, and that thread sees the previous thread's writes.
 
 use super::*;
 use loom::cell;
 use loom::sync::Arc;
 use loom::thread;
 
-/// The lock, the records of its threads, and the number of calls that got the lock.
+/// The lock, the records of its threads, and the number of calls that acquired the lock.
 struct SharedLock {
     lock: BiasedLock<cell::UnsafeCell<u64>>,
     records: Vec<Record>,
@@ -43,7 +43,7 @@ impl SharedLock {
         }
     }
 
-    /// Checks that no call is lost.
+    /// Checks that the value counts every call that acquired the lock.
     fn check(&self) {
         let calls = self.calls.load(Ordering::Relaxed);
         let own = FIRST_OWNER;
@@ -54,9 +54,9 @@ impl SharedLock {
     }
 }
 
-/// Runs threads in all interleavings with up to `preemptions` preemptions. Each thread is given by
-/// its number and, for each of its calls, true if the call forgets the owner. The first thread is
-/// the main thread.
+/// Runs threads in all interleavings with up to `preemptions` preemptions. Each element of
+/// `threads` is a thread's number and one flag per call of the thread: true if the call forgets the
+/// owner. The first thread is the main thread.
 fn check_calls(threads: &'static [(u64, &'static [bool])], handovers: u32, preemptions: usize) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);

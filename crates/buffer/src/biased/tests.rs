@@ -49,7 +49,7 @@ fn thread_holds_several_locks_up_to_the_limit() {
 }
 
 /// Expects every addition made under the lock to be counted, although the threads that use the lock
-/// come and go.
+/// start and end.
 #[test]
 fn additions_of_many_threads_are_all_counted() {
     let lock = BiasedLock::new(0_u64);

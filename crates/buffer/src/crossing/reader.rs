@@ -14,8 +14,8 @@ use std::sync::Arc;
 pub struct CrossingReader {
     ring: ibuf::PointerReader,
     shared: Arc<Shared>,
-    /// Entries that the last [`Batch::copy_columns`] copied: position of the first one, their
-    /// number, and the sum of their view lengths in bytes.
+    /// Entries that the last [`Batch::copy_columns`] copied: the position of the first one, the
+    /// number of entries, and the sum of their view lengths in bytes.
     copied: Cell<(u64, usize, u64)>,
 }
 
@@ -33,15 +33,15 @@ impl CrossingReader {
         self.ring.side.available().map(drop)
     }
 
-    /// Returns a batch of up to `max` unread entries without taking them. The batch is empty if no
-    /// entry is published. Does not block.
+    /// Returns a batch of up to `max` unread entries without releasing them. The batch is empty if
+    /// no entry is published. Does not block.
     pub fn peek(&mut self, max: usize) -> Result<Batch<'_>, Fault> {
         let count = self.ring.unread_entries()?.min(max);
         Ok(Batch { reader: self, count })
     }
 
-    /// Takes the first `count` unread entries, after which the writer may reuse their bytes. If the
-    /// writer waits for room and at least half of the ring is free, notifies the writer.
+    /// Releases the first `count` unread entries, after which the writer may reuse their bytes. If
+    /// the writer is waiting for room and at least half of the ring is free, notifies the writer.
     pub fn release(&mut self, count: usize) -> Result<(), Fault> {
         let count = self.ring.unread_entries()?.min(count);
         let first = self.ring.side.next;
@@ -182,9 +182,9 @@ impl<'a> Batch<'a> {
         Some(Segment { dbuf: memory.id, start: start.position, bytes })
     }
 
-    /// Returns the bytes of a block in a segment that this batch keeps in place: an entry's bytes
-    /// or a subrange of them. Loads entries until one is in the same segment. Fails with a
-    /// [`Fault`] for a block outside the batch's segments.
+    /// Returns the bytes of a block in a segment that an entry of this batch points into, such as
+    /// the entry's view or a part of it. Fails with a [`Fault`] for a block outside the batch's
+    /// segments.
     pub fn resolve(&self, pointer: RichPointer) -> Result<&'a [u8], Fault> {
         if pointer.is_hole() {
             return Err(Fault::Hole);
@@ -198,8 +198,8 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Leases the segment of a block of this batch, so that the block can outlive the batch. Fails
-    /// with a [`Fault`] for a block outside the batch's segments.
+    /// Leases the segment that contains a block of this batch, so that the block can outlive the
+    /// batch. Fails with a [`Fault`] for a block outside the batch's segments.
     pub fn lease(&self, pointer: RichPointer) -> Result<Lease, Fault> {
         let memory = self.memory(pointer)?;
         let (slot, _) = memory.locate(pointer.place)?;
@@ -226,8 +226,8 @@ impl<'a> Batch<'a> {
         shared.memory(pointer.dbuf()).ok_or_else(|| Fault::UnknownDbuf(pointer.dbuf()))
     }
 
-    /// Returns the bytes of a block. The caller ensures that an entry of this batch points into its
-    /// segment; the block may be the view or the frame of that entry. Fails with a [`Fault`] if the
+    /// Returns the bytes of a block. The caller ensures that an entry of this batch points into the
+    /// block's segment; the block may be that entry's view or frame. Fails with a [`Fault`] if the
     /// block is a hole or not published.
     fn block_bytes(&self, pointer: RichPointer) -> Result<&'a [u8], Fault> {
         if pointer.is_hole() {

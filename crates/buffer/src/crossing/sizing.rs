@@ -2,7 +2,7 @@
 //!
 //! The writer decides on the size once per lap, and whenever the ring is full, by the same rules as
 //! for a stream ([`crate::scale`]). To resize the ring, it continues in new memory without waiting
-//! for the readers. They read the entries from before the change to the end, and then follow. The
+//! for the readers. The readers read the remaining entries in the old memory, and then follow. The
 //! bytes of blocks are not affected, since positions continue (C2, C3).
 
 use super::CrossingWriter;
@@ -13,8 +13,8 @@ use crate::scale::{Scaler, Scaling, Sides, SizingState};
 pub(super) enum Sizing {
     /// The size never changes.
     Fixed,
-    /// The size follows the fill level. Contains the state of the sizing, and the position at which
-    /// the current lap ends.
+    /// The size follows the fill level. Contains the sizing state, and the position at which the
+    /// current lap ends.
     Scaled(Box<Scaler>, u64),
 }
 

@@ -168,8 +168,8 @@ impl CrossingWriter {
     }
 }
 
-/// Ensures that a lease keeps a block until all readers have passed position `after` (C2). Usually
-/// the block is in the segment leased last, which is checked first.
+/// Ensures that the writer holds a lease on a block's segment until all readers have passed
+/// position `after` (C2). Usually the block is in the segment leased last, which is checked first.
 #[inline]
 fn hold_block(
     flight: &mut VecDeque<Flight>,
@@ -187,7 +187,7 @@ fn hold_block(
     }
 }
 
-/// Number of recent segments in flight in which the writer looks for an existing lease. If every
+/// Number of recent segments in flight that the writer searches for an existing lease. If every
 /// block has its own segment, a longer search costs more than another lease.
 const LEASE_SEARCH_MAX: usize = 8;
 
@@ -268,7 +268,7 @@ impl Flight {
         within && range.dbuf == self.lease.dbuf()
     }
 
-    /// Returns true if the lease covers a block, and then updates the cached bounds.
+    /// Returns true if the lease covers a block. If so, also updates the cached bounds.
     fn covers(&mut self, pointer: RichPointer) -> bool {
         let covers = self.lease.covers(pointer.dbuf(), pointer.place);
         if covers && let Some((start, filled)) = self.lease.extent(pointer) {

@@ -1,4 +1,4 @@
-//! A reader's cursor of a ring. SYNC POINTS are defined in [`cursor`](super).
+//! A reader's cursor in a ring. SYNC POINTS are defined in [`cursor`](super).
 
 use super::counts::CountsWriter;
 use super::{POSITION_MAX, RingMemory};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Consumer {
     pub store: Arc<RingMemory>,
-    /// Capacity of the ring in positions, as it applies from the next block on.
+    /// Capacity of the ring in positions, effective from the next block on.
     pub(crate) capacity: u64,
     pub(crate) policy: Policy,
     pub index: usize,
@@ -51,8 +51,8 @@ impl Consumer {
         }
     }
 
-    /// Returns the position up to which blocks can be read. Only if all known blocks have been
-    /// read, loads the writer's position, and follows a writer that has continued in other memory
+    /// Returns the position up to which blocks can be read. If all known blocks have been read,
+    /// first loads the writer's position, and follows a writer that has continued in other memory
     /// of this process.
     pub fn available(&mut self) -> Result<u64, Fault> {
         if self.next != self.commit {
@@ -167,8 +167,8 @@ impl Consumer {
         self.counts_writer = counts_writer;
     }
 
-    /// Stores the number of the reader's processor in its page. The writer sees the number with the
-    /// next release.
+    /// Stores the number of the reader's processor in the reader's control page. The writer sees
+    /// the number after the next release.
     #[cfg(not(loom))]
     pub(crate) fn set_processor(&self, processor: u64) {
         self.page().word(reader::PROCESSOR).store(processor + 1, Ordering::Relaxed);
@@ -180,16 +180,16 @@ impl Consumer {
         self.commit.wrapping_sub(self.released)
     }
 
-    /// Returns true if the writer has left this segment. Call this before loading the position: a
-    /// position loaded after a result of true is the last of the segment, right after the switch
-    /// record.
+    /// Returns true if the writer has left this segment. Call this before loading the position: if
+    /// the result is true, the position loaded afterwards is the last of the segment, right after
+    /// the switch record.
     pub(crate) fn has_switched(&self) -> bool {
         // SYNC POINT: switched; pairs with the store in `Producer::leave_segment`.
         acquire(self.store.writer.word(writer::STATE)) == SWITCHED
     }
 
-    /// Returns true if the writer has closed the ring. A position loaded afterwards is final. The
-    /// result is false as long as the reader has not followed the writer to other memory.
+    /// Returns true if the writer has closed the ring. A position loaded afterwards is final.
+    /// Returns false until the reader has followed the writer into its current memory.
     pub(crate) fn is_closed(&self) -> bool {
         // SYNC POINT: closed; pairs with the store in `Producer::close`.
         acquire(self.store.writer.word(writer::STATE)) == CLOSED

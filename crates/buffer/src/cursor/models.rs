@@ -196,8 +196,8 @@ fn reader_of_pointers_follows_a_resized_ring() {
     });
 }
 
-/// The capacity shrinks in place. Until the reader has passed the change, the writer uses no more
-/// than the smaller capacity.
+/// The capacity shrinks in place. Until the reader has passed the change, the writer uses only the
+/// smaller capacity.
 #[test]
 fn writer_waits_at_a_cut_until_the_reader_has_passed() {
     let mut builder = loom::model::Builder::new();

@@ -1,4 +1,4 @@
-//! The writer's cursor of a ring. SYNC POINTS are defined in [`cursor`](super).
+//! The writer's cursor in a ring. SYNC POINTS are defined in [`cursor`](super).
 
 use super::counts::CountsWriter;
 use super::{RingMemory, reader_counts};
@@ -9,12 +9,12 @@ use crate::{Fault, Policy, ReaderCounts, WriterCounts};
 use abi::ring::{CLOSED, SWITCHED, reader, writer};
 use std::sync::Arc;
 
-/// The writer's cursor of a ring.
+/// The writer's cursor in a ring.
 #[derive(Debug)]
 pub struct Producer {
     /// Memory of the ring, shared with its readers.
     pub store: Arc<RingMemory>,
-    /// Capacity of the ring in positions, as it applies from the head on.
+    /// Capacity of the ring in positions, effective from the head on.
     pub(crate) capacity: u64,
     pub(crate) policy: Policy,
     /// Unit of positions: every cursor is a multiple of it.
@@ -26,7 +26,7 @@ pub struct Producer {
     marked: u64,
     /// Position at which the current segment begins. The segment's memory contains no older data.
     start: u64,
-    /// The last change of the capacity in place; `None` after all readers have passed it.
+    /// The last in-place change of the capacity; `None` after all readers have passed it.
     cut: Option<CapacityChange>,
     /// Oldest position that a reader still needs, as of the last refresh.
     oldest: u64,
@@ -54,7 +54,7 @@ struct ReaderRecord {
     ticket: Option<ReaderTicket>,
 }
 
-/// A change of the capacity in place, not yet passed by all readers.
+/// An in-place change of the capacity that not all readers have passed yet.
 #[derive(Clone, Copy, Debug)]
 struct CapacityChange {
     /// Position of the change.
@@ -190,8 +190,8 @@ impl Producer {
     }
 
     /// Returns the number of free positions as of the last refresh. Data in an older segment
-    /// occupies no room in the current one. Data from before a change of the capacity in place
-    /// occupies the same memory, so the smaller of both capacities applies (`segment`, invariant
+    /// occupies no room in the current one. Data written before an in-place change of the capacity
+    /// is in the same memory, so the smaller of the two capacities applies (`segment`, invariant
     /// S4).
     fn free(&self) -> u64 {
         let end = match &self.cut {
@@ -224,8 +224,8 @@ impl Producer {
 
     /// From the head on, continues in new memory of this process, which has `data_words` words for
     /// a lap of `capacity` positions. Readers read the old memory to the end and then follow
-    /// ([`available`](super::Consumer::available)). Does nothing and returns false if a reader had
-    /// not yet followed the last change at the last refresh.
+    /// ([`available`](super::Consumer::available)). Does nothing and returns false if, as of the
+    /// last refresh, a reader had not yet followed the previous change.
     pub(crate) fn continue_within(&mut self, data_words: usize, capacity: u64) -> bool {
         // A reader that has released exactly up to `start` may still be in the memory before it;
         // it finds the whole chain there, in order.
@@ -242,7 +242,7 @@ impl Producer {
         true
     }
 
-    /// Publishes all blocks and marks the segment as ended, so that readers continue in the next
+    /// Publishes all blocks and marks the segment as finished, so that readers continue in the next
     /// one.
     pub(crate) fn leave_segment(&mut self) {
         self.publish();
@@ -257,8 +257,8 @@ impl Producer {
         self.capacity = capacity;
     }
 
-    /// Returns the capacity before the last change in place if all readers have passed the change.
-    /// Returns it only once. Otherwise returns `None`.
+    /// Returns the capacity before the last in-place change, once all readers have passed that
+    /// change. Returns it only once; otherwise returns `None`.
     pub(crate) fn take_passed_capacity(&mut self) -> Option<u64> {
         let oldest = self.oldest;
         self.cut.take_if(|cut| oldest >= cut.at).map(|cut| cut.from)
@@ -331,8 +331,8 @@ impl Producer {
         fence(Ordering::Release);
     }
 
-    /// Records the start of a record as the position at which lapped readers resume, if the last
-    /// recorded position is at least half a lap older (lossy rings).
+    /// Stores the start of a record as the position at which lapped readers resume, if the last
+    /// stored position is at least half a lap older (lossy rings).
     pub(crate) fn mark_resume_position(&mut self, position: u64) {
         if position - self.marked >= self.capacity / 2 {
             self.marked = position;
@@ -347,7 +347,7 @@ impl Producer {
         self.counts_writer = counts_writer;
     }
 
-    /// Publishes all written blocks in this control page, with the counts.
+    /// Publishes all written blocks and the counts in this control page.
     fn publish_in(&self, page: &Region, counts_writer: &mut CountsWriter) {
         counts_writer.write(page, writer::LEDGER, self.head, self.put.words());
         // SYNC POINT: block published; pairs with the load in `Consumer::refresh`.

@@ -1,5 +1,5 @@
-//! The data area of a ring. Both sides access it for each block, without the indirection through
-//! [`RingMemory`].
+//! The data area of a ring. The writer and the readers access it for each block, without the
+//! indirection through [`RingMemory`].
 //!
 //! Invariants, cited below:
 //! - A1 `base` is the address of the first data word in the writer's memory of `store`, which keeps
@@ -43,8 +43,8 @@ impl DataArea {
         Self { base, mask: capacity - 1, store }
     }
 
-    /// Sets another capacity in the same memory. Returns `None`, and changes nothing, if the value
-    /// is not a power of two, is less than a page, or exceeds the memory.
+    /// Changes the capacity within the same memory. Returns `None`, and changes nothing, if the
+    /// value is not a power of two, is less than a page, or exceeds the memory.
     pub(crate) fn set_capacity(&mut self, capacity: u64) -> Option<()> {
         let available = (self.store.writer.len() - DATA_WORDS * 8) as u64;
         let is_valid = capacity.is_power_of_two() && (PAGE as u64..=available).contains(&capacity);
@@ -63,7 +63,7 @@ impl DataArea {
         self.mask + 1 - (position & self.mask)
     }
 
-    /// Returns the byte offset of a position.
+    /// Returns the byte offset of a position in the data area.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "less than the capacity, which is mapped")]
     pub(super) const fn offset(&self, position: u64) -> usize {
@@ -102,8 +102,8 @@ impl DataArea {
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.offset(self.mask) / 8 + 1) }
     }
 
-    /// Copies foreign bytes that begin at a position. If the ring's memory ends first, the rest of
-    /// `out` is unchanged.
+    /// Copies foreign bytes that begin at a position. If the ring's memory ends before `out` is
+    /// full, the rest of `out` is unchanged.
     #[inline]
     pub(crate) fn copy_out(&self, position: u64, out: &mut [u8]) {
         foreign::copy_out(self.words(), self.offset(position), out);

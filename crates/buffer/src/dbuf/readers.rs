@@ -118,8 +118,8 @@ impl<W: BlockWalk> RingReader<W, Foreign> {
 }
 
 impl RingReader<RecordWalk, Foreign> {
-    /// Returns the unread rest of a located block in place. The writer maintains D2, as the proof
-    /// of trust guarantees (D6).
+    /// Returns the unread part of a located block in place. The [`Trusted`] argument proves that
+    /// the writer maintains D2 (D6).
     #[inline]
     pub(crate) fn unread_bytes(&self, found: &CheckedRecord, _: Trusted) -> &[u8] {
         match self.0.side.policy {
@@ -147,7 +147,7 @@ impl<W: BlockWalk, P> RingReader<W, P> {
 
     /// Copies the next block into `out` and releases it. Returns its length in bytes, or `None` if
     /// no block is published. Fails with [`Fault::TooLong`] if `out` is too short; the block then
-    /// stays.
+    /// remains unread.
     pub fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         self.0.read(out)
     }
@@ -163,8 +163,8 @@ impl<W: BlockWalk, P> RingReader<W, P> {
     }
 
     /// Returns true if the writer has closed the ring and all blocks have been read. A killed
-    /// writer in another process closes nothing; its exit is reported by the control socket
-    /// (RELIABILITY T10).
+    /// writer in another process does not close the ring; its exit is reported by the control
+    /// socket (RELIABILITY T10).
     pub fn is_finished(&mut self) -> Result<bool, Fault> {
         self.0.side_mut().is_finished()
     }

@@ -196,7 +196,7 @@ impl<L: BlockLayout> Drop for RingWriter<L> {
 #[must_use]
 pub struct Reservation<'a, L: BlockLayout> {
     writer: &'a mut RingWriter<L>,
-    /// Positions of padding before the block.
+    /// Padding before the block, in positions.
     pad: u64,
     length: u32,
 }

@@ -26,13 +26,13 @@ pub struct RecordWalk {
     expected: u64,
     pub(super) data: DataArea,
     pub(crate) side: Consumer,
-    /// Position beyond which [`RecordWalk::take`] reads no record, because the caller has work to
-    /// do there.
+    /// Position beyond which [`RecordWalk::take`] reads no record, so that the caller regains
+    /// control there.
     stop: u64,
     /// True if a block has been passed since the reader joined, so that `expected` is valid.
     known: bool,
-    /// Difference between `expected` and the number of blocks taken: the blocks of the ring that
-    /// this reader did not take, because they were put before it joined, lost or skipped.
+    /// Number of blocks that this reader did not take, because they were put before it joined, were
+    /// lost, or were skipped: `expected` minus the number of blocks taken.
     first: u64,
     /// Position after the last block passed.
     passed: u64,
@@ -112,7 +112,7 @@ impl RecordWalk {
         }
     }
 
-    /// Returns the data of the ring.
+    /// Returns the data area of the ring.
     #[inline]
     pub(crate) const fn data(&self) -> &DataArea {
         &self.data
@@ -130,19 +130,19 @@ impl RecordWalk {
         self.side.release();
     }
 
-    /// Returns true if a change of capacity has been passed since the last call. The change has
-    /// released all blocks before it, but without notifying the writer, which the caller must do.
+    /// Returns true if a change of capacity has been passed since the last call. Passing it has
+    /// released all blocks before it without notifying the writer; the caller must notify it.
     pub(crate) const fn take_passed_cut(&mut self) -> bool {
         std::mem::replace(&mut self.has_passed_cut, false)
     }
 
-    /// Publishes the processor of this thread, with the next release.
+    /// Stores the number of this thread's processor, which the next release publishes.
     pub(crate) fn publish_processor(&self) {
         self.side.set_processor(sys::machine::current_processor() as u64);
     }
 
-    /// Sets the position beyond which [`RecordWalk::take`] reads no record, so that the caller can
-    /// do its work there.
+    /// Sets the position beyond which [`RecordWalk::take`] reads no record, so that the caller
+    /// regains control there.
     pub(crate) fn stop_at(&mut self, position: u64) {
         self.stop = position;
         self.fast_limit = self.fast_limit.min(position);
@@ -169,7 +169,7 @@ impl RecordWalk {
     }
 
     /// Returns the number of the segment in which the ring continues, or `None` if the current
-    /// segment has not been read to its end. Once there is a number, no further block is found
+    /// segment has not been read to its end. Once this returns a number, no further block is found
     /// until [`RecordWalk::continue_in`] is called.
     pub(crate) const fn next_segment(&self) -> Option<u64> {
         self.next_segment
@@ -199,7 +199,7 @@ impl RecordWalk {
         Ok(())
     }
 
-    /// Locates the next block, passing pads, cuts and a switch. Returns `None` if no block is
+    /// Locates the next block, passing pad, cut and switch records. Returns `None` if no block is
     /// published in this segment. All header fields are checked against the window of readable
     /// positions before use. Fails with [`Fault::Damaged`] if the record is invalid.
     #[inline]
@@ -301,7 +301,7 @@ impl RecordWalk {
     }
 
     /// Returns the maximum number of blocks that can be lost between the last block passed and this
-    /// position: as many as fit in a ring that overwrites, otherwise none.
+    /// position: as many as fit if the ring overwrites, otherwise none.
     fn max_lost_before(&self, position: u64) -> u64 {
         match self.side.policy {
             Policy::Overwrite => position.saturating_sub(self.passed) / RecordHeader::SIZE as u64,

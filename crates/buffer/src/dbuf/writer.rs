@@ -15,8 +15,9 @@ use std::sync::Arc;
 
 /// Size of a cache line in bytes.
 const CACHE_LINE_SIZE: u64 = 64;
-/// Block spacing in bytes from which header lines are reclaimed in advance. Below this spacing the
-/// reader touches nearly every cache line of the blocks anyway, so reclaiming gains nothing.
+/// Minimum block spacing, in bytes, at which the cache lines of headers are reclaimed in advance.
+/// Below this spacing the reader touches nearly every cache line of the blocks anyway, so
+/// reclaiming gains nothing.
 const RECLAIM_MIN: u64 = 8 * CACHE_LINE_SIZE;
 
 /// The only writer of a ring of blocks.
@@ -29,8 +30,8 @@ pub struct RecordLayout {
     /// this position is in the current lap and is at most half a ring long. 0 forces the slow path.
     free_until: u64,
     data: DataArea,
-    /// Position beyond which [`BlockWriter::try_put`] puts no block, because the caller has work to
-    /// do there.
+    /// Position beyond which [`BlockWriter::try_put`] puts no block, so that the caller regains
+    /// control there.
     stop: u64,
     /// True once another writer has taken over the ring.
     is_handed_over: bool,
@@ -158,7 +159,7 @@ impl BlockWriter {
     }
 
     /// Sets the position beyond which [`BlockWriter::try_put`] puts no block, so that the caller
-    /// can do its work there.
+    /// regains control there.
     #[inline]
     pub(crate) fn stop_at(&mut self, position: u64) {
         self.layout.stop = position;
@@ -261,7 +262,7 @@ impl BlockLayout for RecordLayout {
         writer.layout.data.address(bytes).cast_mut()
     }
 
-    /// Writes the headers of the pad and of the block.
+    /// Writes the headers of the pad record and of the block.
     #[inline]
     fn commit(writer: &mut BlockWriter, pad: u64, length: u32) -> Extent {
         let start = writer.side.head + pad;

@@ -1,5 +1,5 @@
-//! Loom models, in all interleavings up to a bound of preemptions, of a reader that joins a ring
-//! while the writer writes. The first block that the reader finds must be intact.
+//! Loom models of a reader that joins a ring while the writer writes, in all interleavings with a
+//! bounded number of preemptions. The first block that the reader finds must be intact.
 
 use super::*;
 use crate::Policy;
@@ -16,9 +16,9 @@ struct Slots([UnsafeCell<()>; 2]);
 // SAFETY: the cells hold nothing.
 unsafe impl Sync for Slots {}
 
-/// Checks a writer and a late reader. The writer puts `blocks` blocks into a ring of `slots` slots
-/// and publishes after every `every` blocks. The reader joins during this, reads one block and
-/// leaves.
+/// Checks a writer and a reader that joins late. The writer puts `blocks` blocks into a ring of
+/// `slots` slots and publishes after every `every` blocks. Meanwhile the reader joins, reads one
+/// block and leaves.
 fn check_late_join(slots: u64, blocks: u64, every: u64) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);

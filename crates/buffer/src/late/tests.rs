@@ -88,8 +88,8 @@ fn read_until_ready<I>(
     panic!("nothing, again and again");
 }
 
-/// Returns the number of bytes of a block read, which is 0 at the end of the stream, or `None` if
-/// no block is published.
+/// Returns the length of a block that was read, 0 at the end of the stream, or `None` if no block
+/// is published.
 const fn block_length(piece: BlockRead) -> Option<usize> {
     match piece {
         BlockRead::Block(length) => Some(length),

@@ -15,8 +15,8 @@ pub struct Address {
     namespace: Namespace,
 }
 
-/// The namespace of a name. Streams and filter states have separate namespaces, so that the name of
-/// a socket tells what it is for.
+/// The namespace of a name. Streams and filter states have separate namespaces, so that a socket's
+/// name shows its purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Namespace {
     /// Streams, inboxes and regions.

@@ -26,8 +26,8 @@ pub(super) enum SocketOwner {
     NoListener,
 }
 
-/// Connects to a socket without blocking, and determines the user that listens there. If that user
-/// is `owner`, `limit` bounds later receives on the connection.
+/// Connects to a socket without blocking, and determines the user whose process listens at it. If
+/// that user is `owner`, `limit` bounds later receives on the connection.
 pub(super) fn probe(socket: &[u8], owner: u32, limit: Duration) -> Result<SocketOwner, Error> {
     let connection = match sys::abstract_socket::try_connect(socket, limit) {
         Ok(Some(connection)) => connection,
@@ -84,9 +84,9 @@ pub(crate) fn sockets() -> std::io::Result<Vec<String>> {
     Ok(listed.lines().filter_map(name).collect())
 }
 
-/// Claims a name for this process, which must run as the user in the name. If another user occupies
-/// the name, or a process that accepts no connection, listens at a spare socket. Fails with
-/// [`Error::Taken`] if another process of this user holds the name.
+/// Claims a name for this process, which must run as the user in the name. If the name is occupied
+/// by another user, or by a process that accepts no connections, listens at a spare socket. Fails
+/// with [`Error::Taken`] if another process of this user holds the name.
 pub(super) fn claim(address: &Address, backlog: i32, accepts: Accepts) -> Result<OwnedFd, Error> {
     let socket = address.socket();
     let mut taken = sys::abstract_socket::claim(&socket, backlog, accepts);
@@ -116,8 +116,8 @@ fn verify_unique(address: &Address, socket: &[u8], listener: OwnedFd) -> Result<
     }
 }
 
-/// Probes a socket. If its queue is full, waits for up to [`REPLY_TIMEOUT`], in which time a host
-/// of this user would empty the queue.
+/// Probes a socket. If its queue is full, waits for up to [`REPLY_TIMEOUT`], which is enough for a
+/// host of this user to empty the queue.
 fn probe_patiently(socket: &[u8], owner: u32) -> Result<SocketOwner, Error> {
     match probe(socket, owner, REPLY_TIMEOUT)? {
         SocketOwner::Full => {}

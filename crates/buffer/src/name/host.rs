@@ -369,7 +369,7 @@ fn serve(shared: &SharedHost, doorbell: &SocketDoorbell) {
 
 /// Number of clients that may wait to be accepted.
 const BACKLOG_MAX: i32 = 64;
-/// Delay before the thread accepts again after the kernel has refused, for lack of descriptors or
+/// Delay before the thread accepts again after accept(2) has failed for lack of descriptors or
 /// memory.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(20);
 /// Permission bits that allow writing.

@@ -43,7 +43,7 @@ pub(super) struct Queue {
     doorbell: SocketDoorbell,
 }
 
-/// A writer that has connected and has not been accepted.
+/// A writer that has connected but has not been accepted yet.
 #[derive(Debug)]
 pub(super) struct PendingWriter {
     pub(super) who: Credentials,
@@ -99,8 +99,8 @@ fn pick_victim(queue: &VecDeque<PendingWriter>) -> usize {
 
 impl Inbox {
     /// Accepts the next writer that has sent a valid offer. Returns `None` if nothing arrives for
-    /// `limit` (`None` means without limit); each arrival, even of an invalid offer, restarts the
-    /// limit. Disconnects a writer whose offer is invalid.
+    /// `limit` (`None` means no limit); each arrival, even of an invalid offer, restarts the limit.
+    /// Disconnects a writer whose offer is invalid.
     pub fn accept(&self, limit: Option<Duration>) -> Result<Option<Arrival>, Error> {
         loop {
             if let Some(arrival) = self.take_offered() {
@@ -148,8 +148,8 @@ impl Inbox {
         }
     }
 
-    /// Sleeps until a writer connects or sends an offer, or `stop` is readable. Returns false at
-    /// the limit.
+    /// Sleeps until a writer connects or sends an offer, or `stop` is readable. Returns false if
+    /// `limit` passes first.
     fn sleep(&self, limit: Option<Duration>, stop: Option<BorrowedFd<'_>>) -> bool {
         let copies: Vec<OwnedFd> = {
             let queue = self.queue.lock();

@@ -106,8 +106,8 @@ impl OpenRequest {
         Err(why)
     }
 
-    /// Returns the granted object. Blocks until the reply arrives. The descriptor of the request
-    /// becomes readable at that time.
+    /// Returns the granted object. Blocks until the reply arrives. The request's descriptor becomes
+    /// readable when the reply arrives.
     pub fn finish(self) -> Result<Opened, Error> {
         let Self { address, socket } = self;
         open_granted(&address, socket)
@@ -120,7 +120,7 @@ impl AsFd for OpenRequest {
     }
 }
 
-/// Returns the error for a name at which no process of its owner was reached.
+/// Returns the error for a name whose owner's process could not be reached.
 fn refusal(address: &Address, found: &SocketOwner) -> Error {
     match found {
         SocketOwner::Other(holder) => Error::Squatted { address: address.clone(), holder: *holder },
@@ -129,7 +129,7 @@ fn refusal(address: &Address, found: &SocketOwner) -> Error {
     }
 }
 
-/// Connects to a name whose queue is full, waiting for a free entry.
+/// Connects to a name whose connection queue is full, after waiting for a free entry.
 fn connect_patiently(address: &Address) -> Result<OpenRequest, Error> {
     let socket =
         sys::abstract_socket::connect_to(&address.socket(), REPLY_TIMEOUT).map_err(|error| {

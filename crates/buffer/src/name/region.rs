@@ -137,7 +137,7 @@ impl SharedRegion {
     }
 
     /// Copies bytes to offset `at`. Fails with [`Error::Range`] if the range exceeds the region,
-    /// and with [`Error::ReadOnly`] without write access.
+    /// and with [`Error::ReadOnly`] if this process has no write access.
     pub fn write_at(&self, at: u64, bytes: &[u8]) -> Result<(), Error> {
         let at = self.range(at, bytes.len())?;
         if !self.writable {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// segment.
 #[derive(Debug)]
 pub struct EnclosingSegment {
-    /// Lease that keeps the segment.
+    /// Lease that keeps the segment in place.
     pub lease: Lease,
     /// Address of the segment's first byte in this process.
     pub address: usize,

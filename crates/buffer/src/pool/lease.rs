@@ -47,8 +47,8 @@ impl Lease {
         self.memory.slots.lease_count(self.slot) == 1
     }
 
-    /// Returns the offset in the region of a block of the leased segment. Fails with a [`Fault`]
-    /// for any other block.
+    /// Returns the offset of a block in the region. Fails with a [`Fault`] if the block is not in
+    /// the leased segment.
     #[inline]
     fn offset(&self, place: Extent) -> Result<usize, Fault> {
         let (slot, at) = self.memory.locate(place)?;
@@ -69,7 +69,7 @@ impl Lease {
         Some((start.position, self.memory.slots.filled_len(slot) as u64))
     }
 
-    /// Returns the full position of a block of the leased segment, including the high bits that an
+    /// Returns the full position of a block in the leased segment, including the high bits that an
     /// extent omits.
     #[must_use]
     pub fn position(&self, place: Extent) -> u64 {
@@ -136,8 +136,8 @@ enum Backing {
     Frozen(Memfd),
 }
 
-/// Segment size of frozen memory in bytes. A file that is smaller consists of one segment of its
-/// size. Reader and creator of the file derive the same segments from its size alone.
+/// Segment size of frozen memory in bytes. A smaller file consists of a single segment. The reader
+/// and the creator of a file derive the same segments from the file size alone.
 const FROZEN_SEGMENT: usize = 1 << 19;
 
 /// EPERM: the file lacks the seal.

@@ -5,9 +5,9 @@
 //! a source can first repair them (for example, reinsert a tag that the device removed). A
 //! committed segment is a segment like any other: rich pointers refer to it, leases keep it, and
 //! nothing is copied. The pool returns the segment to the lender at the end of the first pass in
-//! which it has neither pins nor leases. If segments arrive in order, a segment that is held for
-//! long stalls the lender after a lap, so spaces copy the blocks that they hold (CONTRACT 12). If
-//! segments arrive in any order (AF_XDP frames), the source names the slot
+//! which it has neither pins nor leases. If segments arrive in order, a segment that is held for a
+//! long time stalls the lender after a lap, so spaces copy the blocks that they hold (CONTRACT 12).
+//! If segments arrive in any order (AF_XDP frames), the source names the slot
 //! ([`Pool::draft_arrived_at`]), and the segment number counts the laps of that slot, so that no
 //! position is used twice.
 
@@ -92,7 +92,7 @@ impl Pool {
         self.is_lent() && slots.segment_in(slots.slot_of(self.fresh.get())) != FREE
     }
 
-    /// Returns all segments without pins and leases to the lender.
+    /// Returns all segments that have neither pins nor leases to the lender.
     pub(super) fn return_lent(&mut self) {
         let Some(lender) = self.memory.lender() else { return };
         let slots = &self.memory.slots;
@@ -136,7 +136,7 @@ mod tests {
     #[derive(Debug)]
     struct Filler {
         memory: Mapping,
-        /// One bit per slot, set while its segment is filled and not returned.
+        /// One bit per slot, set while its segment is filled but not returned.
         there: AtomicUsize,
         /// Number of segments filled so far.
         filled: AtomicUsize,

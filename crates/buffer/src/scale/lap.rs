@@ -14,7 +14,7 @@ pub(crate) struct Scaler {
     decided_at: Option<u64>,
     /// Head position and time in nanoseconds at the start of the current measurement.
     started: Option<(u64, u64)>,
-    /// Result of the time measurement in this lap; `None` without one.
+    /// Result of the time measurement in this lap; `None` if there was no measurement.
     timing: Option<LapTiming>,
 }
 
@@ -30,9 +30,9 @@ impl Scaler {
         }
     }
 
-    /// Starts the time measurement of this lap, or ends a started one. The clock is read at most
-    /// twice per lap, and once more for each wait. Called when the writer takes its slow path at
-    /// `head`.
+    /// Starts the time measurement of this lap, or ends it if it has started. The clock is read at
+    /// most twice per lap, and once more for each wait. Called when the writer takes its slow path
+    /// at `head`.
     pub(crate) fn measure_lap(&mut self, head: u64) {
         if self.timing.is_some() {
             return;
@@ -46,7 +46,7 @@ impl Scaler {
         }
     }
 
-    /// Records that the writer waits because the ring is full, and cancels the current time
+    /// Records that the writer is waiting because the ring is full, and cancels the current time
     /// measurement.
     pub(crate) const fn record_wait(&mut self) {
         (self.was_full, self.started) = (true, None);

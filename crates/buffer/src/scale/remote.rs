@@ -154,7 +154,7 @@ mod tests {
     }
 
     /// Records laps of `ns` nanoseconds until the trial's `is_on` has the given value. Returns the
-    /// number of laps, or `None` after a thousand laps.
+    /// number of laps, or `None` if a thousand laps are not enough.
     fn laps_until(trial: &mut RemoteTrial, ns: u64, is_on: bool) -> Option<u64> {
         (1..1000).find(|_| record_lap(trial, ns) == is_on)
     }

@@ -8,10 +8,10 @@
 //! ```
 //!
 //! Positions continue: all capacities are powers of two, so position p is stored at p mod capacity
-//! in every segment. A reader keeps its page. It receives the new geometry and ring by its doorbell
-//! before the switch is published. When the reader reaches the switch, it enters the segment whose
-//! number the switch names, after checking seals, sizes, geometry and start position like those of
-//! the first segment.
+//! in every segment. A reader keeps its page. It receives the new geometry and ring through its
+//! doorbell before the switch is published. When the reader reaches the switch, it enters the
+//! segment whose number the switch names, after checking seals, sizes, geometry and start position
+//! like those of the first segment.
 //!
 //! Invariants, cited below:
 //! - S1 Nothing is written to a segment after its switch. Readers can therefore read the segment to
@@ -22,7 +22,7 @@
 //!   segment announces its sleep only in the new page, which the reader has not checked before.
 //! - S4 Room: in new memory the writer may fill one capacity from S on at once, regardless of data
 //!   that readers still need in the old memory; where the capacity changed in place, the smaller of
-//!   both capacities applies until all readers have passed S (`cursor`, room).
+//!   the two capacities applies until all readers have passed S (`cursor`, room).
 
 use super::{Refusal, RingOffer, SharedFiles, check_file, duplicate, map_ring, read_geometry};
 use crate::Policy;
@@ -61,7 +61,7 @@ impl OfferedSegment {
     }
 }
 
-/// A segment as received from the writer, not validated.
+/// A segment as received from the writer, not yet validated.
 #[derive(Debug)]
 pub(crate) struct ReceivedSegment {
     geometry: OwnedFd,
@@ -84,7 +84,7 @@ impl ReceivedSegment {
     }
 
     /// Validates and maps the segment. Fails unless the segment begins at `start` and continues a
-    /// ring of geometry `before`.
+    /// ring with geometry `before`.
     pub(crate) fn attach(
         &self,
         before: &Geometry,

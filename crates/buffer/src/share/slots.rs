@@ -50,8 +50,7 @@ const fn ring_size(shape: SlotShape) -> usize {
     PAGE.saturating_add(shape.table_size()).saturating_add(shape.slots_size())
 }
 
-/// Returns the dimensions that a geometry states, or `None` if they are invalid for a ring of
-/// slots.
+/// Returns the dimensions in a geometry, or `None` if they are invalid for a ring of slots.
 fn slot_shape(geometry: &Geometry) -> Option<SlotShape> {
     let (slot, data) = (geometry.stride as usize, usize::try_from(geometry.capacity).ok()?);
     let fits = slot.is_power_of_two() && (SlotShape::SLOT_MIN..=BLOCK_MAX + 1).contains(&slot);

@@ -8,10 +8,10 @@
 //! before it sleeps, so an awake reader needs no event, and a stream whose reader keeps up sends no
 //! events.
 //!
-//! T_b may adapt ([`Moderator::adapt`]): it doubles while an event would follow the last within the
-//! time that a wake-up takes, and halves while blocks come slowly. A reader that keeps falling
-//! asleep while the writer is busy then costs one task switch per wake-up time, not one per 32
-//! blocks. Its blocks wait for about as long as a processor takes to wake up.
+//! T_b may adapt ([`Moderator::adapt`]): it doubles while an event would follow the previous one
+//! within the time that a wake-up takes, and halves while blocks arrive slowly. A reader that keeps
+//! falling asleep while the writer is busy then costs one task switch per wake-up time, not one per
+//! 32 blocks. Its blocks wait for about as long as a processor takes to wake up.
 //!
 //! No timer is armed per wait (5 µs, BASELINES). There is one [`Timer`] per process, a thread that
 //! runs while an alarm is set and for a few T_t longer, and otherwise sleeps without a limit. While

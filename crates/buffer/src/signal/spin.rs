@@ -28,7 +28,7 @@ pub struct Spin {
     fruitless: u32,
     /// Number of pauses before each poll, minus one.
     extra_pauses: u32,
-    /// Number of blocks taken at the last wait.
+    /// Total number of blocks taken as of the last wait.
     waited_at: u64,
 }
 
@@ -48,9 +48,9 @@ impl Spin {
         self.fixed = Some(polls);
     }
 
-    /// Returns the number of polls for this wait. If the user has set a number, this is the result.
-    /// Otherwise it is 0 if both parties share a processor (`together`), because the other party
-    /// cannot run during polling, and the adaptive number if not.
+    /// Returns the number of polls for this wait. If the user has set a number, returns that
+    /// number. Otherwise returns 0 if both parties share a processor (`together`), because the
+    /// other party cannot run during polling, and else the adaptive number.
     pub(crate) fn poll_count(&self, together: bool) -> u32 {
         match (self.fixed, together) {
             (Some(polls), _) => polls,
@@ -63,10 +63,10 @@ impl Spin {
         }
     }
 
-    /// Polls `ready`, with pauses. The number of all pauses is limited by [`Spin::poll_count`], so
-    /// longer pauses mean fewer polls. Returns true as soon as `ready` returns true, and false if
-    /// it never does. `taken` is the total number of blocks that the party has taken so far. Fails
-    /// if `ready` fails.
+    /// Polls `ready`, with pauses. The total number of pauses is limited by [`Spin::poll_count`],
+    /// so longer pauses mean fewer polls. Returns true as soon as `ready` returns true, and false
+    /// if it never does. `taken` is the total number of blocks that the party has taken so far.
+    /// Fails if `ready` fails.
     pub fn poll(
         &mut self,
         together: bool,
@@ -102,7 +102,7 @@ impl Spin {
     }
 
     /// If the user has set the number of polls, returns true if it is 0, which means that the party
-    /// gives up the processor at once. Returns `None` if the number is adaptive.
+    /// never polls. Returns `None` if the number is adaptive.
     pub(crate) fn is_fixed_to_zero(&self) -> Option<bool> {
         self.fixed.map(|polls| polls == 0)
     }

@@ -1,6 +1,6 @@
-//! Loom models, in all interleavings up to a bound of preemptions, of a pool segment whose blocks
-//! cross to another space and are read there: `pool` M4 and `crossing` C3. Loom reports every
-//! access to the bytes that the protocol does not order before their reuse.
+//! Loom models of a pool segment whose blocks cross to another space and are read there (`pool` M4
+//! and `crossing` C3), in all interleavings with a bounded number of preemptions. Loom reports
+//! every access to the bytes that the protocol does not order before their reuse.
 
 use super::*;
 use crate::Policy;

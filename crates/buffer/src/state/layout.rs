@@ -57,7 +57,7 @@ pub struct Column {
 pub struct TableShape {
     /// Filter call as written in the request.
     pub filter: String,
-    /// Columns, in the order of a row's numbers.
+    /// Columns, in the order of the numbers in a row.
     pub columns: Vec<Column>,
     /// Maximum number of rows.
     pub rows: usize,

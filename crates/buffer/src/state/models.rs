@@ -1,6 +1,6 @@
-//! Loom models of one writer and one reader of a state table, in all interleavings up to a bound of
-//! preemptions. The models fail if either fence is removed. They cannot detect a relaxed store at
-//! the end of a change, although the memory model requires Release there.
+//! Loom models of one writer and one reader of a state table, in all interleavings with a bounded
+//! number of preemptions. The models fail if either fence is removed. They cannot detect a relaxed
+//! store at the end of a change, although the memory model requires Release there.
 
 use super::rows::{
     ROW_HEAD_WORDS, Reading, RowRead, begin_change, end_change, try_read_row, write_row,

@@ -16,7 +16,7 @@ use std::ops::Deref;
 #[derive(Debug)]
 pub struct TableWriter {
     table: Table,
-    /// Host that serves the processes which open the table.
+    /// Host that serves the processes that open the table.
     _host: Host,
     used: usize,
     /// Indices of the rows that did not fit into the table. These rows are only counted.
@@ -73,8 +73,8 @@ impl TableWriter {
         self.overflow.clear();
     }
 
-    /// Sets the numbers of a row, or clears the row for `None`. A row that exceeds the table is
-    /// only counted. Until [`TableWriter::end`], readers see the table as inconsistent.
+    /// Sets the numbers of a row; `None` clears the row. A row that exceeds the table is only
+    /// counted. Until [`TableWriter::end`], readers see the table as inconsistent.
     pub fn put(&mut self, at: usize, numbers: Option<&[u64]>) {
         if !std::mem::replace(&mut self.is_open, true)
             && let Some(lock) = self.words().get(word::LOCK)

@@ -97,8 +97,8 @@ impl Config {
         self.cut(self.ring.capacity).scaling(scaling)
     }
 
-    /// Bounds the time in nanoseconds until a sleeping reader is woken, even if the writer is busy.
-    /// The writer then publishes every block at once.
+    /// Limits the time until a sleeping reader is woken to `ns` nanoseconds, even if the writer is
+    /// busy. The writer then publishes every block at once.
     #[must_use]
     pub const fn latency(self, ns: u64) -> Self {
         Self { latency: Some(ns), ..self }
@@ -117,10 +117,10 @@ fn caches() -> &'static [usize] {
     CACHES.get_or_init(|| sys::machine::Machine::detect().caches)
 }
 
-/// Value determined by [`fix_processor_count`]: true if this process may run on one processor only.
+/// True if this process may run on one processor only, as determined by [`fix_processor_count`].
 static SINGLE_PROCESSOR: OnceLock<bool> = OnceLock::new();
 
-/// Determines the number of processors now, for a process that will lose the right to query it
+/// Determines the number of processors now, for a process that will not be permitted to query it
 /// later.
 pub fn fix_processor_count() {
     SINGLE_PROCESSOR.get_or_init(query_single_processor);

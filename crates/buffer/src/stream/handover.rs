@@ -2,9 +2,9 @@
 //!
 //! The predecessor's ring is sealed against new write mappings, so no other process can continue in
 //! it. The predecessor ends its segment with a switch. The successor creates the next segment,
-//! continues position, sequence number and counts, and notifies the readers by their doorbells,
-//! which were handed over. In between, readers wait as for any writer; if both writers die, the
-//! doorbells report it as usual.
+//! continues position, sequence number and counts, and notifies the readers through their
+//! doorbells, which were handed over. In between, readers wait as for any writer; if both writers
+//! die, the doorbells report it as usual.
 
 use super::output::ReaderEnd;
 use super::switch::{ChangeError, Segments};

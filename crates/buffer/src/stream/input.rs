@@ -26,7 +26,7 @@ pub struct Input {
     doorbell: SocketDoorbell,
     sleeper: Sleeper,
     notifier: Notifier,
-    /// Unread rest of a block that did not fit into the caller's buffer, or `None`.
+    /// Unread rest of a block that did not fit into the caller's buffer, if any.
     rest: Option<CheckedRecord>,
     /// True after the exit of the writer's process, whether or not it closed the stream.
     gone: bool,
@@ -36,7 +36,7 @@ pub struct Input {
     spin: Spin,
     /// Geometry of the current segment.
     shape: Geometry,
-    /// Segments received from the writer and not entered yet.
+    /// Segments received from the writer but not entered yet.
     inbox: Vec<ReceivedSegment>,
     /// True after the writer has revoked access to further segments.
     revoked: bool,
@@ -96,8 +96,8 @@ impl Input {
     }
 
     /// Reads like `read(2)`: blocks until there is something to read, then copies up to `out.len()`
-    /// bytes. The rest of a block stays for the next call. Returns the number of bytes, or 0 at the
-    /// end of the stream.
+    /// bytes. The rest of a block is left for the next call. Returns the number of bytes, or 0 at
+    /// the end of the stream.
     ///
     /// A ring that overwrites returns whole blocks, one at a time, so that two laps are never
     /// mixed. The read then fails with [`Fault::TooLong`] if `out` is too short.
@@ -235,8 +235,8 @@ impl Input {
         self.spin.is_fixed_to_zero().unwrap_or_else(is_shared)
     }
 
-    /// Releases everything read so far, and wakes a writer that waits for room. [`Input::read`]
-    /// also releases before it waits and after each eighth of the ring.
+    /// Releases everything read so far, and wakes a writer that is waiting for room.
+    /// [`Input::read`] also releases before it waits and after each eighth of the ring.
     pub fn release(&mut self) {
         let walk = self.ring.walk();
         let (is_released, cut) =
@@ -249,7 +249,7 @@ impl Input {
         self.notify_writer();
     }
 
-    /// Wakes the writer if it waits for the room released.
+    /// Wakes the writer if it is waiting for the released room.
     fn notify_writer(&mut self) {
         let walk = self.ring.walk();
         let released = walk.side.released_position();
@@ -345,8 +345,8 @@ impl Input {
         Ok(())
     }
 
-    /// Drains one notification and handles the note that came with it, if any. Returns false if
-    /// there was no notification, or if the writer's process has exited.
+    /// Drains one notification and handles the note sent with it, if any. Returns false if there
+    /// was no notification, or if the writer's process has exited.
     fn drain_doorbell(&mut self) -> bool {
         match self.doorbell.drain() {
             DrainResult::Nothing => return false,
@@ -368,13 +368,14 @@ impl Input {
         true
     }
 
-    /// Copies blocks into `out` while there is room and further blocks are known to be published.
+    /// Copies blocks into `out` while there is room in `out` and further blocks are known to be
+    /// published.
     fn fill(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
         self.fill_until(out, false).map(|(count, _)| count)
     }
 
     /// Copies blocks like [`Input::fill`]. If `marks` is true, stops before an empty block; if the
-    /// first block is empty, takes it and returns true.
+    /// first block is empty, passes it and returns true.
     fn fill_until(&mut self, out: &mut [u8], marks: bool) -> Result<(usize, bool), Fault> {
         let mut count = 0;
         while count < out.len() {

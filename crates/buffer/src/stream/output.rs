@@ -114,8 +114,7 @@ impl Output {
         self.waking = waking;
     }
 
-    /// Returns the numbers of wake-ups, by cause, of a stream with a bound on the latency; `None`
-    /// without a bound.
+    /// Returns the number of wake-ups for each cause, or `None` if the stream has no latency bound.
     #[must_use]
     pub fn wakeup_counts(&self) -> Option<WakeupCounts> {
         self.latency.as_ref().map(Latency::wakeup_counts)
@@ -393,7 +392,7 @@ impl Output {
         self.update_timer();
     }
 
-    /// Returns true if a reader sleeps and has not been notified.
+    /// Returns true if a reader is asleep and has not been notified.
     #[cfg(test)]
     pub(super) fn has_unnotified_sleeper(&mut self) -> bool {
         let side = self.ring.side();

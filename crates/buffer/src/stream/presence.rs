@@ -1,5 +1,4 @@
-//! Presence of readers, for a writer that does something else with blocks while no reader is
-//! present.
+//! Presence of readers, for a writer that treats blocks differently while no reader is present.
 
 use super::Output;
 use std::os::fd::AsFd;
@@ -13,9 +12,9 @@ impl Output {
         self.ends.iter().filter(|end| !end.gone).count()
     }
 
-    /// Waits until a reader is present, for at most `limit` (`None` means without limit). Returns
-    /// true if one is present. Returns at once if the stream was created without admission of
-    /// readers. Fails if the kernel refuses an event descriptor.
+    /// Waits until a reader is present, for at most `limit` (`None` means no limit). Returns true
+    /// if one is present. Returns at once if the stream was created without admission of readers.
+    /// Fails if the kernel refuses an event descriptor.
     pub fn wait_for_reader(&mut self, limit: Option<Duration>) -> sys::Result<bool> {
         let Some(queue) = self.ring.side().join_queue() else {
             return Ok(self.present_readers() > 0);

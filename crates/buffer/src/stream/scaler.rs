@@ -23,7 +23,7 @@ impl Output {
 
     /// Fixes the ring at its current size. The writer then neither resizes the ring nor makes
     /// system calls for an earlier resize. Intended for programs that are about to give up the
-    /// right to make such calls.
+    /// permission to make such calls.
     pub fn fix_size(&mut self) {
         (self.scaler, self.segments.file) = (None, None);
     }

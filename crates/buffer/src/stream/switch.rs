@@ -1,9 +1,9 @@
 //! Changes to a running stream: another capacity, or the revocation of a reader. [SL §5.4,
 //! reallocation; CONTRACT 23; RELIABILITY T11]
 //!
-//! The writer creates a new segment and announces it to all readers by their doorbells. Then it
-//! puts a switch record into the ring, for which room is always reserved, and continues in the new
-//! segment without waiting for readers ([`crate::share::segment`] has the invariants). The size
+//! The writer creates a new segment and announces it to all readers through their doorbells. Then
+//! it puts a switch record into the ring, for which room is always reserved, and continues in the
+//! new segment without waiting for readers ([`crate::share::segment`] has the invariants). The size
 //! changes again only after all readers have entered the last segment, so no reader maps more than
 //! two segments.
 
@@ -158,7 +158,7 @@ impl Output {
         Ok(())
     }
 
-    /// Returns the memory beyond the new capacity to the kernel, if the last reader has passed the
+    /// Returns the memory beyond the new capacity to the kernel, if all readers have passed the
     /// cut.
     #[cold]
     pub(super) fn release_memory(&mut self) {

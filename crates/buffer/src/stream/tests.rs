@@ -234,7 +234,7 @@ fn read_part_reports_empty_blocks_between_bytes() {
     assert_eq!(input.read_part(&mut out), Ok(PartRead::End));
 }
 
-/// Blocks and bytes of a reader's counts belong to the same position, also before a release.
+/// Blocks and bytes of a reader's counts belong to the same position, even before a release.
 #[test]
 fn ledger_of_a_reader_counts_blocks_that_are_not_released() {
     let (mut output, mut offers) = stream(&Config::new(DbufId::new(1).unwrap())).unwrap();

@@ -1,11 +1,11 @@
 //! Wake-ups of a stream's readers within a bound on the latency. [Th §5.2.2]
 //!
 //! A stream publishes by default after T_b blocks, and wakes a sleeping reader when the reader's
-//! threshold is reached or the writer pauses. With a bound on the latency
-//! ([`super::Config::latency`]) every block is published at once, and a sleeping reader is woken
-//! after T_b blocks or T_t time, by the timer of the process if the writer is busy elsewhere
-//! (`signal::moderate`). The timer has its own doorbell descriptors, and accesses no other part of
-//! the stream. A superfluous notification only makes a reader check once more.
+//! threshold is reached or the writer pauses. With a latency bound ([`super::Config::latency`])
+//! every block is published at once, and a sleeping reader is woken after T_b blocks or T_t time,
+//! by the timer of the process if the writer is busy elsewhere (`signal::moderate`). The timer has
+//! its own doorbell descriptors, and accesses no other part of the stream. A superfluous
+//! notification only makes a reader check once more.
 
 use crate::signal::moderate::{Moderator, Signal, Threshold, Timer, WakeupCounts};
 use std::os::fd::AsFd;
@@ -29,7 +29,7 @@ pub struct WakingOverrides {
 pub(super) struct Latency {
     moderator: Moderator,
     doorbells: Arc<TimerDoorbells>,
-    /// Number of blocks at the last publication.
+    /// Number of blocks published so far.
     published: u64,
 }
 
@@ -66,7 +66,7 @@ impl Latency {
     }
 
     /// Records a publication: `put` is the number of blocks published so far, and `awaited` is true
-    /// if a reader sleeps. Returns true if sleeping readers must be woken now.
+    /// if a reader is asleep. Returns true if sleeping readers must be woken now.
     pub(super) fn record_publication(&mut self, put: u64, awaited: bool) -> bool {
         let blocks = put - self.published;
         self.published = put;
@@ -91,7 +91,7 @@ mod tests {
     use std::sync::mpsc;
     use std::thread;
 
-    /// Waits until the reader of a stream sleeps.
+    /// Waits until the stream's reader is asleep.
     fn wait_until_asleep(output: &mut Output) {
         while !output.has_unnotified_sleeper() {
             thread::yield_now();

@@ -1,6 +1,6 @@
-//! Loom models of a wake-up, in all interleavings up to a bound of preemptions. A sleeper that
-//! announces its sleep before the other party reaches the position is either notified or sees the
-//! position.
+//! Loom models of a wake-up, in all interleavings with a bounded number of preemptions. A sleeper
+//! that announces its sleep before the other party reaches the position is either notified or sees
+//! the position.
 
 use super::*;
 use crate::atomic::AtomicU64;

@@ -7,7 +7,7 @@ use streamline_buffer::{Fault, stream};
 /// Maximum length of a block in bytes.
 pub(crate) const BLOCK_LENGTH_MAX: usize = 900;
 
-/// Replaces the contents of `room` by the block with this number. Its length and content depend
+/// Replaces the contents of `room` with the block with this number. Its length and content depend
 /// only on the number.
 pub(crate) fn block(number: u64, room: &mut Vec<u8>) {
     let length = 8 + usize::try_from(number * 7919 % (BLOCK_LENGTH_MAX as u64 - 8)).unwrap();
@@ -16,7 +16,7 @@ pub(crate) fn block(number: u64, room: &mut Vec<u8>) {
     room.resize(length, number.wrapping_mul(37) as u8);
 }
 
-/// Returns a hash of the bytes (FNV-1a), with which receivers compare them.
+/// Returns the FNV-1a hash of the bytes, which receivers compare.
 pub(crate) fn digest(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)

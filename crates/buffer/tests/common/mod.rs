@@ -1,9 +1,10 @@
 //! Fixtures for tests with two processes: a second process, blocks whose content depends on their
 //! number, and waits with a time limit.
 //!
-//! The other process runs the same executable as user nobody. Its standard input is a socket that
-//! carries messages and descriptors. The tests need root to start a process of another user. Each
-//! test file has a test `run_other_process`, which the other process runs in its [`child_role`].
+//! The second process runs the same executable under the user `nobody`. Its standard input is a
+//! socket that carries messages and descriptors. The tests need root to start a process of another
+//! user. Each test file has a test `run_other_process`, which the second process runs in its
+//! [`child_role`].
 //!
 //! No wait here is unbounded: a hang becomes a failure that reports its location ([`patience`]).
 

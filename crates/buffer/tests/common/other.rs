@@ -10,7 +10,8 @@ use testkit::need;
 
 const ROLE_VARIABLE: &str = "STREAMLINE_TEST_ROLE";
 
-/// Another process, of user nobody, and the socket to it. Dropping the value kills the process.
+/// A process of the user `nobody`, and the socket connected to it. Dropping the value kills the
+/// process.
 pub(crate) struct OtherProcess {
     socket: Option<OwnedFd>,
     child: Child,
@@ -39,7 +40,7 @@ impl OtherProcess {
         }
     }
 
-    /// Receives one line from the process, or `None` if it has exited.
+    /// Receives one line from the process. Returns `None` if the process has exited.
     #[track_caller]
     pub(crate) fn receive_line(&self) -> Option<String> {
         let (message, _) = receive(self);

@@ -74,7 +74,7 @@ fn watch_waits() {
     }
 }
 
-/// Waits until a condition holds, which another process or thread brings about.
+/// Waits until another process or thread makes a condition true.
 #[track_caller]
 pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();

@@ -181,7 +181,7 @@ fn peeked_block_is_not_overwritten_until_released() {
     });
 }
 
-/// Reads all blocks of all readers but the first.
+/// Reads all remaining blocks through every reader but the first.
 fn drain_others(readers: &mut [Box<dyn RingReader>]) {
     for other in readers.iter_mut().skip(1) {
         while read_block(&mut **other).is_some() {}

@@ -107,7 +107,7 @@ struct Buffer {
     ending: Vec<(u32, Flags)>,
     /// True if the input ends as soon as the last writer has left.
     until_last: bool,
-    /// Memory for a block that has been read from a ring and not yet copied to the pool.
+    /// Memory for a block that has been read from a ring but not yet copied to the pool.
     pending_copy: Vec<u8>,
     /// Length, session and flags of the block in `pending_copy`, or `None` if there is none.
     pending: Option<(usize, u32, Flags)>,
@@ -251,8 +251,8 @@ impl Buffer {
         }
     }
 
-    /// Appends the pending block, if there is one. Returns false if the pool has no memory before
-    /// the next pass.
+    /// Appends the pending block, if there is one. Returns false if the pool has no free memory
+    /// until the next pass.
     fn put_pending(&mut self, intake: &mut Intake<'_>) -> bool {
         let Some((length, session, flags)) = self.pending else { return true };
         let bytes = self.pending_copy.get(..length).unwrap_or_default();

@@ -243,8 +243,8 @@ impl NamedSink {
         Ok(())
     }
 
-    /// Writes the bytes of a block, split into several blocks if they exceed the maximum of the
-    /// ring.
+    /// Writes the bytes of a block, split into several blocks if they exceed the ring's maximum
+    /// block length.
     fn write_bytes(&mut self, bytes: &[u8]) -> Result<WriteOutcome, Failure> {
         if !self.has_reader()? {
             return Ok(WriteOutcome::NoReader);

@@ -34,7 +34,7 @@ pub(super) struct Writers {
     asleep: bool,
 }
 
-/// Rings that the thread has accepted and the source has not taken over yet.
+/// Rings that the thread has accepted but the source has not taken over yet.
 struct AcceptedRings {
     inputs: Mutex<Vec<Input>>,
     arrival_event: EventFd,
@@ -100,7 +100,7 @@ impl Writers {
         self.had_writer && self.list.is_empty() && none_comes()
     }
 
-    /// Returns the descriptor that becomes readable with new blocks or writers.
+    /// Returns the descriptor that becomes readable when new blocks or writers arrive.
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }

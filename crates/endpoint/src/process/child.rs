@@ -37,8 +37,8 @@ pub trait ProcessControl: fmt::Debug + Send + Sync {
     /// Returns true if the process accepts no more input, even if input is available.
     fn has_closed_input(&self) -> bool;
 
-    /// Waits for the process to exit. Blocks. Returns a message if it failed. Returns `None` if it
-    /// succeeded.
+    /// Blocks until the process has exited. Returns a message if the process failed, or `None` if
+    /// it succeeded.
     fn finish(&self) -> Option<String>;
 
     /// Returns the process id, or `None` after the process has exited.
@@ -126,9 +126,9 @@ impl Process {
         self.role == ProcessRole::Head
     }
 
-    /// Returns the result of the program without blocking, or `None` while the program runs. For a
-    /// program that was not started here, and for a process that is not an ordinary program, the
-    /// result is always `Ok`, so that the path continues until [`Process::finish`].
+    /// Returns the result of the program without blocking, or `None` while the program is running.
+    /// For a program that was not started here, and for a process that is not an ordinary program,
+    /// the result is always `Ok`, so that the path continues until [`Process::finish`].
     #[must_use]
     pub fn try_wait(&self) -> Option<Result<(), ProcessFailure>> {
         // A failed query is reported by `finish`.
@@ -138,7 +138,7 @@ impl Process {
         Some(self.check_end(ended))
     }
 
-    /// Waits until the program has exited. Blocks. The caller must have closed both halves before.
+    /// Blocks until the program has exited. The caller must have closed both halves.
     pub fn finish(&self) -> sys::Result<Result<(), ProcessFailure>> {
         if let Some(message) = self.control.as_ref().and_then(|control| control.finish()) {
             let (command, ended) = (self.command.clone(), ProcessEnd::Status(1));
@@ -160,7 +160,7 @@ impl Process {
         self.input_closed.store(true, Ordering::Relaxed);
     }
 
-    /// Requests the end of the program by SIGTERM. Afterwards any exit status is accepted.
+    /// Sends SIGTERM to request the program's exit. Afterwards any exit status is accepted.
     pub(super) fn request_end(&self) {
         if !self.released.swap(true, Ordering::Relaxed)
             && let Some(group) = self.group()

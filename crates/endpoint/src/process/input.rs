@@ -28,8 +28,8 @@ impl ProgramInput {
         Self { pipe: Some(pipe), process, written, ended, holes }
     }
 
-    /// Writes all bytes. Blocks. Returns the number of bytes that were written, which is less if
-    /// the program has closed its standard input.
+    /// Writes all bytes, blocking while the pipe is full. Returns the number of bytes that were
+    /// written, which is smaller than requested if the program has closed its standard input.
     fn write(&mut self, mut rest: &mut [IoSlice<'_>]) -> Result<u64, Failure> {
         let mut written = 0;
         // Removes empty slices at the front, so that an empty list means completion.

@@ -1,4 +1,4 @@
-//! Tracking of the messages in a shared ring. It determines with which messages a reader may begin,
+//! Tracking of the messages in a shared ring. It determines which messages a reader may begin with,
 //! and which of its messages have lost a fragment.
 //!
 //! The writer stamps each fragment with the number of the block that begins its message, so that a
@@ -13,7 +13,7 @@ use abi::{BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
 /// generation is full, the generation before it is forgotten.
 const GENERATION: usize = 1 << 17;
 
-/// Returns the key of a direction of a session.
+/// Returns the key for one direction of a session.
 fn direction_key(context: BlockMetadata) -> u64 {
     u64::from(context.session) << 1 | u64::from(context.flags.has(Flags::BACKWARD))
 }
@@ -29,7 +29,7 @@ pub(super) struct WrittenMessages {
 
 impl WrittenMessages {
     /// Returns the number of the block that begins this block's message, plus 1. If the block
-    /// belongs to no open message, that is its own number, `number`.
+    /// belongs to no open message, uses the block's own number, `number`.
     pub(super) fn beginning(&mut self, entry: &Entry, number: u64) -> u64 {
         let (key, flags) = (direction_key(entry.context), entry.context.flags);
         let begins = flags.has(Flags::FIRST);

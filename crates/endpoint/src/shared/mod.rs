@@ -95,7 +95,7 @@ pub fn is_offered(prefix: &str) -> bool {
     address.and_then(|address| OpenRequest::begin(&address)).is_ok()
 }
 
-/// Makes the descriptor of [`vacancy_descriptor`] readable.
+/// Makes the descriptor returned by [`vacancy_descriptor`] readable.
 fn report_vacancy() {
     if let Some(event) = VACANCY_EVENT.get() {
         event.notify();

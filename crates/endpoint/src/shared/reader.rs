@@ -63,7 +63,7 @@ struct Shared {
     unbegun: u64,
     /// Number of blocks left in the ring because no arc selects their class.
     untaken: u64,
-    /// Number of blocks lost in the rings of earlier processes, and of blocks lost because the
+    /// Number of blocks lost in the rings of earlier processes, plus blocks lost because the
     /// beginning of their message was overwritten.
     lost_before: u64,
     /// Number of unread blocks in the current ring.
@@ -225,8 +225,8 @@ impl Shared {
         self.sessions.end_all(&mut self.created);
     }
 
-    /// Takes over the ring that the thread has found. Returns false while the thread still
-    /// searches.
+    /// Takes over the ring that the thread has found. Returns false while the thread is still
+    /// searching.
     fn try_rejoin(&mut self) -> Result<bool, Failure> {
         let Some(thread) = self.rejoin.take_if(|thread| thread.is_finished()) else {
             return Ok(false);

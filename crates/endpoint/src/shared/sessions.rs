@@ -136,7 +136,7 @@ impl WrittenSessions {
 pub(super) struct ReadSessions {
     open: SessionMap<Progress>,
     pub(super) messages: ReadMessages,
-    /// Number of sessions that the reader has seen from the beginning.
+    /// Number of sessions whose first block the reader has seen.
     pub(super) begun: u64,
     /// Number of losses in admitted sessions, plus the number of admitted messages that were ended
     /// because blocks were overwritten.

@@ -2,7 +2,7 @@
 //! filters need: frames, classes, sessions, times and marks.
 //!
 //! The sink writes each block as one message to a ring that overwrites its oldest messages, so no
-//! reader can delay the path or another reader. Without readers it copies nothing.
+//! reader can delay the path or another reader. If there are no readers, it copies nothing.
 
 use super::sessions::{STAMP_BYTES, SharedStamp, WrittenSessions};
 use super::{ring_name, vacancy_descriptor};

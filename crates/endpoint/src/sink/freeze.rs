@@ -246,8 +246,8 @@ impl Freeze {
         self.history.clear();
     }
 
-    /// Appends a frame to the open file. Omits it if its link type is not that of the file, or if
-    /// it exceeds the room that is left.
+    /// Appends a frame to the open file. Omits the frame if its link type differs from that of the
+    /// file, or if it exceeds the remaining room.
     fn add_frame(&mut self, header: &FrameHeader, frame: &[u8]) {
         let Some(capture) = &mut self.capture else { return };
         let needs = frame.len() + history::RECORD_HEADER_SIZE;

@@ -36,8 +36,8 @@ impl<'a> Headers<'a> {
         Some(Self { frame: block.frame, layers, flow })
     }
 
-    /// Parses the headers before bytes that a filter derived from a frame, such as decompressed
-    /// headers ([`Block::headers`]). Returns `None` for other blocks.
+    /// Parses the headers that precede bytes which a filter has derived from a frame, such as
+    /// decompressed bytes ([`Block::headers`]). Returns `None` for other blocks.
     pub(crate) fn of_derived_block(block: &Block<'a>) -> Option<Self> {
         let frame = block.headers();
         if block.marks.link != Marks::NO_LINK || frame.is_empty() {
@@ -48,7 +48,7 @@ impl<'a> Headers<'a> {
         Some(Self { frame, layers, flow })
     }
 
-    /// Returns the hardware addresses, sender first, or `None` without an Ethernet header.
+    /// Returns the hardware addresses, sender first, or `None` if there is no Ethernet header.
     pub(crate) fn hardware_addresses(&self) -> Option<(Mac, Mac)> {
         if self.layers.link != LinkType::ETHERNET {
             return None;

@@ -81,8 +81,8 @@ enum OldContents {
 }
 
 impl Out {
-    /// Opens standard output for lines. If it is a file opened for appending, an incomplete last
-    /// line is repaired first.
+    /// Opens standard output for writing lines. If it is a file opened for appending, an incomplete
+    /// last line is repaired first.
     pub(crate) fn stdout_lines() -> Result<Self, Failure> {
         let mut out = Self::stdout()?;
         out.old_contents = OldContents::RepairLastLine(LineFormat::Text);
@@ -283,7 +283,7 @@ impl Out {
     }
 
     /// Replaces the old contents or repairs their last line, as required before the first write.
-    /// Returns the number of buffered bytes written in the process: all of them, or none.
+    /// Returns the number of buffered bytes that this call has written: all of them, or none.
     fn prepare_first_write(&mut self) -> io::Result<usize> {
         if self.buffer.is_empty() {
             return Ok(0);
@@ -322,7 +322,7 @@ impl Out {
         Ok(0)
     }
 
-    /// Runs `change` on the end of the file. If another request may be writing there, returns
+    /// Runs `change` on the end of the file. If another request may be writing to it, returns
     /// `None` without running it. A file that the shell has opened is never changed.
     fn with_exclusive_end<T>(
         &mut self,

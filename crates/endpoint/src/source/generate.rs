@@ -160,8 +160,8 @@ impl Source for Generate {
 }
 
 impl Generate {
-    /// Returns the number of frames that are due at `now` and have not been emitted; without a
-    /// rate, `u64::MAX`.
+    /// Returns the number of frames that are due at `now` but have not been emitted, or `u64::MAX`
+    /// if there is no rate.
     fn frames_due(&mut self, now: Time) -> u64 {
         let started = *self.first_due.get_or_insert(now);
         let Some(rate) = self.rate else { return u64::MAX };

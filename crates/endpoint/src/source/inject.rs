@@ -214,8 +214,8 @@ impl Source for Inject {
 }
 
 impl Inject {
-    /// Copies a frame into the pool. Returns `None` if the pool has no memory before the next pass.
-    /// Fails if the frame is longer than a block of the pool.
+    /// Copies a frame into the pool. Returns `None` if the pool has no free memory until the next
+    /// pass. Fails if the frame is longer than a block of the pool.
     fn copy_to_pool(
         &self,
         intake: &Intake<'_>,

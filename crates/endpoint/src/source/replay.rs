@@ -54,7 +54,7 @@ struct Replay {
     schedule: ReplaySchedule,
     origin: u16,
     given: Amount,
-    /// The next packet, which has been parsed and is not due yet.
+    /// The next packet, which has been parsed but is not due yet.
     pending: Option<Packet>,
     /// A fault of the capture, which the next `produce` reports.
     fault: Option<Failure>,

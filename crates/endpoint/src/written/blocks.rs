@@ -241,7 +241,8 @@ impl WrittenBlocks {
         })
     }
 
-    /// Copies a block into the pool. Returns false if there is no memory before the next pass.
+    /// Copies a block into the pool. Returns false if the pool has no free memory until the next
+    /// pass.
     fn put(&mut self, intake: &mut Intake<'_>, block: &Block) -> bool {
         let from = self.emitted + block.from;
         let bytes = self.waiting.get(from..from + block.length).unwrap_or_default();

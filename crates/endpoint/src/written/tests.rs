@@ -1,4 +1,4 @@
-//! Tests of both ends of writers.
+//! Tests of both ends of a writer.
 
 use super::{NO_REASON, PACKET_MAX, WriterSocket, WrittenBlocks, WrittenForm, pair};
 use crate::Source as _;

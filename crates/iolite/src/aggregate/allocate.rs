@@ -78,8 +78,8 @@ impl AllocationPool {
     }
 
     /// Allocates like [`AllocationPool::allocate`], but returns only a rich pointer. The caller
-    /// must lease its segment before the next operation on the pool. Returns `None` if no room is
-    /// left without reclaiming segments.
+    /// must lease the block's segment before the next operation on the pool. Returns `None` if no
+    /// room is left without reclaiming segments.
     #[inline]
     pub(crate) fn append_block(
         &mut self,
@@ -141,7 +141,7 @@ impl AllocationPool {
     }
 
     /// Drops the lease on the open segment if no aggregate refers to the segment. A block that is
-    /// too long for the rest of the segment can then reuse it from its start.
+    /// too long for the rest of the segment can then reuse the segment from its start.
     fn abandon_open_segment(&mut self) {
         let Some(place) = self.pool.draft(1, 1).map(|rest| rest.commit(0)) else { return };
         if self.pool.lease(place).is_ok_and(|lease| lease.is_only()) {

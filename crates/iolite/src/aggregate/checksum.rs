@@ -1,10 +1,10 @@
 //! Cached Internet checksums for data that is sent repeatedly. [IOL §2.9]
 //!
-//! Input: an aggregate and a function that sums bytes (RFC 1071; such as that of `wire::checksum`).
-//! Output: the sum over all slices. The sum of a slice is cached by content id and length, which
-//! always identify the same bytes. If a cached file is sent with a new header, only the header is
-//! therefore summed. The cache consists of plain numbers and holds no memory of pools. Only slices
-//! have content ids, and the bytes of a slice never change (T6).
+//! Input: an aggregate and a function that sums bytes (RFC 1071, for example that of
+//! `wire::checksum`). Output: the sum over all slices. The sum of a slice is cached by content id
+//! and length, which always identify the same bytes. If a cached file is sent with a new header,
+//! only the header is therefore summed. The cache consists of plain numbers and keeps no pool
+//! memory in use. Only slices have content ids, and the bytes of a slice never change (T6).
 
 use super::{Aggregate, ContentId, Slice};
 

@@ -3,9 +3,9 @@
 //!
 //! Input: bytes, which are written once into a separate memfd; or such a memfd from another
 //! process. Output: an ordinary aggregate on both sides, without a copy. The paper revokes the
-//! write permission of a buffer that is passed on. Here a seal (`F_SEAL_WRITE`) revokes it, which
-//! the kernel grants only if no writable mapping exists. Received frozen data may therefore be read
-//! in place, and the data and its checksum may be cached, whichever process created it.
+//! write permission of a buffer that is passed on. Here a seal (`F_SEAL_WRITE`) revokes it; the
+//! kernel grants the seal only if no writable mapping exists. Received frozen data may therefore be
+//! read in place, and the data and its checksum may be cached, whichever process created it.
 //!
 //! A seal is permanent, applies to a whole file, and is slow (55 µs for 64 KB from the first byte
 //! to the mapping, compared to 0.7 µs for copying them): so it suits data of many pages that is

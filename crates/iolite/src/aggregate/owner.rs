@@ -115,8 +115,8 @@ impl Creator {
         Ok(())
     }
 
-    /// Stops granting a pool or file. Peers that have mapped it keep their access (T11), so that
-    /// later data should be stored in a new pool. Returns false if the dbuf was not shared.
+    /// Stops granting a pool or file. Peers that have mapped it keep their access (T11), so later
+    /// data should be stored in a new pool. Returns false if the dbuf was not shared.
     pub fn withdraw(&mut self, dbuf: DbufId) -> bool {
         self.pools.remove(&dbuf).is_some() || self.files.remove(&dbuf).is_some()
     }
@@ -149,7 +149,7 @@ impl Creator {
         &self.holders
     }
 
-    /// Returns the peers for modification.
+    /// Returns a mutable reference to the peers.
     pub const fn holders_mut(&mut self) -> &mut Holders {
         &mut self.holders
     }
@@ -314,7 +314,7 @@ impl Window {
         Ok(())
     }
 
-    /// Copies the bytes named by a pointer into `out`, whose length must be that of the view. Fails
+    /// Copies the bytes named by a pointer into `out`, which must have the pointer's length. Fails
     /// with [`Fault::UnknownDbuf`] if the dbuf is not mapped, so that the caller must request a
     /// grant first. Until the pointer is released, the bytes are those that the owner sent.
     pub fn copy(&self, pointer: RichPointer, out: &mut [u8]) -> Result<(), Fault> {

@@ -8,9 +8,10 @@
 //!   grants: leases dropped    ◄── released ───────    release, or hang-up for any reason
 //! ```
 //!
-//! Input: aggregates with pools shared through the [`GrantServer`]. Output: the same aggregates at
-//! the other side as lists of pointers; no byte is copied. Each aggregate is a message: a block of
-//! pointers in a [stream](buffer::stream), which provides waiting, its end, and all validation.
+//! Input: aggregates with pools shared through the [`GrantServer`]. Output: the same aggregates on
+//! the other side, as lists of pointers; no byte is copied. Each aggregate is a message: a block of
+//! pointers in a [stream](buffer::stream), which provides waiting, the end of the stream, and all
+//! validation.
 //!
 //! The grant server limits the number of segments that a reader may hold. A sender that reaches the
 //! limit waits for releases, or fails ([`Sender::try_send`]). A killed reader releases everything,
@@ -174,12 +175,12 @@ impl Receiver {
         }
     }
 
-    /// Waits until there is something to receive, for at most `limit` (`None` means without limit).
+    /// Waits until there is something to receive, for at most `limit` (`None` means no limit).
     pub fn wait(&mut self, limit: Option<Duration>) -> Result<stream::WaitResult, Fault> {
         self.input.wait(limit)
     }
 
-    /// Copies `out.len()` bytes of an aggregate, from offset `at` on. Maps pools as needed.
+    /// Copies `out.len()` bytes of an aggregate, beginning at offset `at`. Maps pools as needed.
     pub fn copy(
         &mut self,
         of: &ReceivedAggregate,
@@ -209,8 +210,8 @@ impl Receiver {
         Ok(())
     }
 
-    /// Returns the reader's mappings and its connection to the grant server, for pointers received
-    /// by other means.
+    /// Returns the client with the reader's mappings and its connection to the grant server, for
+    /// pointers received by other means.
     pub const fn client(&mut self) -> &mut Client {
         &mut self.client
     }

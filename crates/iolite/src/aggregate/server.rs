@@ -120,7 +120,7 @@ impl GrantServer {
     }
 
     /// Evicts a client and releases everything held for it. The client's mappings stay, and will
-    /// expose later data of the same pools (T11). Returns false if the client has departed already.
+    /// expose later data in the same pools (T11). Returns false if the client has departed already.
     pub fn evict(&self, peer: PeerId) -> bool {
         let known = lock_state(&self.state).leave(peer);
         self.returned.notify_all();
@@ -174,7 +174,7 @@ fn serve_clients(state: &Mutex<ServerState>, returned: &Condvar, doorbell: &Sock
     }
 }
 
-/// Handles one message of a client. Returns false if the client has departed or violates the
+/// Handles one message from a client. Returns false if the client has departed or violates the
 /// protocol.
 fn answer_message(
     state: &Mutex<ServerState>,

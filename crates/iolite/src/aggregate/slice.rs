@@ -24,7 +24,7 @@ pub struct Slice {
 /// generation number (CONTRACT 7).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ContentId {
-    /// The dbuf of the first byte.
+    /// The dbuf that contains the first byte.
     pub dbuf: DbufId,
     /// Full 64-bit position of the first byte.
     pub position: u64,

@@ -120,7 +120,7 @@ impl CachedFile {
 
     /// Checks that the file still contains the bytes transferred. Fails with [`Refusal::Truncated`]
     /// otherwise. If some bytes were requested and none transferred, returns [`Sent::End`] if the
-    /// file has shrunk, and else fails with EFAULT, so that the transfer is retried.
+    /// file has shrunk, and otherwise fails with EFAULT, so that the transfer is retried.
     fn check_present(
         &self,
         view: &FileView,
@@ -154,8 +154,9 @@ impl CachedFile {
 
 /// EFAULT: a page that should exist cannot be read.
 const EFAULT: i32 = 14;
-/// Maximum number of attempts at a missing page. In a file that is constantly truncated and
-/// extended, a page is missing once in a few thousand calls; on a broken disk it is always missing.
+/// Maximum number of attempts to transfer a missing page. In a file that is constantly truncated
+/// and extended, a page is missing once in a few thousand calls; on a broken disk it is always
+/// missing.
 const ATTEMPTS_MAX: usize = 8;
 
 /// Attempts a transfer up to [`ATTEMPTS_MAX`] times, as long as it sends nothing because of a

@@ -9,7 +9,7 @@ use buffer::pool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The dbuf into which an indirect stream copies blocks. The readers of the stream must be able to
-/// request this dbuf, so share it at the grant server before passing it to
+/// request this dbuf, so share it through the grant server before passing it to
 /// [`indirect`](super::indirect()). Its size limits the memory in flight.
 ///
 /// Clones share the same dbuf, so several streams of a space can use one.

@@ -124,8 +124,9 @@ impl Flights {
         lock(&self.shared.segments)
     }
 
-    /// Searches the blocks at which the followed inputs peek for these bytes. Returns the index of
-    /// the input and a pointer to the bytes; `None` if the bytes are not in any of the blocks.
+    /// Searches for these bytes in the blocks at which the followed inputs peek. Returns the index
+    /// of the input and a pointer to the bytes, or `None` if the bytes are not in any of the
+    /// blocks.
     pub(super) fn find_peeked(&self, slice: &[u8]) -> Option<(usize, RichPointer)> {
         let found = |(at, up): (usize, &Upstream)| up.keeper.peeked_pointer(slice).map(|p| (at, p));
         self.upstream.iter().enumerate().find_map(found)
@@ -225,7 +226,7 @@ impl Drop for Upstream {
 /// The state shared between an input and the outputs of the same process that forward its blocks.
 #[derive(Debug)]
 pub(crate) struct Keeper {
-    /// Bit mask of the slots of following outputs that are in use.
+    /// Bit mask of the slots that following outputs occupy.
     claimed: AtomicU32,
     /// For each following output, the oldest position that it needs.
     needed: [AtomicU64; FOLLOWERS_MAX],
@@ -237,7 +238,7 @@ pub(crate) struct Keeper {
     words: [AtomicU64; 2],
     /// Address of the peeked bytes; 0 if the input does not peek at any entry.
     address: AtomicUsize,
-    /// Number of bytes that may be held of the dbuf of the peeked entry.
+    /// Maximum number of bytes that one output may hold in the dbuf of the peeked entry.
     window: AtomicU64,
     /// True if the peeked bytes need no lease.
     is_frozen: AtomicBool,
@@ -245,7 +246,7 @@ pub(crate) struct Keeper {
 
 /// Maximum number of outputs that forward blocks of one input without a copy.
 const FOLLOWERS_MAX: usize = 8;
-/// Number of bytes that may be held of a dbuf whose size is unknown.
+/// Maximum number of bytes that may be held in a dbuf whose size is unknown.
 const UNKNOWN_SIZE_HELD_MAX: u64 = 256 << 10;
 
 impl Keeper {
@@ -268,7 +269,7 @@ impl Keeper {
         self.claimed.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns the oldest position that the input must not release, or `u64::MAX` if there is none.
+    /// Returns the oldest position that the input must keep, or `u64::MAX` if there is none.
     pub(super) fn needed(&self) -> u64 {
         // SYNC POINT: claim released; pairs with the store in `Upstream::publish`.
         let words = self.needed.iter().map(|word| word.load(Ordering::Acquire));

@@ -246,7 +246,7 @@ impl Input {
         self.ring.writer_counts()
     }
 
-    /// Returns the number of blocks that this reader has consumed and not released.
+    /// Returns the number of blocks that this reader has consumed but not released.
     #[must_use]
     pub const fn unreleased_blocks(&self) -> u64 {
         self.ring.side.next - self.ring.side.released_position()
@@ -296,7 +296,7 @@ impl Input {
 }
 
 impl StreamReader for Input {
-    /// Reads available bytes of several blocks into `out`. The rest of a block stays for the next
+    /// Reads available bytes of several blocks into `out`. The rest of a block is left for the next
     /// call.
     ///
     /// An invalid pointer is a fault: it is passed and counted as lost, and the next call continues
@@ -407,8 +407,8 @@ impl StreamReader for Input {
         self.is_at_end().map(Some)
     }
 
-    /// Releases consumed entries, except those under a claim of an output, and notifies the writer
-    /// if it waits. Reads do this before they wait, and after each eighth of the ring or 64 KB.
+    /// Releases consumed entries, except those claimed by an output, and notifies the writer if it
+    /// is waiting. Reads do this before they wait, and after each eighth of the ring or 64 KB.
     /// Returns the number of blocks still unreleased.
     fn release_consumed(&mut self) -> u64 {
         self.owed_bytes = 0;

@@ -5,7 +5,7 @@ use abi::RichPointer;
 use buffer::pool::Lease;
 use std::sync::Arc;
 
-/// A block that a stream has lent and not consumed, and that another stream may forward.
+/// A block that a stream has lent but not consumed, and that another stream may forward.
 #[derive(Debug)]
 pub struct Lent<'a> {
     pub(crate) pointer: RichPointer,

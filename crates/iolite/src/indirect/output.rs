@@ -64,13 +64,13 @@ pub struct Output {
     hot: HotSegment,
     ranges: Ranges,
     known: Vec<KnownDbuf>,
-    /// In a ring that overwrites, the least position that the writer announces: all entries more
+    /// In a ring that overwrites, the lowest position that the writer announces: all entries more
     /// than a lap before it count as overwritten, because their memory was freed.
     floor: u64,
     copied: u64,
 }
 
-/// Numbers of blocks written, by kind of entry.
+/// Numbers of blocks written, by the kind of entry written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SplicedCounts {
     /// Blocks written as pointers.
@@ -124,9 +124,10 @@ impl Output {
     }
 
     /// Registers a pool, after which writes of bytes in the pool produce pointers. Readers must be
-    /// able to request the pool, so share it at the grant server. `threshold` is the T_b of the
-    /// pool. Written blocks are published at the lowest threshold of the stream and of all known
-    /// dbufs. [SL §6.2] Returns false if the pool's memory is not a file and so cannot be granted.
+    /// able to request the pool, so share it through the grant server. `threshold` is the T_b of
+    /// the pool. Written blocks are published at the lowest threshold of the stream and of all
+    /// known dbufs. [SL §6.2] Returns false if the pool's memory is not a file and so cannot be
+    /// granted.
     pub fn register_pool(&mut self, pool: &Pool, threshold: usize) -> bool {
         self.register_memory(pool.memory(), threshold)
     }

@@ -52,7 +52,7 @@ impl<'a> AggregateBlocks<'a> {
         }
     }
 
-    /// Consumes `count` bytes of the block.
+    /// Consumes `count` bytes of the current block.
     #[inline]
     pub fn pass(&mut self, count: usize) {
         match self.piece.split_at_checked(count) {

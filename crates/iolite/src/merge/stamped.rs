@@ -1,4 +1,4 @@
-//! Merging in order of timestamps. Consumed blocks wait until no older block can arrive.
+//! Merging in timestamp order. Consumed blocks wait until no older block can arrive.
 
 use super::{Merged, Next, Order, ProducerId};
 use buffer::Fault;
@@ -111,7 +111,7 @@ impl Merged {
 
     /// Copies the oldest staged block into `out`. If `surely` is true, does so only if no older
     /// block can arrive or the stage of a producer is due. Returns `None` if it copied no block.
-    /// Fails with [`Fault::TooLong`] if `out` is shorter than the block, which then stays.
+    /// Fails with [`Fault::TooLong`] if `out` is shorter than the block, which then stays staged.
     pub(super) fn take_oldest_staged(
         &mut self,
         out: &mut [u8],

@@ -16,7 +16,7 @@ fn open_stream(policy: Policy) -> (Output, Input) {
     (output, Offer::from_descriptors(copies).unwrap().open().unwrap())
 }
 
-/// Returns a block that contains producer, sequence number and timestamp.
+/// Returns a block that contains a producer number, a sequence number and a timestamp.
 fn stamped_block(who: u64, number: u64, stamp: u64) -> [u8; 24] {
     let mut block = [0; 24];
     for (word, value) in block.chunks_exact_mut(8).zip([who, number, stamp]) {
@@ -33,7 +33,8 @@ fn stamped_order(window: u64) -> Order {
     Order::Stamped(Stamped::new(window, PATIENCE, |block| block_words(block)[2]))
 }
 
-/// Reads all blocks up to the end. Returns producer, sequence number and timestamp of each.
+/// Reads all blocks up to the end. Returns the producer number, sequence number and timestamp of
+/// each block.
 fn read_to_end(merged: &mut Merged) -> Vec<[u64; 3]> {
     let mut out = [0; 100];
     let mut all = Vec::new();

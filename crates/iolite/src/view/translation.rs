@@ -1,4 +1,4 @@
-//! The translation cache of one reader: a small table, indexed by the low bits of the id. [SL
+//! The translation cache of one reader: a small table, indexed by the low bits of the dbuf id. [SL
 //! §5.3.1]
 //!
 //! Faults are cached too. After a refusal, a dbuf is requested again only after a number of

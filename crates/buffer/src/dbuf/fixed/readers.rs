@@ -9,7 +9,7 @@ use crate::{Fault, Policy, foreign};
 use abi::Extent;
 use abi::ring::writer;
 
-/// The state of a reader that walks from slot to slot.
+/// The state of a reader that reads slot after slot.
 #[derive(Debug)]
 pub struct SlotWalk {
     /// Limit of the fast path: blocks before this position are known to be published. Always 0 in a
@@ -51,8 +51,8 @@ impl SlotWalk {
         }
     }
 
-    /// Copies the next block into `out` and passes it, if the block is known to be published and
-    /// fits. Returns its length in bytes, or `None` if this fast path does not apply. Equivalent to
+    /// If the next block is known to be published and fits into `out`, copies it and advances past
+    /// it. Returns its length in bytes, or `None` if this fast path does not apply. Equivalent to
     /// the checks of [`BlockWalk::find`] in fewer instructions.
     #[inline]
     fn take_fast(&mut self, out: &mut [u8]) -> Option<usize> {
@@ -246,7 +246,7 @@ impl SlotVisitor {
         self.0.shape.slots as u64
     }
 
-    /// Returns the number of slots passed and not released.
+    /// Returns the number of slots that have been passed but not released.
     pub(super) const fn unreleased_slots(&self) -> u64 {
         self.0.side.next - self.0.side.released_position()
     }

@@ -90,8 +90,8 @@ impl SlotOutput {
     }
 
     /// Writes one block. Blocks while all slots are in use, if the policy is to block; returns
-    /// false if the policy drops the block. Fails with [`Fault::Abandoned`] if all readers have
-    /// left, and with [`Fault::TooLong`] if the block exceeds [`SlotOutput::block_max`].
+    /// false if the policy is to drop the block. Fails with [`Fault::Abandoned`] if all readers
+    /// have left, and with [`Fault::TooLong`] if the block exceeds [`SlotOutput::block_max`].
     #[inline]
     pub fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
         if self.ring.try_put(block) {
@@ -249,10 +249,10 @@ impl SlotInput {
         self.spins = spins;
     }
 
-    /// Copies the next block into `out` and takes it. Blocks until there is one. Returns the length
-    /// in bytes, or `None` at the end of the stream. Fails with [`Fault::TooLong`] if `out` is too
-    /// short (the block then stays), and with [`Fault::Abandoned`] if the writer was killed and all
-    /// its blocks have been read.
+    /// Copies the next block into `out` and advances past it. Blocks until a block is published.
+    /// Returns the length in bytes, or `None` at the end of the stream. Fails with
+    /// [`Fault::TooLong`] if `out` is too short (the block then remains unread), and with
+    /// [`Fault::Abandoned`] if the writer was killed and all its blocks have been read.
     pub fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         loop {
             match self.try_read(out)? {
@@ -290,9 +290,8 @@ impl SlotInput {
         if self.peer_gone && !has_more { Err(Fault::Abandoned) } else { Ok(BlockRead::Nothing) }
     }
 
-    /// Waits until a block is published or the stream ends, for at most `limit` (`None` means
-    /// without limit). May return [`WaitResult::NotReady`] earlier, after a signal or another
-    /// notification.
+    /// Waits until a block is published or the stream ends, for at most `limit` (`None` means no
+    /// limit). May return [`WaitResult::NotReady`] earlier, after a signal or another notification.
     pub fn wait(&mut self, limit: Option<Duration>) -> Result<WaitResult, Fault> {
         for _ in 0..self.spins {
             if self.is_readable()? {
@@ -321,8 +320,8 @@ impl SlotInput {
         self.is_readable()
     }
 
-    /// Announces that the caller is awake. If `notified` is true, the doorbell was readable and is
-    /// drained.
+    /// Announces that the caller is awake. If `notified` is true, because the doorbell is readable,
+    /// also drains the doorbell.
     pub fn wake(&mut self, notified: bool) {
         if notified {
             self.peer_gone |= self.doorbell.clear() == Peer::Gone;
@@ -332,7 +331,7 @@ impl SlotInput {
         }
     }
 
-    /// Releases all blocks read so far, and wakes a writer that waits for slots.
+    /// Releases all blocks read so far, and wakes a writer that is waiting for slots.
     pub fn release(&mut self) {
         if self.ring.unreleased_slots() > 0 {
             self.ring.side().release();
@@ -362,7 +361,7 @@ impl SlotInput {
         Ok(skipped)
     }
 
-    /// Wakes the writer if it waits for the slots released.
+    /// Wakes the writer if it is waiting for the released slots.
     fn notify_writer(&mut self) {
         let side = self.ring.side();
         let released = side.released_position();

@@ -8,11 +8,11 @@ use crate::wait::Wanted;
 const PASSED_BLOCKS_MAX: u64 = 4096;
 
 impl RecordWalk {
-    /// Passes blocks until `wants` selects one: for its first `head` bytes, `wants` returns a value
-    /// other than [`Wanted::Nothing`]. Copies these bytes, or the entire block, into `out`, and
-    /// releases all passed blocks. Returns the length of the selected block with the value of
-    /// `wants`, and the number of blocks passed before it. Returns `None` for the block if no
-    /// selected block is published, or after [`PASSED_BLOCKS_MAX`] blocks. Fails with
+    /// Calls `wants` with the first `head` bytes of each block until it selects one by returning a
+    /// value other than [`Wanted::Nothing`]. Copies these bytes, or the entire block, into `out`,
+    /// and releases all passed blocks. Returns the length of the selected block with the value that
+    /// `wants` returned, and the number of blocks passed before it. Returns `None` for the block if
+    /// no selected block is published, or after [`PASSED_BLOCKS_MAX`] blocks. Fails with
     /// [`Fault::TooLong`] if `out` is too short. `wants` may be called several times for a block,
     /// and also with bytes that the writer is overwriting.
     pub(crate) fn read_wanted(
@@ -68,8 +68,8 @@ impl RecordWalk {
         Ok((None, passed))
     }
 
-    /// Returns the number of the next block, from 0 for the first one of the ring; `None` if the
-    /// reader joined later and has not passed a block yet.
+    /// Returns the sequence number of the next block, where the first block of the ring has number
+    /// 0. Returns `None` if the reader joined later and has not passed a block yet.
     pub(crate) fn next_number(&self) -> Option<u64> {
         self.known.then_some(self.expected)
     }

@@ -1,5 +1,6 @@
-//! Loom models, in all interleavings up to a bound of preemptions, of a writer that publishes and
-//! is then busy elsewhere. The timer or T_b wakes its reader, or the reader sees the blocks.
+//! Loom models of a writer that publishes blocks and is then busy elsewhere, in all interleavings
+//! with a bounded number of preemptions. The timer or T_b wakes the reader, or the reader sees the
+//! blocks.
 
 use super::*;
 use crate::atomic::AtomicU32;

@@ -10,7 +10,8 @@ use abi::ring::wait::THRESHOLD_ONLY;
 
 impl Input {
     /// Copies one block as it was written, or the rest of a block that [`Input::read`] has begun.
-    /// Does not block. Fails with [`Fault::TooLong`] if `out` is too short; the block then stays.
+    /// Does not block. Fails with [`Fault::TooLong`] if `out` is too short; the block then remains
+    /// unread.
     pub fn read_block(&mut self, out: &mut [u8]) -> Result<BlockRead, Fault> {
         if self.rest.is_none() && self.ring.walk().take(out) {
             return Ok(BlockRead::Block(out.len()));
@@ -28,7 +29,7 @@ impl Input {
     }
 
     /// Reads the next block that `wants` selects, from a ring that overwrites. `wants` gets the
-    /// first `head` bytes of each block, and selects the block by a value other than
+    /// first `head` bytes of each block, and selects a block by returning a value other than
     /// [`Wanted::Nothing`]. The first `head` bytes of the selected block, or the entire block, are
     /// copied. Earlier blocks are passed without being copied. `wants` may be called several times
     /// for a block, and also with bytes that are being overwritten. Does not block. Fails with
@@ -65,14 +66,14 @@ impl Input {
         }
     }
 
-    /// Returns the number of the next block, counted from 0 at the start of the ring. Returns
-    /// `None` if this reader joined later and has not passed a block yet.
+    /// Returns the sequence number of the next block, where the first block of the ring has number
+    /// 0. Returns `None` if this reader joined later and has not passed a block yet.
     pub fn next_number(&mut self) -> Option<u64> {
         self.ring.walk().next_number()
     }
 
-    /// Reads like [`Input::try_read`], but reports empty blocks as marks. An empty block at the
-    /// front is taken; bytes after an empty block are not copied in the same call. Fails with
+    /// Reads like [`Input::try_read`], but reports empty blocks as marks. If the next block is
+    /// empty, it is taken; bytes after an empty block are not copied in the same call. Fails with
     /// [`Fault::Lossy`] if the ring overwrites.
     pub fn read_part(&mut self, out: &mut [u8]) -> Result<PartRead, Fault> {
         if self.lossy {
@@ -94,8 +95,8 @@ impl Input {
         }
     }
 
-    /// Takes the next block if it is empty. Returns true if a block was taken; never in a ring that
-    /// overwrites.
+    /// Takes the next block if it is empty. Returns true if a block was taken, and always false if
+    /// the ring overwrites.
     pub fn take_mark(&mut self) -> Result<bool, Fault> {
         if self.lossy || self.rest.is_some() {
             return Ok(false);

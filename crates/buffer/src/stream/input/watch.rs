@@ -5,9 +5,9 @@ use super::Input;
 use crate::Fault;
 
 impl Input {
-    /// Arranges that the descriptor becomes readable at the next block or at the end of the stream,
-    /// and returns false. The caller must then call [`Input::unwatch`] next. If there is already
-    /// something to read, does nothing and returns true.
+    /// Arranges for the descriptor to become readable at the next block or at the end of the
+    /// stream, and returns false. The caller must then call [`Input::unwatch`] next. If there is
+    /// already something to read, does nothing and returns true.
     pub fn watch(&mut self) -> Result<bool, Fault> {
         let something = self.announce_sleep();
         if something != Ok(false) {

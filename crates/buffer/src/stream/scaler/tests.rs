@@ -26,8 +26,8 @@ fn open_stream(capacity: usize, is_cut: bool, policy: Policy) -> (Output, Input)
     (output, offers.remove(0).open_trusting().unwrap())
 }
 
-/// If the reader takes each block at once, the ring shrinks to its minimum, halving once per lap,
-/// both by reallocation and in place.
+/// If the reader takes each block immediately, the ring shrinks to its minimum, halving once per
+/// lap, both by reallocation and in place.
 #[test]
 fn f1_f5_f6_nearly_empty_ring_shrinks_to_its_minimum() {
     for is_cut in [false, true] {

@@ -86,8 +86,8 @@ impl Shared {
         self.emit_in_order(intake, place, entry)
     }
 
-    /// Returns true if a block belongs to a session or message that this reader has seen from the
-    /// beginning. Counts the blocks for which it returns false.
+    /// Returns true if a block belongs to a session or message whose first block this reader has
+    /// seen. Counts the blocks for which it returns false.
     fn admit(&mut self, stamp: SharedStamp, entry: &Entry) -> bool {
         let counts = self.input.as_ref().map(Input::counts).unwrap_or_default();
         let before = std::mem::replace(&mut self.lost_before_block, counts.lost);

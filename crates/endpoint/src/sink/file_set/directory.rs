@@ -169,8 +169,8 @@ fn first_free_number(path: &str) -> io::Result<u64> {
     Ok(next)
 }
 
-/// Replaces all characters except ASCII letters, digits, `.`, `-` and `_` by `_`, because they may
-/// be special to a file system or shell. Truncates the text to 100 characters.
+/// Replaces all characters except ASCII letters, digits, `.`, `-` and `_` with `_`, because they
+/// may be special to a file system or shell. Truncates the text to 100 characters.
 fn sanitize(text: &str) -> String {
     let safe = |c: char| if c.is_ascii_alphanumeric() || ".-_".contains(c) { c } else { '_' };
     text.chars().map(safe).take(100).collect()

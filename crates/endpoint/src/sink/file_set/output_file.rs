@@ -182,7 +182,8 @@ impl OutputFile {
         self.missing == 0 && !cut && self.directions.iter().all(whole)
     }
 
-    /// Returns the description of the first message, or `None` without a well-formed description.
+    /// Returns the description of the first message, or `None` if there is no well-formed
+    /// description.
     pub(super) fn description(&self) -> Option<MessageRecord<'_>> {
         MessageRecord::parse(&self.record)
     }

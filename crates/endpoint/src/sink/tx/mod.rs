@@ -124,8 +124,8 @@ struct Tx {
     dropped: [Amount; UNSENT_REASON_TEXTS.len()],
     /// Copies of modified frames, until they have been sent.
     copies: Vec<u8>,
-    /// True if the last frame timed out. Later frames then do not wait until a frame has been sent
-    /// again.
+    /// True if the last frame timed out. Later frames then do not wait for room, until a frame has
+    /// been sent again.
     has_timed_out: bool,
     /// Maximum time for which one frame waits for room in the queue.
     patience: Duration,

@@ -133,7 +133,7 @@ impl Ring {
         }
     }
 
-    /// Drops the frame that the last call of `send` could not send. The frames queued after it are
+    /// Drops the frame that the last call to `send` could not send. The frames queued after it are
     /// removed from the ring too, and must be sent again.
     pub(super) fn skip_rejected(&mut self) -> sys::Result<()> {
         self.queued = 0;

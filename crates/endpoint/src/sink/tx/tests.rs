@@ -200,7 +200,7 @@ fn full_queue_delays_frames_without_loss() {
     assert!(!statistics.contains("dropped 0,"), "the queue was never full: {statistics}");
 }
 
-/// A queue that stalls must cause only one timeout of a second, and every rejected frame must be
+/// A queue that stalls must cause only one timeout of one second, and every rejected frame must be
 /// counted.
 #[test]
 fn stalled_queue_times_out_and_drops_are_counted() {

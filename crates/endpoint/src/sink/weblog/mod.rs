@@ -2,8 +2,8 @@
 //!
 //! The sink writes exchanges (`http |exchange`) either in the combined log format, byte for byte as
 //! nginx does with `$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent
-//! "$http_referer" "$http_user_agent"` and its default escapes, or one object of the Elastic Common
-//! Schema per line (`ecs`).
+//! "$http_referer" "$http_user_agent"` and its default escapes, or as one object of the Elastic
+//! Common Schema per line (`ecs`).
 //!
 //! The log differs from that of a server as follows. The time is the arrival time of the last
 //! captured byte. Body bytes exclude chunk framing, as in Apache (nginx includes it). A request

@@ -1,4 +1,5 @@
-//! Tests of generated frames. The parsers of `wire` and the sequence numbers verify the frames.
+//! Tests of generated frames, which are checked with the parsers of `wire` and by their sequence
+//! numbers.
 
 use super::*;
 use crate::testing::{

@@ -2,8 +2,8 @@
 //! §5.3, §6.2; CONTRACT 3, 16, 29]
 //!
 //! The source reads the per-processor rings of the programs of one interface ([`reader`]), which
-//! run at an attach point ([`attach_point`]). It emits one block per frame and edge, in order of
-//! time. A frame is copied into the pool of the space once, no matter how many edges it takes. The
+//! run at an attach point ([`attach_point`]). It emits one block per frame and edge, in time order.
+//! A frame is copied into the pool of the space once, no matter how many edges it follows. The
 //! source reinserts a VLAN tag, converts the timestamp to the time of day, and flags a frame with
 //! checksum offload. To detect this offload it parses the headers, and it stores their offsets in
 //! the marks for downstream filters. Each call of `produce` emits blocks of one edge only.
@@ -74,7 +74,7 @@ pub struct KernelSourceParts {
     pub attachment: Arc<dyn Attachment>,
     /// Attach point of the programs.
     pub attach_point: AttachPoint,
-    /// The edges, indexed by exit number.
+    /// The edges on which frames leave the programs, indexed by exit number.
     pub edges: Vec<Edge>,
     /// Index of the source among those of its path.
     pub origin: u16,
@@ -169,7 +169,7 @@ impl KernelSource {
         }
     }
 
-    /// Emits available blocks as long as they take the same edge. Returns the number of emitted
+    /// Emits available blocks as long as they follow the same edge. Returns the number of emitted
     /// blocks.
     fn emit_blocks(&mut self, intake: &mut Intake<'_>) -> usize {
         let mut count = 0;
@@ -293,8 +293,8 @@ impl KernelSource {
         Some(FrameCopy { place, is_checksum_unset: unset, marks })
     }
 
-    /// Emits available blocks without their bytes, as long as they take the same edge, and returns
-    /// their number. The frames stay in the ring until the next call of `produce`.
+    /// Emits available blocks without their bytes, as long as they follow the same edge, and
+    /// returns their number. The frames stay in the ring until the next call of `produce`.
     fn put_in_place(&mut self, frames: &FramesInPlace, intake: &mut Intake<'_>) -> usize {
         self.is_drained = false;
         intake.in_place = true;

@@ -1,18 +1,18 @@
-//! Reader of exported frames in order of time. Its copies tolerate a writer that overwrites frames
+//! Reader of exported frames in time order. Its copies tolerate a writer that overwrites frames
 //! concurrently. [SL §6.2; CONTRACT 16, 29; DESIGN §3, foreign bytes]
 //!
-//! The reader merges the rings of all processors into one sequence of frames, and counts the exact
-//! number of frames lost per edge. It never waits, and never creates a reference into a ring. A
-//! copy is valid if, after the copy, the writer has reserved at most one lap beyond the start of
-//! the frame. A pointer is valid if less than one lap of pointers has been written after it. The
-//! writer modifies the words that a check reads for every frame, so that each check costs a cache
-//! miss. Therefore several frames are copied per check.
+//! The reader merges the rings of all processors into one sequence of frames, and counts the frames
+//! lost per edge exactly. It never waits, and never creates a reference into a ring. A copy is
+//! valid if, after it, the writer has reserved at most one lap beyond the frame's start. A pointer
+//! is valid if less than one lap of pointers follows it. A check reads words that the writer
+//! modifies with every frame, which costs a cache miss, so several frames share a check.
 //!
-//! Exits share a sink if a frame takes at most one of them. Each pointer of such a sink contains
-//! its exit and the number of earlier frames on it, so that gaps are counted for the right exit.
+//! An *exit* is an edge on which frames leave a kernel program, and a *sink* is a ring of pointers
+//! to frames. Exits share a sink if a frame has at most one of them. Each pointer in a shared sink
+//! contains its exit and the number of earlier frames on it, so gaps are counted per exit.
 //!
-//! Frames of one processor are emitted in order of execution. Among processors, frames available at
-//! a [`Reader::load_positions`] are emitted in order of time, and before all later frames.
+//! Frames of one processor are emitted in order of execution. Among processors, the frames found by
+//! one [`Reader::load_positions`] are emitted in time order, and before all later frames.
 
 use crate::loss_ranges::LossRanges;
 use std::collections::{HashMap, VecDeque};
@@ -37,7 +37,7 @@ pub struct ExportedFrame {
     pub cpu: u32,
     /// Index of the sink within the ring.
     pub sink: u32,
-    /// Number of the exit that the frame took.
+    /// Number of the frame's exit.
     pub edge: u32,
     /// Number of earlier frames on this exit and processor.
     pub number: u64,

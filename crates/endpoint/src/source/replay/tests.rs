@@ -17,7 +17,7 @@ fn replay_source(path: &str, speed: &str) -> Result<Box<dyn Source>, Failure> {
     open(&Opening { origin: 3, ..sink_opening(&given, &[]) })
 }
 
-/// Returns a capture of these packets, given as milliseconds and bytes.
+/// Returns a capture of these packets, each given as a time in milliseconds and its bytes.
 fn pcap_capture(packets: &[(u64, &[u8])]) -> Vec<u8> {
     let mut bytes = write::file_header(LinkType::RAW).to_vec();
     for (time, data) in packets {

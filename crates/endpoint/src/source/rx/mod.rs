@@ -276,8 +276,8 @@ fn expression_unsupported(arguments: &Arguments) -> Failure {
     Failure::new("take from", interface, why)
 }
 
-/// Returns the data that a source with these arguments observes. The checks of `++` compare these
-/// data to find sources that may emit the same block.
+/// Returns a description of the traffic that a source with these arguments observes. The checks of
+/// `++` compare these descriptions to find sources that may emit the same block.
 fn observed_source(arguments: &Arguments, side: Side) -> ObservedSource {
     let text = |name| arguments.text(name).map(str::to_owned);
     let all = arguments.flag("both") || arguments.flag("own");

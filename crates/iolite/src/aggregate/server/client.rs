@@ -30,9 +30,9 @@ impl Client {
         Self { socket, window: Window::new(), early: Vec::new() }
     }
 
-    /// Copies the bytes named by a pointer into `out`, whose length must be that of the view. If
-    /// the pool is not mapped, first requests it from the owner, once per pool (a *buffer fault*),
-    /// and blocks for the reply.
+    /// Copies the bytes named by a pointer into `out`, which must have the pointer's length. If the
+    /// pool is not mapped, first requests it from the owner, once per pool (a *buffer fault*), and
+    /// blocks for the reply.
     pub fn copy(&mut self, pointer: RichPointer, out: &mut [u8]) -> Result<(), ResolveError> {
         match self.window.copy(pointer, out) {
             Err(Fault::UnknownDbuf(dbuf)) => {
@@ -178,7 +178,8 @@ pub enum ResolveError {
     Aggregate(#[from] Error),
 }
 
-/// Maximum number of grants that a client keeps unused; an owner that sends more is abandoned.
+/// Maximum number of unused grants that a client stores. A client abandons an owner that sends
+/// more.
 const EARLY_MAX: usize = 64;
 
 /// Decodes the refusal of a dbuf.

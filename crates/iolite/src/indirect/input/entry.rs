@@ -8,8 +8,8 @@ use abi::ring::writer;
 use buffer::Fault;
 use buffer::atomic::acquire;
 
-/// A pointer that is not validated, with the length of its dbuf's view and true if the bytes need
-/// no lease. The second element is `None` if the dbuf is not mapped.
+/// A pointer that is not validated and, if its dbuf is mapped, the length of the mapping in bytes,
+/// with true if the bytes need no lease.
 pub(super) type Allegation = (RichPointer, Option<(usize, bool)>);
 
 /// Number of attempts of a reader in an overwriting ring before it reports that no block is
@@ -212,8 +212,8 @@ impl Input {
 
     /// Copies the next block of a ring that overwrites into the staging buffer. Retries if the
     /// writer has meanwhile begun to overwrite the entry or its bytes (F2 of `flight`). Returns the
-    /// length of the block in bytes, or `None` if no block is published or each of the [`ATTEMPTS`]
-    /// was overtaken.
+    /// length of the block in bytes, or `None` if no block is published or the writer has overtaken
+    /// all [`ATTEMPTS`].
     fn stage_lossy(&mut self) -> Result<Option<usize>, Fault> {
         for _ in 0..ATTEMPTS {
             if let (Some(current), true) = (self.current, self.staged) {

@@ -65,7 +65,8 @@ impl Output {
     }
 
     /// Searches the known dbufs whose ranges are not in the cache line, and inserts the range of a
-    /// hit there. Returns the index of the dbuf, or `None` if no dbuf contains the block.
+    /// hit into the cache line. Returns the index of the dbuf, or `None` if no dbuf contains the
+    /// block.
     fn find_outside_line(&mut self, block: &[u8]) -> Option<usize> {
         if self.known.len() <= RANGES {
             return None;

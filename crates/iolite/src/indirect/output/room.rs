@@ -9,8 +9,8 @@ use buffer::wait::Urgency;
 use buffer::{Fault, Policy};
 
 impl Output {
-    /// Ensures that there is room for an entry, blocking if that is the policy. Otherwise returns
-    /// false if there is no room.
+    /// Ensures that there is room for an entry. If there is none, blocks or returns false,
+    /// depending on the policy.
     #[cold]
     pub(super) fn make_room(&mut self) -> Result<bool, Fault> {
         if self.has_room()? {

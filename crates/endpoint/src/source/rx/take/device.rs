@@ -2,7 +2,7 @@
 //!
 //! The program is attached last. A socket therefore exists when the first frame arrives, and if an
 //! earlier step fails, nothing has been redirected. The program is attached by a BPF link: when
-//! this value is dropped or the process exits for any reason, frames go to the host again. An XDP
+//! this value is dropped or the process exits for any reason, frames reach the host again. An XDP
 //! program that is already attached stays, and opening fails. (CONTRACT 2; FEATURES V17)
 
 use super::super::losses::Losses;
@@ -195,8 +195,8 @@ impl TakeDevice {
     }
 
     /// Returns a note for the user if the driver has no XDP, if frames of queues that were added
-    /// later went to the host, or if the program was detached by another process. Returns `None`
-    /// otherwise.
+    /// later were delivered to the host, or if the program was detached by another process. Returns
+    /// `None` otherwise.
     pub(super) fn user_note(&self) -> Option<String> {
         if self.detached {
             return self.remarked.clone();

@@ -1,9 +1,10 @@
-//! Decoder for the metadata that an XDP program writes before each frame: the exits that the frame
-//! takes, with the class and the view on each. [SL §5.5, §7.1; CONTRACT 18]
+//! Decoder for the metadata that an XDP program writes before each frame: the frame's exits (the
+//! edges on which it leaves the program), with the class and the view on each. [SL §5.5, §7.1;
+//! CONTRACT 18]
 //!
 //! A program of Streamline has written the metadata to memory that now belongs to this process.
-//! Each frame becomes one block for each exit that it takes. Each call of `produce` emits blocks of
-//! one edge only. The blocks of the other edges are pinned and queued here.
+//! Each frame becomes one block for each of its exits. Each call of `produce` emits blocks of one
+//! edge only. The blocks of the other edges are pinned and queued here.
 
 use crate::contract::ArcCounts;
 use abi::{BlockMetadata, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
@@ -26,7 +27,7 @@ pub enum FirstHeader {
 }
 
 /// Maximum number of slots in the metadata before a frame. Several exits share a slot if a frame
-/// takes at most one of these exits.
+/// has at most one of these exits.
 pub const SLOTS_MAX: usize = 16;
 /// Size of a slot in bytes.
 pub const SLOT_SIZE: usize = 8;
@@ -73,7 +74,7 @@ impl FrameMetadata {
         Some((front, stamp))
     }
 
-    /// Yields the exits that the frame takes, each with the view of the frame on the exit.
+    /// Yields the exits of the frame, each with the frame's view on that exit.
     fn taken_exits(&self) -> impl Iterator<Item = (usize, View)> {
         let tail_offset = self
             .bytes
@@ -151,8 +152,8 @@ impl Exits {
         self.waiting.len()
     }
 
-    /// Queues a block of the frame for each exit that the frame takes. `head` contains the first
-    /// bytes of the frame.
+    /// Queues one block for each of the frame's exits. `head` contains the first bytes of the
+    /// frame.
     pub(super) fn queue_frame(
         &mut self,
         front: &FrameMetadata,
@@ -198,7 +199,7 @@ impl Exits {
         }
     }
 
-    /// Counts a frame as unread on each exit that it takes.
+    /// Counts a frame as unread on each of its exits.
     pub(super) fn count_unread(&mut self, front: &FrameMetadata) {
         for (exit, _) in front.taken_exits() {
             if let Some(counts) = self.counts.get_mut(exit) {

@@ -11,7 +11,7 @@
 //! - [`poll_pause`]: pauses between polls at high frame rates;
 //! - [`routes`]: interfaces protected from accidental use;
 //! - [`connection`]: protection of the user's own connection, if only some flows are taken;
-//! - [`exits`]: frames classified by a program, with the exits that they take.
+//! - [`exits`]: frames classified by a program, with their exits.
 
 mod connection;
 mod device;
@@ -74,7 +74,7 @@ pub(super) fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
 
 /// Opens a source that takes the frames redirected by the program that `make` loads. `headers`
 /// holds the first header of the frames on each exit. `slots` is the number of slots before a
-/// frame; exits share a slot if a frame takes at most one of these exits.
+/// frame; exits share a slot if a frame has at most one of these exits.
 pub fn open_with_program(
     opening: &Opening<'_>,
     (headers, slots): (Vec<FirstHeader>, usize),
@@ -325,7 +325,7 @@ impl TakeSource {
         self.reassembly.is_complete = false;
     }
 
-    /// Converts a complete frame to one block, or to one block per exit that the frame takes.
+    /// Converts a complete frame to one block, or to one block for each of the frame's exits.
     fn add_frame(&mut self, at: (DbufId, Extent), head: &[u8]) {
         let stamped = (self.origin, self.reassembly.time);
         match (&mut self.exits, &self.reassembly.front) {
