@@ -2,7 +2,7 @@
 //! [SL §5.1: reads and writes are local calls]
 //!
 //! A call that finds the object in use fails instead of waiting. The thread that uses the object
-//! first becomes the owner, whose calls cost no atomic exchange: a call of `streamline_splice` on
+//! first becomes the owner, whose calls cost no atomic exchange: a call to `streamline_splice` on
 //! two ends would otherwise spend a third of its time in locks (decision 0105).
 //!
 //! Invariants, cited below:
@@ -36,8 +36,8 @@ const NO_RECORD: u64 = u64::MAX;
 /// Number of owner changes after which the lock becomes shared. Each change costs a few
 /// microseconds, whereas a shared lock costs a few nanoseconds per call.
 const HANDOVERS_MAX: u32 = 8;
-/// Number of locks that a thread can hold as their owner at the same time. A splice holds two, and
-/// a signal handler that interrupts it may take more.
+/// Maximum number of locks that a thread can hold as their owner at the same time. A splice holds
+/// two, and a signal handler that interrupts it may take more.
 const HELD_MAX: usize = 4;
 
 /// The locks that a thread holds as their owner.
@@ -55,7 +55,7 @@ pub(crate) struct Record {
 /// it.
 ///
 /// If the kernel offers no membarrier(2), all locks are shared from the start. If a sandbox forbids
-/// it after a thread has become the owner, calls of other threads fail as if the owner held the
+/// it after a thread has become the owner, calls by other threads fail as if the owner held the
 /// lock.
 // One cache line, so that ends used by different threads do not disturb each other.
 #[repr(align(64))]
@@ -290,7 +290,7 @@ impl<T> fmt::Debug for BiasedGuard<'_, T> {
     }
 }
 
-/// Orders the owner's store before its load, together with [`heavy_fence`] of another thread.
+/// Together with another thread's [`heavy_fence`], orders the owner's store before its load.
 #[inline]
 fn light_fence() {
     #[cfg(any(loom, miri))]

@@ -1,7 +1,7 @@
 //! Compression of memory that is retained but rarely read. [SL §10], FEATURES D16
 
-/// Compresses `bytes`. Returns `None` if that saves less than a quarter. Takes about 2 ns per byte,
-/// and less for bytes without repetitions.
+/// Compresses `bytes`. Returns `None` if that saves less than a quarter of the length. Takes about
+/// 2 ns per byte, and less for bytes without repetitions.
 #[must_use]
 pub fn compress(bytes: &[u8]) -> Option<Box<[u8]>> {
     let packed = lz4_flex::block::compress(bytes);

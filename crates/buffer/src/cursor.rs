@@ -44,7 +44,7 @@ pub use producer::{Producer, ReaderChange};
 pub(crate) const POSITION_MAX: u64 = u64::MAX >> 1;
 
 /// Offset of the data in the writer's memory, in words. In models the offset is smaller, because
-/// each word costs time.
+/// each word slows loom down.
 pub(crate) const DATA_WORDS: usize =
     if cfg!(loom) { writer::WAIT + abi::ring::LINE_WORDS } else { PAGE_WORDS };
 

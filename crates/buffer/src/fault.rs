@@ -3,7 +3,7 @@
 use abi::{DbufId, Extent};
 use thiserror::Error;
 
-/// A fault of a rich pointer, or of the other party of a ring. [SL §5.3.1, "buffer fault"]
+/// A fault in a rich pointer, or caused by the other party of a ring. [SL §5.3.1, "buffer fault"]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum Fault {
     /// The pointer refers to a dbuf that this process has not mapped.

@@ -60,8 +60,8 @@ impl Default for RingConfig {
     }
 }
 
-/// Maximum number of times that a lapped reader tries to copy intact entries.
-/// [`PointerReader::read`] then returns only a count of losses.
+/// Maximum number of times that a lapped reader tries to copy intact entries. If every attempt
+/// fails, [`PointerReader::read`] returns only a count of losses.
 const READ_ATTEMPTS_MAX: usize = 8;
 
 /// Creates a ring for threads of this process.

@@ -22,7 +22,7 @@ pub const MACHINE_FIRST: u32 = 1 << 23;
 /// Name of the environment variable through which a program finds the counter of its process tree.
 /// The value is a descriptor and an inode number, separated by a colon.
 pub const VARIABLE: &str = "STREAMLINE_IDS";
-/// Number of ids that a process takes from the counter of its tree at once.
+/// Number of ids that a process takes from the counter of its tree at a time.
 const RANGE: u32 = 16;
 
 /// A range of consecutive ids.
@@ -66,7 +66,7 @@ pub fn set_source(source: Source) {
 }
 
 /// Returns an id that no other dbuf has had, or `None` if all ids are used or the counter of the
-/// tree cannot be opened. May block as long as [`Source`].
+/// tree cannot be opened. May block for as long as [`Source`].
 pub fn fresh() -> Option<DbufId> {
     let mut ids = IDS.lock().unwrap_or_else(PoisonError::into_inner);
     let process = std::process::id();

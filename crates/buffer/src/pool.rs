@@ -71,8 +71,8 @@ pub struct PoolConfig {
 }
 
 impl Default for PoolConfig {
-    /// Returns 16 segments of 1 MB. Two processors run fastest with 4 to 16 MB (BASELINES); a pool
-    /// used from one processor stays in its first segment.
+    /// Returns a configuration of 16 segments of 1 MB. Two processors run fastest with 4 to 16 MB
+    /// (BASELINES); a pool used from one processor stays in its first segment.
     fn default() -> Self {
         Self { segment: 1 << 20, segments: 16 }
     }

@@ -57,8 +57,8 @@ pub struct RatedReader<R> {
 }
 
 impl<R: Skip> RatedReader<R> {
-    /// Creates a reader with a rate policy from `reader`. With [`Start::Now`], skips all published
-    /// blocks at once.
+    /// Creates a reader with a rate policy from `reader`. With [`Start::Now`], immediately skips
+    /// all published blocks.
     pub fn new(mut reader: R, start: Start, rate: RatePolicy) -> Result<Self, Fault> {
         if start == Start::Now {
             reader.skip_to_now()?;

@@ -35,8 +35,8 @@ enum Owner {
     Lent(Arc<dyn Lender>),
 }
 
-/// A pair of cache lines. Words in different pairs never share a line, not even one prefetched with
-/// its neighbour.
+/// A pair of cache lines. Words in different pairs are never in the same line, nor in two lines
+/// that the processor prefetches together.
 #[repr(align(128))]
 #[expect(dead_code, reason = "reached through the address of the first line")]
 #[derive(Debug)]

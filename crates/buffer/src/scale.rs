@@ -43,8 +43,8 @@ pub struct Scaling {
     /// Minimum and maximum size in bytes if the sides run on different processors that share a
     /// cache.
     pub apart: (usize, usize),
-    /// Size in bytes if the sides share no cache. If the size does not exceed `apart`, this case is
-    /// not distinguished.
+    /// Size in bytes if the sides share no cache. If it does not exceed `apart`, this case is
+    /// treated like `apart`.
     pub remote: usize,
     /// Low-water mark: pressure in percent below which the ring shrinks.
     pub low: u8,
@@ -71,8 +71,8 @@ impl Scaling {
     }
 
     /// Returns parameters for resizing in place, given the sizes of the data caches in bytes, level
-    /// 1 first. The marks are closer together than in [`Scaling::reallocation`], because a step is
-    /// nearly free, and the ring never exceeds the caches.
+    /// 1 first. The marks are closer together than in [`Scaling::reallocation`], because a change
+    /// of size is nearly free, and the ring never exceeds the caches.
     #[must_use]
     pub fn deck_cut(caches: &[usize]) -> Self {
         // The memory for a large remote ring would have to be reserved from the start.
@@ -250,8 +250,8 @@ impl SizingState {
         }
     }
 
-    /// Describes the reason for the last change of size. Returns an empty text if the size has not
-    /// changed.
+    /// Describes the reason for the last change of size. Returns an empty string if the size has
+    /// not changed.
     #[must_use]
     pub fn last_change_reason(&self) -> String {
         self.moved.map_or_else(String::new, |(round, step)| self.describe(&round, step.why))

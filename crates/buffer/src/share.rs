@@ -212,8 +212,8 @@ impl RingOffer {
 /// positions in an extent.
 const CAPACITY_MAX: u64 = 1 << 40;
 
-/// Reason why an offer was refused. Of the memory of a refused offer, at most the geometry and the
-/// start position have been read.
+/// Reason why an offer was refused. At most the geometry and the start position of a refused offer
+/// have been read.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
     /// The message has the wrong number of descriptors, or is malformed. Holds the number of
@@ -401,7 +401,8 @@ fn map_ring(file: &OwnedFd, geometry: &Geometry, seals: Seals) -> Result<Region,
     Ok(Region::reading(ring.map_read()?))
 }
 
-/// Returns a received file. Fails unless the file has at least these seals and exactly this size.
+/// Returns a received file after checking it. Fails unless the file has at least these seals and
+/// exactly this size.
 fn check_file(
     fd: &OwnedFd,
     part: &'static str,

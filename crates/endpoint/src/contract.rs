@@ -307,7 +307,7 @@ pub trait Sink: Send {
     }
 
     /// Returns the longest time that a single write to an open file has taken, in ns, since the
-    /// previous call of this method. Returns 0 for a sink that does not measure it.
+    /// previous call. Returns 0 for a sink that does not measure it.
     fn take_longest_write(&mut self) -> u64 {
         0
     }
@@ -363,8 +363,8 @@ pub struct Opening<'o> {
 }
 
 impl<'o> Opening<'o> {
-    /// Creates arguments for a source, or for a sink of unclassified frames; all other fields have
-    /// default values.
+    /// Creates the arguments for opening a source, or a sink of unclassified frames; all other
+    /// fields have default values.
     #[must_use]
     pub fn new(arguments: &'o Arguments) -> Self {
         Self {

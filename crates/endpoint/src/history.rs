@@ -140,8 +140,8 @@ impl History {
         self.skipped
     }
 
-    /// Stores a frame without an eviction, or skips it. The frames after a skipped one are skipped
-    /// too, because the sequence numbers of stored frames are consecutive.
+    /// Stores a frame if no eviction is needed; otherwise skips it. The frames after a skipped one
+    /// are skipped too, because the sequence numbers of stored frames are consecutive.
     fn push_frozen(&mut self, block: &Block<'_>) {
         let needed = block.frame.len() + FRAME_OVERHEAD;
         let mut fits = block.marks.is_frame() && self.skipped == 0;

@@ -146,8 +146,8 @@ pub fn one_way_reason(source: &Description, arguments: &Arguments) -> Option<Str
     Some(format!("{place} has the address {address}, and `{}` gives only what {side}", source.name))
 }
 
-/// Converts an error of a packet socket to a failure. The caller must add the remedy for a missing
-/// capability, because only the caller knows how the program was started.
+/// Converts an error from a packet socket into a failure. The caller must add the remedy for a
+/// missing capability, because only the caller knows how the program was started.
 pub(crate) fn socket_failure(call: &'static str, target: &str, error: &sys::Error) -> Failure {
     let why = std::io::Error::from_raw_os_error(error.errno);
     let refused = why.kind() == std::io::ErrorKind::PermissionDenied;

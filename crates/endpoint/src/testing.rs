@@ -96,8 +96,8 @@ pub(crate) fn batch_of<'a>(blocks: &[Block<'a>]) -> Batch<'a> {
     batch
 }
 
-/// Returns these arguments, checked as by the parser. An argument is a pair such as `("file",
-/// "x")`.
+/// Returns these arguments, checked as the parser checks them. An argument is a pair such as
+/// `("file", "x")`.
 pub(crate) fn checked_arguments(description: &Description, given: &[(&str, &str)]) -> Arguments {
     let mut arguments = Arguments::defaults(description.parameters);
     for (name, text) in given {

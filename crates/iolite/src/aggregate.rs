@@ -355,7 +355,7 @@ impl fmt::Debug for Aggregate {
 /// Reason why an aggregate could not be created or changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Error {
-    /// The lease does not contain the block, or the block is longer than the pool allows.
+    /// The lease does not cover the block, or the block is longer than the pool allows.
     #[error("{0}")]
     Fault(#[from] Fault),
     /// The pool has no free segment.

@@ -175,7 +175,7 @@ impl CachedFile {
         self.inner.file.as_fd()
     }
 
-    /// Returns the view, after updating it if the size at the last check does not reach `end`.
+    /// Returns the view, after updating it if the file size at the last check is less than `end`.
     fn view(&self, end: u64) -> Result<FileView, Refusal> {
         let view = self.inner.view.read().unwrap_or_else(PoisonError::into_inner).clone();
         if end <= view.size { Ok(view) } else { self.refresh_view() }

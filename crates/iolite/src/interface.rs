@@ -67,9 +67,10 @@ pub trait StreamReader: fmt::Debug {
     /// call (a *weak move*); implementations may promise more.
     fn peek(&mut self) -> Result<Option<&[u8]>, Fault>;
 
-    /// Returns an upper bound on the number of bytes that a read would copy even after a peek. If
-    /// it is not 0, a caller can let the read copy the bytes directly to their destination instead
-    /// of peeking. Returns 0 if a peek needs no copy, or if no bytes are available.
+    /// If a peek would have to copy the next bytes, returns an upper bound on the number of bytes
+    /// that a read can copy now. The caller can then read them directly into their destination,
+    /// instead of peeking at a copy. Returns 0 if a peek needs no copy, or if no bytes are
+    /// available.
     fn copied_read_max(&mut self) -> Result<usize, Fault> {
         Ok(0)
     }

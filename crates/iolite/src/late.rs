@@ -141,8 +141,7 @@ fn indirect_stream_loses_no_published_block() {
     }
 }
 
-/// A splice neither maps nor reads the block, so it checks for the end of the stream in its own
-/// way.
+/// A splice neither maps nor reads the block, so it has its own check for the end of the stream.
 #[test]
 fn published_blocks_are_spliced_before_writer_death() {
     for how in ENDS {

@@ -156,7 +156,8 @@ impl Space {
         }
     }
 
-    /// Obtains a grant of a dbuf, to pass it on, without mapping the dbuf. Blocks for the reply.
+    /// Obtains a grant of a dbuf that is to be passed on, without mapping the dbuf. Blocks for the
+    /// reply.
     pub(crate) fn request_grant(&self, dbuf: DbufId) -> Result<Grant, Fault> {
         let mut known = self.lock_owners();
         Ok(self.query_owners(&mut known, dbuf)?.0)

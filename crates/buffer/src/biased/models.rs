@@ -29,9 +29,9 @@ impl SharedLock {
         })
     }
 
-    /// Makes one call as thread `number`, which counts itself in the value and, if `forgets` is
-    /// true, forgets the owner. Loom fails if another thread accesses the value at the same time,
-    /// or if writes of earlier threads are not visible yet.
+    /// Makes one call as thread `number`. The call adds one to the value and, if `forgets` is true,
+    /// forgets the owner. Loom fails if another thread accesses the value at the same time, or if
+    /// writes of earlier threads are not visible yet.
     fn call(&self, number: u64, forgets: bool) {
         let own = if number == NO_RECORD { number } else { number + FIRST_OWNER };
         let Some(guard) = self.lock.try_lock_as(own, &self.records) else { return };

@@ -19,8 +19,8 @@ pub(super) enum Sizing {
 }
 
 impl CrossingWriter {
-    /// Permits the writer to resize the ring according to its fill level. Sizes in `scaling` are
-    /// the total size of the entries in bytes.
+    /// Permits the writer to resize the ring according to its fill level. The sizes in `scaling`
+    /// are total sizes of all entries, in bytes.
     #[must_use]
     pub fn scaling(mut self, scaling: Scaling) -> Self {
         let lap = self.ring().side.head + self.capacity() as u64;

@@ -77,7 +77,7 @@ impl CrossingWriter {
     }
 
     /// Puts and publishes all entries, like [`CrossingWriter::push`], but only in the common case
-    /// that all entries fit, none is a hole, and all bytes are in one segment. One check then
+    /// in which all entries fit, none is a hole, and all bytes are in one segment. One check then
     /// covers all entries (C2). In other cases puts nothing and returns false. Fails with a
     /// [`Fault`] if no origin has the last entry's segment, or if all readers have left.
     pub fn push_columns(

@@ -310,7 +310,7 @@ impl Producer {
     }
 
     /// Returns true if every reader has left or was evicted, as of the last refresh, and none can
-    /// join. A ring that never had a reader, and that none can join, is not abandoned.
+    /// join. A ring that never had a reader, and that no reader can join, is not abandoned.
     pub fn is_abandoned(&self) -> bool {
         let all_gone = self.records.iter().all(|record| record.gone);
         all_gone && self.queue.as_ref().map_or(!self.records.is_empty(), |queue| queue.is_closed())

@@ -43,7 +43,7 @@ pub struct RecordWalk {
     /// Number of the segment in which the ring continues; `None` until all of the current segment
     /// has been read.
     next_segment: Option<u64>,
-    /// True if a change of capacity was passed since the last call of
+    /// True if a change of capacity was passed since the last call to
     /// [`RecordWalk::take_passed_cut`].
     has_passed_cut: bool,
 }

@@ -24,7 +24,7 @@ impl PointerWriter {
         self.side.put.bytes += u64::from(pointer.length());
     }
 
-    /// Sets the count of blocks put to the head position, after calls to
+    /// Sets the writer's count of blocks to the head position, after calls to
     /// [`PointerWriter::put_bare`].
     pub const fn count_bare(&mut self) {
         self.side.put.blocks = self.side.head;

@@ -18,7 +18,7 @@ use sys::doorbell::SocketDoorbell;
 use sys::poll;
 
 /// The receiving end of an inbox. Dropping it ends the inbox: the host then refuses writers, and
-/// releases the name at its next activity.
+/// releases the name when it next runs.
 #[derive(Debug)]
 pub struct Inbox {
     pub(super) queue: Arc<Queue>,

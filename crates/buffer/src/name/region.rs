@@ -164,7 +164,7 @@ impl SharedRegion {
         }
     }
 
-    /// Replaces some bytes of the word that contains offset `at`, by one atomic update.
+    /// Replaces some bytes of the word that contains offset `at`, in one atomic update.
     fn change_bytes(&self, at: usize, bytes: &[u8]) {
         if bytes.is_empty() {
             return;

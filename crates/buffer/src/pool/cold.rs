@@ -257,8 +257,8 @@ mod tests {
         assert_eq!(shared.bytes(kept[0].0).unwrap(), kept[0].2);
     }
 
-    /// In a random order of operations, pinned blocks are found with their bytes, and unpinned
-    /// blocks are not found once their segment is reused.
+    /// In a random order of operations, pinned blocks keep their bytes, and unpinned blocks are no
+    /// longer found once their segment is reused.
     #[test]
     fn random_operations_keep_exactly_the_pinned_blocks() {
         let mut random = Random::replayable();

@@ -39,8 +39,8 @@ impl Pool {
         Some(Editing { pool: self, at, len: place.length() as usize })
     }
 
-    /// Declares that the holder of `pin` no longer needs the bytes of its segment before this
-    /// block. A source calls this after it has emitted those bytes. Has no effect if the segment
+    /// Declares that the holder of `pin` no longer needs the bytes before this block in its
+    /// segment. A source calls this after it has emitted those bytes. Has no effect if the segment
     /// has other pins, and stops applying when another pin is added.
     pub fn needs_from(&self, pin: SegmentPin, place: Extent) {
         let Ok((slot, at)) = self.memory.locate(place) else { return };

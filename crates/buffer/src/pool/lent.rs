@@ -20,7 +20,7 @@ use sys::memory::Lender;
 
 impl Pool {
     /// Creates a pool over a lender's memory. Fails with EINVAL unless the segment size is a power
-    /// of two that a rich pointer can describe, and the number of segments a power of two of at
+    /// of two that a rich pointer can describe, and the number of segments is a power of two, at
     /// least 2.
     pub fn lent(id: DbufId, lender: Arc<dyn Lender>) -> sys::Result<Self> {
         let (segment, segments) = (lender.segment(), lender.segments());

@@ -34,7 +34,7 @@ impl<K> DoorbellOffer<K> {
     }
 
     /// Wraps received descriptors, unchecked. Fails with [`Refusal::Descriptors`] unless there are
-    /// [`DoorbellOffer::DESCRIPTORS`].
+    /// exactly [`DoorbellOffer::DESCRIPTORS`].
     pub fn from_descriptors(mut descriptors: Vec<OwnedFd>) -> Result<Self, Refusal> {
         match (descriptors.len(), descriptors.pop()) {
             (Self::DESCRIPTORS, Some(doorbell)) => Ok(Self::new(

@@ -42,10 +42,11 @@ pub struct Snapshot {
     pub ended: bool,
 }
 
-/// Maximum number of attempts at a consistent snapshot while the writer changes the table.
+/// Maximum number of attempts to copy a consistent snapshot while the writer changes the table.
 const SNAPSHOT_ATTEMPTS_MAX: usize = 8;
-/// Maximum number of attempts at a row while the writer changes it. The writer changes a row in
-/// less than a microsecond; if it was preempted in the middle, yielding gives it this processor.
+/// Maximum number of attempts to copy a row intact while the writer changes it. The writer changes
+/// a row in less than a microsecond; if it was preempted in the middle, yielding gives it this
+/// processor.
 const ROW_ATTEMPTS_MAX: usize = 10_000;
 
 impl TableReader {

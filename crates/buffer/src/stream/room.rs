@@ -25,7 +25,7 @@ impl Output {
     /// Reserves `length` bytes in place. Blocks while the stream is full, if the policy is to
     /// block; returns `None` if the policy drops the block.
     ///
-    /// The returned pointer addresses the first byte. No other party accesses the reserved bytes
+    /// The returned pointer points to the first byte. No other party accesses the reserved bytes
     /// until this output writes or is dropped.
     pub fn room(&mut self, length: usize) -> Result<Option<(Room, NonNull<u8>)>, Fault> {
         if self.ring.fitting_length(length).is_none() && !self.make_room(length)? {

@@ -28,7 +28,7 @@ impl Output {
         (self.scaler, self.segments.file) = (None, None);
     }
 
-    /// Decides on the size by the fill level at the end of a lap, and resizes the ring.
+    /// At the end of a lap, decides on the size from the fill level, and resizes the ring.
     #[cold]
     pub(super) fn end_lap(&mut self) {
         let (head, capacity, sides) = (self.ring.head(), self.capacity(), self.sides());

@@ -22,8 +22,8 @@ pub(crate) fn open(socket: impl AsFd) -> Option<Input> {
     (!message.is_empty()).then(opened)
 }
 
-/// Checks a dozen times, with a writer killed after a random number of at most `blocks_max` blocks,
-/// that the reader gets all published blocks and then the fault.
+/// Kills a writer a dozen times, each time after a random number of blocks up to `blocks_max`, and
+/// checks that the reader gets all published blocks and then the fault.
 #[track_caller]
 pub(crate) fn check_published_blocks_survive_kill(blocks_max: u64) {
     let mut random = Random::replayable();

@@ -11,8 +11,8 @@ use streamline_buffer::{Fault, Policy, ReaderCounts, WriterCounts};
 
 pub(crate) trait RingWriter {
     fn write(&mut self, block: &[u8]) -> Result<bool, Fault>;
-    /// Puts a block by reserve and commit. Reserves more room than the block uses. Returns false if
-    /// the ring is full.
+    /// Puts a block by reserving room and committing the block. Reserves more room than the block
+    /// uses. Returns false if the ring is full.
     fn write_reserved(&mut self, room: usize, block: &[u8]) -> Result<bool, Fault>;
     /// Reserves room and drops the reservation.
     fn drop_reservation(&mut self, room: usize) -> Result<(), Fault>;

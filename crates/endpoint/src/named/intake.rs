@@ -1,7 +1,7 @@
 //! The source `buffer`, to which other programs write by name.
 //!
 //! Each writer creates a ring. The source emits the blocks unchanged. It copies each block once,
-//! because writers are untrusted. Writers may connect and leave at any time. Each call of `produce`
+//! because writers are untrusted. Writers may connect and leave at any time. Each call to `produce`
 //! drains one writer after the other until the batch is full; the next call continues with the same
 //! writer.
 

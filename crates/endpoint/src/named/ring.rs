@@ -19,7 +19,7 @@ pub struct ReaderRing {
     pub because: String,
 }
 
-/// Returns the configuration of the ring for a sink with these arguments. Without a requested size,
+/// Returns the configuration of the ring for a sink with these arguments. If no size is requested,
 /// a ring that waits for its readers grows from the default size. A ring that loses blocks keeps
 /// the default size, because the size determines which blocks are lost (decision 0093).
 pub(super) fn ring_config(id: DbufId, arguments: &Arguments) -> Config {

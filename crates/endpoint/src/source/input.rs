@@ -133,8 +133,8 @@ impl Input {
         }
     }
 
-    /// Returns true if a read would not block: bytes are available, the writer has closed, or an
-    /// error is pending.
+    /// Returns true if a read would not block: bytes are available, the writer has closed its end,
+    /// or an error is pending.
     fn is_ready(&self) -> bool {
         let mut fds = [PollFd::new(&self.file, PollFlags::IN)];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };

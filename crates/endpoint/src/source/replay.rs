@@ -192,7 +192,7 @@ impl Replay {
     }
 
     /// Reads at least `wanted` bytes. Returns `None` on success, or else the result that this call
-    /// of `produce` must return.
+    /// to `produce` must return.
     fn refill(
         &mut self,
         intake: &Intake<'_>,

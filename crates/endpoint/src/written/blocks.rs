@@ -86,7 +86,7 @@ pub struct WrittenBlocks {
     lost: Vec<(DropReason, Amount)>,
 }
 
-/// Reason for losing the malformed bytes of a writer and all bytes after them.
+/// Drop reason of a writer's malformed bytes and of all bytes after them.
 const UNREADABLE: DropReason = DropReason::Named("unreadable");
 
 /// Outcome of [`WrittenBlocks::emit`].
@@ -158,7 +158,7 @@ impl WrittenBlocks {
     }
 
     /// Emits all complete blocks and then, if the writer has ended the session, the last block of
-    /// each direction. Fails with the reason if the bytes are invalid in their form.
+    /// each direction. Fails with the reason if the bytes are invalid in this form.
     fn emit(&mut self, intake: &mut Intake<'_>) -> Result<Emitted, String> {
         let most = intake.pool.block_max().min(PACKET_MAX);
         while let Some(block) = self.next_block(most)? {

@@ -229,8 +229,8 @@ mod tests {
         assert_eq!(pool.usage().leased, 0, "an owner that is gone keeps nothing");
     }
 
-    /// Expects arbitrary releases by one peer to leave the slices of other peers, and slices not
-    /// yet sent, unaffected.
+    /// Expects arbitrary releases by one peer to affect neither the slices of other peers nor
+    /// slices that have not been sent yet.
     #[test]
     fn q18_false_releases_do_not_affect_other_peers() {
         let mut random = Random::replayable();

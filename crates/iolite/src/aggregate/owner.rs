@@ -238,7 +238,7 @@ impl Grant {
         Self { dbuf, file, kind: MemoryKind::File }
     }
 
-    /// Returns the kind of the memory behind the descriptor, which is sent along with the
+    /// Returns the kind of memory behind the descriptor. The kind is sent along with the
     /// descriptor.
     #[must_use]
     pub const fn kind(&self) -> MemoryKind {

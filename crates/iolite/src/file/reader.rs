@@ -13,7 +13,8 @@ use std::time::Duration;
 /// Maximum number of bytes copied by a peek.
 const PEEK_MAX: usize = 64 << 10;
 
-/// Maximum length in bytes of a block lent as a pointer. The reader copies such a block in one go.
+/// Maximum length in bytes of a block lent as a pointer. The reader copies such a block in one
+/// step.
 const LENT_MAX: usize = 64 << 10;
 
 /// A read position in a file, used as the reading end of a stream.

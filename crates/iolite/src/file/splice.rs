@@ -87,7 +87,7 @@ impl CachedFile {
         self.check_present(&view, sent, &[(at, length)])
     }
 
-    /// Transfers the bytes named by several pointers to another descriptor by one call, in order.
+    /// Transfers the bytes named by several pointers to another descriptor in order, with one call.
     /// Stops before the first pointer into another dbuf or beyond the end of the file, and after
     /// [`RANGES_MAX`] pointers. Transfers only the first extent if the file cannot be mapped.
     pub fn splice_all(&self, pointers: &[RichPointer], to: impl AsFd) -> Result<Sent, Refusal> {

@@ -128,7 +128,7 @@ impl Input {
     }
 
     /// Sets the number of polls before sleeping. 0 suits an input that shares its processor with
-    /// the writer. By default the number adapts to the success of polling.
+    /// the writer. By default the number adapts to how often polling succeeds.
     pub const fn spin(&mut self, spins: u32) {
         self.spin.fix_polls(spins);
     }
@@ -176,9 +176,9 @@ impl Input {
     }
 
     /// Copies and consumes the pointers of published blocks, after validating that each refers to
-    /// mapped memory. The entries are released by a later call. Fails with [`Fault::Lossy`] in a
-    /// ring that overwrites. Returns the number of pointers, which is 0 if no block is published.
-    /// Stops before an invalid pointer, for which the next call returns the fault.
+    /// mapped memory. A later call releases the entries. Fails with [`Fault::Lossy`] in a ring that
+    /// overwrites. Returns the number of pointers, which is 0 if no block is published. Stops
+    /// before an invalid pointer, for which the next call returns the fault.
     pub fn pointers(&mut self, out: &mut [RichPointer]) -> Result<usize, Fault> {
         if self.policy == Policy::Overwrite {
             return Err(Fault::Lossy);

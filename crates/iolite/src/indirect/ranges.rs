@@ -31,8 +31,8 @@ const COUNT_BITS: u32 = 28;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 
 impl Ranges {
-    /// Returns the index of the known dbuf that may contain an address, or `None`. The result is a
-    /// hint that the caller verifies.
+    /// Returns the index of the known dbuf that may contain an address, or `None` if there is none.
+    /// The result is a hint that the caller verifies.
     #[inline]
     pub(super) fn find(&self, address: usize) -> Option<usize> {
         let page = address as u64 >> PAGE_BITS;

@@ -20,7 +20,8 @@ pub trait ProducerEnd: Skip + AsFd + fmt::Debug + Send {
     fn read_block(&mut self, out: &mut [u8]) -> Result<BlockRead, Fault>;
     /// Returns true if a block is available or the stream has ended.
     fn is_readable(&mut self) -> Result<bool, Fault>;
-    /// Announces a sleep on the doorbell. Returns true if a block is available after all.
+    /// Announces that the caller is about to sleep on the doorbell. Returns true if a block is
+    /// available after all.
     fn announce_sleep(&mut self) -> Result<bool, Fault>;
     /// Withdraws the announcement. `notified` is true if the doorbell was readable.
     fn wake(&mut self, notified: bool);

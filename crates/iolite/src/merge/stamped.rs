@@ -12,7 +12,7 @@ type Stamp = dyn FnMut(&[u8]) -> u64 + Send;
 pub struct Stamped {
     /// Extracts the timestamp of a block, in any unit.
     stamp: Box<Stamp>,
-    /// Maximum difference of timestamps between concurrent producers, in the unit of the
+    /// Maximum difference between timestamps of concurrent producers, in the unit of the
     /// timestamps.
     window: u64,
     /// Maximum time to wait for a silent producer while others have blocks.

@@ -158,7 +158,8 @@ fn forge_pointer(random: &mut Random, places: &[RichPointer]) -> RichPointer {
 }
 
 proptest! {
-    /// Two random words as a pointer resolve to exactly the bytes at their position, or to a fault.
+    /// Two random words, used as a pointer, resolve to exactly the bytes at their position, or to a
+    /// fault.
     #[test]
     fn arbitrary_words_resolve_exactly_or_fail(words in any::<[u64; 2]>(), near in 0u64..9000) {
         let pool = create_pool(1);

@@ -10,7 +10,7 @@ fn stream_config(policy: Policy) -> Config {
     Config::new(DbufId::new(3).unwrap()).capacity(4096).policy(policy)
 }
 
-/// Passes a hand-over through its message and descriptors, as a socket would.
+/// Rebuilds a hand-over from its message and descriptors, as if it had been sent over a socket.
 fn transfer(handover: &Handover) -> Handover {
     let copies = handover.descriptors().iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect();
     Handover::from_parts(&handover.message(), copies).unwrap()

@@ -188,8 +188,8 @@ impl Input {
     }
 
     /// Returns true if the rest announced by [`Input::announce_rest`] is over: a quarter of the
-    /// ring is unread, the stream has ended, or the writer has notified. Notifications are checked
-    /// only if `drain` is true, because the check costs a system call.
+    /// ring is unread, the stream has ended, or the writer has notified the reader. Notifications
+    /// are checked only if `drain` is true, because the check costs a system call.
     pub fn is_rest_over(&mut self, drain: bool) -> Result<bool, Fault> {
         let side = &mut self.ring.walk().side;
         let unread = side.refresh()?.saturating_sub(side.next);
@@ -206,8 +206,8 @@ impl Input {
         self.is_readable()
     }
 
-    /// Announces that the caller is awake. If `readable` is true, the doorbell was readable, and
-    /// one notification is drained. Returns true if there was a notification.
+    /// Announces that the caller is awake. If `readable` is true, because the doorbell is readable,
+    /// also drains one notification. Returns true if there was a notification.
     pub fn wake(&mut self, readable: bool) -> bool {
         let notified = readable && self.drain_doorbell();
         let index = self.ring.walk().side.index;

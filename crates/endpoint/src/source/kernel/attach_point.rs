@@ -152,9 +152,9 @@ impl AttachPoint {
         if self.attach.own_sockets { LinkType::RAW } else { LinkType::ETHERNET }
     }
 
-    /// Returns the counters of a program that has processed the amount `ran`, with the losses
-    /// before the program by location. `busy` is the number of packets rejected because too many
-    /// were in progress.
+    /// Returns the counters of a program that has processed the amount `ran`, and the losses that
+    /// occurred before the program, by location. `busy` is the number of packets rejected because
+    /// too many were in progress.
     #[must_use]
     pub fn counters(&self, ran: Amount, busy: u64) -> SourceCounters {
         let dropped = match &self.interface {

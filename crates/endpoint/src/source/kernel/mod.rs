@@ -6,7 +6,7 @@
 //! A frame is copied into the pool of the space once, no matter how many edges it follows. The
 //! source reinserts a VLAN tag, converts the timestamp to the time of day, and flags a frame with
 //! checksum offload. To detect this offload it parses the headers, and it stores their offsets in
-//! the marks for downstream filters. Each call of `produce` emits blocks of one edge only.
+//! the marks for downstream filters. Each call to `produce` emits blocks of one edge only.
 //!
 //! A program notifies the doorbell when it exports a frame, unless the last notification is less
 //! than T_t old. A reader that finds no frame sleeps for at most T_t, or without a limit if no
@@ -96,7 +96,7 @@ pub struct KernelSource {
     last_edge: usize,
     /// The frame that was copied last: processor, position in the processor's ring, and copy.
     last_copy: Option<(u32, u64, FrameCopy)>,
-    /// Frames that have been copied but not verified yet. Empty between calls of `produce`.
+    /// Frames that have been copied but not verified yet. Empty between calls to `produce`.
     staged_blocks: Vec<StagedBlock>,
     /// Frames that are not copied, or `None` if there is no id for them.
     in_place: Option<Arc<FramesInPlace>>,
@@ -294,7 +294,7 @@ impl KernelSource {
     }
 
     /// Emits available blocks without their bytes, as long as they follow the same edge, and
-    /// returns their number. The frames stay in the ring until the next call of `produce`.
+    /// returns their number. The frames stay in the ring until the next call to `produce`.
     fn put_in_place(&mut self, frames: &FramesInPlace, intake: &mut Intake<'_>) -> usize {
         self.is_drained = false;
         intake.in_place = true;
@@ -327,7 +327,7 @@ impl KernelSource {
         batch.len()
     }
 
-    /// Returns the status for a call of `produce` that emitted nothing.
+    /// Returns the status for a call to `produce` that emitted nothing.
     fn status_without_frames(&mut self, now: Time) -> Result<SourceStatus, Failure> {
         if let Some(end) = &self.end {
             return match end {

@@ -45,8 +45,8 @@ impl Losses {
     }
 
     /// Returns the source's counters: frames received according to the kernel, frames emitted, and
-    /// losses by location. `left` contains the numbers of frames that have reached the ring and
-    /// were not emitted, by reason.
+    /// losses by location. `left` contains the numbers of frames that reached the ring but were not
+    /// emitted, by reason.
     pub(super) fn source_counters(
         &self,
         ring: &PacketRing,

@@ -204,7 +204,7 @@ const OWN_NOT_TAKEN: &str = "what your own sockets exchange is watched, not take
 const OWN_WITH_PROMISC: &str =
     "`promisc` is about frames for other hosts, and `own=yes` about yours";
 
-/// Creates the failure of `own=yes` without a kernel program: no packet socket can observe the
+/// Creates the failure for `own=yes` if no kernel program is used: no packet socket can observe the
 /// sockets of one user.
 fn own_unsupported(arguments: &Arguments) -> Failure {
     let why = attach_target(arguments, Side::Received).err();
@@ -266,8 +266,8 @@ fn check_expression(arguments: &Arguments) -> Option<Mistake> {
     flows::expression_error(arguments)
 }
 
-/// Creates the failure of an expression without a kernel program: a packet socket cannot withhold
-/// frames.
+/// Creates the failure for an expression if no kernel program is used: a packet socket cannot
+/// withhold frames.
 fn expression_unsupported(arguments: &Arguments) -> Failure {
     let why = attach_target(arguments, Side::Received).err();
     let why =
@@ -457,7 +457,7 @@ impl PacketSource {
         missing
     }
 
-    /// Returns the status for a call of `produce` that emitted nothing.
+    /// Returns the status for a call to `produce` that emitted nothing.
     fn status_without_frames(&mut self, intake: &Intake<'_>) -> Result<SourceStatus, Failure> {
         if let Some(end) = &self.end {
             if self.unread_frames().is_some_and(|unread| unread > 0) {

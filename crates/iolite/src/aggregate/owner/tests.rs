@@ -56,7 +56,7 @@ fn q4_pool_is_granted_only_to_permitted_readers() {
     assert_eq!(owner.grant(one, member).unwrap_err(), GrantRefusal::UnknownDbuf(one));
 }
 
-/// An aggregate over several pools requires access to each pool (CONTRACT 21).
+/// The reader of an aggregate in several pools needs access to each pool (CONTRACT 21).
 #[test]
 fn q4_p6_reader_needs_access_to_every_pool() {
     let mut owner = Creator::new(4);
@@ -135,7 +135,7 @@ fn mutable_foreign_memory_is_received_as_copy() {
     assert_eq!(ours.usage().leased, 0, "nothing is left of what failed");
 }
 
-/// Only unwritable memory counts as immutable, and is then read in place (Q6, T6).
+/// Only memory that cannot be written counts as immutable and is read in place (Q6, T6).
 #[test]
 fn q6_frozen_data_is_read_in_place_by_permitted_readers() {
     let mut owner = Creator::new(4);

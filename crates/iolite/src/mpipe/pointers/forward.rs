@@ -14,7 +14,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use sys::process::identity;
 
-/// A reader that sends the dbuf of each lent block to the readers of the pipe, once.
+/// A reader that sends each dbuf from which it lends a block to the readers of the pipe, once.
 #[derive(Debug)]
 pub(super) struct Forwarded<'a, F> {
     from: &'a mut F,

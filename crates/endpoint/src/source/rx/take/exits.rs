@@ -3,7 +3,7 @@
 //! CONTRACT 18]
 //!
 //! A program of Streamline has written the metadata to memory that now belongs to this process.
-//! Each frame becomes one block for each of its exits. Each call of `produce` emits blocks of one
+//! Each frame becomes one block for each of its exits. Each call to `produce` emits blocks of one
 //! edge only. The blocks of the other edges are pinned and queued here.
 
 use crate::contract::ArcCounts;

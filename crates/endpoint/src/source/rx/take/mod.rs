@@ -341,7 +341,7 @@ impl TakeSource {
         Entry::new(RichPointer::new(dbuf, place, Class::YES), context, marks)
     }
 
-    /// Returns the status for a call of `produce` that emitted nothing.
+    /// Returns the status for a call to `produce` that emitted nothing.
     fn status_without_frames(&mut self, intake: &Intake<'_>) -> Result<SourceStatus, Failure> {
         let soon = Some(intake.now + HELD_CHECK_NS);
         if self.reassembly.is_complete {

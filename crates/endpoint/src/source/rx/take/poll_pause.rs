@@ -11,7 +11,8 @@ use filter::Time;
 
 /// Maximum pause in nanoseconds: half of the default maximum latency of a block.
 const PAUSE_MAX_NS: Time = 500_000;
-/// Divisor of the queue capacity, which gives the number of frames that may arrive during a pause.
+/// Divisor of the queue capacity. The quotient is the number of frames that may arrive during a
+/// pause.
 const QUEUE_DIVISOR: u64 = 4;
 /// Minimum number of frames expected during a pause.
 const FRAMES_MIN: u64 = 2;
