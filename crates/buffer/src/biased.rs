@@ -320,14 +320,14 @@ mod records {
     use super::{AtomicU32, AtomicU64, FIRST_OWNER, HELD_MAX, NO_RECORD, Ordering, Record};
     use std::cell::Cell;
 
-    /// Number of threads that can be owners at the same time.
+    /// Maximum number of threads that can be owners at the same time.
     const THREADS_MAX: usize = 1024;
 
     static RECORDS: [Record; THREADS_MAX] =
         [const { Record::new([const { AtomicU64::new(0) }; HELD_MAX], AtomicU32::new(0)) };
             THREADS_MAX];
 
-    /// The record of a thread, returned when the thread ends.
+    /// The record of a thread, released when the thread ends.
     struct OwnRecord(usize);
 
     thread_local! {

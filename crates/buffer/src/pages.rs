@@ -35,7 +35,7 @@ pub struct Choice {
 pub enum Pages {
     /// The processor's base pages, usually 4 KB.
     Small,
-    /// Huge pages, as far as the kernel has free ones.
+    /// Transparent huge pages, where the kernel has free ones.
     Transparent,
     /// Huge pages that the administrator has reserved.
     Reserved,
@@ -253,7 +253,7 @@ mod tests {
         assert!(after - before < 16, "{} faults for 256 pages", after - before);
     }
 
-    /// The writer of a shared ring takes no page fault in the first lap.
+    /// The writer of a shared ring causes no page fault in the first lap.
     #[test]
     fn shared_ring_writer_does_not_fault_in_first_lap() {
         let id = abi::DbufId::new(1).unwrap();

@@ -139,7 +139,7 @@ pub struct Usage {
     pub pinned: usize,
     /// Number of segments with leases, which usually belong to a crossing.
     pub leased: usize,
-    /// Number of all segments.
+    /// Total number of segments.
     pub segments: usize,
 }
 

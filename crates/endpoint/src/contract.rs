@@ -114,10 +114,10 @@ pub enum SourceStatus {
 }
 
 impl SourceStatus {
-    /// Waits for the descriptor without a time limit.
+    /// Status of a source that waits for its descriptor without a time limit.
     pub const AWAITS_INPUT: Self = Self::Wait { until: None, readable: true };
 
-    /// Returns the status of a source that does not wait for its descriptor.
+    /// Returns the status of a source that waits only until this time, not for its descriptor.
     #[must_use]
     pub const fn retry_at(time: Time) -> Self {
         Self::Wait { until: Some(time), readable: false }

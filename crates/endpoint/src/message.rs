@@ -8,7 +8,7 @@ use abi::{BLOCK_MAX, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
 use filter::Block;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-/// Number of bytes of a message before the frame.
+/// Number of bytes in a message before the frame.
 pub const HEAD_BYTES: usize = size_of::<Entry>();
 /// Maximum length of a message in bytes.
 pub const MESSAGE_MAX: usize = BLOCK_MAX;

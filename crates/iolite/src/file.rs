@@ -212,7 +212,7 @@ impl CachedFile {
 
 /// Minimum size of a mapping in bytes; unused address space costs nothing.
 const MAPPING_SIZE_MIN: u64 = 1 << 16;
-/// Mode bit for read access of the owner.
+/// Mode bit for read access by the owner.
 const OWNER_READ: u32 = 0o400;
 
 fn system_refusal(call: &'static str, errno: i32) -> Refusal {
@@ -222,7 +222,7 @@ fn system_refusal(call: &'static str, errno: i32) -> Refusal {
 /// Reason why a file cannot be a dbuf, or is not readable by a peer.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
-    /// The descriptor is of a directory, pipe, socket or device.
+    /// The descriptor refers to a directory, pipe, socket or device.
     #[error("not a regular file: read it through a stream")]
     NotRegularFile,
     /// The descriptor is not open for reading.

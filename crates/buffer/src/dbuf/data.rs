@@ -109,7 +109,7 @@ impl DataArea {
         foreign::copy_out(self.words(), self.offset(position), out);
     }
 
-    /// Copies bytes to a word-aligned position by atomic stores.
+    /// Copies bytes to a word-aligned position with atomic stores.
     pub(crate) fn copy_in(&self, position: u64, bytes: &[u8]) {
         foreign::copy_in(self.words(), self.offset(position) / 8, bytes);
     }

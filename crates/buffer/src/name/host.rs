@@ -256,7 +256,7 @@ impl Name {
         NameEntry { address: self.address.clone(), kind, readers }
     }
 
-    /// Serves a client that has connected: accepts or refuses it by one reply.
+    /// Serves a client that has connected: accepts or refuses it with one reply.
     fn serve(&mut self, client: OwnedFd) {
         let peer = match sys::abstract_socket::peer(&client) {
             Ok(peer) => peer,
@@ -367,7 +367,7 @@ fn serve(shared: &SharedHost, doorbell: &SocketDoorbell) {
     }
 }
 
-/// Number of clients that may wait to be accepted.
+/// Maximum number of clients that may wait to be accepted.
 const BACKLOG_MAX: i32 = 64;
 /// Delay before the thread accepts again after accept(2) has failed for lack of descriptors or
 /// memory.

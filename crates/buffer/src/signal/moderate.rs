@@ -32,7 +32,7 @@ use crate::atomic::{AtomicU64, Ordering, fence};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Limits on the blocks and the time between two events.
+/// Limits on the number of blocks and on the time between two events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Threshold {
     /// Number of blocks after which an event is sent (T_b): a power of two.
@@ -42,7 +42,7 @@ pub struct Threshold {
 }
 
 impl Default for Threshold {
-    /// Returns 32 blocks or 1 ms. [Th §5.2.2]
+    /// Returns a threshold of 32 blocks or 1 ms. [Th §5.2.2]
     fn default() -> Self {
         Self { blocks: 32, ns: 1_000_000 }
     }
@@ -83,7 +83,7 @@ pub struct WakeupCounts {
 }
 
 impl WakeupCounts {
-    /// Returns the number of all events.
+    /// Returns the total number of events.
     #[must_use]
     pub const fn total(self) -> u64 {
         self.batch + self.timer + self.idle

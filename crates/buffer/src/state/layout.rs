@@ -9,7 +9,7 @@ use crate::foreign;
 use crate::name::Error;
 use crate::share::Refusal;
 
-/// Word indices of the head.
+/// Word indices within the head.
 pub(super) mod word {
     /// Magic number with the version of the format.
     pub(in super::super) const MAGIC: usize = 0;
@@ -19,7 +19,7 @@ pub(super) mod word {
     pub(in super::super) const COLUMNS: usize = 2;
     /// Maximum number of rows.
     pub(in super::super) const ROWS: usize = 3;
-    /// Sequence lock of the words after it, except [`ENDED`], and of all rows.
+    /// Sequence lock for the words after it, except [`ENDED`], and for all rows.
     pub(in super::super) const LOCK: usize = 4;
     /// Time of the last write in nanoseconds of the monotonic clock.
     pub(in super::super) const WRITTEN: usize = 5;

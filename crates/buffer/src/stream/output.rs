@@ -28,7 +28,7 @@ pub struct Output {
     sleeper: Sleeper,
     /// Number of blocks between two publications.
     pub(super) every: u64,
-    /// Total number of blocks put at which the next publication is due.
+    /// Total block count at which the next publication is due.
     publish_at_block: u64,
     /// Head position at which the next publication is due, even if fewer blocks than `every` are
     /// unpublished.

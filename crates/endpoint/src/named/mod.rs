@@ -42,7 +42,7 @@ fn access_list(arguments: &Arguments, readers: &Readers) -> AccessList {
     AccessList { mode, ..AccessList::private(sys::process::identity()) }
 }
 
-/// Converts an error that occurred while a name was opened into a failure.
+/// Converts an error from opening a name into a failure.
 fn open_failure(call: &'static str, name: &str, error: &Error) -> Failure {
     Failure::new(call, format!("`{name}`"), error)
 }

@@ -52,7 +52,7 @@ struct HeldSegment {
 pub struct Holding {
     /// Number of segments that cannot be reused because of the peer.
     pub segments: usize,
-    /// Number of slices sent and not yet released.
+    /// Number of slices sent but not yet released.
     pub references: u64,
     /// Number of reported releases of slices that had not been sent.
     pub mistakes: u64,

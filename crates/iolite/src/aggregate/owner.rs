@@ -202,7 +202,7 @@ pub struct Grant {
     kind: MemoryKind,
 }
 
-/// The kind of the memory behind a grant.
+/// The kind of memory behind a grant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MemoryKind {
     /// Sealed memory.

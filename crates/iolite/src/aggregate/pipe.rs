@@ -51,7 +51,7 @@ pub struct PipeOffer {
 }
 
 impl PipeOffer {
-    /// Number of descriptors of an offer.
+    /// Number of descriptors in an offer.
     pub const DESCRIPTORS: usize = stream::Offer::DESCRIPTORS + 1;
 
     /// Returns the descriptors in the order in which they are sent.

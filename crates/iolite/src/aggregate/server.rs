@@ -45,7 +45,7 @@ struct ServerState {
     creator: Creator,
     clients: Vec<(PeerId, Arc<OwnedFd>)>,
     is_closing: bool,
-    /// Number of slices released so far, plus number of departed clients.
+    /// Number of slices released so far, plus the number of departed clients.
     returns: u64,
 }
 

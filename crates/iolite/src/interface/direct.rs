@@ -11,7 +11,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct ByteReader {
     input: Input,
-    /// Bytes copied by a peek and not yet consumed.
+    /// Bytes copied by a peek but not yet consumed.
     peeked: Vec<u8>,
     from: usize,
 }

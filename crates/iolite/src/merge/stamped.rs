@@ -10,7 +10,7 @@ type Stamp = dyn FnMut(&[u8]) -> u64 + Send;
 
 /// Parameters of a merge by timestamp.
 pub struct Stamped {
-    /// Extracts the timestamp of a block, in any unit.
+    /// Function that extracts the timestamp of a block, in any unit.
     stamp: Box<Stamp>,
     /// Maximum difference between timestamps of concurrent producers, in the unit of the
     /// timestamps.
