@@ -1,11 +1,11 @@
 //! A ring of blocks of any length, on which IPC streams between spaces are built. [SL §5.1, §5.2]
 //!
-//! One writer, several readers, each with its own position. A block never wraps around: a pad
-//! record fills the end of the ring if the block does not fit there, so `peek` always returns one
-//! slice. A full ring has one of three policies: block (the writer waits for the slowest reader),
-//! drop new, or overwrite oldest. Deviation from the source: `read` is `peek` plus memcpy only in
-//! the trusted memory of a ring that does not overwrite. In all other cases `read` copies word by
-//! word and then checks the lap again.
+//! The ring has one writer and several readers, each with its own position. A block never wraps
+//! around: a pad record fills the end of the ring if the block does not fit there, so `peek` always
+//! returns one slice. A full ring has one of three policies: block (the writer waits for the
+//! slowest reader), drop new, or overwrite oldest. Deviation from the paper: `read` is `peek` plus
+//! memcpy only in the trusted memory of a ring that does not overwrite. In all other cases `read`
+//! copies word by word and then checks the lap again.
 //!
 //! There are two kinds of reader. [`BlockReader`] is in the writer's process, trusts the writer,
 //! and may read blocks in place. [`BlockVisitor`] is attached to a ring of another process

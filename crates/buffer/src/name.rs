@@ -25,7 +25,7 @@
 //! ([`stream::joinable`]). When the reader leaves or is killed, its socket hangs up and its slot is
 //! released.
 //!
-//! Deviation from the source: names are not files yet; `PipesFS` will show them in a file system.
+//! Deviation from the paper: names are not files yet; `PipesFS` will show them in a file system.
 
 mod address;
 mod error;

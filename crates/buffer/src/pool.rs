@@ -3,7 +3,7 @@
 //! A pool is a dbuf of equal segments in one memfd. A source fills a segment in one pass and points
 //! at the records inside it; a filter appends small blocks while other filters still read blocks of
 //! the same pass. Bytes are never overwritten while a reader may access them: segments are recycled
-//! only between passes, and only if they have neither pins nor leases. Deviation: the source's dbuf
+//! only between passes, and only if they have neither pins nor leases. Deviation: the paper's dbuf
 //! is one ring that laps as a whole; here segments are reused one by one, so that one held block
 //! does not stall the other segments (SPIKES, pitfall 1).
 //!

@@ -7,7 +7,7 @@
 //! changes in place (deck-cut), the marks are closer together.
 //!
 //! This module only decides on the size: its input is the measurements of a round, its output the
-//! new size with a reason. It accesses neither a ring nor a clock. Deviations from the source,
+//! new size with a reason. It accesses neither a ring nor a clock. Deviations from the paper,
 //! measured on current machines (BASELINES, working set):
 //! - If the writer found the ring full once in a round, the pressure counts as 100 %, because the
 //!   distance when the writer wraps then depends only on the phase of the two sides.
@@ -20,8 +20,8 @@
 //!   free. On two processors, one size is therefore best, at any pressure; the reader's last known
 //!   processor selects the range. For processors without a shared cache see `remote`.
 //! - A ring that was full does not shrink for some rounds. The number of rounds doubles each time
-//!   the ring is full again after it has shrunk. Otherwise sides that alternate, with a ring full
-//!   in one round and nearly empty in the next, would resize it forever.
+//!   the ring is full again after it has shrunk. Otherwise a writer and a reader that alternate, so
+//!   that the ring is full in one round and nearly empty in the next, would resize it forever.
 
 #[cfg(not(loom))]
 mod lap;

@@ -16,11 +16,11 @@
 //! ([`CachedFile::splice`]). The mapping is created once and kept, because creating it for each use
 //! would cost as much as it saves (BASELINES, file side).
 //!
-//! A file is *foreign memory*: other processes truncate it (reading the mapping then raises SIGBUS)
-//! and write it. For this reason, no reference to the bytes of a file exists. Only `sys` knows the
-//! address of the mapping, and passes it to system calls, which fail with EFAULT if the page is
-//! missing. The target of a rich pointer may change before it is read, so (dbuf, position) is not a
-//! content id of a file. For bytes that never change, use a sealed copy
+//! A file is *foreign memory*: other processes may truncate it (reading the mapping then raises
+//! SIGBUS) and write to it. For this reason, no reference to the bytes of a file exists. Only `sys`
+//! knows the address of the mapping, and passes it to system calls, which fail with EFAULT if the
+//! page is missing. The target of a rich pointer may change before it is read, so (dbuf, position)
+//! is not a content id of a file. For bytes that never change, use a sealed copy
 //! ([`Frozen::read`](crate::aggregate::Frozen::read)).
 //!
 //! Peers receive a read-only descriptor if the mode of the file permits it at the time of the

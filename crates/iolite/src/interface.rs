@@ -1,5 +1,5 @@
-//! Traits for the two ends of any stream, so that callers are independent of whether bytes or
-//! pointers are transferred. [SL §4, §5.1, §5.3.2], FEATURES A19, D6
+//! Traits for the two ends of any stream, so that callers need not know whether bytes or pointers
+//! are transferred. [SL §4, §5.1, §5.3.2], FEATURES A19, D6
 //!
 //! | call | in Unix | |
 //! |---|---|---|

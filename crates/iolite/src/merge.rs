@@ -14,7 +14,7 @@
 //! **By time** ([`Order::Stamped`]). Timestamps are claimed by producers, in any unit. The oldest
 //! block is returned when one of these holds: every other producer has a later block waiting; the
 //! waiting blocks of some producer span the window, reach 1 MB, or number 4096; or nothing has
-//! arrived for the time limit ([`Stamped::new`]). Blocks that arrive later with older timestamps
+//! arrived within the time limit ([`Stamped::new`]). Blocks that arrive later with older timestamps
 //! are returned at once and counted as late. If a producer writes timestamps in the past, at most
 //! every second read returns one of its blocks, so it starves no other producer. If a producer
 //! writes timestamps in the future, the reader does not wait for the other producers; their blocks

@@ -1,6 +1,6 @@
 //! The writer of a ring, generic over the kind of ring. It reserves room for a block, writes the
-//! block, and commits and publishes it. [`BlockLayout`] determines the position of each block.
-//! Invariants: those of `dbuf`.
+//! block, and commits and publishes it. [`BlockLayout`] determines the position of each block. Its
+//! invariants are those of `dbuf`.
 
 use crate::cursor::Producer;
 use crate::{Fault, Policy, ReaderCounts, WriterCounts};

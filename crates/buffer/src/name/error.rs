@@ -1,4 +1,4 @@
-//! Errors of creating a name or opening an object by name.
+//! Errors in creating a name or opening an object by name.
 
 use super::Address;
 use crate::share::Refusal;

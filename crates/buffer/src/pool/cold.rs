@@ -1,10 +1,10 @@
 //! Compression of segments that are pinned but not read. [SL §10, FEATURES D16]
 //!
-//! A filter that reassembles or reorders blocks pins segments for the length of a session, usually
-//! for a few blocks in each segment. [`Pool::cool`] compresses such segments, unless they are
-//! leased, and returns their pages to the kernel; their slots stay reserved. Any access to a block
-//! of a packed segment ([`Pool::bytes`], `resolve`, `pin`, `lease`) unpacks the segment first.
-//! Unpacking takes about a third of a millisecond for 1 MB, and fails if memory is short.
+//! A filter that reassembles or reorders blocks pins segments for the duration of a session,
+//! usually for a few blocks in each segment. [`Pool::cool`] compresses such segments, unless they
+//! are leased, and returns their pages to the kernel; their slots stay reserved. Any access to a
+//! block of a packed segment ([`Pool::bytes`], `resolve`, `pin`, `lease`) unpacks the segment
+//! first. Unpacking takes about a third of a millisecond for 1 MB, and fails if memory is short.
 //!
 //! No reader sees bytes change or vanish, by these invariants, which extend M1 to M8 of `pool`:
 //! - K1 A segment is packed only in `cool`, which has `&mut Pool` (no slice of the pool lives, as

@@ -8,9 +8,9 @@
 //!
 //! The process that created the pools owns them ([`Creator`]) and handles requests at a
 //! [`server`](super::server). A granted descriptor cannot be used to write or truncate the memory,
-//! but the owner's own mapping still writes: to the receiver the bytes are foreign, and
-//! [`Window::copy`] copies them. The paper toggles the writer's permission for each buffer; here,
-//! data that justifies a separate file can be [`Frozen`] and is then read in place.
+//! but the owner can still write through its own mapping: to the receiver the bytes are foreign,
+//! and [`Window::copy`] copies them. The paper toggles the writer's permission for each buffer;
+//! here, data that justifies a separate file can be [`Frozen`] and is then read in place.
 
 use super::holders::{Holders, PeerId};
 use super::refusal::GrantRefusal;

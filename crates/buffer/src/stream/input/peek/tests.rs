@@ -1,4 +1,4 @@
-//! Tests that peeked bytes equal the written bytes, whatever changes of the ring happen in between.
+//! Tests that peeked bytes equal the written bytes, regardless of changes to the ring in between.
 
 use crate::stream::{Config, Input, Output, stream};
 use crate::{Fault, Policy};
