@@ -314,7 +314,7 @@ fn heavy_fence_is_supported() -> bool {
     cfg!(any(loom, miri)) || sys::membarrier::is_supported()
 }
 
-/// The records of the threads of this process.
+/// The records of this process's threads.
 #[cfg(not(loom))]
 mod records {
     use super::{AtomicU32, AtomicU64, FIRST_OWNER, HELD_MAX, NO_RECORD, Ordering, Record};

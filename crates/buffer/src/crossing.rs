@@ -2,10 +2,10 @@
 //! place. [SL §5.3.1, §5.3.3]
 //!
 //! The writer pushes entries together with the *origin* of their bytes: its pool, or the batch that
-//! it is reading from another crossing, so that a block passes through many spaces without a copy.
-//! Each reader has its own position, accesses the bytes in place, and releases entries after
-//! reading them. The pools bound the memory: the writer holds one lease per segment in flight, and
-//! returns the lease when all readers have passed the last entry that points into the segment.
+//! it is reading from another crossing, so a block passes through many spaces without a copy. Each
+//! reader has its own position, accesses the bytes in place, and releases entries after reading
+//! them. The pools bound the memory: the writer holds one lease per segment in flight, and returns
+//! the lease when all readers have passed the last entry that points into the segment.
 //!
 //! A crossing supports only the policies `block` and `drop new`: entries are never overwritten, so
 //! readers need not copy bytes out.

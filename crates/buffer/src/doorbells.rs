@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use sys::doorbell::{Peer, SocketDoorbell};
 
-/// The doorbells of all readers of one writer.
+/// One doorbell for each of a writer's readers.
 #[derive(Debug)]
 pub struct Doorbells {
     ends: Vec<NotifiedReader>,

@@ -15,8 +15,8 @@ use sys::memory::foreign::{COPY_MIN, LIBC_MIN, copy_bytes, copy_into_words};
 
 const WORD_SIZE: usize = size_of::<u64>();
 
-/// Copies bytes into `out`, beginning at byte `at` of `words`. If the words end early, the rest of
-/// `out` is unchanged.
+/// Copies bytes into `out`, beginning at byte `at` of `words`. If the words end before `out` is
+/// full, the rest of `out` is unchanged.
 #[inline]
 pub fn copy_out(words: &[AtomicU64], at: usize, out: &mut [u8]) {
     #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]

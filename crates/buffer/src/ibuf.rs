@@ -444,8 +444,8 @@ impl<'s> EntrySlots<'s> {
     }
 
     /// Stores the columns of an entry for which the ring has room. The compiler hoists the match on
-    /// the columns out of a caller's loop, so that the loop body becomes straight-line code. This
-    /// also applies to [`EntrySlots::load`].
+    /// the columns out of a caller's loop, so the loop body becomes straight-line code. This also
+    /// applies to [`EntrySlots::load`].
     #[inline(always)]
     fn store(self, position: u64, entry: Entry) {
         let words: [u64; 8] = zerocopy::transmute!(entry);
@@ -548,7 +548,7 @@ impl Drop for PointerReader {
     }
 }
 
-/// Returns the sum of the view lengths of these entries in bytes.
+/// Returns the total view length of these entries, in bytes.
 pub(crate) fn view_bytes(entries: &[Entry]) -> u64 {
     entries.iter().map(|entry| u64::from(entry.pointer.length())).sum()
 }

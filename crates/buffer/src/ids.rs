@@ -126,8 +126,8 @@ impl TreeCounter {
     }
 
     /// Opens the counter that [`VARIABLE`] names. Returns `None` if the variable is not set, or if
-    /// the descriptor in it was not inherited, so that its number belongs to another file or to
-    /// none.
+    /// the descriptor in it was not inherited, in which case its number belongs to another file or
+    /// to none.
     fn open_inherited() -> Option<Self> {
         let variable = std::env::var(VARIABLE).ok()?;
         let (number, inode) = variable.split_once(':')?;

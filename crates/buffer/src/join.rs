@@ -38,7 +38,7 @@ pub(crate) struct JoinQueue {
 struct QueueState {
     joining: Vec<JoiningReader>,
     leaving: Vec<ReaderTicket>,
-    /// True if the writer has exited, so that no more readers can join.
+    /// True if the writer has exited, so no more readers can join.
     has_ended: bool,
     /// True if the host accepts no more readers.
     is_closed: bool,
@@ -62,8 +62,8 @@ pub(crate) struct JoiningReader {
     pub(crate) page: Arc<Region>,
     /// Connection to the reader; `None` in models.
     pub(crate) contact: Option<Contact>,
-    /// Position of the first block that the reader gets; `None` until it has been determined. The
-    /// copy in the reader's page cannot be used, because the reader may have overwritten it.
+    /// Position of the first block that the reader receives; `None` until it has been determined.
+    /// The copy in the reader's page cannot be used, because the reader may have overwritten it.
     start: Option<u64>,
 }
 
@@ -199,7 +199,7 @@ impl JoiningReader {
         }
     }
 
-    /// Returns the position of the first block that the reader gets, or `otherwise` if that
+    /// Returns the position of the first block that the reader receives, or `otherwise` if that
     /// position has not been determined yet.
     pub(crate) fn start_or(&self, otherwise: u64) -> u64 {
         self.start.unwrap_or(otherwise)

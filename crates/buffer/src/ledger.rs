@@ -3,7 +3,7 @@
 //! Each reader's counts satisfy: put = taken + lost + skipped + resident. Each side keeps its own
 //! counts, so that a third party can compare them.
 
-/// Counts of a ring's writer.
+/// Counts kept by a ring's writer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WriterCounts {
     /// Blocks put into the ring.
@@ -16,7 +16,7 @@ pub struct WriterCounts {
     pub dropped_bytes: u64,
 }
 
-/// Counts of one reader of a ring.
+/// Counts kept by one reader of a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ReaderCounts {
     /// Blocks taken.

@@ -18,7 +18,7 @@ use std::sync::OnceLock;
 use sys::memory::{Mapping, Memfd};
 pub use sys::pages::PageFacts;
 
-/// The kind and placement of the pages of a memory range.
+/// The kind and placement of a memory range's pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Choice {
     /// Kind of pages.

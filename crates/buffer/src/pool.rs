@@ -104,8 +104,8 @@ pub struct Pool {
     /// needs ([`Pool::needs_from`]); 0 if the pin needs the entire segment.
     needed: Box<[Cell<usize>]>,
     cold: RefCell<PackedSegments>,
-    /// True if other parties may have access to the memory without a lease, so that blocks cannot
-    /// be edited in place.
+    /// True if other parties may have access to the memory without a lease, so blocks cannot be
+    /// edited in place.
     exposed: Cell<bool>,
     /// Number of unpin calls without a matching pin.
     mistakes: Cell<u64>,

@@ -3,8 +3,7 @@
 //!
 //! Each reader has its own rate policy, of which the writer is not aware. Counts still balance:
 //! blocks that a reader chose not to take are *skipped*, blocks overwritten before the reader could
-//! read them are *lost*, so that put = taken + lost + skipped + resident for every reader of every
-//! ring.
+//! read them are *lost*, so put = taken + lost + skipped + resident for every reader of every ring.
 //!
 //! | choice | blocks read | stalls a blocking writer |
 //! |---|---|---|

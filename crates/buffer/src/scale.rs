@@ -35,16 +35,16 @@ use remote::RemoteTrial;
 use std::fmt;
 use std::ops::RangeInclusive;
 
-/// Parameters of the automatic sizing of a ring: ranges of sizes, and water marks.
+/// Parameters for sizing a ring automatically: ranges of sizes, and water marks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Scaling {
-    /// Minimum and maximum size in bytes if both sides share a processor.
+    /// Minimum and maximum size in bytes if the writer and the reader share a processor.
     pub together: (usize, usize),
-    /// Minimum and maximum size in bytes if the sides run on different processors that share a
-    /// cache.
+    /// Minimum and maximum size in bytes if the writer and the reader run on different processors
+    /// that share a cache.
     pub apart: (usize, usize),
-    /// Size in bytes if the sides share no cache. If it does not exceed `apart`, this case is
-    /// treated like `apart`.
+    /// Size in bytes if the writer and the reader share no cache. If it does not exceed `apart`,
+    /// this case is treated like `apart`.
     pub remote: usize,
     /// Low-water mark: pressure in percent below which the ring shrinks.
     pub low: u8,
@@ -81,7 +81,7 @@ impl Scaling {
 
     /// Returns parameters for rings of pointers within one process, whose size in bytes is between
     /// `least` and `most`. The size depends only on the pressure, and not on the processors of the
-    /// two sides: the caches matter little, because only entries cross (decision 0093).
+    /// writer and the reader: the caches matter little, because only entries cross (decision 0093).
     #[must_use]
     pub const fn pointers(least: usize, most: usize) -> Self {
         let range = (least, most);
@@ -103,7 +103,8 @@ impl Scaling {
         Self { together, apart, remote: self.remote.min(most), ..self }
     }
 
-    /// Returns the minimum and maximum size in bytes over all placements of the two sides.
+    /// Returns the minimum and maximum size in bytes over all placements of the writer and the
+    /// reader.
     #[must_use]
     pub fn size_bounds(&self) -> (usize, usize) {
         let most = self.together.1.max(self.apart.1).max(self.remote);
@@ -144,7 +145,7 @@ pub struct RoundMeasurements {
     pub distance: usize,
     /// True if the writer found the ring full in this round.
     pub was_full: bool,
-    /// Placement of both sides in this round.
+    /// Placement of the writer and the reader in this round.
     pub sides: Sides,
     /// Time per byte, or `None` if the writer never wrote two batches without a wait in between.
     pub timing: Option<LapTiming>,
@@ -274,7 +275,8 @@ impl SizingState {
 
     /// Records the round in the trial of a ring larger than the caches, if the ring had one of the
     /// two compared sizes. Returns true if the ring should exceed the caches. Ends the trial and
-    /// returns false if both sides share a processor, or if the ring must not exceed the caches.
+    /// returns false if the writer and the reader share a processor, or if the ring must not exceed
+    /// the caches.
     fn is_remote(&mut self, round: &RoundMeasurements) -> bool {
         let range = self.scaling.size_range(Sides::Apart);
         if round.sides == Sides::Together || self.scaling.remote <= *range.end() {
@@ -387,7 +389,7 @@ mod tests {
     }
 
     /// Processors without a shared cache get a ring that exceeds all caches. The ring shrinks again
-    /// when both sides run on one processor.
+    /// when the writer and the reader run on one processor.
     #[test]
     fn f1_remote_processors_get_ring_beyond_all_caches() {
         let mut scale = SizingState::new(Scaling::reallocation(&CACHES));

@@ -252,7 +252,7 @@ pub enum Refusal {
     System(#[from] sys::Error),
 }
 
-/// Returns the geometry of a ring of blocks.
+/// Returns the geometry for a ring of blocks with this configuration.
 pub(crate) fn geometry_of(config: &dbuf::BlockConfig) -> Geometry {
     ring_geometry(config.id, config.capacity_bytes(), 0, config.policy, config.readers)
 }
@@ -330,7 +330,7 @@ impl SharedFiles {
         Ok((cursor, page))
     }
 
-    /// Creates the page and the offer of each reader.
+    /// Creates a page and an offer for each reader.
     fn create_offers(
         &self,
         writer: Region,

@@ -70,13 +70,13 @@ impl Slots {
         self.slot(slot).segment.store(segment, Ordering::Release);
     }
 
-    /// Publishes the first `filled` bytes of the segment in a slot.
+    /// Publishes the first `filled` bytes of a slot's segment.
     pub(crate) fn fill(&self, slot: usize, filled: u64) {
         // SYNC POINT: bytes filled; pairs with the load in `locate`.
         self.slot(slot).filled.store(filled, Ordering::Release);
     }
 
-    /// Returns the number of published bytes of the segment in a slot.
+    /// Returns the number of published bytes in a slot's segment.
     pub(crate) fn filled_len(&self, slot: usize) -> usize {
         // SYNC POINT: bytes filled; pairs with the store in `fill`. At most a segment.
         usize::try_from(self.slot(slot).filled.load(Ordering::Acquire)).unwrap_or(0)

@@ -156,7 +156,7 @@ const FALSE_SEGMENTS: [FalseSegment; 12] = [
     ("flood", |fault| matches!(fault, Fault::Abandoned)),
 ];
 
-/// A segment is validated like the first offer, so that a lying writer spoils only its own stream.
+/// A segment is validated like the first offer, so a lying writer spoils only its own stream.
 /// (RELIABILITY T2)
 #[test]
 fn t2_hostile_segment_spoils_only_its_own_stream() {

@@ -147,7 +147,7 @@ fn t10_process_killed_at_any_step_leaves_nothing_behind() {
     assert!(!maps.contains("streamline-"), "no mapping: {maps}");
 }
 
-/// Returns the number of open descriptors of this process.
+/// Returns the number of descriptors that this process has open.
 fn descriptor_count() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }

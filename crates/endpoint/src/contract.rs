@@ -182,8 +182,8 @@ impl SourceCounters {
     }
 }
 
-/// Destination of a source's blocks. It consists of the pool of the space and the columns of the
-/// next batch.
+/// Destination of a source's blocks. It consists of the space's pool and the columns of the next
+/// batch.
 #[derive(Debug)]
 pub struct Intake<'s> {
     /// Pool for the bytes of blocks. Shared, so that a source can hold references to its bytes
@@ -194,11 +194,11 @@ pub struct Intake<'s> {
     pub general: Option<&'s Pool>,
     columns: &'s mut Columns,
     room: usize,
-    /// Time on the path's clock at the start of the current pass of the space.
+    /// Time on the path's clock at the start of the space's current pass.
     pub now: Time,
     /// Bit mask of arcs, by index. A set bit means that all sinks on the arc have accepted the
-    /// source's [`SourceProperties::in_place`], so that the source need not copy the frames of the
-    /// arc's blocks.
+    /// source's [`SourceProperties::in_place`], so the source need not copy the frames of the arc's
+    /// blocks.
     pub arcs_in_place: u64,
     /// Set by the source if it has not copied the frames of the appended blocks.
     pub in_place: bool,
@@ -341,7 +341,7 @@ pub struct Opening<'o> {
     /// Index of the source among the sources of the path, copied into `BlockMetadata::origin`
     /// (sources only).
     pub origin: u16,
-    /// Names of all sources of the path, by origin (sinks only). The list may grow while the sink
+    /// Names of all of the path's sources, by origin (sinks only). The list may grow while the sink
     /// is open.
     pub origins: Origins,
     /// Arguments of the first filter downstream, if the planner has delegated that filter's test to

@@ -14,8 +14,8 @@ pub enum DropReason {
     BeyondCount,
     /// The program had exited, or had closed its standard input.
     ProgramEnded,
-    /// The block is a hole, which stands for stream data that was never captured, so that there are
-    /// no bytes to write.
+    /// The block is a hole, which stands for stream data that was never captured, so there are no
+    /// bytes to write.
     Hole,
     /// A source had read the block, but the path ended before the block was processed.
     Unread,

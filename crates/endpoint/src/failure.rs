@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-/// An error of the operating system or the environment that stops a source or sink.
+/// An operating-system or environment error that stops a source or sink.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// Name of the failed call, such as `open`, `read` or `write`.
@@ -25,7 +25,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Creates the failure of `call` on `target`.
+    /// Creates a failure for `call` on `target`.
     pub fn new(call: &'static str, target: impl Into<String>, why: impl fmt::Display) -> Self {
         Self {
             call,
@@ -73,7 +73,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Creates the failure of `call` on `target`, with a remedy if one is known for the error number.
+/// Creates a failure for `call` on `target`, with a remedy if one is known for the error number.
 pub(crate) fn io_failure(call: &'static str, target: &str, error: &io::Error) -> Failure {
     let errno = error.raw_os_error();
     let failure = Failure::new(call, target, reason_text(error)).with_errno(errno);

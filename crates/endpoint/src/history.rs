@@ -58,7 +58,7 @@ pub struct FrameHeader {
     pub link: LinkType,
     /// Length on the wire in bytes.
     pub wire_length: u32,
-    /// Index of the source of the frame.
+    /// Index of the frame's source.
     origin: u16,
     flags: Flags,
     pub(super) length: usize,

@@ -19,7 +19,7 @@ pub(crate) enum FrameCount {
     Unknown,
 }
 
-/// Creates the failure of a source whose interface has been removed.
+/// Creates the failure that a source reports when its interface has been removed.
 pub(crate) fn interface_removed(call: &'static str, name: &str, counts: FrameCount) -> Failure {
     let after = |frames: u64| match frames {
         1 => "after 1 frame".to_owned(),

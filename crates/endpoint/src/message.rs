@@ -18,8 +18,8 @@ pub const fn message_length(block: &Block<'_>) -> usize {
     HEAD_BYTES + block.frame.len()
 }
 
-/// Writes the message of a block to `room`, which must be [`message_length`] bytes long. Returns
-/// the length.
+/// Writes a block's message to `room`, which must be [`message_length`] bytes long. Returns the
+/// length.
 pub fn write(block: &Block<'_>, room: &mut [u8]) -> usize {
     let Some((head, frame)) = room.split_at_mut_checked(HEAD_BYTES) else { return 0 };
     let mut entry = block.entry();

@@ -172,7 +172,7 @@ pub(crate) fn produce_all(
     }
 }
 
-/// Returns the failure of an outcome that must not be `Ok`.
+/// Returns the failure in an outcome, which must not be `Ok`.
 pub(crate) fn expect_failure<T>(outcome: Result<T, Failure>) -> Failure {
     outcome.err().unwrap()
 }

@@ -74,7 +74,7 @@ pub use list::Slices;
 pub use refusal::GrantRefusal;
 pub use slice::{ContentId, Slice};
 
-/// Maximum number of slices of an aggregate.
+/// Maximum number of slices in an aggregate.
 pub const SLICES_MAX: usize = 1 << 16;
 
 /// Data as an ordered list of slices. The default is empty.
@@ -371,7 +371,7 @@ pub enum Error {
          have: gather it"
     )]
     TooMany {
-        /// Number of slices of the result.
+        /// Number of slices in the result.
         slices: usize,
     },
     /// The range exceeds the aggregate.

@@ -142,7 +142,7 @@ pub trait StreamWriter: fmt::Debug {
     }
 
     /// Forwards a lent block as a pointer. Returns false if the block was dropped, and `None` if
-    /// the block cannot be forwarded now, so that the caller must copy it.
+    /// the block cannot be forwarded now, so the caller must copy it.
     fn accept(&mut self, _lent: &Lent<'_>) -> Result<Option<bool>, Fault> {
         Ok(None)
     }

@@ -282,9 +282,9 @@ impl Flight {
 #[derive(Clone, Copy, Debug)]
 struct ByteRange {
     dbuf: DbufId,
-    /// Position of the first byte of all views and frames.
+    /// Position of the first byte in any view or frame.
     low: u64,
-    /// Position after the last byte of all views and frames.
+    /// Position after the last byte in any view or frame.
     high: u64,
     /// Sum of the view lengths in bytes.
     bytes: u64,

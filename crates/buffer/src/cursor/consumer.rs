@@ -121,7 +121,7 @@ impl Consumer {
     }
 
     /// Returns the position at which a reader resumes after it was lapped at `start`. This is the
-    /// writer's mark, which is at most half a lap and one record before the head, so that the next
+    /// writer's mark, which is at most half a lap and one record before the head, so the next
     /// attempt is likely to succeed. Returns `None` if the writer is overwriting all blocks at this
     /// moment; the reader then stays at `start`.
     pub(crate) fn resume_position(&mut self, start: u64) -> Result<Option<u64>, Fault> {

@@ -29,7 +29,7 @@ pub struct RecordWalk {
     /// Position beyond which [`RecordWalk::take`] reads no record, so that the caller regains
     /// control there.
     stop: u64,
-    /// True if a block has been passed since the reader joined, so that `expected` is valid.
+    /// True if a block has been passed since the reader joined, so `expected` is valid.
     known: bool,
     /// Number of blocks that this reader did not take, because they were put before it joined, were
     /// lost, or were skipped: `expected` minus the number of blocks taken.
@@ -54,7 +54,7 @@ pub struct CheckedRecord {
     /// Position of the first byte of the block.
     pub(crate) at: u64,
     pub(crate) length: u32,
-    /// Number of bytes of the block already read.
+    /// Number of the block's bytes that have been read.
     done: u32,
     sequence: u64,
     /// Number of blocks lost before this block.
@@ -85,8 +85,8 @@ impl CheckedRecord {
     }
 }
 
-/// Number of attempts of a reader in an overwriting ring before it reports that no block is
-/// available.
+/// Number of times that a reader of an overwriting ring tries to read a block before it reports
+/// that none is available.
 const READ_ATTEMPTS_MAX: usize = 8;
 /// Maximum number of pad and cut records that may precede a block.
 const MARKER_RECORDS_MAX: usize = 8;

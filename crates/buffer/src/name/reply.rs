@@ -5,7 +5,7 @@ use abi::access::AccessList;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The reply of a host: a granted object, or a refusal.
+/// A host's reply: a granted object, or a refusal.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct Reply {
@@ -79,8 +79,8 @@ impl Reply {
         sys::descriptor::send(to, self.as_bytes(), descriptors)
     }
 
-    /// Receives the reply of a host, with its descriptors. Blocks for at most the socket's time
-    /// limit, and then fails with [`Error::Silent`].
+    /// Receives a host's reply, with its descriptors. Blocks for at most the socket's time limit,
+    /// and then fails with [`Error::Silent`].
     pub(super) fn receive(from: &OwnedFd, address: &Address) -> Result<Grant, Error> {
         let mut bytes = [0; Self::SIZE];
         let received = sys::descriptor::receive(from, &mut bytes);

@@ -3,8 +3,8 @@
 
 use super::{LapTiming, RoundMeasurements, Scaling, Sides, SizeDecision, SizingState};
 
-/// The measurements of the current lap of one ring's writer, and the state of the ring's automatic
-/// sizing.
+/// The measurements that a ring's writer makes in the current lap, and the state of the ring's
+/// automatic sizing.
 #[derive(Debug)]
 pub(crate) struct Scaler {
     pub(crate) scale: SizingState,

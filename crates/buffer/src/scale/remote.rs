@@ -50,7 +50,7 @@ const COST_PERCENT_MAX: u64 = 70;
 /// Number of laps in the larger ring after which the smaller one is measured again.
 const RECHECK_INTERVAL: u64 = 256;
 
-/// State of the comparison of two ring sizes: within the caches, and beyond them.
+/// State of the comparison between two ring sizes: within the caches, and beyond them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct RemoteTrial {
     /// True if the ring should exceed the caches.
@@ -59,7 +59,7 @@ pub(super) struct RemoteTrial {
     laps: u64,
     /// Number of laps among `laps` whose cost indicates transfers between remote caches.
     slow: u64,
-    /// Sum of the costs of slow laps, or during a trial the minimum cost of a lap, in nanoseconds
+    /// Sum of the costs of slow laps or, during a trial, the minimum cost of a lap, in nanoseconds
     /// per 4 KB.
     cost: u64,
     /// Average cost of the slow laps in the smaller ring, in nanoseconds per 4 KB.
@@ -94,8 +94,8 @@ impl RemoteTrial {
         self.is_on
     }
 
-    /// Ends a trial. Called if both sides share a processor, or if the parameters have no separate
-    /// remote size.
+    /// Ends a trial. Called if the writer and the reader share a processor, or if the parameters
+    /// have no separate remote size.
     pub(super) fn stop(&mut self) {
         self.set_trial(false);
     }

@@ -80,7 +80,7 @@ impl TableShape {
         ROW_HEAD_WORDS + self.columns.len()
     }
 
-    /// Returns the index of the first word of the first row, given the length of the text in bytes.
+    /// Returns the index of the first row's first word, given the length of the text in bytes.
     pub(super) const fn first_row_word(text: usize) -> usize {
         // Rows begin at a cache line.
         (word::COUNT + text.div_ceil(size_of::<u64>())).next_multiple_of(8)
@@ -99,7 +99,7 @@ impl TableShape {
     }
 
     /// Validates a shape that another process has written. Returns the shape, and the index of the
-    /// first word of the first row.
+    /// first row's first word.
     pub(super) fn read(words: &[AtomicU64]) -> Result<(Self, usize), Error> {
         let mut head = [0; word::COUNT * size_of::<u64>()];
         foreign::copy_out(words, 0, &mut head);

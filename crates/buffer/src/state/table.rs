@@ -10,7 +10,7 @@ pub struct Table {
     pub(super) region: SharedRegion,
     pub(super) address: Address,
     pub(super) shape: TableShape,
-    /// Index of the first word of the first row.
+    /// Index of the first row's first word.
     pub(super) first: usize,
 }
 

@@ -89,8 +89,8 @@ impl Input {
         self
     }
 
-    /// Fixes the number of polls before a sleep. By default the number is adaptive: none if both
-    /// sides share a processor, otherwise as many as past polls have justified.
+    /// Fixes the number of polls before a sleep. By default the number is adaptive: none if the
+    /// writer and the reader share a processor, otherwise as many as past polls have justified.
     pub const fn spin(&mut self, spins: u32) {
         self.spin.fix_polls(spins);
     }
@@ -272,9 +272,9 @@ impl Input {
         self.ring.writer_counts()
     }
 
-    /// Returns an estimate of the number of bytes that can be read now. The estimate includes the
-    /// record headers in the ring, and is at least 1 if there is something to read. Returns 0 if
-    /// there is nothing to read, and always in a ring that overwrites.
+    /// Returns an estimate of how many bytes can be read now. The estimate includes the record
+    /// headers in the ring, and is at least 1 if there is something to read. Returns 0 if there is
+    /// nothing to read, and always in a ring that overwrites.
     pub fn readable(&mut self) -> Result<usize, Fault> {
         if self.lossy {
             return Ok(0);

@@ -103,8 +103,8 @@ impl Output {
         output
     }
 
-    /// Fixes the number of polls before a sleep. By default the number is adaptive: none if both
-    /// sides share a processor, otherwise as many as past polls have justified.
+    /// Fixes the number of polls before a sleep. By default the number is adaptive: none if the
+    /// writer and the reader share a processor, otherwise as many as past polls have justified.
     pub const fn spin(&mut self, spins: u32) {
         self.spin.fix_polls(spins);
     }
@@ -239,8 +239,8 @@ impl Output {
         self.ring.counts()
     }
 
-    /// Returns the number of readers evicted for an impossible position. An evicted reader gets no
-    /// later blocks; the other readers get every byte.
+    /// Returns the number of readers evicted for an impossible position. An evicted reader receives
+    /// no later blocks; the other readers receive every byte.
     #[must_use]
     pub const fn evicted(&self) -> u64 {
         self.ring.evicted()

@@ -24,7 +24,7 @@ pub struct WakingOverrides {
     pub limit: Option<Duration>,
 }
 
-/// State of the latency bound of one stream.
+/// State of one stream's latency bound.
 #[derive(Debug)]
 pub(super) struct Latency {
     moderator: Moderator,

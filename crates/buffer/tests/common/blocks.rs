@@ -53,7 +53,7 @@ impl WriteBlocks for stream::Output {
     }
 }
 
-/// The reading end of a stream of bytes.
+/// The reading end of a byte stream.
 pub(crate) trait ReadBlocks {
     fn read_some(&mut self, out: &mut [u8]) -> Result<usize, Fault>;
 }

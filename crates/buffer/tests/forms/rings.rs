@@ -226,7 +226,7 @@ type Ring = (Box<dyn RingWriter>, Vec<Box<dyn RingReader>>);
 
 type RingKind = (&'static str, fn(Policy, usize) -> Ring);
 
-/// Constructors of every kind of ring. Each takes a policy and the number of readers.
+/// A constructor for every kind of ring. Each takes a policy and the number of readers.
 const RING_KINDS: [RingKind; 6] = [
     ("blocks of any length, in a process", |policy, readers| {
         let (writer, readers) = dbuf::ring(&block_ring_config(policy, readers));

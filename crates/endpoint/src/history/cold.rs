@@ -140,7 +140,7 @@ pub(super) struct ColdReader<'c> {
     chunks: std::collections::vec_deque::Iter<'c, Chunk>,
     bytes: Vec<u8>,
     at: usize,
-    /// Number of frames of the chunk that have not been returned.
+    /// Number of frames in the chunk that have not been returned yet.
     frames_left: usize,
 }
 

@@ -87,9 +87,9 @@ const FULL_PARAMETER: Parameter = Parameter::named(
     "what happens to a block for which a slow reader leaves no room",
 );
 
-/// Drop reason of a block for which no reader was connected.
+/// Drop reason for blocks that arrived while no reader was connected.
 const NO_READER: DropReason = DropReason::Named("no reader");
-/// Drop reason of a block that did not fit in the ring because a reader was too slow.
+/// Drop reason for blocks that did not fit in the ring because a reader was too slow.
 const TOO_SLOW: DropReason = DropReason::Named("reader too slow");
 
 /// Interval between checks for a stop request while the sink waits for readers.

@@ -33,7 +33,7 @@ pub(super) fn ring_config(id: DbufId, arguments: &Arguments) -> Config {
     requested.map_or_else(|| config.self_growing(), |bytes| config.capacity(bytes))
 }
 
-/// Returns the minimum and maximum size in bytes of the ring of a `user` or `socket` with these
+/// Returns the minimum and maximum ring size, in bytes, for a `user` or `socket` with these
 /// arguments. Detects the caches of this machine.
 #[must_use]
 pub fn ring_sizes(arguments: &Arguments) -> (usize, usize) {

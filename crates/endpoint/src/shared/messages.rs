@@ -1,7 +1,7 @@
 //! Tracking of the messages in a shared ring. It determines which messages a reader may begin with,
 //! and which of its messages have lost a fragment.
 //!
-//! The writer stamps each fragment with the number of the block that begins its message, so that a
+//! The writer stamps each fragment with the number of the block that begins its message, so a
 //! reader needs no table to decide. Fragments have no positions. If blocks were overwritten, any
 //! open message may lack a fragment, so all open messages are ended, and the reader continues with
 //! messages that begin later.

@@ -102,8 +102,8 @@ fn report_vacancy() {
     }
 }
 
-/// Returns the name of the ring of a shared prefix. The name depends on the version of this
-/// program, so that different versions never share a ring.
+/// Returns the name of a shared prefix's ring. The name depends on the version of this program, so
+/// that different versions never share a ring.
 fn ring_name(prefix: &str) -> String {
     let mut hasher = std::hash::DefaultHasher::new();
     (env!("CARGO_PKG_VERSION"), prefix).hash(&mut hasher);

@@ -51,7 +51,8 @@ struct Shared {
     has_read: bool,
     /// Number of overwritten blocks before the last block that was admitted or refused.
     lost_before_block: u64,
-    /// Number of the first block of this reader in its ring, or `None` before it has been read.
+    /// Number of the first block that this reader reads from its ring, or `None` before that block
+    /// has been read.
     first_number: Option<u64>,
     /// Number of the next block in the ring, counted from 0.
     next: u64,

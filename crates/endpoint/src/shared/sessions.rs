@@ -26,7 +26,7 @@ pub(super) type SessionMap<T> = HashMap<u64, T, BuildHasherDefault<KeyHasher>>;
 /// The stamp that the writer adds to a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct SharedStamp {
-    /// Number of bytes of this direction of the session before the block. In a ring of messages,
+    /// Number of bytes before the block in this direction of the session. In a ring of messages,
     /// the number of the block that begins the message, plus 1.
     pub(super) position: u64,
     /// Number of the block in the ring, from 0.
@@ -66,7 +66,7 @@ impl SharedStamp {
     }
 }
 
-/// Progress of the two directions of a session.
+/// Progress of a session's two directions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Progress {
     position: [u64; 2],

@@ -51,7 +51,7 @@ It needs CAP_NET_RAW wherever it runs; `streamline doctor` shows missing rights.
 pub const ENTRY: SinkEntry = SinkEntry::new(&REDIRECT, open)
     .with_facts(EndpointFacts { outlet: Some(outlet_of), ..EndpointFacts::NONE });
 
-/// Drop reason of frames that were not sent, as printed in the ledger.
+/// Drop reason for frames that were not sent, as printed in the ledger.
 pub(super) const REFUSED: &str = "refused by the kernel";
 
 fn outlet_of(arguments: &Arguments) -> Outlet {

@@ -4,8 +4,8 @@
 //! 198.19.0.1 (addresses that RFC 2544 reserves for benchmarks). The payload starts at
 //! [`SEQUENCE_OFFSET`] with a 64-bit big-endian sequence number, followed by a pattern. With
 //! `seq=yes` every frame is written to the pool, and frames are numbered from 0. Otherwise the pool
-//! stores one frame per flow, which is emitted repeatedly, so that each block costs the source only
-//! an entry (as in the benchmark of [Th fig. 5.1]).
+//! stores one frame per flow, which is emitted repeatedly, so each block costs the source only an
+//! entry (as in the benchmark of [Th fig. 5.1]).
 
 use crate::{
     Failure, Intake, Opening, Source, SourceCounters, SourceEntry, SourceProperties, SourceStatus,

@@ -60,8 +60,8 @@ pub(crate) fn new_session() -> u32 {
     NEXT_SESSION.fetch_sub(1, Ordering::Relaxed)
 }
 
-/// A source of the blocks of one writer. It stores the bytes that it has received until they form a
-/// block.
+/// A source that emits one writer's blocks. It stores the bytes that it has received until they
+/// form a block.
 #[derive(Debug)]
 pub struct WrittenBlocks {
     socket: OwnedFd,
@@ -86,7 +86,7 @@ pub struct WrittenBlocks {
     lost: Vec<(DropReason, Amount)>,
 }
 
-/// Drop reason of a writer's malformed bytes and of all bytes after them.
+/// Drop reason for a writer's malformed bytes and all bytes after them.
 const UNREADABLE: DropReason = DropReason::Named("unreadable");
 
 /// Outcome of [`WrittenBlocks::emit`].

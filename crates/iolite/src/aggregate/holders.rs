@@ -54,7 +54,7 @@ pub struct Holding {
     pub segments: usize,
     /// Number of slices sent but not yet released.
     pub references: u64,
-    /// Number of reported releases of slices that had not been sent.
+    /// Number of releases reported for slices that had not been sent.
     pub mistakes: u64,
 }
 

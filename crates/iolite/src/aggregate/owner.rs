@@ -121,8 +121,8 @@ impl Creator {
         self.pools.remove(&dbuf).is_some() || self.files.remove(&dbuf).is_some()
     }
 
-    /// Checks that a peer may read the pools of all slices of an aggregate (CONTRACT 21). A pool
-    /// that is not shared is readable by no peer, not even root.
+    /// Checks that a peer may read all pools that contain slices of an aggregate (CONTRACT 21). A
+    /// pool that is not shared is readable by no peer, not even root.
     pub fn may_read(&self, aggregate: &Aggregate, peer: &Credentials) -> Result<(), GrantRefusal> {
         let mut asked = DbufId::HOLE;
         for slice in aggregate.slices() {
@@ -315,8 +315,8 @@ impl Window {
     }
 
     /// Copies the bytes named by a pointer into `out`, which must have the pointer's length. Fails
-    /// with [`Fault::UnknownDbuf`] if the dbuf is not mapped, so that the caller must request a
-    /// grant first. Until the pointer is released, the bytes are those that the owner sent.
+    /// with [`Fault::UnknownDbuf`] if the dbuf is not mapped, so the caller must request a grant
+    /// first. Until the pointer is released, the bytes are those that the owner sent.
     pub fn copy(&self, pointer: RichPointer, out: &mut [u8]) -> Result<(), Fault> {
         if pointer.is_hole() {
             return Err(Fault::Hole);

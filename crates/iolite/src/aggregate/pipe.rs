@@ -303,7 +303,7 @@ pub enum SendError {
     /// The ring has no room for so many pointers in one message. Gather the aggregate first.
     #[error("an aggregate of {slices} slices is too long for one message: gather it")]
     TooMany {
-        /// Number of slices of the aggregate.
+        /// Number of slices in the aggregate.
         slices: usize,
     },
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 ///
 /// Invariant: the lease holds the filled segment that contains the bytes. This is checked at
 /// creation; afterwards a slice is only shortened, or extended by bytes of the same segment. Slices
-/// derived from each other share the lease, so that a clone increments only one counter.
+/// derived from each other share the lease, so a clone increments only one counter.
 #[derive(Clone)]
 pub struct Slice {
     lease: Arc<Lease>,

@@ -53,7 +53,7 @@ pub struct Input {
     current: Option<Current>,
     /// The entry at `next`, if it has been lent without mapping its dbuf; otherwise `None`.
     lent: Option<RichPointer>,
-    /// Copy of the bytes of `current`.
+    /// Copy of the current entry's bytes.
     staging: Vec<u8>,
     staged: bool,
     /// Number of passed entries that are released together: an eighth of the ring.

@@ -14,7 +14,7 @@ pub struct FrozenReader {
     slices: Vec<Slice>,
     /// Index of the current slice.
     slice: usize,
-    /// Number of bytes of the current slice that have been consumed.
+    /// Number of consumed bytes in the current slice.
     done: usize,
     block: usize,
     length: usize,

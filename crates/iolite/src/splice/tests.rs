@@ -254,7 +254,8 @@ impl StreamReader for CopyingReader {
     }
 }
 
-/// A block that the destination has no room for is counted as dropped once, by both sides.
+/// A block for which the destination has no room is counted as dropped once, both in the splice
+/// result and by the destination.
 #[test]
 fn dropped_block_of_a_copying_source_is_counted_once() {
     let config = stream::Config::new(dbuf_id(7)).capacity(1 << 16);

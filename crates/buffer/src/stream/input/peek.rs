@@ -50,9 +50,9 @@ impl Input {
         }
     }
 
-    /// Returns the address and the length of the unread bytes of the next block in the stream's
-    /// memory, without taking them. Works with any writer and any policy. Returns `None` if no
-    /// block is published, and length 0 at the end of the stream.
+    /// Returns the address and the length of the next block's unread bytes in the stream's memory,
+    /// without taking them. Works with any writer and any policy. Returns `None` if no block is
+    /// published, and length 0 at the end of the stream.
     ///
     /// The memory stays mapped until the next call that moves the position. An untrusted writer may
     /// change the bytes at any time, and so may any writer of a ring that overwrites. The result is

@@ -11,7 +11,7 @@ use buffer::pool::Draft;
 use buffer::stream::{BlockRead, Input, Wanted};
 
 impl Shared {
-    /// Reads one message, and emits its block if the session of the block is admitted.
+    /// Reads one message, and emits its block if the block's session is admitted.
     pub(super) fn read_message(
         &mut self,
         intake: &mut Intake<'_>,

@@ -13,7 +13,7 @@ use sys::net::{Interface, RouteSocket};
 use sys::packet::{SendReport, SendStop};
 use sys::xdp::{Frames, SocketSettings, TxPacket, XdpSender};
 
-/// Number of entries of the transmit and completion rings.
+/// Number of entries in the transmit ring and in the completion ring.
 const RING_ENTRIES: u32 = 4096;
 /// Number of frame buffers if no source lends memory.
 const FRAME_BUFFERS: u32 = 1024;

@@ -96,7 +96,7 @@ fn add_url(object: &mut Map<String, Value>, record: &MessageRecord<'_>) {
     }
 }
 
-/// Adds the total size in bytes of the request and of the response.
+/// Adds the total sizes of the request and the response, in bytes.
 fn add_sizes(object: &mut Map<String, Value>, record: &MessageRecord<'_>) {
     for (path, head, body) in [
         ("http.request.bytes", Field::RequestHead, Field::RequestBody),

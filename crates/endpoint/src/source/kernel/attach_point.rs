@@ -209,8 +209,8 @@ impl AttachPoint {
         }
     }
 
-    /// Creates the failure of a source whose interface has been removed, after this number of
-    /// received frames.
+    /// Creates the failure that a source reports when its interface has been removed after this
+    /// number of received frames.
     #[must_use]
     pub fn removed_failure(&self, frames: Option<u64>) -> Failure {
         interface_removed(

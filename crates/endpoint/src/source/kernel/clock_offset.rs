@@ -6,7 +6,7 @@ const COMPARE_INTERVAL_NS: u64 = 1_000_000_000;
 /// may be wrong by this much.
 const DRIFT_MIN_NS: u64 = 20_000;
 
-/// Offset of the time of day from the monotonic clock.
+/// The offset that converts monotonic time to the time of day.
 #[derive(Debug)]
 pub struct ClockOffset {
     offset: u64,

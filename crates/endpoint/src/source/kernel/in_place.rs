@@ -33,7 +33,7 @@ pub struct FramesInPlace {
 /// The frames of the current batch.
 #[derive(Debug, Default)]
 struct StagedFrames {
-    /// Number of the first frame of the batch.
+    /// Number of the batch's first frame.
     first_number: u64,
     frames: Vec<ExportedFrame>,
 }
@@ -161,9 +161,8 @@ impl<'f> BatchInPlace<'f> {
 }
 
 /// Copies the first `length` bytes of a frame, with its VLAN tag reinserted, to the beginning of
-/// `to`, which must have room for them and for a tagged Ethernet header. Returns the number of
-/// bytes of the frame in `to`. The caller must check afterwards that the frame has not been
-/// overwritten.
+/// `to`, which must have room for them and for a tagged Ethernet header. Returns the number of the
+/// frame's bytes in `to`. The caller must check afterwards that the frame has not been overwritten.
 #[must_use]
 pub fn copy_frame_start(
     rings: &Rings,
@@ -179,7 +178,7 @@ pub fn copy_frame_start(
     if is_copied { length } else { 0 }
 }
 
-/// Returns the number of captured bytes of a frame, including its VLAN tag.
+/// Returns the captured length of a frame in bytes, including its VLAN tag.
 #[must_use]
 pub const fn captured_length(header: &RecordHeader) -> usize {
     header.captured as usize + if is_tagged(header) { TAG_SIZE } else { 0 }

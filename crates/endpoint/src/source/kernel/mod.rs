@@ -102,7 +102,7 @@ pub struct KernelSource {
     in_place: Option<Arc<FramesInPlace>>,
     /// True if the rings were empty after the last emission.
     is_drained: bool,
-    /// Time of the last check of the interface.
+    /// Time at which the interface was last checked.
     checked_at: Time,
     end: Option<ExportEndReason>,
     closed: bool,

@@ -73,18 +73,18 @@ pub struct RecordHeader {
     pub sent: bool,
 }
 
-/// A reader of the rings of all processors.
+/// A reader of all processors' rings.
 #[derive(Debug)]
 pub struct Reader {
     rings: Arc<Rings>,
     sinks: Vec<PointerRing>,
     /// Indices of the sinks that had unread pointers when the positions were last loaded.
     filled_sinks: Vec<usize>,
-    /// Index of the sink of each exit, by exit number.
+    /// Index of each exit's sink, by exit number.
     exit_sinks: Vec<u32>,
     /// Number of frames lost so far on each exit.
     lost_frames: Vec<u64>,
-    /// Positions of the lost frames of each exit.
+    /// Positions of the frames lost on each exit.
     gaps: Vec<LossRanges>,
     /// Number of frames passed by the reader, by processor and exit, for exits that share a sink.
     passed_frames: Vec<u64>,
@@ -107,7 +107,7 @@ struct PointerRing {
 
 impl Reader {
     /// Creates a reader that starts at the first exported frame. `exit_sinks` contains the index of
-    /// the sink of each exit.
+    /// each exit's sink.
     #[must_use]
     pub fn new(rings: Arc<Rings>, exit_sinks: Vec<u32>) -> Self {
         let RingsLayout { cpus, sinks, .. } = rings.shape();

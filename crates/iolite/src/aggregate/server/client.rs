@@ -128,7 +128,7 @@ impl Client {
     }
 
     /// Receives a message; returns the grant if it is the reply to a request for this dbuf, and
-    /// `None` if it is a grant of another dbuf, which is kept.
+    /// `None` if it is a grant of another dbuf, which is stored for later.
     fn receive_reply(&mut self, dbuf: DbufId) -> Result<Option<Grant>, GrantRefusal> {
         let mut bytes = [0; Message::SIZE];
         let received = descriptor::receive(&self.socket, &mut bytes);

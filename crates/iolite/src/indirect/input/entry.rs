@@ -12,8 +12,8 @@ use buffer::atomic::acquire;
 /// with true if the bytes need no lease.
 pub(super) type Allegation = (RichPointer, Option<(usize, bool)>);
 
-/// Number of attempts of a reader in an overwriting ring before it reports that no block is
-/// available.
+/// Number of times that a reader of an overwriting ring tries to read a block before it reports
+/// that none is available.
 const ATTEMPTS: usize = 8;
 
 impl Current {

@@ -289,8 +289,8 @@ fn retry_while_busy<T>(attempt: impl Fn() -> sys::Result<T>) -> sys::Result<T> {
     }
 }
 
-/// Returns the number of receive queues of an interface in this process's own namespace, read from
-/// `/sys`.
+/// Returns the number of receive queues that an interface in this process's own namespace has, read
+/// from `/sys`.
 fn receive_queue_count(interface: &str) -> u32 {
     let folder = std::fs::read_dir(format!("/sys/class/net/{interface}/queues"));
     let names = folder.into_iter().flatten().flatten().map(|entry| entry.file_name());
@@ -364,7 +364,7 @@ fn load_failure(name: &str, error: &LoadError) -> Failure {
     Failure { missing_capability: denied.then_some(Capabilities::BPF), ..failure }
 }
 
-/// Converts an error of the operating system into a failure.
+/// Converts an operating-system error into a failure.
 fn system_failure(name: &str, error: &sys::Error) -> Failure {
     let why = reason_text(&std::io::Error::from_raw_os_error(error.errno));
     let refusal = |what: &str| {

@@ -59,7 +59,7 @@ pub(super) struct FrameMetadata {
 struct View {
     class: Class,
     from: u32,
-    /// Number of bytes of the frame after the view.
+    /// Number of frame bytes after the view.
     bytes_after: u32,
 }
 

@@ -253,7 +253,7 @@ impl TakeSource {
             .map_err(|error| Failure::new("take from", &self.device.name, error))
     }
 
-    /// Converts one buffer of a packet to a frame or a part of one. A buffer usually holds the
+    /// Converts one buffer of a packet into a frame or part of a frame. A buffer usually holds the
     /// entire packet.
     fn add_buffer(
         &mut self,
@@ -325,7 +325,7 @@ impl TakeSource {
         self.reassembly.is_complete = false;
     }
 
-    /// Converts a complete frame to one block, or to one block for each of the frame's exits.
+    /// Converts a complete frame into one block, or into one block for each of the frame's exits.
     fn add_frame(&mut self, at: (DbufId, Extent), head: &[u8]) {
         let stamped = (self.origin, self.reassembly.time);
         match (&mut self.exits, &self.reassembly.front) {
