@@ -9,9 +9,9 @@
 //! Measured (`examples/pages.rs`; BASELINES): walking a ring costs the same with 2 MB pages up to 4
 //! MB, and 4 to 15 % less from 16 MB on; first touch costs 12 to 16 times less. Memory of at least
 //! one huge page therefore uses transparent huge pages, and only large rings use reserved ones.
-//! Populating the writer's pages at once costs no more than faulting them in one by one, and moves
-//! the cost before the first lap. Readers do not populate: a fault in a read-only mapping maps
-//! several pages at a time.
+//! Populating all of the writer's pages in advance costs no more than faulting them in one by one,
+//! and moves the cost before the first lap. Readers do not populate: a fault in a read-only mapping
+//! maps several pages at a time.
 
 use std::fmt;
 use std::sync::OnceLock;

@@ -35,7 +35,7 @@
 //!   the bytes (the promise of `Lender`), and M1 to M5 hold as for the pool's own memory. The draft
 //!   of an arrived segment covers the entire segment.
 //! - M8 Frozen memory (`iolite::aggregate::frozen`): the file is sealed against every kind of
-//!   write, for all processes and for good; the kernel grants that seal only once no writable
+//!   write, for all processes and permanently; the kernel grants that seal only once no writable
 //!   mapping is left, and the seal was checked before the memory was created. All bytes are filled
 //!   from the start, and the memory never belongs to a pool, so no slot is assigned another
 //!   segment: M1 holds, and M4 holds without M3.
@@ -190,15 +190,15 @@ impl Pool {
         self.memory.id
     }
 
-    /// Returns the memory, which leases may keep alive longer than the pool. Disables
-    /// [`Pool::edit`] for good, because other parties may then read the memory.
+    /// Returns the memory, which leases may keep alive longer than the pool. Permanently disables
+    /// [`Pool::edit`], because other parties may then read the memory.
     pub fn memory(&self) -> &Arc<Memory> {
         self.exposed.set(true);
         &self.memory
     }
 
-    /// Returns the file of the memory, or `None` if the memory is lent or on the heap. Disables
-    /// [`Pool::edit`] for good, because other parties may then read the memory.
+    /// Returns the file of the memory, or `None` if the memory is lent or on the heap. Permanently
+    /// disables [`Pool::edit`], because other parties may then read the memory.
     pub fn file(&self) -> Option<&sys::memory::Memfd> {
         self.exposed.set(true);
         self.memory.file()

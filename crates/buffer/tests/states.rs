@@ -55,8 +55,8 @@ fn m3_other_user_reads_what_the_mode_permits() {
     }
 }
 
-/// A writer is killed in the middle of changing a row. Its reader notices at once and gets every
-/// consistent row, and the name can be claimed again.
+/// A writer is killed in the middle of changing a row. Its reader notices immediately and gets
+/// every consistent row, and the name can be claimed again.
 #[test]
 fn m3_killed_writer_leaves_no_torn_row_readable() {
     let name = unique_name("killed");

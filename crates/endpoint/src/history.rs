@@ -127,8 +127,8 @@ impl History {
     }
 
     /// Freezes the history: keeps all stored frames until a block of time `until` or later arrives.
-    /// Frames that arrive earlier and find no memory are skipped. A time of 0 ends the freeze at
-    /// once.
+    /// Frames that arrive earlier and find no memory are skipped. A time of 0 ends the freeze
+    /// immediately.
     pub const fn freeze(&mut self, until: Time) {
         self.frozen_until = until;
     }

@@ -156,8 +156,8 @@ pub trait StreamWriter: fmt::Debug {
         Ok(0)
     }
 
-    /// Waits until readers have released some of the accepted blocks. Returns false at once if none
-    /// is held, or if the policy is not to block.
+    /// Waits until readers have released some of the accepted blocks. Returns false immediately if
+    /// none is held, or if the policy is not to block.
     fn wait_for_releases(&mut self) -> Result<bool, Fault> {
         Ok(false)
     }

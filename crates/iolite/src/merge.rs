@@ -15,8 +15,8 @@
 //! block is returned when one of these holds: every other producer has a later block waiting; the
 //! waiting blocks of some producer span the window, reach 1 MB, or number 4096; or nothing has
 //! arrived within the time limit ([`Stamped::new`]). Blocks that arrive later with older timestamps
-//! are returned at once and counted as late. If a producer writes timestamps in the past, at most
-//! every second read returns one of its blocks, so it starves no other producer. If a producer
+//! are returned immediately and counted as late. If a producer writes timestamps in the past, at
+//! most every second read returns one of its blocks, so it starves no other producer. If a producer
 //! writes timestamps in the future, the reader does not wait for the other producers; their blocks
 //! count as late, but none is lost.
 
@@ -212,7 +212,7 @@ impl Merged {
     }
 
     /// Waits until a producer without staged blocks has a new block or has ended, for at most
-    /// `limit` (`None` means no limit). Returns at once if every producer has staged blocks.
+    /// `limit` (`None` means no limit). Returns immediately if every producer has staged blocks.
     pub fn wait(&mut self, limit: Option<Duration>) -> WaitResult {
         for _ in 0..self.spins {
             if self.is_readable() {

@@ -161,7 +161,7 @@ where
 }
 
 /// Moves the next block as a pointer, if the source lends it and the destination accepts it. A
-/// block that the destination drops is consumed and counted, too.
+/// block that the destination drops is also consumed and counted.
 #[inline]
 fn forward_pointer<F, T>(
     from: &mut F,

@@ -356,7 +356,7 @@ impl Producer {
         page.word(writer::MARK).store(self.marked, Ordering::Release);
     }
 
-    /// Publishes all written blocks and closes the ring for good.
+    /// Publishes all written blocks and closes the ring permanently.
     pub fn close(&mut self) {
         self.publish();
         // SYNC POINT: closed; pairs with the load in `Consumer::is_finished`.

@@ -8,7 +8,7 @@
 //! Blocks have no headers: every slot begins at a multiple of its size, so a device can write it
 //! and a reader can access any block directly. A table in front of the slots holds the length of
 //! each block. A position counts slots, and therefore blocks: a lapped reader derives its exact
-//! loss from positions, and can skip to the newest block at once. The price is the unused space
+//! loss from positions, and can skip directly to the newest block. The price is the unused space
 //! after short blocks. The position in a rich pointer counts bytes, as in all dbufs: a slot begins
 //! at its number times its size.
 //!

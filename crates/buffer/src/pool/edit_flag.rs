@@ -3,7 +3,8 @@
 use crate::atomic::{AtomicU32, Ordering};
 
 /// A flag that is set while a block of the pool is edited in place. While it is set, no lease can
-/// be created from an address. If the edit is leaked (`mem::forget`), the flag stays set for good.
+/// be created from an address. If the edit is leaked (`mem::forget`), the flag stays set
+/// permanently.
 #[derive(Debug, Default)]
 pub(crate) struct EditFlag(AtomicU32);
 

@@ -205,7 +205,7 @@ impl Moderator {
     }
 
     /// Counts blocks like [`Moderator::count_published`], but for a writer that is about to wait.
-    /// Sets no alarm, because the wait would cancel it at once. Returns true if the caller must
+    /// Sets no alarm, because the wait would cancel it immediately. Returns true if the caller must
     /// notify the reader now, and then counts an event.
     #[inline]
     pub fn count_last_published(&mut self, blocks: u64, awaited: bool) -> bool {
@@ -366,7 +366,7 @@ impl Timer {
     }
 
     /// Sends the events that are due, and schedules the next check. Returns the time until which to
-    /// sleep, or `None` to check again at once. Call this after `listen`.
+    /// sleep, or `None` to check again immediately. Call this after `listen`.
     fn fire_and_schedule(&self, quiet: &mut u32, now: u64) -> Option<u64> {
         let until = match self.fire_due(now) {
             Some(earliest) => {

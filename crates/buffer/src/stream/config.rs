@@ -98,7 +98,7 @@ impl Config {
     }
 
     /// Limits the time until a sleeping reader is woken to `ns` nanoseconds, even if the writer is
-    /// busy. The writer then publishes every block at once.
+    /// busy. The writer then publishes every block immediately.
     #[must_use]
     pub const fn latency(self, ns: u64) -> Self {
         Self { latency: Some(ns), ..self }

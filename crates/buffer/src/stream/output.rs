@@ -266,9 +266,9 @@ impl Output {
         self.ring.disconnect(reader);
     }
 
-    /// Waits until a block of this length fits, if the policy is [`Policy::Block`]. Under another
-    /// policy returns at once, and [`dbuf::BlockWriter::reserve`] then drops or overwrites. Never
-    /// returns false.
+    /// Waits until a block of this length fits, if the policy is [`Policy::Block`]. Under any other
+    /// policy returns immediately, and [`dbuf::BlockWriter::reserve`] then drops or overwrites.
+    /// Never returns false.
     #[cold]
     pub(super) fn make_room(&mut self, length: usize) -> Result<bool, Fault> {
         let processor = sys::machine::current_processor() as u64 + 1;

@@ -84,8 +84,8 @@ impl Writers {
         Ok(())
     }
 
-    /// Notifies all writers that the source is about to sleep. Returns true if a ring has input
-    /// after all.
+    /// Notifies all writers that the source is about to sleep. Returns true if a ring already has
+    /// input.
     pub(super) fn announce_sleep(&mut self) -> bool {
         self.asleep = true;
         let has_something = |ring: &mut WriterRing| ring.input.announce_sleep().unwrap_or(true);

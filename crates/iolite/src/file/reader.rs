@@ -136,7 +136,7 @@ impl StreamReader for FileReader {
         Ok(pointer.map(|pointer| Lent { pointer, home: BlockHolder::File }))
     }
 
-    /// Returns at once: a file never blocks, even at its end.
+    /// Returns immediately: a file never blocks, even at its end.
     fn wait(&mut self, _limit: Option<Duration>) -> Result<WaitResult, Fault> {
         Ok(WaitResult::Ready)
     }

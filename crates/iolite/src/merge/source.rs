@@ -21,7 +21,7 @@ pub trait ProducerEnd: Skip + AsFd + fmt::Debug + Send {
     /// Returns true if a block is available or the stream has ended.
     fn is_readable(&mut self) -> Result<bool, Fault>;
     /// Announces that the caller is about to sleep on the doorbell. Returns true if a block is
-    /// available after all.
+    /// already available.
     fn announce_sleep(&mut self) -> Result<bool, Fault>;
     /// Withdraws the announcement. `notified` is true if the doorbell was readable.
     fn wake(&mut self, notified: bool);

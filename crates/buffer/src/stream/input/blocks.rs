@@ -162,7 +162,7 @@ impl Input {
     }
 
     /// Announces that the caller is about to sleep on the doorbell. Returns true if there is
-    /// something to read after all. The caller must call [`Input::wake`] afterwards in either case.
+    /// already something to read. The caller must call [`Input::wake`] afterwards in either case.
     pub fn announce_sleep(&mut self) -> Result<bool, Fault> {
         // Any block: a reader of many streams serves the others in the meantime.
         self.announce(1)

@@ -41,8 +41,8 @@ impl Shared {
         (!is_over.unwrap_or(true)).then_some(until)
     }
 
-    /// Notifies the writer that the source is about to sleep. Returns true if there are unread
-    /// blocks after all.
+    /// Notifies the writer that the source is about to sleep. Returns true if there are already
+    /// unread blocks.
     pub(super) fn announce_sleep(&mut self) -> bool {
         let Some(input) = &mut self.input else { return true };
         self.asleep = true;

@@ -107,7 +107,7 @@ impl Client {
         Some(self.early.swap_remove(at))
     }
 
-    /// Requests a dbuf and blocks for the reply. Returns at once if the owner has sent the dbuf
+    /// Requests a dbuf and blocks for the reply. Returns immediately if the owner has sent the dbuf
     /// without a request. Fails with [`GrantRefusal::Abandoned`] if the server has departed.
     pub fn ask(&mut self, dbuf: DbufId) -> Result<Grant, GrantRefusal> {
         if let Some(grant) = self.take_early(dbuf) {
