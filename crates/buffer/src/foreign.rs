@@ -63,7 +63,7 @@ fn copy_out_by_words(words: &[AtomicU64], at: usize, out: &mut [u8]) {
     }
 }
 
-/// Fills `to` with the bytes that begin at byte `at` of `words`, by instructions that copy more
+/// Fills `to` with the bytes that begin at byte `at` of `words`, using instructions that copy more
 /// than a word at once. `to` has at least [`COPY_MIN`] bytes, and its source is within the words.
 #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
 #[inline]

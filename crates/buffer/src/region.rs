@@ -77,8 +77,8 @@ impl Region {
         Self { base, words, owner: Owner::Reading(mapping) }
     }
 
-    /// Wraps memory that a lender fills and takes back. Invariant M7 of `pool` determines which
-    /// bytes may be accessed at which time.
+    /// Wraps memory that a lender fills and takes back. Invariant M7 of `pool` determines when each
+    /// byte may be accessed.
     #[cfg(not(loom))]
     pub(crate) fn lent(lender: Arc<dyn Lender>) -> Self {
         let words = lender.segment() * lender.segments() / 8;

@@ -76,7 +76,7 @@ pub fn pointers(
     Ok((ibuf::PointerWriter::new(store, config.lanes), offers))
 }
 
-/// The three descriptors with which one reader opens a ring.
+/// The three descriptors that a reader needs to open a ring.
 #[derive(Debug)]
 pub struct RingOffer {
     geometry: OwnedFd,

@@ -54,8 +54,7 @@ pub trait Source: Send {
     /// afterwards.
     fn close(&mut self) {}
 
-    /// Returns the concrete source, so that the code that created it can downcast it, or `None` if
-    /// no code needs to downcast it.
+    /// Returns the concrete source for downcasting, or `None` if no code downcasts it.
     fn as_any(&mut self) -> Option<&mut dyn Any> {
         None
     }
@@ -322,8 +321,7 @@ pub trait Sink: Send {
         None
     }
 
-    /// Returns the concrete sink, so that the code that created it can downcast it. Returns `None`
-    /// if no code needs to downcast it.
+    /// Returns the concrete sink for downcasting, or `None` if no code downcasts it.
     fn as_any(&mut self) -> Option<&mut dyn Any> {
         None
     }

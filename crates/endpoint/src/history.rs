@@ -271,7 +271,7 @@ pub fn file_header(link: LinkType) -> [u8; write::FILE_HEADER_SIZE] {
 }
 
 impl FrameHeader {
-    /// Creates the header under which the frame of a block is stored.
+    /// Creates the header that is stored with a block's frame.
     #[must_use]
     pub fn for_block(block: &Block<'_>) -> Self {
         Self {

@@ -106,7 +106,7 @@ impl CachedFile {
         Self::from_descriptor(id, file)
     }
 
-    /// Returns the id with which rich pointers refer to this file.
+    /// Returns the id by which rich pointers refer to this file.
     #[must_use]
     pub fn id(&self) -> DbufId {
         self.inner.id

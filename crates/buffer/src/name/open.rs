@@ -45,8 +45,8 @@ pub fn open_region(name: &str) -> Result<SharedRegion, Error> {
     }
 }
 
-/// Connects to an inbox, and creates a ring with this configuration in which the returned writer
-/// sends its blocks. Blocks until the host replies.
+/// Connects to an inbox, and creates a ring with this configuration, through which the returned
+/// writer sends its blocks. Blocks until the host replies.
 pub fn open_write(name: &str, config: &Config) -> Result<Output, Error> {
     let address: Address = name.parse()?;
     match open_address(&address)? {

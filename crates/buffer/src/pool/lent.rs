@@ -78,8 +78,8 @@ impl Pool {
         Some(Draft { pool: self, position, at: slots.offset(position), len })
     }
 
-    /// Returns the number of segments that [`Pool::draft_arrived_at`] has opened and that have not
-    /// been returned to the lender.
+    /// Returns the number of segments that have been opened by [`Pool::draft_arrived_at`] but not
+    /// yet returned to the lender.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.out.borrow().len()

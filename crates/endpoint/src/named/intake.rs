@@ -294,8 +294,8 @@ impl Buffer {
     }
 }
 
-/// Returns the number of a writer's unread blocks: those that the writer has published, minus those
-/// that this source has read.
+/// Returns the number of a writer's unread blocks: those published by the writer, minus those read
+/// by this source.
 fn count_unread(ring: &mut WriterRing) -> u64 {
     let input = &mut ring.input;
     input.writer_counts().blocks.saturating_sub(input.counts().blocks)

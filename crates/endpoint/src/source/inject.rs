@@ -46,7 +46,7 @@ pub const ENTRY: SourceEntry = SourceEntry::new(&INJECT, open);
 /// All live injectors by name.
 static INJECTORS: Mutex<BTreeMap<String, Arc<SharedQueue>>> = Mutex::new(BTreeMap::new());
 
-/// The handle with which a program injects frames into a path. At most one exists per name.
+/// The handle through which a program injects frames into a path. At most one exists per name.
 /// Dropping it ends the input of the path.
 #[derive(Debug)]
 pub struct Injector {

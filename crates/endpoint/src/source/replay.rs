@@ -210,7 +210,7 @@ impl Replay {
     }
 }
 
-/// Schedule that determines the time at which each packet is due, relative to the first packet.
+/// Schedule that determines when each packet is due, relative to the first packet.
 #[derive(Clone, Copy, Debug)]
 struct ReplaySchedule {
     /// Speed in millionths of the capture's original speed; `None` means that packets are not

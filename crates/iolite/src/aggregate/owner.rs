@@ -29,8 +29,8 @@ use sys::memory::{Memfd, Seals};
 
 /// The authority that grants memory to peers.
 pub trait Owner {
-    /// Returns the grant with which a permitted peer maps this dbuf. Fails with the reason for a
-    /// refusal.
+    /// Returns the grant that a permitted peer needs to map this dbuf. If the peer is refused,
+    /// fails with the reason.
     fn grant(&mut self, dbuf: DbufId, peer: PeerId) -> Result<Grant, GrantRefusal>;
 }
 

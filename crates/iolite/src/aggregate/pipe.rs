@@ -43,7 +43,7 @@ pub fn pipe(
     Ok((Sender { output, peer }, PipeOffer { stream: offers.pop().ok_or_else(none)?, asks }))
 }
 
-/// The five descriptors with which a reader opens the receiving end.
+/// The five descriptors that a reader needs to open the receiving end.
 #[derive(Debug)]
 pub struct PipeOffer {
     stream: stream::Offer,

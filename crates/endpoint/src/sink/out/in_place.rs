@@ -63,7 +63,7 @@ impl Out {
         self.block_ends.push((self.buffer.len() + self.bytes_outside_buffer, bytes));
     }
 
-    /// Returns a piece that is written after the bytes that are in the buffer now.
+    /// Returns a piece that is written after the bytes now in the buffer.
     pub(crate) const fn frame_piece(&mut self, frame: ExportedFrame, length: usize) -> FramePiece {
         self.bytes_outside_buffer += length;
         FramePiece { frame, length, at: self.buffer.len() }

@@ -37,8 +37,8 @@ impl InPlace {
         true
     }
 
-    /// Returns the frames in kernel memory to which the blocks of a batch refer, or `None` if the
-    /// blocks have bytes of their own.
+    /// Returns the frames in kernel memory to which a batch's blocks refer, or `None` if the blocks
+    /// have bytes of their own.
     pub(super) fn frames_of(&self, batch: &Batch<'_>) -> Option<Arc<FramesInPlace>> {
         let (_, first) = batch.blocks().next().filter(|_| !self.sources.is_empty())?;
         let dbuf = first.pointer.dbuf();
@@ -53,7 +53,7 @@ impl InPlace {
 }
 
 impl Pcap {
-    /// Writes the frames to which the blocks of a batch refer, directly from kernel memory.
+    /// Writes the frames to which a batch's blocks refer, directly from kernel memory.
     pub(super) fn write_in_place(
         &mut self,
         batch: &Batch<'_>,

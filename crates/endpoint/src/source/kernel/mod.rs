@@ -80,8 +80,8 @@ pub struct KernelSourceParts {
     pub origin: u16,
     /// Maximum interval between notifications while frames are exported, in nanoseconds (T_t).
     pub wait_ns: u64,
-    /// True if the source must lose one frame without counting it, so that a test can check that
-    /// the ledger detects the loss.
+    /// True if the source must lose one frame without counting it, to test that the ledger detects
+    /// the loss.
     pub loses_frame: bool,
 }
 

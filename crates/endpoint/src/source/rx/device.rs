@@ -21,8 +21,8 @@ use sys::steps::{Resource, Steps};
 const SEGMENT_SIZE: usize = 128 << 10;
 /// Minimum number of segments: one being read, one being filled, and two in between.
 const SEGMENTS_MIN: usize = 4;
-/// Amount of traffic for which a ring of default size has room while no frames are read, in
-/// milliseconds at the full rate of the interface.
+/// Capacity of a ring of default size, in milliseconds of traffic at the interface's full rate,
+/// while no frames are read.
 const BUFFERED_MS: u64 = 50;
 /// Assumed rate of an interface that does not report its rate, in Mbit/s.
 const RATE_DEFAULT: u64 = 10_000;
