@@ -31,13 +31,14 @@ pub fn claim(name: &[u8], backlog: i32, accepted: Accepts) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// The content that messages to a listening socket may have.
+/// The message content that a listening socket accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Accepts {
-    /// Bytes only. A client that sends its own end over its connection would otherwise keep the
-    /// connection open even after its death. The kernel rejects such descriptors since Linux 6.16.
+    /// Bytes only: since Linux 6.16, the kernel rejects descriptors. Otherwise a client could send
+    /// its own socket over its connection, which would keep the connection open after the client's
+    /// death.
     Bytes,
-    /// Messages with bytes and descriptors.
+    /// Bytes and descriptors.
     Descriptors,
 }
 
@@ -68,7 +69,7 @@ pub fn accept(listener: impl AsFd) -> Result<Option<OwnedFd>> {
     accept_as(listener, SocketFlags::CLOEXEC)
 }
 
-/// The credentials of a process, as of the time when it connected or claimed the name.
+/// The credentials of a process at the time it connected or claimed the name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PeerCredentials {
     /// Process id. For display only, because ids are reused.

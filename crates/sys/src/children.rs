@@ -1,4 +1,4 @@
-//! Forwarding of signals to child programs that share this process's group.
+//! Forwarding of signals to child programs in this process's process group.
 //!
 //! Without job control a shell puts a whole pipeline into one group. The kernel delivers a signal
 //! from the terminal to every member, so this process neither forwards such a signal nor exits;
@@ -63,8 +63,8 @@ fn send_signal(child: i32, signal: libc::c_int) {
     unsafe { libc::kill(child, signal) };
 }
 
-/// Adds a child to the table of children that receive forwarded signals, if there is room, and
-/// sends it the last forwarded signal at once.
+/// Adds a child to the table of children that receive forwarded signals, unless the table is full,
+/// and sends it the last forwarded signal at once.
 pub fn add(child: &Child) {
     let pid = i32::try_from(child.id()).unwrap_or(0);
     for place in &CHILDREN {

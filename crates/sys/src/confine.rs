@@ -40,7 +40,7 @@ pub const REFUSED_CALL: u8 = b'S';
 /// First byte of a report as text. The text follows.
 pub const REPORT_TEXT: u8 = b'T';
 
-/// The newest Landlock ABI in use. Older kernels enforce a part of its rules.
+/// The newest Landlock ABI in use. Older kernels enforce only some of its rules.
 const LANDLOCK_ABI: ABI = ABI::V6;
 
 /// Descriptor of the report socket; -1 if none.
@@ -77,8 +77,8 @@ pub fn close_all_but_standard() -> Result<()> {
     }
 }
 
-/// Sets the socket over which this process reports its end. The socket stays open as long as the
-/// process lives.
+/// Sets the socket over which this process sends its reports. The socket stays open until the
+/// process ends.
 pub fn set_report_socket(socket: OwnedFd) {
     REPORT_SOCKET.store(socket.as_raw_fd(), Ordering::Release);
     // Never closed: the number must stay this socket's.
@@ -201,8 +201,8 @@ fn enforce_landlock() -> Result<Landlock> {
     })
 }
 
-/// Converts a library's error. Keeps its errno if there is one; otherwise uses EINVAL and the
-/// error's text.
+/// Converts a library's error to [`Error`]. Keeps the errno if there is one; otherwise uses EINVAL
+/// and the error's text.
 fn library_error(call: &'static str, error: &(dyn std::error::Error + 'static)) -> Error {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(found) = cause {

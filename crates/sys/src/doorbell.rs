@@ -27,7 +27,7 @@ pub enum DrainResult {
     Nothing,
     /// A notification with its bytes and descriptors. Both are unchecked.
     Notification(Vec<u8>, Vec<OwnedFd>),
-    /// The process at the other end has closed it.
+    /// The other end is closed.
     Gone,
 }
 

@@ -1,7 +1,7 @@
 //! Event counters that can be polled together with descriptors and shared with untrusted peers
 //! (CONTRACT 24).
 //!
-//! A write costs 190 ns while nothing waits. Notifications coalesce: several writes cause one
+//! A write costs 190 ns if there is no waiter. Notifications coalesce: several writes cause one
 //! wake-up.
 
 use crate::{Error, Result};

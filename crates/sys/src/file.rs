@@ -1,9 +1,9 @@
-//! Regular files that others may truncate or write at any time (CONTRACT 26), with queries of their
-//! status, and mappings that only the kernel accesses.
+//! Regular files that other processes may truncate or write at any time (CONTRACT 26): status
+//! queries, and mappings that only the kernel accesses.
 //!
-//! A process that reads a mapped page beyond a truncated file's end dies of SIGBUS; a system call
-//! given the same address returns EFAULT. A [`FileMapping`] therefore hides its bytes: it passes
-//! its address to `write`, `writev` and `vmsplice` and returns the number of bytes that they
+//! A process that reads a mapped page beyond a truncated file's end is killed by SIGBUS; a system
+//! call given the same address returns EFAULT. A [`FileMapping`] therefore hides its bytes: it
+//! passes its address to `write`, `writev` and `vmsplice` and returns the number of bytes that they
 //! processed.
 
 use crate::error::{Error, ErrorContext as _, Result};
@@ -123,7 +123,7 @@ pub struct FileMapping(ReadMapping);
 
 impl FileMapping {
     /// Maps the first `len` bytes of a file. The range may extend beyond the present end of the
-    /// file; its pages appear when the file grows.
+    /// file; pages beyond the end become accessible when the file grows.
     pub fn map(file: impl AsFd, len: usize) -> Result<Self> {
         ReadMapping::shared(file.as_fd(), 0, len, "a file").map(Self)
     }
@@ -155,7 +155,7 @@ impl FileMapping {
     }
 
     /// Maps ranges of the file into a pipe without copying (`vmsplice(2)`). Returns the number of
-    /// bytes. Later writes to the file may become visible in the pipe.
+    /// bytes spliced. Later writes to the file may become visible in the pipe.
     pub fn splice_to(&self, pieces: &[(usize, usize)], pipe: impl AsFd) -> Result<usize> {
         let io_vectors = self.io_vectors(pieces)?;
         let pipe = pipe.as_fd().as_raw_fd();
@@ -226,8 +226,8 @@ fn saturate_to_i32(count: usize) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
 }
 
-/// Makes a call, repeating it while signals interrupt it, and returns its count. EFAULT counts as
-/// 0.
+/// Makes a system call, repeats it after each interruption by a signal, and returns its byte count.
+/// EFAULT counts as 0.
 fn retry_interrupted(call: &'static str, mut make: impl FnMut() -> isize) -> Result<usize> {
     loop {
         if let Ok(count) = usize::try_from(make()) {

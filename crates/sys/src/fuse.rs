@@ -12,16 +12,17 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Name of the file system in tables of mounts.
+/// File system name in mount tables.
 const NAME: &str = "pipesfs";
-/// File mode, in octal, of the root of the mount, which is a directory.
+/// File mode of the mount's root directory, in octal.
 const ROOT_MODE: &str = "40000";
 /// Name of the set-user-ID helper through which unprivileged users mount.
 const HELPER: &str = "fusermount3";
 
-/// Mounts at `directory`, and returns the device over which the kernel sends requests. The kernel
-/// checks permissions by the attributes of files. Users other than the caller have access only if
-/// `for_all` is true. Needs CAP_SYS_ADMIN in the user namespace of this process.
+/// Mounts a FUSE file system on `directory`, and returns the device over which the kernel sends
+/// requests. The kernel checks permissions against the attributes of the files. Users other than
+/// the caller have access only if `for_all` is true. Needs CAP_SYS_ADMIN in the user namespace of
+/// this process.
 pub fn mount(directory: &Path, for_all: bool) -> Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let device =
@@ -40,9 +41,9 @@ pub fn mount(directory: &Path, for_all: bool) -> Result<OwnedFd> {
     Ok(device)
 }
 
-/// Mounts at `directory` through the set-user-ID helper, and returns the device over which the
-/// kernel sends requests. Only the calling user has access. Blocks until the helper has exited.
-/// Fails with ENOENT if the helper is not installed.
+/// Mounts a FUSE file system on `directory` through the set-user-ID helper, and returns the device
+/// over which the kernel sends requests. Only the calling user has access. Blocks until the helper
+/// has exited. Fails with ENOENT if the helper is not installed.
 pub fn mount_by_helper(directory: &Path) -> Result<OwnedFd> {
     let target = || format!("{HELPER} {}", directory.display());
     let (near, far) = descriptor::pair()?;

@@ -23,7 +23,7 @@ pub struct HelperProcess {
     end: Arc<HelperOutcome>,
 }
 
-/// The outcome of the process, once known. The process id is not reused before that.
+/// The outcome of the process, once known. Until then, the process id is not reused.
 #[derive(Debug, Default)]
 struct HelperOutcome {
     known: Mutex<Option<ProcessEnd>>,
@@ -72,7 +72,7 @@ impl HelperProcess {
         self.id.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// Returns the outcome; `None` while the process runs.
+    /// Returns the outcome; `None` while the process is running.
     #[must_use]
     pub fn ended(&self) -> Option<ProcessEnd> {
         *self.end.lock_outcome()

@@ -29,8 +29,9 @@ pub struct Holders {
 }
 
 impl Holders {
-    /// Finds the processes that hold sockets (by inode), or BPF programs (by id) directly or
-    /// through a link. Reads the descriptors of every process on the machine.
+    /// Finds the processes that hold any of these sockets (given by inode) or BPF programs (given
+    /// by id; held directly or through a link). Reads the descriptors of every process on the
+    /// machine.
     #[must_use]
     pub fn find(sockets: &HashSet<u64>, programs: &HashSet<u32>) -> Self {
         let mut found = Self::default();
@@ -107,7 +108,7 @@ fn parse_socket_inode(target: &str) -> Option<u64> {
 }
 
 /// Parses the program id from the fdinfo text of a descriptor of a program or link
-/// (proc_pid_fdinfo(5)). Returns `None` if the text has none.
+/// (proc_pid_fdinfo(5)). Returns `None` if the text contains no program id.
 fn parse_program_id(facts: &str) -> Option<u32> {
     let id = |line: &str| line.strip_prefix("prog_id:")?.trim().parse().ok();
     facts.lines().find_map(id)

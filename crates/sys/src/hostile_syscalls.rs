@@ -24,7 +24,7 @@ pub struct HostileAct {
 
 impl HostileAct {
     /// Records the shared mappings of this process and the id of its parent. Hostile code that runs
-    /// before the confinement could do the same.
+    /// before the confinement could record them too.
     #[must_use]
     pub fn prepare(name: &str) -> Self {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();

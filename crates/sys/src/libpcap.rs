@@ -48,7 +48,7 @@ struct RawInstruction {
     k: u32,
 }
 
-/// Serializes compilation: before 1.8 libpcap kept its state in globals (pcap_compile(3)).
+/// Serializes compilation, because libpcap before 1.8 kept its state in globals (pcap_compile(3)).
 static COMPILE_LOCK: Mutex<()> = Mutex::new(());
 
 /// `PCAP_NETMASK_UNKNOWN`.
@@ -86,8 +86,8 @@ impl Libpcap {
         })
     }
 
-    /// Compiles an expression for a link type (`DLT_*`) and a snapshot length in bytes. An error is
-    /// libpcap's own text. Blocks while host names are resolved.
+    /// Compiles an expression for a link type (`DLT_*`) and a snapshot length in bytes. On failure,
+    /// returns libpcap's error message. Blocks while host names are resolved.
     pub fn compile(
         &self,
         expression: &str,

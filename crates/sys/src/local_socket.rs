@@ -34,7 +34,7 @@ pub fn open_directory(path: &Path) -> Result<OwnedFd> {
     rustix::fs::open(path, flags, Mode::empty()).context("open", path.display().to_string())
 }
 
-/// Opens a file of a directory for reading and writing, without following a symbolic link. Creates
+/// Opens a file in a directory for reading and writing, without following a symbolic link. Creates
 /// the file with mode 0600 if it is missing.
 pub fn open_private_file(directory: &OwnedFd, name: &str) -> Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -69,7 +69,7 @@ pub fn remove(directory: &OwnedFd, name: &str) -> Result<()> {
     }
 }
 
-/// Creates a nonblocking listening socket with this name in a directory and file mode `mode`.
+/// Creates a nonblocking listening socket in a directory, with this name and file mode.
 pub fn listen_at(
     directory: &OwnedFd,
     name: &str,
@@ -157,8 +157,8 @@ pub fn send_now(
     }
 }
 
-/// Sets the maximum number of bytes that may wait for the peer, including the kernel's memory for
-/// each packet. Only root may exceed the machine's limit.
+/// Sets the maximum number of bytes that may be queued for the peer, including the kernel's memory
+/// for each packet. Only root may exceed the machine's limit.
 pub fn set_send_buffer(socket: impl AsFd, bytes: usize) -> Result<()> {
     let forced = sockopt::set_socket_send_buffer_size_force(&socket, bytes);
     forced

@@ -1,8 +1,8 @@
 //! Facts about this machine: CPUs, caches, memory, kernel, privileges.
 //!
 //! The facts are read once per plan and passed to the planner as a value. If a file is missing (in
-//! a container, on an unusual CPU), the fact is missing (`None` or empty) or the least possible
-//! (one CPU, no capability), never a guess.
+//! a container, on an unusual CPU), its fact is missing (`None` or empty) or has the lowest
+//! possible value (one CPU, no capability), never a guessed one.
 
 use crate::error::ErrorContext as _;
 use std::fs;

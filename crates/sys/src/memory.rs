@@ -4,7 +4,7 @@
 //! sealed, and only then shared. [`Seals::READER`] makes a descriptor harmless; the receiver checks
 //! seals, size and geometry before its first access. A mapping yields an address, never a
 //! reference; the crate `buffer` defines which party may access the bytes at which time. Memory
-//! whose segments the kernel fills and gets back (a packet ring) is a [`Lender`].
+//! with segments that the kernel fills and later gets back (a packet ring) implements [`Lender`].
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub mod foreign;
@@ -194,7 +194,7 @@ impl Mapping {
         Self::shared_at(fd, 0, len, what)
     }
 
-    /// Maps like [`Mapping::shared`], but from `offset` on.
+    /// Maps like [`Mapping::shared`], but starting at `offset`.
     pub(crate) fn shared_at(
         fd: BorrowedFd<'_>,
         offset: u64,
@@ -221,8 +221,8 @@ impl Mapping {
 pub struct ReadMapping(Span);
 
 impl ReadMapping {
-    /// Maps `len` bytes of a descriptor from `offset` on as shared memory, which other parties may
-    /// write. `what` names the memory in errors.
+    /// Maps `len` bytes of a descriptor, starting at `offset`, as shared memory, which other
+    /// parties may write. `what` names the memory in errors.
     pub(crate) fn shared(fd: BorrowedFd<'_>, offset: u64, len: usize, what: &str) -> Result<Self> {
         Ok(Self(Span::shared(fd, offset, len, ProtFlags::READ, what)?))
     }
@@ -257,12 +257,13 @@ impl ReadMapping {
     }
 }
 
-/// Memory in segments of equal size, which another party, such as the kernel, fills and gets back.
+/// Memory in segments of equal size that another party, such as the kernel, fills and later gets
+/// back.
 ///
 /// # Safety
 ///
-/// 1. The `segment() * segments()` bytes from `base()` on must begin at a page and stay mapped for
-///    reading and writing as long as the value lives. The three results must never change.
+/// 1. The `segment() * segments()` bytes starting at `base()` must be page-aligned and stay mapped
+///    for reading and writing as long as the value exists. The three results must never change.
 ///
 /// 2. The other party must not write a segment from the moment at which `has_arrived(slot)` returns
 ///    true until `give_back(slot)` is called.

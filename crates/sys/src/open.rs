@@ -2,9 +2,9 @@
 //!
 //! Opening a named pipe may block indefinitely until a process opens its other end, a terminal may
 //! become the controlling terminal, and a link may lead to any file. [`OpenRegular`] opens without
-//! blocking and checks the file type before any access. [`open_target`] opens a destination that a
-//! user names, possibly a pipe on purpose; it then waits for a reader of the pipe until the first
-//! stop signal.
+//! blocking and checks the file type before any access. [`open_target`] opens a destination that
+//! the user names, which may be a pipe; for a pipe, it waits for a reader until the first stop
+//! signal.
 
 use crate::eventfd::EventFd;
 use crate::signal;
@@ -35,7 +35,7 @@ impl OpenRegular {
         Self { flags: OFlags::RDONLY, mode: 0, own: false }
     }
 
-    /// Returns options for writing at the beginning, without truncating.
+    /// Returns options for writing from the start of the file, without truncating it.
     pub const fn write() -> Self {
         Self { flags: OFlags::WRONLY, mode: 0, own: false }
     }
@@ -115,13 +115,13 @@ const REMOVE_ADVICE: &str = "remove it, or choose another place";
 /// The position of the first write to an existing regular file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WriteMode {
-    /// Writes begin at the beginning of the file.
+    /// Writes start at the beginning of the file.
     FromStart,
-    /// Writes begin after the end of the file.
+    /// Writes start at the end of the file.
     Append,
 }
 
-/// An opened destination for writing.
+/// A destination opened for writing.
 #[derive(Debug)]
 pub struct Target {
     /// The open file.
@@ -131,9 +131,9 @@ pub struct Target {
 }
 
 /// Opens a destination for writing: a regular file, created with `mode` (before the umask) if
-/// missing, or a pipe, terminal or device. Never truncates. Blocks until a named pipe has a reader,
-/// or until a stop signal. Rejects a pipe that another user may have planted in a sticky directory
-/// that other users may write.
+/// missing, or a pipe, terminal or device. Never truncates. Blocks until a named pipe has a reader
+/// or a stop signal arrives. Rejects a pipe that another user may have planted in a sticky
+/// directory that other users may write.
 pub fn open_target(path: &Path, writes: WriteMode, mode: u32) -> io::Result<Target> {
     let flags = match writes {
         WriteMode::FromStart => OFlags::WRONLY,

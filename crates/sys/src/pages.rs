@@ -13,7 +13,7 @@ pub struct PageFacts {
     pub huge: usize,
     /// Number of reserved huge pages that are free.
     pub reserved: usize,
-    /// True if the kernel gives shared memory huge pages on request.
+    /// True if the kernel backs shared memory with huge pages on request.
     pub transparent: bool,
     /// Number of NUMA nodes that have memory.
     pub nodes: usize,

@@ -4,8 +4,8 @@ use crate::error::{ErrorContext as _, Result};
 use rustix::pipe::SpliceFlags;
 use std::os::fd::AsFd;
 
-/// Moves up to `length` bytes of a file, from offset `at` on, into a pipe. Returns the number of
-/// bytes moved.
+/// Moves up to `length` bytes of a file, starting at offset `at`, into a pipe. Returns the number
+/// of bytes moved.
 pub fn splice_in(file: impl AsFd, mut at: u64, pipe: impl AsFd, length: usize) -> Result<usize> {
     rustix::pipe::splice(file, Some(&mut at), pipe, None, length, SpliceFlags::empty())
         .context("splice", "from a file into a pipe")

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 /// Blocks until a descriptor is readable or closed by its peer, a signal arrives, or `limit` passes
-/// (`None` means without limit). Returns, for each descriptor, true if it is ready.
+/// (`None` means no limit). Returns, for each descriptor, true if it is ready.
 pub fn readable(descriptors: &[BorrowedFd<'_>], limit: Option<Duration>) -> Vec<bool> {
     let mut fds: Vec<PollFd<'_>> =
         descriptors.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();

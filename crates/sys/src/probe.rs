@@ -186,8 +186,8 @@ mod tests {
         try_netlink().unwrap();
     }
 
-    /// Expects the socket to open if the thread has the capability, and else an error that names
-    /// the capability.
+    /// Expects the socket to open if the thread has the capability, and otherwise an error that
+    /// names the capability.
     #[test]
     fn packet_socket_needs_its_capability() {
         let may = Privilege::detect().effective.has(Capabilities::NET_RAW);

@@ -46,8 +46,8 @@ pub fn identity() -> (u32, u32) {
 ///
 /// # Errors
 ///
-/// Fails before `body` runs. If the rights of this thread cannot be restored afterwards, the
-/// process aborts.
+/// Returns errors only before `body` runs. If the rights of this thread cannot be restored
+/// afterwards, the process aborts.
 pub fn act_as<T>((uid, gid): (u32, u32), body: impl FnOnce() -> T) -> Result<T> {
     use rustix::fs::{Gid, Uid};
     let who = || format!("user {uid}");

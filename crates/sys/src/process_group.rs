@@ -14,7 +14,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStdin, ChildStdout, Command};
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// Maximum number of groups at one time, which is the maximum number of filters of one request.
+/// Maximum number of groups at one time, which is the maximum number of filters in one request.
 const GROUPS_MAX: usize = 1000;
 
 /// Leader ids of the running groups. 0 marks a free slot and -1 a reserved one.
@@ -57,8 +57,8 @@ impl ProcessEnd {
 }
 
 impl ProcessEnd {
-    /// Returns the outcome of a child without reaping the child. Returns `None` while the child
-    /// runs if `more` contains NOHANG; blocks otherwise.
+    /// Returns the outcome of a child without reaping the child. Returns `None` while the child is
+    /// running if `more` contains NOHANG; blocks otherwise.
     pub(crate) fn observe(id: Pid, more: WaitIdOptions) -> Result<Option<Self>> {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | more;
         let found = retry_on_intr(|| rustix::process::waitid(WaitId::Pid(id), options));
@@ -104,7 +104,7 @@ const fn signal_name(signal: i32) -> Option<&'static str> {
 
 impl ProcessGroup {
     /// Starts a command as the leader of a new group, with the signal setup of a shell: no signal
-    /// blocked, default action of SIGPIPE.
+    /// blocked, default action for SIGPIPE.
     pub fn start(command: &mut Command) -> Result<Self> {
         let target = command.get_program().to_string_lossy().into_owned();
         let refused = |target, errno| Error::new("execve", target, errno);
@@ -144,7 +144,7 @@ impl ProcessGroup {
         self.child.stdout.take()
     }
 
-    /// Returns the outcome of the leader, or `None` while the leader runs. Never blocks.
+    /// Returns the outcome of the leader, or `None` while the leader is running. Never blocks.
     pub fn ended(&self) -> Result<Option<ProcessEnd>> {
         self.observe(WaitIdOptions::NOHANG)
     }
@@ -194,7 +194,7 @@ impl ProcessGroup {
 }
 
 impl Drop for ProcessGroup {
-    /// Kills the group and reaps the leader, unless a call has already waited for the leader.
+    /// Kills the group and reaps the leader, unless the leader has been reaped already.
     fn drop(&mut self) {
         if self.reaped.is_none() {
             self.signal(Signal::KILL);

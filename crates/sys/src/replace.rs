@@ -69,7 +69,7 @@ impl Replacement {
     }
 
     /// Renames the new file over the old one and returns the new file. If the renaming fails, the
-    /// old file stays and the new file is deleted.
+    /// old file remains and the new file is deleted.
     pub fn commit(self) -> io::Result<File> {
         fs::rename(&self.name, &self.target)?;
         // The temporary name is gone, so the drop deletes nothing.

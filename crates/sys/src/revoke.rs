@@ -7,8 +7,8 @@
 //! Invariants, cited below:
 //! - L1 A slot in [`SLOTS`] belongs to one [`LazyBuffer`], which reserves the slot before
 //!   publishing its pages there, and frees the slot before unmapping these pages.
-//! - L2 `source` is nonzero only while a [`LazyCopy`] lives, which borrows the buffer and a source
-//!   as long as the revoked pages.
+//! - L2 `source` is nonzero only while a [`LazyCopy`] exists. It borrows the buffer and a source of
+//!   the same length as the revoked pages.
 //! - L3 The handler writes only pages that are revoked at that moment: no other thread can access
 //!   them, and the thread that has just faulted, or waits for the same fault, owns them.
 
@@ -88,7 +88,7 @@ impl LazyBuffer {
         Ok(LazyCopy { buffer: self, source: PhantomData })
     }
 
-    /// Returns the number of copies that the handler made because of an access.
+    /// Returns the number of copies that the handler has made on access.
     #[must_use]
     pub fn faults(&self) -> u64 {
         SLOTS[self.place].faults.load(Ordering::Relaxed)
@@ -124,7 +124,8 @@ impl LazyCopy<'_> {
         self.buffer.pages.base().as_ptr().addr()
     }
 
-    /// Returns true if nothing has accessed the buffer, so that the source may be used instead.
+    /// Returns true if nothing has accessed the buffer, in which case the source may be used
+    /// instead.
     #[must_use]
     pub fn is_untouched(&self) -> bool {
         SLOTS[self.buffer.place].source.load(Ordering::Acquire) != 0

@@ -1,4 +1,4 @@
-//! Counting of stop signals without losing any. (CONTRACT 28)
+//! Counting of stop signals, none of which is lost. (CONTRACT 28)
 //!
 //! The first SIGINT or SIGTERM requests an orderly stop: [`stop_requests`] counts it, and the
 //! descriptor from [`watch`] becomes readable. The second signal kills our child groups

@@ -17,7 +17,7 @@ pub struct Task {
     pub processor_ns: u64,
     /// CPUs that the task may use.
     pub processors: Vec<usize>,
-    /// CPU on which the task runs, or ran last; for a process, its first thread.
+    /// CPU on which the task is running or last ran; for a process, the CPU of its first thread.
     pub processor: Option<usize>,
     /// Resident memory of the process in bytes, including shared pages.
     pub resident: u64,
@@ -28,7 +28,7 @@ pub struct Task {
 pub enum RunState {
     /// The task is running or runnable.
     Runs,
-    /// The task waits for an event.
+    /// The task is waiting for an event.
     Sleeps,
     /// The task has been stopped by a signal or tracer.
     Stopped,

@@ -8,7 +8,7 @@ use rustix::time::{
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// A timer whose descriptor is readable after its time has passed.
+/// A timer whose descriptor becomes readable when the timer expires.
 #[derive(Debug)]
 pub struct Timer(OwnedFd);
 
@@ -19,8 +19,8 @@ impl Timer {
         timerfd_create(TimerfdClockId::Monotonic, flags).map(Self).context("timerfd_create", "")
     }
 
-    /// Sets the timer to a time from now, or stops it if `after` is `None`. The descriptor is not
-    /// readable before that time.
+    /// Sets the timer to expire after a duration, or stops it if `after` is `None`. The descriptor
+    /// is not readable before the timer expires.
     pub fn set(&self, after: Option<Duration>) {
         // At 0 the kernel stops a timer.
         let value = timespec(after.map_or(Duration::ZERO, |after| after.max(SHORTEST)));
@@ -29,7 +29,7 @@ impl Timer {
     }
 }
 
-/// The shortest time of a timer.
+/// The shortest duration to which a timer can be set.
 const SHORTEST: Duration = Duration::from_nanos(1);
 
 impl AsFd for Timer {

@@ -24,7 +24,7 @@ pub enum Interest {
     ReadWrite,
 }
 
-/// An event at a descriptor.
+/// An event on a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WatchEvent {
     /// The number that the caller chose for the descriptor.
@@ -63,7 +63,7 @@ impl Watcher {
         epoll::delete(&self.0, descriptor).context("epoll_ctl", "delete")
     }
 
-    /// Blocks until an event or a signal arrives, or `limit` passes (`None` means without limit).
+    /// Blocks until an event or a signal arrives, or `limit` passes (`None` means no limit).
     /// Returns the events, at most 256.
     pub fn wait(&self, limit: Option<Duration>) -> Vec<WatchEvent> {
         let limit = limit.map(timespec);

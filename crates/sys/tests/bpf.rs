@@ -1,5 +1,5 @@
-//! Tests of generated programs in the kernel: they load, return the same as the interpreter and
-//! plain Rust, compute the same arithmetic, and cannot change frozen maps.
+//! Tests of generated programs in the kernel: they load, return the same results as the interpreter
+//! and plain Rust, compute the same arithmetic, and cannot change frozen maps.
 
 // The judge is shared with tests outside this crate, which say `sys`.
 extern crate streamline_sys as sys;
@@ -45,7 +45,8 @@ fn twins_answer_alike_in_kernel_interpreter_and_rust() {
     }
 }
 
-/// Loads programs as an unprivileged user would, hardened against speculation by the verifier.
+/// Loads programs as an unprivileged user would, so that the verifier hardens them against
+/// speculation.
 #[test]
 fn twin_programs_load_without_perfmon() {
     let Some(()) = need::require_bpf() else { return };

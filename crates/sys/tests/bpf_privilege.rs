@@ -57,7 +57,8 @@ fn o9_missing_capability_is_named() {
 }
 
 /// Loads a program that compares and prints a pointer. The verifier accepts it with CAP_PERFMON;
-/// without, it rejects the program, and the error names the capability as a possible cause.
+/// without CAP_PERFMON, it rejects the program, and the error names the capability as a possible
+/// cause.
 #[test]
 fn v5_verifier_is_stricter_without_perfmon() {
     let Some(()) = need::require_bpf() else { return };
@@ -100,8 +101,8 @@ fn verifier_log_detail_follows_the_requested_level() {
     assert!(long.len() > short.len(), "{short}\n{long}");
 }
 
-/// Expects a process without capabilities to attach a program whose descriptor it holds, so that
-/// descriptors must not be given to untrusted peers. Expects the listing of a chain to need
+/// Expects a process without capabilities to attach a program whose descriptor it holds, which is
+/// why untrusted peers must not receive descriptors. Expects the listing of a chain to need
 /// CAP_NET_ADMIN.
 #[test]
 fn program_descriptor_suffices_to_attach_without_capabilities() {

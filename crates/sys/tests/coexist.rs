@@ -1,5 +1,5 @@
-//! Tests of our programs beside others' on one device: an XDP program attached by `ip`, a tc
-//! filter, and TCX links before and after ours. All are listed, all see every packet, none is
+//! Tests of our programs alongside other programs on one device: an XDP program attached by `ip`, a
+//! tc filter, and TCX links before and after ours. All are listed, all see every packet, none is
 //! moved, and each can be removed first.
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 

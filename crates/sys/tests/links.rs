@@ -64,8 +64,8 @@ fn tcx_program_runs_first_is_replaced_and_ends_with_its_link() {
 }
 
 /// Expects a program that returns a verdict for the whole chain to hide packets only from later
-/// programs. Also chooses a position beside a program, and expects an outdated chain revision to be
-/// refused.
+/// programs. Also chooses a position next to a program, and expects an outdated chain revision to
+/// be refused.
 #[test]
 fn v17_chain_keeps_its_members_and_the_head_sees_all() {
     let Some(pair) = open_pair() else { return };
@@ -145,7 +145,8 @@ fn v17_xdp_reports_its_mode_and_displaces_nothing() {
     });
 }
 
-/// Expects XDP programs and tc filters that others attached by netlink to be listed and to stay.
+/// Expects XDP programs and tc filters that others attached by netlink to be listed and to remain
+/// attached.
 #[test]
 fn v17_programs_of_others_are_listed_and_stay() {
     let Some(pair) = open_pair() else { return };

@@ -18,7 +18,7 @@ mod kind {
     pub(super) const FUNC_PROTO: u32 = 13;
 }
 
-/// The type information that the kernel has verified.
+/// BTF type information that has been loaded into the kernel and verified.
 #[derive(Debug)]
 pub struct Btf {
     fd: OwnedFd,
@@ -46,7 +46,8 @@ impl BtfBuilder {
         Self::default()
     }
 
-    /// Adds a string, terminated by its first zero byte, and returns its offset.
+    /// Adds a string, truncated at its first zero byte, and returns its offset in the string
+    /// section.
     pub fn add_string(&mut self, text: &str) -> u32 {
         let at = self.texts.len();
         self.texts.extend(text.bytes().take_while(|byte| *byte != 0));
@@ -61,7 +62,7 @@ impl BtfBuilder {
     }
 
     /// Adds a function with named, typed parameters and returns its type id. The function has
-    /// global linkage, so that the verifier checks it independently of its callers.
+    /// global linkage, so the verifier checks it independently of its callers.
     pub fn add_function(&mut self, name: &str, answer: u32, parameters: &[(&str, u32)]) -> u32 {
         const GLOBAL: u32 = 1;
         let list: Vec<u32> =

@@ -11,7 +11,7 @@ use super::program_info::program_info;
 use super::{AttachType, Attributes, Side, call_bpf, command};
 use crate::error::{Error, Result};
 
-/// Number of members that fit into the buffer of a query, which exceeds the kernel's limit of 64.
+/// Capacity of a query's buffer in members. Exceeds the kernel's limit of 64.
 const MEMBERS_MAX: usize = 128;
 
 /// The programs attached to one hook of an interface or cgroup.

@@ -1,16 +1,16 @@
-//! Grace periods: waits until a replaced program no longer runs on any CPU.
+//! Grace periods: waiting until a replaced program is no longer running on any CPU.
 //!
 //! Replacing a program through its link takes effect with the next packet, but a CPU that is
-//! executing the old program finishes its run. The kernel lets user space wait for the end of such
-//! runs in one place: an update of a map of maps returns only when no running program can still
-//! hold the old inner map. [`GracePeriod`] keeps such a map solely to wait for its update.
+//! executing the old program finishes its run. The kernel lets user space wait for these runs to
+//! end in one case: an update of a map of maps returns only when no running program can still hold
+//! the old inner map. [`GracePeriod`] owns a map of maps that it updates only to wait for this.
 
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
 use super::map::Map;
 use crate::error::Result;
 
-/// A map of maps, kept because an update of it blocks for a grace period.
+/// A map of maps that is updated only because an update blocks for a grace period.
 #[derive(Debug)]
 pub struct GracePeriod {
     outer: Map,

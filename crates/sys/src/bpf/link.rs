@@ -2,9 +2,9 @@
 //!
 //! A [`Link`] detaches its program when it is dropped or its process is killed; nothing is pinned,
 //! and no program is attached by netlink, because that attachment would persist (RELIABILITY T15).
-//! Programs of other processes are never displaced: a second XDP program at an interface is
+//! Programs of other processes are never displaced: a second XDP program on an interface is
 //! refused, and in a chain (TCX, cgroups) the [`Anchor`] chooses the position. The kernel checks no
-//! capability here: a program's descriptor alone permits attaching the program, so untrusted peers
+//! capability when a program is attached: the program's descriptor suffices, so untrusted peers
 //! never receive one.
 
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -26,7 +26,7 @@ pub struct Link {
 pub enum XdpMode {
     /// The network stack, after the packet has become an skb; works with every device.
     Generic = 1 << 1,
-    /// The driver, before the skb.
+    /// The driver, before an skb is allocated.
     Native = 1 << 2,
     /// The device itself (offload).
     Device = 1 << 3,
@@ -167,8 +167,8 @@ impl Link {
         Ok(Self { fd, target })
     }
 
-    /// Replaces the attached program atomically: each packet meets either the old program or the
-    /// new one.
+    /// Replaces the attached program atomically: each packet is processed by either the old program
+    /// or the new one.
     ///
     /// Fails with EPERM, and changes nothing, if `expected` is given and is not the attached
     /// program.
@@ -254,8 +254,8 @@ impl Neighbor {
 }
 
 impl Drop for Link {
-    /// Detaches the program explicitly, because a child between fork and exec has a copy of the
-    /// descriptor, which would keep the program attached.
+    /// Detaches the program explicitly, because a child between fork and exec may have a copy of
+    /// the descriptor, which would keep the program attached.
     fn drop(&mut self) {
         // An error means that it is detached already, or that this kind of link cannot be detached;
         // closing the descriptor detaches it.

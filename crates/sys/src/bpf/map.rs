@@ -102,8 +102,8 @@ impl Map {
         Self::create_with_inner(wanted, 0)
     }
 
-    /// Creates an array of maps with one element, which is empty and can hold a map of the same
-    /// type and sizes as `inner`.
+    /// Creates an array of maps with one empty element, which accepts a map of the same type and
+    /// sizes as `inner`.
     pub(super) fn array_of(inner: &Self, name: &str) -> Result<Self> {
         let wanted = MapSpecification::from_words(name, MapKind::Maps, 1);
         Self::create_with_inner(&wanted, inner.fd.as_raw_fd().cast_unsigned())
@@ -154,8 +154,8 @@ impl Map {
     }
 
     /// Opens a second descriptor that cannot modify the map, for another process. The recipient can
-    /// poll and read by key but not map. To permit mapping, freeze the map and pass the original
-    /// descriptor instead.
+    /// poll the map and read it by key, but cannot map it into memory. To permit mapping, freeze
+    /// the map and pass the original descriptor instead.
     ///
     /// Needs CAP_SYS_ADMIN.
     pub fn open_read_only(&self) -> Result<OwnedFd> {

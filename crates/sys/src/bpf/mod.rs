@@ -1,8 +1,8 @@
 //! bpf(2): programs, maps and links as owned descriptors.
 //!
-//! Nothing is ever pinned, so every object is freed with its descriptors, however the process ends
-//! (RELIABILITY T15). Loading needs CAP_BPF and CAP_NET_ADMIN; CAP_PERFMON is optional, and without
-//! it the verifier hardens programs against speculation.
+//! Nothing is ever pinned, so every object is freed when its last descriptor is closed, however the
+//! process ends (RELIABILITY T15). Loading needs CAP_BPF and CAP_NET_ADMIN; CAP_PERFMON is
+//! optional, and without it the verifier hardens programs against speculation.
 
 mod btf;
 mod cgroup;
@@ -70,8 +70,8 @@ mod command {
 /// 1. The type must be `repr(C)` without padding, with the layout that `linux/bpf.h` specifies for
 ///    the command.
 ///
-/// 2. Each address in a value must be zero, or the address of memory that lives and has the stated
-///    size during the call.
+/// 2. Each address in a value must be zero, or point to memory that is valid for the stated size
+///    for the duration of the call.
 unsafe trait Attributes {}
 
 // SAFETY: integers in the order in which the caller lists the fields of its command, which has no
@@ -137,7 +137,7 @@ unsafe impl Attributes for InfoAttributes {}
 ///
 /// # Safety
 ///
-/// The type must be `repr(C)` without padding, it must equal the beginning of the kernel's
+/// The type must be `repr(C)` without padding, it must match the beginning of the kernel's
 /// structure, and every bit pattern must be a valid value of it.
 unsafe trait Info: Default {}
 

@@ -1,4 +1,4 @@
-//! Programs: parameters and loading, with the verifier's log on refusal.
+//! Program loading: the parameters, and the verifier's log if the kernel refuses.
 
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
@@ -94,8 +94,8 @@ pub struct Load<'a> {
     pub attach: Option<AttachType>,
     /// True if the program accepts multi-buffer XDP frames.
     pub fragments: bool,
-    /// Index of the interface to which an XDP program is bound, so that it may query the driver's
-    /// metadata about a frame; `None` if the program is not bound.
+    /// Index of the interface to which an XDP program is bound, which lets the program query the
+    /// driver's metadata about a frame; `None` if the program is not bound.
     pub device: Option<u32>,
     /// Type information, functions and source lines.
     pub source: Option<SourceInfo<'a>>,
@@ -112,7 +112,7 @@ pub struct SourceInfo<'a> {
     pub btf: &'a Btf,
     /// Functions, ordered by first instruction; required for timer callbacks.
     pub functions: &'a [FunctionInfo],
-    /// Source lines, ordered by first instruction, which the verifier's log quotes.
+    /// Source lines that the verifier's log quotes, ordered by first instruction.
     pub lines: &'a [LineInfo],
 }
 
@@ -259,7 +259,8 @@ impl<'a> Load<'a> {
     }
 }
 
-/// Returns the record size, address and count by which the kernel finds a list of records.
+/// Returns the record size, the address and the record count of a list of records, as the kernel
+/// expects them.
 fn record_list<T>(records: &[T]) -> (u32, u64, u32) {
     let count = u32::try_from(records.len()).unwrap_or(u32::MAX);
     if count == 0 {

@@ -18,7 +18,7 @@ pub struct ProgramInfo {
     pub loaded_by: u32,
     /// Size of the instructions in bytes, after the verifier's rewrites.
     pub translated_bytes: u32,
-    /// Size of the machine code in bytes; 0 without the JIT compiler.
+    /// Size of the machine code in bytes; 0 if the program was not JIT-compiled.
     pub native_bytes: u32,
     /// Number of instructions that the verifier visited; 0 before Linux 5.16.
     pub visited: u32,

@@ -19,14 +19,14 @@ use super::map::{Map, MapKind};
 use crate::error::{Error, Result};
 use crate::memory::{GatherWrite, ReadMapping};
 
-/// Byte offsets within a region, and sizes of its parts. Words for readers and words private to the
-/// writer are on separate cache lines.
+/// Byte offsets and sizes within a region. Words for readers and words private to the writer are on
+/// separate cache lines.
 pub mod region_offset {
     /// Offset of the position up to which the writer may be writing (u64).
     pub const RESERVED: u32 = 0;
     /// Offset of the position up to which records are complete (u64).
     pub const COMMITTED: u32 = 8;
-    /// Offset of the numbers of pointers ever written, one per sink (u64 each).
+    /// Offset of the counts of pointers ever written, one per sink (u64 each).
     pub const HEADS: u32 = 64;
     /// Offset of the writer's private words, which fill the rest of the page after the last sink's
     /// head.
@@ -40,10 +40,10 @@ pub mod region_offset {
     /// Offset of the number of notifications sent, followed by the number of notifications
     /// suppressed (u64 each).
     pub const NOTIFIED: u32 = SCRATCH + 40;
-    /// Offset of the program's counters of amounts. Each counter consists of a number of blocks and
-    /// a number of bytes (u64 each).
+    /// Offset of the program's tallies. Each tally is a number of blocks and a number of bytes (u64
+    /// each).
     pub const TALLIES: u32 = SCRATCH + 64 + 16 * 31;
-    /// Offset of the numbers of pointers ever written, one per exit edge that shares a sink (u64
+    /// Offset of the counts of pointers ever written, one per exit edge that shares a sink (u64
     /// each). Programs that keep all data in one map use the same area for other words of their
     /// own.
     pub const COUNTS: u32 = SCRATCH + 64;
@@ -300,7 +300,7 @@ impl<'a> Region<'a> {
         count
     }
 
-    /// Returns the pointer with this number of a sink; `None` if there is no such sink.
+    /// Returns the pointer number `number` of a sink; `None` if there is no such sink.
     #[must_use]
     #[inline]
     pub fn pointer(&self, sink: u32, number: u64) -> Option<FramePointer> {
@@ -325,9 +325,9 @@ impl<'a> Region<'a> {
         at.is_some_and(|at| self.records.memory.copy(at, to))
     }
 
-    /// Appends `length` bytes of the record at `position`, starting at offset `from`, to a write.
-    /// Returns false if the range is invalid for a record. After the write, [`Self::reserved`]
-    /// tells whether the bytes were intact.
+    /// Appends `length` bytes of the record at `position`, starting at offset `from` in the record,
+    /// to a gathering write. Returns false if the range is invalid for a record. After the write,
+    /// check [`Self::reserved`] to detect whether the bytes were intact.
     #[must_use]
     pub fn gather(
         &self,
@@ -339,8 +339,8 @@ impl<'a> Region<'a> {
         at.is_some_and(|at| to.push_mapped(&self.records.memory, at, length))
     }
 
-    /// Returns the offset in the memory of `length` bytes of a record, starting at offset `from`;
-    /// `None` if a record is not that long.
+    /// Returns the offset in the mapping of `length` bytes of a record, which start at offset
+    /// `from` in the record; `None` if no record is that long.
     #[inline]
     fn offset_in_record(&self, position: u64, from: u32, length: usize) -> Option<usize> {
         let shape = self.records.shape;

@@ -1,4 +1,5 @@
-//! Notifications from programs through a BPF ring buffer, both ends of which are mapped.
+//! Notifications from programs through a BPF ring buffer, which this module reads through memory
+//! mappings.
 //!
 //! A program submits a record and may wake waiters; the owner consumes records. A process with a
 //! read-only descriptor ([`Map::open_read_only`]) cannot consume records; its edge-triggered
@@ -110,8 +111,7 @@ impl AsFd for RingBuffer {
     }
 }
 
-/// A waiter for new records in ring buffers, which is edge-triggered and does not consume the
-/// records.
+/// An edge-triggered waiter for new records in ring buffers. Does not consume the records.
 #[derive(Debug)]
 pub struct Listener {
     epoll: OwnedFd,

@@ -28,7 +28,7 @@ impl Program {
     }
 
     /// Runs the program once on a packet, and also returns the first word of `cb`. A cgroup program
-    /// can report results only there, since its return value only passes or drops the packet. The
+    /// can report results only in `cb`, since its return value only passes or drops the packet. The
     /// program sees the packet without its first 14 bytes.
     pub fn test_run_with_cb(&self, packet: &[u8]) -> Result<(TestRun, u32)> {
         // All of `__sk_buff`, with room for its growth.

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU64;
 pub const COPY_MIN: usize = 16;
 /// Minimum length in bytes at which AVX outweighs the cost of the `vzeroupper` that follows.
 const WIDE_MIN: usize = 192;
-/// Minimum length in bytes from which copies within our own memory use libc's memcpy.
+/// Minimum length in bytes at which copies within our own memory use libc's memcpy.
 pub const LIBC_MIN: usize = 1 << 20;
 /// Minimum length in bytes at which aligning stores to 32 bytes outweighs its cost.
 const ALIGN_MIN: usize = 1024;

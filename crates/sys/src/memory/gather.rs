@@ -10,7 +10,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd as _};
 
-/// Maximum number of parts of one system call (UIO_MAXIOV).
+/// Maximum number of ranges per system call (UIO_MAXIOV).
 const PARTS_MAX: usize = 1024;
 
 /// A list of memory ranges, in the order in which they are to be written.
@@ -22,7 +22,7 @@ pub struct GatherWrite<'a> {
 }
 
 impl<'a> GatherWrite<'a> {
-    /// Creates an empty list with room for `parts` parts.
+    /// Creates an empty list with room for `parts` ranges.
     #[must_use]
     pub fn with_capacity(parts: usize) -> Self {
         Self { parts: Vec::with_capacity(parts), length: 0, lifetime: PhantomData }
@@ -63,8 +63,8 @@ impl<'a> GatherWrite<'a> {
         self.length == 0
     }
 
-    /// Writes all parts, with one system call for up to 1024 of them. Blocks. Returns the number of
-    /// bytes written and the first error.
+    /// Writes all ranges, with one system call for up to 1024 of them. Blocks. Returns the number
+    /// of bytes written and the first error.
     pub fn write_all(mut self, fd: impl AsFd) -> (usize, io::Result<()>) {
         let fd = fd.as_fd().as_raw_fd();
         let (mut first, mut done) = (0, 0);
@@ -90,8 +90,8 @@ impl<'a> GatherWrite<'a> {
         (done, Ok(()))
     }
 
-    /// Removes the first `written` bytes from the parts that begin at index `first`. Returns the
-    /// number of parts that have been written completely.
+    /// Removes the first `written` bytes from the ranges that start at index `first`. Returns the
+    /// number of ranges that have been written completely.
     fn remove_written(&mut self, first: usize, mut written: usize) -> usize {
         let mut whole = 0;
         for part in self.parts.iter_mut().skip(first) {

@@ -22,8 +22,8 @@ impl ReadMapping {
         Some(self.0.word32(offset)?.load(Ordering::Acquire))
     }
 
-    /// Copies bytes from `offset` on. The copy may be torn if another party writes concurrently.
-    /// Returns false, and copies nothing, if the range is not inside the mapping.
+    /// Fills `to` with the bytes at `offset`. The copy may be torn if another party writes
+    /// concurrently. Returns false, and copies nothing, if the range is not inside the mapping.
     #[must_use]
     #[inline]
     pub fn copy(&self, offset: usize, to: &mut [u8]) -> bool {
@@ -50,8 +50,8 @@ impl Mapping {
         self.0.0.word32(offset).map(|word| word.store(value, Ordering::Release)).is_some()
     }
 
-    /// Writes bytes from `offset` on, while other parties may read or write. Returns false, and
-    /// writes nothing, if the range is not inside the mapping.
+    /// Writes `from` at `offset`, while other parties may read or write. Returns false, and writes
+    /// nothing, if the range is not inside the mapping.
     #[must_use]
     pub fn store_bytes(&self, offset: usize, from: &[u8]) -> bool {
         self.0.0.store_bytes(offset, from).is_some()
@@ -88,8 +88,8 @@ impl Span {
         Some(unsafe { AtomicU8::from_ptr(at) })
     }
 
-    /// Copies [`foreign::COPY_MIN`] bytes or more with wide instructions. Copies shorter ranges by
-    /// words where they are aligned, and by bytes elsewhere. Returns `None` if the range exceeds
+    /// Copies [`foreign::COPY_MIN`] bytes or more with wide instructions. Copies shorter ranges
+    /// word by word where aligned, and byte by byte elsewhere. Returns `None` if the range exceeds
     /// the mapping.
     fn copy(&self, offset: usize, to: &mut [u8]) -> Option<()> {
         let from = self.checked_address(offset, to.len())?;

@@ -1,8 +1,8 @@
 //! XDP features of an interface, from the generic netlink family `netdev` (Linux 6.3).
 //!
 //! The features may change at any time: a virtual Ethernet device accepts redirected frames only
-//! while its peer device can receive them. A program that redirects to a device that lacks the
-//! feature gets no error.
+//! while its peer device can receive them. A program gets no error when it redirects to a device
+//! that does not accept redirected frames.
 
 use super::links::{
     CALL, array_at, attributes, encode_attribute, encode_message, exchange_request, split_message,

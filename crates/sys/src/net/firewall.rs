@@ -1,4 +1,5 @@
-//! Detection of firewall rules. Packets that a program takes before the network stack bypass them.
+//! Detection of firewall rules. Packets that a program intercepts before the network stack bypass
+//! these rules.
 
 use super::RouteSocket;
 use super::links::encode_message;
@@ -20,11 +21,11 @@ mod number {
 
 /// Size of `struct nfgenmsg` in bytes.
 const MESSAGE_SIZE: usize = 4;
-/// List of the tables of iptables, if its module is loaded.
+/// File that lists the iptables tables; missing if the iptables module is not loaded.
 const LEGACY_TABLES: &str = "/proc/self/net/ip_tables_names";
 
-/// Returns true if packets enter a chain of nftables or a table of iptables in the network
-/// namespace of the calling thread. The rules in them are not read. Needs CAP_NET_ADMIN.
+/// Returns true if the calling thread's network namespace has an nftables chain with a hook or any
+/// iptables table. Does not read the rules. Needs CAP_NET_ADMIN.
 pub fn has_packet_rules() -> Result<bool> {
     if fs::read_to_string(LEGACY_TABLES).is_ok_and(|tables| !tables.trim().is_empty()) {
         return Ok(true);
@@ -49,7 +50,7 @@ pub fn has_packet_rules() -> Result<bool> {
     }
 }
 
-/// Returns true if a chain has a hook.
+/// Returns true if the chain in this message has a hook, through which packets enter it.
 fn has_hook(body: &[u8]) -> bool {
     let mut rest = body.get(MESSAGE_SIZE..).unwrap_or_default();
     while let Some((&[a, b, c, d], _)) = rest.split_first_chunk::<4>() {

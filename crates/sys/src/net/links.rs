@@ -19,7 +19,7 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 /// Size of the receive buffer in bytes; a dump arrives in datagrams of at most this size, with
 /// about 2 KB per interface.
 const RECEIVE_BUFFER_SIZE: usize = 64 << 10;
-/// Maximum number of attempts to get a dump that no change interrupts.
+/// Maximum number of attempts to obtain a dump that is not interrupted by a change.
 const DUMP_ATTEMPTS_MAX: u32 = 8;
 /// Size in bytes of an interface name (IFNAMSIZ), including the final zero.
 const NAME_SIZE: usize = 16;
@@ -63,7 +63,8 @@ mod attribute {
 #[derive(Debug)]
 pub struct RouteSocket {
     socket: OwnedFd,
-    /// Sequence number of the last request. Locked from sending the request until the last reply.
+    /// Sequence number of the last request. Locked from the time the request is sent until its last
+    /// reply arrives.
     sequence: Mutex<u32>,
 }
 
@@ -119,7 +120,7 @@ impl RouteSocket {
     }
 
     /// Locks the socket for one request and returns the next sequence number. The caller keeps the
-    /// guard until the last reply.
+    /// guard until the last reply arrives.
     pub(super) fn lock_sequence(&self) -> MutexGuard<'_, u32> {
         let mut sequence = self.sequence.lock().unwrap_or_else(PoisonError::into_inner);
         *sequence = sequence.wrapping_add(1);
@@ -130,8 +131,8 @@ impl RouteSocket {
         &self.socket
     }
 
-    /// Sends a request and collects the replies. Also returns true if no concurrent change
-    /// interrupted the dump.
+    /// Sends a request and collects the replies. The second result is true if the dump was not
+    /// interrupted by a concurrent change.
     fn query_interfaces(
         &self,
         index: u32,

@@ -36,7 +36,7 @@ pub struct Interface {
     pub alternative: Vec<String>,
     /// Link type (ARPHRD_*: 1 Ethernet, 772 loopback, 65534 none).
     pub hatype: u16,
-    /// MTU in bytes of layer 3.
+    /// Layer 3 MTU in bytes.
     pub mtu: u32,
     /// State flags, such as up and running.
     pub flags: InterfaceFlags,

@@ -47,8 +47,8 @@ impl Namespace {
         Ok(stat.st_ino)
     }
 
-    /// Returns true if the namespace belongs to this process's user namespace, so that a user id
-    /// means the same user in both.
+    /// Returns true if the namespace belongs to this process's user namespace, in which case a user
+    /// id denotes the same user in both.
     pub fn has_our_users(&self) -> Result<bool> {
         /// Path of this process's user namespace.
         const USER_NAMESPACE: &str = "/proc/self/ns/user";

@@ -28,8 +28,8 @@ pub fn packet_sockets() -> Result<Vec<PacketSocketInfo>> {
     Ok(text.lines().skip(1).filter_map(parse_socket).collect())
 }
 
-/// Parses a line of the file, with the fields address, references, type, protocol (hexadecimal),
-/// interface, running, memory, user and inode. Returns `None` for any other line.
+/// Parses a line of `/proc/net/packet`, with the fields address, references, type, protocol
+/// (hexadecimal), interface, running, memory, user and inode. Returns `None` for any other line.
 fn parse_socket(line: &str) -> Option<PacketSocketInfo> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [_, _, kind, protocol, interface, _, _, uid, inode, ..] = words[..] else { return None };

@@ -47,7 +47,7 @@ pub struct TcFilter {
 }
 
 impl RouteSocket {
-    /// Lists the filters of both directions at an interface.
+    /// Lists the filters of both directions on an interface.
     pub fn filters(&self, index: u32) -> Result<Vec<TcFilter>> {
         let mut found = Vec::new();
         for (parent, side) in [(INGRESS, Side::Ingress), (EGRESS, Side::Egress)] {

@@ -129,12 +129,12 @@ pub struct VlanTag {
 
 impl VlanTag {
     fn read(header: &[u8], status: PacketStatus) -> Option<Self> {
-        const CONTROL_VALID: u32 = 1 << 4;
-        const PROTOCOL_VALID: u32 = 1 << 6;
-        if status.0 & CONTROL_VALID == 0 {
+        const VLAN_TCI_VALID: u32 = 1 << 4;
+        const VLAN_PROTOCOL_VALID: u32 = 1 << 6;
+        if status.0 & VLAN_TCI_VALID == 0 {
             return None;
         }
-        let known = status.0 & PROTOCOL_VALID != 0;
+        let known = status.0 & VLAN_PROTOCOL_VALID != 0;
         Some(Self {
             protocol: if known { half(header, 36)? } else { 0x8100 },
             control: u16::try_from(word(header, 32)? & 0xffff).ok()?,
@@ -241,8 +241,8 @@ impl Packets<'_> {
         self.left
     }
 
-    /// Returns true if iteration stopped at an invalid header, so that [`Packets::left`] packets
-    /// are lost.
+    /// Returns true if iteration stopped at an invalid header, in which case [`Packets::left`]
+    /// packets are lost.
     #[must_use]
     pub const fn broken(&self) -> bool {
         self.broken

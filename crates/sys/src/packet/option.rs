@@ -34,8 +34,8 @@ pub(super) const DROP_ALL: Instruction = (6, 0, 0, 0);
 /// # Safety
 ///
 /// The type must be `repr(C)` with the kernel's layout of the option. Zero, and every other bit
-/// pattern that the kernel writes, must be a valid value of the type. Addresses in a value must be
-/// addresses of memory that lives for the duration of the call.
+/// pattern that the kernel writes, must be a valid value of the type. Addresses in a value must
+/// point to memory that is valid for the duration of the call.
 pub(crate) unsafe trait Value {}
 
 // SAFETY: an integer.

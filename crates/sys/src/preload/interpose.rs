@@ -29,8 +29,9 @@ impl Symbol {
         Self { name, libraries, address: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// Returns the address of the symbol after this library in the loader's order, else in the
-    /// first of the symbol's libraries that is loaded; null if there is none.
+    /// Returns the address of the symbol's next definition after this library in the loader's
+    /// order, else of its definition in the first of `libraries` that is loaded; null if there is
+    /// none.
     pub fn address(&self) -> *mut c_void {
         let known = self.address.load(Ordering::Acquire);
         if !known.is_null() {
@@ -44,9 +45,9 @@ impl Symbol {
 }
 
 /// Returns the function of this name and type in the next library, or `None` if there is none:
-/// `next_function!(c"close" as unsafe extern "C" fn(c_int) -> c_int)`. After `in`, an array of
-/// libraries may follow that are searched as well if they are loaded. The type must be that of the
-/// function (I1).
+/// `next_function!(c"close" as unsafe extern "C" fn(c_int) -> c_int)`. An optional array after `in`
+/// names further libraries to search if they are loaded. The type must be that of the function
+/// (I1).
 #[macro_export]
 macro_rules! next_function {
     ($name:literal as $type:ty) => {
@@ -133,7 +134,7 @@ macro_rules! interpose_duplication {
         /// `dup(2)`.
         ///
         /// # Safety
-        /// No requirements; the function is unsafe only as a foreign function.
+        /// No requirements; the function is unsafe only because its type is that of a C function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn dup(from: std::ffi::c_int) -> std::ffi::c_int {
             match $crate::next_function!(c"dup" as Duplicate) {
@@ -146,7 +147,7 @@ macro_rules! interpose_duplication {
         /// `dup2(2)`.
         ///
         /// # Safety
-        /// No requirements; the function is unsafe only as a foreign function.
+        /// No requirements; the function is unsafe only because its type is that of a C function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn dup2(
             from: std::ffi::c_int,
@@ -163,7 +164,7 @@ macro_rules! interpose_duplication {
         /// `dup3(2)`.
         ///
         /// # Safety
-        /// No requirements; the function is unsafe only as a foreign function.
+        /// No requirements; the function is unsafe only because its type is that of a C function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn dup3(
             from: std::ffi::c_int,
@@ -240,7 +241,7 @@ macro_rules! run_at_start {
     };
 }
 
-/// Runs a function of type `extern "C" fn()` at the exit of the program: `run_at_exit!(end)`.
+/// Runs a function of type `extern "C" fn()` when the program exits: `run_at_exit!(end)`.
 #[macro_export]
 macro_rules! run_at_exit {
     ($end:path) => {
@@ -282,7 +283,7 @@ pub fn refusal<T: From<i8>>(hook: impl FnOnce() -> Option<c_int>) -> Option<T> {
     Some(T::from(-1))
 }
 
-/// Copies integers into memory of the C library, which the program releases with free(3). Returns
+/// Copies integers into memory from malloc(3), which the program releases with free(3). Returns
 /// null if there is no memory.
 #[must_use]
 pub fn copy_for_program(values: &[c_int]) -> *mut c_int {
@@ -297,12 +298,12 @@ pub fn copy_for_program(values: &[c_int]) -> *mut c_int {
 
 type Lookup = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
-/// The C library's `dlsym(3)`, for a library that replaces it.
+/// The C library's `dlsym(3)`, for a preloaded library that replaces this function.
 #[derive(Clone, Copy, Debug)]
 pub struct RealLookup(Lookup);
 
 impl RealLookup {
-    /// Returns the function; `None` if the C library has none of a known version.
+    /// Returns the C library's `dlsym`; `None` if the C library has no known version of it.
     #[must_use]
     pub fn get() -> Option<Self> {
         static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
@@ -322,8 +323,8 @@ impl RealLookup {
         self.0 as *const c_void
     }
 
-    /// Finds a symbol in the library of a handle, and in those on which it depends; `None` if there
-    /// is none.
+    /// Finds a symbol in the library of a handle and in that library's dependencies; `None` if
+    /// there is none.
     #[must_use]
     pub fn find(self, handle: LibraryHandle, name: &CStr) -> Option<NonNull<c_void>> {
         // SAFETY: I1; the name is a C string that lives, and dlopen(3) has returned the handle.
@@ -337,14 +338,13 @@ impl RealLookup {
     }
 }
 
-/// A handle that the program, or this library, got from `dlopen(3)`, or one that stands for a
-/// search.
+/// A handle from `dlopen(3)`, or a pseudo-handle for a search in the loader's order.
 #[derive(Clone, Copy, Debug)]
 pub struct LibraryHandle(pub(super) *mut c_void);
 
 impl LibraryHandle {
-    /// Returns the handle with which the program calls `dlsym(3)`; `None` if it stands for a search
-    /// in the loader's order.
+    /// Wraps the handle that the program passes to `dlsym(3)`; `None` if it is a pseudo-handle for
+    /// a search in the loader's order.
     #[must_use]
     pub fn of_library(handle: *mut c_void) -> Option<Self> {
         (handle != libc::RTLD_DEFAULT && handle != libc::RTLD_NEXT).then_some(Self(handle))

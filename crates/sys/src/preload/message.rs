@@ -11,8 +11,8 @@ use std::os::fd::BorrowedFd;
 /// Name of the environment variable that contains the descriptor and its inode: `900:17`.
 pub const VARIABLE: &str = "STREAMLINE_MESSAGES";
 
-/// Writes a line to the descriptor for messages, or to standard error if the variable is not set. A
-/// variable without its descriptor names another file, or none; then nothing is written. Blocks
+/// Writes a line to the message descriptor, or to standard error if the variable is not set. Writes
+/// nothing if the variable is set but its descriptor is closed or refers to another file. Blocks
 /// like standard error.
 pub fn print_message(text: &str) {
     let line = format!("streamline: {text}\n");

@@ -286,8 +286,8 @@ pub fn close_others(keep: &mut [c_int]) {
     }
 }
 
-/// Makes a descriptor of the program refer to the file of `by`. Keeps the flags FD_CLOEXEC and
-/// O_NONBLOCK.
+/// Makes a descriptor of the program refer to the same file as `by`. Keeps the descriptor's
+/// FD_CLOEXEC and O_NONBLOCK flags.
 pub fn replace(number: c_int, by: BorrowedFd<'_>) {
     use std::os::fd::AsRawFd as _;
     let Some(old) = borrow(number) else { return };
@@ -324,8 +324,8 @@ pub fn close(number: c_int) {
     unsafe { libc::syscall(libc::SYS_close, number) };
 }
 
-/// Returns true if stdio's stdout or stderr is buffered and writes to this descriptor, so that the
-/// stream's output bypasses an interposed `write`.
+/// Returns true if stdio's stdout or stderr is buffered and writes to this descriptor, in which
+/// case the stream's output bypasses an interposed `write`.
 #[must_use]
 pub fn is_used_by_stdio(number: c_int) -> bool {
     unsafe extern "C" {

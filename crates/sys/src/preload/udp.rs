@@ -17,7 +17,7 @@ pub struct UdpSocketFacts {
     pub has_both_families: bool,
     /// True if other sockets may be bound to the same address (`SO_REUSEADDR`, `SO_REUSEPORT`).
     pub may_share: bool,
-    /// Property of the socket that only the kernel can serve, if it has one.
+    /// A property of the socket that only the kernel can implement; `None` if there is none.
     pub obstacle: Option<&'static str>,
     /// Index of the interface to which the socket is bound; 0 for none.
     pub device: u32,
@@ -90,7 +90,7 @@ pub fn asks_for_control(level: c_int, name: c_int) -> bool {
     CONTROL_OPTIONS.iter().any(|(l, n, _)| (*l, *n) == (level, name))
 }
 
-/// Options that only the kernel can serve if they are set, with the reason for each.
+/// Options that only the kernel can implement when they are set, with the reason for each.
 const OBSTACLES: &[(c_int, c_int, &str)] = &[
     (libc::SOL_SOCKET, SO_TIMESTAMP_NEW, "it asks for times (SO_TIMESTAMP_NEW)"),
     (libc::SOL_SOCKET, SO_TIMESTAMPNS_NEW, "it asks for times (SO_TIMESTAMPNS_NEW)"),
@@ -146,7 +146,7 @@ pub fn is_udp_socket(number: c_int) -> bool {
         && is(libc::SO_PROTOCOL, libc::IPPROTO_UDP)
 }
 
-/// Returns the facts about a descriptor; `None` if it is no bound UDP socket.
+/// Returns the facts about a descriptor; `None` if it is not a bound UDP socket.
 #[must_use]
 pub fn udp_socket(number: c_int) -> Option<UdpSocketFacts> {
     let socket = borrow(number).filter(|_| is_udp_socket(number))?;
@@ -179,7 +179,8 @@ pub fn is_v6_only(number: c_int) -> bool {
 /// `SO_BINDTOIFINDEX`.
 const SO_BINDTOIFINDEX: c_int = 62;
 
-/// Returns true if setting this option may give the socket a property that only the kernel serves.
+/// Returns true if setting this option may give the socket a property that only the kernel can
+/// implement.
 #[must_use]
 pub fn is_obstacle(level: c_int, name: c_int) -> bool {
     let binds = level == libc::SOL_SOCKET
@@ -188,8 +189,8 @@ pub fn is_obstacle(level: c_int, name: c_int) -> bool {
     binds || OBSTACLES.iter().any(|(l, n, _)| (*l, *n) == (level, name))
 }
 
-/// Sets the size of a socket's receive buffer in bytes, also beyond the system's maximum if the
-/// program has CAP_NET_ADMIN. Returns the size before; `None` if it is unknown or unchanged.
+/// Sets the size of a socket's receive buffer in bytes, even beyond the system's maximum if the
+/// program has CAP_NET_ADMIN. Returns the previous size; `None` if it is unknown or unchanged.
 #[must_use]
 pub fn replace_receive_buffer(number: c_int, bytes: c_int) -> Option<c_int> {
     let socket = borrow(number)?;

@@ -100,9 +100,9 @@ extern "C" fn on_fault(
     next(signal, about, context);
 }
 
-/// Makes `len` bytes at `base` (whole pages) a window onto the file with descriptor `number`, from
-/// offset `at` on. Returns false if the program has already touched this buffer, if the buffer
-/// overlaps another window, if no window is free, or if the kernel refuses.
+/// Makes `len` bytes at `base` (whole pages) a window onto the file with descriptor `number`,
+/// starting at offset `at`. Returns false if the program has already touched this buffer, if the
+/// buffer overlaps another window, if no window is free, or if the kernel refuses.
 #[must_use]
 pub fn create_window(base: usize, len: usize, number: usize, at: u64) -> bool {
     let end = base + len;

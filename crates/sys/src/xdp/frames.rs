@@ -11,16 +11,15 @@
 //!   sockets are not exposed.
 //! - F2 `RECEIVED` is set when the frame is taken from a receive ring, and cleared in `give_back`.
 //!   While the bit is set, the kernel does not write the frame.
-//! - F3 The remaining bits count uses of the frame in send rings, from which the kernel only reads.
-//!   A received frame is sent unmodified. A frame taken from `free` to be written and sent never
-//!   has `RECEIVED` set, so no pool reaches it.
+//! - F3 The remaining bits count the frame's uses in send rings. The kernel only reads a frame in a
+//!   send ring. A received frame is sent unmodified. A frame taken from `free` to be written and
+//!   sent never has `RECEIVED` set, so no pool reaches it.
 //!
 //! SYNC POINT *frame given back*: each release subtracts with AcqRel, and the last release pushes
 //! the frame onto `free` under the lock that a lender takes. All our accesses therefore precede the
 //! kernel's.
 //!
-//! [`XdpReceiver`]: super::XdpReceiver
-//! [`XdpReceiver::supply`]: super::XdpReceiver::supply
+//! [`XdpReceiver`]: super::XdpReceiver [`XdpReceiver::supply`]: super::XdpReceiver::supply
 //! [`XdpSender`]: super::XdpSender
 
 use super::ring::Descriptor;
@@ -191,7 +190,7 @@ impl Frames {
         self.word(frame).fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
     }
 
-    /// Ends one use of a frame in a send ring. Returns false if there was no use.
+    /// Ends one use of a frame in a send ring. Returns false if the frame is in no send ring.
     pub(super) fn release(&self, address: u64) -> bool {
         let Some(frame) = self.umem.frame_of(address) else { return false };
         let less = |word: u32| (word & !RECEIVED != 0).then(|| word - 1);

@@ -1,12 +1,12 @@
 //! AF_XDP sockets, which move frames between a queue of an interface and our memory.
 //!
-//! The memory is divided into frames ([`Umem`]); an [`XdpSocket`] at a queue has four rings. Frames
-//! are lent to the kernel through the [`FillRing`], and return with received data through the
-//! [`RxRing`]. Frames to send go to the [`TxRing`], and return through the [`CompletionRing`]. At
-//! any time, each frame is either in exactly one ring or with this process. Sockets of several
-//! queues and interfaces may share a UMEM, so that one socket can send, without a copy, a frame
-//! that another has received. An XDP program redirects frames to a socket through a map
-//! ([`Redirect`]).
+//! The memory is divided into frames ([`Umem`]); an [`XdpSocket`] is bound to a queue and has four
+//! rings. Frames are lent to the kernel through the [`FillRing`], and return with received data
+//! through the [`RxRing`]. Frames to send go to the [`TxRing`], and return through the
+//! [`CompletionRing`]. At any time, each frame is either in exactly one ring or with this process.
+//! Sockets of several queues and interfaces may share a UMEM, so one socket can send, without a
+//! copy, a frame that another has received. An XDP program redirects frames to a socket through a
+//! map ([`Redirect`]).
 //!
 //! Other processes may map the rings too, so every index and descriptor is read once and checked
 //! (RELIABILITY T3, T14).

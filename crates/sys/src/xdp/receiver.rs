@@ -120,6 +120,6 @@ impl AsFd for XdpReceiver {
     }
 }
 
-/// Number of entries of the completion ring. The kernel requires one beside a fill ring, although a
-/// receiver sends nothing.
+/// Number of entries of the completion ring. The kernel requires this ring alongside a fill ring,
+/// although a receiver sends nothing.
 const COMPLETION_ENTRIES: u32 = 64;

@@ -2,9 +2,9 @@
 //!
 //! For each queue, the program counts redirected frames and frames passed to the host for lack of a
 //! socket. No other counters record the traffic that the program saw but did not redirect (CONTRACT
-//! 19). If the device leaves room, the program also writes data before each redirected frame that
-//! would otherwise be lost ([`Stamp`]): the time, and the VLAN tag that the device stripped, if the
-//! driver reports it (`bpf_xdp_metadata_rx_vlan_tag`, Linux 6.8).
+//! 19). If the device leaves room before a frame, the program also writes data before each
+//! redirected frame that would otherwise be lost ([`Stamp`]): the time, and the VLAN tag that the
+//! device stripped, if the driver reports it (`bpf_xdp_metadata_rx_vlan_tag`, Linux 6.8).
 
 use super::receiver::XdpReceiver;
 use super::socket::XdpSocket;
@@ -26,7 +26,7 @@ const COUNTERS_SIZE: u32 = 64;
 pub struct Redirect {
     sockets: Map,
     program: Program,
-    /// Counters of our own program; `None` for a program built by the caller, which keeps its own
+    /// Counters of our own program; `None` for a program built by the caller, which has its own
     /// counters.
     counters: Option<Mapping>,
     queues: u32,
@@ -37,7 +37,7 @@ pub struct Redirect {
 pub struct TagLookup {
     /// BTF id of the kernel function to call.
     pub function: i32,
-    /// The interface to whose driver the program is bound.
+    /// Index of the interface whose driver the program is bound to.
     pub interface: u32,
 }
 
@@ -91,7 +91,7 @@ impl Redirect {
 
     /// Creates the map and a program, and attaches the program to an interface. Prefers native
     /// mode, and a program that queries the driver for VLAN tags. Calls `ready` before each attempt
-    /// to attach, so that the first frame finds its socket.
+    /// to attach, so that sockets are in the map before the first frame arrives.
     pub fn attach_new<E: From<LoadError> + From<Error>>(
         (name, queues, fragments): (&str, u32, bool),
         interface: u32,
@@ -286,7 +286,7 @@ fn assemble_redirect_program(
     [&begin[..], lookup, &end[..]].concat().concat()
 }
 
-/// Emits the call of the kernel function that returns the stripped tag, and leaves the tag in r7.
+/// Emits a call to the kernel function that returns the stripped tag, and leaves the tag in r7.
 fn emit_tag_lookup(function: i32) -> [[u8; 8]; 15] {
     // Source register of a call of a kfunc.
     const KFUNC: u8 = 2;

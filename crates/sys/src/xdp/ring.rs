@@ -47,8 +47,8 @@ pub struct RxRing(pub(super) EntryRing);
 pub struct TxRing(pub(super) EntryRing);
 
 impl FillRing {
-    /// Lends frames to the kernel as far as there is room. Each frame is given by any address in
-    /// it. Returns the number of frames lent.
+    /// Lends frames to the kernel until the ring is full. Each frame is given by any address in it.
+    /// Returns the number of frames lent.
     pub fn lend(&mut self, addresses: &[u64]) -> Result<usize> {
         self.0.produce(addresses, |ring, at, address| {
             ring.umem.frame_of(*address).is_some() && ring.memory.set_word(at, *address)
@@ -104,7 +104,7 @@ impl RxRing {
         })
     }
 
-    /// Returns the number of received descriptors that wait in the ring.
+    /// Returns the number of received descriptors waiting in the ring.
     pub fn waiting(&self) -> Result<u32> {
         self.0.available()
     }
@@ -116,7 +116,7 @@ impl TxRing {
         Ok(self.0.size - self.0.room()?)
     }
 
-    /// Replaces all descriptors that the kernel has not yet consumed by at least as many others.
+    /// Replaces all descriptors that the kernel has not yet consumed with at least as many others.
     /// Sound only if the kernel reads the ring only during calls of this process.
     pub(super) fn rewrite(&mut self, all: &[Descriptor]) -> Result<()> {
         let old = self.waiting()?;
@@ -139,7 +139,7 @@ impl TxRing {
         Ok(())
     }
 
-    /// Adds descriptors as far as there is room and returns their number. The caller then calls
+    /// Adds descriptors until the ring is full, and returns the number added. The caller then calls
     /// [`XdpSocket::wake_tx`](super::XdpSocket::wake_tx) if needed.
     pub fn enqueue(&mut self, descriptors: &[Descriptor]) -> Result<usize> {
         self.0.produce(descriptors, |ring, at, descriptor| {

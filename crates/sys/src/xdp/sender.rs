@@ -65,7 +65,7 @@ pub enum TxPacket<'a> {
 pub struct PushReport {
     /// Number of packets newly taken by the kernel, counted from the oldest.
     pub taken: usize,
-    /// True if the device had no room for the packet after those.
+    /// True if the device had no room for the packet after those that were taken.
     pub refused: bool,
     /// Number of packets lost because the ring had no room to put them back.
     pub lost: usize,
@@ -184,7 +184,7 @@ impl XdpSender {
         Ok(packets)
     }
 
-    /// Wakes the kernel if it requires that. Loops, because the kernel stops at each skipped entry.
+    /// Wakes the kernel if necessary. Loops, because the kernel stops at each skipped entry.
     fn wake(&mut self) -> Result<WakeOutcome> {
         let Some(tx) = self.socket.tx.as_ref().filter(|tx| tx.needs_wakeup()) else {
             return Ok(WakeOutcome::Done);
@@ -215,7 +215,7 @@ impl XdpSender {
     }
 
     /// Removes from `queued` the entries that the kernel has taken, and keeps those of the last
-    /// packet in `last`. Returns the number of packets taken, without ghosts.
+    /// packet in `last`. Returns the number of packets taken, not counting ghosts.
     fn remove_taken(&mut self) -> Result<usize> {
         let Some(tx) = self.socket.tx.as_ref() else { return Ok(0) };
         let left = tx.waiting()? as usize;
@@ -304,6 +304,6 @@ impl AsFd for XdpSender {
     }
 }
 
-/// Number of entries of the fill ring. The kernel requires one beside a completion ring, although a
-/// sender receives nothing.
+/// Number of entries of the fill ring. The kernel requires this ring alongside a completion ring,
+/// although a sender receives nothing.
 const FILL_ENTRIES: u32 = 64;

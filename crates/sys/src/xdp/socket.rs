@@ -1,4 +1,4 @@
-//! An AF_XDP socket at one queue of an interface.
+//! An AF_XDP socket bound to one queue of an interface.
 
 use super::ring::{CompletionRing, EntryRing, FillRing, RingLayout, RxRing, TxRing};
 use super::uapi::{self, AllOffsets, Registration};
@@ -33,7 +33,7 @@ pub struct SocketSettings {
     /// True to allow packets that span several frames (Linux 6.6).
     pub fragments: bool,
     /// Number of entries of the fill ring: a power of two, or 0 for no ring. A socket that shares
-    /// memory with another one at the same queue has neither fill ring nor completion ring.
+    /// memory with another one on the same queue has neither fill ring nor completion ring.
     pub fill: u32,
     /// Number of entries of the completion ring, like `fill`.
     pub completion: u32,
@@ -82,7 +82,7 @@ pub struct XdpStatistics {
     pub tx_empty: u64,
 }
 
-/// A socket and its rings. Dropping the socket loses the contents of the rings.
+/// A socket and its rings. Dropping the socket discards the contents of the rings.
 #[derive(Debug)]
 pub struct XdpSocket {
     /// Ring of frames lent to the kernel; `None` if the settings request no such ring.
@@ -119,8 +119,8 @@ impl XdpSocket {
         Self::finish_open(socket, umem, settings, None)
     }
 
-    /// Opens another socket with the memory and copy mode of this one. At another queue or
-    /// interface the new socket has its own fill and completion rings; at the same queue it has
+    /// Opens another socket with the memory and copy mode of this one. On another queue or
+    /// interface, the new socket has its own fill and completion rings; on the same queue, it has
     /// none.
     pub fn share(&self, settings: SocketSettings) -> Result<Self> {
         Self::finish_open(open_unbound()?, &self.umem, settings, Some(self.socket.as_fd()))

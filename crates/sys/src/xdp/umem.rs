@@ -79,7 +79,7 @@ impl Umem {
         (number < self.shape.frames).then_some(number)
     }
 
-    /// Returns true if `length` bytes from `address` on are in one frame.
+    /// Returns true if the `length` bytes at `address` are in one frame.
     #[must_use]
     pub fn holds(&self, address: u64, length: u32) -> bool {
         let within = address % u64::from(self.shape.frame) + u64::from(length);

@@ -161,8 +161,8 @@ fn print_line(line: &str) {
     println!("{line}");
 }
 
-/// Starts a process that attaches up to `step`, kills it, and returns the kernel objects that it
-/// had created.
+/// Starts a process that attaches programs up to step `step`, kills it, and returns the kernel
+/// objects that it had created.
 pub(crate) fn kill_at_step(space: &Namespace, index: u32, step: u32) -> Vec<(ObjectKind, u32)> {
     let mut command = space.command(std::env::current_exe().unwrap());
     command.args(["--exact", "--ignored", "--nocapture", "child_process_attaches_step_by_step"]);
