@@ -1,8 +1,8 @@
 //! Build script that passes the commit and the target to `streamline --version`.
 //!
 //! A release build takes the commit from `STREAMLINE_COMMIT`, which `cargo xtask dist` sets, or
-//! asks git. Another build records none, so that a commit does not recompile the program during
-//! development.
+//! asks git. Other builds record no commit, so that a new commit does not force a recompilation
+//! during development.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! `streamline cat`: reads from and writes to the named ends of running paths. It needs no daemon.
+//! `streamline cat`: reads the named sinks and writes the named sources of running paths. Needs no
+//! daemon.
 
 use crate::arguments::CatArguments;
 use crate::status::Status;
@@ -9,13 +10,13 @@ use streamline::named::{NameError, NamedReader, NamedWriter};
 /// Number of bytes that one call reads from standard input.
 const READ_BYTES: usize = 64 << 10;
 
-/// Copies blocks from a name to standard output, or from standard input to a name.
+/// Copies blocks from a named sink to standard output, or from standard input to a named source.
 pub(crate) fn cat(given: &CatArguments) -> Status {
     let outcome = if given.write { write_name(given) } else { read_name(given) };
     outcome.unwrap_or_else(|status| status)
 }
 
-/// Copies blocks from a name to standard output.
+/// Copies blocks from a named sink to standard output.
 fn read_name(given: &CatArguments) -> Result<Status, Status> {
     let mut reader = NamedReader::open(&given.name).map_err(|error| report_open_error(&error))?;
     let mut out = io::stdout().lock();
@@ -43,7 +44,7 @@ fn read_name(given: &CatArguments) -> Result<Status, Status> {
     Ok(Status::Done)
 }
 
-/// Copies blocks from standard input to a name.
+/// Copies blocks from standard input to a named source.
 fn write_name(given: &CatArguments) -> Result<Status, Status> {
     let mut writer = NamedWriter::open(&given.name).map_err(|error| report_open_error(&error))?;
     let mut put = |block: &[u8]| {

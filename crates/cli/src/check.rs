@@ -76,8 +76,8 @@ fn check_as_json(text: &str, syntax: bool) -> Status {
     }
 }
 
-/// Returns a mistake with its range in the text, in bytes, and its first line and column, counted
-/// from 1 in characters.
+/// Returns a mistake as JSON, with its byte range in the text, and the line and column at which it
+/// starts, counted from 1 in characters.
 fn mistake_json(text: &str, mistake: &Diagnostic) -> Object {
     let (start, end) = (mistake.span.start, mistake.span.end);
     let before = text.get(..start).unwrap_or(text);

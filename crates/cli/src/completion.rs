@@ -48,7 +48,7 @@ trait Candidates {
     /// Returns the names of network interfaces.
     fn interfaces(&self) -> Vec<String>;
     /// Returns the files and directories in the directory part of `begin`; directories end with
-    /// `/`. The names are not compared with the rest of `begin`.
+    /// `/`. Does not filter the names by the rest of `begin`.
     fn files(&self, begin: &str) -> Vec<String>;
 }
 

@@ -83,8 +83,8 @@ pub(crate) fn explain(given: &ExplainArguments) -> Status {
     explained.unwrap_or_else(|status| status)
 }
 
-/// Finds the programs and packet sockets of other applications at the interfaces that `rx` and `tx`
-/// of the request use. Skips `rx` with `own`, which observes sockets.
+/// Finds the programs and packet sockets of other applications on the interfaces that the request's
+/// `rx` and `tx` use. Skips `rx` with `own`, which observes sockets.
 fn find_neighbors(plan: &Plan) -> NeighborFindings {
     let mut places: Vec<(Option<&str>, Option<&str>)> = Vec::new();
     for (_, node) in plan.graph.ids() {
@@ -103,9 +103,8 @@ fn find_neighbors(plan: &Plan) -> NeighborFindings {
     found
 }
 
-/// Returns the interfaces where a source takes frames from the host. Each is paired with the number
-/// of rules installed in its network device, or with the reason why the device cannot select
-/// frames.
+/// Returns the interfaces from which a source takes frames away from the host, each with the number
+/// of rules installed in its network device, or the reason why the device cannot select frames.
 fn redirecting_devices(plan: &Plan) -> Vec<(String, Result<u32, String>)> {
     let takes = |node: &pipeline::graph::Node| {
         let used = node.filter().filter(|used| used.description.name == "rx")?;
@@ -134,7 +133,7 @@ fn devices_json(plan: &Plan) -> Vec<Object> {
 }
 
 /// Returns the sinks whose output other programs read from a ring. Each entry has the name of the
-/// sink, the least and the greatest size of the ring in bytes, and true if the request specifies
+/// sink, the minimum and the maximum size of the ring in bytes, and true if the request specifies
 /// the size.
 fn reader_rings(plan: &Plan) -> Vec<(String, (usize, usize), bool)> {
     let names = explain::unique_names(&plan.graph);
@@ -161,7 +160,7 @@ fn reader_rings_text(plan: &Plan) -> String {
     reader_rings(plan).into_iter().map(line).collect()
 }
 
-/// Explains why no network device selects the frames that are taken from the host.
+/// Explains why no network device selects the frames that a source takes away from the host.
 fn devices_text(plan: &Plan) -> String {
     let line = |(interface, rules): (String, Result<u32, String>)| match rules {
         Ok(rules) => format!(
@@ -173,7 +172,7 @@ fn devices_text(plan: &Plan) -> String {
     redirecting_devices(plan).into_iter().map(line).collect()
 }
 
-/// Formats the programs and packet sockets of other applications at the interfaces; empty if there
+/// Formats the programs and packet sockets of other applications on the interfaces; empty if there
 /// are none.
 fn neighbors_text(plan: &Plan) -> String {
     let found = find_neighbors(plan);

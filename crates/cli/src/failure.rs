@@ -89,7 +89,7 @@ fn print_build_error(text: &str, plan: &Plan, error: &BuildError) -> Status {
     }
 }
 
-/// Prints the error of a call to a daemon or a path. Returns the exit status.
+/// Prints an error returned by a call to a daemon or a path. Returns the exit status.
 pub(crate) fn report_client_error(error: &ClientError) -> Status {
     terminal::print_error(&error.to_string());
     match error {
@@ -108,7 +108,7 @@ pub(crate) fn is_path_gone(error: &ClientError) -> bool {
     }
 }
 
-/// Prints the error of a system call. Returns the exit status.
+/// Prints an error returned by a system call. Returns the exit status.
 pub(crate) fn report_system_error(error: &sys::Error) -> Status {
     terminal::print_error(&error.to_string());
     Status::Failed

@@ -49,8 +49,8 @@ pub(crate) fn mount(given: &MountArguments) -> ExitCode {
     done.unwrap_or_else(|status| status).into()
 }
 
-/// Returns the absolute path of the directory. Unmounts an earlier mount there if its server has
-/// died.
+/// Returns the absolute path of the directory. Unmounts an earlier mount on this directory if its
+/// server has died.
 fn find_directory(directory: &Path) -> std::io::Result<PathBuf> {
     match std::fs::canonicalize(directory) {
         Err(error) if error.kind() == ErrorKind::NotConnected => {

@@ -72,7 +72,8 @@ impl ProgressPrinter {
     }
 }
 
-/// Returns true if a sink of the request, or a program at its end, writes to standard output.
+/// Returns true if a sink of the request, or a program at the end of the request, writes to
+/// standard output.
 pub(crate) fn has_printing_sink(plan: &Plan) -> bool {
     let graph = &plan.graph;
     graph.ids().any(|(id, node)| {

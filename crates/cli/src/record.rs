@@ -12,7 +12,7 @@ use std::path::Path;
 use streamline::record::{Differences, Recorded, Repetition, compare_with_record};
 
 /// Prints the size of a record, unless `--quiet` is given. If the record reached its size limit,
-/// prints the number of missing blocks first. If recording failed, prints only the reason.
+/// first prints the number of blocks that it lacks. If recording failed, prints only the reason.
 pub(crate) fn print_summary(summary: &Summary, given: &RunArguments) {
     let target = &summary.target;
     if let Some(why) = &summary.failure {

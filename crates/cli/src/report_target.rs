@@ -18,8 +18,8 @@ pub(crate) enum ReportTarget {
 }
 
 impl ReportTarget {
-    /// Opens a destination; `-` is standard output. If that fails, prints an error and fails with
-    /// its status.
+    /// Opens a destination; `-` is standard output. On failure, prints an error and returns the
+    /// exit status.
     pub(crate) fn open(path: &Path) -> Result<Self, Status> {
         if path.as_os_str() == "-" {
             return Ok(Self::Output);

@@ -132,7 +132,7 @@ pub(crate) fn run_ready(ready: Ready, given: &RunArguments) -> Result<(Finished,
 }
 
 /// A socket to the process that started this path in the background. That process waits until the
-/// path runs.
+/// path is running.
 #[derive(Debug)]
 pub(crate) struct StartNotifier(Option<OwnedFd>);
 

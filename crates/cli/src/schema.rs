@@ -5,7 +5,7 @@ use crate::terminal;
 use abi::text::Visible;
 use pipeline::language::nearest;
 
-/// All schemas: the name, the output that it describes, and the text.
+/// All schemas, each with its name, the output that it describes, and its text.
 const SCHEMAS: &[(&str, &str, &str)] = &[
     ("check", "check --json", include_str!("../../../docs/schema/check.v1.json")),
     ("doctor", "doctor --json", include_str!("../../../docs/schema/doctor.v1.json")),

@@ -1,5 +1,5 @@
-//! The terminal in raw mode on the alternate screen, for views that are redrawn in place, and rows
-//! of graphs on it.
+//! The terminal in raw mode on the alternate screen, for views that are redrawn in place, and
+//! styles for the rows of graphs.
 
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;

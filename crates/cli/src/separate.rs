@@ -1,5 +1,5 @@
-//! Commands that are programs of their own: `streamline bench` and `streamline page`. These
-//! programs have dependencies that this program must not have (CONTRACT 27).
+//! Commands that are separate programs: `streamline bench` and `streamline page`. These programs
+//! have dependencies that this program must not have (CONTRACT 27).
 
 use crate::status::Status;
 use crate::terminal;
@@ -8,11 +8,11 @@ use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// A command that is a program of its own.
+/// A command that is a separate program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SeparateProgram {
     name: &'static str,
-    /// Sentence part that says how the program is put in place.
+    /// Part of an error message that explains how to install the program.
     install: &'static str,
 }
 
@@ -29,8 +29,8 @@ pub(crate) const PAGE: SeparateProgram = SeparateProgram {
               it in place",
 };
 
-/// Replaces this process by the program, found in this program's directory or else in PATH. Returns
-/// only on failure.
+/// Replaces this process with the program, which is looked up in this program's directory, then in
+/// PATH. Returns only on failure.
 pub(crate) fn execute(program: SeparateProgram, words: &[OsString]) -> Status {
     let SeparateProgram { name, install } = program;
     let beside = std::env::current_exe().ok().map(|own| own.with_file_name(name));

@@ -53,7 +53,7 @@ pub(crate) struct AlikeRequests {
     others: Vec<OthersPath>,
 }
 
-/// Start of the source in a request that reads a shared prefix.
+/// Beginning of a source that reads a shared prefix, in the text of a request.
 const SHARED_SOURCE_TEXT: &str = "shared \"";
 
 /// A visible path of another user.

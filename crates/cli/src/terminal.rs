@@ -109,7 +109,7 @@ pub(crate) fn print_text(text: &str) -> Status {
     }
 }
 
-/// Messages that wait until a view has closed, or `None` if there is no view.
+/// Messages held until the view closes, or `None` if there is no view.
 static HELD_MESSAGES: Mutex<Option<String>> = Mutex::new(None);
 
 /// Holds all messages from now on, because a view covers the terminal.
@@ -117,7 +117,7 @@ pub(crate) fn hold_messages() {
     held_messages().get_or_insert_default();
 }
 
-/// Prints the held messages, and all further messages at once.
+/// Prints the held messages. Later messages are printed immediately.
 pub(crate) fn release_messages() {
     let held = held_messages().take();
     held.iter().for_each(|text| print_error_text(text));

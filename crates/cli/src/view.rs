@@ -53,9 +53,9 @@ pub(crate) struct RunView {
 }
 
 impl RunView {
-    /// Opens the view of a request that is about to run. Returns `None` if the arguments ask for
-    /// none. Prints an error and fails if there is no terminal for it, if a sink prints on the
-    /// terminal, or if the view cannot be opened.
+    /// Opens the view of a request that is about to run. Returns `None` if the arguments do not
+    /// request a view. Prints an error and fails if there is no terminal for it, if a sink prints
+    /// on the terminal, or if the view cannot be opened.
     pub(crate) fn start(ready: &Ready, given: &RunArguments) -> Result<Option<Self>, Status> {
         if !given.view {
             return Ok(None);

@@ -1,5 +1,5 @@
-//! Tests of a filter with open connections that moves into a process of its own and back while
-//! frames arrive over a virtual cable. No connection loses its state.
+//! Tests of a filter with open connections that moves into a separate process and back while frames
+//! arrive over a virtual cable. No connection loses its state.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 

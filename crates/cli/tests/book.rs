@@ -16,8 +16,8 @@ use testkit::net::{Namespace, is_observing, wait_until};
 const WAIT_READY: &str = "until grep -q ':1F40 .* 0A ' /proc/net/tcp && \
                      grep -Eq '^[^ ]+ +[0-9]+ +[0-9]+ +0*[1-9a-f][0-9a-f]* +[0-9]+ +1 ' \
                      /proc/net/packet; do :; done";
-/// Shell command that replaces `sleep` in a page. It waits until the path runs or its process has
-/// ended.
+/// Shell command that replaces `sleep` in a page. It waits until the path is running or its process
+/// has ended.
 const WAIT_RUNNING: &str = "until ! kill -0 $! 2> /dev/null || \
                     cat /proc/$!/task/*/comm 2> /dev/null | grep -q ^thread; do :; done";
 

@@ -55,7 +55,8 @@ state_mode    who may read the state: you alone (600, the default), your group, 
 ```
 ";
 
-/// Compares the book's page about filters with their descriptions. With `UPDATE=1`, writes it.
+/// Compares the book's page about filters with their descriptions. With `UPDATE=1`, writes the
+/// page.
 #[test]
 fn filters_page_of_the_book_matches_the_descriptions() {
     let folder = Folder::new();
@@ -119,7 +120,8 @@ fn printed_examples_run_as_typed() {
     }
 }
 
-/// A user who has only the program can obtain the capture and the requests of the book.
+/// A user who has only the program can obtain the book's example requests and the capture that they
+/// read.
 #[test]
 fn examples_are_written_once_and_run() {
     let folder = Folder::new();

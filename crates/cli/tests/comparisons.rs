@@ -1,4 +1,4 @@
-//! Tests that the requests which the book prints beside commands of other programs are valid.
+//! Tests that the requests that the book prints next to commands of other programs are valid.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -7,8 +7,9 @@ mod common;
 use common::Folder;
 use std::path::Path;
 
-/// Returns the requests in the last column of the tables of a page. A command counts as the request
-/// that it runs, checks or explains; other commands, which begin with `streamline` or `jq`, do not.
+/// Returns the requests in the last column of the tables of a page. A command that runs, checks or
+/// explains a request counts as that request. Other `streamline` commands, and `jq` commands, are
+/// skipped.
 fn table_requests(text: &str) -> Vec<String> {
     let rows = text.lines().filter(|line| line.starts_with("| "));
     let rows = rows.map(|line| line.replace("\\|", "\0"));

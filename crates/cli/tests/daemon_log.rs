@@ -1,5 +1,5 @@
-//! Tests of the control plane's log: the daemon writes a line for each event, as JSON that fits the
-//! published schema, as text, and to journald.
+//! Tests of the control plane's log: the daemon writes a line for each event, as JSON that conforms
+//! to the published schema, as text, and to journald.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 

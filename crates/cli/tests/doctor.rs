@@ -39,7 +39,7 @@ impl Fixture {
         Self { folder, program }
     }
 
-    /// Runs the command with these arguments. The words `before` are a wrapper program with its own
+    /// Runs the command with these arguments. `before` contains a wrapper program and its
     /// arguments.
     fn run(&self, before: &[&str], words: &[&str]) -> CommandResult {
         let mut command =

@@ -6,7 +6,7 @@
 //! `cargo run --release --`, or a block marked `sh`. The commands of a page run in order, in one
 //! directory and a network namespace with two virtual cables (`eth0`, `eth1`). [`PAGES`] contains a
 //! preamble for each page, which creates its preconditions (a running path, a file). A command that
-//! would run forever receives ^C when its path runs.
+//! would run forever receives ^C once its path is running.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -126,7 +126,7 @@ fn repository_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// Returns the library for C and Python, which the build of all packages puts beside the tests.
+/// Returns the library for C and Python, which the build of all packages places next to the tests.
 fn c_library() -> PathBuf {
     std::env::current_exe().unwrap().with_file_name("libstreamline_c.so")
 }
@@ -200,8 +200,8 @@ fn is_endless(text: &str) -> bool {
     runs && (text.contains("'rx ") || text.starts_with("streamline tap "))
 }
 
-/// Waits until a child ends. An `endless` child receives ^C when its path runs. Any child is killed
-/// after [`COMMAND_TIMEOUT`].
+/// Waits until a child ends. An `endless` child receives ^C once its path is running. Any child is
+/// killed after [`COMMAND_TIMEOUT`].
 fn finish_child(child: Child, endless: bool) -> CommandResult {
     let (process, begun) = (child.id(), Instant::now());
     let reader = std::thread::spawn(move || CommandResult::from(child.wait_with_output().unwrap()));

@@ -29,7 +29,7 @@ fn is_worker_running(process: &u32) -> bool {
     tasks.filter_map(Result::ok).filter_map(name).any(|name| name.starts_with("orders"))
 }
 
-/// Waits until `of` workers run. Returns the process ids of the workers.
+/// Waits until `of` workers are running. Returns the process ids of the workers.
 fn wait_workers(child: &Child, of: usize) -> Vec<u32> {
     let all =
         || child_process_ids(child.id()).into_iter().filter(is_worker_running).collect::<Vec<_>>();

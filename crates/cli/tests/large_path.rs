@@ -49,7 +49,7 @@ fn path_of_many_filters_is_counted_and_followed() {
     follow_to_the_end(&folder);
 }
 
-/// Follows the path by `top`, and stops it.
+/// Follows the path with `top`, then stops the path.
 fn follow_to_the_end(folder: &Folder) {
     let mut top = folder.streamline(&["top", "--json", "--every", "100ms", "large"]);
     let mut top = Guard(top.stdout(Stdio::piped()).spawn().unwrap());

@@ -47,7 +47,7 @@ fn scrape(address: &str, accept: &str) -> String {
     body.to_owned()
 }
 
-/// Starts a command that serves metrics at a free port. Returns the process and the address.
+/// Starts a command that serves metrics on a free port. Returns the process and the address.
 fn start_server(mut command: Command) -> (Guard, String, BufReader<std::process::ChildStderr>) {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child: Child = command.spawn().unwrap();
@@ -221,7 +221,7 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts Prometheus, or returns `None` with a reported skip.
+    /// Starts Prometheus. Reports a skip and returns `None` if it is not installed.
     fn start(folder: &Folder, scraped: &str) -> Option<Self> {
         let program = need::require_command("prometheus")?;
         // A free port: Prometheus prints no port that it chooses itself.

@@ -150,8 +150,8 @@ fn spawn_piped(command: &mut Command) -> Child {
 /// size of the largest ring.
 const SIZED: (usize, usize) = (20_000, 1400);
 
-/// Runs a path that waits for its readers, with these arguments of `user`, and a reader. Returns
-/// the reader's bytes and the path's report.
+/// Runs a path that waits for its readers, whose sink `user` has these arguments, and a reader.
+/// Returns the bytes that the reader received, and the path's report.
 fn read_generated(arguments: &str) -> (Vec<u8>, serde_json::Value) {
     let (folder, name, (blocks, length)) = (Folder::new(), unique_name(), SIZED);
     let line = format!(

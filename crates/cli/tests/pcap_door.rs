@@ -22,10 +22,11 @@ use testkit::{need, wait_until};
 /// The port to which the tests send.
 const PORT: u16 = 5300;
 /// The greatest difference between the times of a packet in two captures, in seconds. The clocks of
-/// the programs agree within microseconds, but a test machine may stop a program anywhere.
+/// the programs agree within microseconds, but a test machine may pause a program at any point.
 const TIME_TOLERANCE: f64 = 0.5;
 
-/// A cable, a directory and the libraries; `None` if the machine does not permit the test.
+/// Builds the libraries, and returns a cable and a directory; `None` if the machine does not permit
+/// the test.
 fn prepare(program: &str) -> Option<(Pair, Folder)> {
     need::require_bpf()?;
     need::require_command(program)?;
@@ -94,7 +95,7 @@ impl Observer {
 }
 
 const STREAMLINE: &str = env!("CARGO_BIN_EXE_streamline");
-/// Text that tcpdump prints once it captures.
+/// Text that tcpdump prints once it is capturing.
 const LISTENING: &str = "listening on";
 
 /// Sends numbered datagrams of these sizes from the client to the server.
@@ -134,8 +135,9 @@ fn read_packets(path: &Path) -> Vec<Packet> {
     packets
 }
 
-/// Runs two `tcpdump` at the same time, one with libpcap and one with the rings, until each has
-/// captured `count` packets. Returns the packets of both, and the standard error of the second.
+/// Runs two instances of `tcpdump` at the same time, one with libpcap and one with the rings, until
+/// each has captured `count` packets. Returns the packets of both, and the standard error of the
+/// second.
 fn capture_twice(
     words: &[&str],
     count: usize,

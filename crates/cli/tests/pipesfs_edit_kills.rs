@@ -25,8 +25,8 @@ struct Scene {
 }
 
 impl Scene {
-    /// Starts all processes, and waits until both paths are visible in the mount. Returns `None`
-    /// with a reported skip without root rights or `/dev/fuse`.
+    /// Starts all processes, and waits until both paths are visible in the mount. Reports a skip
+    /// and returns `None` if root rights or `/dev/fuse` are missing.
     fn new() -> Option<Self> {
         let folder = Folder::new();
         let mounted = Mounted::without_server(&folder)?;
@@ -48,9 +48,9 @@ impl Scene {
         Reader(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
     }
 
-    /// Returns the request of a path after all earlier edits have been made or refused. To be sure
-    /// of that, makes one more edit: it sets an argument of `sample`, which the result shows
-    /// unchanged.
+    /// Returns the request of a path after all earlier edits have been made or refused. To ensure
+    /// this, makes one more edit, which sets an argument of `sample`; the returned request shows
+    /// the argument's previous value.
     fn settled_request(&self, path: &str) -> String {
         let words = ["set", path, "arg", "sample", "every=7"];
         wait_until("the path makes another edit", || self.folder.run(&words).status == Some(0));

@@ -69,7 +69,7 @@ impl Edited {
     }
 }
 
-/// Replaces the error of an operation by its error number.
+/// Replaces the error of an operation with its error number.
 fn number(done: std::io::Result<()>) -> Result<(), i32> {
     done.map_err(|error| error.raw_os_error().unwrap())
 }

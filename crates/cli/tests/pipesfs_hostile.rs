@@ -1,6 +1,6 @@
-//! Tests of PipesFS with hostile users: one tries to read, write and change the paths of another by
-//! permissions, names and links; filters without the right to send; files below the mount itself.
-//! (RELIABILITY T8, T20)
+//! Tests of PipesFS against hostile users, who try to read, write and change another user's paths
+//! through permissions, names and links; of filters that need the right to send; and of filters
+//! whose files are below the mount itself. (RELIABILITY T8, T20)
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -51,7 +51,8 @@ impl Shared {
     }
 }
 
-/// Attempts of a user on the path `hers` of another, beside a path `his` of the user's own.
+/// Commands with which a user attacks the path `hers` of another user. The attacker also owns a
+/// path, `his`.
 const ATTEMPTS: [&str; 38] = [
     "ls hers",
     "cd hers",

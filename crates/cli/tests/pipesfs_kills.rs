@@ -52,7 +52,7 @@ fn kill_server(folder: &Folder, mounted: &Mounted, round: usize) {
     assert!(Command::new("umount").arg(&mounted.directory).status().unwrap().success());
 }
 
-/// Starts and kills servers `rounds` times. Asserts that the path continues and keeps no tap.
+/// Starts and kills servers `rounds` times. Asserts that the path continues and has no tap left.
 fn kill_servers(rounds: usize) {
     if need::require_root().is_none() || need::require_file("/dev/fuse").is_none() {
         return;

@@ -11,10 +11,10 @@ use std::fs;
 use std::path::Path;
 use testkit::wait_until;
 
-/// Number of classes of the path, each with two filters behind it.
+/// Number of classes of the path, each followed by two filters.
 const CLASSES: usize = 25;
 
-/// Returns the directories below a directory, without those of counters and arguments.
+/// Returns the directories below a directory, except those of counters and arguments.
 fn filters_below(directory: &Path) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut open = vec![directory.to_owned()];

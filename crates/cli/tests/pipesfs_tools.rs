@@ -84,8 +84,8 @@ fn b1_shells_complete_names_of_filters_and_classes() {
     }
 }
 
-/// Reads the numbers of frames of 64 bytes from a stream, until `count` in a row have been read.
-/// Panics if a number comes twice.
+/// Reads 64-byte frames from a stream and collects their numbers until these include `count`
+/// consecutive numbers. Panics if a number is repeated.
 fn read_numbers(stream: &mut File, count: u64) -> BTreeSet<u64> {
     let (mut known, mut frame) = (BTreeSet::new(), [0; 64]);
     let mut first = None;

@@ -1,5 +1,5 @@
-//! Tests of PipesFS with programs that write: to streams and to arguments of filters. Each compares
-//! the bytes that programs wrote with those that the paths counted.
+//! Tests of PipesFS with programs that write: to streams and to arguments of filters. Each test
+//! compares the bytes that programs wrote with those that the paths counted.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 

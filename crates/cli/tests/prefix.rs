@@ -105,7 +105,7 @@ impl PrefixFixture {
         ))
     }
 
-    /// Requests each of these numbers of bytes over a separate connection.
+    /// Requests responses of these sizes in bytes, each over a separate connection.
     fn request_each(&self, sizes: impl IntoIterator<Item = usize>) {
         sizes.into_iter().for_each(|size| self.open_connection().request_bytes(size));
     }

@@ -95,7 +95,7 @@ fn run_as_nobody(folder: &Folder, line: &str) -> Option<CommandResult> {
     Some(CommandResult::from(output.unwrap()))
 }
 
-/// Returns true if this process is unprivileged, so that its own writes can be refused.
+/// Returns true if this process is unprivileged, in which case its own writes can be refused.
 fn is_unprivileged() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let uids = status.lines().find(|line| line.starts_with("Uid:")).unwrap();

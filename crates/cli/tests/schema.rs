@@ -1,4 +1,4 @@
-//! Tests that validate each output of `--json` against its published schema, by the Python module
+//! Tests that validate each output of `--json` against its published schema, with the Python module
 //! `jsonschema`. A field that the schema does not name is an error here.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]

@@ -47,7 +47,7 @@ impl Fixture {
         self.folder.path().join("daemon")
     }
 
-    /// Builds the command as this user, with a home directory of its own.
+    /// Builds the command as this user, with a separate home directory.
     fn command(&self, uid: u32, words: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command.args(words).current_dir(self.folder.path());

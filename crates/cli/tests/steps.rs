@@ -36,8 +36,8 @@ impl Fixture {
         self.folder.path().join("daemon")
     }
 
-    /// Builds the command with these arguments. It finds the daemon of this fixture by its
-    /// environment, and its output is discarded.
+    /// Builds the command with these arguments. The environment tells it where the fixture's daemon
+    /// is. Its output is discarded.
     pub(crate) fn command(&self, words: &[&str]) -> Command {
         self.with_environment(self.folder.streamline(words))
     }

@@ -1,5 +1,5 @@
 //! Tests of `streamline exec --with=udp` with servers over a virtual cable. The answers of the
-//! servers are compared with the datagrams sent, and most datagrams must come through the ring.
+//! servers are compared with the datagrams sent, and most datagrams must arrive through the ring.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -136,8 +136,8 @@ fn exchange_many(client: &UdpSocket, count: u32) {
     assert_eq!(answers, (0..count).collect::<Vec<_>>());
 }
 
-/// Returns two counts of datagrams from the report of the first promoted socket: those that came
-/// from the ring, and all since the promotion.
+/// Returns two counts of datagrams from the report of the first promoted socket: those received
+/// from the ring, and all those received since the promotion.
 fn reported_datagrams(errors: &str) -> (u64, u64) {
     reported_lines(errors).first().copied().unwrap_or_else(|| panic!("no report: {errors}"))
 }

@@ -47,12 +47,12 @@ pub(crate) struct DrawingArguments {
 }
 
 impl DrawingArguments {
-    /// Returns true if no drawing is asked for.
+    /// Returns true if no drawing is requested.
     pub(crate) const fn is_empty(&self) -> bool {
         self.dot.is_none() && self.svg.is_none()
     }
 
-    /// Returns true if a drawing goes to standard output.
+    /// Returns true if a drawing is written to standard output.
     pub(crate) fn prints(&self) -> bool {
         self.dot.iter().chain(&self.svg).any(|file| file.as_os_str() == "-")
     }

@@ -1,4 +1,4 @@
-//! Arguments of the commands that are programs of their own.
+//! Arguments of the commands that are separate programs.
 
 use clap::Args;
 use std::ffi::OsString;

@@ -1,6 +1,6 @@
 //! Output of `streamline --version`.
 
-/// Returns the version, the commit, the target, and the features that not every build has.
+/// Returns the version, the commit, the target, and the optional features of this build.
 pub(super) fn details() -> String {
     let features = match cfg!(target_feature = "crt-static") {
         false => "libpcap for expressions that only libpcap knows; libraries for sh and exec",

@@ -6,7 +6,7 @@
 //!
 //! - `calibrate`: measurement of costs;
 //! - `findings`: conclusions from the probes;
-//! - `page`: their text for people;
+//! - `page`: the findings as text for people;
 //! - `unit`: a systemd service for a request.
 
 mod calibrate;
@@ -28,7 +28,7 @@ use streamline::report::json_line;
 struct Page {
     #[serde(flatten)]
     checkup: Checkup,
-    /// Programs and packet sockets of other applications at the interfaces.
+    /// Programs and packet sockets of other applications on the interfaces.
     others: NeighborFindings,
 }
 

@@ -1,10 +1,10 @@
-//! Generator of a systemd service for a request (`streamline doctor unit`). Its only capability is
-//! CAP_NET_RAW; the service of a request without `rx`, `tx` and `redirect` has none.
+//! Generator of a systemd service for a request (`streamline doctor unit`). The service has only
+//! the capability CAP_NET_RAW, or none if the request does not use `rx`, `tx` or `redirect`.
 //!
 //! The request is checked before its unit file is printed. Relative file names refer to the
 //! service's state directory, `/var/lib/NAME`. NAME is derived from the filters of the request, so
-//! that the unit file differs from that of the daemon (`streamline.service`), which may be in the
-//! same directory.
+//! that the unit file's name differs from that of the daemon's unit file (`streamline.service`),
+//! which may be in the same directory.
 
 use crate::arguments::RequestArguments;
 use crate::failure;

@@ -14,7 +14,7 @@ use sys::local_socket::open_process;
 
 /// Maximum number of commands of `--alarm-exec` that run at the same time.
 const COMMANDS_MAX: usize = 8;
-/// Maximum wait at the end of the run for commands that still run.
+/// Maximum wait at the end of the run for commands that are still running.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The alarms of a run.
@@ -27,7 +27,7 @@ pub(super) struct Alarms {
     before: Option<PathFigures>,
     children: Vec<Child>,
     raised: bool,
-    /// Reports the alarms to the log of the daemon.
+    /// Reporter that sends the alarms to the daemon's log.
     reporter: Reporter,
 }
 
@@ -146,7 +146,7 @@ impl Alarms {
     }
 }
 
-/// Returns true if a command still runs. Prints a warning if it has failed.
+/// Returns true if a command is still running. Prints a warning if it has failed.
 fn is_running(child: &mut Child) -> bool {
     match child.try_wait() {
         Ok(None) => true,

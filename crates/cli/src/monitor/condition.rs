@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use streamline::figures::PathFigures;
 
-/// A condition on a number of a path.
+/// A condition on one of a path's numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct Condition {
     /// Text of the condition, as written.
@@ -17,7 +17,7 @@ pub(crate) struct Condition {
     pub(crate) duration_ns: u64,
 }
 
-/// A number of a path that a condition can test, such as `lost` or `blocks/s`.
+/// One of a path's numbers that a condition can test, such as `lost` or `blocks/s`.
 #[derive(Clone, Copy, Debug)]
 struct Number {
     name: &'static str,

@@ -1,8 +1,8 @@
 //! Observation of a run while it lasts, for `--metrics` and `--alarm`.
 //!
 //! One thread compares the counters of the path with the conditions every second, and replaces the
-//! files of metrics every 5 s. Metrics servers have threads of their own. A run without these
-//! options has no such thread.
+//! metrics files every 5 s. Metrics servers have threads of their own. A run without these options
+//! starts none of these threads.
 
 mod alarm;
 mod condition;
@@ -25,9 +25,9 @@ use sys::eventfd::EventFd;
 
 /// Interval between two samples of the counters.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
-/// Number of samples between two replacements of a file.
+/// Number of samples between two replacements of a metrics file.
 const SAMPLES_PER_FILE: u32 = 5;
-/// Name in metrics of a path that has neither a name nor a number.
+/// Name under which metrics report a path that has neither a name nor a number.
 const UNNAMED: &str = "run";
 
 /// The observation of a run.
@@ -43,8 +43,8 @@ pub(crate) struct Monitor {
 
 impl Monitor {
     /// Starts the observation of a request that is about to run. Returns `None` if the arguments
-    /// ask for none. Prints an error and fails with its status if a server, a file or the thread
-    /// cannot be created.
+    /// request neither metrics nor alarms. Prints an error and fails with the exit status if a
+    /// server, a file or the thread cannot be created.
     pub(crate) fn start(ready: &Ready, given: &RunArguments) -> Result<Option<Self>, Status> {
         if given.monitor.metrics.is_empty() && given.monitor.alarm.is_empty() {
             return Ok(None);
@@ -146,7 +146,7 @@ fn watch(
     alarms
 }
 
-/// Replaces a file of metrics. Prints an error and returns false if that fails.
+/// Replaces a metrics file. Prints an error and returns false if that fails.
 fn write_metrics(path: &std::path::Path, figures: &PathFigures) -> bool {
     let written = write_file(path, &to_text(std::slice::from_ref(figures)));
     if let Err(error) = &written {

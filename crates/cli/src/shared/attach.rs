@@ -81,8 +81,7 @@ fn progress_line(totals: &Totals) -> String {
     )
 }
 
-/// The log file of a path. Reading starts at the position that was the end of the file when it was
-/// opened.
+/// The log file of a path. Reading starts where the file ended when it was opened.
 struct LogReader {
     file: File,
     /// The bytes of an incomplete UTF-8 sequence at the end of the data read so far.

@@ -59,7 +59,7 @@ pub(super) fn watch_signals() -> Result<BorrowedFd<'static>, Status> {
     engine::signal::watch().map_err(|error| report_system_error(&error))
 }
 
-/// Blocks until one of the descriptors is readable, and returns for each whether it is. Returns
+/// Blocks until one of the descriptors is readable, and returns, for each, true if it is. Returns
 /// `None` on a terminating signal or when the time limit expires. A change of the terminal's size
 /// does not end the wait.
 pub(super) fn wait_readable(

@@ -1,8 +1,9 @@
 //! Completion of the arguments of commands on paths.
 //!
 //! Prints every candidate for the incomplete word, one per line, given the command and the words
-//! before it: the user's paths, nodes and spaces of a given path, or words of a change. Without a
-//! daemon there are no paths, nodes and spaces; if the path does not reply, no nodes and spaces.
+//! before it: the user's paths, the nodes and spaces of a given path, or the words of a change.
+//! Without a daemon, no paths, nodes or spaces are printed; if the path does not reply, no nodes or
+//! spaces.
 
 use crate::status::Status;
 use crate::terminal;

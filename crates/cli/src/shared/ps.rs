@@ -22,7 +22,7 @@ use streamline::report::{json_line, to_object};
 const VERSION: u32 = 1;
 /// Interval between the two samples from which rates are computed.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
-/// Timeout of the first sample of all paths together.
+/// Timeout for the first sample, for all paths together.
 const FIRST_SAMPLE_TIMEOUT: Duration = Duration::from_millis(1250);
 
 /// The reachability of a path.

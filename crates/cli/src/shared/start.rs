@@ -2,8 +2,8 @@
 //!
 //! The request is checked in the foreground, so that mistakes appear on the terminal. Another
 //! process of this program is then started with its output redirected to a log file. The command
-//! waits until the new process either reports that the path runs or exits. If the process exits,
-//! the command prints its output.
+//! waits until the new process either reports that the path is running or exits. If the process
+//! exits, the command prints its output.
 
 use super::connect::{connect_daemon, wait_readable, watch_signals};
 use crate::arguments::paths::StartArguments;
@@ -90,7 +90,7 @@ pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
 }
 
 /// Checks that no path of the user has this name; otherwise the new path would write to the log of
-/// the existing path. If there is one, prints an error and fails with the exit status.
+/// the existing path. If a path has this name, prints an error and fails with the exit status.
 fn check_name(client: &Client, name: Option<&str>) -> Result<(), Status> {
     let Some(name) = name else { return Ok(()) };
     let own = sys::process::identity().0;
@@ -130,7 +130,7 @@ fn split_name(words: &[String]) -> (Option<&str>, String) {
 }
 
 /// Opens the log file; a new file is accessible to this user only. Returns its path and the file.
-/// On failure, prints an error and fails with its status.
+/// On failure, prints an error and fails with the exit status.
 fn open_log(given: &StartArguments, name: Option<&str>) -> Result<(PathBuf, File), Status> {
     let failed = |path: &Path, error: &std::io::Error| {
         terminal::print_error(&format!(

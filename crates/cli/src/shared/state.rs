@@ -102,7 +102,7 @@ fn read_summaries(names: &TableNames) -> Vec<StateSummary> {
     states
 }
 
-/// Reads the summary of a state. Returns `None` if the state has ended since it was listed.
+/// Reads the summary of a state. Returns `None` if the filter has ended since it was listed.
 fn read_summary(address: &Address, answer: Result<TableReader, Error>) -> Option<StateSummary> {
     let (name, uid) = (address.to_string(), address.uid());
     match answer {

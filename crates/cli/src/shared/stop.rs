@@ -85,7 +85,7 @@ struct StopResult {
 struct StopSet {
     /// Results in the order of the arguments.
     results: Vec<StopResult>,
-    /// Paths that have not ended, by their place among the results.
+    /// Paths that have not ended, each with its index in `results`.
     waiting: Vec<(usize, PathClient)>,
     status: Status,
     /// True if the results are printed as one object at the end.

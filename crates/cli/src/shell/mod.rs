@@ -1,9 +1,10 @@
-//! `streamline sh` runs a pipeline of unmodified programs and replaces the pipes by streams.
+//! `streamline sh` runs a pipeline of unmodified programs and replaces the pipes with streams.
 //! `streamline exec` runs one program with libraries preloaded. [SL §5.1, §9.2.4; FEATURES C9, D19]
 //!
-//! Each edge starts as a kernel pipe. If both programs can be preloaded, each also inherits one end
-//! of a rendezvous socket (`abi`, `edge_variable`), over which the library replaces the pipe by a
-//! ring. A command that is not a plain pipeline is run by `/bin/sh`, unchanged.
+//! Each edge starts as a kernel pipe. If the library can be preloaded into both programs, each also
+//! inherits one end of a rendezvous socket (`abi`, `edge_variable`), over which the library
+//! replaces the pipe with a ring. A command that is not a plain pipeline is run by `/bin/sh`,
+//! unchanged.
 
 mod counts;
 mod messages;
@@ -32,7 +33,7 @@ const NOT_EXECUTABLE: u8 = 126;
 /// The shell for commands that are not plain pipelines.
 const SHELL: &str = "/bin/sh";
 
-/// Runs a command like a shell.
+/// Runs a command as a shell would.
 pub(crate) fn run_shell(given: &ShellArguments) -> ExitCode {
     let text = match (&given.command, &given.script) {
         (Some(text), _) => text.clone(),
@@ -63,7 +64,7 @@ pub(crate) fn run_shell(given: &ShellArguments) -> ExitCode {
     }
 }
 
-/// Replaces this process by a program with libraries preloaded. Returns only on failure.
+/// Replaces this process with a program with libraries preloaded. Returns only on failure.
 pub(crate) fn run_preloaded(given: &ExecArguments) -> ExitCode {
     let Some((program, arguments)) = given.words.split_first() else {
         return print_error("name a program", 2);
@@ -149,7 +150,7 @@ fn strip_shebang(text: &str) -> &str {
     }
 }
 
-/// Replaces this process by `/bin/sh`. Returns only on failure.
+/// Replaces this process with `/bin/sh`. Returns only on failure.
 fn exec_plain_shell(given: &ShellArguments, text: &str) -> ExitCode {
     let mut command = Command::new(SHELL);
     if given.pipefail {
@@ -170,7 +171,7 @@ fn shell_name(given: &ShellArguments) -> OsString {
 struct StageEdge {
     reads: OwnedFd,
     writes: OwnedFd,
-    /// Rendezvous sockets of the two programs, if both can be preloaded.
+    /// Rendezvous sockets of the two programs, if the library can be preloaded into both.
     place: Option<(OwnedFd, OwnedFd)>,
 }
 

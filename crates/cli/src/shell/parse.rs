@@ -2,7 +2,7 @@
 //!
 //! Only simple commands separated by `|` are split. A command of literal words is executed
 //! directly; a builtin, or a command that needs an assignment, expansion or redirection, is
-//! executed by a shell of its own. Everything else (lists, compound commands, comments, here-
+//! executed by a separate shell. Everything else (lists, compound commands, comments, here-
 //! documents) is not a plain pipeline, and `/bin/sh` runs it unchanged. A command that might not be
 //! a plain pipeline counts as not plain, because an additional kernel pipe is better than a changed
 //! meaning.

@@ -49,8 +49,8 @@ impl Library {
     }
 }
 
-/// Finds a library by the environment variable, in the directory of this program, or in the library
-/// directories. Fails with the reason.
+/// Finds a library through the environment variable, in the directory of this program, or in the
+/// library directories. Fails with the reason.
 pub(super) fn find_library(library: Library) -> Result<PathBuf, String> {
     let name = library.file_name();
     if let Some(named) = std::env::var_os(LIBRARY_VARIABLE) {
@@ -82,8 +82,8 @@ pub(super) fn find_library(library: Library) -> Result<PathBuf, String> {
     )
 }
 
-/// Returns the canonical form of a path if LD_PRELOAD can contain it: the path of a file, without
-/// blanks and colons; otherwise `None`.
+/// Returns the canonical form of a path if LD_PRELOAD can contain it: the path of a file,
+/// containing no blanks or colons; otherwise `None`.
 fn preloadable_path(path: &Path) -> Option<PathBuf> {
     let path = path.canonicalize().ok().filter(|path| path.is_file())?;
     let odd = path.as_os_str().as_bytes().iter().any(|byte| b": \t".contains(byte));
@@ -149,8 +149,8 @@ fn contains_text(path: &Path, texts: &[&str]) -> bool {
     texts.iter().any(|text| memmem::find(&bytes, text.as_bytes()).is_some())
 }
 
-/// Returns the programs named in a command, also within the text after `sh -c`. Adds `dumpcap` if a
-/// program runs it, as Wireshark and tshark do.
+/// Returns the programs named in a command, including those in the text after `sh -c`. Adds
+/// `dumpcap` if a program runs it, as Wireshark and tshark do.
 pub(super) fn named_programs(words: &[OsString]) -> Vec<String> {
     let texts = words.iter().filter_map(|word| word.to_str());
     let parts = texts.flat_map(|text| text.split(|one: char| " \t\n;|&()`'\"<>$".contains(one)));

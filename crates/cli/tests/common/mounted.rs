@@ -13,8 +13,8 @@ pub(crate) struct Mounted {
 }
 
 impl Mounted {
-    /// Mounts PipesFS on the directory `pipes`. Returns `None` with a reported skip without root
-    /// rights or `/dev/fuse`.
+    /// Mounts PipesFS on the directory `pipes`. Reports a skip and returns `None` if root rights or
+    /// `/dev/fuse` are missing.
     pub(crate) fn new(folder: &Folder, options: &[&str]) -> Option<Self> {
         let mounted = Self::without_server(folder)?;
         // On a busy machine a path may need seconds to start.
@@ -24,8 +24,8 @@ impl Mounted {
         Some(mounted)
     }
 
-    /// Creates the directory `pipes` and leaves mounting to the caller. Returns `None` with a
-    /// reported skip without root rights or `/dev/fuse`.
+    /// Creates the directory `pipes` and leaves mounting to the caller. Reports a skip and returns
+    /// `None` if root rights or `/dev/fuse` are missing.
     pub(crate) fn without_server(folder: &Folder) -> Option<Self> {
         need::require_root()?;
         need::require_file("/dev/fuse")?;
@@ -59,7 +59,7 @@ impl Drop for Mounted {
     }
 }
 
-/// Runs a shell script with the mount as working directory. Kills it after a minute.
+/// Runs a shell script with the mount as working directory. Kills the script after a minute.
 pub(crate) fn run_in(mounted: &Mounted, script: &str) -> (String, i32) {
     let mut command = Command::new("timeout");
     command.args(["-s", "KILL", "60", "sh", "-c", script]).current_dir(&mounted.directory);

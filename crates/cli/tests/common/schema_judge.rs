@@ -1,4 +1,4 @@
-//! Validator of JSON outputs: compares them with the published schemas by the Python module
+//! Validator of JSON outputs: validates them against the published schemas with the Python module
 //! `jsonschema`.
 
 use super::CommandResult;
@@ -32,7 +32,7 @@ print('checked', *sorted(schemas))
 "#;
 
 /// Returns the errors found in these outputs, one per line, and a last line `checked NAME …`.
-/// Returns `None` with a reported skip without `jsonschema`.
+/// Reports a skip and returns `None` if `jsonschema` is not installed.
 pub(crate) fn judge(outputs: &[(&str, String)]) -> Option<String> {
     // Only the interpreter of the distribution finds the modules of the distribution.
     let python = Path::new("/usr/bin/python3");

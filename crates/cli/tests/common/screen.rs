@@ -1,4 +1,4 @@
-//! A terminal in which a command runs, which `script` of util-linux provides.
+//! A terminal, provided by `script` of util-linux, in which a command runs.
 
 use super::{Folder, Guard};
 use std::io::{Read as _, Write as _};
@@ -17,8 +17,8 @@ pub(crate) struct Screen {
 }
 
 impl Screen {
-    /// Starts the program with these arguments, which a shell splits. Returns `None` with a
-    /// reported skip if `script` is not installed.
+    /// Starts the program with these arguments, which a shell splits. Reports a skip and returns
+    /// `None` if `script` is not installed.
     pub(crate) fn start(folder: &Folder, words: &str) -> Option<Self> {
         let script = need::require_command("script")?;
         let mut command = folder.shell("exec \"$@\"");
@@ -45,7 +45,7 @@ impl Screen {
         Some(Self { process: Guard(child), keys, output, reader: Some(reader) })
     }
 
-    /// Waits until a text appears, or has appeared.
+    /// Waits until a text has appeared.
     pub(crate) fn wait_for(&self, expected: &str) {
         wait_until(&format!("`{expected}` appears"), || self.output().contains(expected));
     }
@@ -71,7 +71,8 @@ impl Screen {
         self.wait()
     }
 
-    /// Waits until the command has ended, and all its output was read. Returns the exit status.
+    /// Waits until the command has ended, and all its output has been read. Returns the exit
+    /// status.
     pub(crate) fn wait(&mut self) -> Option<i32> {
         let status = self.process.0.wait().unwrap();
         self.reader.take().into_iter().for_each(|reader| reader.join().unwrap());

@@ -1,10 +1,11 @@
-//! Commands of a page of the documentation, and the output that the page shows under them.
+//! Commands on a page of the documentation, and the output that the page shows under each of them.
 //!
-//! A block marked `text` directly after a command shows its standard output, or its standard output
-//! and then its standard error. In this block, `…` alone in a line stands for any number of lines
-//! and `…` within a line for any text. Durations (`in 5 ms`) and trailing space are not compared.
+//! A block marked `text` directly after a command shows the command's standard output, or its
+//! standard output followed by its standard error. In this block, `…` alone in a line stands for
+//! any number of lines and `…` within a line for any text. Durations (`in 5 ms`) and trailing space
+//! are not compared.
 //!
-//! A block marked `sh traffic` runs beside all commands of the page, as root.
+//! A block marked `sh traffic` runs alongside all commands of the page, as root.
 
 use crate::common::CommandResult;
 

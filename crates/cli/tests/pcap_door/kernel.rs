@@ -1,4 +1,4 @@
-//! Tests of filters in the kernel, of captures behind other programs, and of `ps`.
+//! Tests of filters in the kernel, of captures by programs that other programs start, and of `ps`.
 
 use super::*;
 use std::process::Output;

@@ -1,5 +1,5 @@
-//! Tests of readers that are too slow: tcpdump's count of dropped packets accounts for all that it
-//! has not captured.
+//! Tests of readers that are too slow: tcpdump's count of dropped packets accounts for all packets
+//! that it has not captured.
 
 use super::*;
 

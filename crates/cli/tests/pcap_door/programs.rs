@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::net::TcpListener;
 use testkit::net::{CLIENT, CLIENT_DEVICE};
 
-/// The least share of packets from a ring, in percent.
+/// The minimum share of packets from a ring, in percent.
 const SHARE_MIN: u64 = 95;
 
 /// Asserts that at least [`SHARE_MIN`] percent of the packets came from a ring, according to the

@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use testkit::net::{Cable, Pair};
 use testkit::{need, wait_until};
 
-/// Starts all commands at once, and waits until at most one of them still runs. Returns the running
-/// commands and the error messages of the others.
+/// Starts all commands at once, and waits until at most one of them is still running. Returns the
+/// running commands and the error messages of the others.
 fn start_concurrently(commands: Vec<Command>) -> (Vec<Guard>, Vec<String>) {
     let start = |mut command: Command| Guard(command.stderr(Stdio::piped()).spawn().unwrap());
     let mut all: Vec<Guard> = commands.into_iter().map(start).collect();

@@ -10,7 +10,7 @@ use testkit::net::{Cable, Pair, packet_sockets};
 use testkit::resources::KernelObjects;
 use testkit::{need, wait_until};
 
-/// The times from each kill of a series until all resources were released.
+/// The times from each kill in a series until all resources had been released.
 #[derive(Default)]
 struct ReleaseTimes {
     times: Vec<Duration>,
@@ -29,7 +29,7 @@ impl ReleaseTimes {
     }
 }
 
-/// Returns true if a process is stopped, false if it runs, or `None` if it has ended.
+/// Returns true if a process is stopped, false if it is running, or `None` if it has ended.
 fn is_stopped(guard: &mut Guard) -> Option<bool> {
     if guard.0.try_wait().unwrap().is_some() {
         return None;

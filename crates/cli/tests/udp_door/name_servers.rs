@@ -14,9 +14,9 @@ struct NameServer<'s> {
     program: &'s str,
     /// The arguments before the name of the configuration file.
     arguments: &'s [&'s str],
-    /// Text that the server prints once it answers.
+    /// Text that the server prints once it is ready to answer.
     ready: &'s str,
-    /// The hosts at which it is asked.
+    /// The server's addresses to which queries are sent.
     hosts: &'s [&'s str],
 }
 
@@ -33,7 +33,7 @@ fn query(number: u16) -> Vec<u8> {
     bytes
 }
 
-/// Asks a name server `count` questions, and returns its answers.
+/// Sends `count` queries to a name server, and returns its answers.
 fn ask(pair: &Pair, host: &str, count: u16) -> Vec<Vec<u8>> {
     let server = SocketAddr::new(host.parse().unwrap(), PORT);
     let any = if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
@@ -49,7 +49,8 @@ fn ask(pair: &Pair, host: &str, count: u16) -> Vec<Vec<u8>> {
     answers.collect()
 }
 
-/// Asks the server without and with a ring: the answers must be equal, and come from the ring.
+/// Queries the server without and with a ring. The answers must be equal, and with a ring they must
+/// come from the ring.
 fn compare(configuration: impl Fn(&str) -> String, server: &NameServer<'_>) {
     let Some((pair, _folder, _)) = prepare() else { return };
     let Some(program) = need::require_command(server.program) else { return };

@@ -137,7 +137,7 @@ fn socket_of_both_families_receives_each_from_its_ring() {
     assert!(ring * 100 >= all * 95, "{ring} of {all}");
 }
 
-/// The socket of another client has the same port.
+/// A second socket, which serves another client, has the same port.
 #[test]
 fn connected_socket_receives_its_peer_from_its_ring() {
     let Some((pair, ..)) = prepare() else { return };

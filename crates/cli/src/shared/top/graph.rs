@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 /// Maximum number of nodes that are drawn. The process of a path may describe any number.
 const NODES_MAX: usize = 500;
 
-/// Returns the rows of the graph, or one row that says that it has too many nodes.
+/// Returns the rows of the graph, or a single row with a message if the graph has too many nodes.
 pub(super) fn graph_rows(snapshot: &Snapshot) -> Vec<String> {
     let path = &snapshot.path;
     if path.nodes.len() > NODES_MAX {

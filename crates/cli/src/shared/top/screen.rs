@@ -16,7 +16,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Table};
 
-/// Maximum number of lines for rings, and also for losses.
+/// Maximum number of lines for rings, and maximum number of lines for losses.
 const LINES_MAX: usize = 4;
 /// Width of the bar that shows the fill of a ring, in columns.
 const BAR_WIDTH: usize = 20;
@@ -262,8 +262,8 @@ fn detail_lines(snapshot: &Snapshot, node: &NodeRates) -> Vec<Line<'static>> {
     ]
 }
 
-/// Returns the line in which the user types a filter, or the filter that is in use; `None` without
-/// a filter.
+/// Returns the line in which the user types a filter, or the filter that is in use; `None` if there
+/// is no filter.
 fn input_line(view: &View) -> Option<Line<'static>> {
     let cursor = if view.is_typing { "_" } else { "  (Esc clears)" };
     let is_used = view.is_typing || !view.filter.is_empty();

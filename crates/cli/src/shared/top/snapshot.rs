@@ -58,7 +58,8 @@ pub(super) struct NodeRates {
     pub(super) taken: Amount,
     pub(super) held: u64,
     pub(super) lost: u64,
-    /// Time per block since the previous sample, in ns; `None` if not measured or without blocks.
+    /// Time per block since the previous sample, in ns; `None` if not measured or if there were no
+    /// blocks.
     pub(super) block_ns: Option<f64>,
 }
 

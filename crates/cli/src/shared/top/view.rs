@@ -1,5 +1,5 @@
-//! The choices of the user on the interactive screen of `top`: order, filter, selected node, and
-//! what is shown of it.
+//! The user's choices on the interactive screen of `top`: order, filter, selected node, and the
+//! details that are shown.
 
 use super::snapshot::{NodeRates, Snapshot};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -7,7 +7,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 /// The order of the nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Order {
-    /// The order of the graph, indented by forks.
+    /// The order of the graph, with nodes indented by the number of forks before them.
     #[default]
     Graph,
     /// The busiest node first, in blocks per second.
@@ -26,7 +26,7 @@ impl Order {
     const ALL: [Self; 6] =
         [Self::Graph, Self::Blocks, Self::Bytes, Self::Time, Self::Held, Self::Lost];
 
-    /// Returns the title of the column that decides the order.
+    /// Returns the title of the column by which the nodes are ordered.
     pub(super) const fn column(self) -> &'static str {
         match self {
             Self::Graph => "graph",
@@ -55,7 +55,7 @@ impl Order {
     }
 }
 
-/// The effect of a key beyond the change of the view.
+/// The action that a key causes in addition to changing the view.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Effect {
     /// Redraw the screen.
