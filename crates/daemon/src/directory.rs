@@ -20,7 +20,7 @@ use sys::local_socket::{self, Framing};
 use sys::steps::{Resource, Steps};
 
 const LOCK_FILE: &str = "lock";
-/// Maximum number of connections waiting to be accepted at a socket.
+/// Maximum number of connections waiting to be accepted on a socket.
 const BACKLOG_MAX: i32 = 1024;
 
 /// An error that keeps a daemon from using a directory.

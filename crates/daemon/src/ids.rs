@@ -52,7 +52,7 @@ impl DbufIdRanges {
         Self { first, file: None, next: first, by_user, holders, continues: false }
     }
 
-    /// Removes the file when the daemon exits, unless a process may still use ids.
+    /// Removes the file when the daemon exits, unless a process may still use ids from it.
     pub(crate) fn remove_file(&self, directory: &OwnedFd) {
         // For an exited process that has not been reaped, the link is gone, too.
         let runs = |process: &i32| {
@@ -65,8 +65,8 @@ impl DbufIdRanges {
         }
     }
 
-    /// Allocates a range for this process of user `uid`. Returns `None` if the user has had too
-    /// many ids, no id is left, or the next free id cannot be stored.
+    /// Allocates a range for this process of user `uid`. Returns `None` if the user has received
+    /// too many ids, no id is left, or the next free id cannot be stored.
     pub(crate) fn allocate(
         &mut self,
         directory: &OwnedFd,

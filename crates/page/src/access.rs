@@ -1,8 +1,9 @@
 //! Admission of requests: the token, and the headers `Host` and `Origin`.
 //!
-//! The token travels in the fragment of the printed URL, which browsers do not send, and then in
-//! the header `Authorization`. Unlike a cookie, it is not sent to servers at other ports of the
-//! same host, which may belong to other users, and not sent with requests that another site makes.
+//! The printed URL contains the token in its fragment, which browsers do not send. The page sends
+//! the token in the `Authorization` header. Unlike a cookie, the token is sent neither to servers
+//! on other ports of the same host, which may belong to other users, nor with requests made by
+//! other sites.
 
 use std::fmt;
 use std::fs::File;
@@ -29,8 +30,8 @@ impl Token {
         &self.0
     }
 
-    /// Returns true if this is the value of an `Authorization` header with the token. The time does
-    /// not depend on the number of equal characters.
+    /// Returns true if this is the value of an `Authorization` header with the token. The time that
+    /// the comparison takes does not depend on the number of equal characters.
     #[must_use]
     pub fn is_in(&self, authorization: Option<&str>) -> bool {
         let given = authorization.and_then(|value| value.strip_prefix("Bearer "));
@@ -47,8 +48,8 @@ impl fmt::Debug for Token {
 }
 
 /// Returns true if a `Host` header names this machine by a loopback address or `localhost`. The
-/// port may be that of a tunnel. Another name would belong to a site that resolves to this machine
-/// in order to read the page.
+/// port may be that of a tunnel. Any other name could be that of a hostile site that resolves to
+/// this machine in order to read the page.
 #[must_use]
 pub fn is_own_host(host: Option<&str>) -> bool {
     let Some(host) = host else { return false };

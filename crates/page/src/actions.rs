@@ -1,4 +1,4 @@
-//! Routes that act: check, completion and explanation of a request, start and stop of a path,
+//! Routes for actions: check, completion and explanation of a request, start and stop of a path,
 //! edits, messages of a filter, traces of flows, and captures.
 
 use crate::captures::CaptureChoice;
@@ -19,7 +19,7 @@ use std::convert::Infallible;
 use streamline::paths;
 use streamline::{OpenError, Options, read_graph};
 
-/// A request, and perhaps the name of its path.
+/// A request, and optionally the name of its path.
 #[derive(Debug, Deserialize)]
 pub(crate) struct RequestText {
     line: String,
@@ -89,7 +89,7 @@ fn mistakes_in(line: &str) -> Vec<Mistake> {
 }
 
 /// Returns the request that a path would run after an edit, and the mistakes in it. The request is
-/// missing for an edit that only the path can check.
+/// absent if only the path can check the edit.
 pub(crate) async fn check_edit(
     State(server): State<Server>,
     Json(given): Json<PathEdit>,
@@ -196,7 +196,7 @@ pub(crate) async fn messages(
     Ok(Sse::new(events).keep_alive(KeepAlive::default()))
 }
 
-/// Traces a flow, and returns a row for each filter that received frames of it.
+/// Traces a flow, and returns a row for each filter that received its frames.
 pub(crate) async fn trace_flow(
     State(server): State<Server>,
     Json(given): Json<FlowChoice>,

@@ -1,4 +1,4 @@
-//! The files of the page. They are part of the program, so that the page needs no network and no
+//! The files of the page. They are embedded in the program, so the page needs no network and no
 //! files at run time.
 
 /// A file of the page.
@@ -12,8 +12,8 @@ pub struct Asset {
     pub text: &'static str,
 }
 
-/// The policy that browsers apply to the page: scripts, styles and data from the page's own server
-/// alone, no inline scripts, and no other site may embed the page.
+/// The content security policy of the page: scripts, styles and data only from the page's own
+/// server, no inline scripts, and no embedding by other sites.
 pub const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src \
      'self'; img-src 'self'; connect-src 'self'; form-action 'none'; base-uri 'none'; \
      frame-ancestors 'none'";

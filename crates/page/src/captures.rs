@@ -1,6 +1,6 @@
 //! Captures of running paths: a tap sends the frames that leave a filter, and a thread writes them
-//! into a file of the user until the page stops it. A path cannot begin a record while it runs,
-//! because a record starts with the state of all filters; the capture of its source can be
+//! into a file of the user until the page stops it. A running path cannot begin a record, because a
+//! record starts with the initial state of all filters, but a capture of the source's output can be
 //! replayed.
 
 use crate::failure::Failure;
@@ -43,14 +43,14 @@ struct Capture {
     file: PathBuf,
     state: Arc<Mutex<CaptureState>>,
     stop: Arc<EventFd>,
-    /// The thread that writes, until it is joined.
+    /// The thread that writes the file; `None` once it has been joined.
     writer: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug, Default)]
 struct CaptureState {
     progress: Progress,
-    /// Sentence about the end of the capture.
+    /// Sentence that describes how the capture ended; `None` before the end.
     ended: Option<String>,
 }
 
@@ -148,8 +148,8 @@ impl Known {
     }
 }
 
-/// Writes the frames of a tap to a file until the tap ends or the capture is stopped, and stores a
-/// sentence about the end in `state`. `to` is the connection of the tap.
+/// Writes the frames of a tap to a file until the tap ends or the capture is stopped, and stores in
+/// `state` a sentence that describes how it ended. `to` is the connection of the tap.
 fn write_capture(
     to: &PathClient,
     mut pipe: File,

@@ -1,7 +1,7 @@
 //! The thread that follows the paths of this user while there is a viewer.
 //!
 //! The daemon reports paths that start and end; the process of each path sends its totals twice a
-//! second over a connection that stays open. So the daemon has nothing to do while paths run. A
+//! second over a connection that stays open. The daemon therefore has no work while paths run. A
 //! path that a viewer has selected sends all its counters instead; the others send them every 5 s,
 //! for the history of their edges.
 
@@ -17,7 +17,7 @@ use streamline::paths::{Client, ClientError, Path, PathClient, PathUpdate, Total
 pub const INTERVAL: Duration = Duration::from_millis(500);
 /// Interval between two samples of the edges of a path that is not selected.
 const EDGE_INTERVAL: Duration = Duration::from_secs(5);
-/// Time without totals after which a path is silent.
+/// Time without totals after which a path counts as silent.
 const SILENCE: Duration = Duration::from_secs(3);
 /// Time until the next attempt to reach a daemon or a path.
 const RETRY: Duration = Duration::from_secs(1);
@@ -143,7 +143,8 @@ impl Collector {
         }
     }
 
-    /// Adds an ended path to the list; an end with a report replaces one without.
+    /// Adds an ended path to the list. If the list already has this path without a report, an entry
+    /// with a report replaces it.
     fn note_end(&mut self, end: EndedPath) {
         let same = |known: &EndedPath| {
             (known.path.number, known.path.started) == (end.path.number, end.path.started)
@@ -157,7 +158,7 @@ impl Collector {
         self.figures.ended.drain(..surplus);
     }
 
-    /// Connects to a path and subscribes to its counters, if the time of the attempt has come.
+    /// Connects to a path and subscribes to its counters, if the next attempt is due.
     fn follow(&mut self, number: u32, now: Instant) {
         let Some(path) = self.followed.get_mut(&number) else { return };
         if path.to.as_ref().err().is_some_and(|due| *due <= now) {
@@ -175,8 +176,8 @@ impl Collector {
         }
     }
 
-    /// Subscribes to all counters of the paths that have been selected, and to the totals of those
-    /// that no longer are.
+    /// Subscribes to all counters of newly selected paths, and to the totals of paths that are no
+    /// longer selected.
     fn change_subscriptions(&mut self, now: Instant) {
         for (number, path) in &mut self.followed {
             let selected = self.selected.contains(number);

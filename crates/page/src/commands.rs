@@ -1,5 +1,5 @@
-//! The actions of the page that are commands of `streamline`: the program runs as the same user, in
-//! a process of its own, with a time limit. So a request means here what it means in a terminal.
+//! Actions of the page that run commands of `streamline`. The program runs as the same user, in a
+//! separate process, with a time limit, so a request has the same meaning as in a terminal.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// Name of the program.
 const PROGRAM: &str = "streamline";
-/// Maximum number of bytes that are read of each output of the program.
+/// Maximum number of bytes read from each output of the program.
 const OUTPUT_MAX: u64 = 8 << 20;
 /// Time after which the program is killed.
 const LIMIT: Duration = Duration::from_secs(30);

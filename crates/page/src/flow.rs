@@ -18,7 +18,7 @@ use std::time::Duration;
 use streamline::paths::{self, Tap};
 use sys::eventfd::EventFd;
 
-/// Default and maximum duration of the tap, in s.
+/// Default and maximum duration of the tap, in seconds.
 const SECONDS: (u64, u64) = (5, 20);
 /// Maximum number of frames that are traced.
 const FRAMES_MAX: u64 = 100_000;
@@ -29,7 +29,7 @@ const BYTES_MAX: u64 = 100_000_000;
 #[derive(Debug, Deserialize)]
 pub(crate) struct FlowChoice {
     path: u32,
-    /// The flow, as after `streamline why`.
+    /// The flow, in the form that `streamline why` accepts.
     flow: String,
     seconds: Option<u64>,
 }

@@ -17,7 +17,7 @@ const FRAME_MAX: usize = 262_144;
 /// Number of bytes that are read at a time.
 const CHUNK: usize = 64 << 10;
 
-/// A capture file that is being written. It contains whole frames at any time.
+/// A capture file that is being written. At any time, it contains only complete frames.
 #[derive(Debug)]
 pub(crate) struct FrameFile {
     file: File,
@@ -55,7 +55,7 @@ pub(crate) enum End {
 }
 
 impl FrameFile {
-    /// Begins to write to an empty file.
+    /// Creates a writer for an empty file.
     pub(crate) fn new(file: File) -> Self {
         Self { file, partial: Vec::new(), progress: Progress::default() }
     }
@@ -95,7 +95,7 @@ impl FrameFile {
         }
     }
 
-    /// Writes all frames that are complete with these bytes, and keeps the rest.
+    /// Writes all frames that these bytes complete, and buffers the rest.
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.partial.extend_from_slice(bytes);
         let mut whole = 0;

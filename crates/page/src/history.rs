@@ -1,7 +1,7 @@
-//! The figures of a path during the last hour, as far as a browser showed the page.
+//! The figures of a path during the last hour, for the times when a browser showed the page.
 //!
-//! The last two minutes are kept at the rate of the samples, the hour before in steps of 5 s. Edges
-//! of a path that is not selected have samples every 5 s. A path with 30 edges needs at most
+//! The last two minutes are kept at the sampling rate, and the hour before them in steps of 5 s.
+//! Edges of a path that is not selected have samples every 5 s. A path with 30 edges needs at most
 //! 0.4 MB.
 
 use serde::Serialize;
@@ -12,9 +12,9 @@ use streamline::paths::{Amount, Counters, Totals};
 
 /// Number of samples at full resolution: two minutes at two samples a second.
 const RECENT_MAX: usize = 240;
-/// Number of samples of the hour before.
+/// Number of samples for the hour before the last two minutes.
 const HOUR_MAX: usize = 720;
-/// Interval between two samples of the hour, in ms.
+/// Interval between two samples for the hour before the last two minutes, in ms.
 const STEP_MS: u64 = 5000;
 /// Maximum time between two samples from which a rate is computed, in ms. In a longer interval, no
 /// browser showed the page.
@@ -34,7 +34,7 @@ struct Sums {
     values: Box<[(Amount, u64)]>,
 }
 
-/// Samples of the last two minutes and of the hour before.
+/// Samples for the last two minutes and for the hour before them.
 #[derive(Debug, Default)]
 struct Series {
     recent: VecDeque<Sample>,
@@ -67,13 +67,13 @@ pub struct Columns {
 }
 
 impl History {
-    /// Adds the totals at a time.
+    /// Adds the totals at the time `time_ms`.
     pub fn push_totals(&mut self, time_ms: u64, totals: &Totals) {
         let values = Box::new([(totals.given, totals.lost)]);
         self.sources.push(time_ms, Sums { elapsed_ns: totals.elapsed_ns, values });
     }
 
-    /// Adds the counters of the edges at a time.
+    /// Adds the counters of the edges at the time `time_ms`.
     pub fn push_edges(&mut self, time_ms: u64, counters: &Arc<Counters>) {
         let before = self.counters.replace(Arc::clone(counters));
         if before.is_some_and(|before| !has_same_edges(&before, counters)) {
@@ -97,7 +97,7 @@ impl History {
 }
 
 impl Series {
-    /// Adds the sums of the time `time_ms`, unless they are those of the last sample.
+    /// Adds the sums at the time `time_ms`, unless they equal those of the last sample.
     fn push(&mut self, time_ms: u64, sums: Sums) {
         let last = self.last.as_ref();
         if last.is_some_and(|(_, last)| last.elapsed_ns == sums.elapsed_ns) {

@@ -13,11 +13,11 @@
 //! - [`live`]: the latest figures, and the viewers that wait for them; [`collector`]: the thread
 //!   that follows the paths while there is a viewer; [`history`]: the figures of the last hour;
 //! - [`plan`]: nodes and edges of a path; [`messages`]: messages of a filter; `actions`: checks,
-//!   starts and edits, `flow`: the trace of a flow; [`captures`]: captures to files (`frames`);
-//!   with the program that [`commands`] runs.
+//!   starts and edits; `flow`: the trace of a flow; [`captures`]: captures to files (`frames`);
+//!   [`commands`]: runs of the program `streamline`.
 //!
-//! The server runs in a process of its own as the user who started it, and can do what this user
-//! can do by `streamline`. A path costs nothing while no browser shows the page. This is the only
+//! The server runs in a separate process as the user who started it, and can do whatever this user
+//! can do with `streamline`. A path costs nothing while no browser shows the page. This is the only
 //! crate with an async runtime; queries of paths run in threads outside it.
 #![forbid(unsafe_code)]
 

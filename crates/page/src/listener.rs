@@ -1,4 +1,4 @@
-//! The sockets of the server: TCP at a loopback address, or a Unix socket.
+//! The sockets of the server: TCP on a loopback address, or a Unix socket.
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener};
@@ -7,7 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// An address at which the server listens.
+/// An address on which the server listens.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Address {
     /// A loopback address and a port; port 0 stands for any free port.
@@ -48,12 +48,12 @@ impl FromStr for Address {
 pub enum Listener {
     /// A TCP socket.
     Tcp(TcpListener),
-    /// A Unix socket, with its path and the number of its file.
+    /// A Unix socket, with its path and the inode number of its file.
     Unix(UnixListener, PathBuf, u64),
 }
 
 impl Listener {
-    /// Listens at an address. A Unix socket is accessible to this user only; the file of a server
+    /// Listens on an address. A Unix socket is accessible to this user only; the file of a server
     /// that has ended is replaced.
     pub fn bind(address: &Address) -> io::Result<Self> {
         match address {

@@ -17,7 +17,7 @@ pub struct Figures {
     pub time_ms: u64,
     /// The daemon, if it replied.
     pub daemon: Option<About>,
-    /// The reason for which there are no figures.
+    /// The reason why there are no figures.
     pub failure: Option<String>,
     /// Paths that are visible to this user, by number.
     pub paths: BTreeMap<u32, PathFigures>,
@@ -48,7 +48,7 @@ pub struct PathFigures {
 pub enum PathState {
     /// The process of the path sends counters.
     Running,
-    /// The process of the path does not send counters in time.
+    /// The process of the path has not sent counters in time.
     Silent,
     /// The path belongs to another user.
     Hidden,
@@ -81,10 +81,10 @@ struct ListedPath<'f> {
 #[derive(Serialize)]
 struct SelectedPath<'f> {
     number: u32,
-    /// Identity of the plan, which changes if nodes or edges do.
+    /// Identity of the plan, which changes if the nodes or edges change.
     plan: String,
     counters: &'f Counters,
-    /// Reasons of drops that the request asked for; the others are losses.
+    /// Reasons for drops that the request specifies; all other drops are losses.
     by_request: BTreeSet<&'f str>,
 }
 
@@ -169,9 +169,9 @@ pub struct Live {
 #[derive(Debug, Default)]
 struct Viewers {
     count: usize,
-    /// Number of viewers that have selected a path, by its number.
+    /// Number of viewers that have selected a path, by path number.
     selected: BTreeMap<u32, usize>,
-    /// True while a collector runs.
+    /// True while a collector is running.
     collects: bool,
 }
 
@@ -189,7 +189,7 @@ impl Live {
         Client::find(self.directory.as_deref())
     }
 
-    /// Adds a viewer, which has perhaps selected a path. The first one starts the collector.
+    /// Adds a viewer, which may have selected a path. The first one starts the collector.
     pub fn add_viewer(self: &Arc<Self>, selected: Option<u32>) -> Viewer {
         let mut viewers = lock(&self.viewers);
         viewers.count += 1;
@@ -205,7 +205,7 @@ impl Live {
         Viewer { live: Arc::clone(self), selected, figures: self.latest.subscribe() }
     }
 
-    /// Returns true if a collector runs, so that paths are queried.
+    /// Returns true if a collector is running, in which case paths are queried.
     #[must_use]
     pub fn collects(&self) -> bool {
         lock(&self.viewers).collects
@@ -246,15 +246,15 @@ impl Live {
         self.latest.send_replace(Arc::new(figures));
     }
 
-    /// Returns the history of the edge of a path with this index, or of the path's sources if
-    /// `edge` is `None`; empty if the path has none.
+    /// Returns the history of a path's edge with this index, or of the path's sources if `edge` is
+    /// `None`; empty if the path has none.
     #[must_use]
     pub fn history(&self, number: u32, edge: Option<usize>) -> Columns {
         lock(&self.histories).get(&number).map(|history| history.columns(edge)).unwrap_or_default()
     }
 }
 
-/// A viewer of the figures. The paths are queried while there is one.
+/// A viewer of the figures. The paths are queried while there is at least one viewer.
 #[derive(Debug)]
 pub struct Viewer {
     live: Arc<Live>,

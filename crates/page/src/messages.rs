@@ -1,4 +1,4 @@
-//! The messages that leave a filter, as a tap shows them while a browser reads.
+//! The messages that leave a filter, as a tap delivers them while a browser reads.
 
 use crate::live::Live;
 use std::fs::File;
@@ -9,9 +9,9 @@ use streamline::paths::{self, ClientError, Tap};
 use sys::eventfd::EventFd;
 use tokio::sync::mpsc;
 
-/// Maximum number of messages that wait for the browser. The tap skips further ones.
+/// Maximum number of messages that wait for the browser. The tap skips further messages.
 const WAITING_MAX: usize = 64;
-/// Maximum length of a message in bytes; the rest is left out.
+/// Maximum length of a message in bytes; the rest is omitted.
 const LINE_MAX: usize = 64 << 10;
 
 /// The messages of a tap as lines of JSON. The tap ends when this value is dropped.
@@ -52,7 +52,7 @@ impl Drop for Messages {
     }
 }
 
-/// Sends the lines of a pipe until its end, or until `stop` is notified.
+/// Reads lines from a pipe and sends them, until the pipe ends or `stop` is notified.
 fn read_lines(pipe: &mut File, stop: &EventFd, sender: &mpsc::Sender<String>) {
     let mut bytes = vec![0; LINE_MAX];
     let mut line = Vec::new();

@@ -9,7 +9,7 @@ use streamline::paths::{self, ClientError, NodeDetails, PathDescription};
 pub struct PathPlan {
     /// The path, with the spaces of its nodes and the transports of its edges.
     pub path: PathDescription,
-    /// The nodes in the same order, with the reasons for their placement.
+    /// The nodes in the same order as in `path`, with the reasons for their placement.
     pub nodes: Vec<NodeDetails>,
 }
 

@@ -13,8 +13,9 @@
 //! | `POST /api/why` | the filters that received frames of a flow |
 //! | `POST /api/capture`, `capture-stop` | start and end of a capture to a file |
 //!
-//! Every request needs a `Host` of this machine, and an `Origin` that is the page, if it has one.
-//! A request for data needs the token; over a Unix socket, the connection of the same user instead.
+//! Every request needs a `Host` header that names this machine. An `Origin` header, if present,
+//! must be that of the page. A request for data needs the token or, over a Unix socket, a
+//! connection from the same user.
 
 use crate::access::{Token, is_own_host, is_own_origin};
 use crate::actions;
@@ -96,7 +97,7 @@ impl Server {
     }
 }
 
-/// A Unix socket that accepts connections of one user, and of root.
+/// A Unix socket that accepts connections only from one user and from root.
 struct OwnUserListener {
     socket: tokio::net::UnixListener,
     uid: u32,
@@ -125,7 +126,7 @@ fn header_text(request: &Request, name: HeaderName) -> Option<&str> {
     request.headers().get(name).map(|value| value.to_str().unwrap_or("?"))
 }
 
-/// Refuses requests of other sites, and adds the headers that restrict what the page may do.
+/// Refuses requests from other sites, and adds the headers that restrict what the page may do.
 async fn check_headers(request: Request, next: Next) -> Response {
     let host = header_text(&request, header::HOST);
     let origin = header_text(&request, header::ORIGIN);

@@ -1,6 +1,6 @@
-//! Tests of the page in Chromium, by Playwright: every user flow at the widths of a phone and of a
-//! desktop screen, in light and dark colors, with the accessibility checks of axe-core. Screenshots
-//! go to `page` in the target directory.
+//! Tests of the page in Chromium, with Playwright: every user flow at the widths of a phone and of
+//! a desktop screen, in light and dark colors, with the accessibility checks of axe-core.
+//! Screenshots are written to `page` in the target directory.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -15,7 +15,7 @@ use testkit::need;
 const MODULES: [&str; 2] = ["playwright-core@1.65.1", "axe-core@4.14.1"];
 
 /// Returns a directory with the node modules, which are installed on the first call. Reports a skip
-/// and returns `None` without them.
+/// and returns `None` if they are unavailable.
 fn node_modules(target: &Path) -> Option<PathBuf> {
     let folder = target.join("page-modules");
     let known = folder.join("node_modules/playwright-core/package.json");

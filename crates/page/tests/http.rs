@@ -67,7 +67,7 @@ impl Figures {
         }
     }
 
-    /// Waits for counters of the selected path in which the source has given blocks.
+    /// Waits for counters of the selected path in which the source has emitted blocks.
     fn next_counters(&mut self) -> Value {
         loop {
             let counters = self.next()["selected"]["counters"].take();

@@ -1,8 +1,8 @@
 //! The native protocol of journald: one datagram per entry, with a field per line
 //! (<https://systemd.io/JOURNAL_NATIVE_PROTOCOL>).
 //!
-//! An entry of the log has at most about 20 KB, far less than a datagram may have, so the form that
-//! passes a large entry in a memfd is not needed.
+//! A log entry has at most about 20 KB, far less than the maximum size of a datagram, so entries
+//! need not be passed in memfds.
 
 use super::record::Record;
 use std::io;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub(super) struct Journal {
     socket: UnixDatagram,
-    /// Address of journald. It is used for every datagram, so that a restart of journald is no
+    /// Address of journald. It is used for every datagram, so a restart of journald causes no
     /// failure.
     address: PathBuf,
 }
@@ -28,7 +28,8 @@ impl Journal {
         Ok(Self { socket, address: address.to_owned() })
     }
 
-    /// Sends a line. Never blocks; fails if the queue of journald is full or journald does not run.
+    /// Sends a line. Never blocks; fails if the queue of journald is full or journald is not
+    /// running.
     pub(super) fn send(&self, record: &Record) -> io::Result<()> {
         self.socket.send_to(&record.to_journal(), &self.address).map(|_| ())
     }

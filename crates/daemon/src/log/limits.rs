@@ -17,7 +17,7 @@ pub(super) struct UserLimits {
 
 impl UserLimits {
     /// Counts a line that this user causes at the monotonic time `now`, in ns, and returns true if
-    /// it may be written. Lines of root and of no user may always be written.
+    /// it may be written. Lines caused by root or by no user may always be written.
     ///
     /// If the line begins a new window, also returns the users whose lines were suppressed in the
     /// previous window, each with the number of suppressed lines.

@@ -1,10 +1,10 @@
 //! The log of the control plane: one line for each event, such as a path that starts or a request
 //! that is refused.
 //!
-//! A line goes to journald by its native protocol, with each property in a field of its own, or to
-//! standard error as text or JSON. Writing never blocks the server: a line that finds no room is
-//! counted, and the next line that is written says how many are missing. Nothing is logged per
-//! block.
+//! A line is sent to journald in its native protocol, with each property in a separate field, or
+//! written to standard error as text or JSON. Writing never blocks the server: a line that would
+//! block is dropped and counted, and the next line that is written reports how many are missing.
+//! Nothing is logged per block.
 
 mod journal;
 mod limits;
@@ -33,7 +33,7 @@ pub enum LogForm {
     Automatic,
     /// Lines of text on standard error.
     Text,
-    /// One JSON object per line on standard error, of the published schema `log`.
+    /// One JSON object per line on standard error, conforming to the published schema `log`.
     Json,
     /// Datagrams to journald at this socket.
     Journal(PathBuf),
@@ -77,14 +77,14 @@ impl Log {
         Ok(Self(Some(Arc::new(Mutex::new(writer)))))
     }
 
-    /// Writes a line. Lines of a user who causes too many are counted instead, and the count is
+    /// Writes a line. Lines of a user who exceeds the limit are counted instead, and the count is
     /// written later.
     pub fn write(&self, record: &Record) {
         let Some(writer) = &self.0 else { return };
         writer.lock().unwrap_or_else(PoisonError::into_inner).write(record);
     }
 
-    /// Writes lines that say how many lines were suppressed or found no room so far.
+    /// Writes lines that report how many lines have been suppressed or dropped so far.
     pub fn flush(&self) {
         let Some(writer) = &self.0 else { return };
         writer.lock().unwrap_or_else(PoisonError::into_inner).flush();
@@ -118,7 +118,8 @@ enum Target {
 struct Writer {
     target: Target,
     limits: UserLimits,
-    /// Number of lines that found no room since the last line that was written.
+    /// Number of lines dropped since the last line was written, because writing them would have
+    /// blocked.
     missing: u64,
 }
 

@@ -21,19 +21,19 @@ pub enum EventKind {
     DaemonFailed,
     /// The daemon works with a limitation.
     DaemonWarning,
-    /// A server of metrics accepts connections.
+    /// A metrics server accepts connections.
     MetricsStarted,
     /// A path has registered.
     PathStarted,
     /// A path of the previous daemon is known to this one.
     PathAdopted,
-    /// A path runs another request.
+    /// A path has switched to another request.
     PathChanged,
     /// A path has changed itself, or has decided against a change.
     PathAdapted,
     /// A path has lost blocks.
     PathLost,
-    /// An alarm of `--alarm` was raised or is over.
+    /// An alarm of `--alarm` was raised or has ended.
     PathAlarm,
     /// Blocks took longer than `--latency` allows.
     PathLate,
@@ -177,7 +177,8 @@ impl Record {
         format!("{}\n", Escaped(&serde_json::to_string(&line).unwrap_or_default()))
     }
 
-    /// Returns a form of the line. If it is longer than `bytes_max`, shortens its texts.
+    /// Formats the line with `form`. If the result is longer than `bytes_max` bytes, shortens the
+    /// texts of the line.
     pub(super) fn bounded_line(&self, bytes_max: usize, form: fn(&Self) -> String) -> String {
         let line = form(self);
         if line.len() <= bytes_max {
@@ -217,7 +218,7 @@ fn is_standard(name: &str) -> bool {
     matches!(name, "message" | "level")
 }
 
-/// Appends a field. A value of several lines has its length in front.
+/// Appends a field. A value of several lines is preceded by its length.
 fn push_field(out: &mut Vec<u8>, name: &str, value: &str) {
     out.extend_from_slice(name.as_bytes());
     if value.contains('\n') {

@@ -113,7 +113,7 @@ const QUOTA_DEFAULT: Quota = Quota {
 };
 
 /// Returns the names of the filters that users may run in the kernel by default: all filters and
-/// sources that have a twin or an attach point there, and need no privilege.
+/// sources that have a twin or an attach point in the kernel and need no privilege.
 fn default_filters() -> Vec<String> {
     let entries = MachineRegistry::descriptions().filter(|entry| {
         let in_kernel =
@@ -238,7 +238,7 @@ impl Policy {
         self.is_unrestricted(uid) || self.filters.iter().any(|known| known == filter)
     }
 
-    /// Returns the path of the policy file, or for the built-in policy the default path.
+    /// Returns the path of the policy file, or the default path if the built-in policy is in use.
     pub(crate) fn file_path(&self) -> String {
         let file = self.file.as_deref().unwrap_or_else(|| Path::new(POLICY_FILE));
         file.display().to_string()

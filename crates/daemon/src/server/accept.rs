@@ -74,9 +74,9 @@ impl Server {
         Ok(())
     }
 
-    /// Returns a socket through which this process passes connections to the server. A client
-    /// behind such a connection has the rights of root, whichever user runs the daemon, so that it
-    /// sees all paths. Only one such socket exists at a time.
+    /// Returns a socket through which this process passes connections to the server. A client on
+    /// such a connection has root's rights, whichever user runs the daemon, and therefore sees all
+    /// paths. Only one such socket exists at a time.
     pub fn open_inner_door(&mut self) -> sys::Result<OwnedFd> {
         let (near, far) = sys::descriptor::pair()?;
         let number = client::encode_number(INNER_DOOR_EVENT, DescriptorKind::Listener);

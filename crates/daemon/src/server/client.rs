@@ -15,8 +15,8 @@ pub(super) struct Client {
     pub(super) connection: Connection,
     /// Credentials of the client when it connected.
     pub(super) who: Credentials,
-    /// Process id of the client when it connected, or 0 for a connection through the inner door.
-    /// Ids of processes may be reused, so no right depends on it.
+    /// Process id of the client when it connected, or 0 for a connection that this process passed
+    /// to itself. Process ids may be reused, so no right depends on this one.
     pub(super) process: i32,
     /// True if the client requested notifications of registered, changed and removed paths.
     pub(super) watches: bool,

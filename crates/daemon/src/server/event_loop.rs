@@ -32,7 +32,7 @@ pub struct Server {
     pub(super) ids: DbufIdRanges,
     /// True if this process created the sockets, false if a service manager passed them.
     own_sockets: bool,
-    /// Rollback log of acquired resources; tests inject faults into its steps.
+    /// Rollback log for acquired resources; tests inject faults into its steps.
     pub(super) steps: Steps,
     pub(super) policy: Policy,
     pub(super) log: Log,
@@ -193,9 +193,8 @@ impl Server {
         Ok((watcher, kernel, running))
     }
 
-    /// Serves clients until `stop` becomes readable, and reports to the watchdog of the service
-    /// manager if it expects reports. Then removes all kernel requests, or leaves them to the next
-    /// daemon.
+    /// Serves clients until `stop` becomes readable, and notifies the service manager's watchdog if
+    /// there is one. Then removes all kernel requests, or leaves them to the next daemon.
     pub fn serve(&mut self, stop: BorrowedFd<'_>) -> sys::Result<()> {
         let stopped = client::encode_number(STOP_EVENT, DescriptorKind::Listener);
         self.watcher.watch(stop, stopped, Interest::Read)?;

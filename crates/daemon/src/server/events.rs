@@ -40,7 +40,7 @@ impl Server {
     }
 
     /// Replaces the request of the path that a client has registered, and announces the change.
-    /// Logs it unless the path reports it by itself.
+    /// Logs the change unless the path itself reports it.
     pub(super) fn replace_request(
         &mut self,
         id: u64,
@@ -158,7 +158,7 @@ impl Server {
     }
 
     /// Logs a change of the request that a client has in the kernel. `why` is the reason if the
-    /// client did not ask for it.
+    /// client did not request the change.
     pub(super) fn log_kernel(&self, event: EventKind, id: u64, why: Option<String>) {
         let Some(client) = self.clients.get(&id) else { return };
         let (uid, process) = (client.who.uid, client.process);

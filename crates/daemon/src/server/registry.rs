@@ -102,7 +102,7 @@ impl Registry {
         self.entries.remove(&number)
     }
 
-    /// Returns the entry of a number.
+    /// Returns the entry of the path with this number.
     pub(crate) fn get(&self, number: u32) -> Option<&Entry> {
         self.entries.get(&number)
     }
@@ -203,7 +203,7 @@ fn check_line(line: &str) -> Result<(), Fault> {
     }
 }
 
-/// Checks the identity of a plan: hexadecimal digits.
+/// Checks that the identity of a plan consists of hexadecimal digits.
 fn check_plan(plan: Option<&str>) -> Result<(), Fault> {
     let is_id = |id: &str| id.len() <= 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
     match plan.is_none_or(is_id) {

@@ -40,8 +40,8 @@ const ENTRY_SUFFIX: &str = "entry";
 const PATH_SUFFIXES: [&str; 3] = [CONNECTION_SUFFIX, ADMISSIONS_SUFFIX, ENTRY_SUFFIX];
 /// Prefix of the names under which a path's descriptors are stored.
 const PATH_PREFIX: &str = "path-";
-/// Prefix of the name under which the connection of a kernel client is stored while its request
-/// runs. The client number follows.
+/// Prefix of the name under which the connection of a kernel client is stored while its request is
+/// running. The client number follows.
 const RUNNING_PREFIX: &str = "line-";
 /// Prefix of the name under which the connection of a kernel client is stored while its prepared
 /// request waits to replace another request.
@@ -72,7 +72,7 @@ pub(super) struct Stored {
 pub(super) enum KnownState {
     /// The request is prepared to replace another request.
     Prepared,
-    /// The request runs.
+    /// The request is running.
     Running,
     /// The request is being detached.
     Detaching,

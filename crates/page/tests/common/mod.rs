@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use testkit::{streamline_program, wait_until};
 
-/// A daemon in a directory of its own. Paths and daemon end on drop.
+/// A daemon in a separate directory. The paths and the daemon end on drop.
 pub(crate) struct Machine {
     folder: PathBuf,
     daemon: Child,
@@ -55,7 +55,7 @@ impl Machine {
         number.unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)))
     }
 
-    /// Starts the page at an address.
+    /// Starts the page on an address.
     pub(crate) fn page(&self, listen: &str) -> Page {
         let mut command = Command::new(env!("CARGO_BIN_EXE_streamline-page"));
         self.set_environment(&mut command);

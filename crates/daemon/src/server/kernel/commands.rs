@@ -24,7 +24,7 @@ pub(in crate::server) struct ProgramStatus {
 pub(in crate::server) enum Command {
     /// Runs part of a request for a client.
     Attach { client: u64, who: Credentials, process: i32, asked: Attach },
-    /// Replaces a running request by the request prepared for a client.
+    /// Replaces a running request with the request prepared for a client.
     Switch { client: u64 },
     /// Removes a client's request. `why` is the reason if the client did not request the removal.
     Detach { client: u64, why: Option<String> },
@@ -83,7 +83,7 @@ pub(in crate::server) enum RequestState {
     Prepared,
     /// The replacement is in progress.
     Switching,
-    /// The request runs.
+    /// The request is running.
     Running,
     /// The removal is in progress.
     Detaching,
@@ -102,6 +102,6 @@ pub(in crate::server) struct AdoptedRequest {
     pub(in crate::server) client: u64,
     pub(in crate::server) uid: u32,
     /// Final counters that the client has not received, because the request was replaced or removed
-    /// in the meantime, or `None` if the request runs.
+    /// in the meantime, or `None` if the request is still running.
     pub(in crate::server) ended: Option<Box<FinalCounters>>,
 }

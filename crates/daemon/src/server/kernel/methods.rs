@@ -55,7 +55,7 @@ impl Server {
         Ok(Answer::deferred())
     }
 
-    /// Queues the replacement of a running request by the client's prepared request.
+    /// Queues the replacement of a running request with the client's prepared request.
     pub(in crate::server) fn switch(&mut self, id: u64) -> Result<Answer, Fault> {
         let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
         if client.line != RequestState::Prepared {
@@ -68,7 +68,7 @@ impl Server {
     }
 
     /// Implements the method `Detach`: queues the removal of the client's request, if the request
-    /// runs or is prepared.
+    /// is running or prepared.
     pub(in crate::server) fn detach(&mut self, id: u64) -> Result<Answer, Fault> {
         let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
         if matches!(client.line, RequestState::Running | RequestState::Prepared) {

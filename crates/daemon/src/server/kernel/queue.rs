@@ -18,7 +18,7 @@ use sys::watcher::{Interest, Watcher};
 /// The kernel thread and its command queues.
 #[derive(Debug)]
 pub(in crate::server) struct KernelQueue {
-    /// Release of the kernel, or the reason why the daemon runs no kernel programs.
+    /// Kernel release, or the reason why the daemon runs no kernel programs.
     pub(in crate::server) open: Result<String, String>,
     pub(super) orders: Option<Sender<Command>>,
     pub(super) done: Receiver<Completion>,

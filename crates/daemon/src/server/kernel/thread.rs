@@ -464,7 +464,7 @@ impl KernelThread {
 const FOREIGN_NAMESPACE: &str = "the daemon is in another network namespace, with other \
                          interfaces: start one there, or name the namespace with `netns=`";
 
-/// Formats an attach point for display. Programs at sockets are identified by their user.
+/// Formats an attach point for display. Programs on sockets are identified by their user.
 fn attach_point(attach: &Watched, user: u32) -> AttachPoint {
     if attach.own_sockets {
         return (format!("sockets of {user}"), attach.netns.clone(), "both");
