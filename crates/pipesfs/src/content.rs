@@ -80,8 +80,8 @@ pub fn counted_paths(tree: &Tree, place: &DirectoryId) -> Vec<(u32, u32)> {
     members.unwrap_or_default().iter().filter_map(path).collect()
 }
 
-/// Returns the reasons for which the nodes of a directory have lost blocks, with the numbers of
-/// blocks where known.
+/// Returns the reasons why the nodes of a directory have lost blocks, with the numbers of blocks
+/// where known.
 #[must_use]
 pub fn losses(tree: &Tree, key: &Key, counters: &CountersByPath) -> BTreeMap<String, Option<u64>> {
     let mut sums = BTreeMap::new();

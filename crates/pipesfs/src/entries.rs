@@ -48,7 +48,7 @@ pub enum Text {
     Readme,
     /// The reason for the latest failure of the user who reads the file.
     Error,
-    /// Programs and packet sockets of other applications at an interface.
+    /// Programs and packet sockets of other applications on an interface.
     Others,
     /// The manual of a filter, by the name of the filter.
     Manual(String),
@@ -62,7 +62,7 @@ pub enum Text {
     Why,
     /// The instructions of a filter that runs in the kernel.
     Program,
-    /// The time for which the retained output of a source is still kept.
+    /// The remaining time for which the retained output of a source is kept.
     Freeze,
     /// The number of blocks that a node has received or made.
     Blocks,
@@ -197,7 +197,7 @@ impl Tree {
         }
     }
 
-    /// Returns true if a file can be opened to write.
+    /// Returns true if a file can be opened for writing.
     #[must_use]
     pub fn is_written(&self, key: &Key) -> bool {
         match &key.part {
@@ -334,7 +334,8 @@ impl Tree {
         })
     }
 
-    /// Returns the forms in which blocks leave a node, with the names of the streams.
+    /// Returns the forms in which a stream of a node's blocks can be read, with the names of the
+    /// streams.
     fn forms(&self, place: &DirectoryId) -> Vec<(StreamForm, &'static str)> {
         let node = match place {
             DirectoryId::Class(path, node, _) => DirectoryId::Node(*path, node.clone()),

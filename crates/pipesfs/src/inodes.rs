@@ -72,8 +72,8 @@ impl Inodes {
         }
     }
 
-    /// Gives an object another number if it is looked up again, because the kernel has removed the
-    /// entry with the old number.
+    /// Makes the next lookup of an object assign it a new number, because the kernel has removed
+    /// the entry with the old number.
     pub fn retire(&mut self, key: &Key) {
         self.numbers.remove(key);
     }

@@ -10,16 +10,16 @@
 //! - [`snapshot`]: the paths and counters of the machine, queried only while a program uses the
 //!   file system;
 //! - [`edits`]: changes of the tree, which are edits of paths;
-//! - [`streams`]: open streams, each a tap of its own, and [`transfer`] of their bytes;
-//!   [`writers`]: open files that are written; [`totals`]: bytes of both; [`events`]: the events of
-//!   the daemon;
-//! - [`protocol`]: messages of the kernel; [`inodes`]: inode numbers of objects; [`server`]: the
-//!   operations; [`failures`]: reasons of failures; [`mount`]: mounting.
+//! - [`streams`]: open streams, each a separate tap, and [`transfer`] of their bytes; [`writers`]:
+//!   open files that are written; [`totals`]: byte counts of both; [`events`]: the events of the
+//!   daemon;
+//! - [`protocol`]: messages to and from the kernel; [`inodes`]: inode numbers of objects;
+//!   [`server`]: the operations; [`failures`]: reasons for failures; [`mount`]: mounting.
 //!
-//! An object that nobody opens costs the paths nothing. A request that can block, because it asks a
-//! path or waits for a block, never occupies the thread that answers the others, and ends with a
-//! signal of its caller. A change of the tree is one edit that the path's own process applies, in a
-//! thread of its own and within a limit.
+//! An object that no process opens costs the paths nothing. A request that can block, because it
+//! asks a path or waits for a block, never occupies the thread that answers the others, and ends
+//! when its caller receives a signal. A change of the tree is one edit that the path's own process
+//! applies, in a separate thread and within a time limit.
 #![forbid(unsafe_code)]
 
 pub mod content;

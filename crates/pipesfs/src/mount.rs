@@ -16,8 +16,8 @@ pub struct MountOptions {
     pub others: Others,
     /// True if mkdir(2) may make filters that open files or run programs.
     pub exec: bool,
-    /// Maximum time of a change of the tree; `None` for 2 s. The kernel locks the directory
-    /// meanwhile.
+    /// Maximum time of a change of the tree; `None` for 2 s. The kernel locks the directory during
+    /// the change.
     pub edit_limit: Option<Duration>,
 }
 
@@ -43,7 +43,7 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts the file system at a directory. Root mounts directly; other users mount through
+    /// Mounts the file system on a directory. Root mounts directly; other users mount through
     /// fusermount3.
     pub fn new(directory: &Path, options: MountOptions) -> sys::Result<Self> {
         let device = match sys::process::identity().0 {
@@ -53,7 +53,7 @@ impl Mount {
         Self::serve(directory, device, options)
     }
 
-    /// Mounts the file system at a directory in a new user namespace of this process, which must
+    /// Mounts the file system on a directory in a new user namespace of this process, which must
     /// have a single thread. Only this process and programs that it starts see the mount.
     pub fn new_private(directory: &Path, options: MountOptions) -> sys::Result<Self> {
         sys::fuse::enter_user_namespace()?;

@@ -13,8 +13,8 @@ use streamline::paths::{self, Client, ClientError, Counters, PathClient};
 pub const CURRENT: Duration = Duration::from_millis(100);
 /// Time for which counters are current.
 pub const COUNTERS_CURRENT: Duration = Duration::from_millis(10);
-/// Factor by which the result of a query is used longer than the query took, at least, so that the
-/// walk of a large tree does not consist of queries.
+/// Minimum ratio of the time for which a query's result is used to the duration of the query. Keeps
+/// a walk through a large tree from spending most of its time on queries.
 const QUERY_TIMES: u32 = 5;
 /// Time between the two samples from which rates are computed.
 const SAMPLE_TIME: Duration = Duration::from_millis(150);
@@ -71,7 +71,8 @@ pub struct Snapshots {
 }
 
 impl Snapshots {
-    /// Creates an empty snapshot of the daemon in `directory`, or else in the standard directories.
+    /// Creates an empty snapshot of the paths of the daemon in `directory`, or else in the standard
+    /// directories.
     #[must_use]
     pub fn new(directory: Option<PathBuf>) -> Self {
         let (latest, client) = Default::default();

@@ -50,14 +50,14 @@ pub struct StreamEnd {
 #[derive(Debug)]
 struct OpenStream {
     pipe: File,
-    /// The origin of the bytes, which ends when it is dropped, or `None` while the end of the
-    /// stream is examined.
+    /// The origin of the bytes, or `None` while the end of the stream is examined. Dropping the
+    /// origin ends it.
     of: Option<StreamOrigin>,
     /// True if the stream ended before the path did, or `None` until this is known.
     failed: Option<bool>,
     /// The user who opened the stream.
     uid: u32,
-    /// Bytes of the place; `None` for the events of the daemon.
+    /// Byte counters of the directory; `None` for the events of the daemon.
     totals: Option<Arc<Totals>>,
     /// Reads that wait for data, oldest first.
     waiting: Vec<WaitingRead>,
@@ -70,14 +70,14 @@ struct OpenStream {
     moving: Option<Move>,
 }
 
-/// The user, the directory, the form and the byte counters of a stream that is opened.
+/// The user, the directory, the form and the byte counters of a stream that is being opened.
 #[derive(Debug)]
 pub struct StreamFacts {
     /// User who opened the stream.
     pub uid: u32,
     /// The node or class, and the form of the blocks; `None` for the events of the daemon.
     pub place: Option<(DirectoryId, StreamForm)>,
-    /// Bytes of the place; `None` for the events of the daemon.
+    /// Byte counters of the directory; `None` for the events of the daemon.
     pub totals: Option<Arc<Totals>>,
 }
 
@@ -174,7 +174,8 @@ impl Streams {
         reply.polled(events);
     }
 
-    /// Ends a waiting read whose caller received a signal. Returns false if no such read waits.
+    /// Ends a waiting read whose caller received a signal. Returns false if no such read is
+    /// waiting.
     pub fn interrupt(&self, unique: u64) -> bool {
         let mut open = self.lock();
         for stream in open.values_mut() {
@@ -251,7 +252,7 @@ impl Streams {
         }
     }
 
-    /// Queries each ended tap for the reason of its end and for blocks that its reader has lost.
+    /// Queries each ended tap for the reason why it ended and for blocks that its reader has lost.
     /// Blocks while a path does not reply. Returns when the streams are dropped.
     pub fn examine_ends(&self, endings: &StreamEnds) {
         while let Ok(StreamEnd { handle, uid, tap }) = endings.recv() {

@@ -1,6 +1,6 @@
 //! Transfer of bytes from the pipe of a stream to the reader. Small reads are copied through this
-//! process. For large ones, pages move from the pipe into the reply without a copy here, so that
-//! each byte is copied as often as in a kernel pipe.
+//! process. For large reads, pages move from the pipe into the reply without a copy in this
+//! process, so each byte is copied only as often as in a kernel pipe.
 
 use crate::protocol::{REPLY_HEAD, Reply};
 use std::fs::File;
@@ -11,12 +11,13 @@ use std::sync::{Mutex, PoisonError};
 /// Capacity of the pipe of a stream in bytes. Users other than root may have pipes of twice this
 /// size, which a transfer needs.
 pub const PIPE_SIZE: usize = 512 << 10;
-/// Length in bytes from which on pages are moved. Below it, copying costs less than the calls.
+/// Minimum length in bytes at which pages are moved. Below it, copying costs less than the system
+/// calls.
 const MOVED_MIN: usize = 32 << 10;
 /// Maximum number of idle transfer pipes kept for reuse.
 const KEPT_MAX: usize = 4;
 
-/// The outcome of a read from the pipe of a stream that does not wait.
+/// The outcome of a nonblocking read from the pipe of a stream.
 #[derive(Debug)]
 pub enum PipeRead {
     /// The reply has been sent, with this number of bytes.
@@ -34,7 +35,7 @@ pub enum PipeRead {
 pub struct TransferPipes(Mutex<Vec<(OwnedFd, OwnedFd)>>);
 
 impl TransferPipes {
-    /// Replies to a read with up to `size` bytes of the pipe. Does not block.
+    /// Replies to a read with up to `size` bytes from the pipe. Does not block.
     pub fn reply(&self, mut pipe: &File, reply: Reply<'_>, size: u32) -> PipeRead {
         let available = sys::pipe::readable_length(pipe).unwrap_or(0);
         let length = available.min(size as usize);
@@ -79,7 +80,8 @@ impl TransferPipes {
         Some(PipeRead::Sent(length))
     }
 
-    /// Returns an empty pipe with room for the contents of a stream's pipe and the head of a reply.
+    /// Returns an empty pipe with room for the contents of a stream's pipe and the header of a
+    /// reply.
     fn take(&self) -> Option<(OwnedFd, OwnedFd)> {
         if let Some(kept) = self.lock().pop() {
             return Some(kept);
@@ -101,7 +103,7 @@ impl TransferPipes {
     }
 }
 
-/// Moves exactly `length` bytes between pipes. Fails if the first pipe has fewer.
+/// Moves exactly `length` bytes between pipes. Fails if the first pipe contains fewer.
 fn move_all(from: &File, to: &OwnedFd, mut length: usize) -> sys::Result<()> {
     while length > 0 {
         match sys::pipe::splice_out(from, to, length)? {

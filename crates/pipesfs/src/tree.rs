@@ -156,7 +156,7 @@ impl Tree {
     }
 
     /// Creates the tree of these paths after an earlier tree. A node with several parents stays
-    /// below the one below which it stood, as long as there is an arc from there.
+    /// below the same parent as before, as long as there is an arc from that parent.
     #[must_use]
     pub fn after(mut paths: Vec<PathView>, before: &Self) -> Self {
         sort_paths(&mut paths);

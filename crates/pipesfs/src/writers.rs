@@ -1,9 +1,9 @@
-//! Open files that are written: each is one writer at the output of a node, from open to close.
+//! Files that are open for writing. Each is one writer at the output of a node, from open to close.
 //!
-//! A write goes to the socket of the writer, in packets, as far as there is room. Without room it
-//! waits here, without a thread, until the path has read from the socket, a signal interrupts the
-//! caller, or the path ends. When the file is closed, an end message follows the data in the
-//! socket.
+//! A write is sent to the socket of the writer, in packets, until the socket is full. The rest of
+//! the write waits here, without occupying a thread, until the path has read from the socket, a
+//! signal interrupts the caller, or the path ends. When the file is closed, an end message follows
+//! the data in the socket.
 
 use crate::failures::Failures;
 use crate::protocol::{Reply, errno};
@@ -24,7 +24,7 @@ pub struct Writers {
     failures: Arc<Failures>,
 }
 
-/// An open file that is written.
+/// A file that is open for writing.
 #[derive(Debug)]
 struct OpenWriter {
     socket: WriterSocket,
@@ -64,7 +64,7 @@ impl Writers {
         self.lock().insert(handle, writer);
     }
 
-    /// Returns true if the handle is that of a writer.
+    /// Returns true if the handle belongs to a writer.
     #[must_use]
     pub fn contains(&self, handle: u64) -> bool {
         self.lock().contains_key(&handle)
@@ -115,7 +115,8 @@ impl Writers {
         reply.polled(events);
     }
 
-    /// Ends a waiting write whose caller got a signal. Returns false if no such write waits.
+    /// Ends a waiting write whose caller received a signal. Returns false if no such write is
+    /// waiting.
     pub fn interrupt(&self, unique: u64) -> bool {
         let mut open = self.lock();
         for writer in open.values_mut() {
@@ -134,7 +135,7 @@ impl Writers {
     }
 
     /// Closes a writer as soon as there is room for its end message. Does not block. Returns false
-    /// if the handle is not that of a writer.
+    /// if the handle does not belong to a writer.
     pub fn close(&self, handle: u64) -> bool {
         let mut open = self.lock();
         let Some(writer) = open.get_mut(&handle) else { return false };

@@ -1,4 +1,4 @@
-//! An edit, made by the process of its path in the name of the caller.
+//! Execution of an edit by the process of its path, on behalf of the caller.
 
 use super::plan::{PathEdit, Planned};
 use super::{Refusal, start};
@@ -15,7 +15,8 @@ pub(crate) enum Done {
     Made,
     /// A path has started, with this number.
     Started(u32),
-    /// Another request runs than the one for which the edit was planned: it has to be planned anew.
+    /// The path is no longer running the request for which the edit was planned. The edit must be
+    /// planned again.
     Outdated,
 }
 
@@ -24,9 +25,10 @@ pub(crate) enum Done {
 pub(crate) struct Caller {
     /// User and group.
     pub(crate) user: (u32, u32),
-    /// True if the caller is not the user of this process, which must act as the caller.
+    /// True if the caller is not the user of this process, in which case the process must act as
+    /// the caller.
     pub(crate) is_other: bool,
-    /// Time at which the operation fails.
+    /// Time at which the operation fails if it has not completed.
     pub(crate) deadline: Instant,
 }
 
@@ -47,7 +49,7 @@ impl Caller {
     }
 }
 
-/// Makes a planned change. Blocks until the deadline of the caller at most.
+/// Makes a planned change. Blocks at most until the caller's deadline.
 pub(crate) fn carry_out(
     tree: &Tree,
     planned: &Planned,

@@ -1,9 +1,9 @@
 //! Changes of the tree: each is an edit of a path, which the path's own process applies.
 //!
-//! - [`plan`]: the edit for a change of the tree, a pure function of the tree; [`places`]: outputs
-//!   and parents in the words of edits;
-//! - [`carry_out`]: the edit, made by the path's process in the name of the caller;
-//! - [`start`]: paths that begin; [`threads`]: the threads in which edits run.
+//! - [`plan`]: the edit for a change of the tree, a pure function of the tree; [`places`]: names of
+//!   outputs and parents in the words of edits;
+//! - [`carry_out`]: the edit, made by the path's process on behalf of the caller;
+//! - [`start`]: the start of new paths; [`threads`]: the threads in which edits run.
 
 pub(crate) mod carry_out;
 mod own_mount;
@@ -24,7 +24,7 @@ use std::time::Duration;
 
 pub(crate) use rename::rename as plan_rename;
 
-/// Default of the maximum time of an edit.
+/// Default time limit for an edit.
 pub const EDIT_LIMIT: Duration = Duration::from_secs(2);
 
 /// A refusal of a change, with its reason.
@@ -52,7 +52,7 @@ impl Refusal {
 pub(crate) struct Permitted {
     /// True if filters that open files or run programs may be made.
     pub(crate) exec: bool,
-    /// Directory of the mount, with which absolute targets of links begin.
+    /// Mount directory, with which absolute link targets into the mount begin.
     pub(crate) mount: std::path::PathBuf,
 }
 

@@ -7,7 +7,7 @@ use crate::protocol::errno;
 use crate::tree::{Child, Directory, DirectoryId, Member, Tree};
 use streamline::paths::{NodeDetails, PathView};
 
-/// The sink that ends an output which nothing reads.
+/// The sink that ends an output that no filter reads.
 const PLACEHOLDER: &str = "discard";
 
 /// The output of a node to which filters are connected.
@@ -64,7 +64,7 @@ impl Tree {
         self.node(member).ok_or_else(Refusal::gone)
     }
 
-    /// Returns the only node that a directory shows. Fails with EBUSY if it shows those of several
+    /// Returns the only node that a directory shows. Fails with EBUSY if it shows nodes of several
     /// paths.
     pub(super) fn only_member(&self, directory: &Directory) -> Result<Member, Refusal> {
         match directory.members.as_slice() {
@@ -88,7 +88,7 @@ impl Tree {
         }
     }
 
-    /// Returns the output that a directory denotes. Fails if it is the directory of no output.
+    /// Returns the output that a directory denotes. Fails if the directory denotes no output.
     pub(super) fn output(&self, key: &Key) -> Result<Output, Refusal> {
         if key.part != Part::Whole {
             let why = "it is a view of a filter, and holds no filters";
@@ -178,7 +178,7 @@ impl Tree {
         })
     }
 
-    /// Returns true if a directory is that of a sink that only marks an empty output.
+    /// Returns true if a directory belongs to a sink that only marks an empty output.
     pub(super) fn is_placeholder(&self, directory: &Directory) -> bool {
         matches!(directory.place, DirectoryId::Node(..))
             && self.first_node(directory).is_some_and(|(_, node)| {
@@ -186,7 +186,7 @@ impl Tree {
             })
     }
 
-    /// Returns the number of arcs that lead to a node, without back edges.
+    /// Returns the number of arcs that lead to a node, not counting back edges.
     pub(super) fn count_parents(&self, member: Member) -> usize {
         let nodes = self.paths.get(member.path).map_or(&[][..], |view| &view.nodes);
         let arcs = nodes.iter().flat_map(|node| &node.arcs);

@@ -1,5 +1,5 @@
-//! The edit of a path for each change of the tree: a function of the tree, and of the links in the
-//! names of files that a new filter opens.
+//! Plans the edit of a path for each change of the tree. The plan depends only on the tree, and on
+//! the symbolic links in the names of files that a new filter opens.
 
 use super::own_mount::leads_into_mount;
 use super::places::Output;
@@ -36,7 +36,7 @@ pub(crate) struct PathEdit {
     pub(crate) path: PathKey,
     /// The path to which a node moves.
     pub(crate) into: Option<PathKey>,
-    /// The words.
+    /// The words of the edit.
     pub(crate) words: Vec<String>,
 }
 
@@ -48,7 +48,7 @@ impl PathEdit {
     }
 }
 
-/// Reads the name of a directory as a filter; `None` if no filter has this name. Fails with EPERM
+/// Parses the name of a directory as a filter; `None` if no filter has this name. Fails with EPERM
 /// if the mount does not permit the filter.
 pub(super) fn read_filter(name: &str, may: &Permitted) -> Result<Option<NewFilter>, Refusal> {
     let invalid = |why: String| Refusal::new(errno::EINVAL, why);
@@ -202,7 +202,7 @@ pub(crate) fn remove_directory(
     }
 }
 
-/// Fails if an entry exists as long as the mount, so that it cannot be removed.
+/// Fails if an entry exists as long as the mount and therefore cannot be removed.
 fn refuse_fixed(key: &Key, parent: &Key) -> Result<(), Refusal> {
     let fixed = |key: &Key| {
         matches!(key.place, DirectoryId::Filters | DirectoryId::Machine | DirectoryId::Interface(_))

@@ -15,8 +15,8 @@ fn invalid(why: impl Into<String>) -> Refusal {
     Refusal::new(errno::EINVAL, why)
 }
 
-/// Plans rename(2): a filter is severed from one parent and attached to another, with other
-/// arguments if its new name has some.
+/// Plans rename(2): a filter is severed from one parent and attached to another, with new arguments
+/// if its new name contains any.
 pub(crate) fn rename(
     tree: &Tree,
     (parent, name): (&Key, &str),

@@ -1,5 +1,5 @@
-//! Paths that begin with a directory in the root: each is a process of the caller, started by the
-//! command `streamline start`.
+//! Paths that are started by creating a directory in the root. Each is a process of the caller,
+//! started with the command `streamline start`.
 
 use super::Refusal;
 use super::carry_out::Caller;
@@ -10,14 +10,14 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// Maximum length of the output of the command that is kept, in bytes.
+/// Maximum number of bytes kept of the command's output.
 const OUTPUT_MAX: u64 = 16 << 10;
 
 /// Environment variable with the directory of the daemon.
 const DAEMON_VARIABLE: &str = "STREAMLINE_DAEMON";
 
-/// Starts a path in the background, as a process of the caller. Returns its number. Blocks until it
-/// runs.
+/// Starts a path in the background, as a process of the caller. Returns its number. Blocks until
+/// the path is running.
 pub(super) fn start(
     daemon: Option<&Path>,
     (name, request): (Option<&str>, &str),
@@ -56,8 +56,8 @@ pub(super) fn start(
     }
 }
 
-/// Reads the output of a command until both of its streams end; `None` if they do not within the
-/// caller's time.
+/// Reads the output of a command until both of its streams end; `None` if they do not end before
+/// the caller's deadline.
 fn read_output(child: &mut Child, caller: &Caller) -> Option<(String, String)> {
     let (mut out, mut errors) = (child.stdout.take()?, child.stderr.take()?);
     let errors = read_text(&mut errors, caller)?;

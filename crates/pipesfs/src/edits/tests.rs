@@ -1,4 +1,5 @@
-//! Tests of the plans of edits: for each change of a tree, the words of an edit or a refusal.
+//! Tests of edit planning: each change of a tree yields either the text of an edit command or a
+//! refusal.
 
 use super::plan::{PathEdit, Planned, link, make_directory, remove_directory, unlink};
 use super::{Permitted, Refusal, plan_rename};
@@ -24,8 +25,8 @@ fn node(id: u64, name: &str, filter: &str, arcs: &[(usize, &str)]) -> NodeDetail
     }
 }
 
-/// Returns the tree of `web: generate | (udp | (|9 count + |10 discard)) + inspect`, with `inspect`
-/// below `udp`, too, and of an empty stream.
+/// Returns the tree of two paths: `web: generate | (udp | (|9 count + |10 discard)) + inspect`,
+/// with `inspect` also below `udp`, and an empty stream.
 fn tree() -> Tree {
     let path =
         |number: u32, name: &str| Path { number, name: Some(name.to_owned()), ..Path::default() };

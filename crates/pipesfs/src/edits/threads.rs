@@ -4,8 +4,8 @@ use crate::protocol::Request;
 use std::sync::atomic::{AtomicIsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
-/// Maximum number of concurrent edits; further edits wait. Each edit ends within the
-/// limit of the mount.
+/// Maximum number of concurrent edits; further edits wait. Each edit ends within the time limit of
+/// the mount.
 const THREADS_MAX: usize = 64;
 /// Name of these threads.
 pub(crate) const NAME: &str = "pipesfs edits";

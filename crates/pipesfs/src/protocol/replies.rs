@@ -95,14 +95,14 @@ impl<'d> Reply<'d> {
         self.send(&message);
     }
 
-    /// Writes the head of a reply with `length` bytes of data into an empty pipe.
+    /// Writes the header of a reply with `length` bytes of data into an empty pipe.
     pub(crate) fn begin(self, length: usize, pipe: &OwnedFd) -> sys::Result<()> {
         let length = u32::try_from(REPLY_HEAD + length).unwrap_or(u32::MAX);
         let head = Head { length, error: 0, unique: self.unique };
         sys::pipe::write(pipe, head.as_bytes()).map(drop)
     }
 
-    /// Sends the head and `length` bytes of data that a pipe contains.
+    /// Sends the header and `length` bytes of data from a pipe that contains them.
     pub(crate) fn finish(self, pipe: &OwnedFd, length: usize) -> sys::Result<()> {
         sys::pipe::splice_out(pipe, self.device, REPLY_HEAD + length).map(drop)
     }

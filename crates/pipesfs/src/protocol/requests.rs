@@ -124,7 +124,7 @@ pub struct Write {
     pub bytes: Vec<u8>,
 }
 
-/// A change of attributes. Attributes that are `None` stay the same.
+/// A change of attributes. Attributes that are `None` remain unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct AttributeChange {
     /// Type and permissions.

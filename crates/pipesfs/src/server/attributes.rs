@@ -1,4 +1,4 @@
-//! Changes of attributes: permissions can be taken away, but not given.
+//! Changes of attributes: permissions can be removed, but not added.
 
 use super::{Outcome, Server, lock};
 use crate::entries::{Key, Part, Text};
@@ -12,7 +12,7 @@ const PERMISSIONS: u32 = 0o7777;
 impl Server {
     /// Changes the attributes of an object. The kernel has checked that the caller is its owner or
     /// root. The permissions of a path are at most those of its inputs, and its owner is the user
-    /// of its process. The length of a file that is written is ignored, because the file keeps
+    /// of its process. A new length for a writable file is ignored, because the file stores
     /// nothing.
     pub(super) fn set_attributes(
         &self,

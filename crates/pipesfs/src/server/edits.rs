@@ -13,7 +13,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Maximum number of times that an edit is planned anew, because another edit came first.
+/// Maximum number of times that an edit is planned again because another edit was applied first.
 const ATTEMPTS_MAX: usize = 4;
 
 impl Server {
@@ -157,8 +157,8 @@ impl Server {
         }
     }
 
-    /// Continues the open streams of nodes that have moved to another path by taps at their new
-    /// directories.
+    /// Continues the open streams of nodes that have moved to another path, with taps at the nodes'
+    /// new directories.
     fn continue_streams(&self, new: &Tree, places: &HashMap<DirectoryId, DirectoryId>) {
         for (handle, place, form, uid) in self.streams.awaiting() {
             let stays = new.directory(&place.node()).is_some();

@@ -11,7 +11,7 @@ pub(super) enum Handle {
     Text(Arc<Vec<u8>>),
     /// The entries of a directory at the time it was opened.
     Directory(Arc<Vec<(String, Key)>>),
-    /// An argument of a filter, to be written.
+    /// An argument of a filter, open for writing.
     Argument {
         /// Number of the path.
         path: u32,
@@ -20,6 +20,6 @@ pub(super) enum Handle {
         /// Name of the argument.
         name: String,
     },
-    /// The file `freeze` of a source, to be written: a write freezes the retained output.
+    /// The file `freeze` of a source, open for writing. A write freezes the retained output.
     Freeze(DirectoryId),
 }

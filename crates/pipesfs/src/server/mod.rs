@@ -3,8 +3,9 @@
 //! One thread receives requests and replies to the requests that the latest snapshot can answer. A
 //! request that must query a path first is passed to one of several threads. If the caller receives
 //! a signal in the meantime, the caller gets EINTR immediately and the reply is dropped. Reads of
-//! streams wait in [`Streams`]. Changes of the tree have threads of their own, and end within a
-//! limit. A signal does not end them, because it would leave open whether the change was made.
+//! streams wait in [`Streams`]. Changes of the tree run in separate threads and end within a time
+//! limit. A signal does not interrupt them, because the caller would not know whether the change
+//! was made.
 
 mod attributes;
 mod edits;
@@ -54,9 +55,9 @@ pub struct Server {
     totals: TotalsByPlace,
     handles: Mutex<HashMap<u64, Handle>>,
     next_handle: AtomicU64,
-    /// Numbers of the requests in threads that query paths.
+    /// Numbers of the requests that are being executed by threads that query paths.
     asking: Mutex<HashSet<u64>>,
-    /// Numbers of the requests in threads that change the tree.
+    /// Numbers of the requests that are being executed by threads that change the tree.
     editing: Mutex<HashSet<u64>>,
     failures: Arc<Failures>,
     /// User id and group id of this process.
@@ -65,7 +66,7 @@ pub struct Server {
     /// True if all users of the machine have access.
     for_all: bool,
     permitted: Permitted,
-    /// Maximum time of a change of the tree.
+    /// Time limit for a change of the tree.
     edit_limit: Duration,
     /// The time until which the retained output of each frozen source is kept.
     frozen: Mutex<HashMap<DirectoryId, Instant>>,

@@ -77,8 +77,8 @@ impl Server {
     }
 
     /// Returns the time for which the kernel keeps the name of an object. Each open of a stream
-    /// looks its name up, and finds an object of its own, because the kernel lets only one program
-    /// at a time write to one object.
+    /// looks up the stream's name and gets a separate object, because the kernel lets only one
+    /// program at a time write to an object.
     pub(super) fn entry_times(&self, attributes: &Attributes) -> EntryTimes {
         match self.key(attributes.inode) {
             Ok(Key { part: Part::Stream(_), .. }) => EntryTimes(0, 0),

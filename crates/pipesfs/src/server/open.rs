@@ -96,8 +96,8 @@ impl Server {
     }
 
     /// Opens a tap at a node. The tap lasts as long as the connection. Returns its connection, its
-    /// pipe, and the number of blocks that had left the node before. Fails with the error number
-    /// and the reason.
+    /// pipe, and the number of blocks that had left the node before the tap began. Fails with the
+    /// error number and the reason.
     pub(super) fn tap(
         &self,
         tree: &Tree,

@@ -84,7 +84,7 @@ impl Server {
         Ok(Outcome::Opened(handle, DIRECT | PARALLEL))
     }
 
-    /// Returns the only node that a directory shows. Fails with EBUSY if it shows those of several
+    /// Returns the only node that a directory shows. Fails with EBUSY if it shows nodes of several
     /// paths.
     fn only_member(&self, tree: &Tree, place: &DirectoryId, uid: u32) -> Result<Member, i32> {
         let directory = tree.directory(place).ok_or(errno::ENOENT)?;
@@ -120,7 +120,7 @@ impl Server {
     }
 
     /// Returns the path number and the node of an argument's file. Fails if the argument cannot be
-    /// changed while the filter runs, or belongs to several paths.
+    /// changed while the filter is running, or belongs to several paths.
     fn argument(&self, key: &Key, name: &str) -> Result<(u32, String), (i32, String)> {
         let snapshot = self.snapshots.latest();
         let tree = &snapshot.tree;
@@ -202,7 +202,8 @@ impl Server {
         to.freeze_history(&FreezeHistory { node: name, id: node.id, ms })
     }
 
-    /// Returns the time in s for which the retained output of a source is still kept, rounded up.
+    /// Returns the remaining time for which the retained output of a source is kept, in seconds,
+    /// rounded up.
     pub(super) fn seconds_frozen(&self, place: &DirectoryId) -> u64 {
         let known = lock(&self.frozen);
         let left = known.get(place).map(|until| until.saturating_duration_since(Instant::now()));

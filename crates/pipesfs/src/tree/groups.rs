@@ -15,7 +15,7 @@ pub(super) struct Group {
 #[derive(Default)]
 pub(super) struct Groups {
     pub(super) all: Vec<Group>,
-    /// Indexes of the groups of each class and filter.
+    /// Indexes of the groups, by class and filter.
     near: HashMap<(String, String), Vec<usize>>,
 }
 

@@ -59,7 +59,7 @@ pub(super) fn first_parents(view: &PathView, homes: &Homes) -> Parents {
 /// The parent below which each node is shown, and the classes of the arc from that parent.
 pub(super) type Homes = HashMap<(PathKey, NodeKey), (NodeKey, String)>;
 
-/// Converts the parents of the nodes of these paths to identities that survive changes.
+/// Converts the parents of nodes from indexes to identities that survive changes of the request.
 pub(super) fn homes(paths: &[PathView], parents: &[Parents]) -> Homes {
     let mut homes = Homes::new();
     for (view, parents) in paths.iter().zip(parents) {

@@ -13,7 +13,8 @@ impl DirectoryId {
         }
     }
 
-    /// Returns the class that the directory stands for; empty if it is not that of a class.
+    /// Returns the class that the directory stands for; empty if the directory does not represent a
+    /// class.
     #[must_use]
     pub fn class(&self) -> &str {
         match self {
