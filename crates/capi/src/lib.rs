@@ -4,7 +4,7 @@
 //! `export` is the only file with unsafe code: each function checks its pointers as far as
 //! possible, turns them into slices, and calls one safe function of `stream_calls`, `transfer`,
 //! `state` or `run`. `run` opens requests with the library `streamline`. `table` maps numbers to
-//! ends. Each number is a descriptor of its own, so closing one by mistake affects no other object.
+//! ends. Each number is a separate descriptor, so closing one by mistake affects no other object.
 //!
 //! cbindgen generates the header `include/streamline.h` from `export` and `config`; the header is
 //! committed, and a test compares it with what cbindgen makes.

@@ -20,12 +20,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use sys::process::identity;
 
-/// Maximum number of segments that one peer may hold by its own requests. Readers of streams hold
-/// none.
+/// Maximum number of segments that one peer may hold through its own requests. Readers of streams
+/// hold none.
 const HELD_MAX: usize = 8;
 
-/// The server that grants the memory of this process, with the process id: a child of fork(2) does
-/// not inherit its thread.
+/// The server that grants the memory of this process, with the id of the process that started it: a
+/// child of fork(2) does not inherit the server's thread.
 static GRANTS: Mutex<Option<(u32, Arc<GrantServer>)>> = Mutex::new(None);
 
 /// Returns the grant server of this process; creates it first if necessary.
@@ -62,7 +62,7 @@ pub(crate) struct PointerReader {
 }
 
 impl PointerReader {
-    /// Opens a reading end. Returns `None` if the writing end was closed without being opened.
+    /// Opens a reading end. Returns `None` if the writing end was closed before its first use.
     pub(crate) fn open(end: OwnedFd) -> Outcome<Option<Self>> {
         let space = Space::trusting();
         let input = mpipe::open_pointer_read(end, &space)?;
@@ -98,8 +98,8 @@ impl PointerReader {
         }
     }
 
-    /// Returns the address and the length of the next bytes, as `Reader::locate` does: in place if
-    /// the memory is frozen or its writer is trusted, otherwise in a copy.
+    /// Returns the address and the length of the next bytes, like `Reader::locate`: in place where
+    /// the memory is frozen or its writer is trusted, else in a copy.
     pub(crate) fn locate(&mut self, nonblocking: bool) -> Outcome<(*const u8, usize)> {
         loop {
             if let Some(found) = self.stream().peek()? {
@@ -146,7 +146,8 @@ impl PointerWriter {
         Ok(Self { pipe, eager: every == 1 })
     }
 
-    /// Copies bytes into the memory of the pipe, as one block or as several if they exceed a block.
+    /// Copies bytes into the memory of the pipe, as one block, or as several blocks if they exceed
+    /// the maximum block size.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Outcome<usize> {
         let output = self.pipe.output();
         let longest = output.block_max().max(1);

@@ -1,9 +1,9 @@
 //! The exported functions. Each has the name and the semantics of a function of libpcap, to which
 //! it passes all calls on handles that this library does not read.
 //!
-//! Functions of libpcap that are not here concern no live handle (capture files, names, devices),
-//! or are right for a handle that libpcap has created but not activated; the loader binds them to
-//! libpcap directly.
+//! Functions of libpcap that are not defined here concern no live handle (capture files, names,
+//! devices), or work correctly on a handle that libpcap has created but not activated; the loader
+//! binds them to libpcap directly.
 //!
 //! Invariants, cited below:
 //! - L1 `libpcap!` returns libpcap's function of that name (I1 of [`sys::preload::interpose`]),

@@ -10,14 +10,14 @@ const PACKET_OUTGOING: u8 = 4;
 const RETURN: u16 = code::RET | code::K;
 /// `ARPHRD_ETHER`.
 const HARDWARE_ETHERNET: u16 = 1;
-/// Maximum length of an IPv4 header in bytes: the greatest result of `ldx 4*([k]&0xf)`.
+/// Maximum length of an IPv4 header in bytes: the largest result of `ldx 4*([k]&0xf)`.
 const HEADER_MAX: usize = 60;
 
 /// A filter, and the part of a frame that it reads.
 #[derive(Debug)]
 pub(crate) struct Filter {
     program: ClassicProgram,
-    /// Number of bytes of a frame on which the result depends.
+    /// Number of bytes at the beginning of a frame on which the result depends.
     pub(crate) reach: usize,
     interface_index: u32,
 }
@@ -55,8 +55,7 @@ impl Filter {
 }
 
 /// Returns the number of bytes at the beginning of a frame on which the result of a program
-/// depends;
-/// `None` if it cannot be bounded.
+/// depends; `None` if it cannot be bounded.
 fn reach(instructions: &[Instruction]) -> Option<usize> {
     let mut reach = 0;
     for instruction in instructions {

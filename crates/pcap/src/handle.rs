@@ -1,13 +1,13 @@
 //! Table of the program's capture handles that this library serves, by address.
 //!
 //! The table is static and is searched without a lock, so that `pcap_breakloop` can use it in a
-//! signal handler. A handle for which there is no room is left to libpcap.
+//! signal handler. If the table is full, further handles are left to libpcap.
 
 use crate::live::Live;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The maximum number of handles that are known at a time.
+/// The maximum number of handles that are known at one time.
 const HANDLES_MAX: usize = 64;
 /// `PCAP_ERRBUF_SIZE`: the size of an error text in bytes.
 pub(crate) const ERROR_SIZE: usize = 256;
@@ -33,14 +33,14 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 pub(crate) struct Handle {
     /// Address of libpcap's handle, or 0 if the entry is free.
     address: AtomicUsize,
-    /// True if the program has asked for the end of the current read.
+    /// True if the program has requested the end of the current read.
     is_broken: AtomicBool,
     /// Descriptor that wakes a blocked read.
     waker: AtomicI32,
     settings: Mutex<Settings>,
     /// The capture; `None` before activation, and if libpcap reads the handle.
     live: Mutex<Option<Arc<Live>>>,
-    /// Error text of the last failed call, which ends with a 0.
+    /// Error text of the last failed call, terminated by a zero byte.
     error: Mutex<[u8; ERROR_SIZE]>,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct Handle {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Settings {
     pub(crate) device: String,
-    /// Snapshot length in bytes, as set; libpcap interprets 0 and less as its maximum.
+    /// Snapshot length in bytes, as set; libpcap interprets 0 or less as its maximum.
     pub(crate) snapshot: i32,
     pub(crate) is_promiscuous: bool,
     /// Read timeout in milliseconds; 0 or less for none.
@@ -179,7 +179,7 @@ impl Handle {
         }
     }
 
-    /// Returns true if the program has asked for the end of the read, and forgets that.
+    /// Returns true if the program has requested the end of the read, and clears the request.
     pub(crate) fn take_break(&self) -> bool {
         self.is_broken.load(Ordering::Relaxed) && self.is_broken.swap(false, Ordering::AcqRel)
     }

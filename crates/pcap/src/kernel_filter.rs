@@ -1,10 +1,11 @@
 //! The program's filter in the kernel program of the capture.
 //!
 //! The filter is loaded when the program compiles it (`pcap_compile`), because programs drop their
-//! rights before they set it (`pcap_setfilter`), and then activated, which needs no rights. The
-//! program's thread still runs the filter on each frame that it reads: it decides frames on which
-//! the kernel was unsure, frames from before the activation, and the number of bytes to keep. A
-//! filter that cannot run in the kernel runs only in the program's thread.
+//! rights before they set it (`pcap_setfilter`). Setting the filter then only activates it, which
+//! needs no rights. The program's thread still runs the filter on each frame that it reads, to
+//! decide on frames about which the kernel was unsure or that arrived before the activation, and to
+//! determine the number of bytes to keep. A filter that cannot run in the kernel runs only in the
+//! program's thread.
 
 use crate::filter::Filter;
 use ebpf::classic::write_numbers;
@@ -21,14 +22,14 @@ pub(crate) struct KernelFilter {
     pub(crate) refusal: Option<String>,
 }
 
-/// Minimum number of bytes that the kernel copies of a frame. Greater numbers are rounded up to a
-/// power of two: if captures copy the same number of bytes, they share the copies.
+/// Minimum number of bytes that the kernel copies from a frame. Larger numbers are rounded up to a
+/// power of two, so that more captures copy the same number of bytes and can share the copies.
 const BYTES_LEAST: usize = 256;
 /// Number of bytes per frame from which on the kernel copies whole frames.
 const BYTES_WHOLE: usize = 1500;
 
 /// Returns the filter for the kernel, given the program's filter and the snapshot length: an
-/// expression, and the number of bytes to copy of each frame.
+/// expression, and the number of bytes to copy from each frame.
 pub(crate) fn kernel_part(filter: &Filter, snapshot: usize) -> CaptureFilter {
     let bytes = snapshot.max(filter.reach);
     let bytes = (bytes < BYTES_WHOLE).then(|| bytes.next_power_of_two().max(BYTES_LEAST));

@@ -1,10 +1,10 @@
 //! `libstreamline_pcap.so`, preloaded into a program (`LD_PRELOAD`): live captures of the program
-//! read the rings of Streamline's kernel programs instead of a packet socket of their own.
-//! [SL §4.3, §9.2.3; FEATURES C5]
+//! read the rings of Streamline's kernel programs instead of separate packet sockets. [SL §4.3,
+//! §9.2.3; FEATURES C5]
 //!
 //! The program is linked against libpcap, which stays loaded and does everything else: it compiles
-//! filters, reads and writes capture files, lists devices. This library exports those functions of
-//! libpcap that concern a live handle, and the loader finds them first.
+//! filters, reads and writes capture files, and lists devices. This library exports those functions
+//! of libpcap that concern a live handle, and the loader finds them first.
 //!
 //! ```text
 //!   tcpdump ──► pcap_create, pcap_loop, … ──► this library ──┬─► ring of the kernel program
@@ -12,10 +12,11 @@
 //! ```
 //!
 //! A handle is always a handle of libpcap (`pcap_create`), which this library knows by its address
-//! ([`handle`]). On activation it is decided who reads it. If it is this library ([`live`]),
-//! libpcap's handle is never activated; if not, libpcap activates it, and every call on it is
-//! passed through. So a handle works with functions that this library does not know, and the way
-//! back to libpcap exists until activation (docs/book/decisions/0103).
+//! ([`handle`]). When the program activates the handle, this library decides which of the two reads
+//! it. If this library does ([`live`]), libpcap's handle is never activated; otherwise libpcap
+//! activates it, and every call on it is passed through. A handle therefore also works with
+//! functions that this library does not know, and can be left to libpcap until it is activated
+//! (docs/book/decisions/0103).
 //!
 //! A program that loads libpcap at run time gets this library's functions from `dlsym`
 //! ([`export::lookup`]).

@@ -1,7 +1,7 @@
 //! A handle that is read from the rings of kernel programs.
 //!
 //! The thread that calls `pcap_loop`, `pcap_dispatch` or `pcap_next` reads the rings itself. While
-//! it does, it owns the [`Reading`], so callbacks may call any function but these.
+//! it reads, it owns the [`Reading`], so callbacks may call any function except these three.
 
 pub(crate) mod reading;
 
@@ -84,8 +84,8 @@ struct Selectable {
 }
 
 impl Live {
-    /// Opens the device. Fails with the reason why libpcap must read it, or with an empty text if
-    /// libpcap itself reports an error.
+    /// Opens the device. If libpcap must read the device instead, fails with the reason, which is
+    /// empty if libpcap itself reports an error.
     pub(crate) fn open(settings: &Settings) -> Result<Self, String> {
         if let Some(why) = settings.foreign {
             return Err(why.to_owned());
@@ -158,12 +158,12 @@ impl Live {
         is_known
     }
 
-    /// Returns true if reads do not wait.
+    /// Returns true if reads are nonblocking.
     pub(crate) fn is_nonblocking(&self) -> bool {
         self.is_nonblocking.load(Ordering::Relaxed)
     }
 
-    /// Makes reads wait, or not.
+    /// Makes reads nonblocking if `value` is true, and blocking otherwise.
     pub(crate) fn set_nonblocking(&self, value: bool) {
         self.is_nonblocking.store(value, Ordering::Relaxed);
     }
@@ -315,7 +315,7 @@ impl Live {
         }
     }
 
-    /// Ends the capture and prints its totals, if that was asked for.
+    /// Ends the capture, and prints its totals if the user requested them.
     pub(crate) fn close(&self) {
         let totals = self.totals();
         let place = self.filter_place();
@@ -323,8 +323,8 @@ impl Live {
         report::print_totals(&self.device, &totals, &place);
     }
 
-    /// Prints the totals of a capture that the program leaves open at its exit, if that was asked
-    /// for.
+    /// Prints the totals of a capture that is still open when the program exits, if the user
+    /// requested them.
     pub(crate) fn report_at_exit(&self) {
         report::print_totals(&self.device, &self.totals(), "");
     }

@@ -1,4 +1,4 @@
-//! Messages to people: the reason why libpcap reads a handle, and the number of packets from a
+//! Messages for the user: the reason why libpcap reads a handle, and the number of packets from a
 //! ring.
 //!
 //! The environment variable [`VARIABLE`] contains words, separated by commas: `off` leaves all
@@ -11,7 +11,7 @@ use sys::preload::message::print_message;
 /// Name of the environment variable.
 const VARIABLE: &str = "STREAMLINE_PCAP";
 
-/// The packets of a handle at its end.
+/// The packet counts of a handle when it is closed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Totals {
     /// Packets that the program received from the ring.

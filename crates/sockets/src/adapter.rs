@@ -1,8 +1,8 @@
 //! The adapter: a process that drains a ring into a new pipe, for readers that fork, exec or wait
 //! for several descriptors while they have a ring.
 //!
-//! The adapter owns the reading end of the old pipe and the ring, and reads both in the same order
-//! as any reader (`reading`). It writes into a new pipe, which replaces the old pipe in every
+//! The adapter owns the read end of the old pipe and the ring, and reads both in the same order as
+//! any reader (`reading`). It writes into a new pipe, which replaces the old pipe in every
 //! descriptor of the program. No process can wait for the adapter (it has no exit signal, and its
 //! parent exits immediately), and it blocks all signals. It exits at the end of the stream, or when
 //! the new pipe has no reader; the writer of the stream then finds that its reader is gone.
@@ -17,8 +17,8 @@ use sys::preload;
 const READ_MAX: usize = 64 << 10;
 
 /// Starts an adapter that copies the rest of the stream into a new pipe. The descriptors `numbers`,
-/// which are reading ends of the old pipe, then refer to the new pipe. Returns the ring if no
-/// adapter can be started.
+/// which are read ends of the old pipe, then refer to the new pipe. Returns the ring if no adapter
+/// can be started.
 pub(crate) fn start(input: Box<RingInput>, numbers: &[i32]) -> Result<(), Box<RingInput>> {
     let Some(old) = numbers.first().copied() else { return Ok(()) };
     let Ok((from, to)) = sys::descriptor::pipe() else { return Err(input) };
@@ -99,7 +99,7 @@ fn copy_stream(mut input: Box<RingInput>, old: i32, to: &OwnedFd) {
     }
 }
 
-/// Copies the available bytes of the pipe, at most `room`, to `to`. Returns false at the end of the
+/// Copies the available bytes in the pipe, at most `room`, to `to`. Returns false at the end of the
 /// pipe, or if `to` has no reader.
 fn copy_available(old: i32, to: &OwnedFd, room: &mut [u8]) -> bool {
     let count = preload::read_once(old, room);

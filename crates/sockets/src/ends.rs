@@ -1,8 +1,8 @@
 //! The descriptors of this program that are ends of edges, and the state of each edge.
 //!
 //! The edges are in an environment variable set by the launcher. A descriptor is classified when it
-//! is first used, and again after it is closed and reopened. Descriptors from [`DESCRIPTORS_MAX`]
-//! on are never ends.
+//! is first used, and again after it is closed and reopened. Descriptors numbered
+//! [`DESCRIPTORS_MAX`] or higher are never ends.
 
 use crate::reading::Reading;
 use crate::rendezvous::is_open;
@@ -17,7 +17,7 @@ const DESCRIPTORS_MAX: usize = 1024;
 /// The value in [`DESCRIPTOR_MARKS`] of a descriptor that has not been classified.
 const UNKNOWN: u8 = 0;
 /// The value in [`DESCRIPTOR_MARKS`] of a descriptor that is not an end of an edge.
-const OTHER: u8 = 1;
+const NOT_AN_END: u8 = 1;
 /// The value in [`DESCRIPTOR_MARKS`] of a descriptor that is an end of the first edge. Later edges
 /// have the values after it.
 const FIRST_EDGE: u8 = 2;
@@ -40,7 +40,7 @@ pub(crate) struct SharedEdge {
     owner: AtomicUsize,
 }
 
-/// The state of the end of an edge that this program holds.
+/// The state of this program's end of an edge.
 #[derive(Debug)]
 pub(crate) enum EdgeState {
     Reading(Reading),
@@ -107,7 +107,7 @@ pub(crate) fn find(number: i32) -> Option<&'static SharedEdge> {
     }
     let known = DESCRIPTOR_MARKS.get(usize::try_from(number).ok()?)?;
     match known.load(Ordering::Relaxed) {
-        OTHER => None,
+        NOT_AN_END => None,
         UNKNOWN => {
             let what = classify(number);
             known.store(what, Ordering::Relaxed);
@@ -122,13 +122,13 @@ fn edge_with_mark(what: u8) -> Option<&'static SharedEdge> {
 }
 
 fn classify(number: i32) -> u8 {
-    let Some(pipe) = preload::pipe_inode(number) else { return OTHER };
+    let Some(pipe) = preload::pipe_inode(number) else { return NOT_AN_END };
     let writes = preload::is_write_only(number);
     let fits = |shared_edge: &SharedEdge| {
         shared_edge.edge.pipe == pipe && writes == (shared_edge.edge.end == PipeEnd::Writes)
     };
     let found = shared_edges().iter().take(EDGES_MAX).position(fits);
-    found.and_then(|at| u8::try_from(at).ok()).map_or(OTHER, |at| at + FIRST_EDGE)
+    found.and_then(|at| u8::try_from(at).ok()).map_or(NOT_AN_END, |at| at + FIRST_EDGE)
 }
 
 /// Records that `to` is now a duplicate of `from`.
@@ -154,7 +154,7 @@ pub(crate) fn forget(number: i32) -> Option<&'static SharedEdge> {
 /// Records that a descriptor is no longer an end of an edge.
 pub(crate) fn mark_replaced(number: i32) {
     if let Some(known) = usize::try_from(number).ok().and_then(|at| DESCRIPTOR_MARKS.get(at)) {
-        known.store(OTHER, Ordering::Relaxed);
+        known.store(NOT_AN_END, Ordering::Relaxed);
     }
 }
 

@@ -4,8 +4,8 @@
 //! Invariants, cited below:
 //! - I1, I2 of [`sys::preload::interpose`].
 //! - X1 A program that passes a buffer of `count` bytes to read or write promises that they may be
-//!   written or read during the call, as for the kernel. (A wrong pointer causes a signal and not
-//!   `EFAULT`.)
+//!   written or read during the call, as it does to the kernel. (A wrong pointer causes a signal
+//!   instead of `EFAULT`.)
 //! - X2 Arrays of buffers (`readv`, `writev`) have the length that the program passes.
 
 use crate::counts;

@@ -2,9 +2,10 @@
 //! another. [SL §5.3.3: the last sources are known by address; FEATURES E1]
 //!
 //! `cat` and `dd` get such a range without any copy, in inaccessible pages (`lazy`). `tee` and
-//! `head` read into a buffer on their stack, which cannot be made inaccessible; they get the bytes,
-//! and as they are known to write them unchanged, their write passes the pointer on. They write
-//! through unbuffered stdio, whose calls are taken over for them (`export::stdio`).
+//! `head` read into a buffer on their stack, which cannot be made inaccessible; they receive the
+//! bytes, but because they are known to write them unchanged, their write passes the pointer on.
+//! They write through unbuffered stdio, whose calls this library implements for them
+//! (`export::stdio`).
 
 use crate::lazy::FileRange;
 use iolite::file::CachedFile;
@@ -76,7 +77,7 @@ pub(crate) fn find(from: usize, count: usize) -> Option<FileRange> {
     })
 }
 
-/// Keeps open a file with a lent range, and returns its descriptor. Returns `None` if the list of
+/// Keeps a file with a lent range open, and returns its descriptor. Returns `None` if the list of
 /// files is in use.
 pub(crate) fn keep(file: &CachedFile) -> Option<usize> {
     let number = file.descriptor().as_raw_fd();

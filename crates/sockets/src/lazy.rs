@@ -152,8 +152,8 @@ pub(crate) fn record_open(number: i32) {
 }
 
 /// Ends lazy reads of a file whose bytes are written to a destination that takes no pointers, for
-/// which a copy is faster. Measured: the kernel writes mapped pages of tmpfs at 0.8 of the speed of
-/// read and write, because each page is mapped for a single use (decision 0014).
+/// which a copy is faster. Measured: the kernel writes mapped pages of tmpfs at 0.8 times the speed
+/// of read and write, because each page is mapped for a single use (decision 0014).
 pub(crate) fn leave(range: &FileRange) {
     let Some(mut sources) = sources() else { return };
     let number = range.file.descriptor().as_raw_fd();

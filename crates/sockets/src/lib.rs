@@ -2,10 +2,10 @@
 //! buffers through its ordinary calls. [SL §5.1, §5.3.3, §9.2.4]
 //!
 //! The program observes no difference: an edge of a pipeline is a kernel pipe and stays a kernel
-//! pipe. Beside the pipe there may be a *ring*. Once one program has written and the other has read
-//! enough in large pieces, they exchange a ring over a socket that the launcher gave to both
-//! (`abi::edge`) and continue in shared memory. The pipe still represents the peer: end of file,
-//! `SIGPIPE` and the effects of `fstat`, `lseek` and `kill -9` are those of the kernel.
+//! pipe. In addition to the pipe, there may be a *ring*. Once one program has written and the other
+//! has read enough in large pieces, they exchange a ring over a socket that the launcher gave to
+//! both (`abi::edge`) and continue in shared memory. The pipe still represents the peer: end of
+//! file, `SIGPIPE` and the effects of `fstat`, `lseek` and `kill -9` are those of the kernel.
 //!
 //! ```text
 //!         write(1) ─┬─► [ pipe: the first bytes ] ─┬─► read(0)
@@ -20,8 +20,8 @@
 //!
 //! Before a call that this library does not emulate (fork, exec, waiting for several descriptors,
 //! splice) the edge becomes a plain pipe permanently. The rendezvous socket is shut down, so that
-//! no ring can be offered any more. A writer closes its ring; the ring of a reader is drained into
-//! a new pipe by a separate process (`adapter`).
+//! no more rings can be offered. A writer closes its ring; the ring of a reader is drained into a
+//! new pipe by a separate process (`adapter`).
 //!
 //! Invariants. Calls on other descriptors go to the C library unchanged, and so does every call
 //! after a failure inside this library. The program finds `errno` as its own call would set it. A

@@ -9,8 +9,8 @@
 //! An empty block, which no write produces, announces a pointer. The reader copies the bytes out of
 //! the page cache when the program reads them, or lends them to its next write, so they reach their
 //! destination without having been copied before. A pointer stands for the contents of the file at
-//! that moment, so pointers are written only with `--lazy`. If the file was truncated, the read
-//! fails with `EIO`.
+//! the moment of that copy or write, so pointers are written only with `--lazy`. If the file was
+//! truncated, the read fails with `EIO`.
 
 use crate::counts;
 use crate::forward;

@@ -1,10 +1,10 @@
 //! The reading end of an edge: a pipe, then possibly a ring, then a pipe permanently.
 //!
-//! After many bytes in large reads the reader requests a ring at the rendezvous socket, and from
+//! After many bytes in large reads the reader requests a ring over the rendezvous socket, and from
 //! then on waits for both the pipe and the socket. After an offer it drains the pipe (the writer
 //! adds nothing to it), reads the ring until it is closed, and then reads the pipe again. While the
-//! ring is empty the reader waits for both, so that it misses no bytes that other code writes into
-//! the pipe; they are newer than all bytes in the ring.
+//! ring is empty, the reader waits for both the ring and the pipe, so that it misses no bytes that
+//! other code writes into the pipe; they are newer than all bytes in the ring.
 
 use crate::counts;
 use crate::ends;

@@ -30,8 +30,8 @@ pub(crate) fn all_edges(why: Occasion) {
     }
 }
 
-/// Turns an edge into a pipe permanently, unless another thread or an interrupted call uses it. In
-/// a program with threads, a reader keeps its ring across a fork.
+/// Turns an edge into a pipe permanently, unless another thread or an interrupted call is using it.
+/// In a program with threads, a reader keeps its ring across a fork.
 pub(crate) fn edge(shared_edge: &'static SharedEdge, why: Occasion) {
     shared_edge.shut_rendezvous();
     // If another thread is in a call, or a signal handler forks during one, that call owns the
@@ -59,8 +59,8 @@ fn become_pipe(shared_edge: &'static SharedEdge, locked: &mut LockedEdge<'_>) {
     }
 }
 
-/// Handles a descriptor that is about to be closed or replaced. Closes the ring with the last
-/// descriptor of its edge.
+/// Handles a descriptor that is about to be closed or replaced. If it is the last descriptor of its
+/// edge, closes the ring.
 pub(crate) fn close(number: i32) {
     let Some(shared_edge) = ends::forget(number) else { return };
     if ends::numbers(shared_edge).any(|other| other != number) {

@@ -1,10 +1,10 @@
 //! The writing end of an edge: a pipe, then possibly a ring, then a pipe permanently.
 //!
-//! After many bytes, and if a reader requested it ([`Reading`]), the writer creates a ring, offers
-//! it at the rendezvous socket and stops using the pipe. It returns to the pipe if other code has
-//! written into the pipe, if the reader is gone (the pipe then raises `SIGPIPE` or serves other
-//! readers), and before a call that this library does not emulate. The return is permanent and
-//! closes the ring. The reader drains the ring before the pipe, so order is preserved.
+//! After many bytes, and if a reader has requested a ring ([`Reading`]), the writer creates one,
+//! offers it over the rendezvous socket and stops using the pipe. It returns to the pipe if other
+//! code has written into the pipe, if the reader is gone (the pipe then raises `SIGPIPE` or serves
+//! other readers), and before a call that this library does not emulate. The return is permanent
+//! and closes the ring. The reader drains the ring before the pipe, so order is preserved.
 //!
 //! [`Reading`]: crate::reading::Reading
 
@@ -43,9 +43,10 @@ pub(crate) fn record_restriction() {
 /// The bytes to be written by a call.
 #[derive(Debug)]
 pub(crate) enum Bytes<'a> {
-    /// Memory of the program, and the range of a file that it holds unchanged, if known.
+    /// Memory of the program, and the file range of which this memory is an unchanged copy, if
+    /// known.
     Memory(&'a [u8], Option<&'a FileRange>),
-    /// A range of a file, which a buffer of the program represents.
+    /// A file range that a buffer of the program represents.
     File(&'a FileRange),
 }
 

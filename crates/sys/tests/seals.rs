@@ -9,7 +9,7 @@ use rustix::mm::{MprotectFlags, mprotect};
 use sys::memory::{Memfd, Seals};
 
 /// Expects a mapping made before sealing to become writable on request, and a mapping made
-/// afterwards never to become writable. The flag `mw` distinguishes the two without a call of
+/// afterwards never to become writable. The flag `mw` distinguishes the two without calling
 /// `mprotect`.
 #[test]
 fn mapping_made_after_sealing_never_becomes_writable() {

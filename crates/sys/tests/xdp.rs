@@ -58,8 +58,8 @@ fn open_socket(umem: &Arc<Umem>, settings: SocketSettings) -> Option<XdpSocket> 
     }
 }
 
-/// Sends frames from the client in batches for which the other side has room, and calls `between`
-/// after each batch.
+/// Sends frames from the client in batches that fit the receiver's rings, and calls `between` after
+/// each batch.
 fn send_batches(
     pair: &Pair,
     device: &str,
@@ -137,7 +137,7 @@ fn lend_all_frames(socket: &mut XdpSocket, free: &mut Vec<u64>) {
 }
 
 /// Receives frames on one interface and sends them on another from the same memory. Expects only
-/// descriptors to move, and no frame to be missing at the end.
+/// descriptors to move, and no frame to be lost.
 #[test]
 fn frame_received_by_one_socket_is_sent_by_another() {
     let Some(pair) = open_pair(SILENT) else { return };
@@ -229,8 +229,8 @@ fn two_sockets_share_one_queue() {
     }
 }
 
-/// Sends a packet that is longer than a frame of the memory, and expects it to span several frames
-/// in order (Linux 6.6).
+/// Sends a packet that is longer than a UMEM frame, and expects it to span several frames in order
+/// (Linux 6.6).
 #[test]
 fn long_frames_span_several_descriptors() {
     let Some(pair) = open_pair(Cable { mtu: 9000, ..SILENT }) else { return };

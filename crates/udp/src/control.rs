@@ -32,7 +32,7 @@ mod kind {
 pub(crate) struct EncodedControl {
     bytes: [u8; LENGTH_MAX],
     length: usize,
-    /// Number of bytes that the program has room for.
+    /// Size in bytes of the program's buffer for control messages.
     room: usize,
     /// True if a message did not fit.
     pub(crate) is_truncated: bool,

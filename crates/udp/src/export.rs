@@ -3,9 +3,9 @@
 //!
 //! Invariants, cited below:
 //! - I1, I2 of [`sys::preload::interpose`].
-//! - U1 A program that passes a buffer, an address, a message or an array promises that it may be
-//!   read or written during the call, as for the kernel. (A wrong pointer causes a signal and not
-//!   `EFAULT`.)
+//! - U1 A program that passes a buffer, an address, a message or an array promises that the memory
+//!   may be read or written during the call, as it does to the kernel. (A wrong pointer causes a
+//!   signal instead of `EFAULT`.)
 
 use std::ffi::{c_int, c_uint, c_void};
 use sys::preload::interpose::IoVec;

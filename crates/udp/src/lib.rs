@@ -3,7 +3,7 @@
 //!
 //! The program's socket stays a socket of the kernel, the *placeholder*: it owns the port, sends,
 //! and receives what the ring does not. A socket that has received many datagrams is *promoted*: a
-//! kernel program takes the datagrams for its address and port at the interface, and puts them into
+//! kernel program takes the datagrams for its address and port on the interface, and puts them into
 //! a ring that the program's own thread reads.
 //!
 //! ```text
@@ -18,9 +18,9 @@
 //!
 //! Invariants. A socket that is not promoted is the kernel's, and its calls are passed through. A
 //! promoted socket returns to the kernel for good before a fork, before it is connected again, and
-//! when it gets an option that only the kernel serves; datagrams in the ring are read before. If
-//! the kernel program ends for another reason (the interface or the daemon is gone), datagrams
-//! reach the placeholder by themselves (docs/book/decisions/0112).
+//! when it gets an option that only the kernel can implement; datagrams in the ring can still be
+//! read. If the kernel program ends for another reason (the interface or the daemon is gone),
+//! datagrams reach the placeholder automatically (docs/book/decisions/0112).
 #![deny(unsafe_code)]
 
 mod address;

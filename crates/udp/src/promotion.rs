@@ -44,7 +44,7 @@ pub(crate) fn promote(number: i32, facts: &UdpSocketFacts) -> Result<Ring, Strin
     Ring::open(find_interfaces(facts)?, (facts.local.port(), facts.peer))
 }
 
-/// True if firewall rules existed when the program started; empty if that was unknown.
+/// True if firewall rules existed when the program started; empty if this could not be determined.
 static RULES_AT_START: OnceLock<bool> = OnceLock::new();
 
 /// Records whether firewall rules exist. Called at the start of the program, which may later drop

@@ -1,4 +1,4 @@
-//! Messages to people: the reason why a socket is not promoted, and the number of datagrams from
+//! Messages for the user: the reason why a socket is not promoted, and the number of datagrams from
 //! the ring of a promoted socket.
 //!
 //! The environment variable [`VARIABLE`] contains words, separated by commas: `report` prints a
@@ -39,7 +39,7 @@ pub(crate) fn report_refusal(local: SocketAddr, why: &str) {
     }
 }
 
-/// Prints the counts of a promoted socket that ends, if the user has requested `report`.
+/// Prints the counts of a promoted socket that is closed, if the user has requested `report`.
 pub(crate) fn print_totals(local: SocketAddr, interfaces: &str, totals: &Totals) {
     if !has_word("report") {
         return;

@@ -23,7 +23,7 @@ const IPV4: IpLayout = IpLayout { length: 20, source: 12, destination: 16, addre
 const IPV6: IpLayout = IpLayout { length: 40, source: 8, destination: 24, address: 16, hops: 7 };
 /// Length of a UDP header in bytes.
 const UDP: usize = 8;
-/// Number of reads of an empty ring between two checks that its kernel programs still run.
+/// Number of reads of an empty ring between two checks that its kernel programs are still running.
 const LOOKS_PER_CHECK: u32 = 1024;
 
 /// The ring of a socket: one ring of the kernel for each interface that receives for it.
@@ -53,7 +53,7 @@ struct InterfaceRing {
     is_detached: bool,
 }
 
-/// A datagram in the copied frame, or several datagrams of one sender that the kernel has joined.
+/// A datagram in the copied frame, or several datagrams of one sender that the kernel has merged.
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     from: SocketAddr,
@@ -87,8 +87,8 @@ pub(crate) struct Datagram<'r> {
 }
 
 impl Ring {
-    /// Opens a ring for the datagrams to a port, at each interface for the addresses given with it,
-    /// and only for datagrams from the peer if there is one. Skips interfaces at which no ring can
+    /// Opens a ring for the datagrams to a port: on each interface, for the addresses given with
+    /// the interface, and only from the peer if there is one. Skips interfaces on which no ring can
     /// be opened. Fails with the reason if all are skipped.
     pub(crate) fn open(
         interfaces: Vec<(Interface, Vec<IpAddr>)>,
@@ -209,7 +209,7 @@ impl Ring {
         self.has_more = has_more;
     }
 
-    /// Checks, once in [`LOOKS_PER_CHECK`] calls, that the kernel programs still run.
+    /// Checks, once in [`LOOKS_PER_CHECK`] calls, that the kernel programs are still running.
     fn check_programs(&mut self) {
         self.empty_looks = self.empty_looks.wrapping_add(1);
         if self.empty_looks.is_multiple_of(LOOKS_PER_CHECK) {

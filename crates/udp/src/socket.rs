@@ -18,8 +18,8 @@ const HOT_INTERVAL: Duration = Duration::from_secs(10);
 /// Size in bytes of the placeholder's receive buffer during the promotion, which takes
 /// milliseconds.
 const PROMOTION_BUFFER: i32 = 8 << 20;
-/// Number of receive calls of which one reads the placeholder before the ring, so that neither
-/// waits endlessly for the other.
+/// One in this many receive calls reads the placeholder before the ring, so that neither is starved
+/// by the other.
 const PLACEHOLDER_PERIOD: u32 = 64;
 
 /// A UDP socket of the program.
@@ -29,7 +29,8 @@ pub(crate) struct Socket {
     /// Number of the descriptor that is readable when the ring may have datagrams, plus 1; 0 if the
     /// socket is not promoted.
     ring_number: AtomicUsize,
-    /// Id of the thread that holds the lock, so that a signal handler does not wait for it.
+    /// Id of the thread that holds the lock. A signal handler on this thread does not wait for the
+    /// lock.
     owner: AtomicUsize,
     calls: AtomicU32,
     /// True while the placeholder may have datagrams from before the promotion.
@@ -232,7 +233,7 @@ impl Socket {
         self.has_older.store(false, Ordering::Relaxed);
     }
 
-    /// Passes the next datagram of the ring to `take`, with the form in which the program expects
+    /// Passes the next datagram from the ring to `take`, with the form in which the program expects
     /// the datagram. Then removes the datagram, unless `is_kept` is true.
     pub(crate) fn take(
         &self,
@@ -319,7 +320,7 @@ impl Socket {
         }
     }
 
-    /// Ends the ring with the last descriptor of the socket.
+    /// Ends the ring. Called when the last descriptor of the socket is closed.
     pub(crate) fn close(&self) {
         if let Some(mut locked) = self.lock() {
             let errno = preload::errno();

@@ -1,7 +1,7 @@
 //! The descriptors of the program that are UDP sockets.
 //!
 //! A descriptor is classified when it is first used, and again after it was closed. Descriptors
-//! from [`DESCRIPTORS_MAX`] on are never promoted.
+//! numbered [`DESCRIPTORS_MAX`] or higher are never promoted.
 
 use crate::socket::Socket;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -71,8 +71,8 @@ pub(crate) fn has_no_promoted() -> bool {
     PROMOTED.load(Ordering::Acquire) == 0
 }
 
-/// Forgets a descriptor that is about to be closed or replaced. The last descriptor of a socket
-/// ends its ring.
+/// Forgets a descriptor that is about to be closed or replaced. If it is the last descriptor of a
+/// socket, the socket's ring ends.
 pub(crate) fn forget(number: i32) {
     let Some(index) = usize::try_from(number).ok().filter(|index| *index < DESCRIPTORS_MAX) else {
         return;

@@ -19,8 +19,8 @@ type Dump = unsafe extern "C" fn(Pcap, *const c_char) -> *mut c_void;
 type DumpTo = unsafe extern "C" fn(Pcap, *mut c_void) -> *mut c_void;
 
 /// Calls `body` with a handle of libpcap that has the link type, the snapshot length and the
-/// precision of a live handle. If `body` returns [`None`], takes over the error text. Returns
-/// `None` after an error.
+/// precision of a live handle. If `body` returns [`None`], copies that handle's error text to the
+/// live handle. Returns `None` after an error.
 fn with_dead_handle<T>(
     (handle, live): (&Handle, &Live),
     body: impl FnOnce(Pcap) -> Option<T>,
@@ -226,7 +226,7 @@ pub unsafe extern "C" fn pcap_compile(
     compiled.unwrap_or(status::ERROR)
 }
 
-/// Defines a function that begins a capture file for the packets of a handle.
+/// Defines a function that creates a capture file for the packets of a handle.
 macro_rules! dump {
     ($text:literal, $name:ident, $c_name:literal, $type:ty, $argument:ty) => {
         #[doc = $text]

@@ -1,12 +1,12 @@
-//! Lookup of libpcap's functions at run time, by `dlsym(3)`: Python's ctypes, and scapy with it,
-//! find functions in this way, past every preloaded library.
+//! Lookup of libpcap's functions at run time, with `dlsym(3)`. Python's ctypes, and therefore
+//! scapy, find functions in this way, bypassing every preloaded library.
 //!
-//! `dlsym` is replaced by a function that returns the function of this library if the program asks
-//! for one of libpcap's. It jumps to the real one otherwise, because with `RTLD_NEXT` the result
+//! `dlsym` is replaced by a function that returns this library's function if the program asks for a
+//! function of libpcap. Otherwise it jumps to the real `dlsym`, because with `RTLD_NEXT` the result
 //! depends on the caller's address.
 //!
 //! Invariants, cited below:
-//! - D1 [`dlsym`] restores the stack and the registers of arguments before it jumps, so the real
+//! - D1 [`dlsym`] restores the stack and the argument registers before it jumps, so the real
 //!   function sees the call of the program.
 //! - D2 [`find`] is called with the stack alignment of the calling convention (16 bytes).
 
@@ -20,7 +20,7 @@ use sys::preload::loaded_symbol;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 struct Target {
-    /// The function of this library, which `dlsym` returns; null if the real function decides.
+    /// The function of this library, which `dlsym` returns; null to call the real `dlsym`.
     ours: *mut c_void,
     /// The real `dlsym`.
     real: *const c_void,

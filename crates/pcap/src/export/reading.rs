@@ -42,7 +42,7 @@ pub struct RawInstruction {
 /// Returns the instructions of a compiled filter.
 ///
 /// # Safety
-/// `program` must be filled as by `pcap_compile`.
+/// `program` must be filled in as `pcap_compile` does.
 pub(super) unsafe fn instructions_of(program: *const FilterProgram) -> Vec<Instruction> {
     // SAFETY: the caller's promise.
     let FilterProgram { length, instructions } = unsafe { *program };

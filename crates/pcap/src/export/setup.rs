@@ -13,13 +13,13 @@ use sys::preload::interpose::catch_panic;
 const ANY: &str = "any";
 
 thread_local! {
-    /// True while libpcap runs in a function that calls exported functions itself.
+    /// True while this thread is in a libpcap function that itself calls exported functions.
     static IS_IN_LIBPCAP: Cell<bool> = const { Cell::new(false) };
 }
 
 sys::run_at_exit!(end);
 
-/// Reports the captures that are still open at the exit of the program.
+/// Reports the captures that are still open when the program exits.
 extern "C" fn end() {
     catch_panic(|| (), || handle::each_live(Live::report_at_exit));
 }

@@ -18,7 +18,7 @@ pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 pub struct PacketHeader {
     /// Seconds since 1970.
     pub seconds: i64,
-    /// Microseconds or nanoseconds, by the precision of the handle.
+    /// Microseconds or nanoseconds, depending on the precision of the handle.
     pub fraction: i64,
     /// Number of bytes that are present.
     pub captured: u32,
@@ -89,7 +89,7 @@ impl Live {
         }
     }
 
-    /// Blocks until a frame may be available, the read is to end, a signal arrives or the timeout
+    /// Blocks until a frame may be available, the read must end, a signal arrives or the timeout
     /// has passed, but not longer than [`CHECK_INTERVAL`]. Returns true if a descriptor is ready.
     fn wait(&self, capture: &Capture, begun: Instant) -> bool {
         let silence = capture.silence_left();

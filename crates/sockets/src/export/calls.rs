@@ -203,8 +203,8 @@ pub struct PollFd {
     revents: i16,
 }
 
-/// Handles a descriptor that is about to be closed or replaced: closes the ring with the last
-/// descriptor of its edge.
+/// Handles a descriptor that is about to be closed or replaced. If it is the last descriptor of its
+/// edge, closes the ring.
 fn close_descriptor(fd: c_int) {
     lazy::forget(fd);
     retire::close(fd);

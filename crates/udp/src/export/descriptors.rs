@@ -15,7 +15,7 @@ extern "C" fn start() {
     at_fork(before_fork, in_child);
 }
 
-/// Ends the rings at the exit of the program, so that they are reported.
+/// Ends the rings when the program exits, so that their counts are reported.
 extern "C" fn end() {
     quietly(|| table::each(Socket::close));
 }
@@ -73,8 +73,8 @@ interpose!(
     shutdown(number: c_int, how: c_int) -> c_int, c"shutdown", |number, _| { demote(number); None }
 );
 interpose!(
-    /// `setsockopt(2)`. A promoted socket returns to the kernel if only the kernel can serve the
-    /// option.
+    /// `setsockopt(2)`. A promoted socket returns to the kernel if only the kernel can implement
+    /// the option.
     setsockopt(number: c_int, level: c_int, name: c_int, value: *const c_void, size: c_uint)
         -> c_int, c"setsockopt",
     |number, level, name, _, _| {

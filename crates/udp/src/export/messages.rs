@@ -275,7 +275,7 @@ fn count_all(number: c_int, received: c_int, flags: c_int) {
     }
 }
 
-/// `syscall(2)`: libuv receives by it.
+/// `syscall(2)`, which libuv uses to receive.
 ///
 /// # Safety
 /// The arguments must be as the system call requires.

@@ -46,7 +46,7 @@ fn real_poll(entries: &mut [PollFd], limit_ms: c_int) -> c_int {
     }
 }
 
-/// Waits until a datagram may be in the ring or at the placeholder, for at most [`SLICE_MS`]. Fails
+/// Waits until the ring or the placeholder may have a datagram, for at most [`SLICE_MS`]. Fails
 /// with `EAGAIN` if the receive timeout of the socket has passed since `begun`, the start of the
 /// call, and with the error number of poll(2) if a signal arrives.
 pub(super) fn wait_readable(number: c_int, socket: &Socket, begun: Instant) -> Result<(), c_int> {
