@@ -101,8 +101,8 @@ impl Reader {
         &mut self.from
     }
 
-    /// Requests a notification of new bytes. If there are unread bytes already, returns true
-    /// without a request.
+    /// Requests a notification of new bytes. If there are already unread bytes, makes no request
+    /// and returns true.
     fn watch(&mut self) -> Result<bool, Failure> {
         let something = self.from.input().watch()?;
         self.watching = !something;

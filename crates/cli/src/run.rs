@@ -1,9 +1,9 @@
 //! `streamline run`: runs a request and prints its results.
 //!
 //! Standard output receives the output of sinks and the reports of the request's last filters (`… |
-//! count`). The ledger goes to standard error or to the file of `--report`: normally one line, but
-//! the entire ledger with `--stats`, `--json` or `--report`, if blocks were lost, or if the ledger
-//! does not balance.
+//! count`). The ledger is written to standard error or to the file of `--report`: normally one
+//! line, but the entire ledger with `--stats`, `--json` or `--report`, if blocks were lost, or if
+//! the ledger does not balance.
 
 use crate::arguments::RunArguments;
 use crate::failure::{self, report_open_error, report_system_error};

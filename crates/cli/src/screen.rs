@@ -12,8 +12,8 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use std::io::{self, Write};
 
-/// The alternate screen of the terminal behind `W`. Dropping this value restores the previous state
-/// of the terminal.
+/// The alternate screen of the terminal to which `W` writes. Dropping this value restores the
+/// previous state of the terminal.
 pub(crate) struct Screen<W: Write> {
     pub(crate) terminal: Terminal<CrosstermBackend<W>>,
     _mode: ScreenMode<W>,

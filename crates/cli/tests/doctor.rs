@@ -1,4 +1,4 @@
-//! Tests of `doctor` with all, with some and without privileges. Each test starts the command in
+//! Tests of `doctor` with all privileges, with some, and with none. Each test starts the command in
 //! such an environment.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]

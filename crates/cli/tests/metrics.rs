@@ -16,7 +16,7 @@ use std::time::Duration;
 use testkit::{need, wait_until};
 
 const WEB: &str = "replay examples/web.pcap | tcp | http | pcap out.pcap";
-/// Maximum length of the head of a request that a server accepts.
+/// Maximum length, in bytes, of an HTTP request head that a server accepts.
 const HEAD_MAX: usize = 8 << 10;
 /// A time limit that is long enough for a busy machine.
 const LONG_TIMEOUT: Duration = Duration::from_secs(20);

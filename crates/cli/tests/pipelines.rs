@@ -179,7 +179,7 @@ fn assert_same_python_results(before: &str, body: &str, after: &str) {
     std::fs::remove_file(path).unwrap();
 }
 
-/// Python code that reads enough to fill a ring, and passes it on.
+/// Python code that reads enough bytes for a ring to be used, and passes them on.
 const READ_PREAMBLE: &str = "import os, sys, subprocess, select\n\
     def some(n):\n    \
         while n > 0:\n        \

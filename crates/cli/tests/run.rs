@@ -1,4 +1,4 @@
-//! Tests of runs of requests: output, reports, and files left behind.
+//! Tests of `run`: output, reports, and files left behind.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 

@@ -154,7 +154,7 @@ fn reported_lines(errors: &str) -> Vec<(u64, u64)> {
     errors.lines().filter(is_report).map(numbers).collect()
 }
 
-/// Returns the number of programs at the ingress of the server's interface.
+/// Returns the number of programs attached to the ingress of the server's interface.
 fn ingress_programs(pair: &Pair) -> usize {
     pair.server.run_inside(|| {
         let index = RouteSocket::open().unwrap().by_name(SERVER_DEVICE).unwrap().index;

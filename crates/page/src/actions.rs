@@ -121,7 +121,8 @@ pub(crate) async fn complete(
     Ok(Json(Value::from_iter(outcome.output.lines())))
 }
 
-/// Returns the plan of a request with the candidates for each filter, as `explain --json`.
+/// Returns the plan of a request with the candidates for each filter, in the format of `explain
+/// --json`.
 pub(crate) async fn explain(
     State(server): State<Server>,
     Json(given): Json<RequestText>,
@@ -169,7 +170,7 @@ pub(crate) async fn stop(
     Ok(Json(serde_json::json!({})))
 }
 
-/// Edits a path, and returns the sentence with the ledger of the change.
+/// Edits a path, and returns the sentence that reports the ledger of the change.
 pub(crate) async fn change(
     State(server): State<Server>,
     Json(given): Json<PathEdit>,

@@ -95,8 +95,8 @@ impl Collector {
         }
     }
 
-    /// Waits for events of the daemon and updates of paths for at most `limit`, and applies those
-    /// that have arrived to the figures.
+    /// Waits for events from the daemon and updates from paths for at most `limit`, and applies
+    /// those that have arrived to the figures.
     fn wait(&mut self, limit: Duration) -> Result<(), ClientError> {
         let connected = self.followed.iter().filter_map(|(number, path)| {
             let to = path.to.as_ref().ok()?;

@@ -25,7 +25,7 @@ pub(crate) struct KernelFilter {
 /// Minimum number of bytes that the kernel copies from a frame. Larger numbers are rounded up to a
 /// power of two, so that more captures copy the same number of bytes and can share the copies.
 const BYTES_LEAST: usize = 256;
-/// Number of bytes per frame from which on the kernel copies whole frames.
+/// Number of bytes per frame at or above which the kernel copies whole frames.
 const BYTES_WHOLE: usize = 1500;
 
 /// Returns the filter for the kernel, given the program's filter and the snapshot length: an
@@ -74,7 +74,7 @@ impl KernelFilter {
     }
 }
 
-/// Replaces the filter of a capture, unless it is already this one.
+/// Replaces the filter of a capture, unless the capture already has this filter.
 fn replace(
     capture: &mut Capture,
     prepared: Option<PreparedFilter>,

@@ -78,8 +78,8 @@ impl Inodes {
         self.numbers.remove(key);
     }
 
-    /// Replaces the directories of objects whose nodes have moved; `places` contains the new
-    /// directory by the old one. The objects keep their inode numbers.
+    /// Replaces the directories of objects whose nodes have moved; `places` maps each old directory
+    /// to the new one. The objects keep their inode numbers.
     pub fn rebind(&mut self, places: &HashMap<DirectoryId, DirectoryId>) {
         for (number, known) in &mut self.objects {
             let Some(place) = places.get(&known.key.place) else { continue };

@@ -62,8 +62,8 @@ impl TransferPipes {
         }
     }
 
-    /// Replies with `length` bytes, which the pipe contains. Returns `None` if no transfer pipe can
-    /// be created; the bytes then remain in the pipe of the stream.
+    /// Replies with `length` bytes from the pipe, which must contain them. Returns `None` if no
+    /// transfer pipe can be created; the bytes then remain in the pipe of the stream.
     fn move_pages(&self, pipe: &File, reply: Reply<'_>, length: usize) -> Option<PipeRead> {
         let through = self.take()?;
         let (near, far) = &through;

@@ -15,7 +15,7 @@ use std::time::Duration;
 use streamline::paths::{WriterEnded, WriterSocket};
 use sys::watcher::{Interest, Watcher};
 
-/// The open writers.
+/// The open writers of a mount.
 #[derive(Debug)]
 pub struct Writers {
     device: Arc<File>,

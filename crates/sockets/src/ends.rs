@@ -19,7 +19,7 @@ const UNKNOWN: u8 = 0;
 /// The value in [`DESCRIPTOR_MARKS`] of a descriptor that is not an end of an edge.
 const NOT_AN_END: u8 = 1;
 /// The value in [`DESCRIPTOR_MARKS`] of a descriptor that is an end of the first edge. Later edges
-/// have the values after it.
+/// have the following values.
 const FIRST_EDGE: u8 = 2;
 
 /// The number of yields before a sleep if only one processor is available.

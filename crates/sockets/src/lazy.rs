@@ -151,7 +151,7 @@ pub(crate) fn record_open(number: i32) {
     WATCHING.store(true, Ordering::Relaxed);
 }
 
-/// Ends lazy reads of a file whose bytes are written to a destination that takes no pointers, for
+/// Ends lazy reads of a file whose bytes are written to a destination that accepts no pointers, for
 /// which a copy is faster. Measured: the kernel writes mapped pages of tmpfs at 0.8 times the speed
 /// of read and write, because each page is mapped for a single use (decision 0014).
 pub(crate) fn leave(range: &FileRange) {

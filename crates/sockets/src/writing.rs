@@ -32,7 +32,7 @@ const RING_BYTES: usize = 2 << 20;
 /// The maximum size of a block in bytes.
 const BLOCK_MAX: usize = 64 << 10;
 
-/// True once the program has restricted its own system calls, or may have.
+/// True once the program has restricted its own system calls, or may have done so.
 static IS_RESTRICTED: AtomicBool = AtomicBool::new(false);
 
 /// Records that the program restricts its system calls: rings keep their size from now on.
@@ -58,8 +58,8 @@ impl Bytes<'_> {
         }
     }
 
-    /// Returns the file range that contains the bytes, for which a pointer can be written, or
-    /// `None` if there is none.
+    /// Returns the file range to which a pointer can be written instead of the bytes, or `None` if
+    /// there is none.
     const fn range(&self) -> Option<&FileRange> {
         match self {
             Self::Memory(_, range) => *range,
@@ -96,7 +96,7 @@ pub(crate) enum Writing {
     Ring {
         /// The ring.
         output: Box<Output>,
-        /// True while bytes written before the ring may still be in the pipe.
+        /// True while bytes written before the ring was created may still be in the pipe.
         fresh: bool,
         /// The files into which pointers were written.
         files: SentFiles,
@@ -218,7 +218,7 @@ fn offer_ring(edge: &Edge) -> Option<Output> {
     Some(output)
 }
 
-/// Stores the size of the ring, and the number of its changes, in the counters of the edge.
+/// Stores the size of the ring, and the number of size changes, in the counters of the edge.
 fn show_size(edge: &Edge, output: &Output) {
     counts::set(edge, EdgeCount::RingSize, output.capacity() as u64);
     if let Some(scale) = output.scale() {

@@ -14,13 +14,13 @@ pub fn real() -> u64 {
     read_clock(ClockId::Realtime)
 }
 
-/// Returns the CPU time used by this process in ns, user and system.
+/// Returns the user and system CPU time used by this process, in ns.
 #[must_use]
 pub fn process() -> u64 {
     read_clock(ClockId::ProcessCPUTime)
 }
 
-/// Returns the CPU time used by this thread in ns, user and system.
+/// Returns the user and system CPU time used by this thread, in ns.
 #[must_use]
 pub fn thread() -> u64 {
     read_clock(ClockId::ThreadCPUTime)

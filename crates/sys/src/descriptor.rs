@@ -1,4 +1,4 @@
-//! Passing of descriptors between processes over sockets that keep message boundaries.
+//! Passing of descriptors between processes over sockets that preserve message boundaries.
 //!
 //! Receiving 0 bytes means that the peer has closed its end (RELIABILITY T10). Received descriptors
 //! are allegations: the receiver checks seals and size before it maps anything.
@@ -16,8 +16,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// Maximum number of descriptors in one message.
 pub const DESCRIPTORS_MAX: usize = 64;
 
-/// Creates a connected pair of Unix SEQPACKET sockets. Both are closed on exec, except as a
-/// standard stream of a child.
+/// Creates a connected pair of Unix SEQPACKET sockets. Both are closed on exec, except when passed
+/// to a child as a standard stream.
 pub fn pair() -> Result<(OwnedFd, OwnedFd)> {
     let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
     rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None).context("socketpair", "")

@@ -105,7 +105,7 @@ fn parse_cpu_list(list: &str) -> Option<Vec<usize>> {
 }
 
 /// Returns the number of possible CPUs, including offline ones. CPU numbers are below this number,
-/// and a per-CPU map holds this many values.
+/// and a per-CPU map holds this many values for each key.
 pub fn possible_processors() -> crate::Result<usize> {
     const FILE: &str = "/sys/devices/system/cpu/possible";
     let text = fs::read_to_string(FILE).context("open", FILE)?;

@@ -23,7 +23,7 @@ use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
-/// The seals of a memfd. Each seal forbids an operation permanently, to every process.
+/// The seals of a memfd. Each seal permanently forbids an operation to every process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seals(u32);
 
@@ -240,7 +240,7 @@ impl ReadMapping {
         self.0.len
     }
 
-    /// Makes the mapping writable. If the file's seals forbid writing, the mapping is lost.
+    /// Makes the mapping writable. If the file's seals forbid writing, the memory is unmapped.
     pub fn into_writable(self) -> Result<Mapping> {
         let at = self.0.base.as_ptr().cast::<c_void>();
         let access = MprotectFlags::READ | MprotectFlags::WRITE;

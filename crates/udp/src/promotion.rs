@@ -62,7 +62,7 @@ fn has_packet_rules() -> sys::Result<bool> {
 }
 
 /// Finds the interfaces with Ethernet frames over which other hosts can reach the socket, each with
-/// its addresses for which the socket receives datagrams.
+/// those of its addresses for which the socket receives datagrams.
 fn find_interfaces(facts: &UdpSocketFacts) -> Result<Vec<(Interface, Vec<IpAddr>)>, String> {
     let routes = RouteSocket::open().map_err(|error| error.to_string())?;
     let all = routes.addresses().map_err(|error| error.to_string())?;

@@ -26,7 +26,7 @@ const UDP: usize = 8;
 /// Number of reads of an empty ring between two checks that its kernel programs are still running.
 const LOOKS_PER_CHECK: u32 = 1024;
 
-/// The ring of a socket: one ring of the kernel for each interface that receives for it.
+/// The ring of a socket: one kernel ring for each interface that receives datagrams for the socket.
 #[derive(Debug)]
 pub(crate) struct Ring {
     sources: Vec<InterfaceRing>,

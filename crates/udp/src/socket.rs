@@ -63,7 +63,7 @@ enum Stage {
 pub(crate) struct ReceivedForm {
     /// True for an IPv6 socket, which receives IPv4 addresses mapped to IPv6.
     pub(crate) is_v6: bool,
-    /// The control messages that the program asks for.
+    /// The control messages that the program requests.
     pub(crate) control: ControlMessages,
 }
 
@@ -150,7 +150,7 @@ impl Socket {
     }
 
     /// Counts a datagram that the kernel has delivered, and promotes a socket that receives many.
-    /// `register` adds a descriptor to an epoll set like an existing registration.
+    /// `register` adds a descriptor to an epoll set in the same way as an existing registration.
     pub(crate) fn count_datagram(
         &self,
         number: i32,
@@ -221,7 +221,7 @@ impl Socket {
                 == PLACEHOLDER_PERIOD - 1
     }
 
-    /// Reads again which control messages the program asks for.
+    /// Updates the set of control messages that the program requests.
     pub(crate) fn update_control(&self, number: i32) {
         if let Some(mut locked) = self.lock() {
             locked.state.form.control = ControlMessages::of(number);

@@ -49,7 +49,7 @@ pub(super) fn format_findings(Page { checkup, others }: &Page, colours: bool) ->
 
 /// Width of the name column, in characters.
 const NAME_WIDTH: usize = 18;
-/// Width of the name column in the section of limits, in characters.
+/// Width of the name column in the limits section, in characters.
 const LIMIT_NAME_WIDTH: usize = 29;
 
 fn format_section(section: &Section, colours: bool) -> String {

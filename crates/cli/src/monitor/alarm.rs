@@ -35,7 +35,8 @@ pub(super) struct Alarms {
 #[derive(Debug)]
 struct Alarm {
     condition: Condition,
-    /// Running time in ns since which the comparison holds, or `None` if it does not hold.
+    /// Running time of the path, in ns, at which the comparison began to hold, or `None` if it does
+    /// not hold.
     since: Option<u64>,
     is_raised: bool,
 }

@@ -100,8 +100,9 @@ const OPERATORS: [(&str, Operator); 6] = [
 ];
 
 impl Condition {
-    /// Returns the current value of the number. `before` is an earlier sample, and the time since
-    /// then in ns. Returns `None` for a rate without an earlier sample, or if that time is 0.
+    /// Returns the current value of the number. `before` contains an earlier sample and the time
+    /// elapsed since that sample, in ns. Returns `None` for a rate without an earlier sample, or if
+    /// that time is 0.
     pub(crate) fn value(
         &self,
         now: &PathFigures,

@@ -1,7 +1,7 @@
 //! Observation of a run while it lasts, for `--metrics` and `--alarm`.
 //!
 //! One thread compares the counters of the path with the conditions every second, and replaces the
-//! metrics files every 5 s. Metrics servers have threads of their own. A run without these options
+//! metrics files every 5 s. Metrics servers run in separate threads. A run without these options
 //! starts none of these threads.
 
 mod alarm;

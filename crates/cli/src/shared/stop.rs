@@ -1,5 +1,5 @@
-//! `streamline stop`: stops paths like ^C. Their sources end, and blocks already read are
-//! processed.
+//! `streamline stop`: stops paths in the same way as ^C. Their sources end, and blocks already read
+//! are processed.
 
 use super::connect::{connect_daemon, wait_readable, watch_signals};
 use crate::arguments::paths::StopArguments;

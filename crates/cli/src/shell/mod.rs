@@ -93,7 +93,7 @@ pub(crate) fn run_preloaded(given: &ExecArguments) -> ExitCode {
     print_error(&format!("{name}: {}", terminal::reason(&error)), NOT_EXECUTABLE)
 }
 
-/// Returns a note for each program of the command into which no library can be preloaded, such as
+/// Returns a note for each program in the command into which no library can be preloaded, such as
 /// `sudo` in `timeout 5 sudo tcpdump`. Returns no notes if no program of the command uses libpcap.
 fn notes_on_captures(given: &ExecArguments) -> Vec<String> {
     let is_asked = given.with.is_empty() || given.with.contains(&PreloadPart::Pcap);

@@ -136,8 +136,8 @@ pub(super) fn preload_refusal(name: &str) -> Option<String> {
     Some(format!("{} leads nowhere", path.display()))
 }
 
-/// Returns true if a program's file contains the file name of libpcap, or its version text, as a
-/// statically linked program does.
+/// Returns true if a program's file contains the file name of libpcap, or libpcap's version text,
+/// which a statically linked program contains.
 pub(super) fn uses_libpcap(name: &str) -> bool {
     find_executable(name)
         .is_some_and(|path| contains_text(&path, &["libpcap.so", "libpcap version"]))

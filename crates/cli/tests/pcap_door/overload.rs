@@ -39,7 +39,8 @@ fn counts(text: &str) -> Option<[u64; 3]> {
 }
 
 /// Stops a tcpdump with SIGSTOP while `sent` packets pass, continues it, and waits until it has
-/// counted all of them. Returns its final counts, as [`counts`], and its standard error.
+/// counted all of them. Returns its final counts, as returned by [`counts`], and its standard
+/// error.
 fn overload((pair, folder): (&Pair, &Folder), is_ours: bool, sent: u64) -> ([u64; 3], String) {
     let words = "tcpdump -n -U -Z root -B 512 -w /dev/null -i server0";
     assert!(words.contains(SERVER_DEVICE));

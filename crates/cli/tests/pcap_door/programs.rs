@@ -78,7 +78,8 @@ fn c5_ngrep_prints_the_same_packets_from_the_ring() {
     assert_from_ring("ngrep", &errors);
 }
 
-/// Returns the answers that nmap has received, by its packet trace: the port and the TCP flags.
+/// Returns the answers that nmap has received, according to its packet trace: the port and the TCP
+/// flags.
 fn answers(trace: &str) -> BTreeSet<(String, String)> {
     let answer = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();

@@ -1,5 +1,5 @@
-//! Name servers of the distribution, whose answers from the ring are compared with those from the
-//! socket.
+//! Tests of name servers of the distribution, whose answers from the ring are compared with those
+//! from the socket.
 
 use super::{LIMIT, PORT, STREAMLINE, prepare, receive, reported_lines};
 use crate::common::{Folder, Guard};

@@ -1,4 +1,4 @@
-//! Connected clients, and event numbers for the descriptors of clients.
+//! Connected clients, and event numbers for their descriptors.
 
 use super::kernel::commands::RequestState;
 use super::store::{KnownState, ServiceManagerStore, discard_connection};

@@ -93,8 +93,8 @@ impl Server {
     }
 
     /// Creates a server from descriptors passed by a service manager: listening sockets, and stored
-    /// paths and kernel objects of the previous daemon, which the server adopts. Without sockets,
-    /// listens in the directory.
+    /// paths and kernel objects of the previous daemon, which the server adopts. If no sockets were
+    /// passed, listens in the directory.
     pub fn from_descriptors(
         directory: &Path,
         given: Vec<(String, OwnedFd)>,

@@ -21,8 +21,8 @@ const METHOD_CHARS_MAX: usize = 80;
 const LAST_MESSAGES_MAX: usize = 64;
 
 impl Server {
-    /// Logs events from now on, first those of the start: paths of the previous daemon, and what
-    /// could not be adopted.
+    /// Logs events from now on. First logs the paths adopted from the previous daemon, and a
+    /// warning for each object that could not be adopted.
     pub fn start_log(&mut self, log: Log) {
         self.log = log;
         for entry in self.registry.all().cloned().collect::<Vec<_>>() {

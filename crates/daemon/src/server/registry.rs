@@ -34,7 +34,7 @@ pub(crate) struct Registry {
     last_number: u32,
 }
 
-/// Maximum number of a path, after which assignment continues at 1.
+/// Largest number of a path, after which numbering continues at 1.
 const NUMBER_MAX: u32 = 1_000_000;
 
 impl Registry {

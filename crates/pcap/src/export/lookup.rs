@@ -76,8 +76,8 @@ extern "C" fn find(handle: *mut c_void, name: *const c_char) -> Target {
     Target { ours, real: real.address() }
 }
 
-/// Returns this library's function of a name if libpcap has a function of that name in the library
-/// of the handle, else `None`.
+/// Returns this library's function `name` if the handle's library resolves the name to libpcap's
+/// function, else `None`.
 fn find_ours(real: RealLookup, handle: LibraryHandle, name: &CStr) -> Option<NonNull<c_void>> {
     if !name.to_bytes().starts_with(b"pcap_") {
         return None;

@@ -52,7 +52,7 @@ impl Refusal {
 pub(crate) struct Permitted {
     /// True if filters that open files or run programs may be made.
     pub(crate) exec: bool,
-    /// Mount directory, with which absolute link targets into the mount begin.
+    /// Mount directory: the prefix of absolute link targets that lead into the mount.
     pub(crate) mount: std::path::PathBuf,
 }
 

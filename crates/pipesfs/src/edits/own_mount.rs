@@ -1,5 +1,5 @@
-//! Files below the mount itself, which no filter may open: its path would wait for a reply of this
-//! server, which waits for the path.
+//! Files below the mount itself, which no filter may open: the filter's path would wait for a reply
+//! from this server, which in turn waits for the path.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;

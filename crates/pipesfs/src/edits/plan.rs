@@ -273,7 +273,7 @@ fn no_filter(target: &str) -> Refusal {
     Refusal::new(errno::EINVAL, why)
 }
 
-/// Plans symlink(2): the node that the target shows gets an additional parent.
+/// Plans symlink(2): the node to which the target leads gets an additional parent.
 pub(crate) fn link(
     tree: &Tree,
     (parent, name): (&Key, &str),

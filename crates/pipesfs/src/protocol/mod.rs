@@ -1,4 +1,4 @@
-//! Messages of the kernel's FUSE protocol, version 7.31 (linux/fuse.h), as far as they are used.
+//! Messages of the kernel's FUSE protocol, version 7.31 (linux/fuse.h), that this server uses.
 //!
 //! The protocol is implemented here, because a signal must end a blocked read by the process that
 //! receives it. The kernel then sends INTERRUPT, which the available library refuses, so the caller

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const ATTEMPTS_MAX: usize = 4;
 
 impl Server {
-    /// Makes a change of the tree. Blocks for at most the limit of the mount.
+    /// Makes a change of the tree. Blocks for at most the time limit of the mount.
     pub(super) fn edit(&self, header: &Header, edit: &TreeEdit) -> Result<Outcome, i32> {
         let caller = Caller {
             user: (header.uid, header.gid),

@@ -1,4 +1,4 @@
-//! Open files and directories that the server answers itself.
+//! Open files and directories whose requests the server answers itself.
 
 use crate::entries::Key;
 use crate::tree::DirectoryId;

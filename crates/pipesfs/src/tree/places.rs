@@ -13,8 +13,7 @@ impl DirectoryId {
         }
     }
 
-    /// Returns the class that the directory stands for; empty if the directory does not represent a
-    /// class.
+    /// Returns the class that the directory represents; empty if it represents none.
     #[must_use]
     pub fn class(&self) -> &str {
         match self {

@@ -1,5 +1,5 @@
-//! Queries of chains: the programs attached to one hook, both ours and those of other processes, in
-//! execution order.
+//! Queries of chains: the programs attached to one hook, both our own and those of other processes,
+//! in execution order.
 //!
 //! Used to report a chain, to adopt a link, and to choose an [`Anchor`](super::Anchor). Programs
 //! attached by netlink (XDP, clsact) are listed by [`net`](crate::net).
@@ -17,7 +17,7 @@ const MEMBERS_MAX: usize = 128;
 /// The programs attached to one hook of an interface or cgroup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chain {
-    /// The kernel's change counter of this chain; 0 if the kernel does not report one.
+    /// The kernel's change counter for this chain; 0 if the kernel does not report one.
     pub revision: u64,
     /// Programs in execution order.
     pub members: Vec<Member>,

@@ -5,9 +5,10 @@
 //! included, maps read-only. Each CPU has a region that only the program on this CPU writes: a page
 //! of control words, pointers per sink, and records of any length up to
 //! [`RingsLayout::record_max`]. Positions count bytes and never wrap; a record that begins near the
-//! end of the ring continues into a tail after the end, so records are always contiguous. This
-//! module has no reader state: readers copy, then check [`Region::reserved`] to detect that the
-//! writer has lapped them.
+//! end of the ring continues into a tail after the end, so records are always contiguous. A *sink*
+//! is one of the rings' outputs, with its own pointers; an *exit edge* is an edge of a request over
+//! which frames leave the program. This module has no reader state: readers copy, then check
+//! [`Region::reserved`] to detect that the writer has lapped them.
 //!
 //! If one program serves several requests, the records are in rings without sinks, and each request
 //! has its own rings of pointers into these records ([`Rings::with_records`]).
@@ -44,12 +45,11 @@ pub mod region_offset {
     /// each).
     pub const TALLIES: u32 = SCRATCH + 64 + 16 * 31;
     /// Offset of the counts of pointers ever written, one per exit edge that shares a sink (u64
-    /// each). Programs that keep all data in one map use the same area for other words of their
-    /// own.
+    /// each). Programs that keep all data in one map use the same area for other data.
     pub const COUNTS: u32 = SCRATCH + 64;
     /// Size of a pointer in bytes. Its fields, with their sizes: position (8), view length (4),
     /// class (4), view offset (4), exit edge (4), and, if edges share the sink, the number of
-    /// pointers written before for this edge (8).
+    /// earlier pointers for this edge (8).
     pub const POINTER_SIZE: u32 = 32;
     /// Size of a record's header in bytes. Its fields, with their sizes: position, or -1 while
     /// being written (8), wire length (4), captured length (4), time (8), VLAN TCI (2), VLAN
@@ -181,7 +181,8 @@ impl Rings {
         Ok(Self { records: Some(records), ..self })
     }
 
-    /// Returns the rings that hold the records: `self` unless these are separate.
+    /// Returns the rings that hold the records: the separate rings, if there are any, otherwise
+    /// `self`.
     #[must_use]
     #[inline]
     pub fn records(&self) -> &Self {
@@ -245,7 +246,7 @@ pub struct FramePointer {
     pub offset: u32,
     /// Number of the exit edge that the frame takes.
     pub edge: u32,
-    /// Number of pointers written before for the same edge. Counted only if edges share the sink.
+    /// Number of earlier pointers for the same edge. Counted only if edges share the sink.
     pub number: u64,
 }
 

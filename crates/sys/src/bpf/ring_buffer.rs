@@ -118,7 +118,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Creates a waiter on ring buffers, given any descriptor of each.
+    /// Creates a waiter on ring buffers, given one descriptor of each.
     pub fn new(doorbells: &[BorrowedFd<'_>]) -> Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("epoll_create1", "")?;
         for doorbell in doorbells {

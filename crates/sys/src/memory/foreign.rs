@@ -8,11 +8,12 @@ use std::sync::atomic::AtomicU64;
 
 /// Minimum length in bytes for [`copy_bytes`]. Shorter ranges are copied faster word by word.
 pub const COPY_MIN: usize = 16;
-/// Minimum length in bytes at which AVX outweighs the cost of the `vzeroupper` that follows.
+/// Minimum length in bytes at which the gain from AVX outweighs the cost of the `vzeroupper` that
+/// follows.
 const WIDE_MIN: usize = 192;
 /// Minimum length in bytes at which copies within our own memory use libc's memcpy.
 pub const LIBC_MIN: usize = 1 << 20;
-/// Minimum length in bytes at which aligning stores to 32 bytes outweighs its cost.
+/// Minimum length in bytes at which aligning stores to 32 bytes gains more than it costs.
 const ALIGN_MIN: usize = 1024;
 
 /// Copies `length` bytes: 64 at a time, then 16 at a time, then the last 16 again, overlapping.

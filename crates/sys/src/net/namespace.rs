@@ -27,7 +27,7 @@ impl Namespace {
     }
 
     /// Opens the network namespace named by `text`: a path if it contains `/`, otherwise a name
-    /// known to `ip netns`, or failing that a process id.
+    /// known to `ip netns`, or, failing that, a process id.
     pub fn open(text: &str) -> Result<Self> {
         let known = Path::new(NAMES_DIRECTORY).join(text);
         let path = if text.contains('/') {

@@ -13,7 +13,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A symbol of another library. The loader is asked once.
+/// A symbol of another library, whose address is cached once it is found.
 #[derive(Debug)]
 pub struct Symbol {
     name: &'static CStr,
@@ -23,7 +23,7 @@ pub struct Symbol {
 }
 
 impl Symbol {
-    /// Creates a symbol that was not looked up yet.
+    /// Creates a symbol that has not been looked up yet.
     #[must_use]
     pub const fn new(name: &'static CStr, libraries: &'static [&'static CStr]) -> Self {
         Self { name, libraries, address: AtomicPtr::new(ptr::null_mut()) }
@@ -371,9 +371,9 @@ const fn find_real_lookup() -> Option<NonNull<c_void>> {
 type ForkHandler = Option<extern "C" fn()>;
 type Register = unsafe extern "C" fn(ForkHandler, ForkHandler, ForkHandler, *mut c_void) -> c_int;
 
-/// Registers handlers of `fork(2)` for the life of the process: `before` runs in the parent before
-/// the fork, and `in_child` in the child after it. The functions must belong to a library that is
-/// never unloaded.
+/// Registers handlers of `fork(2)` for the lifetime of the process: `before` runs in the parent
+/// before the fork, and `in_child` in the child after it. The functions must belong to a library
+/// that is never unloaded.
 pub fn at_fork(before: extern "C" fn(), in_child: extern "C" fn()) {
     if let Some(register) = next_function!(c"__register_atfork" as Register) {
         // SAFETY: I1; the handlers are functions of this library, which is never unloaded.

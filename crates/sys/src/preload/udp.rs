@@ -46,7 +46,7 @@ pub enum ControlMessage {
     TrafficClass,
 }
 
-/// The options that ask for a [`ControlMessage`], with their levels.
+/// The options that request a [`ControlMessage`], with their levels.
 const CONTROL_OPTIONS: [(c_int, c_int, ControlMessage); 9] = [
     (libc::SOL_SOCKET, libc::SO_TIMESTAMP, ControlMessage::Microseconds),
     (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, ControlMessage::Nanoseconds),
@@ -59,7 +59,7 @@ const CONTROL_OPTIONS: [(c_int, c_int, ControlMessage); 9] = [
     (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, ControlMessage::TrafficClass),
 ];
 
-/// The set of control messages that a socket asks for.
+/// The set of control messages that a socket requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ControlMessages(u16);
 
@@ -84,7 +84,7 @@ impl ControlMessages {
     }
 }
 
-/// Returns true if this option asks for a [`ControlMessage`].
+/// Returns true if this option requests a [`ControlMessage`].
 #[must_use]
 pub fn asks_for_control(level: c_int, name: c_int) -> bool {
     CONTROL_OPTIONS.iter().any(|(l, n, _)| (*l, *n) == (level, name))

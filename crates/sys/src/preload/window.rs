@@ -46,7 +46,7 @@ static WINDOWS: [Window; WINDOWS_MAX] = [const {
     }
 }; WINDOWS_MAX];
 
-/// The SIGSEGV action of the program before installation of our handler.
+/// The SIGSEGV action of the program before our handler was installed.
 static PREVIOUS_ACTION: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// Installs the SIGSEGV handler. Returns false if the installation fails.

@@ -1,5 +1,5 @@
-//! The kernel as judge of generated programs: each must pass the verifier, and runs on every packet
-//! as a test run.
+//! The kernel as judge of generated programs: each must pass the verifier, and is then executed on
+//! every packet in a test run.
 
 #![allow(dead_code, reason = "each test binary uses its share")]
 #![allow(unreachable_pub, reason = "shared by test binaries")]

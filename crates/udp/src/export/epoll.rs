@@ -76,8 +76,8 @@ pub unsafe extern "C" fn epoll_ctl(
     result
 }
 
-/// Returns the event with which a ring is registered, given that of its socket: the flags for
-/// reading, and the same data.
+/// Returns the event with which a ring is registered: the read flags of the socket's event, with
+/// the same data.
 pub(super) const fn ring_event(events: u32, data: u64) -> EpollEvent {
     EpollEvent { events: events & (EPOLL_READABLE | EPOLL_EDGE), data }
 }

@@ -161,7 +161,8 @@ mod tests {
     use super::*;
     use member::protocol::{Amount, Counters, Filter, Node, PathDescription};
 
-    /// Returns a snapshot of nodes with these names and numbers of blocks within a second.
+    /// Returns a snapshot of nodes with these names, each with this number of blocks received
+    /// within one second.
     fn snapshot(nodes: &[(&str, u64)]) -> Snapshot {
         let node = |(name, _): &(&str, u64)| Node {
             name: (*name).to_owned(),
