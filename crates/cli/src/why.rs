@@ -196,7 +196,7 @@ fn format_ranges(numbers: &[u64]) -> String {
     texts.join(", ")
 }
 
-/// Returns the answer as JSON.
+/// Returns the trace as JSON.
 fn to_json(flow: &str, rows: &[NodeFate], plan: &Plan) -> Object {
     let names = explain::unique_names(&plan.graph);
     let node = |row: NodeFate| {

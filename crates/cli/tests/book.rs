@@ -129,7 +129,7 @@ fn sharing_page_runs_without_privilege() {
     assert!(ran.out.contains("\nfilter ") && ran.err.contains("none lost"), "{ran:?}");
 }
 
-/// Runs the commands for root on the page about sharing, and compares the printed tables.
+/// Runs the commands that the page about sharing runs as root, and compares the printed tables.
 #[test]
 fn ps_lists_the_shared_kernel_program() {
     let Some(space) = Namespace::new() else { return };

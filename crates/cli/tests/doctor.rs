@@ -1,5 +1,5 @@
 //! Tests of `doctor` with all privileges, with some, and with none. Each test starts the command in
-//! such an environment.
+//! one of these environments.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 

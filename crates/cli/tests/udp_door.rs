@@ -26,7 +26,7 @@ const STREAMLINE: &str = env!("CARGO_BIN_EXE_streamline");
 const PORT: u16 = 5400;
 /// Number of datagrams after which the socket of a server has certainly been promoted to a ring.
 const WARM: usize = 160;
-/// The longest wait for an answer.
+/// The maximum wait for an answer.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// A server that runs under `streamline exec --with=udp`.

@@ -17,7 +17,7 @@ pub struct Token(String);
 const TOKEN_BYTES: usize = 24;
 
 impl Token {
-    /// Creates a token from the random numbers of the kernel.
+    /// Creates a token from the kernel's random number generator.
     pub fn random() -> io::Result<Self> {
         let mut bytes = [0; TOKEN_BYTES];
         File::open("/dev/urandom")?.read_exact(&mut bytes)?;

@@ -6,11 +6,11 @@ use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 use sys::eventfd::EventFd;
 
-/// Length of the header of a capture file in bytes.
+/// Length of a capture file's header, in bytes.
 const FILE_HEADER: usize = 24;
-/// Length of the header of a frame in bytes.
+/// Length of a frame's header, in bytes.
 const FRAME_HEADER: usize = 16;
-/// Offset of the length of a frame in its header.
+/// Offset of the frame length in a frame's header, in bytes.
 const LENGTH_AT: usize = 8;
 /// Maximum length of a frame in bytes.
 const FRAME_MAX: usize = 262_144;
@@ -41,7 +41,7 @@ pub(crate) struct Limits {
     pub(crate) bytes: u64,
 }
 
-/// The reason for the end of a capture.
+/// The reason why a capture ended.
 #[derive(Debug)]
 pub(crate) enum End {
     /// The capture was stopped.

@@ -52,7 +52,7 @@ pub struct History {
     counters: Option<Arc<Counters>>,
 }
 
-/// Columns for a plot, of equal length. Times are in ms since 1970; a rate is `None` after an
+/// Columns of equal length for a plot. Times are in ms since 1970; a rate is `None` after an
 /// interval in which no browser showed the page.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Columns {

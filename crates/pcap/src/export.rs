@@ -52,11 +52,11 @@ fn find_live(p: Pcap) -> Option<(&'static Handle, Arc<Live>)> {
     Some((handle, handle.live()?))
 }
 
-/// The type of functions of a handle that return an integer.
+/// The type of functions that return an integer property of a handle.
 type Get = unsafe extern "C" fn(Pcap) -> c_int;
-/// The type of functions that set an integer of a handle.
+/// The type of functions that set an integer property of a handle.
 type Set = unsafe extern "C" fn(Pcap, c_int) -> c_int;
-/// The type of functions that end a handle or its read.
+/// The type of functions that close a handle or end its current read.
 type End = unsafe extern "C" fn(Pcap);
 /// The type of `pcap_stats`.
 type GetStats = unsafe extern "C" fn(Pcap, *mut Stat) -> c_int;

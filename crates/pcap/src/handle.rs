@@ -25,7 +25,7 @@ pub(crate) mod status {
 }
 
 static TABLE: [Handle; HANDLES_MAX] = [const { Handle::new() }; HANDLES_MAX];
-/// Number of entries of the table that were ever used.
+/// Number of entries of the table that have ever been used.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
 /// A handle that libpcap has created for the program.
@@ -194,7 +194,7 @@ impl Handle {
         status::ERROR
     }
 
-    /// Returns the address of the error text, which stays valid.
+    /// Returns the address of the error text, which remains valid.
     pub(crate) fn error_address(&self) -> *mut u8 {
         lock(&self.error).as_mut_ptr()
     }

@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use sys::preload::message::print_message;
 
-/// Name of the environment variable.
+/// Name of the environment variable with the user's options.
 const VARIABLE: &str = "STREAMLINE_PCAP";
 
 /// The packet counts of a handle when it is closed.

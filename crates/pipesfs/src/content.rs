@@ -139,7 +139,7 @@ fn for_each_filter(
     }
 }
 
-/// The introduction in the root directory.
+/// Text of the file `README` in the root directory.
 const README: &str = "\
 PipesFS shows what Streamline runs on this machine. Each directory is a filter of a running
 request; data flows from a directory to those below it.

@@ -130,7 +130,7 @@ const NODE_ENTRIES: &[&str] =
 const ROOT_ENTRIES: &[&str] = &["README"];
 /// Reserved entry names in the directory of a path.
 const PATH_ENTRIES: &[&str] = &["request"];
-/// The source of a path that begins empty.
+/// Name of the source of a path that starts as an empty stream.
 pub const EMPTY_STREAM: &str = "stream";
 
 /// Reserved entry names in the directory of a path that is a stream.
@@ -181,7 +181,7 @@ impl Tree {
         self.directories.get(*self.places.get(place)?)
     }
 
-    /// Returns the node of a member.
+    /// Returns the details of a member's node.
     #[must_use]
     pub fn node(&self, member: Member) -> Option<&NodeDetails> {
         self.paths.get(member.path)?.nodes.get(member.node)

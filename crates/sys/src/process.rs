@@ -124,7 +124,7 @@ pub fn pin_among(processors: &[usize]) -> Result<()> {
     crate::task::pin(None, &known)
 }
 
-/// Sets this thread's timer slack to 1 ns, so that waits do not end up to 50 µs late.
+/// Sets this thread's timer slack to 1 ns. With the default slack, waits may end up to 50 µs late.
 pub fn set_exact_timers() {
     // On failure waits are merely less exact.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));

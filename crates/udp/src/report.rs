@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use sys::preload::message::print_message;
 
-/// Name of the environment variable.
+/// Name of the environment variable with the user's options.
 const VARIABLE: &str = "STREAMLINE_UDP";
 
 /// The datagrams of a socket since its promotion.

@@ -75,7 +75,7 @@ struct Pending {
 pub(crate) struct Datagram<'r> {
     pub(crate) from: SocketAddr,
     pub(crate) to: SocketAddr,
-    /// Time of day of the reception, in nanoseconds since 1970.
+    /// Wall-clock time of reception, in nanoseconds since 1970.
     pub(crate) time_ns: u64,
     /// Index of the interface that received the datagram.
     pub(crate) interface: u32,

@@ -42,7 +42,7 @@ struct Alarm {
 }
 
 impl Alarms {
-    /// Creates the alarms for these conditions of a path.
+    /// Creates the alarms for these conditions on a path.
     pub(super) fn new(given: &MonitorArguments, path: &str, reporter: Reporter) -> Self {
         let alarm = |condition: &Condition| Alarm {
             condition: condition.clone(),

@@ -287,7 +287,7 @@ fn create_rendezvous() -> std::io::Result<(OwnedFd, OwnedFd)> {
 /// A program to be started, with the descriptors and files that it shares with the others.
 struct StageStart<'s> {
     stage: &'s Stage,
-    /// Number of the program in the pipeline.
+    /// Index of the program in the pipeline.
     at: usize,
     library: Option<&'s Path>,
     counts: Option<&'s EdgeCounts>,

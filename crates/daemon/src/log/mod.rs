@@ -91,7 +91,7 @@ impl Log {
     }
 }
 
-/// The socket of journald cannot be used.
+/// The error of a journald socket that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("no log at {}: {why}: use --log=text or --log=json", socket.display())]
 pub struct LogError {

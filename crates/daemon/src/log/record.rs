@@ -1,4 +1,4 @@
-//! One line of the log, and its forms.
+//! One line of the log, and its output formats.
 
 use abi::text::{Escaped, Visible};
 use jiff::Timestamp;
@@ -19,13 +19,13 @@ pub enum EventKind {
     DaemonStopped,
     /// The daemon ends because of an error.
     DaemonFailed,
-    /// The daemon works with a limitation.
+    /// The daemon runs with a limitation.
     DaemonWarning,
     /// A metrics server accepts connections.
     MetricsStarted,
     /// A path has registered.
     PathStarted,
-    /// A path of the previous daemon is known to this one.
+    /// A path of the previous daemon was adopted.
     PathAdopted,
     /// A path has switched to another request.
     PathChanged,

@@ -1,4 +1,4 @@
-//! Fixture of the tests: a daemon, paths, and the page as a process.
+//! Fixture of the tests: a daemon, paths, and a process that serves the page.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 

@@ -48,7 +48,7 @@ fn with_dead_handle<T>(
     result
 }
 
-/// Defines a function that returns an integer of a handle.
+/// Defines a function that returns an integer property of a handle.
 macro_rules! getter {
     ($text:literal, $name:ident, $c_name:literal, $get:expr) => {
         #[doc = $text]

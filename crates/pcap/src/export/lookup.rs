@@ -20,7 +20,7 @@ use sys::preload::loaded_symbol;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 struct Target {
-    /// The function of this library, which `dlsym` returns; null to call the real `dlsym`.
+    /// This library's function, which `dlsym` returns; null to call the real `dlsym`.
     ours: *mut c_void,
     /// The real `dlsym`.
     real: *const c_void,
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut
     );
 }
 
-/// Finds the target of a call of `dlsym`.
+/// Finds the target of a call to `dlsym`.
 extern "C" fn find(handle: *mut c_void, name: *const c_char) -> Target {
     let Some(real) = RealLookup::get() else {
         return Target { ours: ptr::null_mut(), real: find_nothing as *const c_void };

@@ -53,8 +53,8 @@ pub unsafe extern "C" fn pcap_create(device: *const c_char, errors: *mut c_char)
     p
 }
 
-/// Defines a function that sets an integer before activation: libpcap sets it first, then this
-/// library records it.
+/// Defines a function that sets an integer property of a handle before activation: libpcap sets it
+/// first, then this library records it.
 macro_rules! setter {
     ($text:literal, $name:ident, $c_name:literal, $record:expr) => {
         #[doc = $text]

@@ -20,7 +20,7 @@ pub struct PacketHeader {
     pub seconds: i64,
     /// Microseconds or nanoseconds, depending on the precision of the handle.
     pub fraction: i64,
-    /// Number of bytes that are present.
+    /// Number of bytes captured.
     pub captured: u32,
     /// Length on the wire in bytes.
     pub length: u32,

@@ -111,7 +111,7 @@ fn connect(path: PathKey, caller: &Caller, snapshots: &Snapshots) -> Result<Path
     to.map_err(|error| refusal(&error))
 }
 
-/// Text of EPERM in the reasons of a path.
+/// Text in a path's reason for a failure that indicates EPERM.
 const NOT_PERMITTED: &str = "operation not permitted";
 
 /// Returns the error number and the reason of a failed call.

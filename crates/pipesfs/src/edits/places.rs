@@ -54,12 +54,12 @@ impl Tree {
         names.join("/")
     }
 
-    /// Returns the path of a member.
+    /// Returns the path to which a member belongs.
     pub(super) fn view(&self, member: Member) -> Result<&PathView, Refusal> {
         self.paths.get(member.path).ok_or_else(Refusal::gone)
     }
 
-    /// Returns the node of a member.
+    /// Returns the details of a member's node.
     pub(super) fn details(&self, member: Member) -> Result<&NodeDetails, Refusal> {
         self.node(member).ok_or_else(Refusal::gone)
     }

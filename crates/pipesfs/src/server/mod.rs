@@ -319,7 +319,7 @@ impl Server {
         }
     }
 
-    /// Undoes an outcome whose caller is gone.
+    /// Undoes the effects of an operation whose caller is gone.
     fn withdraw(&self, outcome: &Result<Outcome, i32>) {
         match outcome {
             Ok(Outcome::Opened(handle, _)) => self.close(*handle),

@@ -19,7 +19,7 @@ const EINVAL: i32 = rustix::io::Errno::INVAL.raw_os_error();
 pub struct KernelJudge {
     pub loaded: bpf::Program,
     maps: Vec<Map>,
-    /// Per map, true if it holds a filter's state.
+    /// For each map, true if it holds a filter's state.
     states: Vec<bool>,
     before: Vec<u64>,
     place: Hook,

@@ -24,9 +24,9 @@ pub struct PollFd {
 const READABLE: c_short = 0x41;
 /// `EAGAIN`.
 const EAGAIN: i32 = 11;
-/// Number of descriptors that a set of select(2) covers (`FD_SETSIZE`).
+/// Number of descriptors in a select(2) descriptor set (`FD_SETSIZE`).
 const SELECT_MAX: usize = 1024;
-/// Number of descriptors in one word of a set of select(2).
+/// Number of descriptors in one word of a select(2) descriptor set.
 const WORD_BITS: usize = 64;
 /// Maximum time in milliseconds for which a receive call blocks before it reads the ring again.
 const SLICE_MS: c_int = 1000;
