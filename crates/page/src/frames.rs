@@ -41,7 +41,7 @@ pub(crate) struct Limits {
     pub(crate) bytes: u64,
 }
 
-/// The reason why a capture ended.
+/// The event that ended a capture.
 #[derive(Debug)]
 pub(crate) enum End {
     /// The capture was stopped.

@@ -17,7 +17,7 @@ pub struct Figures {
     pub time_ms: u64,
     /// The daemon, if it replied.
     pub daemon: Option<About>,
-    /// The reason why there are no figures.
+    /// The cause of missing figures; `None` if there are figures.
     pub failure: Option<String>,
     /// Paths that are visible to this user, by number.
     pub paths: BTreeMap<u32, PathFigures>,
