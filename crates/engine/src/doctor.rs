@@ -84,7 +84,7 @@ pub struct Refusal {
     pub why: String,
 }
 
-/// The reason why a probe failed.
+/// A reason why a probe failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RefusalKind {
     /// The process lacks permission.

@@ -74,8 +74,7 @@ impl Automaton {
     ///
     /// # Errors
     ///
-    /// Fails if a pattern is invalid or the automaton is too large; the error names the pattern if
-    /// known.
+    /// Fails if a pattern is invalid, which the error then names, or the automaton is too large.
     pub(crate) fn new(patterns: &[&[u8]], options: CompileOptions) -> Result<Self, PatternError> {
         let parsed = patterns.iter().enumerate().map(|(which, pattern)| {
             parse_pattern(pattern)
@@ -413,8 +412,7 @@ fn highest_state(dfa: &dense::DFA<Vec<u32>>, from: impl Iterator<Item = StateID>
     last
 }
 
-/// Returns the first offset in `haystack`, from `at` on, of any of the one to three `needles`, or
-/// the length of `haystack` if it contains none of them there.
+/// Returns the first offset from `at` on of one of 1 to 3 `needles`, or the length of `haystack`.
 #[inline]
 fn find_any_byte(needles: &[u8], haystack: &[u8], at: usize) -> usize {
     let rest = haystack.get(at..).unwrap_or_default();

@@ -5,8 +5,8 @@
 //! registry (LINKTYPE_ values), which both capture formats and `print` use.
 //!
 //! Supported: Ethernet with at most [`vlan::TAGS_MAX`] tags and 802.3 with LLC and SNAP, raw IP,
-//! Linux cooked v1 and v2, BSD loopback in both byte orders, PPP with and without HDLC framing, Cisco
-//! HDLC. A frame of any other type has no layer 3, which is not an error.
+//! Linux cooked v1 and v2, BSD loopback in both byte orders, PPP with and without HDLC framing,
+//! Cisco HDLC. A frame of any other type has no layer 3, which is not an error.
 
 use core::fmt;
 use core::str::FromStr;

@@ -10,7 +10,7 @@ use std::str::FromStr;
 use super::insn::{ANCILLARY, ANCILLARY_NAMES, COMPARISONS, Instruction, OPERATIONS, code};
 use super::program::{ClassicProgram, InvalidProgram};
 
-/// The reason why a text is not a valid program listing.
+/// A reason why a text is not a valid program listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListingError {
     /// A line is not a known instruction.

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-/// The reason why a filter with its arguments cannot run in the kernel.
+/// A reason why a filter with its arguments cannot run in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unfit {
     /// Reason, in prose, for `explain`.

@@ -40,7 +40,7 @@ pub(super) enum FrameAction<'l> {
     Redirect(&'l Redirect, &'l [(usize, u32)]),
 }
 
-/// The reason why requests cannot form one program, with the request and the node at fault, if
+/// A reason why requests cannot form one program, with the request and the node at fault, if
 /// known.
 #[derive(Debug)]
 pub(super) struct AssemblyError {

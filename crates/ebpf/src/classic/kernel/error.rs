@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::super::program::{INSTRUCTIONS_MAX, MEMORY_WORDS};
 
-/// The reason why a program cannot become a socket filter.
+/// A reason why a program cannot become a socket filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketFilterError {
     /// The program contains a backward jump.

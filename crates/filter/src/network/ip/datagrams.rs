@@ -19,8 +19,7 @@ use crate::prelude::*;
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Maximum number of fragments of a datagram: enough for the longest datagram in fragments of 64
-/// bytes.
+/// Maximum number of fragments of a datagram: enough for 65,535 bytes in fragments of 64.
 pub(super) const FRAGMENTS_MAX: u32 = 1024;
 
 /// Minimum interval between scans for expired datagrams, in ns.
@@ -98,8 +97,7 @@ impl DatagramTable {
     }
 
     /// Handles a completely captured fragment. If it completes its datagram, returns the datagram,
-    /// with which the caller replaces the fragment. Otherwise holds, drops or consumes the
-    /// fragment.
+    /// with which the caller replaces the fragment. Otherwise holds, drops or consumes it.
     pub(super) fn handle_fragment<'a>(
         &mut self,
         piece: &IpFragment,
@@ -176,8 +174,7 @@ impl DatagramTable {
         }
     }
 
-    /// Creates the datagram with this key if it does not exist. First drops the existing datagram
-    /// if it has expired, or, for a new key, another datagram if the table is full.
+    /// Finds or creates the datagram with this key. First drops an expired one, or another if full.
     fn find_or_begin(&mut self, key: u64, time: Time, cx: &mut StreamContext<'_, '_>) {
         match self.table.get(key) {
             Some(known) if time <= known.accept_until => return cx.wake_at(known.deadline),
@@ -197,16 +194,14 @@ impl DatagramTable {
         cx.wake_at(begun.deadline);
     }
 
-    /// Removes a datagram, and drops its held fragments, counted as fragments of an incomplete
-    /// datagram.
+    /// Removes a datagram, and drops its held fragments as those of an incomplete datagram.
     fn remove_datagram(&mut self, key: u64, cx: &mut StreamContext<'_, '_>) {
         if let Some(mut ended) = self.table.remove(key) {
             ended.drop_all(FRAGMENTS_MISSING, cx);
         }
     }
 
-    /// Drops `block` and all held fragments of its datagram, and marks the datagram so that later
-    /// fragments are dropped too.
+    /// Drops `block` and all held fragments of its datagram; later fragments are dropped too.
     fn give_up<'a>(
         &mut self,
         key: u64,
@@ -225,8 +220,7 @@ impl DatagramTable {
         datagram.failure_reason = reason.mark();
     }
 
-    /// Completes a datagram with the fragment that arrived last. Drops the datagram if bytes of a
-    /// fragment have been overwritten, or if it would be too long.
+    /// Completes a datagram with the last fragment. Drops it if overwritten or too long.
     fn complete<'a>(
         &mut self,
         key: u64,
@@ -324,8 +318,7 @@ fn build_datagram<'a>(
     }))
 }
 
-/// Copies the bytes of a range from the fragment that supplies them to the data of the datagram, up
-/// to the end of the datagram.
+/// Copies a range of bytes from its fragment into the datagram, up to the datagram's end.
 fn copy_segment(data: &mut [u8], segment: &OwnedRange, parts: &[(u32, Block<'_>)]) {
     let Some((offset, part)) = parts.get(segment.fragment) else { return };
     let (from, to) = (segment.start as usize, (segment.end as usize).min(data.len()));

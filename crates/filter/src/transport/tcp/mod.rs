@@ -14,7 +14,7 @@
 //! - [`outcomes`]: reasons and counters;
 //! - [`segment_info`]: fields of a segment;
 //! - [`track`]: lookup of connections;
-//! - [`wheel`]: timers.
+//! - [`wheel`]: the timers.
 //!
 //! In the papers, the receiver's own stack reassembles, and knows which bytes it has acknowledged.
 //! Here both ends are observed from outside. For this reason there are holes and unobserved sides,
