@@ -4,7 +4,7 @@
 //! or the reason why the change failed.
 //!
 //! 1. The edited text is checked and planned. Nodes that stay keep their spaces, so a change moves
-//!   no node unless the edit requests it; if no such plan exists, the planner may move nodes.
+//!    no node unless the edit requests it; if no such plan exists, the planner may move nodes.
 //! 2. New elements are built beside the running path ([`crate::build`]). A failure in this step or
 //!    the next leaves the path unchanged.
 //! 3. The spaces whose content differs are borrowed at block boundaries ([`switch`]): each space is
