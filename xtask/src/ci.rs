@@ -34,6 +34,11 @@ pub(crate) fn ci(root: &Path, arguments: &[String]) -> Outcome {
         cargo::run(command.args(["--test", "loses", "--", "-D", "warnings"]))
     });
     step("build of the loom models", &mut || test::models_compile(root));
+    step("links of the API documentation", &mut || {
+        let mut command = cargo::cargo(root);
+        command.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links");
+        cargo::run(command.args(["doc", "--workspace", "--no-deps", "--document-private-items"]))
+    });
     step("tidy", &mut || matches!(tidy::tidy(root, &[]), Outcome::Success));
     step("test", &mut || matches!(test::test(root, arguments), Outcome::Success));
     step("deny", &mut || check_dependencies(root, strict, &mut skipped));

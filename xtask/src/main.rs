@@ -70,7 +70,7 @@ const VERBS: &[Verb] = &[
     Verb {
         name: "ci",
         usage: "[--strict]",
-        summary: "fmt, clippy, tidy, test, deny: everything that must be green",
+        summary: "fmt, clippy, doc, tidy, test, deny: everything that must be green",
         run: ci::ci,
     },
     Verb {

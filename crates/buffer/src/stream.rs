@@ -20,7 +20,7 @@
 //!
 //! **The end.** Dropping the writer closes the stream: readers get the remaining blocks and then 0,
 //! as at the end of a file. A killed process does not close the stream, but its doorbell reports
-//! the exit: readers get [`Fault::Abandoned`] after the last published block, and a writer
+//! the exit: readers get `Fault::Abandoned` after the last published block, and a writer
 //! continues for the remaining readers (RELIABILITY T10).
 
 mod admission;

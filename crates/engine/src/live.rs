@@ -114,7 +114,7 @@ impl Live {
     }
 
     /// Returns the current plan, whose indices are used in ledgers and reports, or `None` if the
-    /// path belongs to no request. The index [`GONE`](crate::build::GONE) denotes an element of an
+    /// path belongs to no request. The index [`GONE`] denotes an element of an
     /// earlier plan.
     #[must_use]
     pub fn plan(&self) -> Option<Plan> {

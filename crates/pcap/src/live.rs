@@ -222,7 +222,7 @@ impl Live {
 
     /// Reads frames that are available, at most `count` (all if `count` is 0 or less), and waits
     /// for the first as long as the settings of the handle permit. Returns the number of frames, 0
-    /// after a timeout, or a negative [`status`].
+    /// after a timeout, or a negative [`status`](crate::handle::status).
     pub(crate) fn dispatch(&self, handle: &Handle, count: i32, take: TakeFrame<'_>) -> i32 {
         let Some(mut reading) = lock(&self.reading).take() else {
             return handle

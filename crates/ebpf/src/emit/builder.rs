@@ -4,7 +4,7 @@
 //! exits, `parts` ends parts and programs; `lower` turns values into registers and
 //! slots.
 //!
-//! Input: the operations of a scope. Output: a [`Program`]. Registers: r6 context, r7 first byte of
+//! Input: the operations of a scope. Output: a `Program`. Registers: r6 context, r7 first byte of
 //! the frame, r8 end of its linear part (tc and XDP), r9 the per-CPU region of a tap, r0 to r5
 //! scratch.
 

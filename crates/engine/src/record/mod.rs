@@ -12,7 +12,7 @@
 //! - `head`: the request, the machine and the plan;
 //! - `event`: the encoding of a space's events;
 //! - [`change`]: changes to the path;
-//! - [`write`]: writes a file of bounded size while a path runs;
+//! - [`mod@write`]: writes a file of bounded size while a path runs;
 //! - [`read`]: opens a complete, truncated or damaged file;
 //! - [`play`]: reads the events of a space from a file.
 //!

@@ -10,7 +10,7 @@
 //!
 //! Input: aggregates with pools shared through the [`GrantServer`]. Output: the same aggregates on
 //! the other side, as lists of pointers; no byte is copied. Each aggregate is a message: a block of
-//! pointers in a [stream](buffer::stream), which provides waiting, its end, and all validation.
+//! pointers in a [stream], which provides waiting, its end, and all validation.
 //!
 //! The grant server limits the number of segments that a reader may hold. A sender that reaches the
 //! limit waits for releases, or fails ([`Sender::try_send`]). A killed reader releases everything,

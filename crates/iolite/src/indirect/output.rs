@@ -156,7 +156,7 @@ impl Output {
     }
 
     /// Follows an input, after which writes of bytes peeked in place from the input
-    /// ([`Input::peek`](super::Input::peek)) produce pointers. The input holds such entries until
+    /// (`peek`) produce pointers. The input holds such entries until
     /// the readers of this output have passed them, so the input's writer gets their memory back
     /// later. A caller that waits for input must therefore wait for both streams
     /// ([`splice::wait`](crate::splice::wait)). Returns false if the input has the maximum number

@@ -257,7 +257,7 @@ impl FormFlow<'_> {
         Some(chain)
     }
 
-    /// Returns the shortest chain of at most [`CHAIN_MAX`] filters that converts `from` into one of
+    /// Returns the shortest chain of at most `CHAIN_MAX` filters that converts `from` into one of
     /// the forms `wanted`, or `None` if there is none.
     fn shortest_chain(&self, from: Form, wanted: FormSet) -> Option<String> {
         const CHAIN_MAX: usize = 4;

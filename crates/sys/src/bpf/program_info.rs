@@ -24,7 +24,7 @@ pub struct ProgramInfo {
     pub visited: u32,
     /// Number of maps that the program references.
     pub maps: u32,
-    /// Number of runs while a [`RunStatistics`](super::RunStatistics) guard was alive.
+    /// Number of runs while a [`RunStatistics`] guard was alive.
     pub runs: u64,
     /// Total duration, in ns, of the runs that `runs` counts.
     pub run_time_ns: u64,

@@ -2,7 +2,7 @@
 //! descriptors and signal handlers.
 //!
 //! No function here allocates or takes a lock, except [`next_symbol`], [`loaded_symbol`],
-//! [`copy_for_program`], [`receive`] and [`has_threads`]. Only [`set_errno`] sets `errno` on
+//! `copy_for_program`, [`receive`] and [`has_threads`]. Only [`set_errno`] sets `errno` on
 //! purpose; callers of other functions first save it with [`errno`].
 
 pub mod interpose;

@@ -19,7 +19,8 @@
 //! the frame onto `free` under the lock that a lender takes. All our accesses therefore precede the
 //! kernel's.
 //!
-//! [`XdpReceiver`]: super::XdpReceiver [`XdpReceiver::supply`]: super::XdpReceiver::supply
+//! [`XdpReceiver`]: super::XdpReceiver
+//! [`XdpReceiver::supply`]: super::XdpReceiver::supply
 //! [`XdpSender`]: super::XdpSender
 
 use super::ring::Descriptor;

@@ -2,7 +2,7 @@
 //! its network stack. [SL §4.2, §5.5; CONTRACT 1 to 3]
 //!
 //! The source emits one block per frame, without a copy: the mapped ring of the packet socket is
-//! the memory of the blocks ([`buffer::pool::lent`]). A segment returns to the kernel when its last
+//! the memory of the blocks ([`buffer::pool`]). A segment returns to the kernel when its last
 //! holder releases it. Bytes are moved only in order to reinsert a VLAN tag.
 //!
 //! - [`device`]: the socket, configured so that no unfiltered frame enters the ring;

@@ -2,7 +2,7 @@
 //! of links, programs and memory, and the next process adopts them. (RELIABILITY T10)
 //!
 //! Input: a point, before and after each change of its program. Output: named descriptors for a
-//! [`Keeper`], and a note that describes them. If the process dies during a change, its note
+//! keeper, and a note that describes them. If the process dies during a change, its note
 //! describes both programs, and the link shows which program runs. Counters are in the memory of a
 //! program, so they always survive.
 //!

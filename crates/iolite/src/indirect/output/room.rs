@@ -157,7 +157,7 @@ impl Output {
 
     /// Writes pointers to blocks of `origin`. Before the first pointer into a segment is written,
     /// `origin` must prove that it holds the segment; from then on this stream holds it as well.
-    /// Waits for room like [`Output::write`]; pointers that find no room are counted as dropped.
+    /// Waits for room like `write`; pointers that find no room are counted as dropped.
     /// Returns the number of pointers written. This is cheaper than individual writes if all blocks
     /// of a batch are in one segment.
     pub fn put_all(
