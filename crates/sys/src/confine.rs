@@ -95,7 +95,8 @@ pub fn report(text: &str) {
     send_report(&message[..=length]);
 }
 
-/// Reports that the process is ready by sending `words` without a prefix.
+/// Reports that the process is ready. The message consists of `words` alone, without a first byte
+/// that marks its kind, such as [`REPORT_TEXT`].
 pub fn report_ready(words: &[u8]) {
     send_report(words);
 }

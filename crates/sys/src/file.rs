@@ -64,7 +64,7 @@ pub enum Access {
     Read,
     /// The descriptor is readable and writable.
     ReadWrite,
-    /// The descriptor is not readable.
+    /// The descriptor is not readable, for example because it is write-only.
     None,
 }
 

@@ -30,32 +30,32 @@ pub struct OpenRegular {
 }
 
 impl OpenRegular {
-    /// Returns options for reading.
+    /// Creates options for reading.
     pub const fn read() -> Self {
         Self { flags: OFlags::RDONLY, mode: 0, own: false }
     }
 
-    /// Returns options for writing from the start of the file, without truncating it.
+    /// Creates options for writing from the start of the file, without truncating it.
     pub const fn write() -> Self {
         Self { flags: OFlags::WRONLY, mode: 0, own: false }
     }
 
-    /// Returns options for appending.
+    /// Creates options for appending.
     pub const fn append() -> Self {
         Self { flags: OFlags::WRONLY.union(OFlags::APPEND), mode: 0, own: false }
     }
 
-    /// Creates the file if it is missing, with `mode` before the umask.
+    /// Sets the option to create the file if it is missing, with `mode` before the umask.
     pub const fn create(self, mode: u32) -> Self {
         Self { flags: self.flags.union(OFlags::CREATE), mode, ..self }
     }
 
-    /// Creates the file with `mode` before the umask, and fails if the file exists.
+    /// Sets the option to create the file, with `mode` before the umask, and to fail if it exists.
     pub const fn create_new(self, mode: u32) -> Self {
         Self { flags: self.flags.union(OFlags::CREATE).union(OFlags::EXCL), mode, ..self }
     }
 
-    /// Rejects symbolic links and files that have several hard links.
+    /// Sets the option to reject symbolic links and files that have several hard links.
     pub const fn sole_link(self) -> Self {
         Self { flags: self.flags.union(OFlags::NOFOLLOW), own: true, ..self }
     }

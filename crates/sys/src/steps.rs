@@ -3,13 +3,14 @@
 //!
 //! Descriptors, mappings, threads, programs and links are owned and released on drop. For anything
 //! that outlives its owner (a created file, a directory, a name), the caller registers a rollback
-//! action ([`Steps::on_rollback`]). If a later step fails, or the last handle is dropped, the
-//! actions run in reverse order. [`Steps::commit`] discards them: the allocation is complete, and
-//! the activation that follows cannot fail.
+//! action ([`Steps::on_rollback`]). If a later step of the allocation fails, or the last handle is
+//! dropped, the actions run in reverse order. [`Steps::commit`] discards them: the allocation is
+//! complete, and the activation that follows cannot fail.
 //!
-//! Each step that may fail is announced first ([`Steps::announce`]). With an [`InjectedFault`], the
-//! log makes a chosen step fail as the kernel would, or stops the process before that step. Without
-//! a fault an announcement costs a comparison.
+//! Each step, such as a system call that creates a resource, is announced before it is taken
+//! ([`Steps::announce`]). With an [`InjectedFault`], the log makes a chosen step fail as the kernel
+//! would, or stops the process before that step. Without a fault an announcement costs a
+//! comparison.
 
 use crate::error::{Error, Result};
 use std::fmt;

@@ -44,8 +44,8 @@ fn find_function(all: &[u8], name: &str) -> Option<u32> {
     None
 }
 
-/// Returns the number of bytes that follow a type of this kind with `count` members; `None` for an
-/// unknown kind.
+/// Returns the number of bytes that follow the `struct btf_type` of a type of this kind with
+/// `count` members; `None` for an unknown kind.
 const fn members_size(kind: u32, count: usize) -> Option<usize> {
     Some(match kind {
         // Integers, variables, declaration tags.

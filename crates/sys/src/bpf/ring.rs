@@ -1,5 +1,5 @@
-//! Per-CPU rings into which programs write records and pointers: memory layout and access.
-//! (CONTRACT 29)
+//! Per-CPU rings into which programs write records (captured frames) and pointers to them: memory
+//! layout and access. (CONTRACT 29)
 //!
 //! The rings are the only element of a frozen array, which programs write and every process, ours
 //! included, maps read-only. Each CPU has a region that only the program on this CPU writes: a page
@@ -41,8 +41,8 @@ pub mod region_offset {
     /// Offset of the number of notifications sent, followed by the number of notifications
     /// suppressed (u64 each).
     pub const NOTIFIED: u32 = SCRATCH + 40;
-    /// Offset of the program's tallies. Each tally is a number of blocks and a number of bytes (u64
-    /// each).
+    /// Offset of the program's tallies, one per event that the program counts. Each tally is a
+    /// number of blocks followed by a number of bytes (u64 each).
     pub const TALLIES: u32 = SCRATCH + 64 + 16 * 31;
     /// Offset of the counts of pointers ever written, one per exit edge that shares a sink (u64
     /// each). Programs that keep all data in one map use the same area for other data.
@@ -136,11 +136,11 @@ impl RingsLayout {
 /// A program's rings, one per CPU, mapped read-only.
 #[derive(Debug)]
 pub struct Rings {
-    /// Declared first, so that the mapping is dropped before the map.
+    /// The mapping of all regions. Declared first, so that the mapping is dropped before the map.
     memory: ReadMapping,
     map: Map,
     shape: RingsLayout,
-    /// The rings that hold the records, if these are separate.
+    /// The rings that hold the records, or `None` if this map holds them itself.
     records: Option<Arc<Self>>,
 }
 

@@ -51,7 +51,7 @@ impl<'a> GatherWrite<'a> {
         }
     }
 
-    /// Returns the number of bytes.
+    /// Returns the total length of the ranges in bytes.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.length
@@ -90,8 +90,8 @@ impl<'a> GatherWrite<'a> {
         (done, Ok(()))
     }
 
-    /// Removes the first `written` bytes from the ranges that start at index `first`. Returns the
-    /// number of ranges that have been written completely.
+    /// Removes the first `written` bytes of the list, counted from the start of the range with
+    /// index `first`. Returns the number of ranges that have been written completely.
     fn remove_written(&mut self, first: usize, mut written: usize) -> usize {
         let mut whole = 0;
         for part in self.parts.iter_mut().skip(first) {

@@ -42,14 +42,14 @@ mod message {
     pub(super) const DUMP: u16 = 0x300;
 }
 
-/// Attributes of `linux/if_link.h`.
+/// Types of the attributes that describe an interface (`IFLA_*` of `linux/if_link.h`).
 mod attribute {
     pub(super) const ADDRESS: u16 = 1;
     pub(super) const NAME: u16 = 3;
     pub(super) const MTU: u16 = 4;
     pub(super) const LINK: u16 = 5;
     pub(super) const OPERSTATE: u16 = 16;
-    pub(super) const INFO: u16 = 18;
+    pub(super) const LINK_INFO: u16 = 18;
     pub(super) const INFO_KIND: u16 = 1;
     pub(super) const STATISTICS: u16 = 23;
     pub(super) const XDP: u16 = 43;
@@ -274,7 +274,7 @@ fn parse_interface(body: &[u8]) -> Option<Interface> {
             attribute::MTU => found.mtu = parse_u32(value)?,
             attribute::LINK => found.link = parse_u32(value),
             attribute::OPERSTATE => found.operstate = *value.first()?,
-            attribute::INFO => {
+            attribute::LINK_INFO => {
                 let kind = attributes(value).find(|(kind, _)| *kind == attribute::INFO_KIND);
                 found.kind = kind.map(|(_, value)| text_until_nul(value));
             }

@@ -23,7 +23,9 @@ pub struct UdpSocketFacts {
     pub device: u32,
 }
 
-/// A control message that a ring can add to a datagram, as the kernel does.
+/// A control message (cmsg(3)) about a received datagram, which a program requests with a socket
+/// option. The kernel adds it to datagrams from the socket; the library that receives datagrams
+/// from a ring adds it to those.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ControlMessage {
     /// The time of reception in microseconds (`SO_TIMESTAMP`).
@@ -90,7 +92,8 @@ pub fn asks_for_control(level: c_int, name: c_int) -> bool {
     CONTROL_OPTIONS.iter().any(|(l, n, _)| (*l, *n) == (level, name))
 }
 
-/// Options that only the kernel can implement when they are set, with the reason for each.
+/// Options with an effect that only the kernel can implement, each with its level, its number and
+/// the reason.
 const OBSTACLES: &[(c_int, c_int, &str)] = &[
     (libc::SOL_SOCKET, SO_TIMESTAMP_NEW, "it asks for times (SO_TIMESTAMP_NEW)"),
     (libc::SOL_SOCKET, SO_TIMESTAMPNS_NEW, "it asks for times (SO_TIMESTAMPNS_NEW)"),

@@ -62,16 +62,16 @@ pub(crate) fn send_frames(pair: &Pair, count: u64) {
 /// Number of steps in [`attach_step_by_step`].
 pub(crate) const STEPS: u32 = 13;
 
-/// Name of the environment variable with the interface index.
-const INDEX: &str = "STREAMLINE_TEST_INDEX";
-/// Name of the environment variable with the number of steps.
-const STEP: &str = "STREAMLINE_TEST_STEP";
+/// Name of the environment variable with the index of the interface to which to attach.
+const INDEX_VARIABLE: &str = "STREAMLINE_TEST_INDEX";
+/// Name of the environment variable with the number of steps to perform.
+const STEPS_VARIABLE: &str = "STREAMLINE_TEST_STEP";
 
 /// Attaches programs up to the step that the parent requested, reports the objects created, and
 /// waits to be killed.
 pub(crate) fn attach_step_by_step() {
     let number = |name| std::env::var(name).unwrap().parse::<u32>().unwrap();
-    let (index, steps) = (number(INDEX), number(STEP));
+    let (index, steps) = (number(INDEX_VARIABLE), number(STEPS_VARIABLE));
     let mut kept: Vec<Box<dyn std::any::Any>> = Vec::new();
     let map = (steps > 0).then(|| Map::array("killed", 8, 1, true).unwrap());
     let announce = |of: &str, id: u32| print_line(&format!("made {of} {id}"));
@@ -166,7 +166,7 @@ fn print_line(line: &str) {
 pub(crate) fn kill_at_step(space: &Namespace, index: u32, step: u32) -> Vec<(ObjectKind, u32)> {
     let mut command = space.command(std::env::current_exe().unwrap());
     command.args(["--exact", "--ignored", "--nocapture", "child_process_attaches_step_by_step"]);
-    command.env(INDEX, index.to_string()).env(STEP, step.to_string());
+    command.env(INDEX_VARIABLE, index.to_string()).env(STEPS_VARIABLE, step.to_string());
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut made = Vec::new();
     for line in BufReader::new(child.stdout.take().unwrap()).lines() {
