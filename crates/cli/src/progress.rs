@@ -28,7 +28,7 @@ pub(crate) struct ProgressPrinter {
     before: Cell<SourceTotals>,
 }
 
-/// Totals over all sources.
+/// The counters of a run's sources, added up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct SourceTotals {
     elapsed_ns: u64,

@@ -1,4 +1,6 @@
-//! The shared prefixes of a request and the paths that read them, for `explain`.
+//! The shared prefixes of a request and the paths that read them, for `explain`. A shared prefix
+//! consists of the source and the first filters of several requests, and runs once, in one process
+//! (`--prefix=shared`).
 
 use engine::registry::MachineRegistry;
 use member::client::Client;
@@ -64,8 +66,8 @@ struct OthersPath {
 }
 
 /// Finds the running requests that begin with the same filters as this request, except those that
-/// offer a prefix. If this request reads a shared prefix, omits requests of the same user that also
-/// read one. Returns `None` if there are no such requests, or no daemon.
+/// run a shared prefix for other requests. If this request reads a shared prefix, omits requests of
+/// the same user that also read one. Returns `None` if there are no such requests, or no daemon.
 pub(crate) fn find_alike_requests(text: &str) -> Option<AlikeRequests> {
     let prefixes = prefix::request_prefixes(text, &MachineRegistry::Local);
     prefixes.first()?;

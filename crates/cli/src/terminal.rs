@@ -109,10 +109,10 @@ pub(crate) fn print_text(text: &str) -> Status {
     }
 }
 
-/// Messages held until the view closes, or `None` if there is no view.
+/// Messages held back while a view (`run --view`) covers the terminal; `None` if there is no view.
 static HELD_MESSAGES: Mutex<Option<String>> = Mutex::new(None);
 
-/// Holds all messages from now on, because a view covers the terminal.
+/// Holds back all messages from now on, because a view covers the terminal.
 pub(crate) fn hold_messages() {
     held_messages().get_or_insert_default();
 }

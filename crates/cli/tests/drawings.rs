@@ -8,20 +8,20 @@ use common::{CommandResult, Folder};
 use std::process::{Command, Stdio};
 use testkit::need;
 
-const LINE: &str = "replay examples/web.pcap | tcp | http | pcap out.pcap";
+const REQUEST: &str = "replay examples/web.pcap | tcp | http | pcap out.pcap";
 
 #[test]
 fn plan_is_drawn_on_standard_output_or_into_files() {
     let folder = Folder::new();
-    let ran = folder.run(&["explain", "--svg", LINE]);
+    let ran = folder.run(&["explain", "--svg", REQUEST]);
     assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""));
     assert!(ran.out.starts_with("<svg ") && ran.out.ends_with("</svg>\n"), "{}", ran.out);
     assert!(ran.out.contains(" ns expected") && ran.out.contains("ring of "), "{}", ran.out);
-    let ran = folder.run(&["explain", LINE, "--dot=plan.dot", "--svg=plan.svg"]);
+    let ran = folder.run(&["explain", REQUEST, "--dot=plan.dot", "--svg=plan.svg"]);
     assert_eq!((ran.status, ran.out.as_str(), ran.err.as_str()), (Some(0), "", ""));
     assert!(folder.read("plan.dot").starts_with("digraph streamline {\n"));
     assert!(folder.read("plan.svg").starts_with("<svg "));
-    let ran = folder.run(&["explain", LINE, "--svg=no/such/plan.svg"]);
+    let ran = folder.run(&["explain", REQUEST, "--svg=no/such/plan.svg"]);
     assert_eq!(ran.status, Some(1));
     assert!(ran.err.contains("cannot write the drawing to no/such/plan.svg"), "{}", ran.err);
 }

@@ -449,10 +449,10 @@ fn n7_workers_count_each_block_of_a_capture_once() {
     }
 }
 
-/// Sends numbered frames to two workers that begin to read only afterwards. The frames printed and
+/// Sends numbered frames to two workers that are stopped in the meantime. The frames printed and
 /// the frames missing must together equal the frames sent, whichever worker lost them.
 #[test]
-fn n7_losses_of_foreign_shares_are_not_summed() {
+fn n7_frames_printed_and_lost_by_two_workers_equal_those_sent() {
     const FRAMES_SENT: u64 = 40_000;
     let Some(pair) = Pair::new(Cable::default()) else { return };
     let folder = Folder::new();

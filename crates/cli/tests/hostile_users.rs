@@ -35,7 +35,7 @@ fn spawn_hostile(folder: &Folder, role: &str, name: &str) -> Guard {
         testkit::copy_program(&std::env::current_exe().unwrap(), &test);
     }
     let mut command = folder.command_as_user((ALICE, ALICE), test.to_str());
-    command.args(["--ignored", "--exact", "--nocapture", "hostile_process"]);
+    command.args(["--ignored", "--exact", "--nocapture", "child_process_attacks_in_its_role"]);
     command.env(ROLE_VARIABLE, role).env(NAME_VARIABLE, name);
     let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut hostile = Guard(command.spawn().unwrap());
@@ -44,10 +44,11 @@ fn spawn_hostile(folder: &Folder, role: &str, name: &str) -> Guard {
     hostile
 }
 
-/// Body of the process that [`spawn_hostile`] starts.
+/// Runs in a separate process, which [`spawn_hostile`] starts: attacks other users in the way that
+/// the environment variable [`ROLE_VARIABLE`] names.
 #[test]
 #[ignore = "the other process of a test"]
-fn hostile_process() {
+fn child_process_attacks_in_its_role() {
     let (Ok(role), Ok(name)) = (std::env::var(ROLE_VARIABLE), std::env::var(NAME_VARIABLE)) else {
         return;
     };
@@ -79,7 +80,8 @@ fn hostile_process() {
     }
 }
 
-/// Registers a path with the daemon.
+/// Registers a path with the daemon. Returns the connection that keeps the path registered, and the
+/// socket over which the daemon would pass connections of clients.
 fn register_path(log: Option<String>) -> (OwnedFd, OwnedFd) {
     let place = PathBuf::from(std::env::var_os("STREAMLINE_DAEMON").unwrap());
     let packets = place.join("io.streamline.packets");

@@ -15,7 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use testkit::{need, wait_until};
 
-const WEB: &str = "replay examples/web.pcap | tcp | http | pcap out.pcap";
+const WEB_REQUEST: &str = "replay examples/web.pcap | tcp | http | pcap out.pcap";
 /// Maximum length, in bytes, of an HTTP request head that a server accepts.
 const HEAD_MAX: usize = 8 << 10;
 /// A time limit that is long enough for a busy machine.
@@ -71,7 +71,8 @@ fn amount(of: &Value, field: &str, unit: &str) -> u64 {
 #[test]
 fn metrics_file_equals_the_final_report() {
     let folder = Folder::new();
-    let ran = folder.run(&["run", WEB, "--metrics", "web.prom", "--json", "--report", "r.json"]);
+    let ran =
+        folder.run(&["run", WEB_REQUEST, "--metrics", "web.prom", "--json", "--report", "r.json"]);
     assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""));
     let (text, report) = (folder.read("web.prom"), folder.read("r.json"));
     let report: Value = serde_json::from_str(&report).unwrap();
@@ -136,7 +137,7 @@ fn unusable_metrics_target_stops_the_run_before_it_begins() {
         ("no/such/dir/x.prom", "no such file or directory", 1),
         ("host:9", "`host` is no IP address", 2),
     ] {
-        let ran = folder.run(&["run", WEB, "--metrics", target]);
+        let ran = folder.run(&["run", WEB_REQUEST, "--metrics", target]);
         assert_eq!(ran.status, Some(status), "{}", ran.err);
         assert!(ran.err.to_lowercase().contains(&why.to_lowercase()), "{}", ran.err);
         assert!(!folder.path().join("out.pcap").exists() || status == 1);
@@ -359,13 +360,13 @@ fn daemon_without_root_rights_exports_the_paths_of_all_users() {
 fn alarm_warns_runs_its_command_and_sets_the_exit_status() {
     let folder = Folder::new();
     let condition = "blocks>=100";
-    let words = ["run", WEB, "--alarm", condition, "--alarm-exec"];
+    let words = ["run", WEB_REQUEST, "--alarm", condition, "--alarm-exec"];
     let command = "echo \"$STREAMLINE_ALARM is $STREAMLINE_VALUE in $STREAMLINE_PATH\" > said";
     let ran = folder.run(&[&words[..], &[command]].concat());
     assert_eq!(ran.status, Some(4), "{}", ran.err);
     assert!(ran.err.contains("warning: alarm `blocks>=100`: blocks is 105\n"), "{}", ran.err);
     assert_eq!(folder.read("said"), "blocks>=100 is 105 in run\n");
-    let ran = folder.run(&["run", WEB, "--alarm", "lost>0", "--alarm", "fill>=90% for 5s"]);
+    let ran = folder.run(&["run", WEB_REQUEST, "--alarm", "lost>0", "--alarm", "fill>=90% for 5s"]);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
     assert!(!ran.err.contains("alarm"), "{}", ran.err);
 }
@@ -409,7 +410,7 @@ fn alarm_on_a_rate_ends_with_its_cause() {
 #[test]
 fn failed_alarm_command_is_reported_and_changes_nothing_else() {
     let folder = Folder::new();
-    let words = ["run", WEB, "--alarm", "blocks>0", "--alarm-exec", "echo said; exit 7"];
+    let words = ["run", WEB_REQUEST, "--alarm", "blocks>0", "--alarm-exec", "echo said; exit 7"];
     let ran = folder.run(&words);
     assert_eq!(ran.status, Some(4), "{}", ran.err);
     assert!(ran.err.contains("said\n") && !ran.out.contains("said"), "{}", ran.err);

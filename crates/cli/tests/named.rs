@@ -146,14 +146,14 @@ fn spawn_piped(command: &mut Command) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Number of blocks, and bytes per block, in the tests of ring sizes. The total is many times the
-/// size of the largest ring.
-const SIZED: (usize, usize) = (20_000, 1400);
+/// Number of blocks, and number of bytes per block, that a path generates in the tests of ring
+/// sizes. The total is many times the size of the largest ring.
+const BLOCKS_AND_BYTES: (usize, usize) = (20_000, 1400);
 
 /// Runs a path that waits for its readers, whose sink `user` has these arguments, and a reader.
 /// Returns the bytes that the reader received, and the path's report.
 fn read_generated(arguments: &str) -> (Vec<u8>, serde_json::Value) {
-    let (folder, name, (blocks, length)) = (Folder::new(), unique_name(), SIZED);
+    let (folder, name, (blocks, length)) = (Folder::new(), unique_name(), BLOCKS_AND_BYTES);
     let line = format!(
         "generate count={blocks} size={length} seq=yes | user {name} full=wait {arguments}"
     );
@@ -177,7 +177,7 @@ fn f6_ring_for_readers_grows_within_the_range_shown() {
     assert!(least == 1 << 20 && most >= least, "{range}");
     let (sized, report) = read_generated("");
     let (fixed, fixed_report) = read_generated("size=64K");
-    assert_eq!(sized.len(), SIZED.0 * SIZED.1);
+    assert_eq!(sized.len(), BLOCKS_AND_BYTES.0 * BLOCKS_AND_BYTES.1);
     assert!(sized == fixed, "the size of the ring changed the bytes");
     let sink = |report: &serde_json::Value| {
         let filters = report["filters"].as_array().unwrap();

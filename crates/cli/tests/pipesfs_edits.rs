@@ -343,7 +343,7 @@ fn b3_source_begins_a_path_and_its_removal_ends_it() {
 }
 
 #[test]
-fn b6_of_two_edits_at_once_each_is_made_or_says_so() {
+fn b6_each_of_two_concurrent_edits_is_made_or_refused() {
     let Some(web) = Edited::new("generate rate=1000 | udp | count") else { return };
     let set = |words: &[&str]| web.folder.run(&[&["set", "web"], words].concat());
     let rounds = 8;

@@ -17,7 +17,7 @@ use testkit::{need, wait_until};
 /// A flag of open(2): writes do not block.
 const O_NONBLOCK: i32 = 0o4000;
 /// Request whose source emits the bytes that programs write to it, as one stream per writer.
-const HTTP: &str = "buffer clean link=stream | http | (|get count + |post count)";
+const HTTP_REQUEST: &str = "buffer clean link=stream | http | (|get count + |post count)";
 
 fn writer(path: &Path) -> File {
     OpenOptions::new().write(true).open(path).unwrap_or_else(|why| panic!("{path:?}: {why}"))
@@ -42,7 +42,7 @@ fn b7_each_open_to_write_is_a_stream_of_its_own() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
-    let _path = folder.spawn_named("clean", HTTP);
+    let _path = folder.spawn_named("clean", HTTP_REQUEST);
     wait_until("it is shown", || mounted.path("clean/buffer:clean/http/get").is_dir());
     let all = mounted.path("clean/buffer:clean/all");
     // Two requests whose first lines are each written in two halves, in turn.

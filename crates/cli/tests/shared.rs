@@ -91,7 +91,8 @@ impl Fixture {
     }
 }
 
-/// Environment variable that passes the daemon's directory to [`greedy_client`].
+/// Environment variable that passes the daemon's directory to
+/// [`child_process_occupies_connections`].
 const DAEMON_DIR_VARIABLE: &str = "STREAMLINE_TEST_PLACE";
 
 fn own_uid() -> u32 {
@@ -300,7 +301,7 @@ fn t12_one_user_cannot_occupy_all_connections() {
         testkit::copy_program(&own, &test);
     }
     let mut greedy = Command::new(test);
-    greedy.args(["--ignored", "--exact", "--nocapture", "greedy_client"]);
+    greedy.args(["--ignored", "--exact", "--nocapture", "child_process_occupies_connections"]);
     greedy
         .env(DAEMON_DIR_VARIABLE, fixture.daemon_dir())
         .uid(ALICE)
@@ -320,10 +321,11 @@ fn t12_one_user_cannot_occupy_all_connections() {
     drop(daemon);
 }
 
-/// Body of the process that the test of occupied connections starts.
+/// Runs in a separate process: opens 300 connections to the daemon, prints the number of refused
+/// ones, and holds all of them until it is killed.
 #[test]
 #[ignore = "the other process of a test"]
-fn greedy_client() {
+fn child_process_occupies_connections() {
     let Some(place) = std::env::var_os(DAEMON_DIR_VARIABLE) else { return };
     let packets = Path::new(&place).join("io.streamline.packets");
     let mut all = Vec::new();

@@ -25,7 +25,7 @@ const STREAMLINE: &str = env!("CARGO_BIN_EXE_streamline");
 /// The port of the servers.
 const PORT: u16 = 5400;
 /// Number of datagrams after which the socket of a server has certainly been promoted to a ring.
-const WARM: usize = 160;
+const PROMOTING_DATAGRAMS: usize = 160;
 /// The maximum wait for an answer.
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -197,7 +197,7 @@ fn socket_that_other_processes_share_returns_to_the_kernel() {
     let program = program.display().to_string();
     let server = Server::start(&pair, &[&program, &PORT.to_string(), "poll", "recvfrom"]);
     let client = server.client();
-    exchange_numbered(&client, WARM);
+    exchange_numbered(&client, PROMOTING_DATAGRAMS);
     assert_eq!(ingress_programs(&pair), 1);
     exchange(&client, b"fork");
     // Until then, datagrams go to the ring of the parent, which does not read while it waits for
@@ -205,7 +205,7 @@ fn socket_that_other_processes_share_returns_to_the_kernel() {
     wait_until("the program is gone", || ingress_programs(&pair) == 0);
     exchange_numbered(&client, 50);
     // The child's socket is not promoted, because its parent could receive the same datagrams.
-    exchange_numbered(&client, 2 * WARM);
+    exchange_numbered(&client, 2 * PROMOTING_DATAGRAMS);
     assert_eq!(ingress_programs(&pair), 0);
     let errors = server.finish(&client);
     assert!(errors.contains("another process has the socket"), "{errors}");
@@ -217,7 +217,7 @@ fn server_outlives_daemon_and_leaves_nothing_when_killed() {
     let program = program.display().to_string();
     let mut server = Server::start(&pair, &[&program, &PORT.to_string(), "level", "recvfrom"]);
     let client = server.client();
-    exchange_numbered(&client, WARM);
+    exchange_numbered(&client, PROMOTING_DATAGRAMS);
     assert_eq!(ingress_programs(&pair), 1);
     server.process.0.kill().unwrap();
     server.process.0.wait().unwrap();
@@ -237,7 +237,7 @@ fn server_outlives_daemon_and_leaves_nothing_when_killed() {
     let process = Guard(command.spawn().unwrap());
     let server = Server { pair: &pair, folder: shared, process };
     wait_until("the server is ready", || server.errors().contains("ready"));
-    exchange_numbered(&client, WARM);
+    exchange_numbered(&client, PROMOTING_DATAGRAMS);
     let shown = server.folder.run(&["ps"]).out;
     assert!(shown.contains("echo["), "{shown}");
     daemon.0.kill().unwrap();
@@ -268,7 +268,7 @@ while True:
 ";
     let server = Server::start(&pair, &["python3", "-c", script]);
     let client = server.client();
-    exchange_numbered(&client, WARM);
+    exchange_numbered(&client, PROMOTING_DATAGRAMS);
     assert_eq!(ingress_programs(&pair), 0);
     let errors = server.finish(&client);
     let note = "streamline: udp 0.0.0.0:5400: received by the kernel, not from a ring: it asks for \

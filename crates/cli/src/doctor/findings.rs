@@ -1,5 +1,5 @@
 //! The findings of `doctor`: checks with results and remedies, network interfaces, and the
-//! availability of each facility.
+//! availability of each facility: capturing, sending, programs in the kernel, replay.
 //!
 //! The types define the `--json` format. `version` changes when a field is removed or changes its
 //! meaning.

@@ -23,7 +23,7 @@ pub(super) struct Alarms {
     all: Vec<Alarm>,
     command: Option<String>,
     path: String,
-    /// The previous sample.
+    /// The previous sample of the path's counters, from which rates are computed.
     before: Option<PathFigures>,
     children: Vec<Child>,
     raised: bool,
@@ -60,7 +60,7 @@ impl Alarms {
         self.all.is_empty()
     }
 
-    /// Compares a sample with all conditions, and raises or ends alarms.
+    /// Tests all conditions on a sample of the path's counters, and raises or ends alarms.
     pub(super) fn check(&mut self, now: &PathFigures) {
         if self.all.is_empty() {
             return;

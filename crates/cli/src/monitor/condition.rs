@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use streamline::figures::PathFigures;
 
-/// A condition on one of a path's numbers.
+/// A condition on a counter or rate of a path, such as `lost>0 for 5s`.
 #[derive(Clone, Debug)]
 pub(crate) struct Condition {
     /// Text of the condition, as written.
@@ -13,20 +13,20 @@ pub(crate) struct Condition {
     number: Number,
     operator: Operator,
     limit: f64,
-    /// Time for which the comparison must hold, in ns.
+    /// Time for which the comparison must hold before an alarm is raised, in ns.
     pub(crate) duration_ns: u64,
 }
 
-/// One of a path's numbers that a condition can test, such as `lost` or `blocks/s`.
+/// A counter or rate of a path that a condition can test, such as `lost` or `blocks/s`.
 #[derive(Clone, Copy, Debug)]
 struct Number {
     name: &'static str,
-    /// True if the number is an increase per second (`lost/s`).
+    /// True for an increase per second (`lost/s`), false for a total or a current value.
     is_rate: bool,
     of: fn(&PathFigures) -> f64,
 }
 
-/// All numbers that a condition can test.
+/// All counters and rates that a condition can test.
 const NUMBERS: [Number; 11] = [
     total("lost", lost),
     rate("lost/s", lost),
@@ -100,9 +100,9 @@ const OPERATORS: [(&str, Operator); 6] = [
 ];
 
 impl Condition {
-    /// Returns the current value of the number. `before` contains an earlier sample and the time
-    /// elapsed since that sample, in ns. Returns `None` for a rate without an earlier sample, or if
-    /// that time is 0.
+    /// Returns the current value of the counter or rate. `before` contains an earlier sample and
+    /// the time elapsed since that sample, in ns. Returns `None` for a rate without an earlier
+    /// sample, or if that time is 0.
     pub(crate) fn value(
         &self,
         now: &PathFigures,
@@ -128,12 +128,12 @@ impl Condition {
         }
     }
 
-    /// Returns true if the number is an increase per second.
+    /// Returns true if the condition tests an increase per second.
     pub(crate) const fn is_rate(&self) -> bool {
         self.number.is_rate
     }
 
-    /// Returns the name of the number.
+    /// Returns the name of the counter or rate, such as `lost/s`.
     pub(crate) const fn number_name(&self) -> &'static str {
         self.number.name
     }
@@ -148,7 +148,8 @@ impl fmt::Display for Condition {
 impl FromStr for Condition {
     type Err = String;
 
-    /// Parses `NUMBER OPERATOR LIMIT [for TIME]`. Fails with the reason.
+    /// Parses a condition of the form `NUMBER OPERATOR LIMIT [for TIME]`, such as `lost>0 for 5s`.
+    /// Fails with a message for the user if the text has another form.
     fn from_str(text: &str) -> Result<Self, String> {
         let at = text.find(['<', '>', '=', '!']);
         let (name, rest) = text.split_at(at.ok_or_else(|| {
@@ -176,7 +177,8 @@ impl FromStr for Condition {
     }
 }
 
-/// Parses a limit, such as `0`, `1.5`, `90%` or `10k`. Fails with the reason.
+/// Parses the limit of a condition, such as `0`, `1.5`, `90%` or `10k`. Fails with a message for
+/// the user if the text is not such a number.
 fn parse_limit(text: &str) -> Result<f64, String> {
     let scales = [('%', 0.01), ('k', 1e3), ('M', 1e6), ('G', 1e9)];
     let scaled = scales.into_iter().find_map(|(end, scale)| Some((text.strip_suffix(end)?, scale)));

@@ -172,7 +172,7 @@ struct StageEdge {
     reads: OwnedFd,
     writes: OwnedFd,
     /// Rendezvous sockets of the two programs, if the library can be preloaded into both.
-    place: Option<(OwnedFd, OwnedFd)>,
+    rendezvous: Option<(OwnedFd, OwnedFd)>,
 }
 
 fn run_pipeline(given: &ShellArguments, stages: &[Stage]) -> Result<u8, String> {
@@ -259,9 +259,9 @@ fn program_name(stage: &Stage) -> &str {
 /// returns a kernel pipe and the reason.
 fn create_edge(preloadable: bool) -> sys::Result<(StageEdge, Option<String>)> {
     let (reads, writes) = sys::descriptor::pipe()?;
-    let place = if preloadable { Some(create_rendezvous()) } else { None };
-    let (place, why) = match place.transpose() {
-        Ok(place) => (place, None),
+    let rendezvous = if preloadable { Some(create_rendezvous()) } else { None };
+    let (rendezvous, why) = match rendezvous.transpose() {
+        Ok(rendezvous) => (rendezvous, None),
         Err(error) => (
             None,
             Some(format!(
@@ -271,7 +271,7 @@ fn create_edge(preloadable: bool) -> sys::Result<(StageEdge, Option<String>)> {
             )),
         ),
     };
-    Ok((StageEdge { reads, writes, place }, why))
+    Ok((StageEdge { reads, writes, rendezvous }, why))
 }
 
 /// Creates the rendezvous sockets. Programs inherit them at descriptor numbers that the programs do
@@ -323,18 +323,18 @@ fn start_program(
     };
     if let Some(edge_between) = before {
         command.stdin(Stdio::from(edge_between.reads.try_clone().map_err(|e| unable(&e))?));
-        if let Some((_, place)) = &edge_between.place {
+        if let Some((_, rendezvous)) = &edge_between.rendezvous {
             edges.push(
-                edge_variable((PipeEnd::Reads, at - 1), &edge_between.reads, place, &mut kept)
+                edge_variable((PipeEnd::Reads, at - 1), &edge_between.reads, rendezvous, &mut kept)
                     .map_err(|e| unable(&e))?,
             );
         }
     }
     if let Some(edge_between) = after {
         command.stdout(Stdio::from(edge_between.writes.try_clone().map_err(|e| unable(&e))?));
-        if let Some((place, _)) = &edge_between.place {
+        if let Some((rendezvous, _)) = &edge_between.rendezvous {
             edges.push(
-                edge_variable((PipeEnd::Writes, at), &edge_between.writes, place, &mut kept)
+                edge_variable((PipeEnd::Writes, at), &edge_between.writes, rendezvous, &mut kept)
                     .map_err(|e| unable(&e))?,
             );
         }
@@ -366,11 +366,11 @@ fn start_program(
 fn edge_variable(
     (end, number): (PipeEnd, usize),
     pipe: &OwnedFd,
-    place: &OwnedFd,
+    rendezvous: &OwnedFd,
     kept: &mut Vec<OwnedFd>,
 ) -> Result<String, std::io::Error> {
     let inode = |fd: &OwnedFd| File::from(fd.try_clone()?).metadata().map(|meta| meta.ino());
-    let copy = sys::children::dup_inheritable(place.as_fd(), DESCRIPTOR_MIN)?;
+    let copy = sys::children::dup_inheritable(rendezvous.as_fd(), DESCRIPTOR_MIN)?;
     let number = u32::try_from(number).unwrap_or(u32::MAX);
     let (pipe, inode) = (inode(pipe)?, inode(&copy)?);
     let edge_variable = Edge { end, pipe, socket: copy.as_raw_fd(), inode, number };

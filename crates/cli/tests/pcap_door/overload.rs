@@ -3,10 +3,10 @@
 
 use super::*;
 
-/// Number of datagrams that do not fit into the rings.
+/// Number of datagrams sent to a stopped reader, more than fit into the rings.
 const SENT: u64 = 2000;
-/// Number of datagrams after which the kernel program assumes that the reader has exited, and stops
-/// copying: more than the size of 16 rings of 256 KB.
+/// Number of datagrams sent to a stopped reader after which the kernel program assumes that the
+/// reader has exited, and stops copying: more than the size of 16 rings of 256 KB.
 const SENT_MANY: u64 = 8000;
 
 /// Sends a signal to the program of an observer.

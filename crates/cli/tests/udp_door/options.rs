@@ -1,7 +1,7 @@
 //! Tests of control messages of datagrams from the ring, and of sockets that receive from several
 //! interfaces.
 
-use super::{Server, WARM, exchange_numbered, prepare, receive, reported_datagrams};
+use super::{PROMOTING_DATAGRAMS, Server, exchange_numbered, prepare, receive, reported_datagrams};
 use crate::common::{Folder, Guard};
 use std::fs::File;
 use std::net::{SocketAddr, UdpSocket};
@@ -51,7 +51,7 @@ fn ask(client: &UdpSocket, bytes: &[u8]) -> String {
 
 /// Sends as many datagrams as a socket needs to be promoted.
 fn warm(client: &UdpSocket) {
-    for _ in 0..WARM {
+    for _ in 0..PROMOTING_DATAGRAMS {
         assert_eq!(ask(client, b"warm"), "warm");
     }
 }
@@ -214,7 +214,7 @@ fn socket_of_two_interfaces_receives_from_a_ring_of_each() {
     let program = program.display().to_string();
     let server = Server::start(&pair, &[&program, "5400", "level", "recvmsg"]);
     let client = server.client();
-    exchange_numbered(&client, WARM);
+    exchange_numbered(&client, PROMOTING_DATAGRAMS);
     let second: SocketAddr = "10.78.0.1:5400".parse().unwrap();
     for number in 0..200_u32 {
         client.send_to(&number.to_be_bytes(), second).unwrap();
