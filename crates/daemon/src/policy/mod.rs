@@ -214,7 +214,8 @@ impl Policy {
             || open.any(|open| open.applies_to(who) && open.has_interface(interface, netns))
     }
 
-    /// Returns true if the peer may take flows from an interface.
+    /// Returns true if the peer may take flows from an interface, which withholds their frames from
+    /// other receivers (see [`open`]).
     pub(crate) fn may_take(&self, who: &Credentials, interface: &str, netns: Option<&str>) -> bool {
         let mut open = self.open.iter().filter(|open| open.may_take());
         self.is_unrestricted(who.uid)

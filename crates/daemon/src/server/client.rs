@@ -100,7 +100,8 @@ impl Client {
 }
 
 impl Client {
-    /// Stores the connection of client number `id` with the service manager, together with a state.
+    /// Stores the connection of client number `id` with the service manager, under a name that
+    /// contains the state `knows`.
     pub(super) fn store_connection(&mut self, id: u64, knows: KnownState) {
         if !service::stores_descriptors() || self.kept == Some(knows) {
             return;

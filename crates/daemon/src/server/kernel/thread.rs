@@ -66,8 +66,8 @@ struct RequestNote {
     part: String,
 }
 
-/// A request to be replaced: its client, the request itself, and the old and new index of each step
-/// that keeps its state.
+/// A request to be replaced: its client, the request itself, and, for each filter that keeps its
+/// state, its index in the old and in the new kernel program.
 type ReplacedRequest<'l> = (u64, &'l DelegatedRequest, Vec<(usize, usize)>);
 
 /// A prepared replacement of a running request.
