@@ -46,7 +46,7 @@ pub(crate) fn collect(live: &Live) {
 struct Collector {
     /// The connection over which the daemon reports paths.
     events: Client,
-    /// The connection over which paths are reached.
+    /// The connection over which the daemon is asked for connections to paths.
     client: Client,
     followed: BTreeMap<u32, FollowedPath>,
     /// Paths that a viewer has selected.
@@ -56,7 +56,7 @@ struct Collector {
 
 /// A path of this user.
 struct FollowedPath {
-    /// The connection, or the time of the next attempt.
+    /// The connection to the path, or the time of the next attempt to connect.
     to: Result<PathClient, Instant>,
     last: Instant,
     /// True if the path sends all its counters.

@@ -12,7 +12,7 @@ const PROGRAM: &str = "streamline";
 /// Maximum number of bytes read from each output of the program.
 const OUTPUT_MAX: u64 = 8 << 20;
 /// Time after which the program is killed.
-const LIMIT: Duration = Duration::from_secs(30);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The program `streamline`, which the actions of the page run.
 #[derive(Clone, Debug)]
@@ -75,13 +75,13 @@ impl Program {
     }
 }
 
-/// Waits until a process has ended, and kills it after [`LIMIT`]. Returns true if it ended by
-/// itself.
+/// Waits until a process has ended, and kills it after [`COMMAND_TIMEOUT`]. Returns true if it
+/// ended by itself.
 fn wait(child: &mut Child) -> bool {
     let number = i32::try_from(child.id()).unwrap_or_default();
     let ended = sys::local_socket::open_process(number).is_ok_and(|process| {
         use std::os::fd::AsFd as _;
-        sys::poll::readable_within(&[process.as_fd()], Some(LIMIT)) == [true]
+        sys::poll::readable_within(&[process.as_fd()], Some(COMMAND_TIMEOUT)) == [true]
     });
     if !ended {
         // The process may have ended meanwhile.

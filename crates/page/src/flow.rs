@@ -19,7 +19,7 @@ use streamline::paths::{self, Tap};
 use sys::eventfd::EventFd;
 
 /// Default and maximum duration of the tap, in seconds.
-const SECONDS: (u64, u64) = (5, 20);
+const TAP_SECONDS: (u64, u64) = (5, 20);
 /// Maximum number of frames that are traced.
 const FRAMES_MAX: u64 = 100_000;
 /// Maximum number of bytes that are traced.
@@ -47,7 +47,7 @@ pub(crate) fn trace(live: &Live, program: &Program, given: &FlowChoice) -> Resul
     }
     let number = given.path.to_string();
     let line = live.connect()?.connect_described(&number)?.1.line;
-    let seconds = given.seconds.unwrap_or(SECONDS.0).clamp(1, SECONDS.1);
+    let seconds = given.seconds.unwrap_or(TAP_SECONDS.0).clamp(1, TAP_SECONDS.1);
     let folder = PrivateFolder::new().map_err(failed)?;
     let file = folder.0.join("frames.pcap").display().to_string();
     let to = paths::connect(&live.connect()?, &number)?;
