@@ -7,9 +7,9 @@
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
-/// Maximum length in bytes of an escaped name without the number. A directory entry has at most 255
-/// bytes (NAME_MAX).
-const CUT: usize = 200;
+/// Maximum length in bytes of an escaped name without the suffix `#NUMBER`. A directory entry has
+/// at most 255 bytes (NAME_MAX).
+const ESCAPED_NAME_MAX: usize = 200;
 
 /// Escapes a text so that it can be the name of a directory entry.
 #[must_use]
@@ -89,8 +89,9 @@ impl TakenNames {
     /// escaped name with the number appended.
     pub fn take(&mut self, escaped: &str, number: u64) -> String {
         let mut name = escaped.to_owned();
-        if name.len() > CUT {
-            let end = (0..=CUT).rev().find(|end| is_boundary(&name, *end)).unwrap_or(0);
+        if name.len() > ESCAPED_NAME_MAX {
+            let end =
+                (0..=ESCAPED_NAME_MAX).rev().find(|end| is_boundary(&name, *end)).unwrap_or(0);
             name = format!("{}#{number}", &name[..end]);
         }
         let mut again = number;

@@ -34,8 +34,8 @@ impl Totals {
     }
 }
 
-/// Number of directories with counters at which the counters of directories that no longer exist
-/// are discarded.
+/// Threshold at which counters are discarded: when this many directories have counters, those of
+/// directories that no longer exist are removed.
 const PLACES_MAX: usize = 1024;
 
 /// The counters of all directories.

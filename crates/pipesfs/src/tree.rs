@@ -181,7 +181,7 @@ impl Tree {
         self.directories.get(*self.places.get(place)?)
     }
 
-    /// Returns the details of a member's node.
+    /// Returns the details of the node `member`.
     #[must_use]
     pub fn node(&self, member: Member) -> Option<&NodeDetails> {
         self.paths.get(member.path)?.nodes.get(member.node)

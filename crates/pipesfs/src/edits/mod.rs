@@ -1,7 +1,7 @@
 //! Changes of the tree: each is an edit of a path, which the path's own process applies.
 //!
 //! - [`plan`]: the edit for a change of the tree, a pure function of the tree; [`places`]: names of
-//!   outputs and parents in the words of edits;
+//!   outputs and parents in the syntax of edits;
 //! - [`carry_out`]: the edit, made by the path's process on behalf of the caller;
 //! - [`start`]: the start of new paths; [`threads`]: the threads in which edits run.
 

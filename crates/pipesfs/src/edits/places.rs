@@ -1,4 +1,5 @@
-//! Directories of the tree in the words of edits: nodes, their outputs, and their parents.
+//! Directories of the tree in the syntax of edits (`streamline set`): nodes, their outputs, and
+//! their parents.
 
 use super::Refusal;
 use crate::entries::{Key, Part};
@@ -7,15 +8,15 @@ use crate::protocol::errno;
 use crate::tree::{Child, Directory, DirectoryId, Member, Tree};
 use streamline::paths::{NodeDetails, PathView};
 
-/// The sink that ends an output that no filter reads.
+/// Name of the sink that is connected to an output without a filter.
 const PLACEHOLDER: &str = "discard";
 
-/// The output of a node to which filters are connected.
+/// The output of a node, all of it or one class, to which filters can be connected.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Output {
     /// The node.
     pub(super) node: Member,
-    /// The output in the words of an edit: `NODE` or `NODE/CLASS`.
+    /// The output in the syntax of edits: `NODE` or `NODE/CLASS`.
     pub(super) words: String,
 }
 
@@ -54,12 +55,12 @@ impl Tree {
         names.join("/")
     }
 
-    /// Returns the path to which a member belongs.
+    /// Returns the path to which the node `member` belongs.
     pub(super) fn view(&self, member: Member) -> Result<&PathView, Refusal> {
         self.paths.get(member.path).ok_or_else(Refusal::gone)
     }
 
-    /// Returns the details of a member's node.
+    /// Returns the details of the node `member`.
     pub(super) fn details(&self, member: Member) -> Result<&NodeDetails, Refusal> {
         self.node(member).ok_or_else(Refusal::gone)
     }

@@ -11,10 +11,12 @@ use crate::tree::{Child, DirectoryId, EMPTY_STREAM, Member, PathKey, Tree, key_o
 use std::path::Path;
 use streamline::paths::{NewFilter, new_filter};
 
-/// The work that a change of the tree requires.
+/// The result of planning a change of the tree: the edit, start or end of a path that carries out
+/// the change.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Planned {
-    /// No work: the entry is a view, which exists as long as the object that it shows.
+    /// No action: the removed entry only shows another object, such as a class, and exists as long
+    /// as that object.
     Nothing,
     /// An edit of a path.
     Edit(PathEdit),
@@ -29,14 +31,14 @@ pub(crate) enum Planned {
     Stop(PathKey),
 }
 
-/// An edit of a path, in the words of `streamline set`.
+/// An edit of a path, as a command `streamline set` would make it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct PathEdit {
     /// The path.
     pub(crate) path: PathKey,
-    /// The path to which a node moves.
+    /// The path to which the edit moves a node; `None` if no node leaves its path.
     pub(crate) into: Option<PathKey>,
-    /// The words of the edit.
+    /// The words of the edit: the arguments of `streamline set` after the path.
     pub(crate) words: Vec<String>,
 }
 

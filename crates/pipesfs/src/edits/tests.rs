@@ -47,7 +47,8 @@ fn key(tree: &Tree, path: &str) -> Key {
     tree.resolve(&Key::directory(DirectoryId::Root), path).unwrap_or_else(|| panic!("{path}"))
 }
 
-/// Returns the words of an edit, `nothing`, `start …` or `stop …`, or the number of an error.
+/// Returns a plan as text (the words of an edit, `nothing`, `start …` or `stop …`), or the number
+/// of an error.
 fn outcome_text(planned: Result<Planned, Refusal>) -> Result<String, i32> {
     planned.map_err(|refusal| refusal.errno).map(|planned| match planned {
         Planned::Nothing => "nothing".to_owned(),

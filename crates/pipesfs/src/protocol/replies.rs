@@ -85,7 +85,7 @@ impl<'d> Reply<'d> {
         self.message(message);
     }
 
-    /// Sends a message that begins with free space for the header.
+    /// Writes the header into the first [`REPLY_HEAD`] bytes of `message`, and sends the message.
     pub(crate) fn message(self, mut message: Vec<u8>) {
         let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
         let head = Head { length, error: 0, unique: self.unique };

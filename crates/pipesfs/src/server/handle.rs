@@ -20,6 +20,7 @@ pub(super) enum Handle {
         /// Name of the argument.
         name: String,
     },
-    /// The file `freeze` of a source, open for writing. A write freezes the retained output.
+    /// The file `freeze` of a source, open for writing. A write sets the time for which the
+    /// retained output of the source is kept.
     Freeze(DirectoryId),
 }

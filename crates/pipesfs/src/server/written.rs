@@ -169,8 +169,8 @@ impl Server {
         }
     }
 
-    /// Freezes the retained output of a source for the written time. Blocks until the path has
-    /// replied.
+    /// Makes a source keep its retained output for the time in `time`, such as `30s`; `0` ends
+    /// this. Blocks until the path has replied.
     fn freeze(&self, header: &Header, place: &DirectoryId, time: &[u8]) -> Result<Outcome, i32> {
         let refused = |errno, why: String| self.fail(header.uid, errno, why);
         let text = String::from_utf8_lossy(time);

@@ -15,12 +15,13 @@ pub(super) struct Group {
 #[derive(Default)]
 pub(super) struct Groups {
     pub(super) all: Vec<Group>,
-    /// Indexes of the groups, by class and filter.
+    /// Indexes into `all` of the groups with the same class and filter.
     near: HashMap<(String, String), Vec<usize>>,
 }
 
 impl Tree {
-    /// Adds a member to the group of equal nodes of other paths of the same user.
+    /// Adds the node `member` to the group of equal nodes of other paths of the same user, or to a
+    /// new group if there is none.
     pub(super) fn join_group(&self, groups: &mut Groups, class: &str, member: Member) {
         let filter = self.node(member).map_or("", |node| node.filter.as_str());
         // Only nodes with the same class and the same filter are compared.
