@@ -20,7 +20,7 @@ pub(crate) mod status {
     pub(crate) const ERROR: i32 = -1;
     /// `PCAP_ERROR_BREAK`: `pcap_breakloop` was called.
     pub(crate) const BREAK: i32 = -2;
-    /// `PCAP_ERROR_ACTIVATED`.
+    /// `PCAP_ERROR_ACTIVATED`: the handle has already been activated.
     pub(crate) const ACTIVATED: i32 = -4;
 }
 

@@ -24,15 +24,16 @@ pub(crate) struct KernelFilter {
 
 /// Minimum number of bytes that the kernel copies from a frame. Larger numbers are rounded up to a
 /// power of two, so that more captures copy the same number of bytes and can share the copies.
-const BYTES_LEAST: usize = 256;
+const COPIED_BYTES_MIN: usize = 256;
 /// Number of bytes per frame at or above which the kernel copies whole frames.
-const BYTES_WHOLE: usize = 1500;
+const WHOLE_FRAME_BYTES: usize = 1500;
 
 /// Returns the filter for the kernel, given the program's filter and the snapshot length: an
 /// expression, and the number of bytes to copy from each frame.
 pub(crate) fn kernel_part(filter: &Filter, snapshot: usize) -> CaptureFilter {
     let bytes = snapshot.max(filter.reach);
-    let bytes = (bytes < BYTES_WHOLE).then(|| bytes.next_power_of_two().max(BYTES_LEAST));
+    let bytes =
+        (bytes < WHOLE_FRAME_BYTES).then(|| bytes.next_power_of_two().max(COPIED_BYTES_MIN));
     CaptureFilter {
         expression: (!filter.accepts_all()).then(|| write_numbers(filter.instructions())),
         bytes: bytes.and_then(|bytes| u32::try_from(bytes).ok()),
