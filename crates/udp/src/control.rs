@@ -8,7 +8,7 @@ use std::net::{SocketAddr, SocketAddrV4};
 use sys::preload::udp::{ControlMessage, ControlMessages};
 
 /// Length of `struct cmsghdr` in bytes.
-const HEADER: usize = 16;
+const HEADER_SIZE: usize = 16;
 /// Length in bytes of all control messages that a ring can write, with their padding.
 const LENGTH_MAX: usize = 24 * 8;
 /// Levels and types of control messages.
@@ -92,18 +92,18 @@ impl EncodedControl {
     /// If its header does not fit, it is omitted.
     fn put(&mut self, (level, kind): (i32, i32), parts: &[&[u8]]) {
         let left = self.room.min(LENGTH_MAX) - self.length;
-        if left < HEADER {
+        if left < HEADER_SIZE {
             self.is_truncated = true;
             return;
         }
         let data: usize = parts.iter().map(|part| part.len()).sum();
-        let length = (HEADER + data).min(left);
-        self.is_truncated |= length < HEADER + data;
+        let length = (HEADER_SIZE + data).min(left);
+        self.is_truncated |= length < HEADER_SIZE + data;
         let header = [&length.to_ne_bytes()[..], &level.to_ne_bytes(), &kind.to_ne_bytes()];
         let source = header.iter().chain(parts).flat_map(|part| part.iter());
         let place = self.bytes.iter_mut().skip(self.length).take(length);
         place.zip(source).for_each(|(to, from)| *to = *from);
-        self.length += (HEADER + data.next_multiple_of(8)).min(left);
+        self.length += (HEADER_SIZE + data.next_multiple_of(8)).min(left);
     }
 
     /// Returns the bytes for the program.

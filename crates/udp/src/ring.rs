@@ -10,7 +10,7 @@ use sys::net::Interface;
 use sys::poll::PollSet;
 
 /// Length of an Ethernet header in bytes.
-const ETHERNET: usize = 14;
+const ETHERNET_HEADER_SIZE: usize = 14;
 /// The layout of an IP header without options or extensions: offsets and lengths in bytes.
 struct IpLayout {
     length: usize,
@@ -22,7 +22,7 @@ struct IpLayout {
 const IPV4: IpLayout = IpLayout { length: 20, source: 12, destination: 16, address: 4, hops: 8 };
 const IPV6: IpLayout = IpLayout { length: 40, source: 8, destination: 24, address: 16, hops: 7 };
 /// Length of a UDP header in bytes.
-const UDP: usize = 8;
+const UDP_HEADER_SIZE: usize = 8;
 /// Number of reads of an empty ring between two checks that its kernel programs are still running.
 const LOOKS_PER_CHECK: u32 = 1024;
 
@@ -277,7 +277,7 @@ impl InterfaceRing {
 /// `None` if a length or the checksum is wrong.
 fn find_datagram(frame: &[u8], captured: &CapturedFrame, interface: u32) -> Option<Pending> {
     let segment = usize::from(captured.segment_size);
-    let packet = frame.get(ETHERNET..)?;
+    let packet = frame.get(ETHERNET_HEADER_SIZE..)?;
     let word = |at: usize| Some(u16::from_be_bytes(packet.get(at..at + 2)?.try_into().ok()?));
     let is_v4 = *packet.first()? >> 4 == 4;
     let (ip, total) = match is_v4 {
@@ -287,7 +287,7 @@ fn find_datagram(frame: &[u8], captured: &CapturedFrame, interface: u32) -> Opti
     let udp = packet.get(ip.length..total)?;
     let length = usize::from(word(ip.length + 4)?);
     let length = if segment > 0 { udp.len() } else { length };
-    let datagram = udp.get(..length).filter(|datagram| datagram.len() >= UDP)?;
+    let datagram = udp.get(..length).filter(|datagram| datagram.len() >= UDP_HEADER_SIZE)?;
     let addresses = packet.get(ip.source..ip.destination + ip.address)?;
     let checksum = word(ip.length + 6)?;
     // The kernel has verified what it joins. IPv4 datagrams may have no checksum.
@@ -303,8 +303,8 @@ fn find_datagram(frame: &[u8], captured: &CapturedFrame, interface: u32) -> Opti
         };
         Some(SocketAddr::new(host, port))
     };
-    let start = ETHERNET + ip.length + UDP;
-    let end = ETHERNET + ip.length + length;
+    let start = ETHERNET_HEADER_SIZE + ip.length + UDP_HEADER_SIZE;
+    let end = ETHERNET_HEADER_SIZE + ip.length + length;
     Some(Pending {
         from: address(ip.source, word(ip.length)?)?,
         to: address(ip.destination, word(ip.length + 2)?)?,
