@@ -1,5 +1,6 @@
-//! The counters of each edge, in memory that the launcher shares with all programs of the pipeline
-//! and reports at the end. Each counter has one writer: the program at that end of the edge.
+//! The counters of each edge (a pipe between two programs), in memory that `streamline sh` shares
+//! with all programs of the pipeline and reports at the end. Each counter has one writer: the
+//! program at that end of the edge.
 
 use abi::edge::{Edge, EdgeCount};
 use std::sync::OnceLock;

@@ -1,8 +1,9 @@
-//! The descriptors of this program that are ends of edges, and the state of each edge.
+//! The descriptors of this program that are ends of edges (pipes between the programs of a
+//! pipeline), and the state of each edge.
 //!
-//! The edges are in an environment variable set by the launcher. A descriptor is classified when it
-//! is first used, and again after it is closed and reopened. Descriptors numbered
-//! [`DESCRIPTORS_MAX`] or higher are never ends.
+//! The edges are in an environment variable set by the launcher (`streamline sh`). A descriptor is
+//! classified when it is first used, and again after it is closed and reopened. Descriptors
+//! numbered [`DESCRIPTORS_MAX`] or higher are never ends.
 
 use crate::reading::Reading;
 use crate::rendezvous::is_open;
