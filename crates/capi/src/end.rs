@@ -1,5 +1,5 @@
-//! Objects that a descriptor number can identify: ends of streams, regions, inboxes, states and
-//! runs.
+//! Objects that a descriptor number can identify: ends of streams, regions (memory that other
+//! processes open by name), inboxes (to which other processes write by name), states and runs.
 
 use crate::failure::{EAGAIN, ENOBUFS, ENOSPC, Failure, Outcome, wrong_end};
 use crate::pointers::{FileEnd, PointerReader, PointerWriter};

@@ -20,8 +20,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use sys::process::identity;
 
-/// Maximum number of segments that one peer may hold through its own requests. Readers of streams
-/// hold none.
+/// Maximum number of memory segments that another process may hold by its own requests to the grant
+/// server. Readers of streams hold none in this way.
 const HELD_MAX: usize = 8;
 
 /// The server that grants the memory of this process, with the id of the process that started it: a
