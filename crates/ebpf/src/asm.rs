@@ -4,6 +4,9 @@
 //! first error. Jumps are forward only, so every program terminates and the verifier needs no loop
 //! bound. Unreachable instructions (after an exit or an unconditional jump, and before a used
 //! label) are dropped, because the verifier rejects them.
+//!
+//! A *slot* is the 8 bytes of an instruction; a wide instruction occupies two. Slots are numbered
+//! from 0, and jump distances count slots.
 
 use std::fmt;
 
@@ -123,8 +126,8 @@ impl Asm {
         self.push(Insn::exit());
     }
 
-    /// Sets `to` to the address of the byte at offset `index * stride` in a map's element 0.
-    /// Clobbers `index`.
+    /// Appends code that sets the register `to` to the address of byte `index * stride` of a map's
+    /// element 0. The code clobbers `index`.
     pub fn index_map(&mut self, to: Reg, map: u32, index: Reg, stride: i32) {
         self.push(Insn::alu(Alu::Mul, index, stride));
         self.push_wide(Insn::load_map_value(to, map, 0));

@@ -175,7 +175,8 @@ pub struct Disagreement {
     pub linear: usize,
     /// Each judge's name and ruling.
     pub rulings: Vec<(String, Ruling)>,
-    /// States that differ although the judges agreed on every packet; empty otherwise.
+    /// If the judges agreed on every packet but their states differ at the end, for each judge the
+    /// states of the filters; otherwise empty.
     pub states: Vec<Vec<Vec<u8>>>,
 }
 

@@ -1,8 +1,12 @@
 //! Program builder: the state of an emission, on which scopes operate.
 //!
 //! Submodules: `frame` sets up packet pointers and lengths, `arms` opens and closes arms and emits
-//! exits, `parts` ends parts and programs; `lower` turns values into registers and
-//! slots.
+//! exits, `parts` ends parts and programs; `lower` turns values into registers and stack slots.
+//!
+//! An *arm* is code that can end early, by a jump to its *exit*. A *part* is a piece of a long
+//! program that is loaded separately and entered by a tail call. A *counting program* is a tap or a
+//! redirecting program: its *body* counts and delivers each frame, and a final action passes,
+//! redirects or drops the frame.
 //!
 //! Input: the operations of a scope. Output: a `Program`. Registers: r6 context, r7 first byte of
 //! the frame, r8 end of its linear part (tc and XDP), r9 the per-CPU region of a tap, r0 to r5
@@ -57,8 +61,10 @@ pub(super) struct Builder {
     pub(super) is_tag_out: bool,
     /// Number of stack bytes that are never released.
     pub(super) floor: Depth,
+    /// End offset of the deepest frame byte that the code emitted so far may read.
     pub(super) reach: u32,
-    /// Indices of instructions whose immediate must be set to `reach` at the end.
+    /// Indices of instructions whose immediate must be set to the final value of `reach`, which is
+    /// known only when the program is complete.
     reach_patches: Vec<usize>,
     none: Label,
     unsure: Label,
@@ -86,14 +92,14 @@ impl Builder {
         Self { target, asm, none, unsure, finish, ..Self::default() }
     }
 
-    /// Emits the start of a program, up to its first twin. Also returns the exit for blocks that a
-    /// filter does not recognize.
+    /// Emits the start of a program, up to its first twin. Also returns the exit through which a
+    /// block leaves if a filter does not recognize it.
     pub(super) fn begin(target: Target, finish: Finish) -> (Box<Self>, Exit<'static>) {
         Self::begin_with(target, finish, None)
     }
 
-    /// Emits the start of a counting program, up to its first twin. Also returns the exit for
-    /// finished frames.
+    /// Emits the start of a counting program, up to its first twin. Also returns the exit through
+    /// which frames leave the body once it has finished with them.
     pub(super) fn begin_with_end(
         target: Target,
         frame_end: FrameEnd,
@@ -119,7 +125,7 @@ impl Builder {
         self.frame_end.as_ref().map_or(Scratch::NONE, FrameEnd::scratch)
     }
 
-    /// Records that this delivery may be made for some frames.
+    /// Adds a delivery to the list of all deliveries that the program may make.
     pub(super) fn note_delivery(&mut self, delivery: Delivery) {
         if !self.deliveries.contains(&delivery) {
             self.deliveries.push(delivery);

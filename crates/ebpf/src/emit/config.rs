@@ -1,5 +1,9 @@
 //! Configuration of counting programs: rings of frames and pointers, wake policy, scratch memory,
 //! and the end of each frame.
+//!
+//! The body of a program delivers a frame at *exits*, numbered points of the filter tree where
+//! frames leave the kernel. A delivered frame is copied once per *owner*, a set of requests that
+//! may see each other's frames; each request gets pointers to the copy.
 
 use super::ring_layout::{DELIVERIES_MAX, TALLIES_MAX, offset};
 
@@ -25,7 +29,8 @@ pub struct Tap {
     pub record_max: u32,
     /// Conditions for sending a doorbell.
     pub wake: WakePolicy,
-    /// True if the frames are sent by this host.
+    /// True if the program observes frames that this host sends, false if it observes received
+    /// frames.
     pub sent: bool,
 }
 
@@ -35,7 +40,7 @@ pub struct Tap {
 /// doorbell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WakePolicy {
-    /// Number of waiting frames that triggers a doorbell (T_b).
+    /// Number of waiting frames from which on a doorbell is sent (T_b).
     pub blocks: u32,
     /// Minimum time between doorbells, in ns.
     pub apart_ns: u32,
@@ -43,9 +48,9 @@ pub struct WakePolicy {
     /// a doorbell. An idle reader that knows the time of the last doorbell sleeps no longer than
     /// this.
     pub wait_ns: u32,
-    /// Number of bytes that triggers a doorbell, counted since the last doorbell.
+    /// Number of bytes, written since the last doorbell, from which on a doorbell is sent.
     pub bytes: u32,
-    /// Number of frames that triggers a doorbell, counted since the last doorbell.
+    /// Number of frames, written since the last doorbell, from which on a doorbell is sent.
     pub most: u32,
     /// The processes that a doorbell wakes.
     pub wakes: Wakeup,
@@ -68,8 +73,8 @@ pub enum Wakeup {
 pub struct FusedTap {
     /// Number of processors that have a region in every map.
     pub cpus: u32,
-    /// True if the frames are sent by this host. Ignored at a cgroup, where the context of each
-    /// packet states its direction.
+    /// True if the program observes frames that this host sends, false if it observes received
+    /// frames. Ignored at a cgroup, where the context of each packet states its direction.
     pub sent: bool,
     /// At a cgroup, the user whose packets are delivered; `None` at other hooks.
     pub user: Option<UserSockets>,
@@ -277,11 +282,10 @@ pub struct Delivery {
     pub number: u16,
     /// Index of the reader that receives the pointer, among the readers of the pointer ring.
     pub reader: u8,
-    /// Exit number, which is stored in the pointer.
+    /// Number of the exit at which the frame is delivered. It is stored in the pointer.
     pub exit: u32,
-    /// True if several exits share the slot and the reader. A frame must then take at most one of
-    /// these exits, and for all of them the difference between `failed` and `exit` must be the
-    /// same.
+    /// True if several exits share this slot and reader. A frame must then be delivered at one of
+    /// these exits at most, and `failed - exit` must be the same for all of them.
     pub shared: bool,
     /// Index of the tally that counts the frames whose copy failed; `None` if they are not counted.
     pub failed: Option<u16>,

@@ -39,10 +39,10 @@ pub mod headroom {
     pub const DELIVERY: u32 = 8;
     /// Number of bytes per exit number.
     pub const EXIT: u32 = 2;
-    /// Size in bytes of the fields after the exit numbers.
+    /// Size in bytes of the fields that follow the exit numbers: the bit set, the tag and the time.
     pub const REST: u32 = 24;
 
-    /// Returns the offset in bytes of the fields after the exit numbers, given the number of
+    /// Returns the offset in bytes of the fields that follow the exit numbers, given the number of
     /// deliveries.
     #[must_use]
     pub const fn rest(deliveries: u32) -> u32 {

@@ -24,8 +24,8 @@ use crate::program::{FilterSpan, Hook};
 pub type Emit<A> =
     for<'s, 'o> fn(&A, &mut Scope<'s, 'o>, Layers<'s>, Exit<'s>) -> Result<Answer<'s>, Unfit>;
 
-/// Straight-line code under construction. `'s` is the brand of the scope, and `'o` that of the
-/// enclosing scope.
+/// Straight-line code under construction. `'s` is the brand of the scope, a lifetime that marks the
+/// handles valid in it, and `'o` is the brand of the enclosing scope.
 pub struct Scope<'s, 'o: 's> {
     builder: Box<Builder>,
     brand: PhantomData<(Invariant<'s>, Invariant<'o>)>,

@@ -31,8 +31,9 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.link_or(answer, |_| {})
     }
 
-    /// Does the same as [`Scope::link`], with a handler `fails` that runs if the next part cannot
-    /// be entered. A block for which the handler does not leave is unsure.
+    /// Ends a part or resets the verifier's state like [`Scope::link`]. If the tail call to the
+    /// next part fails at run time, the code that `fails` emits runs instead. The block is unsure
+    /// unless this code leaves through an exit.
     #[must_use]
     pub fn link_or(
         &mut self,

@@ -15,15 +15,16 @@ pub const UNSURE: u32 = u32::MAX;
 pub struct Target {
     /// The hook at which the program runs.
     pub hook: Hook,
-    /// True if the program must load without CAP_PERFMON, as programs on behalf of users must. Such
-    /// a program uses packet pointers only at constant offsets, and copies bytes at computed
-    /// offsets.
+    /// True if the program must satisfy the verifier's rules for a loader without CAP_PERFMON,
+    /// which also apply to programs that a daemon loads for its users. Such a program accesses the
+    /// frame through packet pointers at constant offsets only, and reads bytes at computed offsets
+    /// from a copy that a helper makes on the stack.
     pub hardened: bool,
     /// True if the program withholds frames from the host and may modify them. Observed frames are
     /// read-only.
     pub redirects: bool,
     /// True if every frame is in one buffer, as at XDP without multi-buffer support. The frame
-    /// length is then the difference of two pointers and needs no helper.
+    /// length is then the difference of the two packet pointers; otherwise a helper returns it.
     pub single: bool,
 }
 

@@ -21,8 +21,8 @@ use super::unfit::Unfit;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R6, R10, Size, atomic};
 use crate::program::Hook;
 
-/// Size in bytes of a processor's claims. Each region has a word that is nonzero while the region
-/// is claimed, and a spare word.
+/// Size in bytes of the claims of one processor: for each of its regions, a word that is nonzero
+/// while a program has claimed the region, and a spare word.
 pub const CLAIMS_STRIDE: u32 = REGIONS_PER_CPU * CLAIM_BYTES.cast_unsigned();
 /// Offset in bytes, in a processor's claims, of the counter of packets for which no region was
 /// free. The counter is the spare word of the first region.

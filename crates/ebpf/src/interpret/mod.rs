@@ -151,11 +151,12 @@ pub enum FaultKind {
     OffTheEnd,
     /// The run exceeded its budget of instructions.
     Budget,
-    /// The opcode does not exist or is not supported.
+    /// This opcode does not exist or is not supported.
     Opcode(u8),
-    /// A register above r10 was used, or r10 was written.
+    /// The register with this number was used although it does not exist, or was written although
+    /// it is r10.
     Register(u8),
-    /// An uninitialized register was read.
+    /// The register with this number was read before it was written.
     UninitializedRegister(u8),
     /// Uninitialized stack bytes were read, at this address.
     UninitializedStack(u64),
@@ -175,11 +176,11 @@ pub enum FaultKind {
         /// Size of the access in bytes.
         size: usize,
     },
-    /// The called helper is not available at this hook.
+    /// The helper with this number is not available at this hook.
     Helper(i32),
-    /// An argument of a helper call is invalid.
+    /// The argument in this register (1 to 5) of a helper call is invalid.
     Argument(u8),
-    /// The referenced map does not exist.
+    /// There is no map with this number.
     Map(i32),
 }
 

@@ -128,8 +128,8 @@ fn check_copyable(program: &ClassicProgram) -> Result<(), SocketFilterError> {
     ancillary.map_or(Ok(()), |at| Err(SocketFilterError::Ancillary { at }))
 }
 
-/// Emits a branch that rejects the frames that `direction` excludes. The other frames continue at
-/// `types`, or at `type_in_a` with the device type in A.
+/// Emits a branch that rejects the frames that `direction` excludes. Other frames continue at
+/// `types`, where A may hold any value, or at `type_in_a`, where A holds the device type.
 fn branch_on_direction(
     writer: &mut CodeWriter,
     direction: Direction,

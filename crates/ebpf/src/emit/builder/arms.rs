@@ -1,5 +1,6 @@
-//! Arms and exits of a program. An arm is code that can end early through its own exit. The code of
-//! an exit is deferred to the end of the arm that contains it.
+//! Arms and exits of a program. An arm is code that can end early, by a jump to its exit. An exit
+//! may need code of its own, for example to increment a counter. This code is a *stub*, deferred to
+//! the end of the arm that contains the exit.
 
 use super::Builder;
 use crate::asm::Label;
@@ -7,7 +8,7 @@ use crate::emit::handle::{Answer, Depth};
 use crate::emit::remap::map_slots;
 use crate::insn::{Cond, Insn, R0, R10, Size};
 
-/// The deferred code of one exit.
+/// A stub: the deferred code of one exit.
 pub(super) struct Stub {
     label: Label,
     task: StubTask,

@@ -98,7 +98,8 @@ impl Builder {
         self.assemble()
     }
 
-    /// Emits the exits for frames that have no answer.
+    /// Emits the two exits of a program for blocks without an answer: one for blocks that a filter
+    /// does not recognize, and one for blocks about which a twin is unsure.
     pub(super) fn emit_exits(&mut self) {
         let hook = self.target.hook;
         self.filter = None;
@@ -139,8 +140,9 @@ impl Builder {
         self.asm.push(Insn::exit());
     }
 
-    /// Begins the code for undecided frames, if there can be any. `tag_out` is true if the driver
-    /// has removed the tag of these frames. Returns the label of the body.
+    /// Ends the prologue of a counting program, and begins the code for frames about which the
+    /// prologue was unsure. `tag_out` is true if the driver has removed the tag of these frames.
+    /// Returns the label at which the body must begin; `None` if no frame can be unsure.
     pub(in crate::emit) fn begin_unsure(&mut self, tag_out: bool) -> Option<Label> {
         let unsure = self.unsure;
         if !self.asm.is_used(unsure) {
@@ -153,7 +155,8 @@ impl Builder {
         Some(known)
     }
 
-    /// Begins the code of the body, at the label `known`; `done` is the exit for finished frames.
+    /// Ends the code for unsure frames with a jump to `done`, and begins the body of the counting
+    /// program at the label `known`.
     pub(in crate::emit) fn begin_body(&mut self, known: Label, done: Label) {
         self.asm.jump(done);
         self.bind(known);
@@ -172,7 +175,7 @@ impl Builder {
         self.assemble()
     }
 
-    /// Emits the final action on a frame at the end of a part.
+    /// Emits the final action of a counting program on a frame, at the end of a part.
     pub(super) fn end_frame(&mut self) {
         self.filter = None;
         self.attribute_code();

@@ -1,11 +1,15 @@
-//! Shared slots. If each frame takes at most one of several exits, these exits share a slot in the
-//! scratch memory, a bit and a reader, so the cost of a frame does not depend on the number of
-//! exits. [CONTRACT 18, 19]
+//! Slots that several exits share. [CONTRACT 18, 19]
 //!
-//! Input: deliveries, each with its slot number. Output: the slots. The scratch memory and the
-//! pointer hold the number of the exit that the frame took, and each exit is counted. A reader
-//! therefore knows the number of frames of every exit, including frames whose pointers have been
-//! overwritten.
+//! An *exit* is a point of the filter tree where frames leave the kernel. For a frame that is
+//! delivered there, the body writes the view of the frame to a *slot* of the scratch memory and
+//! sets the slot's bit in a bit set; the final action then writes a pointer for one reader. If a
+//! frame can be delivered at only one of several exits, these exits share a slot, its bit and a
+//! reader. The final action inspects each slot, so sharing makes its cost independent of the number
+//! of exits.
+//!
+//! Input: deliveries, each with its slot number. Output: the slots. The slot and the pointer hold
+//! the number of the exit, and the program counts the frames of each exit. A reader therefore knows
+//! the number of frames of every exit, including frames whose pointers have been overwritten.
 
 use crate::asm::Label;
 use crate::emit::builder::Builder;
@@ -14,7 +18,8 @@ use crate::emit::ring_layout::{EXIT, EXITS_MAX, offset};
 use crate::emit::unfit::Unfit;
 use crate::insn::{Alu, Cond, Insn, R1, R3, R4, R5, R9, Reg, Size};
 
-/// A pointer ring, the offset of its word in the scratch memory, and its deliveries.
+/// A pointer ring, the offset of its word in the scratch memory (the bit set of the frame's
+/// deliveries to this ring), and all deliveries that the program may make to this ring.
 pub(super) struct OutletUse<'j> {
     pub(super) outlet: &'j PointerRing,
     pub(super) word: i16,
@@ -44,8 +49,8 @@ pub(in crate::emit) fn shared_slots(deliveries: &[Delivery]) -> Vec<SharedSlot> 
 }
 
 impl Builder {
-    /// Counts a frame for its exit if the exit shares a reader. If a pointer is written, stores the
-    /// count in the pointer. Clobbers r1, r3 and r5.
+    /// Counts a frame for its exit if the exit shares a reader. If `pointer` is given, first stores
+    /// the number of earlier frames in the pointer at this address. Clobbers r1, r3 and r5.
     pub(super) fn count_exit(
         &mut self,
         scratch: Scratch,
@@ -77,8 +82,9 @@ impl Builder {
         asm.bind(not);
     }
 
-    /// Returns a register that holds a base address for the tally of the exit that the frame took.
-    /// The tally is at this address plus the offset of the first exit's tally. Clobbers r3 and r4.
+    /// Returns a register that holds a base address for the tally of the exit at which the frame is
+    /// delivered. The tally is at this address plus the offset of the first exit's tally. Jumps to
+    /// `not` if the exit number is invalid. Clobbers r3 and r4.
     pub(super) fn tally_base(&mut self, scratch: Scratch, place: &SharedSlot, not: Label) -> Reg {
         let SharedSlot { first, last } = *place;
         let ways = last.exit - first.exit;

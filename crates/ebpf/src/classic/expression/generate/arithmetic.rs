@@ -229,7 +229,7 @@ impl Generator<'_> {
     }
 }
 
-/// Returns the relation for swapped operands.
+/// Returns the relation that holds for swapped operands: `<` for `>`, `=` for `=`, and so on.
 fn swap_sides(relation: Cond) -> Cond {
     match relation {
         Cond::Gt => Cond::Lt,

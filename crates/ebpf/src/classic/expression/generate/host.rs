@@ -152,7 +152,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Rejects a direction that only 802.11 frames have.
+    /// Fails if `direction` is one that only 802.11 frames have, such as `ra` or `ta`.
     pub(super) fn reject_wlan_direction(&self, direction: Option<DirQualifier>) -> Generated<()> {
         match direction.filter(|direction| direction.is_wlan()) {
             None => Ok(()),

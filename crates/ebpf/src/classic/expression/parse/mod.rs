@@ -51,7 +51,7 @@ pub(super) fn parse(text: &str) -> Parsed<Option<Tree>> {
 struct Parser<'a> {
     text: &'a str,
     lexemes: &'a [Lexeme],
-    /// For each index of a `(`, the index of the matching `)`.
+    /// For each token, the index of the matching `)` if the token is a `(`, else `None`.
     closing: &'a [Option<usize>],
     at: usize,
     depth: usize,
