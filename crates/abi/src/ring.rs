@@ -23,53 +23,57 @@ pub const LINE_WORDS: usize = 16;
 /// position at which it was made; the copy that begins with the published position is valid.
 pub const COPY_WORDS: usize = LINE_WORDS / 2;
 
-/// Control words of the writer's page.
+/// Offsets of the control words in the writer's page.
 pub mod writer {
     use super::LINE_WORDS;
 
-    /// Position up to which the writer may be writing. Only rings that overwrite use this word.
+    /// Offset of the position up to which the writer may be writing. Only rings that overwrite use
+    /// this word.
     pub const RESERVE: usize = 0;
-    /// Position up to which all blocks are published.
+    /// Offset of the position up to which all blocks are published.
     pub const COMMIT: usize = LINE_WORDS;
-    /// Position of a record in the newer half of the ring, at which a lapped reader resumes.
+    /// Offset of the position of a record in the newer half of the ring, at which a lapped reader
+    /// resumes.
     pub const MARK: usize = 2 * LINE_WORDS;
-    /// State of the writer: [`super::OPEN`], [`super::CLOSED`] after the last block, or
-    /// [`super::SWITCHED`].
+    /// Offset of the state of the writer: [`super::OPEN`], [`super::CLOSED`] after the last block,
+    /// or [`super::SWITCHED`].
     pub const STATE: usize = 3 * LINE_WORDS;
-    /// First word of the writer's counters, which are stored twice ([`super::COPY_WORDS`]): blocks
-    /// put, bytes put, blocks dropped, bytes dropped.
+    /// Offset of the first word of the writer's counters, which are stored twice
+    /// ([`super::COPY_WORDS`]): blocks put, bytes put, blocks dropped, bytes dropped.
     pub const LEDGER: usize = 4 * LINE_WORDS;
-    /// Words with which the writer announces that it sleeps until readers reach a position
-    /// ([`super::wait`]).
+    /// Offset of the words with which the writer announces that it sleeps until readers reach a
+    /// position ([`super::wait`]).
     pub const WAIT: usize = 5 * LINE_WORDS;
-    /// CPU on which the writer last checked for room, plus 1; 0 if unknown.
+    /// Offset of the number, plus 1, of the CPU on which the writer last checked for room; 0 there
+    /// means that the CPU is unknown.
     pub const PROCESSOR: usize = 6 * LINE_WORDS;
 }
 
-/// Control words of a reader's page.
+/// Offsets of the control words in a reader's page.
 pub mod reader {
     use super::LINE_WORDS;
 
-    /// Position up to which the reader has released all bytes.
+    /// Offset of the position up to which the reader has released all bytes.
     pub const CURSOR: usize = 0;
-    /// State of the reader: [`super::OPEN`], or [`super::CLOSED`] after it has left.
+    /// Offset of the state of the reader: [`super::OPEN`], or [`super::CLOSED`] after it has left.
     pub const STATE: usize = LINE_WORDS;
-    /// First word of the reader's counters, which are stored twice ([`super::COPY_WORDS`]): blocks
-    /// taken, bytes taken, blocks lost, blocks skipped.
+    /// Offset of the first word of the reader's counters, which are stored twice
+    /// ([`super::COPY_WORDS`]): blocks taken, bytes taken, blocks lost, blocks skipped.
     pub const LEDGER: usize = 2 * LINE_WORDS;
-    /// Words with which the reader announces that it sleeps until the writer reaches a position
-    /// ([`super::wait`]).
+    /// Offset of the words with which the reader announces that it sleeps until the writer reaches
+    /// a position ([`super::wait`]).
     pub const WAIT: usize = 3 * LINE_WORDS;
-    /// CPU on which the reader last released data, plus 1; 0 if unknown.
+    /// Offset of the number, plus 1, of the CPU on which the reader last released data; 0 there
+    /// means that the CPU is unknown.
     pub const PROCESSOR: usize = 4 * LINE_WORDS;
 }
 
 /// Offsets of the two words with which a party announces that it sleeps, relative to `WAIT`.
 pub mod wait {
-    /// Counter that the party increments when it goes to sleep and when it wakes up. The counter is
-    /// odd while the party sleeps.
+    /// Offset of a counter that the party increments when it goes to sleep and when it wakes up.
+    /// The counter is odd while the party sleeps.
     pub const SLEEP_COUNT: usize = 0;
-    /// Position that the other party must reach before it wakes the sleeper.
+    /// Offset of the position that the other party must reach before it wakes the sleeper.
     pub const WAKE_POSITION: usize = 1;
     /// Bit of the word at [`WAKE_POSITION`]. If it is set, a flush before the position must not
     /// wake the party, which sleeps only for a limited time. No position has this bit.
