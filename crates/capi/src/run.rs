@@ -13,11 +13,13 @@ use streamline::report::Form;
 use streamline::{OpenError, Options, Own};
 use sys::raw_fd;
 
-/// Remote-side descriptors that no request has used yet, by path.
+/// The descriptors of remote sides ([`create_end`]) that no request has used yet, each with the
+/// path by which a request names it.
 static UNUSED_ENDS: Mutex<Vec<(String, OwnedFd)>> = Mutex::new(Vec::new());
 
-/// Creates an end. Returns the path of the remote side, for use in a request, and the descriptor of
-/// the local side. The local side is for reading if `reads` is true.
+/// Creates a pipe between the calling program and a request. Returns the path of the remote side,
+/// which a request may name, and the descriptor of the local side. The caller reads from the local
+/// side if `reads` is true, and writes to it otherwise.
 pub(crate) fn create_end(reads: bool) -> Outcome<(String, i32)> {
     let (reading, writing) = sys::descriptor::pipe()?;
     let (near, far) = if reads { (reading, writing) } else { (writing, reading) };
