@@ -1,4 +1,5 @@
-//! Pools for blocks: one per intake, and one for the blocks that filters write.
+//! Pools for blocks. Each space has one or more *intakes*, pools into which its sources write, and
+//! one pool into which its filters write.
 
 use crate::error::BuildError;
 use abi::DbufId;

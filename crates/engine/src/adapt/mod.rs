@@ -8,7 +8,8 @@
 //! requested, it instead makes short observations for as long as the path runs ([`observation`]):
 //! costs of filters, block rates, idle time. The planner predicts gains from its cost table,
 //! corrected by the observations; [`replicas`] and [`moves`] decide, without a clock or threads. If
-//! one thread has too much work, some of its work moves to other threads ([`spread`]).
+//! one thread has too much work, some of its work moves to other threads ([`spread`]): replicas of
+//! its filters, or a *stage*, which is a filter with everything downstream of it.
 //!
 //! The gain from more threads is verified: the rate is measured again, and a change that does not
 //! pay is undone and not repeated soon. A moved filter moves back only if later observations
@@ -55,7 +56,7 @@ pub(crate) struct AdaptThread {
 enum Wake {
     /// Tells the thread to end.
     End,
-    /// Passes on an event that a space of an observed path reported.
+    /// Passes on an event that a space of an observed path has reported, to the thread.
     Space(ControlEvent),
 }
 
@@ -102,7 +103,8 @@ struct PathObserver {
     moves: MovePolicy,
     /// Stages that were given threads of their own, if any.
     staged: Option<MadeStages>,
-    /// True once the user has been told that the counters of kernel programs are unreadable.
+    /// True once the path has reported to the user that the counters of its kernel programs are
+    /// unreadable.
     blind: bool,
     /// Numbers of the sink nodes whose move to a thread of their own was made or refused.
     relieved: HashSet<usize>,

@@ -61,8 +61,8 @@ pub(super) struct ReplicaPolicy {
     /// replicas are evaluated, that measure their effect.
     votes: Vec<f64>,
     /// Number of consecutive observations in which all threads together used less than
-    /// [`SINGLE_INSTANCE_BUSY_MAX`].
-    little: u32,
+    /// [`SINGLE_INSTANCE_BUSY_MAX`] of a processor.
+    underused: u32,
     /// The rate without replicas, measured before replicas were added. `None` if there are no
     /// replicas, or once the replicas have proved worthwhile.
     rate_without_replicas: Option<f64>,
@@ -77,7 +77,7 @@ impl ReplicaPolicy {
         Self {
             rate_policy,
             votes: Vec::new(),
-            little: 0,
+            underused: 0,
             rate_without_replicas: None,
             rests_until: 0,
             rest: rate_policy.pause_ns,
@@ -117,7 +117,7 @@ impl ReplicaPolicy {
         };
         if step.is_some() {
             self.votes.clear();
-            self.little = 0;
+            self.underused = 0;
         }
         if matches!(step, Some(ReplicaStep::Join(_))) {
             self.rate_without_replicas = None;
@@ -143,8 +143,8 @@ impl ReplicaPolicy {
 
     fn reason_to_remove(&mut self, at: u64, inputs: &ReplicaInputs) -> Option<String> {
         let little = inputs.busy < SINGLE_INSTANCE_BUSY_MAX && inputs.idle > IDLE_RATIO_MIN;
-        self.little = if little { self.little + 1 } else { 0 };
-        if self.little >= 2 * self.rate_policy.agreeing_observations && at >= self.rests_until {
+        self.underused = if little { self.underused + 1 } else { 0 };
+        if self.underused >= 2 * self.rate_policy.agreeing_observations && at >= self.rests_until {
             let percent = inputs.busy * 100.0;
             self.lengthen_wait(at);
             return Some(format!("all of it keeps {percent:.0} % of one processor busy"));

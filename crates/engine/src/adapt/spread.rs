@@ -1,4 +1,5 @@
-//! Distribution of one thread's work over several threads, by replicas of a chain or by stages.
+//! Distribution of one thread's work over several threads, by replicas of a chain or by stages. A
+//! *stage* is a filter with everything downstream of it, moved to a thread of its own.
 //!
 //! The planner proposes the change after which a block takes the least time, based on costs
 //! measured in this path. [`super::replicas`] decides when the change is made, and keeps or undoes

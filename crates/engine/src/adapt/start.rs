@@ -7,9 +7,9 @@
 //! accurate than the machine's cost table. The period begins with the first block, which its space
 //! reports ([`ControlEvent::FirstBlocks`]); before and after the period nothing is measured.
 //!
-//! If a thread is busy, however, its filters are timed for 25 ms, and stages get threads of their
-//! own where the planner predicts a gain ([`super::spread`]). The next measured rate decides
-//! whether the stages keep these threads.
+//! If a thread is busy, however, its filters are timed for 25 ms, and stages (filters with
+//! everything downstream of them) get threads of their own where the planner predicts a gain
+//! ([`super::spread`]). The next measured rate decides whether the stages keep these threads.
 //!
 //! docs/book/decisions/0091-first-seconds.md
 
@@ -28,8 +28,9 @@ const PERIOD_NS: u64 = 2_000_000_000;
 /// wrong placement ends after a tenth of the period.
 const RATE_POLICY: RatePolicy =
     RatePolicy { observation_ns: 100_000_000, agreeing_observations: 2, pause_ns: 500_000_000 };
-/// Fraction of a node's blocks below which an arc is named in the report as a reason for the move.
-const NAMED_SHARE_MAX: f64 = 0.9;
+/// An arc is reported as a reason for a move if less than this fraction of its filter's input took
+/// the arc.
+const REPORTED_SHARE_MAX: f64 = 0.9;
 
 impl PathObserver {
     /// Waits for the first blocks, then observes the path for [`PERIOD_NS`], or for up to twice as
@@ -146,7 +147,7 @@ enum CounterCheck {
 
 /// Formats the arcs that few blocks took, as the reason for a move.
 fn move_reason(shares: &[ArcShare]) -> String {
-    let few = shares.iter().filter(|arc| arc.share < NAMED_SHARE_MAX);
+    let few = shares.iter().filter(|arc| arc.share < REPORTED_SHARE_MAX);
     let arc = |ArcShare { filter, classes, share }: &ArcShare| {
         let label = if classes == "!0" { String::new() } else { format!(" |{classes}") };
         format!("{:.1} % pass `{filter}{label}`", share * 100.0)

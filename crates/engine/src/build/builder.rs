@@ -1,5 +1,8 @@
 //! A connected component of a plan under construction: its context, the drafts of its spaces, and
 //! the mapping from nodes to spaces.
+//!
+//! An *intake* is a pool of a space into which sources write their blocks. A space has a general
+//! intake for all its sources, and further intakes for single sources.
 
 use crate::error::BuildError;
 use crate::kernel::{Host, Kernel, NextGeneration};
@@ -86,8 +89,8 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// Adds the pool that a source lends, if any. Returns the index of the source's intake: the
-    /// lent pool if there is one, else the general intake.
+    /// Returns the index of the intake for a source. If the source lends a pool (`lent`), adds this
+    /// pool as the intake; otherwise the source uses the general intake.
     pub(super) fn source_intake(
         &mut self,
         lent: Option<Arc<dyn Lender>>,
@@ -174,7 +177,7 @@ impl<'p> Builder<'p> {
         create_pool(config, &self.extras.steps)
     }
 
-    /// Creates a space's intake pool.
+    /// Creates a pool that a space uses as an intake.
     pub(super) fn create_intake(&self, mut config: PoolConfig) -> Result<Pool, BuildError> {
         if let RecordMode::Play(_) = self.extras.record_mode {
             // A replay lacks the memory that sources lent, but it must never wait for memory.

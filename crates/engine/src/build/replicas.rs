@@ -266,8 +266,9 @@ impl Builder<'_> {
         }
     }
 
-    /// Connects a replica's output to its ring to the join. Does nothing if both are in the same
-    /// space.
+    /// Connects the last filter of a replica, `last`, to the ring over which its blocks cross to
+    /// the join's space. Does nothing if the replica runs in that space, because there is then no
+    /// ring.
     fn connect_to_join(
         &self,
         copied: &Replicas,

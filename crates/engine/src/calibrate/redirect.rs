@@ -37,24 +37,26 @@ pub(super) fn measure(calibration: &mut Calibration) {
     }
 }
 
-/// Costs of a frame in ns, depending on the request that receives it.
+/// Processor time per frame, in ns, for several requests.
 ///
-/// The first three fields exclude the cost of sending a frame that nothing receives. The others
-/// include the cost of sending the frame over `lo`.
+/// In the first three, a request takes the frame from the host at [`FAR_END`], and the time to send
+/// a frame that nothing receives is subtracted. In the others, a request observes the frame on
+/// `lo`, and the time to send the frame is included.
 struct CableCosts {
-    /// Processor time per frame if a program drops the frame.
+    /// Time if the XDP program drops the frame.
     dropped: f64,
-    /// Processor time per frame if a socket receives the frame and a thread drops it.
+    /// Time if the XDP program passes every frame to a socket, and a thread discards it.
     socket: f64,
-    /// Processor time per frame if a program redirects the frame to a socket and a thread drops it.
+    /// Time if the XDP program runs the filter `dport` on the frame and passes it to a socket, and
+    /// a thread discards it.
     redirected: f64,
-    /// Processor time per frame if a program discards the frame.
+    /// Time if a program counts the frame as discarded.
     discarded: f64,
-    /// Processor time per frame if a program forwards the frame.
+    /// Time if a program sends a copy of the frame through [`NEAR_END`].
     sent: f64,
-    /// Processor time per frame if a thread forwards the frame.
+    /// Time if a thread receives the frame and sends it through [`NEAR_END`].
     thread: f64,
-    /// Processor time per frame if a thread receives and discards the frame.
+    /// Time if a thread receives the frame and discards it.
     alone: f64,
 }
 

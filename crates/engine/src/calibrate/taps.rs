@@ -58,17 +58,17 @@ pub(super) fn measure(calibration: &mut Calibration) {
     }
 }
 
-/// Costs of a frame in ns, excluding the cost of sending it.
+/// Processor time per frame in ns, excluding the time to send the frame, for several receivers.
 struct TapCosts {
-    /// Cost with a program that does nothing, in ns.
+    /// Time if a program that does nothing is attached.
     tap: f64,
-    /// Cost with a request whose thread reads a packet socket.
+    /// Time if a thread reads the frames from a packet socket.
     socket: f64,
-    /// Cost with a program that copies every frame to user space, and a thread that reads the
-    /// copies.
+    /// Time if a program copies every frame to user space, and a thread reads the copies.
     handed: f64,
-    /// Additional cost with twins that do not read headers.
+    /// Additional time if that program also runs the twins of [`HEADERLESS_TWINS`].
     plain: f64,
+    /// Additional time if that program also runs the twins of [`HEADER_TWINS`].
     twins: f64,
 }
 
@@ -137,14 +137,15 @@ impl TapCosts {
     }
 }
 
-/// Returns the median over all rounds of the difference between the costs `line` and `other`.
+/// Returns the median, over all rounds, of the cost in `line` minus the cost in `other`.
 fn median_extra(line: &[f64], other: &[f64]) -> f64 {
     let mut more: Vec<f64> = line.iter().zip(other).map(|(line, other)| line - other).collect();
     more.sort_by(f64::total_cmp);
     more.get(more.len() / 2).copied().unwrap_or_default()
 }
 
-/// Measures the run time of a program that copies a frame and its timestamp into a map, in ns.
+/// Measures the time, in ns, of one run of a program that copies a frame and its timestamp into a
+/// map.
 fn measure_record_copy() -> Result<f64> {
     const FRAME: i16 = 32;
     let map = Map::array("calibrate", 4096, 1, true)?;
@@ -170,7 +171,7 @@ fn measure_record_copy() -> Result<f64> {
     twins::min_run_ns(&load_program(ProgramKind::Tc, &code)?)
 }
 
-/// Measures the time to copy a record out of a program's ring and validate it, in ns.
+/// Measures the time, in ns, to copy a record out of a program's ring and to validate it.
 fn measure_record_fetch() -> sys::Result<f64> {
     const POINTERS: u32 = 4096;
     let shape =
@@ -188,7 +189,7 @@ fn measure_record_fetch() -> sys::Result<f64> {
     }))
 }
 
-/// Measures the run time, in ns, of a program that notifies a doorbell in every run.
+/// Measures the time, in ns, of one run of a program that sends a doorbell in every run.
 fn measure_doorbell() -> Result<f64> {
     const FORCE_WAKEUP: i32 = 2;
     /// Number of doorbell entries of 16 bytes that fit in the ring.

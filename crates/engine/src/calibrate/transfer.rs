@@ -36,7 +36,7 @@ pub(super) fn measure(calibration: &mut Calibration) {
     calibration.record_cost("call", call.map(|call| call.ns));
 }
 
-/// Measures the cost of passing an entry through a ring, in ns: the difference between a request
+/// Measures the time, in ns, to pass one entry through a ring: the difference between a request
 /// with its sink in another space and the same request in a single space. Both spaces run in the
 /// calling thread, which never sleeps.
 fn measure_ring() -> Result<f64> {
@@ -48,7 +48,7 @@ fn measure_ring() -> Result<f64> {
     Ok((far - near).max(1.0))
 }
 
-/// Measures the cost of waking a sleeping thread, in ns: the median time of the call that wakes it.
+/// Measures the time, in ns, of the call that wakes a sleeping thread. Returns the median.
 fn measure_wakeup() -> Result<f64> {
     const WAKES: u32 = 200;
     /// Minimum sleep before a wake-up in ns, long enough for the processor to halt.

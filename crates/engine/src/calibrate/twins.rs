@@ -65,7 +65,7 @@ fn editing_cost(description: &Description) -> Result<f64> {
 /// The action XDP_PASS, which passes a frame to the host's network stack.
 const XDP_PASS: i32 = 2;
 
-/// Measures the run time of a program that does nothing, in ns.
+/// Measures the time, in ns, of one run of a program that does nothing.
 pub(super) fn empty_program_ns() -> Result<f64> {
     min_run_ns(&load_program(ProgramKind::Tc, &[Insn::mov(R0, -1), Insn::exit()])?)
 }
@@ -75,7 +75,7 @@ pub(super) fn load_program(kind: ProgramKind, code: &[Insn]) -> Result<Program> 
     Ok(Program::load(kind, "calibrate", &encode(code))?)
 }
 
-/// Returns the minimum time of a test run of this program, in ns.
+/// Returns the minimum time, in ns, of a test run of this program.
 pub(super) fn min_run_ns(program: &Program) -> Result<f64> {
     min_round_ns(program, (REPEATED_RUNS, ROUNDS))
 }
@@ -85,9 +85,9 @@ fn min_round_ns(program: &Program, (repeat, rounds): (u32, usize)) -> Result<f64
     min_of_rounds(rounds, || Ok(program.test_run(&frame, repeat)?.duration_ns.into()))
 }
 
-/// Measures the twin of this filter in a test run at this attach point, in ns. The arguments are
-/// those of the filter's example, or else those of the first test case that the twin supports at
-/// this point.
+/// Measures the time, in ns, of a test run of this filter's twin, in a program for the attach point
+/// `at`. The arguments are those of the filter's example, or else those of the first test case that
+/// the twin supports at this point.
 fn measure_cost(description: &Description, at: &Attach) -> Result<f64> {
     let shown = example_words(description).map(|(_, own)| own.to_owned());
     let examined =

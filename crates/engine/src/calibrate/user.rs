@@ -55,8 +55,8 @@ pub(super) fn measure(calibration: &mut Calibration) {
     }
 }
 
-/// Measures the cost of finding the headers of a frame in ns, paid by the first node that needs the
-/// headers.
+/// Measures the time, in ns, that the first filter to read the headers of a frame spends on finding
+/// them. Later filters use the offsets that it found.
 fn measure_header_cost() -> Result<f64> {
     let source = format!("generate count={GENERATED_FRAMES} size={SHORT_BYTES}");
     let first = measure_node(&format!("{source} | dport |all discard"), ALL_FILTERS, ROUNDS)?;
@@ -65,7 +65,7 @@ fn measure_header_cost() -> Result<f64> {
     Ok(2.0 * first.ns - both.ns)
 }
 
-/// Measures the cost of a filter per block and per byte, in ns.
+/// Measures the time, in ns, that a filter needs per block and per byte.
 fn measure_cost(description: &Description, capture: &Capture) -> Result<(f64, f64)> {
     let (before, own) = example_words(description).ok_or("its example does not show it")?;
     let line = |source: &str| {

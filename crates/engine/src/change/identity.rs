@@ -381,8 +381,8 @@ impl MatchedPlan {
             || has_replicas(&state.plan, part, name)
     }
 
-    /// Returns true if a space that only the running plan contains has replicas, or nodes that
-    /// other spaces keep.
+    /// For a space of the running plan that the new plan lacks, returns true if other spaces must
+    /// take over some of its nodes, or if it has replicas.
     pub(super) fn receives_nodes(&self, state: &PathState, part: usize, name: &str) -> bool {
         let stays = |number: &usize| self.kept.contains(number);
         has_replicas(&state.plan, part, name)
@@ -467,8 +467,8 @@ fn keeps_exits(exit_edges: &HashMap<usize, usize>, part: &RunningPart) -> bool {
         .all(|way| exit_edges.contains_key(way))
 }
 
-/// Returns the graph with nodes pinned to their current spaces: of the nodes that stay, all sources
-/// and those that satisfy `stays`.
+/// Returns `graph` with some of its staying nodes pinned to their current spaces: all sources, and
+/// the other nodes whose old node satisfies `stays`.
 fn pin_staying(
     graph: &Graph,
     edited: &EditResult,

@@ -4,6 +4,9 @@
 //! filters before the first fork follow one another in the code. After it, the code of a filter is
 //! nested in the code of its predecessor, in a branch of its own. Work that several branches share
 //! is therefore done once, and all these branches can use its results.
+//!
+//! A *step* is a filter in the kernel, an *exit* an edge over which blocks leave the kernel, and a
+//! *fork* the set of edges over which some of the requests leave a step or the source.
 
 use super::fused::{Fork, FusedTree, LeftReason, Member, Tally};
 use super::tree::RequestTree;

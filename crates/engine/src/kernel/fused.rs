@@ -30,8 +30,8 @@ pub(super) struct FusedTree {
     pub(super) steps: Vec<FusedStep>,
     pub(super) exits: Vec<FusedExit>,
     pub(super) forks: Vec<Fork>,
-    /// The steps that send frames to an egress interface; a step's index in this list selects its
-    /// mark.
+    /// The steps that send frames to an egress interface. The n-th of them has the n-th mark, a
+    /// flag that the program sets for frames that it must send there.
     pub(super) leads: Vec<usize>,
     /// The gates of the requests that take frames from the host, in order of precedence: each
     /// request, with the step that selects its frames.
@@ -84,25 +84,27 @@ struct RequestPositions {
     exits: Vec<usize>,
 }
 
-/// A counter of a program, named by the event that it counts.
+/// A counter of a program. Its name tells what it counts; its number, if it has one, is the index
+/// of the step, fork, exit or gate where it counts.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Tally {
-    /// Frames that the program processed.
+    /// Counter of all frames that the program processed.
     Ran,
-    /// Blocks that arrived at a step.
+    /// Counter of blocks that arrived at the step with this index.
     Entered(usize),
-    /// Blocks that took at least one of several edges of a fork.
+    /// Counter of blocks that took at least one of several edges of the fork with this index.
     Passed(usize),
-    /// Blocks that no edge of a fork selected.
+    /// Counter of blocks that no edge of the fork with this index selected.
     Unselected(usize),
-    /// Blocks that took an exit.
+    /// Counter of blocks that took the exit with this index.
     Handed(usize),
-    /// Blocks delivered at an exit that could not be copied to user space.
+    /// Counter of blocks that took the exit with this index but could not be copied to user space.
     Failed(usize),
-    /// Frames that the egress interface of a step refused. The index counts only steps that send
-    /// frames.
+    /// Counter of frames that an egress interface refused. The index is that of the sending step in
+    /// [`FusedTree::leads`].
     Refused(usize),
-    /// Frames that a gate left to the host or to another request, by the index of the gate.
+    /// Counter of frames that the gate with this index left to the host or to another request, for
+    /// this reason.
     Left(usize, LeftReason),
 }
 

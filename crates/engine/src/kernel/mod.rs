@@ -85,7 +85,7 @@ pub(crate) struct Generation {
     /// The sources of this component that the program implements.
     sources: Vec<NodeId>,
     handle: Arc<dyn AttachmentHandle>,
-    /// The origin number of the source.
+    /// The number that names the source in the metadata of its blocks.
     pub(crate) origin: u16,
     /// Totals of the blocks that this process had received by the end of the generation, or `None`
     /// while the generation runs.
@@ -141,7 +141,7 @@ pub(crate) struct KernelInputs<'p> {
     pub(crate) planned: &'p Planned,
     /// The nodes of this component.
     pub(crate) nodes: &'p [NodeId],
-    /// The origin number of the source.
+    /// The number that names the source in the metadata of its blocks.
     pub(crate) origin: u16,
     /// The host that attaches the request.
     pub(crate) host: &'p dyn Host,

@@ -79,7 +79,7 @@ pub struct Adapt {
     pub machine: Machine,
     /// True if filters may be replicated over several spaces.
     pub copies: bool,
-    /// True if stages may get threads of their own.
+    /// True if a stage, a filter with everything downstream of it, may get a thread of its own.
     pub stages: bool,
     /// Period in which filters may move between the kernel and threads.
     pub moves: MovePeriod,

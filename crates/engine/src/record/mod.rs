@@ -57,7 +57,8 @@ impl RecordMode {
         matches!(self, Self::Play(replay) if replay.record().version < head::UNIQUE_NUMBERS_VERSION)
     }
 
-    /// Returns the event port of a space, given its number.
+    /// Returns the interface over which the space with this number records its events or, in a
+    /// replay, obtains them.
     pub(crate) fn event_port(&self, space: usize) -> EventPort {
         match self {
             Self::Off => EventPort::Off,

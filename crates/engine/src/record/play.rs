@@ -80,7 +80,7 @@ impl Replay {
         self.stalls.end_changer();
     }
 
-    /// Decides how a space proceeds at a recorded change. `wanted`: the change needs the space.
+    /// Decides how a space proceeds at a recorded change. `wanted`: a change waits for the space.
     fn swap_decision(&self, number: u64, wanted: bool) -> SwapDecision {
         let changes = self.changes();
         match &changes.over {

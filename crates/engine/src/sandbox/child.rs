@@ -84,7 +84,7 @@ fn serve() -> Result<(), String> {
     let input = offer.ok_or("the path is gone")?.open().map_err(|error| error.to_string())?;
     let (output, sent) = stream::send_to(&stream_config(2), vec![to]).map_err(told)?;
     sent.into_iter().collect::<sys::Result<Vec<()>>>().map_err(told)?;
-    let reader = Reader { input, message: vec![0; MESSAGE_MAX], pending: None, gave: false };
+    let reader = Reader { input, message: vec![0; MESSAGE_MAX], pending: None, unreleased: false };
     let output = Arc::new(Mutex::new(Some(output)));
     let streams = Streams { reader: Arc::new(Mutex::new(reader)), output };
     let (space, held_max) = build_space(&wanted, &streams)?;
@@ -112,7 +112,7 @@ struct Reader {
     message: Vec<u8>,
     pending: Option<usize>,
     /// True if messages have been read but their space in the ring has not been released yet.
-    gave: bool,
+    unreleased: bool,
 }
 
 impl Streams {
@@ -146,7 +146,7 @@ impl Reader {
         let piece = self.input.read_block(&mut self.message)?;
         if let BlockRead::Block(length) = piece {
             self.pending = Some(length);
-            self.gave = true;
+            self.unreleased = true;
         }
         Ok(piece)
     }
@@ -242,7 +242,7 @@ fn process_blocks(mut space: Space, streams: &Streams, held_max: u32) -> Result<
             continue;
         }
         let mut reader = streams.lock_reader();
-        if std::mem::take(&mut reader.gave) {
+        if std::mem::take(&mut reader.unreleased) {
             // The path counts the blocks as consumed once their space in the ring is released.
             reader.input.release();
             continue;

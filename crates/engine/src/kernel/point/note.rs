@@ -9,8 +9,8 @@ use std::os::unix::fs::FileExt as _;
 /// Maximum size of a note in bytes.
 const NOTE_MAX: u64 = 4 << 20;
 
-/// Persisted descriptors of an attach point. The keys are the names without `kernel-` and the link
-/// number.
+/// Persisted descriptors of an attach point. The keys are the names of the descriptors without
+/// their prefix, `kernel-` and the number of the point's link.
 pub(super) type PersistedDescriptors = BTreeMap<String, OwnedFd>;
 
 /// The contents of a note: the requests and programs of a point, and final counters.

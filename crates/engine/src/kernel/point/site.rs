@@ -1,10 +1,11 @@
-//! The location of an attach point: an interface or the sockets of a user.
+//! The site of an attach point: the place in the network stack where its programs run, which is one
+//! direction of an interface, or the sockets of a user.
 
 use super::sockets::Sockets;
 use endpoint::source::kernel::attach_point::AttachPoint;
 use filter::Attach;
 
-/// The location at which an attach point runs its programs: an interface or the sockets of a user.
+/// The place where an attach point runs its programs: an interface or the sockets of a user.
 #[derive(Debug)]
 pub(super) struct Site {
     pub(super) attach: Attach,

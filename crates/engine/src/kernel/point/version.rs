@@ -19,10 +19,11 @@ use sys::steps::{Resource, Steps};
 #[derive(Debug)]
 pub(super) struct Version {
     pub(super) program: Program,
-    /// The map of the program's reason counters, if it has any.
+    /// The map in which filters count unanswered blocks by reason; `None` if no filter does.
     pub(super) counters: Option<Map>,
     _tables: Vec<Map>,
-    /// The mapping of the counters; dropped before their map.
+    /// The mapping of [`Self::tallies_map`], which holds the counters of steps, forks and exits. It
+    /// is dropped before the map.
     tallies: ReadMapping,
     pub(super) tallies_map: Map,
     layout: tap::FusedTap,
