@@ -1,5 +1,5 @@
 //! Splitting of long chains. Twins that do not fit into one program are placed in additional
-//! programs, which are entered by tail calls.
+//! programs, the *parts*, which are entered by tail calls.
 //!
 //! Input: the answer so far. Output: the same answer, if necessary in the next part. Neither the
 //! stack nor pointers survive a tail call, so the values that the next twin may use are stored in a
@@ -24,8 +24,8 @@ use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R6, R10, Size};
 impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Ends the current part if it is long, and otherwise resets the verifier's state from time to
     /// time. Returns the same answer for the code that follows. Handles created before the call
-    /// must not be used afterwards. Does nothing inside an arm. Does not end a part while a
-    /// counting exit is pending.
+    /// must not be used afterwards. Does nothing inside an arm. Does not end a part while an exit
+    /// that increments a counter has not been emitted yet.
     #[must_use]
     pub fn link(&mut self, answer: Answer<'s>) -> Answer<'s> {
         self.link_or(answer, |_| {})

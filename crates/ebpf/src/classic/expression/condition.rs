@@ -101,13 +101,14 @@ impl Condition {
     }
 }
 
-/// Returns the condition that, after the instructions `lines`, comparison `op` of A with the
-/// constant `k` holds.
+/// Returns a condition of one test, which executes `lines` and then compares A with the constant
+/// `k`. `op` is the comparison.
 pub(super) fn compare_k(lines: Vec<PseudoInsn>, op: u16, k: u32) -> Condition {
     Condition::Test(Test { lines, compare: Some(Compare { op, with: Some(k) }) })
 }
 
-/// Returns the condition that, after the instructions `lines`, comparison `op` of A with X holds.
+/// Returns a condition of one test, which executes `lines` and then compares A with X. `op` is the
+/// comparison.
 pub(super) fn compare_x(lines: Vec<PseudoInsn>, op: u16) -> Condition {
     Condition::Test(Test { lines, compare: Some(Compare { op, with: None }) })
 }
