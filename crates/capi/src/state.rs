@@ -44,7 +44,7 @@ pub(crate) fn name(fd: i32, column: usize, unit: bool, out: &mut [u8]) -> Outcom
     })
 }
 
-/// Copies all rows, and returns the number of rows.
+/// Copies all rows of the published state into this process, and returns the number of rows.
 pub(crate) fn copy_rows(fd: i32) -> Outcome<usize> {
     with_object(fd, |state| {
         let snapshot = state.reader.snapshot();
