@@ -71,7 +71,8 @@ pub fn capture_path(name: &str) -> PathBuf {
     path
 }
 
-/// The number of captures with mixed traffic, and the number of scenes in each of them.
+/// The number of captures with mixed traffic, and the number of scenes in each of them, where a
+/// scene is about twenty frames ([`traffic::mixed_traffic`]).
 const MIXED_CAPTURES: (u64, usize) = (48, 6);
 
 /// Returns the names and contents of all generated captures.
