@@ -56,7 +56,7 @@ pub enum Freshness {
     Now,
     /// The space has ended; these are its final counters.
     Ended,
-    /// The space did not respond. These are its previous counters, if any.
+    /// The space did not respond, for this reason. These are its previous counters, if any.
     Old(CommandError),
 }
 

@@ -56,7 +56,7 @@ pub(crate) struct AdaptThread {
 enum Wake {
     /// Tells the thread to end.
     End,
-    /// Passes on an event that a space of an observed path has reported, to the thread.
+    /// Tells the thread of an event in a space of an observed path.
     Space(ControlEvent),
 }
 

@@ -98,7 +98,7 @@ impl Losses {
             (bounds, _) => {
                 let zero = |blocks: Option<u64>| blocks.filter(|blocks| *blocks == 0);
                 self.dropped.extend(places.iter().map(|(place, blocks)| (*place, zero(*blocks))));
-                let (Some((least, most)), names) = (bounds, place_names(&some)) else { return };
+                let (Some((least, most)), names) = (bounds, location_names(&some)) else { return };
                 let unread = some.iter().filter(|(place, _)| *place == DropReason::Unread);
                 let unread: u64 = unread.filter_map(|(_, blocks)| *blocks).sum();
                 let lost = least.saturating_sub(unread);
@@ -133,7 +133,7 @@ fn loss_bounds(all: &[WorkerView], quiet: bool) -> Option<(u64, u64)> {
 }
 
 /// Formats names of loss locations, such as `socket and ring`.
-fn place_names(places: &[(DropReason, Option<u64>)]) -> String {
+fn location_names(places: &[(DropReason, Option<u64>)]) -> String {
     let names: Vec<&str> = places.iter().map(|(place, _)| place.text()).collect();
     names.join(" and ")
 }

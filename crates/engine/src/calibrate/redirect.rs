@@ -42,7 +42,7 @@ pub(super) fn measure(calibration: &mut Calibration) {
 /// In the first three, a request takes the frame from the host at [`FAR_END`], and the time to send
 /// a frame that nothing receives is subtracted. In the others, a request observes the frame on
 /// `lo`, and the time to send the frame is included.
-struct CableCosts {
+struct RedirectCosts {
     /// Time if the XDP program drops the frame.
     dropped: f64,
     /// Time if the XDP program passes every frame to a socket, and a thread discards it.
@@ -60,7 +60,7 @@ struct CableCosts {
     alone: f64,
 }
 
-fn measure_costs() -> Result<CableCosts> {
+fn measure_costs() -> Result<RedirectCosts> {
     run_ip_command(&["link", "add", NEAR_END, "type", "veth", "peer", "name", FAR_END])?;
     run_ip_command(&["link", "set", NEAR_END, "up"])?;
     run_ip_command(&["link", "set", FAR_END, "up"])?;
@@ -104,10 +104,10 @@ fn measure_costs() -> Result<CableCosts> {
     }
     let [dropped, socket, redirected, discarded, sent, thread, alone, unreceived] = least;
     let [dropped, socket, redirected] = [dropped, socket, redirected].map(|cost| cost - unreceived);
-    Ok(CableCosts { dropped, socket, redirected, discarded, sent, thread, alone })
+    Ok(RedirectCosts { dropped, socket, redirected, discarded, sent, thread, alone })
 }
 
-impl CableCosts {
+impl RedirectCosts {
     fn record_in(&self, calibration: &mut Calibration) {
         let Self { dropped, socket, redirected, discarded, sent, thread, alone } = *self;
         let costs = &mut calibration.costs;

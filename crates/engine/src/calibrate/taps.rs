@@ -65,7 +65,7 @@ struct TapCosts {
     /// Time if a thread reads the frames from a packet socket.
     socket: f64,
     /// Time if a program copies every frame to user space, and a thread reads the copies.
-    handed: f64,
+    exported: f64,
     /// Additional time if that program also runs the twins of [`HEADERLESS_TWINS`].
     plain: f64,
     /// Additional time if that program also runs the twins of [`HEADER_TWINS`].
@@ -105,21 +105,21 @@ impl TapCosts {
                 costs.push(measure_while_running(line, &send)?);
             }
         }
-        let [socket, handed, plain, twins] = rounds;
-        let (plain, twins) = (median_extra(&plain, &handed), median_extra(&twins, &handed));
+        let [socket, exported, plain, twins] = rounds;
+        let (plain, twins) = (median_extra(&plain, &exported), median_extra(&twins, &exported));
         let least = |costs: Vec<f64>| costs.into_iter().fold(f64::INFINITY, f64::min);
-        let [tap, socket, handed] =
-            [with_tap, least(socket), least(handed)].map(|cost| (cost - alone).max(0.0));
-        Ok(Self { tap, socket, handed, plain, twins })
+        let [tap, socket, exported] =
+            [with_tap, least(socket), least(exported)].map(|cost| (cost - alone).max(0.0));
+        Ok(Self { tap, socket, exported, plain, twins })
     }
 
     fn record_in(&self, calibration: &mut Calibration) {
-        let Self { tap, socket, handed, plain, twins } = *self;
+        let Self { tap, socket, exported, plain, twins } = *self;
         let costs = &mut calibration.costs;
         // The request also calls a source and a sink.
         (costs.socket, costs.tap) = ((socket - 2.0 * costs.call).max(0.0), tap);
         let known = costs.tap + costs.kernel_exit_cost() - costs.fetch + costs.call;
-        costs.fetch = costs.fetch.max(handed - known);
+        costs.fetch = costs.fetch.max(exported - known);
         // A twin that could not be loaded alone is charged its default cost.
         let alone = |name: &&str| {
             let known = costs.filters.iter().find(|f| f.kernel && f.filter == **name);

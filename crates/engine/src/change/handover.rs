@@ -15,10 +15,12 @@ pub struct HandedState {
     pub wake: Option<Time>,
 }
 
-/// A function that receives the state of each filter, and returns once the other path has changed.
+/// A function that passes the state of each filter to the other path, and returns once that path
+/// has changed. Fails with the reason if that path does not change.
 pub(super) type GiveAgreement<'a> = &'a mut dyn FnMut(&[HandedState]) -> Result<(), String>;
 
-/// A function that returns the state of each filter once the other path is paused.
+/// A function that obtains the state of each filter from the other path, once that path is paused.
+/// Fails with the reason if the other path does not give the filters away.
 pub(super) type TakeAgreement<'a> = &'a mut dyn FnMut() -> Result<Vec<HandedState>, String>;
 
 /// A move of filters between two paths, while the spaces of one of them are paused.

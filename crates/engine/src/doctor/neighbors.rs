@@ -59,7 +59,7 @@ pub struct NeighborProgram {
 /// The kind of a neighbor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NeighborKind {
-    /// An XDP program, or `None` if the mode is unknown because several programs are attached.
+    /// An XDP program with its mode, which is `None` (unknown) if several programs are attached.
     Xdp(Option<XdpMode>),
     /// A packet socket; the protocol is an ETH_P_* number.
     PacketSocket {

@@ -62,7 +62,7 @@ pub(super) fn assemble(
         return Err(AssemblyError { at: None, why });
     }
     let emission = Emitter {
-        takes: match layout {
+        redirect_egress: match layout {
             FrameAction::Tap(_) => None,
             FrameAction::Redirect(_, leads) => Some(leads),
         },
@@ -86,7 +86,7 @@ pub(super) fn is_within_limits(tree: &RequestTree) -> bool {
 
 struct Emitter<'t> {
     /// For an XDP redirect, the egress interface of each step that sends frames; `None` for a tap.
-    takes: Option<&'t [(usize, u32)]>,
+    redirect_egress: Option<&'t [(usize, u32)]>,
     fused: &'t FusedTree,
     members: &'t [Member<'t>],
     /// The request and node emitted last. If emission fails, this node is at fault.
@@ -234,7 +234,7 @@ impl Emitter<'_> {
     /// interface, if the step sends frames.
     fn emit_egress_mark(&self, s: &mut Scope<'_, '_>, step: usize) {
         let Some((mark, _)) = self.fused.egress_mark(step) else { return };
-        match self.takes.map(|leads| leads.iter().find(|(of, _)| *of == step)) {
+        match self.redirect_egress.map(|leads| leads.iter().find(|(of, _)| *of == step)) {
             None => s.mark(mark, true),
             // A redirecting program has one request, so its steps have the program's numbers.
             Some(found) => found.iter().for_each(|(_, interface)| s.redirect_to(*interface)),

@@ -37,7 +37,8 @@ pub struct DirectAttachment {
 /// An exit of a directly attached request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DirectExit {
-    /// Index of the exit's sink, one of the outputs of each ring.
+    /// Index, among the pointer sequences in each ring, of the one that points to the exit's
+    /// frames.
     pub sink: u32,
     /// True if the exit exports frames that a filter in the kernel was unsure about.
     pub is_unsure: bool,

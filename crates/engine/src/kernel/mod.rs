@@ -413,7 +413,7 @@ const POINTERS_MAX: u32 = 1 << 16;
 /// Maximum size of the records per processor, in bytes.
 const BYTES_MAX: u64 = 1 << 27;
 
-/// Returns the layout of rings for this number of sinks.
+/// Returns the layout of rings with this number of outputs ([`TreeExit::sink`](tree::TreeExit)).
 ///
 /// The size is that of the plan, or `asked` bytes over all processors, within limits. The number of
 /// pointers equals the number of frames of 256 bytes that fit, but is at least the plan's number

@@ -6,8 +6,9 @@
 //! implementation, and no further step in the kernel processes it.
 //!
 //! Most exits therefore exclude each other: in a chain, a frame takes at most one exit. Such exits
-//! share a sink, which is one of the rings' outputs. A request needs as many sinks as there are
-//! exits that one frame can take.
+//! share a *ring output* (`sink` in the code): a sequence of pointers to frames that each ring of
+//! the request contains. A request needs as many ring outputs as there are exits that one frame can
+//! take.
 
 use pipeline::ClassSet;
 use pipeline::graph::{Graph, NodeId};
@@ -49,8 +50,8 @@ pub(crate) struct TreeExit {
     pub(crate) edge: usize,
     /// The node in user space that receives the blocks.
     pub(crate) to: NodeId,
-    /// The sink, within the rings, that the exit copies frames to. A frame takes at most one of the
-    /// exits that share a sink.
+    /// The number of the ring output in which the program writes pointers to the frames that take
+    /// this exit. A frame takes at most one of the exits that share a ring output.
     pub(crate) sink: u32,
 }
 
@@ -99,8 +100,8 @@ impl RequestTree {
         tree
     }
 
-    /// Assigns a sink to each exit. Exits share a sink if no frame can take two of them; each exit
-    /// gets the first sink that it can share.
+    /// Assigns a ring output to each exit. Exits share one if no frame can take two of them; each
+    /// exit gets the first ring output that it can share.
     fn assign_sinks(&mut self) {
         let mut sinks: Vec<Vec<usize>> = Vec::new();
         for way in 0..self.exits.len() {
@@ -140,12 +141,12 @@ impl RequestTree {
         }
     }
 
-    /// Returns the number of sinks that the exits use.
+    /// Returns the number of ring outputs that the exits use.
     pub(crate) fn sink_count(&self) -> usize {
         self.exits.iter().map(|exit| exit.sink as usize + 1).max().unwrap_or(0)
     }
 
-    /// Returns true if the exit shares its sink.
+    /// Returns true if the exit shares its ring output with another exit.
     pub(crate) fn shares_sink(&self, way: usize) -> bool {
         let here = |exit: &&TreeExit| exit.sink == self.exits[way].sink;
         self.exits.iter().filter(here).nth(1).is_some()

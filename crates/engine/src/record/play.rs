@@ -40,7 +40,7 @@ struct Changes {
     /// Number of the change in progress, or of the last completed change.
     number: u64,
     /// `Some` once no more changes follow; the inner value is the failure that caused this, if any.
-    over: Option<Option<String>>,
+    ended: Option<Option<String>>,
 }
 
 impl Replay {
@@ -76,14 +76,14 @@ impl Replay {
 
     /// Announces that no more changes follow. `why` is the reason if the cause was a failure.
     pub(crate) fn end_changes(&self, why: Option<String>) {
-        self.changes().over.get_or_insert(why);
+        self.changes().ended.get_or_insert(why);
         self.stalls.end_changer();
     }
 
     /// Decides how a space proceeds at a recorded change. `wanted`: a change waits for the space.
     fn swap_decision(&self, number: u64, wanted: bool) -> SwapDecision {
         let changes = self.changes();
-        match &changes.over {
+        match &changes.ended {
             _ if number >= self.record.changes.len() as u64 => SwapDecision::End,
             Some(Some(why)) => SwapDecision::Failed(why.clone()),
             Some(None) => SwapDecision::End,
@@ -245,14 +245,14 @@ pub(crate) struct Player {
     /// File offset of the latest event in bytes.
     byte: Arc<AtomicU64>,
     /// The first defect found in the recording, if any.
-    wrong: Option<String>,
+    defect: Option<String>,
 }
 
 impl Player {
     pub(crate) fn new(replay: Arc<Replay>, space: usize) -> Self {
         let space = u32::try_from(space).unwrap_or(u32::MAX);
         let (chunk, byte) = (Vec::new(), Arc::default());
-        Self { replay, space, next: 0, chunk, at: 0, offset: 0, byte, wrong: None }
+        Self { replay, space, next: 0, chunk, at: 0, offset: 0, byte, defect: None }
     }
 
     /// Returns the block at the current position, or `None` if it is truncated or malformed.
@@ -287,7 +287,7 @@ impl Player {
     /// Records a defect at the current position, and ends the sequence of events. Returns `None`.
     fn note_defect<T>(&mut self, what: &str) -> Option<T> {
         let byte = self.offset + self.at as u64;
-        self.wrong.get_or_insert_with(|| format!("the record is wrong at byte {byte}: {what}"));
+        self.defect.get_or_insert_with(|| format!("the record is wrong at byte {byte}: {what}"));
         self.next = usize::MAX;
         self.chunk.clear();
         self.at = 0;
@@ -391,10 +391,10 @@ impl EventReader for Player {
 
     fn report_invalid(&mut self, what: &str) {
         let byte = self.byte.load(Ordering::Relaxed);
-        self.wrong.get_or_insert_with(|| format!("the record is wrong at byte {byte}: {what}"));
+        self.defect.get_or_insert_with(|| format!("the record is wrong at byte {byte}: {what}"));
     }
 
     fn invalid_reason(&self) -> Option<&str> {
-        self.wrong.as_deref()
+        self.defect.as_deref()
     }
 }

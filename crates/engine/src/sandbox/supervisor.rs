@@ -31,7 +31,7 @@ pub(super) struct Supervisor {
     name: &'static str,
     kept: HelperProcess,
     /// The socket on which the process sends its final message.
-    words: OwnedFd,
+    message_socket: OwnedFd,
     /// The reason for killing the process; unset if it was not killed.
     why: OnceLock<String>,
     /// The final message of the process; unset until it has been read.
@@ -39,12 +39,12 @@ pub(super) struct Supervisor {
     /// True once the path no longer needs the process.
     released: AtomicBool,
     /// True once the input of the process has ended.
-    closed: AtomicBool,
+    input_ended: AtomicBool,
     /// True while the process owes a reply: its state, or the confirmation that a state is
     /// restored.
-    asked: AtomicBool,
+    owes_reply: AtomicBool,
     /// True once the output of the process has ended without a fault.
-    done: AtomicBool,
+    output_ended: AtomicBool,
     /// Number of messages written to the process's input ring.
     put: AtomicU64,
     taken: AtomicU64,
@@ -70,13 +70,13 @@ impl Supervisor {
         Self {
             name,
             kept,
-            words,
+            message_socket: words,
             why: OnceLock::new(),
             final_message: OnceLock::new(),
             released: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
-            asked: AtomicBool::new(false),
-            done: AtomicBool::new(false),
+            input_ended: AtomicBool::new(false),
+            owes_reply: AtomicBool::new(false),
+            output_ended: AtomicBool::new(false),
             put: AtomicU64::new(0),
             taken: AtomicU64::new(0),
             given: AtomicU64::new(0),
@@ -109,13 +109,13 @@ impl Supervisor {
 
     /// Records that the input has ended and the process must therefore exit soon.
     pub(super) fn close(&self) {
-        self.closed.store(true, Ordering::Relaxed);
+        self.input_ended.store(true, Ordering::Relaxed);
     }
 
     /// Records that the process owes a reply if `asks` is true, or that it owes none otherwise. A
     /// reply is its state, or the confirmation that a state is restored.
     pub(super) fn set_owes_reply(&self, asks: bool) {
-        self.asked.store(asks, Ordering::Relaxed);
+        self.owes_reply.store(asks, Ordering::Relaxed);
     }
 
     /// Records the number of messages written to the process's input ring, and the number that the
@@ -127,7 +127,7 @@ impl Supervisor {
 
     /// Records that the output of the process has ended without a fault.
     pub(super) fn note_output_end(&self) {
-        self.done.store(true, Ordering::Relaxed);
+        self.output_ended.store(true, Ordering::Relaxed);
     }
 
     /// Counts an output message as progress of the process.
@@ -138,7 +138,7 @@ impl Supervisor {
     /// Returns true if the process has pending work: input, an owed reply, or its exit.
     pub(super) fn has_pending_work(&self) -> bool {
         let waits = self.put.load(Ordering::Relaxed) > self.taken.load(Ordering::Relaxed);
-        waits || self.closed.load(Ordering::Relaxed) || self.asked.load(Ordering::Relaxed)
+        waits || self.input_ended.load(Ordering::Relaxed) || self.owes_reply.load(Ordering::Relaxed)
     }
 
     /// Checks the progress of the process, and kills it if it has made no progress for too long.
@@ -194,7 +194,9 @@ impl Supervisor {
         let describe_end = match (self.why.get(), ended) {
             (Some(why), _) => why.clone(),
             (None, _) if self.released.load(Ordering::Relaxed) => return None,
-            (None, ProcessEnd::Status(0)) if self.done.load(Ordering::Relaxed) => return None,
+            (None, ProcessEnd::Status(0)) if self.output_ended.load(Ordering::Relaxed) => {
+                return None;
+            }
             (None, ProcessEnd::Status(0)) => "ended by itself before its blocks did".to_owned(),
             (None, ended) => self.describe_end(ended),
         };
@@ -209,7 +211,8 @@ impl Supervisor {
     fn describe_end(&self, ended: ProcessEnd) -> String {
         let words = self.final_message.get_or_init(|| {
             let mut words = [0; 512];
-            let length = match sys::descriptor::try_receive(self.words.as_fd(), &mut words) {
+            let length = match sys::descriptor::try_receive(self.message_socket.as_fd(), &mut words)
+            {
                 Ok(Some((length, _))) => length,
                 _ => 0,
             };
@@ -244,7 +247,7 @@ pub(super) fn printable_text(words: &[u8]) -> Option<String> {
 
 impl ProcessControl for Supervisor {
     fn has_closed_input(&self) -> bool {
-        self.is_over() && !self.closed.load(Ordering::Relaxed)
+        self.is_over() && !self.input_ended.load(Ordering::Relaxed)
     }
 
     fn finish(&self) -> Option<String> {
