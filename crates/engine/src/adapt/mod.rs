@@ -106,7 +106,8 @@ struct PathObserver {
     /// True once the path has reported to the user that the counters of its kernel programs are
     /// unreadable.
     blind: bool,
-    /// Numbers of the sink nodes whose move to a thread of their own was made or refused.
+    /// Numbers of the sink nodes that were given a thread of their own, or for which that was
+    /// refused.
     relieved: HashSet<usize>,
 }
 
@@ -192,9 +193,10 @@ impl PathObserver {
         }))
     }
 
-    /// Makes a change if one is due. Returns true if a change was made, refused or is imminent.
-    /// Corrects the known costs with the observation, and doubles the length of observations, up to
-    /// a limit, while few blocks arrive.
+    /// Makes a change if one is due. Returns true if a change was made, was refused, or is
+    /// imminent, that is, will be made if the next observations agree with this one. Corrects the
+    /// known costs with the observation, and doubles the length of observations, up to a limit,
+    /// while few blocks arrive.
     fn adapt(&mut self, observation: &Observation) -> bool {
         let most = self.adapt.rate_policy.observation_ns.saturating_mul(OBSERVATION_FACTOR_MAX);
         let little = observation.input_blocks() < BLOCKS_MIN;
@@ -227,7 +229,7 @@ impl PathObserver {
     }
 
     /// Moves filters if a move is due; the report gives `why` as the reason. Returns true if a move
-    /// was made, refused or is imminent.
+    /// was made, was refused, or will be made if the next observations agree with this one.
     fn move_filters(&mut self, at: u64, plan: &Plan, machine: &Machine, why: &str) -> bool {
         let offer = predicted_moves(plan, machine);
         let offer = offer.map(|(now, then, places)| MoveOffer { now, then, places });

@@ -76,7 +76,7 @@ impl MovePolicy {
         }
     }
 
-    /// Returns true if a move is imminent.
+    /// Returns true if the latest proposals agree on a move, but are too few to make it.
     pub(super) const fn is_imminent(&self) -> bool {
         self.votes > 0
     }

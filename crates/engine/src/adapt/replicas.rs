@@ -85,8 +85,8 @@ impl ReplicaPolicy {
         }
     }
 
-    /// Returns the sleep until the next observation in ns: 0 while a change is imminent, then
-    /// increasing.
+    /// Returns the time, in ns, to sleep until the next observation: 0 if `soon` is true, because a
+    /// change depends on the next observation; otherwise twice the previous time, within limits.
     pub(super) fn next_sleep_ns(&mut self, soon: bool) -> u64 {
         let next = (self.sleep * 2).clamp(
             self.rate_policy.observation_ns,
@@ -96,8 +96,8 @@ impl ReplicaPolicy {
         self.sleep
     }
 
-    /// Returns true if a change is imminent, or if the effect of the last change has not been
-    /// evaluated yet.
+    /// Returns true if the latest observations agree on adding replicas but are too few to do so,
+    /// or if the effect of added replicas has not been evaluated yet.
     pub(super) const fn is_imminent(&self) -> bool {
         !self.votes.is_empty() || self.rate_without_replicas.is_some()
     }

@@ -40,7 +40,8 @@ impl PathObserver {
     }
 
     /// Distributes the work of the busiest thread over more threads, or undoes an earlier
-    /// distribution, if either is due. Returns true if a change was made, refused or is imminent.
+    /// distribution, if either is due. Returns true if a change was made, was refused, or will be
+    /// made if the next observations agree with this one.
     pub(super) fn spread_work(
         &mut self,
         observation: &Observation,

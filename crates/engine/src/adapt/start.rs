@@ -106,8 +106,8 @@ impl PathObserver {
         true
     }
 
-    /// Compares the counters with the snapshot `before`, and moves filters if the shares counted
-    /// since then justify it.
+    /// Compares the counters with the snapshot `before`, and moves filters if the fractions of
+    /// blocks that took each arc since then justify it.
     fn check_counters(&mut self, before: &CounterSnapshot, table: &Costs) -> CounterCheck {
         let after = CounterSnapshot::capture(&self.lives, SPACE_WAIT_MAX);
         let plan = self.lives.first().and_then(Live::plan);

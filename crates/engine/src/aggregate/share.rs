@@ -116,8 +116,9 @@ impl DividedSource {
         WorkerView { own: came.saturating_sub(others), came, lost }
     }
 
-    /// Reduces the ledger of a killed worker. Its counters after the last report are unknown, so
-    /// only the reported share stays on the route.
+    /// Reduces the ledger of a killed worker to the share that the worker reported. Its counters
+    /// after the last report are unknown, so the nodes and edges on the route are replaced by ones
+    /// that count only this share.
     pub(super) fn reduce_killed(&self, graph: &Graph, ledger: &mut Ledger) -> WorkerView {
         let own = match self.source_entry(ledger) {
             None => self.estimate_output(graph, ledger),

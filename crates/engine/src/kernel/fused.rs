@@ -30,8 +30,8 @@ pub(super) struct FusedTree {
     pub(super) steps: Vec<FusedStep>,
     pub(super) exits: Vec<FusedExit>,
     pub(super) forks: Vec<Fork>,
-    /// The steps that send frames to an egress interface. The n-th of them has the n-th mark, a
-    /// flag that the program sets for frames that it must send there.
+    /// The steps that send frames to an egress interface. For each of them the program has a mark,
+    /// a flag of the current frame that is set if the frame must be sent ([`Self::egress_mark`]).
     pub(super) leads: Vec<usize>,
     /// The gates of the requests that take frames from the host, in order of precedence: each
     /// request, with the step that selects its frames.
@@ -290,8 +290,9 @@ impl FusedTree {
         })
     }
 
-    /// Returns the number of the fork, the step, and the classes that lead to the step, if one
-    /// filter and no exit follows `at` (the source if `None`).
+    /// If exactly one step and no exit follows the step `at` (the source if `None`), returns the
+    /// number of the fork between them, the number of the following step, and the classes that lead
+    /// to it.
     pub(super) fn only_step(&self, at: Option<usize>) -> Option<(usize, usize, &ClassSet)> {
         let mut forks = self.forks_at(at);
         let (number, fork) = forks.next().filter(|(_, fork)| fork.has_one_edge())?;
@@ -307,15 +308,15 @@ impl FusedTree {
         here.filter(|(_, exit)| matches!(exit.which, ExitBlocks::Unsure)).map(|(at, _)| at)
     }
 
-    /// Returns the mark of frames that a step sends, and the step's index among the steps that send
-    /// frames. Returns `None` if the step sends no frames.
+    /// Returns the number of the mark for frames that a step sends, and the index of the step among
+    /// the steps that send frames. Returns `None` if the step sends no frames.
     pub(super) fn egress_mark(&self, step: usize) -> Option<(u16, usize)> {
         let number = self.leads.iter().position(|lead| *lead == step)?;
         Some((u16::try_from(self.forks.len() + number).unwrap_or(u16::MAX), number))
     }
 
-    /// Returns the mark of frames that a request took from the host, or `None` if no request takes
-    /// frames.
+    /// Returns the number of the mark for frames that a request has taken from the host, or `None`
+    /// if no request takes frames.
     pub(super) fn taken_mark(&self) -> Option<u16> {
         let number = self.forks.len() + self.leads.len();
         (!self.gates.is_empty()).then(|| u16::try_from(number).unwrap_or(u16::MAX))
@@ -405,8 +406,8 @@ impl FusedTree {
 pub(super) const REFUSED_COUNTER: &str = "refused";
 
 impl RequestPositions {
-    /// Returns the fused-tree position of a step in the request's own tree. For the source, returns
-    /// the position of its gate, if it has one.
+    /// Converts the number of a step in the request's own tree to its number in the fused tree. For
+    /// the source (`None`), returns the number of the request's gate, if it has one.
     fn position(&self, from: Option<usize>) -> Option<usize> {
         from.map_or(self.root, |from| self.steps.get(from).copied())
     }

@@ -433,7 +433,8 @@ impl PointState {
     }
 }
 
-/// The name of the checkpoint before the second link is updated to the new program.
+/// The name of the checkpoint ([`Steps::checkpoint`]) between the update of the first link and that
+/// of the second.
 const SECOND_LINK_STEP: &str = "the second link follows the first";
 
 /// Replaces the program at all links, or at no link if one of them refuses the new program.
