@@ -6,8 +6,9 @@
 //! another interface if the body requests it, and drops it otherwise. Information for the consumers
 //! is written before the frame ([`headroom`]); no byte is copied. [SL §5.5; CONTRACT 2, 3]
 //!
-//! The information is in the frame's headroom, not in XDP metadata, because every driver has
-//! headroom and the bytes cannot belong to another frame.
+//! The information tells each consumer at which *exit* the frame left the filters, that is, at
+//! which numbered point of the filter tree. It is in the frame's headroom, not in XDP metadata,
+//! because every driver has headroom and the bytes cannot belong to another frame.
 //!
 //! The caller provides three maps, numbered after the program's own: memory for counting (as for a
 //! tap), an unused map, and sockets by queue.

@@ -17,8 +17,8 @@
 //! outlives the program.
 //!
 //! `ring_layout` has the offsets, `config` the configuration. [`ring`] ends a frame; [`unread`]
-//! skips the copy while there is no reader; [`shared`] lets exits share a slot and a reader if a
-//! frame takes at most one of them.
+//! skips the copy while there is no reader; [`shared`] lets exits (see `config`) share a slot and a
+//! reader if a frame takes at most one of them.
 
 mod ring;
 mod shared;
