@@ -21,7 +21,7 @@ enum Equivalent {
     /// A filter whose argument is the next word, and optionally a file to read, as in `grep -i foo
     /// x`.
     Match(&'static str),
-    /// The source that reads the file in the next word.
+    /// The source that reads a file, whose name is the next word.
     File,
     /// A filter without arguments, as in `wc -l`.
     Filter(&'static str),

@@ -87,7 +87,7 @@ fn kernel_node_flags(plan: &Plan) -> Vec<bool> {
 }
 
 #[test]
-fn o2_path_never_moves_back_and_kernel_nodes_are_a_prefix() {
+fn o2_no_edge_leads_back_to_an_earlier_space_or_into_the_kernel() {
     let mut random = Random::from_environment();
     let mut inside = 0;
     for _ in 0..100 {
@@ -118,7 +118,7 @@ fn o2_path_never_moves_back_and_kernel_nodes_are_a_prefix() {
 /// If the same thread wrote a process's input and read its output, it could deadlock while it waits
 /// for the output instead of writing the input.
 #[test]
-fn j5_process_has_different_threads_on_both_sides() {
+fn j5_thread_that_feeds_a_process_precedes_the_one_that_reads_it() {
     for line in [
         "rx eth0 | exec 'cat' | print",
         "rx eth0 | tcp untrusted=yes | http | print",
@@ -189,7 +189,7 @@ fn v6_cost_errors_of_half_change_some_plans() {
 }
 
 #[test]
-fn o3_header_search_is_charged_once_per_side_of_the_kernel() {
+fn o3_header_search_costs_once_in_the_kernel_and_once_outside() {
     let inside = |line: &str, look, twin_look| {
         let mut costs =
             Costs { header_search: look, twin_header_search: twin_look, ..Costs::default() };

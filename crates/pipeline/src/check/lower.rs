@@ -60,7 +60,8 @@ pub(super) struct DraftEdge<'t> {
     pub(super) from: NodeId,
     pub(super) to: NodeId,
     pub(super) arc: Option<&'t Label>,
-    /// The labels of the branches, outermost first.
+    /// The labels of the nested branches that begin with the target, outermost first. They restrict
+    /// the arc in addition to its own label.
     pub(super) branch: Vec<&'t Label>,
     pub(super) span: Span,
     /// True if the pipe is plain and has no white space on either side, as in `dport|ssh`.

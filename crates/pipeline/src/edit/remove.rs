@@ -33,7 +33,7 @@ pub(super) fn remove(
         }
         // A term that is put back may lead to the removed node again.
         let Some(removed) = gone.pop() else { return Ok(()) };
-        if let Some(shared) = shared_part(&survivors, removed) {
+        if let Some(shared) = surviving_part(&survivors, removed) {
             put_back(request, shared);
         }
     }
@@ -74,7 +74,7 @@ fn dead_head(survivors: &[String], term: &Term) -> Option<Span> {
 
 /// Returns the remainder of a removed term: the nodes that have another parent, with everything
 /// after them. Returns `None` if there are none.
-fn shared_part(survivors: &[String], term: Term) -> Option<Term> {
+fn surviving_part(survivors: &[String], term: Term) -> Option<Term> {
     match term {
         Term::Hole(_) | Term::Not(_) => None,
         Term::Filter(node) => {
@@ -83,7 +83,7 @@ fn shared_part(survivors: &[String], term: Term) -> Option<Term> {
         }
         Term::Group(group) => {
             let shared = |branch: Branch| {
-                let term = shared_part(survivors, branch.term)?;
+                let term = surviving_part(survivors, branch.term)?;
                 Some(Branch { label: None, term, span: NEW_SPAN })
             };
             let mut branches: Vec<Branch> = group.branches.into_iter().filter_map(shared).collect();
@@ -95,7 +95,7 @@ fn shared_part(survivors: &[String], term: Term) -> Option<Term> {
         Term::Pipeline(_) => {
             let mut stages = into_stages(term).into_iter();
             let first =
-                stages.find_map(|(arc, term)| Some((arc, shared_part(survivors, term)?)))?;
+                stages.find_map(|(arc, term)| Some((arc, surviving_part(survivors, term)?)))?;
             Some(from_stages(std::iter::once(first).chain(stages).collect()))
         }
     }

@@ -29,7 +29,7 @@ pub(super) fn drawing_order(plan: &Plan, component: usize) -> Vec<NodeId> {
     order.into_iter().map(NodeId).collect()
 }
 
-/// Draws the nodes in this order.
+/// Draws the nodes in `order`, one per line, in this order.
 pub(super) fn draw_nodes(
     plan: &Plan,
     order: &[NodeId],

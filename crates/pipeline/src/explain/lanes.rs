@@ -74,9 +74,9 @@ pub struct DrawnEdge {
 }
 
 impl DrawnGraph {
-    /// Returns these nodes in drawing order: each node after those from which it receives blocks.
-    /// If several nodes are possible, the next one is in the first space, and has the lowest index
-    /// in it.
+    /// Sorts the nodes with the indices in `left` for drawing. Every node follows the nodes from
+    /// which it receives blocks. Subject to that, the nodes of a space with a lower index come
+    /// first and, within a space, the nodes with a lower index.
     #[must_use]
     pub fn order(&self, mut left: Vec<usize>) -> Vec<usize> {
         let mut order = Vec::new();
@@ -95,7 +95,7 @@ impl DrawnGraph {
         order
     }
 
-    /// Draws the nodes in this order.
+    /// Draws the nodes whose indices are in `order`, one per line, in this order.
     #[must_use]
     pub fn draw(&self, order: &[usize]) -> String {
         let mut drawing = Drawing { graph: self, lanes: Vec::new(), rows: Vec::new() };
@@ -175,7 +175,7 @@ impl Drawing<'_> {
         }
     }
 
-    /// Adds the line with the node's symbol and text.
+    /// Adds the line with the node's symbol, which is drawn in lane `own`, and its text.
     fn add_node_line(&mut self, node: &DrawnNode, own: usize) {
         let symbol = match node.symbol {
             Symbol::Source => '○',
@@ -198,7 +198,8 @@ impl Drawing<'_> {
         self.rows.push(Row::Line(cells, text, node.figures.clone()));
     }
 
-    /// Assigns lanes to the node's outgoing edges; the first edge keeps the node's lane.
+    /// Assigns a lane to each outgoing edge of node `id`. The first edge continues in lane `own`,
+    /// in which the node is drawn.
     fn assign_lanes(&mut self, id: usize, own: usize) {
         let out = self.edges_where(|edge| edge.from == id && !edge.back);
         let closing = self.lanes_with(|edge| edge.from == id && edge.back);
@@ -318,7 +319,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_have_their_own_column_and_wrong_edges_are_ignored() {
+    fn figures_have_their_own_column_and_edges_to_no_node_are_ignored() {
         let node = |text: &str, figures: &str, symbol, space| DrawnNode {
             text: text.to_owned(),
             figures: figures.to_owned(),

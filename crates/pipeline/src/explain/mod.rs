@@ -120,7 +120,8 @@ fn write_remarks(out: &mut String, plan: &Plan, names: &[String]) {
     }
 }
 
-/// Writes a paragraph for each kernel program, which names the steps that several sources share.
+/// Writes a paragraph for each kernel program. It names the sources and filters that the program
+/// runs once for several nodes of the graph.
 fn write_programs(out: &mut String, plan: &Plan, names: &[String]) {
     let listed = |nodes: &[NodeId]| {
         nodes.iter().map(|id| names[id.0].as_str()).collect::<Vec<_>>().join(" and ")

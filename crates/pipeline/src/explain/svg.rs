@@ -1,5 +1,5 @@
-//! Drawing of a plan as SVG, with a lane for each space and a column for each step from the
-//! sources.
+//! Drawing of a plan as SVG, with a lane for each space. A node's column is its distance from the
+//! sources, in edges.
 //!
 //! Used by `streamline explain --svg=plan.svg 'REQUEST'`. The picture needs no other program. Its
 //! colors follow the reader's preference for a dark or light page.

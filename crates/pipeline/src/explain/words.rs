@@ -106,7 +106,9 @@ pub(super) fn replica_space_names(plan: &Plan, replicas: &Replicas) -> Vec<Strin
     replicas.spaces.iter().map(|space| plan.spaces[*space].name.clone()).collect()
 }
 
-/// Describes an edge to or from replicas; returns an empty text for any other edge.
+/// Describes an edge that enters or leaves replicas. `border` is the result of
+/// [`Plan::replicas_at_border`] for the edge: its replicas, with true if the edge enters them. If
+/// it is `None`, the text is empty.
 pub(super) fn describe_replica_edge(border: Option<(&Replicas, bool)>) -> String {
     match border {
         Some((replicas, true)) => format!("distributed among {} replicas", replicas.spaces.len()),
@@ -267,7 +269,8 @@ pub(super) fn describe_not_evaluated_ahead(source: &str, why: &str) -> String {
     format!("{source}: receives every frame from the kernel: {why}")
 }
 
-/// Describes the pipes of an edge that leaves a process, enters a process, or both.
+/// Describes the pipes of an edge that leaves a process (`out`), enters a process (`into`), or
+/// both; in the last case, `thread` names the thread that copies from one pipe to the other.
 pub(super) fn describe_pipe(out: bool, into: bool, thread: &str) -> String {
     match (out, into) {
         (true, true) => format!("two pipes, with {thread} between them"),
@@ -278,7 +281,9 @@ pub(super) fn describe_pipe(out: bool, into: bool, thread: &str) -> String {
     }
 }
 
-/// Describes the rings of an edge that leaves a sandbox, enters a sandbox, or both.
+/// Describes the rings of an edge that leaves a sandbox (`out`), enters a sandbox (`into`), or
+/// both. `both` is true if the edge connects two processes, between which a thread copies the
+/// blocks.
 pub(super) fn describe_sandbox_ring(out: bool, into: bool, both: bool) -> String {
     let what = match (out, into) {
         (true, false) => "ring that its process writes: every block is copied out and checked",

@@ -21,9 +21,10 @@ const RING_ENTRIES: usize = 4096;
 /// The minimum number of entries to which a ring shrinks. 16 KB of entries stay in the first-level
 /// cache, and hold four full batches.
 const RING_ENTRIES_MIN: usize = 256;
-/// The size, in bytes, of an entry with context and marks.
+/// The size, in bytes, of an entry that consists of rich pointer, metadata and marks.
 const ENTRY_BYTES_WITH_MARKS: usize = 64;
-/// The size, in bytes, of an entry with context but without marks, for blocks that are not frames.
+/// The size, in bytes, of an entry that consists of rich pointer and metadata, without marks, for
+/// blocks that are not frames.
 const ENTRY_BYTES_WITH_CONTEXT: usize = 32;
 
 /// Returns the kind of each edge of the graph, and the parameters of the rings from the kernel.

@@ -266,8 +266,8 @@ pub struct Latency {
 pub enum Delay {
     /// The delay in the ring of a source's packet socket.
     Source(NodeId, u64),
-    /// The delay in the ring of an edge or, if the edge leaves a kernel program, before the
-    /// program's notifications.
+    /// The delay in the ring of the edge with this index in [`Plan::edges`] or, if the edge leaves
+    /// a kernel program, before the program notifies the reader.
     Edge(usize, u64),
     /// The total delay in the rings to and from the replicas with this index in [`Plan::replicas`].
     Replicas(usize, u64),

@@ -29,7 +29,8 @@ pub struct Program {
 pub struct ProgramStep {
     /// The nodes of the graph that the step executes.
     pub nodes: Vec<NodeId>,
-    /// The step that provides the input, or `None` for the frames as received.
+    /// The index, in [`Program::steps`], of the step that provides the input; `None` if the input
+    /// is the frames as received.
     pub from: Option<usize>,
     /// The classes of the previous step's blocks that enter this step.
     pub classes: ClassSet,
@@ -40,7 +41,8 @@ pub struct ProgramStep {
 pub struct ExitEdge {
     /// The edge of the graph.
     pub edge: EdgeId,
-    /// The step that the edge leaves, or `None` for the source.
+    /// The index, in [`Program::steps`], of the step that the edge leaves; `None` if the edge
+    /// leaves a source.
     pub from: Option<usize>,
     /// The classes that pass.
     pub classes: ClassSet,
@@ -110,7 +112,9 @@ pub(super) fn attachment(node: &Node) -> Result<Attach, String> {
 }
 
 impl Program {
-    /// Adds a node's successors; `from` is the node's step, `None` for a source.
+    /// Adds the nodes that follow node `id` to the program, or the edges to those for which
+    /// `inside` is false to its exits. `from` is the index of the step of `id`; `None` for a
+    /// source.
     fn add_successors(
         &mut self,
         graph: &Graph,
@@ -129,7 +133,8 @@ impl Program {
         }
     }
 
-    /// Returns the step of a node: an existing equal step with the same input, or a new step.
+    /// Returns the index of the step that executes node `id`: an existing step with an equal filter
+    /// and the same input, or a new step.
     fn find_or_add_step(
         &mut self,
         graph: &Graph,
@@ -165,7 +170,7 @@ impl Program {
         self.exits.iter().any(|leave| leave.edge.0 == edge)
     }
 
-    /// Returns the step of a node, or `None` if it is not in the program.
+    /// Returns the index of the step that executes a node, or `None` if no step does.
     #[must_use]
     pub fn step_of(&self, node: NodeId) -> Option<usize> {
         self.steps.iter().position(|step| step.nodes.contains(&node))

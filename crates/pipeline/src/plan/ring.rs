@@ -24,7 +24,8 @@ pub struct RingPlan {
     /// The number of entries to which the ring may shrink; equal to `entries` if the ring has a
     /// fixed size.
     pub entries_min: usize,
-    /// The size of an entry in bytes: 16 for a rich pointer, 32 with context, 64 with marks.
+    /// The size of an entry in bytes: 16 for a rich pointer alone, 32 with metadata, 64 with
+    /// metadata and marks.
     pub stride: usize,
     /// The number of blocks per wakeup of the reader (T_b).
     pub signal_blocks: usize,

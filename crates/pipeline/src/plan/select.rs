@@ -40,7 +40,7 @@ struct Search<'s> {
     /// The cost, in ns, of an edge over which frames taken from the host leave the kernel.
     redirect: f64,
     /// The cost of finding header offsets, in ns: in a kernel program, and elsewhere.
-    look: (f64, f64),
+    header_search: (f64, f64),
     policy: Policy,
     /// The nodes in the order of placement, from the sources to the sinks.
     order: Vec<NodeId>,
@@ -50,7 +50,7 @@ struct Search<'s> {
     best: Option<(f64, Assignment)>,
     steps: u64,
     /// The largest number of nodes in any partial placement so far.
-    furthest: usize,
+    most_placed: usize,
 }
 
 /// A partial placement; the entries of unplaced nodes are `usize::MAX`.
@@ -102,7 +102,7 @@ pub(super) fn select_placement(
             Ok(Selection { spaces, input_spaces, output_spaces, choice })
         }
         None => {
-            let stuck = search.order.get(search.furthest).copied().unwrap_or(NodeId(0));
+            let stuck = search.order.get(search.most_placed).copied().unwrap_or(NodeId(0));
             Err(unplaceable(graph, discovery, stuck))
         }
     }
@@ -128,19 +128,19 @@ impl<'s> Search<'s> {
             crossing,
             leaving,
             redirect: machine.costs.redirect,
-            look: (machine.costs.twin_header_search, machine.costs.header_search),
+            header_search: (machine.costs.twin_header_search, machine.costs.header_search),
             policy,
             order,
             minimal,
             best: None,
             steps: 0,
-            furthest: 0,
+            most_placed: 0,
         }
     }
 
     fn place_next(&mut self, at: usize, cost: f64, assignment: &mut Assignment) {
         self.steps += 1;
-        self.furthest = self.furthest.max(at);
+        self.most_placed = self.most_placed.max(at);
         let Some(id) = self.order.get(at).copied() else {
             if self.best.as_ref().is_none_or(|(best, _)| cost < *best) {
                 self.best = Some((cost, assignment.clone()));
@@ -249,7 +249,7 @@ impl<'s> Search<'s> {
             known = headers_known && (known || at == 0);
             unseen += if headers_known { 0.0 } else { *flow };
         }
-        let look = if here { self.look.0 } else { self.look.1 };
+        let look = if here { self.header_search.0 } else { self.header_search.1 };
         match self.discovery.needs_headers[id.0] {
             true => (unseen * look, true),
             false => (0.0, known),

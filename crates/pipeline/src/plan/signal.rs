@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn k5_option_names_nodes_with_or_without_a_number() {
+    fn k5_option_accepts_node_names_with_or_without_a_number() {
         assert!(is_named("count#2", "count") && is_named("count#2", "count#2"));
         assert!(!is_named("count#2", "count#1") && !is_named("counts", "count"));
     }

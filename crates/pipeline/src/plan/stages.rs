@@ -60,8 +60,9 @@ struct StageSearch<'p> {
 }
 
 impl Plan {
-    /// Returns the division of one connected component into stages with the largest gain at the
-    /// plan's costs, or `None` if the request forbids stages or no division is worthwhile.
+    /// Finds the connected component that gains most, at the plan's costs, from a division into
+    /// stages, and returns its division. Returns `None` if the request forbids stages or no
+    /// division is worthwhile.
     #[must_use]
     pub fn divide_into_stages(&self, machine: &Machine) -> Option<StageDivision> {
         let demand = Demand::of_request(&self.graph)?;

@@ -23,7 +23,7 @@ pub(super) struct ThreadLoad {
     /// The work after the chain in the chain's thread.
     after: f64,
     /// The work of the busiest of the other threads.
-    most: f64,
+    busiest: f64,
     others: f64,
     /// The fraction of blocks that enter the chain, and the fraction that leave it.
     flows: (f64, f64),
@@ -64,7 +64,7 @@ impl ThreadLoad {
             before,
             own,
             after,
-            most: threads.iter().copied().fold(0.0, f64::max),
+            busiest: threads.iter().copied().fold(0.0, f64::max),
             others: threads.iter().sum(),
             flows,
             crossings: (crossing(flows.0), crossing(flows.1)),
@@ -77,19 +77,19 @@ impl ThreadLoad {
     /// busiest thread, or the work of all threads divided by the number of processors, whichever is
     /// larger. If there are two or more replicas, the divisor is at most the number of replicas.
     pub(super) fn block_time(&self, copies: usize) -> f64 {
-        let Self { before, own, after, most, others, flows, crossings, dispatch, processors } =
+        let Self { before, own, after, busiest, others, flows, crossings, dispatch, processors } =
             self;
         let (before, own, after) = (*before, *own, *after);
         let all = before + own + after;
         if copies < 2 {
-            return all.max(*most).max((all + others) / processors);
+            return all.max(*busiest).max((all + others) / processors);
         }
         let copies = copies as f64;
         let away = (copies - 1.0) / copies;
         let more = flows.0 * (away * crossings.0 + dispatch) + flows.1 * away * crossings.1;
         let even = (all + more) / copies;
         let fixed = (before + flows.0 * dispatch).max(after);
-        even.max(fixed).max(*most).max((all + more + others) / processors.min(copies.max(1.0)))
+        even.max(fixed).max(*busiest).max((all + more + others) / processors.min(copies.max(1.0)))
     }
 }
 

@@ -38,18 +38,19 @@ const SPEEDUP_MIN: f64 = 1.1;
 /// (`bench parallel`, tcp and http: two replicas had 0.76 to 1.03 times the throughput of one, in
 /// several runs).
 const SESSION_SPEEDUP_MIN: f64 = 1.3;
-/// The default minimum utilisation of all replicas together.
+/// The default minimum utilisation of all replicas together, from 0 to 1.
 const UTILISATION_MIN: f64 = 0.5;
 /// The minimum utilisation of all replicas together with `--parallel=power`.
 const POWER_UTILISATION_MIN: f64 = 0.75;
 /// The minimum speedup by each additional replica; with `--parallel=latency`, by all replicas
 /// together.
 const LATENCY_SPEEDUP_MIN: f64 = 1.02;
-/// The minimum cost of a filter, in crossings, for `explain` to print the reason why it has no
-/// replicas.
+/// `explain` prints the reason why a filter has no replicas only if the filter costs at least this
+/// many times as much as a crossing.
 const EXPLAINED_MIN: f64 = 4.0;
 
-/// The minimum utilisation of all threads together, and the minimum speedup, for `throughput`.
+/// The minimum utilisation of all threads together, from 0 to 1, and the minimum speedup, with
+/// `--parallel=throughput`.
 const THROUGHPUT_UTILISATION_MIN: f64 = 0.25;
 const THROUGHPUT_SPEEDUP_MIN: f64 = 1.05;
 
