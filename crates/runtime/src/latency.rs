@@ -44,7 +44,7 @@ pub struct Gauge {
     since: AtomicU64,
     /// Monotonic time, in nanoseconds, at which the reader took some blocks but left others in the
     /// ring; 0 if it left none.
-    left: AtomicU64,
+    left_since: AtomicU64,
     measured: AtomicU64,
     exceeded: AtomicU64,
     worst_ns: AtomicU64,
@@ -207,7 +207,7 @@ impl Gauge {
             share_ns,
             watched: AtomicU64::new(0),
             since: AtomicU64::new(0),
-            left: AtomicU64::new(0),
+            left_since: AtomicU64::new(0),
             measured: AtomicU64::new(0),
             exceeded: AtomicU64::new(0),
             worst_ns: AtomicU64::new(0),
@@ -233,12 +233,12 @@ impl Gauge {
         // SYNC POINT: block watched; pairs with the Release in `stamp`.
         let watched = self.watched.load(Ordering::Acquire);
         let is_watched = watched != 0 && watched <= number;
-        let left = self.left.load(Ordering::Relaxed);
+        let left = self.left_since.load(Ordering::Relaxed);
         if !is_watched && left == 0 && !more {
             return;
         }
         let now = sys::clock::monotonic();
-        self.left.store(if more { now } else { 0 }, Ordering::Relaxed);
+        self.left_since.store(if more { now } else { 0 }, Ordering::Relaxed);
         if is_watched {
             let ns = now.saturating_sub(self.since.load(Ordering::Relaxed));
             self.record(1, u64::from(ns > self.share_ns), ns);
@@ -255,7 +255,7 @@ impl Gauge {
     /// waiting.
     pub fn close(&self) {
         self.watched.store(CLOSED, Ordering::Relaxed);
-        self.left.store(0, Ordering::Relaxed);
+        self.left_since.store(0, Ordering::Relaxed);
     }
 
     /// Returns a lower bound, in nanoseconds, on the time that the watched block, or a block left
@@ -266,7 +266,7 @@ impl Gauge {
             0 | CLOSED => u64::MAX,
             _ => self.since.load(Ordering::Relaxed),
         };
-        let left = Some(self.left.load(Ordering::Relaxed)).filter(|left| *left > 0);
+        let left = Some(self.left_since.load(Ordering::Relaxed)).filter(|left| *left > 0);
         now.saturating_sub(since.min(left.unwrap_or(u64::MAX)))
     }
 
@@ -397,7 +397,7 @@ mod tests {
         assert_eq!(ring.measured.load(Ordering::Relaxed), 0, "it is not among these");
         ring.measure_watched(64, true);
         assert_eq!(ring.measured.load(Ordering::Relaxed), 1);
-        let left = ring.left.load(Ordering::Relaxed);
+        let left = ring.left_since.load(Ordering::Relaxed);
         assert_eq!(ring.waiting_ns(left + 3), 3, "those that were left wait");
         ring.measure_watched(128, false);
         assert_eq!(ring.waiting_ns(u64::MAX), 0, "none is left");

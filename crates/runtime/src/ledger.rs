@@ -293,8 +293,9 @@ impl Edge {
 }
 
 impl NodeEntry {
-    /// Adds counters of the same node that were collected elsewhere: by the other half of a
-    /// program, or by the same filter in another space.
+    /// Adds counters of the same node that were collected elsewhere: in the space at the other end
+    /// of a program (one space writes its input, another reads its output), or by a filter that is
+    /// the same node in another space.
     pub fn join(&mut self, other: Self) {
         let amounts = [
             (&mut self.taken, other.taken),

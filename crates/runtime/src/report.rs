@@ -168,13 +168,13 @@ fn complete_kernel_edge(exit: ExitEdge, continuations: &[KernelContinuation], ru
         edge.dropped.extend(rose.dropped.iter().copied());
     }
     if runs {
-        edge.resident = rest_of(&edge);
+        edge.resident = untaken_amount(&edge);
     }
     edge
 }
 
 /// Returns the blocks that were put on an edge, but neither taken nor dropped.
-fn rest_of(edge: &Edge) -> Amount {
+fn untaken_amount(edge: &Edge) -> Amount {
     let gone = edge.dropped.iter().map(|(_, amount)| *amount).sum::<Amount>() + edge.taken;
     edge.put.saturating_sub(gone)
 }
@@ -194,7 +194,7 @@ fn complete_ring_edge(
 ) -> Edge {
     let far = imported.iter().find(|imported| imported.planned == edge.planned);
     (edge.to, edge.taken) = far.map(|far| (far.name.clone(), far.taken)).unwrap_or_default();
-    let resident = rest_of(&edge);
+    let resident = untaken_amount(&edge);
     if runs {
         edge.resident = resident;
     } else if failed && resident.blocks > 0 {

@@ -49,8 +49,9 @@ pub struct Export {
     stall_probe: Option<StallProbe>,
     /// Kind of the edge in the ledger.
     pub kind: EdgeKind,
-    /// Shutdown step of the replica, which is stored in the marks of entries; 0 before the shutdown
-    /// (see `crate::space::replica_end`).
+    /// Number, counted from 1, of the filter that the writing replica is ending during its
+    /// shutdown; 0 before the shutdown. Stored in the marks of entries (see
+    /// `crate::space::replica_end`).
     pub step: u32,
     /// Gauge of the time that blocks wait in the ring; `None` if it is not measured.
     gauge: Option<Arc<Gauge>>,

@@ -63,7 +63,7 @@ pub const fn batch_id_of(seq: u32, near: u64) -> u64 {
 #[derive(Debug)]
 pub struct ReplicaProgress {
     /// Lowest batch id that has not been dispatched yet. Written by the dispatcher.
-    shared: Word,
+    undispatched: Word,
     copies: Box<[ReplicaState]>,
     /// One more than the id of the batch for which the join waits. Written by the join.
     awaited: Word,
@@ -103,13 +103,13 @@ impl ReplicaProgress {
     /// doorbell `join`.
     pub fn new(copies: usize, join: Arc<Doorbell>) -> Self {
         let copies = (0..copies).map(|_| ReplicaState::default()).collect();
-        let [shared, awaited, closed, clock] = std::array::from_fn(|_| Word::default());
-        Self { shared, copies, awaited, closed, clock, join }
+        let [undispatched, awaited, closed, clock] = std::array::from_fn(|_| Word::default());
+        Self { undispatched, copies, awaited, closed, clock, join }
     }
 
     /// Announces that no more batches follow. `clock` is the newest block time, in nanoseconds.
     ///
-    /// SYNC POINT *dispatch ended*: the Release of `closed` follows that of `shared` for the last
+    /// SYNC POINT *dispatch ended*: the Release of `closed` follows that of `undispatched` for the last
     /// batch and that of `clock`, and pairs with the Acquire in [`ReplicaProgress::is_closed`]: a
     /// reader that sees `closed` set sees the final values of both.
     pub fn close(&self, clock: u64) {
@@ -145,7 +145,7 @@ impl ReplicaProgress {
     /// Announces that a batch is dispatched to the replicas `to`. Must be called before any block
     /// of the batch is put into a ring.
     ///
-    /// SYNC POINT *batch dispatched*: the Release of `shared`, and of each `given` before it, pairs
+    /// SYNC POINT *batch dispatched*: the Release of `undispatched`, and of each `given` before it, pairs
     /// with the Acquire in [`ReplicaProgress::next_undispatched`] and
     /// [`ReplicaProgress::has_part`]: a reader that sees the batch id, or a block of the batch,
     /// sees which replicas have a part in it.
@@ -153,12 +153,12 @@ impl ReplicaProgress {
         for copy in to {
             self.copies[copy].given.store(batch_id + 1);
         }
-        self.shared.store(batch_id + 1);
+        self.undispatched.store(batch_id + 1);
     }
 
     /// Returns the lowest batch id that has not been dispatched.
     pub fn next_undispatched(&self) -> u64 {
-        self.shared.load()
+        self.undispatched.load()
     }
 
     /// Returns true if a replica may have unfinished work in a batch: the replica was sent this
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_has_part_until_a_replica_finishes_the_batch() {
+    fn replica_has_part_in_a_batch_until_it_reports_it_finished() {
         let progress = ReplicaProgress::new(3, Arc::new(Doorbell::new()));
         assert_eq!(progress.next_undispatched(), 0);
         progress.announce_batch(0, [1].into_iter());

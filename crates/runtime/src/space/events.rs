@@ -45,9 +45,10 @@ pub enum SpaceEvent {
         /// Time on the path's clock, in nanoseconds.
         now: Time,
     },
-    /// Blocks of the `-c` limit were granted to a sink.
+    /// A sink was permitted to accept some of the blocks that the path may still deliver under its
+    /// limit (`-c`).
     Claim {
-        /// Number of granted blocks.
+        /// Number of blocks that the sink may accept.
         count: u32,
     },
     /// All inputs have ended, and held blocks have been released.
@@ -120,13 +121,14 @@ pub trait EventReader: fmt::Debug + Send {
     /// the event that follow this one. Returns `None` if the record is truncated or damaged.
     fn next_block(&mut self, follow: usize) -> Option<(Entry, &[u8])>;
 
-    /// Returns the number of blocks granted for `-c` in the current pass. `blocks` is the number of
-    /// recorded blocks of the pass that have not been read yet.
+    /// Returns the number of blocks that the sinks may accept in the current pass under the limit
+    /// on delivered blocks (`-c`). `blocks` is the number of recorded blocks of the pass that have
+    /// not been read yet.
     fn grants(&self, blocks: usize) -> u32;
 
     /// Reads the closing entries of a run or of a hot swap: final counts and claims. Returns the
-    /// number of blocks granted for `-c` and, if the counts differ from those of the replay, a
-    /// description of the difference.
+    /// number of blocks that the sinks may still accept under the limit on delivered blocks (`-c`)
+    /// and, if the counts differ from those of the replay, a description of the difference.
     fn closing_notes(&mut self) -> (u32, Option<&'static str>);
 
     /// Adds `amount` to the amount that the source with this planned index has emitted.
@@ -174,7 +176,8 @@ pub enum EventPort {
 }
 
 impl EventPort {
-    /// Returns the policy for claims for `-c`. `counted` is true if the path has a limit.
+    /// Returns the policy by which the space claims blocks from the limit on delivered blocks
+    /// (`-c`). `counted` is true if the path has such a limit.
     pub(super) fn claim_policy(&self, counted: bool) -> ClaimPolicy {
         match self {
             Self::Journal(_) if counted => ClaimPolicy::Noted(Vec::new()),

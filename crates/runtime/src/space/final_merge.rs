@@ -1,11 +1,12 @@
 //! The last phase of a join, which merges the final output of the replicas in the order in which a
 //! single instance would emit it. [Th §5.4; CONTRACT 16]
 //!
-//! The input from each replica in another space is a sequence of blocks marked with step and rank,
-//! in ascending order. The input from the replica in this space is its sessions, which are ended on
-//! demand ([`super::replica_end`]). The output is all blocks in ascending order. If a replica has
-//! neither ended nor delivered a block, the merge waits for it, because its next block may precede
-//! all others.
+//! The position of a block in that order consists of the number of the filter that emitted it and
+//! the rank of its session ([`super::replica_end`]). The input from each replica in another space is
+//! a sequence of blocks marked with their positions, in ascending order. The input from the replica
+//! in this space is its sessions, which are ended on demand. The output is all blocks in ascending
+//! order. If a replica has neither ended nor put a block into its ring, the merge waits for it,
+//! because its next block may precede all others.
 
 use super::final_sessions::{END_POSITION_MAX, EndPosition, FinalSessions};
 use super::graph::LocalGraph;
@@ -82,9 +83,10 @@ impl LocalGraph {
     }
 }
 
-/// Compares the next positions of the replicas in other spaces. Returns the index of the replica
-/// with the lowest position, that position, and the second lowest position ([`END_POSITION_MAX`] if
-/// there is none). Returns `None` if a replica has neither ended nor delivered a block.
+/// Compares the positions of the next blocks of the replicas in other spaces. Returns the index of
+/// the replica with the lowest position, that position, and the second lowest position
+/// ([`END_POSITION_MAX`] if there is none). Returns `None` if the ring of a replica is empty, but
+/// the replica has not ended.
 fn lowest_remote(
     gather: &mut ReplicaJoin,
 ) -> Result<Option<(usize, EndPosition, EndPosition)>, Fault> {

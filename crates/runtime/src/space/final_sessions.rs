@@ -5,7 +5,8 @@ use super::node::{Node, Operator};
 use super::sessions::SessionEnds;
 use filter::{Filter, Time};
 
-/// Position in the final output: the replica's shutdown step, then the session's rank.
+/// Position in the final output: number, counted from 1, of the filter that emits it, then rank of
+/// the session ([`super::replica_end`]).
 pub(super) type EndPosition = (u32, u32);
 /// Position after all other positions.
 pub(super) const END_POSITION_MAX: EndPosition = (u32::MAX, u32::MAX);

@@ -62,14 +62,15 @@ pub struct ReplicaInput {
     pub own: Option<LocalReplica>,
 }
 
-/// The entries of a batch that are in one ring, including late entries of earlier batches.
+/// The number of entries of a batch, including late entries of earlier batches, that are in one
+/// ring.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BatchShare {
     pub(super) count: usize,
     /// True if the ring will receive no more entries of the batch.
     pub(super) whole: bool,
-    /// True if these entries fill the ring, so that the rest of the batch cannot arrive before they
-    /// are taken.
+    /// True if the ring is full of these entries, so that the rest of the batch cannot arrive
+    /// before they are taken.
     pub(super) full: bool,
     /// Number of entries that belong to earlier batches.
     pub(super) late: u64,
@@ -111,14 +112,15 @@ impl ReplicaJoin {
         self.inputs.iter_mut().map(|way| &mut way.import)
     }
 
-    /// Returns each input's share of the current batch. The caller must then take these entries
-    /// from the rings. Returns an empty list if the join must wait for the rest of the batch.
+    /// Returns, for each input, the number of entries in its ring that belong to the current batch.
+    /// The caller must then take these entries from the rings. Returns an empty list if the join
+    /// must wait for the rest of the batch.
     pub(super) fn shares(&mut self) -> Result<Vec<BatchShare>, Fault> {
         let (batch_id, progress) = (self.batch_id, &self.progress);
         let shares = self.inputs.iter_mut().enumerate().map(|(copy, way)| {
             // Read before the ring: entries of a finished batch are then visible.
-            let may = progress.has_part(copy, batch_id);
-            way.share(batch_id, may)
+            let may_add = progress.has_part(copy, batch_id);
+            way.count_batch_entries(batch_id, may_add)
         });
         let shares: Vec<BatchShare> = shares.collect::<Result<_, _>>()?;
         let whole = shares.iter().all(|share| share.whole);
@@ -146,12 +148,13 @@ impl ReplicaJoin {
 }
 
 impl ReplicaInput {
-    /// Returns the entries of a batch that are in this ring. `may` is true if the replica may still
-    /// add entries for the batch.
-    fn share(&mut self, batch_id: u64, may: bool) -> Result<BatchShare, Fault> {
+    /// Counts the entries of the batch `batch_id`, and of earlier batches, at the beginning of this
+    /// ring. Takes none of them. `may_add` is true if the replica may still add entries of the
+    /// batch.
+    fn count_batch_entries(&mut self, batch_id: u64, may_add: bool) -> Result<BatchShare, Fault> {
         let closed = self.import.is_finished()?;
         let waits = self.import.peek_fresh()?;
-        let mut share = BatchShare { whole: closed || !may, ..BatchShare::default() };
+        let mut share = BatchShare { whole: closed || !may_add, ..BatchShare::default() };
         for at in 0..waits.len() {
             let (seq, last) = waits.entry(at).marks.seq();
             let of = batch_id_of(seq, batch_id);

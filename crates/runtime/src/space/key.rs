@@ -8,13 +8,14 @@ use super::node::{Node, Operator};
 /// change during the path's lifetime.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum NodeKey {
-    /// A node of the request, or the input half of a program.
+    /// The node of the request with this planned index; for a program, the node that writes its
+    /// input.
     Node(usize),
-    /// The output half of the program with this planned index.
+    /// The node that reads the output of the program with this planned index.
     Given(usize),
-    /// The writing end of an edge's ring.
+    /// The writing end of the ring of the edge with this planned index.
     Export(usize),
-    /// The reading end of an edge's ring.
+    /// The reading end of the ring of the edge with this planned index.
     Import(usize),
 }
 

@@ -157,8 +157,8 @@ struct Accounts {
 struct Programs {
     /// Nodes of the path that still accept blocks.
     demand: Arc<Demand>,
-    /// Input halves of programs that have not exited. The flag is true once the input half is
-    /// marked as closed in [`Demand`].
+    /// Nodes that write the input of programs (`exec`) that have not exited. The flag is true once
+    /// the node is marked as closed in [`Demand`].
     inputs: Vec<(arc::NodeId, bool)>,
     /// Input and output nodes of programs (`exec`) that were removed by hot swaps.
     gone: Vec<Node>,

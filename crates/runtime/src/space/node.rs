@@ -23,7 +23,7 @@ pub struct Node {
     /// Input by incoming arc, as counted by this node. The nodes that put blocks on the arcs count
     /// independently.
     pub taken: Vec<Amount>,
-    /// True if the blocks of this node count towards the limit of `-c`.
+    /// True if the blocks of this node count towards the limit on delivered blocks (`-c`).
     pub counted: bool,
     /// True if the operator has moved to another space. The node then only stores counters until
     /// the next hot swap.
@@ -158,7 +158,7 @@ pub struct Flow {
     pub sunk: Amount,
     /// Blocks lost in a failure of the filter or the sink.
     pub failed: Amount,
-    /// Blocks dropped because the limit of `-c` was reached.
+    /// Blocks dropped because the limit on delivered blocks (`-c`) was reached.
     pub beyond_count: Amount,
     /// Time spent in the filter, in nanoseconds; 0 if not measured.
     pub busy_ns: u64,
@@ -183,7 +183,8 @@ impl Flow {
 }
 
 impl Node {
-    /// Returns the program if the node is one half of a program; `None` for other nodes.
+    /// Returns the program (`exec`) whose input the node writes or whose output it reads; `None`
+    /// for other nodes.
     pub fn process(&self) -> Option<&std::sync::Arc<Process>> {
         match &self.operator {
             Operator::Sink(sink) => sink.sink.process(),
@@ -192,7 +193,7 @@ impl Node {
         }
     }
 
-    /// Returns true if the node is the input half of a program.
+    /// Returns true if the node writes the input of a program.
     pub fn is_process_input(&self) -> bool {
         matches!(self.operator, Operator::Sink(_)) && self.process().is_some()
     }
@@ -206,10 +207,10 @@ impl Node {
         part && !self.has_moved
     }
 
-    /// Returns true if writers can add blocks to the node's output: the node accepts taps, is not
-    /// half of a program, and is not a source that chooses arcs. The blocks of a source that
-    /// chooses arcs have already passed filters elsewhere, for example in the kernel; written
-    /// blocks would bypass these filters.
+    /// Returns true if writers can add blocks to the node's output: the node accepts taps, belongs
+    /// to no program, and is not a source that chooses arcs. The blocks of a source that chooses
+    /// arcs have already passed filters elsewhere, for example in the kernel; written blocks would
+    /// bypass these filters.
     pub(super) fn can_be_written(&self) -> bool {
         let chooses_arc =
             matches!(&self.operator, Operator::Source(part) if part.properties.chooses_arc);

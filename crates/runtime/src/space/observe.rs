@@ -68,19 +68,20 @@ impl Observers {
         self.taps.is_some() || self.tracer.is_some()
     }
 
-    /// Returns the observer of taps, or `None` if there is no tap or history.
+    /// Returns the observer that serves taps and stores past output for them ([`super::taps`]), or
+    /// `None` if there is nothing to serve or store.
     pub(super) fn existing_taps(&mut self) -> Option<&mut Taps> {
         self.taps.as_deref_mut()
     }
 
-    /// Returns the observer of taps. Creates it if there is none.
+    /// Returns the observer that serves taps. Creates it if there is none.
     pub(super) fn taps(&mut self) -> &mut Taps {
         self.active = true;
         self.taps.get_or_insert_default()
     }
 
-    /// Ends the taps on nodes for which `is_here` is false, and removes the observer of taps if no
-    /// tap or history remains.
+    /// Ends the taps on nodes for which `is_here` is false, and removes the observer of taps if it
+    /// then serves no tap and stores no past output.
     pub(super) fn retain_taps(&mut self, is_here: impl Fn(usize) -> bool) {
         if let Some(taps) = &mut self.taps {
             taps.retain(is_here);
@@ -139,16 +140,16 @@ impl Observers {
 struct Timing {
     /// Monotonic start times of the nodes that are running, in nanoseconds; the innermost node is
     /// last.
-    begun: Vec<u64>,
+    start_times: Vec<u64>,
 }
 
 impl Observer for Timing {
     fn before_node(&mut self, _: &Node, _: &Batch<'_>) {
-        self.begun.push(sys::clock::monotonic());
+        self.start_times.push(sys::clock::monotonic());
     }
 
     fn after_node(&mut self, node: &mut Node, _: Time) {
-        if let Some(begun) = self.begun.pop() {
+        if let Some(begun) = self.start_times.pop() {
             node.flow.busy_ns += sys::clock::monotonic().saturating_sub(begun);
         }
     }

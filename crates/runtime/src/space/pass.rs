@@ -37,7 +37,8 @@ pub(crate) struct PassState {
     /// Birth sequence numbers of the sessions of the replica in this space, which are those of
     /// their first blocks.
     pub(crate) births: SessionBirths,
-    /// Current shutdown step of the replica; 0 before the shutdown.
+    /// Number, counted from 1, of the filter that the replica in this space is ending during its
+    /// shutdown ([`super::replica_end`]); 0 before the shutdown.
     pub(crate) step: u32,
     /// First sequence number after the last batch. Valid once dispatch has ended.
     pub(crate) end: u32,

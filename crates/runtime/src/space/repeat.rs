@@ -61,7 +61,8 @@ impl Space {
         journal.pull(&SpaceEvent::Pull { node, now, count, edge, failure }, &mut blocks);
     }
 
-    /// Records the blocks granted for `-c` since the last call, if the run is recorded.
+    /// Records, if the run is recorded, how many blocks the sinks were permitted to accept since
+    /// the last call under the limit on delivered blocks (`-c`).
     pub(super) fn note_claims(&mut self) {
         if let ClaimPolicy::Noted(noted) = &mut self.graph.pass.claims {
             for count in noted.drain(..) {
@@ -367,8 +368,9 @@ impl Space {
         }
     }
 
-    /// Sets the number of blocks granted for `-c` in the current pass. `blocks` is the number of
-    /// recorded blocks of the pass that have not been read yet.
+    /// Sets the number of blocks that the sinks may accept in the current pass under the limit on
+    /// delivered blocks (`-c`). `blocks` is the number of recorded blocks of the pass that have not
+    /// been read yet.
     fn set_claims(&mut self, player: &dyn EventReader, blocks: usize) {
         if let ClaimPolicy::Replayed(told) = &mut self.graph.pass.claims {
             *told = player.grants(blocks);

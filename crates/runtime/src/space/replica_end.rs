@@ -91,8 +91,8 @@ impl Space {
         deal.or(input)
     }
 
-    /// Removes the birth entries of sessions that have ended if the number of entries exceeds the
-    /// limit.
+    /// Removes the first sequence numbers of sessions that have ended if more are stored than the
+    /// limit allows.
     pub(super) fn forget_births(&mut self) {
         if !self.graph.pass.births.is_over_limit() {
             return;

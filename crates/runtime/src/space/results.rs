@@ -20,7 +20,8 @@ pub struct SpaceResults {
     pub kernel_counts: Option<KernelCounts>,
     /// Counters of nodes and rings removed by hot swaps.
     pub retired: RetiredCounters,
-    /// Halves of programs that were removed by hot swaps.
+    /// Nodes that wrote the input or read the output of programs (`exec`), and that hot swaps
+    /// removed.
     pub programs: Vec<Node>,
 }
 

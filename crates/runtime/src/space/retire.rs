@@ -94,8 +94,9 @@ impl Space {
         })
     }
 
-    /// Returns one half of the program with this planned index. `of` extracts this half (a source
-    /// or a sink) from the program's node. Returns `None` if the half runs in another space.
+    /// Returns the sink that writes the input of the program with this planned index, or the source
+    /// that reads its output. `of` chooses: it extracts the sink or the source from a node, and
+    /// returns `None` for other nodes. Returns `None` if that sink or source runs in another space.
     pub fn program_half<H>(
         &mut self,
         number: usize,
@@ -115,8 +116,8 @@ impl Space {
         })
     }
 
-    /// Walks all available output of the program with this planned index. Returns false if the
-    /// program's output half does not run in this space, or if the path has failed.
+    /// Walks all available output of the program with this planned index. Returns false if another
+    /// space reads the program's output, or if the path has failed.
     pub fn walk_program_output(&mut self, number: usize) -> bool {
         let Some((at, intake)) = self.source_input(number) else { return false };
         loop {

@@ -88,7 +88,7 @@ impl Space {
         self.graph.pass.failure.is_none() && pass.open
     }
 
-    /// Returns true if the limit of `-c` is reached.
+    /// Returns true if the limit on delivered blocks (`-c`) is reached.
     pub(super) fn is_limit_reached(&self) -> bool {
         self.graph.pass.left.as_ref().is_some_and(|left| left.is_used_up())
     }

@@ -43,8 +43,9 @@ pub struct StallDetector(Mutex<StallState>);
 
 #[derive(Debug, Default)]
 struct StallState {
-    /// Progress counter: the number of steps so far for which other spaces may have been waiting.
-    moves: u64,
+    /// Progress counter: number of times so far that a space, or the thread that replays hot swaps,
+    /// has done something for which another space may have been waiting.
+    progress_count: u64,
     spaces: Vec<SpaceActivity>,
     changer: ChangerActivity,
     verdict: Option<String>,
@@ -63,7 +64,7 @@ enum Activity {
     Moves,
     /// The space waits for its next event.
     Waits {
-        /// Value of [`StallState::moves`] at the last poll.
+        /// Value of [`StallState::progress_count`] at the last poll.
         seen: u64,
         /// Number of polls since `seen` changed.
         polls: u32,
@@ -107,7 +108,7 @@ impl StallDetector {
 
     fn set_changer(&self, changer: ChangerActivity) {
         let mut state = self.state();
-        state.moves += 1;
+        state.progress_count += 1;
         state.changer = changer;
     }
 
@@ -144,7 +145,9 @@ impl StallState {
     fn is_stalled(&self) -> bool {
         let waits = |entry: &SpaceActivity| match &entry.doing {
             Activity::Moves => false,
-            Activity::Waits { seen, polls, .. } => *seen == self.moves && *polls >= POLLS_MIN,
+            Activity::Waits { seen, polls, .. } => {
+                *seen == self.progress_count && *polls >= POLLS_MIN
+            }
             Activity::Lent => true,
         };
         let find = |space| self.spaces.iter().find(|entry| Arc::ptr_eq(&entry.space, space));
@@ -240,7 +243,7 @@ impl StallProbe {
 
     fn set_activity(&self, doing: Activity) -> MutexGuard<'_, StallState> {
         let mut state = self.stalls.state();
-        state.moves += 1;
+        state.progress_count += 1;
         if let Some(entry) = state.activity_of(&self.space) {
             entry.doing = doing;
         }
@@ -287,7 +290,7 @@ pub struct StallRegistration(pub(crate) StallProbe);
 impl Drop for StallRegistration {
     fn drop(&mut self) {
         let mut state = self.0.stalls.state();
-        state.moves += 1;
+        state.progress_count += 1;
         state.spaces.retain(|entry| !Arc::ptr_eq(&entry.space, &self.0.space));
     }
 }
@@ -305,9 +308,9 @@ pub struct StallWait {
 impl StallWait {
     /// Begins a poll: stores the progress counter, and counts consecutive polls without progress.
     pub fn begin_poll(&mut self) {
-        let moves = self.post.stalls.state().moves;
-        self.polls = if self.seen == moves { self.polls + 1 } else { 1 };
-        self.seen = moves;
+        let progress_count = self.post.stalls.state().progress_count;
+        self.polls = if self.seen == progress_count { self.polls + 1 } else { 1 };
+        self.seen = progress_count;
     }
 
     /// Registers a poll without a result. Returns the verdict if no further progress is possible;

@@ -1,5 +1,6 @@
 //! The handle of a tap, the thread that writes the tap's records, and the state that both share
-//! with the space. See [`super::taps`].
+//! with the space. See [`super::taps`], also for histories: stores of a node's past output, from
+//! which a tap can begin in the past.
 
 use super::select::SelectedClasses;
 use super::tap_form::{TapForm, Written};

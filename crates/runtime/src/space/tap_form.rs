@@ -65,10 +65,10 @@ impl TapForm {
                 return Written { bytes: records, ends: Vec::new(), header };
             }
             Self::Bytes(None) => written.bytes = records,
-            Self::Bytes(Some(gatherer)) => each_block(&records, |block| {
+            Self::Bytes(Some(gatherer)) => for_each_block(&records, |block| {
                 gatherer.add(block, &mut written);
             }),
-            Self::Json(lines) => each_block(&records, |block| {
+            Self::Json(lines) => for_each_block(&records, |block| {
                 lines.append(block, &mut written.bytes);
                 written.ends.push(written.bytes.len());
             }),
@@ -98,7 +98,7 @@ impl Written {
 }
 
 /// Calls `each` for every block in the records.
-fn each_block(mut records: &[u8], mut each: impl FnMut(&Block<'_>)) {
+fn for_each_block(mut records: &[u8], mut each: impl FnMut(&Block<'_>)) {
     while let Some((length, rest)) = records.split_first_chunk() {
         let length = u32::from_le_bytes(*length) as usize;
         let Some((block, rest)) = rest.split_at_checked(length) else { return };

@@ -7,9 +7,10 @@
 //! depending on its policy. A tap also ends if its reader has read nothing for a maximum time, or
 //! closes the pipe.
 //!
-//! A tap can begin in the past if the path keeps a history of its sources ([`Taps::history_of`]).
-//! Such a tap reports the number of its first block. A reader can therefore distinguish a tap that
-//! began late from a node without traffic.
+//! A tap can begin in the past if the path keeps a **history** of its sources: a bounded store of
+//! the latest frames that left a node ([`Taps::history_of`]). Such a tap reports the number of its
+//! first block. A reader can therefore distinguish a tap that began late from a node without
+//! traffic.
 
 use super::node::Node;
 use super::observe::Observer;

@@ -63,7 +63,7 @@ struct Arrival {
 
 /// The result of running a node on a batch.
 pub(super) enum RunResult<'a> {
-    /// The batch continues, with its lanes.
+    /// The same batch continues, with the lanes that are still live.
     Unchanged,
     /// These blocks continue instead of the batch.
     Replaced(Output<'a>),

@@ -31,14 +31,15 @@ struct OperandResults {
     at: HashMap<u32, OutputPosition>,
     /// Tickets of the blocks that have new results.
     touched: BTreeSet<u32>,
-    /// Ticket of the block with which a block was merged, by the ticket of the merged block.
+    /// For each block that was merged into another one, the ticket of that other block; the key is
+    /// the ticket of the block that no longer exists.
     joined: HashMap<u32, u32>,
 }
 
 impl OperandSection {
-    /// Applies an operand's answer. Blocks in `flow` without a verdict begin to wait; blocks with a
-    /// verdict, including waiting blocks, continue. Returns the blocks that continue, in input
-    /// order.
+    /// Applies an operand's answer to the blocks in `flow`, which the operand has processed, and to
+    /// those that were already waiting for it. Blocks with a verdict continue, and are returned in
+    /// input order; the others wait.
     pub(super) fn apply_answer<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,

@@ -45,7 +45,8 @@ pub struct OperandSection {
     programs: Vec<Program>,
     /// The most recently assigned ticket.
     last: u32,
-    /// Number of times that operands hold a block, by ticket.
+    /// Number of copies of each block that filters of the operands currently hold, by ticket of the
+    /// block.
     held: HashMap<u32, u32>,
     /// Tickets of the blocks that were merged into another block, by the ticket of that block.
     joined: HashMap<u32, Vec<u32>>,
@@ -54,7 +55,8 @@ pub struct OperandSection {
     /// True if a program inside an operand selects blocks by the class with which they entered the
     /// section.
     asks_came: bool,
-    /// Fates of blocks in inner programs that have not been reported to the enclosing program yet.
+    /// Events of blocks in inner programs (held, released, dropped or merged), which the enclosing
+    /// program has not processed yet.
     fates: Vec<Fate>,
     /// Waiting blocks whose operand no longer exists.
     orphans: Vec<WaitingBlock>,

@@ -34,7 +34,7 @@ pub(super) struct OperandAnswer<'a> {
     pub(super) given: Vec<OperandBlock<'a>>,
     /// Tickets of the blocks of which some bytes reached the last part.
     pub(super) arrived: HashSet<u32>,
-    /// Fates of blocks in the operand.
+    /// Events of blocks in the operand: held, released, dropped or merged.
     pub(super) fates: Vec<Fate>,
 }
 
@@ -95,8 +95,14 @@ impl<'a> Walk<'_, 'a> {
         if output.is_empty() { RunResult::Ended } else { RunResult::Replaced(output) }
     }
 
-    /// Calls a filter of an operand, and appends its output and fates to the answer.
-    fn call(&mut self, at: NodeId, given: &[OperandBlock<'a>], answer: &mut OperandAnswer<'a>) {
+    /// Calls a filter of an operand, and appends its output and the events of its blocks to the
+    /// answer.
+    fn call_filter(
+        &mut self,
+        at: NodeId,
+        given: &[OperandBlock<'a>],
+        answer: &mut OperandAnswer<'a>,
+    ) {
         for some in given.chunks(CALL_BLOCKS_MAX) {
             let mut batch = Batch::empty();
             for OperandBlock { block, cause } in some {
@@ -237,7 +243,7 @@ impl OperandSection {
                 answer.arrived.extend(arrived.map(|given| given.block.marks.ticket()));
             }
             match part {
-                OperandPart::Filter(node, _) => walk.call(node, &given, &mut answer),
+                OperandPart::Filter(node, _) => walk.call_filter(node, &given, &mut answer),
                 OperandPart::Program(inner) => {
                     let blocks = given.into_iter().map(|given| (given.block, given.cause));
                     let left = self.run_program(walk, at, inner, blocks.collect());
@@ -291,7 +297,7 @@ impl OperandSection {
         }
     }
 
-    /// Removes and returns the fates of blocks in an inner program.
+    /// Removes and returns the stored events of blocks in inner programs.
     fn take_inner_fates(&mut self, walk: &mut Walk<'_, '_>, at: NodeId) -> Vec<Fate> {
         let mut fates = walk.nodes[at].holds.take_fates();
         fates.append(&mut self.fates);

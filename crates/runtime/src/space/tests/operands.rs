@@ -10,7 +10,8 @@ type Answers = Box<dyn Fn(u32, &mut u32) -> bool>;
 /// Numbers, each paired with its class.
 type Classes = Vec<(u32, u32)>;
 
-/// A random expression in two forms, one for each kind of section, with a reference evaluation.
+/// A random expression in two forms, `light` for a [`Section`] and `heavy` for an
+/// [`OperandSection`], with a reference evaluation.
 struct ExpressionPair {
     light: Section,
     heavy: OperandExpr,
@@ -131,8 +132,9 @@ fn two_operands(
     vec![(SelectedClasses::All, one), (wanted, other)]
 }
 
-/// Runs a section with a random expression. Returns all blocks that leave the section, with their
-/// classes, and the expected result.
+/// Runs 300 blocks through a section with a random expression. If `slow` is true, its operands hold
+/// blocks; if `heavy` is true, it is an [`OperandSection`], otherwise a [`Section`]. Returns all
+/// blocks that leave the section, with their classes, and the expected result.
 fn run_section(seed: u64, slow: bool, heavy: bool) -> (Classes, Classes) {
     const BLOCK_COUNT: u32 = 300;
     let mut wanted = Vec::new();

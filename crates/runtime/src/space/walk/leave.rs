@@ -33,7 +33,7 @@ impl<'a> Walk<'_, 'a> {
         RunResult::Ended
     }
 
-    /// Drops the blocks that exceed the `-c` limit.
+    /// Drops the blocks that exceed the limit on delivered blocks (`-c`).
     pub(super) fn limit_to_count(&mut self, at: NodeId, batch: &mut Batch<'a>) {
         let Some(left) = &self.pass.left else { return };
         let live = batch.live();
