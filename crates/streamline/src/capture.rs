@@ -80,9 +80,11 @@ struct Direction {
     source: &'static str,
     reader: Reader,
     attached: DirectAttachment,
-    /// True if another request has replaced this one; its remaining frames are still read.
+    /// True if another filter, and with it another program, has replaced the one that copied these
+    /// frames. Those that it has copied are still read.
     is_replaced: bool,
-    /// The hosts of the kernel program. They outlive the attachment.
+    /// The daemon or this process, whichever runs the kernel program. It is kept until the program
+    /// has been detached.
     host: Arc<Hosts>,
 }
 

@@ -29,7 +29,8 @@ pub struct NeighborFinding {
     kind: &'static str,
     /// Direction of the frames: `received` or `sent`; `null` for a packet socket.
     side: Option<&'static str>,
-    /// Mode, link, priority or protocol.
+    /// A property that depends on the kind: the mode of an XDP program, the link id of a TCX
+    /// program, the classifier and priority of a TC program, or the protocol of a packet socket.
     how: String,
     program: Option<u32>,
     name: Option<String>,
@@ -180,7 +181,7 @@ fn kind_title(kind: &str) -> &str {
     }
 }
 
-/// Returns a neighbor's kind, direction, mode and consequence.
+/// Returns the values of `kind`, `side`, `how` and `so` ([`NeighborFinding`]) for a neighbor.
 fn kind_columns(kind: &NeighborKind) -> (&'static str, Option<&'static str>, String, &'static str) {
     let side = |side: &Side| match side {
         Side::Ingress => Some("received"),

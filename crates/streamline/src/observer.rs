@@ -17,7 +17,7 @@ pub struct Observer {
     pub(crate) lives: Vec<Live>,
     control: Option<Arc<GroupControl>>,
     /// Monotonic time, in ns, at which the handle was created.
-    begin: u64,
+    created_ns: u64,
 }
 
 /// Maximum time to wait for the counters of a path.
@@ -33,8 +33,8 @@ impl Ready {
             Executor::Workers(workers) => workers.0.control(),
         };
         let (text, plan) = (self.text.clone(), self.plan.clone());
-        let begin = sys::clock::monotonic();
-        Observer { text, plan, lives: self.live_handles(), control, begin }
+        let created_ns = sys::clock::monotonic();
+        Observer { text, plan, lives: self.live_handles(), control, created_ns }
     }
 }
 
@@ -47,7 +47,7 @@ impl Observer {
             Some(control) => control.outcome(),
             None => snapshot(&self.lives, COUNTERS_TIMEOUT),
         };
-        outcome.elapsed_ns = sys::clock::monotonic().saturating_sub(self.begin);
+        outcome.elapsed_ns = sys::clock::monotonic().saturating_sub(self.created_ns);
         let live = self.lives.first();
         let last = live.and_then(|live| live.request_text().zip(live.plan()));
         let (text, plan) = last.unwrap_or_else(|| (self.text.clone(), self.plan.clone()));

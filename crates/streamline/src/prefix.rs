@@ -86,8 +86,9 @@ fn join_running(
     Ok((cut.rest, graph))
 }
 
-/// Returns the cut after the longest running prefix if it is longer than the prefix that should get
-/// a process; otherwise returns the cut after the prefix that should get a process.
+/// Chooses the prefix of a request to read from a shared process. This is the longest prefix that
+/// is already running, if that is longer than the one at [`SharedPrefixes::start`], and otherwise
+/// the latter, for which a process may have to be started.
 fn choose_cut(mut found: SharedPrefixes) -> Cut {
     let longer = found.cuts.iter().take(found.start);
     let running = longer.into_iter().position(|cut| shared::is_offered(&cut.prefix));

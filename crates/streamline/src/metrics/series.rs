@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn invented_reasons_are_bounded() {
+    fn reasons_beyond_the_limit_get_no_series() {
         let mut family = Family::new("f", Unit::None, SeriesKind::Counter, "help");
         (0..10 * SERIES_MAX).for_each(|n| family.count(&[("reason", &n.to_string())], 1));
         assert_eq!(family.series.len(), 2 * SERIES_MAX);

@@ -29,7 +29,8 @@ pub(super) type Answer = (u64, Result<(String, String), String>);
 /// change.
 const CHANGE_REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A worker's latest counts, and facts that limit their reliability.
+/// A worker's latest counts. They may be incomplete: `killed` is true if the worker died without
+/// sending its final counts, and `quiet` as in [`Message::Began`](super::message::Message::Began).
 #[derive(Clone, Debug, Default)]
 pub(super) struct LatestCounts {
     pub(super) counts: Option<Outcome>,

@@ -343,7 +343,8 @@ impl Supervisor {
 }
 
 impl Worker {
-    /// Returns the worker's latest counts, and facts that limit their reliability.
+    /// Returns the worker's latest counts, and true in `killed` if it died without sending its
+    /// final counts.
     fn latest_counts(&self) -> LatestCounts {
         LatestCounts {
             counts: self.counts.clone(),
