@@ -78,11 +78,14 @@ impl Client {
         Ok(Self { caller: Caller::new(socket), directory: directory.to_owned() })
     }
 
-    /// Connects to the daemon that runs in this process. `door` is a socket that the daemon has
-    /// opened for such connections.
-    pub fn connect_inside(door: BorrowedFd<'_>, directory: &FilePath) -> Result<Self, ClientError> {
+    /// Connects to a daemon that runs in this process: sends one end of a new socket pair to it.
+    /// `acceptor` is the socket over which the daemon receives such connections.
+    pub fn connect_inside(
+        acceptor: BorrowedFd<'_>,
+        directory: &FilePath,
+    ) -> Result<Self, ClientError> {
         let (near, far) = sys::descriptor::pair()?;
-        sys::descriptor::send(door, b"client", &[far.as_fd()])?;
+        sys::descriptor::send(acceptor, b"client", &[far.as_fd()])?;
         local_socket::set_timeouts(&near, CALL_TIMEOUT)?;
         Ok(Self { caller: Caller::new(near), directory: directory.to_owned() })
     }

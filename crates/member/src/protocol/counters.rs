@@ -28,8 +28,8 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Appends the next page of counters to the first page. Counters without filters are replaced
-    /// by the page.
+    /// Appends the next page of a path's counters to these pages. If these counters contain no
+    /// filters, replaces them with the page instead.
     pub fn append(&mut self, mut page: Self) {
         if self.filters.is_empty() {
             *self = page;

@@ -28,7 +28,7 @@ pub struct Attach {
 pub struct Replacement {
     /// Number of the running request, from [`AttachReply::line`].
     pub line: u64,
-    /// Filters that keep their state, given by their steps.
+    /// Filters that keep their state, given by their indices in both kernel programs.
     pub stays: Vec<CarriedStep>,
 }
 
@@ -36,9 +36,9 @@ pub struct Replacement {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CarriedStep {
-    /// Index of the filter's step in the old program.
+    /// Index of the filter among the steps of the old kernel program.
     pub was: u64,
-    /// Index of the filter's step in the new program.
+    /// Index of the filter among the steps of the new kernel program.
     pub is: u64,
 }
 

@@ -36,7 +36,7 @@ pub(super) struct Service {
     /// Directory of the last daemon's sockets.
     directory: PathBuf,
     /// Monotonic time of the next search for a daemon, in ns.
-    seek: u64,
+    next_search: u64,
     pub(super) clients: BTreeMap<u64, AdmittedClient>,
     next: u64,
     pub(super) start: u64,
@@ -97,7 +97,7 @@ impl Service {
             watcher,
             registration: None,
             directory,
-            seek: 0,
+            next_search: 0,
             clients: BTreeMap::new(),
             next: FIRST_CLIENT,
             start: sys::clock::monotonic(),
@@ -190,7 +190,7 @@ impl Service {
         let next = self.clients.values().filter_map(AdmittedClient::next_update);
         let look = match &self.registration {
             Some(registration) => registration.takes_reports.then_some(self.losses.due),
-            None => Some(self.seek),
+            None => Some(self.next_search),
         };
         let next = next.chain(look).min()?;
         Some(Duration::from_nanos(next.saturating_sub(sys::clock::monotonic())))
@@ -315,17 +315,17 @@ impl Service {
             // Closing alone unregisters a descriptor only if there is no duplicate of it.
             let _ = self.watcher.forget(descriptor);
         }
-        self.seek = sys::clock::monotonic();
+        self.next_search = sys::clock::monotonic();
     }
 
     /// Registers with another daemon if one is found and a search is due.
     fn search_daemon(&mut self) {
         let now = sys::clock::monotonic();
-        if self.registration.is_some() || now < self.seek {
+        if self.registration.is_some() || now < self.next_search {
             return;
         }
         let wait = u64::try_from(SEARCH_INTERVAL.as_nanos()).unwrap_or(u64::MAX);
-        self.seek = now.saturating_add(wait);
+        self.next_search = now.saturating_add(wait);
         // Numbers start at 1; 0 means that the path was never registered.
         let number = Some(self.about.number).filter(|number| *number > 0);
         let register = self.path.registration_parameters(number, self.about.started);

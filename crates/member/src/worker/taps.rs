@@ -25,7 +25,7 @@ pub(super) fn start_tap(
     limit: Duration,
 ) -> Result<(tap::Tap, TapStart, OwnedFd), Fault> {
     let refused = |why: &dyn std::fmt::Display| faults::untapped(&why.to_string());
-    let live = only_part(lives)?;
+    let live = only_component(lives)?;
     let since =
         asked.from.as_deref().map(taps::parse_since).transpose().map_err(|why| refused(&why))?;
     let form = match asked.form.as_deref() {
@@ -71,7 +71,7 @@ pub(super) fn attach_writer(
         class: asked.class.clone().unwrap_or_default(),
         capture,
     };
-    let attached = only_part(lives)?.attach_writer(&wanted, limit);
+    let attached = only_component(lives)?.attach_writer(&wanted, limit);
     Ok(attached.map_err(|why| refused(&why))?.into_socket())
 }
 
@@ -84,12 +84,12 @@ pub(super) fn freeze_history(
 ) -> Result<(), Fault> {
     let node = asked_node(asked.id, asked.node.as_ref());
     let ns = asked.ms.saturating_mul(1_000_000);
-    let frozen = only_part(lives)?.freeze_history(node.as_ref(), ns, limit);
+    let frozen = only_component(lives)?.freeze_history(node.as_ref(), ns, limit);
     frozen.map_err(|why| faults::untapped(&why.to_string()))
 }
 
 /// Returns the only connected component of a path. Fails if there are several.
-fn only_part(lives: &[Live]) -> Result<&Live, Fault> {
+fn only_component(lives: &[Live]) -> Result<&Live, Fault> {
     match lives {
         [live] => Ok(live),
         [] => Err(faults::untapped("several processes run it (`--engines`), each for its share")),
