@@ -124,7 +124,8 @@ pub(crate) fn quoted_unless_word(bytes: &[u8]) -> String {
     text
 }
 
-/// Formats a Boolean section in the syntax of a request.
+/// Formats a Boolean section in the syntax of a request. If `outer` is false, the text is enclosed
+/// in parentheses where necessary. `name` formats an operand.
 fn body_text(body: &Boolean, outer: bool, name: &dyn Fn(NodeId) -> String) -> String {
     let list = |links: &[Link], symbol: &str| {
         let part = |link: &Link| {

@@ -64,8 +64,8 @@ pub(super) fn infer_forms(
     StreamForms { input_forms: input_forms.collect(), before: flow.before }
 }
 
-/// A bit set of forms. The upper half is for streams and messages that are not contained in a
-/// frame; the lower half is for all other blocks.
+/// A bit set of forms. Bits 0 to 7 represent the forms in the order of [`Form::ALL`]. Bits 8 to 15
+/// represent the same forms, but for streams and messages that are not contained in a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FormSet(u16);
 

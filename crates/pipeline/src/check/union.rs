@@ -58,7 +58,8 @@ impl SourceNumbers {
     }
 }
 
-/// Collects the first terms of the branches of every `++`.
+/// Collects the filters with which branches of a `++` begin. `within` is true if `term` is the
+/// beginning of such a branch.
 fn collect_unions<'t>(term: &'t Term, within: bool, nodes: &mut Vec<&'t FilterTerm>) {
     match term {
         Term::Hole(_) => {}
@@ -230,8 +231,9 @@ fn sources_of_exits(draft: &Draft<'_>, exits: &[NodeId]) -> Vec<NodeId> {
 }
 
 /// Returns the error for two sources of a `++`, or `None` if they cannot emit the same block, or if
-/// what either observes is unknown. If they overlap only on the loopback interface, excludes it
-/// from one of them if possible, and returns `None`.
+/// what either observes is unknown. If they overlap only on the loopback interface and `bare` is
+/// true, which means that each source is an entire operand, excludes the interface from one of them
+/// if possible, and returns `None`.
 fn overlap_error(
     (a, b): (NodeId, NodeId),
     bare: bool,

@@ -1,7 +1,8 @@
 //! Edits of arcs: adding a filter beside others, removing a subtree or moving it to another parent,
 //! and adding or removing one parent of a node. A node that loses its last output gets the sink
 //! `discard`, so that the path does not begin to print blocks that were consumed before. The next
-//! subtree attached to the node replaces this sink.
+//! subtree attached to the node replaces this sink. A use of a node is a filter term that denotes
+//! the node; a node with a mark can have several.
 
 use super::attach::{PLACEHOLDER, attach, parse_label, placeholder};
 use super::classes::{cut_class, move_class, remove_class};

@@ -38,7 +38,8 @@ pub(super) fn assign(
     Ok(node)
 }
 
-/// Formats the reason why an argument cannot be set, with the names of the writable arguments.
+/// Formats the reason why the argument `key` of the filter `name` cannot be set, with the names of
+/// the filter's writable arguments. `exists` is true if the filter has a parameter `key`.
 fn refusal_reason(name: &str, key: &str, entry: Option<&Description>, exists: bool) -> String {
     let parameters = entry.map_or(&[][..], |entry| entry.parameters).iter();
     let writable = parameters.filter(|parameter| parameter.writable);

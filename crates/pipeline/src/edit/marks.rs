@@ -1,4 +1,5 @@
-//! Marks of a request: all uses of one mark are one node.
+//! Marks of a request: all filter terms with the same mark denote one node, and are called the uses
+//! of that node.
 
 use super::kinds::InvalidEdit;
 use super::tree::{filters, for_each_filter};

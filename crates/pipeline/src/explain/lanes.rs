@@ -232,7 +232,9 @@ impl Drawing<'_> {
         opened
     }
 
-    /// Adds a row in which lanes join or leave the node's lane.
+    /// Adds a row that connects lane `own` with the lanes that end here (`closing`) and those that
+    /// begin here (`opening`). `arms` are the vertical strokes of lane `own`; if `arrow` is true,
+    /// an arrowhead points to it.
     fn connect(
         &mut self,
         own: usize,
@@ -296,7 +298,7 @@ impl Drawing<'_> {
     }
 }
 
-/// Returns the box-drawing character with these strokes.
+/// Returns the box-drawing character with these strokes: up and down, to the left and to the right.
 const fn junction_character(Arms { up, down }: Arms, left: bool, right: bool) -> char {
     match (up, down, left, right) {
         (true, true, false, false) => '│',

@@ -65,7 +65,7 @@ pub struct NodeId(pub usize);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EdgeId(pub usize);
 
-/// One step of a request.
+/// A node of the graph: a filter, a section of filters, or a merge of sources.
 #[derive(Debug, Clone)]
 pub struct Node {
     /// The operation that the node performs.

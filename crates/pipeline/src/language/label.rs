@@ -8,6 +8,7 @@ use super::limits::CLASSES_MAX;
 use super::tree::{Class, Classes, Label, Name, Value};
 
 /// Parses the label at `span`. The classes of the label start at byte `classes` of the text.
+/// `inverted` is true if `!` precedes them.
 pub(crate) fn read_label(
     text: &str,
     span: Span,

@@ -207,6 +207,7 @@ impl Costs {
 
     /// Returns the measured cost of a filter for a block of 1,024 bytes, in ns: the cost measured
     /// with these arguments if known, otherwise with any arguments; `None` if not measured.
+    /// `kernel` is true for the cost in the kernel, false for the cost in a thread.
     fn measured_cost(&self, graph: &Graph, id: NodeId, kernel: bool) -> Option<f64> {
         let used = graph.node(id).filter()?;
         let of = |name: &str| {

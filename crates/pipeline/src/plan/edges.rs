@@ -140,7 +140,8 @@ impl Signals {
         Self { asked, adapts, ns, ns_because, entries, cache: machine.l2 / 2 }
     }
 
-    /// Returns T_b, the maximum that an adaptive T_b may reach, and the reason for T_b.
+    /// Returns T_b, the maximum that an adaptive T_b may reach, and the reason for T_b. `frames` is
+    /// true if the ring carries frames, whose assumed size differs from that of other blocks.
     fn blocks_range(&self, frames: bool) -> (usize, usize, &'static str) {
         let (least, because) = self.signal_blocks(frames);
         let most = match self.adapts {
@@ -155,8 +156,8 @@ impl Signals {
     }
 
     /// Returns T_b, the number of blocks per notification, and the reason for it: the requested or
-    /// default number of blocks, bounded by half the ring and by the data cache, rounded down to a
-    /// power of two.
+    /// default number of blocks, bounded by half the ring and by the number of blocks that fit into
+    /// the data cache, rounded down to a power of two. `frames` is true if the blocks are frames.
     fn signal_blocks(&self, frames: bool) -> (usize, &'static str) {
         let asked = self.asked.map_or(SIGNAL_BLOCKS, |n| usize::try_from(n).unwrap_or(usize::MAX));
         let cached = (self.cache / if frames { FRAME_BYTES } else { OTHER_BYTES }).max(1);

@@ -88,7 +88,8 @@ fn process_preference(
     Some("no filter after it runs there, and frames are taken by AF_XDP sockets".to_owned())
 }
 
-/// Returns the nodes from the source to this node, or the reason why the kernel cannot run it.
+/// Returns the nodes from the source to node `id`, or the reason why the kernel cannot run node
+/// `id`.
 fn route_from_source(graph: &Graph, id: NodeId) -> Result<Vec<NodeId>, String> {
     let route = upstream_chain(graph, id);
     let head = route.first().copied().unwrap_or(id);
@@ -216,8 +217,9 @@ fn is_only_receiver(graph: &Graph, route: &[NodeId], at: NodeId, attach: &Attach
     alone && heads.filter(|(_, node)| attachment(node).as_ref() == Ok(attach)).count() == 1
 }
 
-/// Checks that a node other than a source can be a step of a program. Considers only the node and
-/// its edges.
+/// Checks that a node other than a source can be part of a kernel program. Considers only the node
+/// and its edges. `takes` is true if the program takes frames from the host, and may therefore
+/// change them. Fails with the reason.
 fn check_step(graph: &Graph, id: NodeId, takes: bool) -> Result<(), String> {
     let node = graph.node(id);
     let mut inputs = graph.inputs(id);

@@ -28,7 +28,7 @@ pub(super) struct Selection {
     pub(super) input_spaces: Vec<usize>,
     /// The space that reads the output of each node.
     pub(super) output_spaces: Vec<usize>,
-    /// The result of the search: policy, cost and number of steps.
+    /// The result of the search: policy, cost and number of placements examined.
     pub(super) choice: Choice,
 }
 
@@ -199,10 +199,11 @@ impl<'s> Search<'s> {
         legal_spaces
     }
 
-    /// Returns the thread that writes a process's input and the thread that reads its output: the
-    /// last thread upstream, and the next thread. Returns `None` if there is no next thread. The
-    /// kernel's output passes through the first thread. For a process at an end of the path, both
-    /// are the same thread.
+    /// Returns the thread that writes a process's input and the thread that reads its output:
+    /// `last`, the last space upstream, and the thread after it. If `last` is the kernel, the first
+    /// thread takes its place, because it reads the kernel's output. Returns the same thread twice
+    /// if the process has no output (`has_output` is false) or no input (`last` is `None`). Returns
+    /// `None` if there is no next thread.
     fn adjacent_threads(
         &self,
         process: usize,

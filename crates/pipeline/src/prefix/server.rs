@@ -73,7 +73,8 @@ fn prefix_text(whole: &Pipeline, end: &End) -> String {
     build_pipeline((*whole.first).clone(), stages).to_string()
 }
 
-/// Returns the sink that offers a prefix.
+/// Returns the sink that offers a prefix to other requests. `outputs_messages` is true if the
+/// prefix outputs messages, false if it outputs streams.
 fn share_term(prefix: &str, outputs_messages: bool) -> FilterTerm {
     let mut sink = endpoint_term(SHARE_SINK, prefix);
     if outputs_messages {

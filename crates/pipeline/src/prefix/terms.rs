@@ -105,7 +105,8 @@ pub(super) fn endpoint_term(name: &str, prefix: &str) -> FilterTerm {
     }
 }
 
-/// Builds an argument, which is positional if `key` is `None`.
+/// Builds an argument, which is positional if `key` is `None`. `quoted` is true if the value is
+/// written in quotes.
 pub(super) fn build_argument(key: Option<&str>, value: &str, quoted: bool) -> Argument {
     let value = Text { bytes: value.as_bytes().to_vec(), quoted, span: Span::default() };
     Argument { key: key.map(build_name), value, span: Span::default() }

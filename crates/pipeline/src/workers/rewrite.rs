@@ -10,8 +10,8 @@ use filter::WorkerRule;
 use filter::sharing::ShardKey;
 
 /// Returns the request of the worker with this number, counted from 1, of `of` workers. This
-/// request selects a share of the blocks and writes to separate directories. Fails if the graph's
-/// text cannot be edited.
+/// request selects the blocks of the sessions assigned to that worker, and writes to separate
+/// directories. Fails if the graph's text cannot be edited.
 pub fn worker_request(graph: &Graph, number: u32, of: u32) -> Result<String, InvalidEdit> {
     let mut request = parse_tree(&graph.text, "the request")?;
     request.options.retain(|option| option.key.text != WORKERS_OPTION);

@@ -109,7 +109,7 @@ impl Parser<'_> {
     }
 
     /// Parses a pipeline up to a `;`, the end of the text, or the `)` that closes an open
-    /// parenthesis.
+    /// parenthesis. `label_ok` is true if the pipeline may begin with a label.
     fn parse_pipeline(&mut self, label_ok: bool) -> Term {
         let first = self.parse_group(Operator::Parallel, label_ok);
         let mut stages = Stages::new(stage_from_branch(first));
@@ -143,7 +143,8 @@ impl Parser<'_> {
         Pipe { label, span: token.span }
     }
 
-    /// Parses one level of operators; a single operand is returned unchanged.
+    /// Parses operands separated by `operator`. A single operand is returned unchanged. `label_ok`
+    /// is true if the first operand may begin with a label.
     fn parse_group(&mut self, operator: Operator, label_ok: bool) -> Branch {
         let first = self.parse_group_operand(operator, label_ok);
         if !self.is_at_operator(operator) {

@@ -222,8 +222,9 @@ impl ChainSearch<'_> {
         best.filter(|best| best.bound * gain * more <= single)
     }
 
-    /// Returns, for a component without replicas, the reason for each expensive filter. If the
-    /// request sets the number of replicas, every filter in a thread counts as expensive.
+    /// Returns, for each expensive filter of a component, the reason why it has no replicas. If the
+    /// request sets the number of replicas, every filter in a thread counts as expensive. If
+    /// `found` is true, the component has replicas, and the result is empty.
     fn explain_absence(
         &self,
         component: usize,

@@ -17,7 +17,8 @@ const CANDIDATES_MAX: usize = 20_000;
 /// header offsets are known.
 type Border = Vec<(usize, usize, usize, bool)>;
 
-/// The last step of a partial placement, linked to the previous one.
+/// The placement of one node, linked by an index to the placement of the node before it. The last
+/// of them represents a partial placement.
 struct SearchStep {
     before: usize,
     id: NodeId,
