@@ -64,7 +64,7 @@ pub struct KernelCounts {
 #[derive(Clone, Debug)]
 pub struct ExitEdge {
     /// Name of the edge: planned index of the source, number of earlier kernel programs at the
-    /// source, and index of the exit in the program.
+    /// source, and index of the edge among those that leave the program.
     pub name: (usize, usize, usize),
     /// Counts of the edge.
     pub edge: Edge,
@@ -81,7 +81,8 @@ pub struct RetiredCounters {
 }
 
 /// The continuation of a kernel edge in user space: the name of the kernel edge
-/// ([`ExitEdge::name`]), and the edge from its source to the next node.
+/// ([`ExitEdge::name`]), and the counters of the edge from the source, which receives the kernel's
+/// output, to the next node.
 pub(crate) type KernelContinuation = ((usize, usize, usize), Edge);
 
 impl RetiredCounters {
@@ -139,7 +140,8 @@ pub(crate) struct CountedNode {
 }
 
 impl SpaceCounters {
-    /// Collects the counters of the nodes and rings of a space.
+    /// Collects the counters of the nodes and rings of a space. `failed` is true if the path has
+    /// failed.
     pub fn new(
         nodes: &[Node],
         mut imported: Vec<ImportCounters>,

@@ -318,7 +318,7 @@ impl AgeGauge {
         self.measure(batch.columns(), mask, sys::clock::monotonic().wrapping_add(self.epoch));
     }
 
-    /// Measures the age of the blocks that a source has delivered, at time `now`.
+    /// Measures the age of the blocks that a source has emitted, at time `now`.
     pub fn measure_given(&self, columns: &Columns, now: Time) {
         self.measure(columns, columns.live(), now);
     }

@@ -497,14 +497,15 @@ pub fn loses_kernel_arc() -> bool {
     std::env::var("STREAMLINE_LOSE").is_ok_and(|name| name == "kernel way")
 }
 
-/// Returns true if a kernel program must lose a block at an exit, which `STREAMLINE_LOSE=kernel
-/// ring` requests in fault-injection builds. Returns false in other builds.
+/// Returns true if a kernel program must lose a block on an edge to user space, which
+/// `STREAMLINE_LOSE=kernel ring` requests in fault-injection builds. Returns false in other builds.
 #[cfg(not(feature = "lose"))]
 pub const fn loses_kernel_exit() -> bool {
     false
 }
 
-/// Returns true if a kernel program must lose a block at an exit (in fault-injection builds).
+/// Returns true if a kernel program must lose a block on an edge to user space (in fault-injection
+/// builds).
 #[cfg(feature = "lose")]
 pub fn loses_kernel_exit() -> bool {
     std::env::var("STREAMLINE_LOSE").is_ok_and(|name| name == "kernel ring")

@@ -109,9 +109,10 @@ impl ReplicaProgress {
 
     /// Announces that no more batches follow. `clock` is the newest block time, in nanoseconds.
     ///
-    /// SYNC POINT *dispatch ended*: the Release of `closed` follows that of `undispatched` for the last
-    /// batch and that of `clock`, and pairs with the Acquire in [`ReplicaProgress::is_closed`]: a
-    /// reader that sees `closed` set sees the final values of both.
+    /// SYNC POINT *dispatch ended*: the Release of `closed` follows that of `undispatched` for the
+    /// last batch and that of `clock`, and pairs with the Acquire in
+    /// [`ReplicaProgress::is_closed`]: a reader that sees `closed` set sees the final values of
+    /// both.
     pub fn close(&self, clock: u64) {
         self.clock.store(clock);
         self.closed.store(1);
@@ -145,8 +146,8 @@ impl ReplicaProgress {
     /// Announces that a batch is dispatched to the replicas `to`. Must be called before any block
     /// of the batch is put into a ring.
     ///
-    /// SYNC POINT *batch dispatched*: the Release of `undispatched`, and of each `given` before it, pairs
-    /// with the Acquire in [`ReplicaProgress::next_undispatched`] and
+    /// SYNC POINT *batch dispatched*: the Release of `undispatched`, and of each `given` before it,
+    /// pairs with the Acquire in [`ReplicaProgress::next_undispatched`] and
     /// [`ReplicaProgress::has_part`]: a reader that sees the batch id, or a block of the batch,
     /// sees which replicas have a part in it.
     pub fn announce_batch(&self, batch_id: u64, to: impl Iterator<Item = usize>) {

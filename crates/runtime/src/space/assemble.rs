@@ -51,8 +51,8 @@ impl Assembly {
         self.nodes[node].operator = part;
     }
 
-    /// Adds an arc, which follows the existing arcs of `from`. `planned` is the index of the edge
-    /// in the plan.
+    /// Adds an arc, which follows the existing arcs of `from`. `wanted` are the classes that pass,
+    /// `back` is true for a back edge, and `planned` is the index of the edge in the plan.
     pub fn add_arc(
         &mut self,
         from: NodeId,

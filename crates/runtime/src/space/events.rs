@@ -80,8 +80,8 @@ pub enum SpaceEvent {
         /// Number of blocks and number of bytes that the source observed, including later losses;
         /// `None` if unknown.
         seen: Option<(u64, u64)>,
-        /// Losses before the path, each with its place and its number of blocks, which is `None` if
-        /// unknown.
+        /// Losses before the path, each with its location and its number of blocks, which is `None`
+        /// if unknown.
         dropped: Vec<(String, Option<u64>)>,
     },
     /// Final counts of a program's input.

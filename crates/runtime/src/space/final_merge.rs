@@ -2,11 +2,11 @@
 //! single instance would emit it. [Th §5.4; CONTRACT 16]
 //!
 //! The position of a block in that order consists of the number of the filter that emitted it and
-//! the rank of its session ([`super::replica_end`]). The input from each replica in another space is
-//! a sequence of blocks marked with their positions, in ascending order. The input from the replica
-//! in this space is its sessions, which are ended on demand. The output is all blocks in ascending
-//! order. If a replica has neither ended nor put a block into its ring, the merge waits for it,
-//! because its next block may precede all others.
+//! the rank of its session ([`super::replica_end`]). The input from each replica in another space
+//! is a sequence of blocks marked with their positions, in ascending order. The input from the
+//! replica in this space is its sessions, which are ended on demand. The output is all blocks in
+//! ascending order. If a replica has neither ended nor put a block into its ring, the merge waits
+//! for it, because its next block may precede all others.
 
 use super::final_sessions::{END_POSITION_MAX, EndPosition, FinalSessions};
 use super::graph::LocalGraph;

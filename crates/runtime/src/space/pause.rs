@@ -17,11 +17,12 @@ pub(crate) struct DeferredEdit {
 pub(crate) struct PausedWalk {
     /// Batches that wait at editing filters.
     pub(crate) deferred: Vec<DeferredEdit>,
-    /// Output batches of editing filters, as (node, blocks, hops).
+    /// Output batches of editing filters, as (node, blocks, number of back edges followed so far).
     pub(crate) edited: Vec<(NodeId, BatchMemory, u8)>,
-    /// Batches that wait at joins, as (start node, arc, blocks).
+    /// Batches that wait at joins, as (start node of the arc, index of the arc, blocks).
     waiting: Vec<(NodeId, usize, BatchMemory)>,
-    /// Batches on back edges, as (start node, arc, blocks, hops).
+    /// Batches on back edges, as (start node of the arc, index of the arc, blocks, number of back
+    /// edges followed so far).
     around: Vec<(NodeId, usize, BatchMemory, u8)>,
     next: u32,
 }

@@ -110,7 +110,8 @@ fn for_each_block(mut records: &[u8], mut each: impl FnMut(&Block<'_>)) {
     }
 }
 
-/// The key of a message in progress. Each session has one message in progress per direction.
+/// The key of a message in progress: its session, the origin of its blocks, and true if they flow
+/// backward. Each session has one message in progress per direction.
 type MessageKey = (u32, u16, bool);
 
 /// A gatherer of messages that have begun but not ended. Fragments of different messages may be

@@ -97,14 +97,14 @@ struct Step {
 enum OperandPart {
     /// A filter: its node, and its planned index.
     Filter(NodeId, usize),
-    /// An inner program, by index.
+    /// The program of an inner section, by its index in [`OperandSection::programs`].
     Program(usize),
 }
 
 /// The next step of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum NextStep {
-    /// Continue at this step.
+    /// Continue at the step with this index in the same program.
     Ask(usize),
     /// Leave the program with the resulting class.
     Yes,
@@ -242,7 +242,9 @@ struct DraftStep<'e> {
     sets_class: bool,
 }
 
-/// Appends the steps of an expression, last step first. Returns the expression's first step.
+/// Appends the steps of an expression to `steps`, last step first, and returns the first one.
+/// Blocks that the expression answers continue at `yes`, others at `no`. `sets_class` is true if
+/// the class that an operand returns becomes the class of the block.
 fn compile<'e>(
     expression: &'e OperandExpr,
     (yes, no): (NextStep, NextStep),
@@ -287,8 +289,8 @@ fn flatten_chain<'e>(
     }
 }
 
-/// Compiles a subexpression that applies only to blocks that enter the section with certain
-/// classes.
+/// Compiles a subexpression that applies only to blocks whose class on entry into the section is in
+/// `asked`, as [`compile`] does; other blocks continue at `no`.
 fn compile_entry<'e>(
     (asked, part): &'e (SelectedClasses, OperandExpr),
     (yes, no): (NextStep, NextStep),

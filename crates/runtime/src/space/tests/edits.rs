@@ -345,8 +345,9 @@ impl Sink for FragmentSink {
     }
 }
 
-/// Runs `long | (stamps | sink) + hold`, where `hold` holds the blocks, so that they are shared.
-/// Returns the fragments at the sink, and the number of edits by method.
+/// Runs `long | (stamps | sink) + hold`, where `hold` holds the blocks, so that they are shared. If
+/// `fragments` is true, the node after `stamps` accepts fragments. Returns the fragments at the
+/// sink, and the number of edits by method.
 fn run_stamps(fragments: bool) -> (ReceivedFragments, Edits) {
     let (edited, held): (Arc<Mutex<ReceivedFragments>>, Arc<Mutex<ReceivedFragments>>) =
         (Arc::default(), Arc::default());
