@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub enum Served {
     /// The process ran an untrusted filter and should exit with this status.
     Filter(u8),
-    /// The process ran one worker's share of a request.
+    /// The process ran a request as one of its worker processes.
     Worker(Result<(), OpenError>),
 }
 

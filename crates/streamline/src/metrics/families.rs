@@ -97,7 +97,8 @@ fn source_families(paths: &[PathFigures]) -> Vec<Family> {
     vec![seen, blocks, bytes, dropped]
 }
 
-/// A family of filter metrics, with the function that computes a filter's value.
+/// A family of filter metrics: name, unit, kind, help text, and the function that computes a
+/// filter's value.
 type FilterColumn = (&'static str, Unit, SeriesKind, &'static str, fn(&Filter) -> u64);
 
 /// Families of filter counters.
@@ -187,7 +188,7 @@ fn filter_families(paths: &[PathFigures]) -> Vec<Family> {
     counts.into_iter().map(|(family, _)| family).chain([busy, dropped]).collect()
 }
 
-/// A family of ring metrics, with the function that computes a ring's value.
+/// A family of ring metrics: name, kind, help text, and the function that computes a ring's value.
 type RingColumn = (&'static str, SeriesKind, &'static str, fn(&Edge) -> u64);
 
 /// Families of ring counters.
