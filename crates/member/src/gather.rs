@@ -119,7 +119,7 @@ impl QueryQueue {
         Some((at, uid))
     }
 
-    /// Adds one query to this user's share again, after it was answered.
+    /// Permits this user one more query in flight, after another one was answered.
     fn release(&mut self, uid: u32) {
         self.free += 1;
         if let Some(user) = self.users.get_mut(&uid) {
