@@ -49,8 +49,9 @@ pub(super) fn starved_filters(graph: &Graph) -> Vec<Diagnostic> {
     found
 }
 
-/// Returns a warning for each source that observes only one direction of connections if no other
-/// source is upstream of a filter and a label after the filter needs both directions.
+/// Returns a warning for each filter that meets three conditions: a label after it selects classes
+/// that need both directions of connections, only one source is upstream of it, and this source
+/// observes only one direction. The warning is at the position of the source.
 pub(super) fn one_sided_sources(graph: &Graph, registry: &dyn Registry) -> Vec<Diagnostic> {
     let mut found: Vec<Diagnostic> = Vec::new();
     for (id, node) in graph.ids() {

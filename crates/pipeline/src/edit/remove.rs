@@ -1,5 +1,6 @@
 //! Removal of a node and everything below it. Nodes that have another parent, and everything below
-//! them, stay. A use of a node is a filter term that denotes it; a node with a mark can have several.
+//! them, stay. A use of a node is a filter term that denotes the node; a node with a mark can have
+//! several.
 
 use super::cut::{cut, from_stages, into_stages, is_followed, isolate, path_to};
 use super::cut::{term_at, term_at_mut};

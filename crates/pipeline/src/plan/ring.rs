@@ -32,8 +32,8 @@ pub struct RingPlan {
     /// The maximum of T_b, which grows while blocks arrive at a high rate; equal to `signal_blocks`
     /// if T_b is fixed.
     pub signal_blocks_max: usize,
-    /// The maximum time in ns until the reader is woken (T_t). A writer always wakes the reader
-    /// before it goes to sleep.
+    /// The maximum time in ns until the reader is woken (T_t). A writer that is about to sleep
+    /// always wakes the reader first.
     pub signal_ns: u64,
     /// The reason for `signal_blocks`.
     pub blocks_because: &'static str,

@@ -17,7 +17,8 @@ pub(super) struct End {
     pub(super) outputs_messages: bool,
     /// True if no filter after the first end, up to and including this filter, has arguments.
     pub(super) is_plain: bool,
-    /// True if a pipe after the filter names classes that the filter produces only on request.
+    /// True if a label after the filter names classes that the filter produces only if a label
+    /// names them.
     pub(super) is_on_request: bool,
 }
 
@@ -100,7 +101,8 @@ fn check_shareable(
     Ok(())
 }
 
-/// Returns true if a pipe after the filter names classes that the filter produces only on request.
+/// Returns true if a label after the filter names classes that the filter produces only if a label
+/// names them.
 fn is_on_request(graph: &Graph, span: Span, filter: &Description, registry: &dyn Registry) -> bool {
     let Some((node, _)) = node_at(graph, span) else { return true };
     let names = registry.names();

@@ -45,8 +45,8 @@ pub fn offers_prefix(request: &str, prefix: &str) -> bool {
     request.contains(&Term::Filter(endpoint_term(SHARE_SINK, prefix)).to_string())
 }
 
-/// Returns the stages from index `from` on, with a sink at each end, and with `last` after the last
-/// stage.
+/// Returns the stages from index `from` on. Adds, after each filter in `ends`, a branch with the
+/// sink that offers the prefix up to that filter, and adds `last` after the last stage.
 fn remaining_stages(whole: &Pipeline, from: usize, ends: &[End], last: FilterTerm) -> Vec<Stage> {
     let plain = |term: Term| Stage { arc: Pipe { label: None, span: Span::default() }, term };
     let Some((end, further)) = ends.split_first() else {
