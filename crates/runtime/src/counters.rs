@@ -24,9 +24,10 @@ pub struct NodeReport {
 pub struct ImportCounters {
     /// Index of the ring's edge in the plan.
     pub planned: usize,
-    /// Index of the ring's entry node in its space; `usize::MAX` once the node is removed.
+    /// Index, in its space, of the node at which the ring's blocks enter the graph; `usize::MAX`
+    /// once the node is removed.
     pub node: usize,
-    /// Name of the entry node. Several entry nodes may have the same name.
+    /// Name of that node. The nodes of several rings may have the same name.
     pub name: NodeName,
     /// Blocks and bytes that the reader has taken from the ring.
     pub taken: Amount,

@@ -35,7 +35,7 @@ pub struct Export {
     spins: u32,
     /// Moderator of the events sent to the reader.
     events: Moderator,
-    /// Ring capacity, in entries, to which the event moderator is tuned.
+    /// Ring capacity, in entries, for which the thresholds of `events` were last computed.
     entries: usize,
     /// Size of the ring when it was closed. Valid only once the ring is closed.
     size_at_end: RingSize,

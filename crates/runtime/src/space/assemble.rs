@@ -190,7 +190,7 @@ impl Assembly {
         with
     }
 
-    /// Returns, for each node, true if it is a fork that is not on a branch that is joined again.
+    /// Returns, for each node, true if it is a fork outside all branches that meet again at a join.
     /// Only these forks number blocks.
     fn numbering_forks(&self, joins: &[bool]) -> Vec<bool> {
         let forward = |n: NodeId| self.nodes[n].arcs.iter().filter(|arc| !arc.back);

@@ -33,7 +33,7 @@ pub enum SpaceEvent {
     },
     /// Blocks were taken from a ring.
     Import {
-        /// Index of the ring's entry node in the space.
+        /// Index, in the space, of the node at which the ring's blocks enter the graph.
         node: usize,
         /// Time on the path's clock, in nanoseconds.
         now: Time,

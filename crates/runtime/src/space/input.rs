@@ -28,7 +28,7 @@ pub enum Input {
     },
     /// A ring from another space.
     Ring {
-        /// Entry node of the ring.
+        /// Node at which the ring's blocks enter the graph.
         node: NodeId,
         /// Reading end of the ring.
         import: Import,
@@ -37,7 +37,7 @@ pub enum Input {
     },
     /// A ring from the dispatcher to the replica in this space.
     Replica {
-        /// Entry node of the ring.
+        /// Node at which the ring's blocks enter the graph.
         node: NodeId,
         /// Reading end of the ring.
         import: Import,

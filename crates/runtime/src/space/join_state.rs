@@ -52,7 +52,7 @@ pub struct ReplicaJoin {
 /// join's own space, this is the ring from the dispatcher.
 #[derive(Debug)]
 pub struct ReplicaInput {
-    /// Entry node of the ring.
+    /// Node at which the ring's blocks enter the graph.
     pub node: NodeId,
     /// Reading end of the ring.
     pub import: Import,
@@ -102,7 +102,7 @@ impl ReplicaJoin {
         &self.progress
     }
 
-    /// Returns the rings of the join with their entry nodes.
+    /// Returns the rings of the join, each with the node at which its blocks enter the graph.
     pub(super) fn imports(&self) -> impl Iterator<Item = (NodeId, &Import)> {
         self.inputs.iter().map(|way| (way.node, &way.import))
     }

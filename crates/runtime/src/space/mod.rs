@@ -160,7 +160,8 @@ struct Programs {
     /// Nodes that write the input of programs (`exec`) that have not exited. The flag is true once
     /// the node is marked as closed in [`Demand`].
     inputs: Vec<(arc::NodeId, bool)>,
-    /// Input and output nodes of programs (`exec`) that were removed by hot swaps.
+    /// Nodes that wrote the input or read the output of programs (`exec`), and that hot swaps
+    /// removed.
     gone: Vec<Node>,
 }
 

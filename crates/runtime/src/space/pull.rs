@@ -11,7 +11,7 @@ use crate::failure::PathFailure;
 use endpoint::{Intake, SourceStatus, TakenClasses};
 use filter::{Batch, BatchMemory, Time};
 
-/// Limits on one read from a ring.
+/// The parameters of one read from a ring.
 #[derive(Clone, Copy)]
 pub(super) struct TakeLimits {
     /// Maximum number of blocks.

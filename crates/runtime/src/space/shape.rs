@@ -9,13 +9,13 @@ pub struct GraphShape {
     pub(crate) rank: Vec<usize>,
     /// Nodes in topological order.
     pub(crate) order: Vec<NodeId>,
-    /// For each node, true if it is a fork that numbers blocks, because it is not on a branch that
-    /// is joined again.
+    /// For each node, true if it is a fork that numbers blocks: a fork outside all branches that
+    /// meet again at a join.
     pub(crate) numbering_forks: Vec<bool>,
     /// True if the operator of at least one node reads bytes.
     pub(crate) reads_bytes: bool,
-    /// For each source, a bit mask of the arcs after which only sinks read bytes, and all of these
-    /// sinks read them in place; 0 for other nodes.
+    /// For each source, a bit mask of its outgoing arcs. Bit `i` is set if, downstream of arc `i`,
+    /// only sinks read bytes, and all of these sinks use the frames in place. 0 for other nodes.
     pub(crate) arcs_in_place: Vec<u64>,
     /// True if the operator of at least one node is a filter that edits block by block.
     pub(crate) edits: bool,

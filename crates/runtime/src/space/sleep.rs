@@ -73,10 +73,10 @@ impl Space {
         self.accounts.asleep += sys::clock::monotonic().saturating_sub(begin);
     }
 
-    /// Returns true if the space has work when readers release memory while all of its inputs are
-    /// empty. Other spaces continue to sleep. If each release woke them, every release would let
-    /// one block in, whose transfer would wake the reader again, and two nearly idle threads would
-    /// never sleep.
+    /// Returns true if the space must wake when readers release memory, because it then has work
+    /// although all of its inputs are empty. Other spaces continue to sleep. If each release woke
+    /// them, every release would let one block in, whose transfer would wake the reader again, and
+    /// two nearly idle threads would never sleep.
     fn wakes_on_memory(&self) -> bool {
         self.inputs.list.iter().any(|input| match input {
             Input::Source { node, .. } => match &self.graph.nodes[*node].operator {

@@ -12,8 +12,8 @@ use std::collections::HashSet;
 pub(super) struct Subject<'a> {
     /// The block, which the section leaves unchanged.
     pub(super) block: Block<'a>,
-    /// Sequence number of the block: its number since the last fork ([`Batch::order`]) or, in an
-    /// inner program, its index in the enclosing program.
+    /// Sequence number of the block: the number that the last fork assigned to it
+    /// ([`Batch::order`]) or, in an inner program, its index in the enclosing program.
     pub(super) order: u32,
     pub(super) ticket: u32,
     pub(super) classes: Classes,
