@@ -129,7 +129,7 @@ pub struct KernelStep {
     pub blocks: u64,
 }
 
-/// A ring for frames.
+/// A ring into which a kernel program copies the frames of requests.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct KernelRing {
     /// User id of the ring's owner, if it belongs to one user.

@@ -96,9 +96,9 @@ pub enum PathEvent {
     Adapted,
     /// Blocks were lost.
     Lost,
-    /// An alarm was raised.
+    /// A condition of the option `--alarm` began to hold.
     Alarm,
-    /// An alarm has ended.
+    /// A condition of the option `--alarm` no longer holds.
     Over,
     /// The latency of blocks exceeded the limit in the request.
     Late,
