@@ -241,7 +241,8 @@ impl Automaton {
     }
 }
 
-/// The lowest index of a pattern that has matched, or `below` if none has.
+/// The matched pattern with the lowest index so far: the index in `first`, or `None` before a
+/// match. Further matches are recorded only if their index is less than `below`.
 struct LowestMatch {
     below: u32,
     first: Option<u32>,

@@ -46,7 +46,7 @@ impl ShardKey {
         }
     }
 
-    /// Emits eBPF code that computes [`ShardKey::hash`] for blocks with a flow, and takes one of
+    /// Emits eBPF code that computes [`ShardKey::hash`] for blocks with a flow, and jumps to one of
     /// `exits` for other blocks. Not available for session numbers, because the kernel does not
     /// have them.
     pub(crate) fn emit_hash<'s>(

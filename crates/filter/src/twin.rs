@@ -8,6 +8,9 @@
 //! other than at most two short hop-by-hop, routing or destination ones.
 //!
 //! A tag that the kernel stores outside the frame is read as if it were inline (CONTRACT 3).
+//!
+//! Emitted code that cannot continue jumps to an [`Exit`]: the exit for a reason why the block has
+//! no class, or `unsure`, which leaves the block to the user implementation.
 
 use ebpf::emit::{
     Answer, Cmp, Exit, FramePos, Layers, Meta, Num, Scope, Transport, Unfit, Window, be16, byte,
@@ -19,7 +22,7 @@ use wire::{ethernet, ipv4, ipv6, ports, udp, vlan};
 /// The result of emitting a twin.
 pub(crate) type EmitResult<'s> = Result<Answer<'s>, Unfit>;
 
-/// The exits of a twin that parses headers, one for each reason.
+/// The exits of a twin that parses headers: one for each reason for a missing class, and `unsure`.
 #[derive(Clone, Copy)]
 pub(crate) struct TwinExits<'s> {
     pub(crate) not_ip: Exit<'s>,
@@ -29,7 +32,8 @@ pub(crate) struct TwinExits<'s> {
 }
 
 impl<'s> TwinExits<'s> {
-    /// Creates the exits. Blocks without a class take the exit `out`.
+    /// Creates the exits. Each exit for a reason counts the block under the reason, and then
+    /// continues at `out`.
     pub(crate) fn new(s: &mut Scope<'s, '_>, out: Exit<'s>) -> Self {
         Self {
             not_ip: s.absent("not ip", out),
@@ -93,8 +97,8 @@ fn version<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, cut: Exit<'s>) -> Num<'s> 
     s.get(kind)
 }
 
-/// Emits an exit to `other` unless `kind` is the EtherType of a tag. At a hook without link headers
-/// there are no tags, and the program always exits.
+/// Emits a jump to `other` that is taken unless `kind` is the EtherType of a tag. At a hook without
+/// link headers there are no tags, so the jump is always taken.
 pub(crate) fn require_tag<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, other: Exit<'s>) {
     if !s.hook().has_link_header() {
         return s.leave(other);
@@ -136,7 +140,7 @@ pub(crate) fn tag<'s>(
     (s.get(control), s.get(next), s.get_position(behind))
 }
 
-/// Emits an exit to `unsure` if `kind` is the EtherType of a tag, or is a length.
+/// Emits a jump to `unsure` that is taken if `kind` is the EtherType of a tag, or is a length.
 pub(crate) fn require_untagged<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, unsure: Exit<'s>) {
     for tag in [vlan::CUSTOMER, vlan::SERVICE, vlan::STACKED] {
         s.only(kind, Cmp::Ne, u32::from(tag), unsure);
@@ -189,7 +193,8 @@ pub(crate) fn reparsed_packet<'s>(
     Ok(packet(s, Layers { at: on.frame, length: None, next, tags: 0, ..on }, exits))
 }
 
-/// Emits an exit to `unsure` if the view includes a tag that the kernel stores outside the frame.
+/// Emits a jump to `unsure` that is taken if the view includes a tag that the kernel stores outside
+/// the frame.
 pub(crate) fn require_inline_tag<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>) {
     if on.length.is_none() && on.tags == 0 && s.may_have_stored_tag() {
         let unsure = s.unsure();
@@ -366,8 +371,9 @@ fn ipv6<'s>(
     (s.get(number), s.get(length), s.get_position(data))
 }
 
-/// Emits a test that continues if `kind` is a supported extension header, exits to `unsure` if it
-/// is an unsupported one, and exits to `upper` if it is not an extension header.
+/// Emits a test of the protocol number `kind`. The code after the test runs if `kind` is a
+/// supported extension header. The test jumps to `unsure` for an unsupported extension header, and
+/// to `upper` for any other protocol.
 fn require_extension<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, unsure: Exit<'s>, upper: Exit<'s>) {
     use protocol::{AH, DESTINATION, FRAGMENT, HIP, HOP_BY_HOP, MOBILITY, ROUTING, SHIM6};
     for other in [FRAGMENT, AH, MOBILITY, HIP, SHIM6] {

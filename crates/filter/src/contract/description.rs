@@ -43,8 +43,9 @@ pub type PushdownTest = fn(&Arguments) -> Result<Option<&'static str>, String>;
 /// has no frames.
 pub type OutputLinks = fn(&Arguments) -> Option<&'static [LinkType]>;
 
-/// Returns a mistake in arguments that are valid separately: an invalid combination or, as a
-/// warning, arguments that match nothing, or less than the user may expect.
+/// Checks arguments that are each valid by themselves. Returns the mistake if their combination is
+/// invalid or, when called for a warning, if they match nothing, or less than the user may expect.
+/// Returns `None` if there is no mistake.
 pub type ArgumentWarning = fn(&Arguments) -> Option<Mistake>;
 
 /// Returns a parameter and a value to insert into the request. With this parameter, the request has
@@ -153,8 +154,8 @@ pub struct Analysis {
     /// Returns the link types of output frames. This field is `None` if the output always has the
     /// link types of the input.
     pub output_links: Option<OutputLinks>,
-    /// Returns a machine-dependent parameter with its value, which is inserted into the request
-    /// when the request is made.
+    /// Returns a parameter whose value depends on the machine, with its value on this machine. The
+    /// check of a request inserts both into the text of the request.
     pub fix_parameter: Option<FixParameter>,
     /// Returns the mistake in arguments of a source that are valid separately but not in
     /// combination. A filter reports such a mistake when it is created, but a source has no user

@@ -20,8 +20,8 @@ fn pass_through<'s>(
     Ok(Answer::new(on.class, on))
 }
 
-/// Returns the kind of program for this attach point. It is a cgroup program if it reads the
-/// sockets of the request's user, an XDP program if it redirects frames, and otherwise a tc
+/// Returns the kind of program for this attach point: a cgroup program for the sockets of the
+/// request's user, an XDP program for an interface if frames are redirected, and otherwise a tc
 /// program. `hardened` restricts the program to instructions that are allowed without CAP_PERFMON.
 #[must_use]
 pub const fn target(attach: &Attach, hardened: bool) -> Target {

@@ -54,8 +54,8 @@ impl SessionNumbers {
         Self { first, step: 1, last: first + (RANGE_SIZE - 1) }
     }
 
-    /// Returns the share of one of `of` replicas or processes: every `of`-th session number,
-    /// beginning with the one at index `number`.
+    /// Returns the session numbers for one of `of` replicas or processes: every `of`-th of these
+    /// numbers, beginning with the one at index `number`.
     #[must_use]
     pub const fn split(self, number: u32, of: u32) -> Self {
         let of = if of == 0 { 1 } else { of };

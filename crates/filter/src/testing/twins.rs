@@ -150,8 +150,8 @@ pub fn emit_program(chain: &[Examined], target: impl Into<Target>) -> Result<Pro
     })
 }
 
-/// A judge that runs the user implementations of a chain. It uses the program's hook and counter
-/// order.
+/// A judge that runs the user implementations of a chain. It makes each frame as the program's hook
+/// receives it, and returns its counts in the order of the program's counters.
 #[derive(Debug)]
 pub struct UserJudge<'p> {
     nodes: Vec<Node>,

@@ -233,8 +233,8 @@ fn message_length(block: &Block<'_>) -> usize {
     here.max(stated.saturating_sub(udp::HEADER_LENGTH))
 }
 
-/// Emits the description of a message, if there was memory for it. Returns the flags for the first
-/// fragment of the message.
+/// Emits the description of a message, or nothing for `None` (no memory). Returns the flags for the
+/// fragment that follows: `FIRST` if no description precedes it.
 fn emit_description<'a>(description: Option<Block<'a>>, cx: &mut StreamContext<'_, 'a>) -> Flags {
     match description {
         Some(description) => {

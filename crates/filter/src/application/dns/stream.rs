@@ -110,7 +110,7 @@ impl DnsConnection {
         over
     }
 
-    /// Releases all held pieces without a class, counted under `why`.
+    /// Emits all held pieces of both directions without a class, each counted under `why`.
     pub(super) fn release_all(&mut self, why: Reason, cx: &mut StreamContext<'_, '_>) {
         self.forward.release_held(why, cx);
         self.backward.release_held(why, cx);
@@ -303,8 +303,7 @@ impl DnsDirection {
         message.is_none_or(|message| message.is_likely(length) || message.is_possible(length))
     }
 
-    /// Emits the held pieces as a message if they form one. Otherwise releases them without a
-    /// class.
+    /// Emits the held pieces as a message if they form one, otherwise without a class.
     fn emit_or_release_held(
         &mut self,
         length: usize,
@@ -342,7 +341,7 @@ impl DnsDirection {
         }
     }
 
-    /// Releases the held pieces without a class, each counted under `why`.
+    /// Emits the held pieces without a class, each counted under `why`.
     fn release_held(&mut self, why: Reason, cx: &mut StreamContext<'_, '_>) {
         while !self.held.is_empty() {
             let class = cx.absent(why);

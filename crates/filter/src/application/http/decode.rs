@@ -185,7 +185,7 @@ fn decode_coding(
 /// Final state of the decompression of one coding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum InflateEnd {
-    /// The decoder has reached the regular end of the format.
+    /// The decoder has reached the end that the compressed data itself marks.
     Complete,
     /// The input is truncated.
     Truncated,

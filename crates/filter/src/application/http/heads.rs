@@ -66,8 +66,9 @@ impl BlockPass<'_, '_, '_> {
         lenient && first && !self.carries_requests() && self.pending_request().is_some()
     }
 
-    /// Handles the first bytes of a direction that do not begin with a head. They are stray lines
-    /// before a head, or an HTTP/0.9 response, which has no head and ends with the connection.
+    /// Handles the first bytes of the response direction if they are not the start of a head. They
+    /// are then either stray lines before a head, which are emitted without a class, or an HTTP/0.9
+    /// response, which has no head and ends with the connection.
     fn handle_headless_response(&mut self) {
         let rest = self.remaining_bytes();
         let within = rest.get(..STRAY_BYTES_MAX).unwrap_or(rest);
@@ -90,8 +91,8 @@ impl BlockPass<'_, '_, '_> {
     }
 
     /// Returns true if the first bytes of a direction may be HTTP/1, and records which direction
-    /// carries requests. Otherwise passes bytes without a class, up to the next possible start of a
-    /// message or to the end of the block, and returns false.
+    /// carries requests. Otherwise emits the bytes from the current offset without a class, up to
+    /// the next possible start of a message or to the end of the block, and returns false.
     pub(super) fn may_be_http(&mut self, rest: &[u8]) -> bool {
         let lost = self.direction().phase().is_lost();
         match guess_protocol(rest) {
@@ -110,7 +111,7 @@ impl BlockPass<'_, '_, '_> {
         true
     }
 
-    /// Stops parsing a direction that is not HTTP/1, passes the rest of the block without a class,
+    /// Stops parsing a direction that is not HTTP/1, emits the rest of the block without a class,
     /// and returns false. If `protocol` is a recognized protocol, stores it for the connection and
     /// stops the other direction too. Stores [`Protocol::Other`] once neither direction is HTTP/1.
     /// If `protocol` is [`Protocol::Other`], a direction that lost its framing is still parsed,
@@ -143,7 +144,8 @@ impl BlockPass<'_, '_, '_> {
     }
 
     /// Holds the rest of the block as a piece of an incomplete head. A head that becomes too long
-    /// is a syntax error. If the piece cannot be held, abandons the message framing.
+    /// is a syntax error. If the piece cannot be held, loses the message framing
+    /// ([`Phase::FramingLost`]).
     fn hold_head_piece(&mut self, length: usize, seek: HeadSearch) {
         let gathered = self.direction().held_bytes.saturating_add(length as u32);
         if gathered as usize > self.options.head {
@@ -248,8 +250,8 @@ impl BlockPass<'_, '_, '_> {
         }
     }
 
-    /// Makes the message the open one and emits its description. If `broken` is true, the message
-    /// broke off within its head.
+    /// Stores the message as the open message of its direction, whose body follows, and emits its
+    /// description. If `broken` is true, the message broke off within its head.
     fn open_message(&mut self, head: &Head<'_>, body: Body, broken: bool) {
         self.it.protocol_number = Protocol::Http1.stored_number();
         let other = &mut self.it.directions[1 - self.direction];

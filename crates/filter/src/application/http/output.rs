@@ -1,5 +1,6 @@
 //! Output of `http`: message fragments, which are views of the current block, and bytes that belong
-//! to no message, which pass unchanged.
+//! to no message, which pass unchanged. The *open* message of a direction is the one whose head is
+//! complete and whose body has not ended.
 
 use super::options::Emit;
 use super::reasons;
@@ -47,8 +48,8 @@ impl<'a> BlockPass<'_, '_, 'a> {
         }
     }
 
-    /// Emits the pending fragment of the open message, up to the current offset. If `last` is true,
-    /// the message ends at this offset.
+    /// Emits the pending fragment of the open message: the bytes from [`BlockPass::fragment_start`]
+    /// to the current offset. If `last` is true, the message ends at this offset.
     pub(super) fn flush_fragment(&mut self, last: bool) {
         let from = self.fragment_start.take().filter(|from| last || *from < self.offset);
         if let Some(from) = from {
@@ -89,7 +90,8 @@ impl<'a> BlockPass<'_, '_, 'a> {
         }
     }
 
-    /// Passes the rest of the block without a class.
+    /// Emits the bytes from the current offset to the end of the block without a class, under the
+    /// reason that the [`Phase`] of the direction implies.
     pub(super) fn pass_rest_of_block(&mut self) {
         let reason = match self.direction().phase() {
             Phase::Switched => reasons::SWITCHED,
@@ -110,7 +112,8 @@ impl<'a> BlockPass<'_, '_, 'a> {
         self.offset = self.block.length();
     }
 
-    /// Releases the held pieces of a head without a class.
+    /// Emits the held pieces of the direction's incomplete head without a class, counted under
+    /// `reason`.
     pub(super) fn release_held_head(&mut self, direction: usize, reason: Reason) {
         let mut held = std::mem::take(&mut self.it.directions[direction].held);
         self.it.directions[direction].held_bytes = 0;

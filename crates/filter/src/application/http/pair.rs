@@ -55,7 +55,8 @@ impl<'a> BlockPass<'_, '_, 'a> {
         }
     }
 
-    /// Holds the description of a response until the response ends.
+    /// Holds the description of a response until the response ends. `request` is the key of its
+    /// request, or `None` if no request is pending.
     pub(super) fn hold_response(&mut self, described: &Block<'a>, request: Option<u32>) {
         let key = request.unwrap_or(self.it.next_request << 2) | RESPONSE_KEY;
         if request.is_none() {

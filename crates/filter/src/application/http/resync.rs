@@ -36,8 +36,8 @@ impl BlockPass<'_, '_, '_> {
         Expected { requests: unknown || requests, responses: unknown || !requests }
     }
 
-    /// Passes bytes without a class, up to the next line at which a message may begin, or to the
-    /// end of the block.
+    /// Emits the bytes from the current offset without a class, up to the next line at which a
+    /// message may begin, or to the end of the block.
     pub(super) fn skip_to_next_start(&mut self, reason: Reason) {
         let rest = self.remaining_bytes();
         let Some(found) = next_start(rest, self.expected_messages()) else {
@@ -58,8 +58,8 @@ impl BlockPass<'_, '_, '_> {
     }
 
     /// Ends the search for a message if the current line may be a start line, and returns true.
-    /// Otherwise passes bytes without a class, up to the next line at which a message may begin or
-    /// to the end of the block, and returns false.
+    /// Otherwise emits the bytes from the current offset without a class, up to the next line at
+    /// which a message may begin or to the end of the block, and returns false.
     pub(super) fn finds_start_here(&mut self) -> bool {
         match line_begins_message(self.remaining_bytes(), self.expected_messages()) {
             Some(certain) => {

@@ -1,4 +1,5 @@
-//! State of an HTTP connection: plain data of 152 bytes.
+//! State of an HTTP connection: plain data of 152 bytes. The *open* message of a direction is the
+//! one whose head is complete and whose body has not ended.
 
 use crate::contract::{Block, Field, HeldList, Session, Unit};
 use abi::{Class, Flags};
@@ -73,7 +74,8 @@ pub(super) struct HttpDirection {
     pub(super) held_bytes: u32,
     /// Class of the open message.
     pub(super) class: u32,
-    /// Content codings of the body that the filter will decode.
+    /// Content codings of the body if the filter will decode it, as
+    /// [`wire::http::Codings::number`].
     pub(super) codings: u16,
     /// Discriminant of a [`Phase`].
     pub(super) phase_number: u8,

@@ -201,9 +201,10 @@ impl<'w, 'c, 'a> BlockPass<'w, 'c, 'a> {
         }
     }
 
-    /// Handles a syntax error. Rejects the direction if the connection has no recognized message
-    /// yet. If the last request may switch protocols, marks the request direction as switched.
-    /// Otherwise abandons the message framing, and skips to the next possible start of a message.
+    /// Handles a syntax error. If no message of the connection has been recognized yet, treats the
+    /// direction as not HTTP/1. If the last request may switch protocols, marks the request
+    /// direction as switched. Otherwise loses the message framing ([`Phase::FramingLost`]), and
+    /// skips to the next possible start of a message.
     pub(super) fn handle_syntax_error(&mut self) {
         let may_switch = self.it.may_switch != 0 && self.carries_requests();
         if self.it.protocol().is_none() {
@@ -229,7 +230,7 @@ impl<'w, 'c, 'a> BlockPass<'w, 'c, 'a> {
         self.skip_to_next_start(reasons::MALFORMED);
     }
 
-    /// Abandons the message framing. In the response direction, also ends all pending requests,
+    /// Enters [`Phase::FramingLost`]. In the response direction, also ends all pending requests,
     /// because later responses cannot be paired with them.
     pub(super) fn lose_framing(&mut self) {
         self.release_held_head(self.direction, reasons::LOST);

@@ -119,8 +119,9 @@ impl TlsConnection {
             .all(|direction| direction.has_begun == direction.has_ended)
     }
 
-    /// Releases all held blocks of both directions, and marks an undecided direction as unreadable
-    /// with `why` as the reason. Drops the description of the client's hello.
+    /// Emits all held blocks of both directions, and marks an undecided direction as unreadable
+    /// with
+    /// `why` as the reason. Drops the description of the client's hello.
     pub(super) fn release_all(&mut self, why: Reason, cx: &mut StreamContext<'_, '_>) {
         self.set_decision(false, Err(why), cx);
         self.set_decision(true, Err(why), cx);
@@ -253,7 +254,8 @@ impl TlsConnection {
         })
     }
 
-    /// Sets the decision of a direction that is still undecided, and releases its held blocks.
+    /// Sets the decision of a direction that is still undecided. Emits the direction's held blocks
+    /// with its class.
     fn set_decision(
         &mut self,
         backward: bool,

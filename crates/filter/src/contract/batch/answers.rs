@@ -5,8 +5,8 @@ use super::{Batch, Block, LANES, LaneMask, lanes, mask_of_first};
 use abi::Class;
 
 impl<'a> Batch<'a> {
-    /// Sets the class of each live block to the result of `answer`. Changes to the marks made by
-    /// `answer` are stored only if `MARKS` is true.
+    /// Sets the class of each live block to the result of `answer`. Changes that `answer` makes to
+    /// the marks are stored only if `MARKS` is true.
     #[inline]
     pub fn classify<const MARKS: bool>(&mut self, mut answer: impl FnMut(&mut Block<'a>) -> Class) {
         self.resolve_frames();

@@ -16,8 +16,9 @@ pub struct Columns {
     pub(super) pointers: [RichPointer; LANES],
     pub(super) marks: [Marks; LANES],
     pub(super) context: [BlockMetadata; LANES],
-    /// The sequence number of the block in each lane, as assigned by the last fork (CONTRACT 16). A
-    /// block made by a filter has the number of the block that it was made from.
+    /// The sequence number of the block in each lane, as assigned at the last fork, that is, the
+    /// last node with several outgoing arcs (CONTRACT 16). A block made by a filter has the number
+    /// of the block that it was made from.
     pub(super) order: [u32; LANES],
     /// The byte of each lane's view at the offset [`KnownFacts::column`]. Valid only if that offset
     /// is set.

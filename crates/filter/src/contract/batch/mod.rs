@@ -1,9 +1,9 @@
 //! A batch: up to 64 blocks side by side.
 //!
 //! A batch has one column per property, and a `u64` mask of live lanes. A block keeps its lane
-//! while filters inspect it or edit it in place. Dropping a block therefore clears a bit, routing
-//! is a mask operation, and a join restores the order by lane. [SL §6.2], figures in
-//! docs/book/decisions/0003-batches.md
+//! while filters inspect it or edit it in place. Dropping a block therefore *ends* its lane: it
+//! clears the lane's bit. Routing is a mask operation, and a join restores the order by lane. [SL
+//! §6.2], figures in docs/book/decisions/0003-batches.md
 
 mod answers;
 mod block;
@@ -155,7 +155,7 @@ impl<'a> Batch<'a> {
         self.columns.live
     }
 
-    /// Ends all lanes that are not in `mask`. Their blocks are then no longer live.
+    /// Ends the live lanes that are not in `mask`: clears their bits in the mask of live lanes.
     #[inline]
     pub fn keep_lanes(&mut self, mask: LaneMask) {
         self.columns.live &= mask;
@@ -221,16 +221,16 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// Returns the sequence number that the last fork assigned to this lane's block. A block made
-    /// by a filter has the number of the block that it was made from.
+    /// Returns the sequence number of this lane's block, assigned by [`Batch::renumber`] at the
+    /// last fork. A block made by a filter has the number of the block that it was made from.
     #[inline]
     #[must_use]
     pub fn order(&self, l: Lane) -> u32 {
         self.columns.order[l]
     }
 
-    /// Assigns consecutive sequence numbers, from `next` on, to the live blocks at a fork, and
-    /// advances `next` past them.
+    /// Assigns consecutive sequence numbers, from `next` on, to the live blocks, and advances
+    /// `next` past them. Called at a fork: a node with several outgoing arcs.
     pub fn renumber(&mut self, next: &mut u32) {
         for l in lanes(self.columns.live) {
             self.columns.order[l] = *next;
@@ -262,8 +262,8 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Stores the sequence numbers of the lanes in `mask`, and shutdown step `step`, in the marks
-    /// of blocks that a replica emits at shutdown ([`abi::Marks::with_end_step`]).
+    /// Stores the sequence numbers of the lanes in `mask`, and the shutdown step of the replica
+    /// that emits them (0 before its shutdown), in the marks ([`abi::Marks::with_end_step`]).
     #[inline]
     pub fn store_end_step(&mut self, mask: LaneMask, step: u32) {
         for l in lanes(mask) {
@@ -426,7 +426,7 @@ impl<'a> Batch<'a> {
         Amount { blocks: u64::from(mask.count_ones()), bytes }
     }
 
-    /// Copies the batch for a sibling branch. Costs a copy of 90 bytes per lane.
+    /// Copies the batch for another branch of a fork. Copies 90 bytes per lane, but no frames.
     #[must_use]
     pub fn duplicate(&self) -> Self {
         let Self { columns, frames, segment, known, last_processed: at } = self;

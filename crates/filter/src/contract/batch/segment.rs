@@ -55,8 +55,8 @@ impl<'a> SegmentFrames<'a> {
         self.bytes.get(from..to).unwrap_or_default()
     }
 
-    /// Copies the byte at offset `at` in each view to the column. Returns false if a view has no
-    /// byte at this offset.
+    /// Copies the byte at offset `at` in each view to [`Columns::column`]. Returns false if a view
+    /// has no byte at this offset.
     #[inline]
     pub(super) fn read_column(&self, at: usize, columns: &mut Columns) -> bool {
         let (bytes, start) = (self.bytes, self.start.wrapping_sub(at as u64));

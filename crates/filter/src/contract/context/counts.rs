@@ -4,11 +4,12 @@ use serde::{Deserialize, Serialize};
 use std::iter::Sum;
 use std::ops::{Add, AddAssign};
 
-/// A counter of a filter, represented by its index in the description.
+/// A counter of a filter, represented by its index in the list of counters in the description.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Counter(pub(crate) u8);
 
-/// A reason of a filter, represented by its index in the description.
+/// A filter's reason for a drop or a missing class, represented by its index in the list of reasons
+/// in the description.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reason(pub(crate) u8);
 
@@ -59,8 +60,7 @@ impl Amount {
         self.bytes = self.bytes.wrapping_sub(u64::from(bytes));
     }
 
-    /// Returns the differences of the two block numbers and of the two byte numbers, saturated at
-    /// 0.
+    /// Returns this amount minus `part`. Both numbers saturate at 0.
     #[must_use]
     pub const fn saturating_sub(self, part: Self) -> Self {
         let blocks = self.blocks.saturating_sub(part.blocks);

@@ -9,8 +9,8 @@ use abi::{BLOCK_MAX, BlockMetadata, Class, Entry, Marks};
 #[derive(Debug, Default)]
 pub struct Output<'a> {
     batches: Vec<Batch<'a>>,
-    /// Log of the sessions that have begun, each with the sequence number of its first block, or
-    /// `None` unless the log is enabled.
+    /// Log of the sessions that have begun, each with the sequence number of its first block.
+    /// `None` while the log is disabled.
     session_log: Option<Vec<(u32, u32)>>,
 }
 
@@ -442,8 +442,8 @@ mod tests {
     use crate::testing::{Arena, ETHERNET, Frame, Space};
     use abi::RichPointer;
 
-    /// A test filter. The first byte of an incoming block is the length of its output: the block
-    /// itself, followed by holes.
+    /// A test filter. The first byte of an incoming block is the number of blocks to emit for it:
+    /// the block itself, then holes. If the number is 0, the block is consumed.
     struct Repeater;
 
     impl Stream for Repeater {
@@ -460,9 +460,10 @@ mod tests {
         }
     }
 
-    /// Runs [`Repeater`]. Returns the number of output blocks in the incoming batch, the lengths of
-    /// the batches after it, and for each output block, true for a hole, and the index of the
-    /// incoming block that it was emitted for.
+    /// Runs [`Repeater`] over a batch of blocks with these first bytes. Returns the number of
+    /// output blocks in the lanes of that batch, the number of blocks in each batch after it, and
+    /// for each output block a pair: true for a hole, and the index of the incoming block for which
+    /// it was emitted.
     fn run_repeater(times: &[u8]) -> (u32, Vec<usize>, Vec<(bool, u32)>) {
         let arena = Arena::new(64);
         let mut space = Space::new(&arena);

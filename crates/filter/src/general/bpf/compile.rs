@@ -58,7 +58,8 @@ impl Compiled {
 /// The errors of all compilers that rejected an expression.
 pub(super) struct CompileErrors {
     pub(super) own: classic::ExpressionError,
-    /// Name and error of the compiler in the arguments, or `None` if it was not tried.
+    /// Name and error message of the compiler that the arguments provide
+    /// ([`Arguments::compiler`]), or `None` if it was not tried.
     pub(super) other: Option<(String, String)>,
 }
 

@@ -70,8 +70,9 @@ pub fn matches_frame(arguments: &Arguments, frame: &[u8]) -> bool {
     compiled.is_some_and(|program| program.run(frame, length, &Metadata::EMPTY) != 0)
 }
 
-/// Emits the decision about an unmodified frame. The program continues if the source takes the
-/// frame, exits to `fragment` if the expression is undecided, and exits to `miss` otherwise.
+/// Emits code that applies the expression to a frame before any filter changes it. The code
+/// jumps to `fragment` if the expression is undecided, and to `miss` if it does not match. The code
+/// emitted after it runs if the expression matches, so that the source takes the frame.
 pub fn emit_gate<'s>(
     arguments: &Arguments,
     s: &mut Scope<'s, '_>,

@@ -41,15 +41,16 @@ pub fn socket_filter(
 const BYPASS_NOTE: &str = "of devices without an Ethernet header everything enters, because there \
                            is no room for their program";
 
-/// Returns a note on frames that bypass the socket filter, or the reason why the expression cannot
-/// run in the kernel.
+/// Returns a note on frames that bypass the socket filter, or `None` if no frame does. Fails with
+/// the reason if the expression cannot run in the kernel.
 pub(super) fn check_pushdown(arguments: &Arguments) -> Result<Option<&'static str>, String> {
     // The program for both directions is the longest.
     let asked = filter_with_note(Direction::Both, arguments);
     asked.map(|(_, except)| except).map_err(|refusal| refusal.to_string())
 }
 
-/// Returns the socket filter and, if some frames bypass it, a note on these frames.
+/// Returns the socket filter for frames of `direction` and, if some frames bypass it, a note on
+/// these frames.
 fn filter_with_note(
     direction: Direction,
     asked: &Arguments,
@@ -69,8 +70,9 @@ fn filter_with_note(
     }
 }
 
-/// Returns the link type whose program the socket filter runs on devices of this type (`ARPHRD_…`),
-/// or `None` if it runs no program on such devices.
+/// Returns the link type for which the expression is compiled to filter frames from devices of this
+/// type (`ARPHRD_…`). Returns `None` if the socket filter does not test the expression on frames
+/// from such devices, but only their direction.
 #[must_use]
 pub fn link_type(hardware_type: u16) -> Option<LinkType> {
     match kernel::link_type(hardware_type)? {
