@@ -42,10 +42,11 @@ pub struct Layers {
     /// Offset of the TCP or UDP payload; `None` if `l4` is `None`, or if the TCP or UDP header is
     /// malformed or truncated. Equals `l4` for other transport protocols.
     pub payload: Option<u16>,
-    /// Transport protocol. For a later fragment, the protocol of the complete packet. `None` for
-    /// network protocols other than IP, and if the IP headers are malformed, too many or truncated.
+    /// Number of the transport protocol, as assigned by IANA; also known for later fragments, which
+    /// have no transport header. `None` for network protocols other than IP, and if an IP header is
+    /// malformed or truncated, or there are too many extension headers.
     pub protocol: Option<u8>,
-    /// End of the innermost layer, limited to captured bytes. Excludes padding and bytes beyond
+    /// Offset past the last captured byte of the innermost layer. Excludes padding and bytes beyond
     /// UDP's stated length.
     pub end: u32,
     /// Position of this frame among the fragments of an IP packet.
