@@ -36,7 +36,8 @@ pub(crate) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// Returns the rate in blocks per microsecond.
+/// Runs a request that generates `count` blocks; returns the rate in blocks per microsecond. If
+/// `copies` is true, every edit is made in a copy.
 fn measure_rate(text: &str, count: u64, copies: bool) -> Result<f64, String> {
     let settings = Settings { copies, ..Settings::default() };
     let outcome = run_request_with(text, settings)?;

@@ -48,8 +48,9 @@ pub(crate) enum Better {
     Less,
 }
 
-/// Measures all candidates `rounds` times, interleaved. Returns a row for each candidate against
-/// the first, and one for each goal against its reference; no rows if the row is not selected.
+/// Measures all candidates `rounds` times, interleaved. Returns a row for each candidate, compared
+/// with the first, and a row for each goal, compared with the goal's reference. Measures nothing
+/// and returns no rows if rows of this name are not selected ([`select_rows`]).
 pub(crate) fn interleave(
     subject: (&'static str, &str, f64),
     unit: &'static str,
@@ -88,8 +89,9 @@ pub(crate) fn measure_interleaved(
     Ok((median(&sentinels), samples))
 }
 
-/// Returns the rows for samples taken in rounds: each candidate against the first, each goal
-/// against its reference. A ratio above 1 means that the candidate is better.
+/// Returns the rows for samples taken in rounds: one for each candidate, compared with the first,
+/// and one for each goal, compared with the goal's reference. A ratio above 1 means that the
+/// candidate is better.
 pub(crate) fn rows_of_samples(
     (bench, row, x): (&'static str, &str, f64),
     (unit, better): (&'static str, Better),

@@ -57,7 +57,11 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
                 "generate count={blocks} size={size} seq=yes | udp | match \"qqqq\" @thread1 |0 \
                  count @thread1"
             );
-            all.extend(measure_line(&format!("line, {size} B, {place}"), &text, options.rounds)?);
+            all.extend(measure_request(
+                &format!("line, {size} B, {place}"),
+                &text,
+                options.rounds,
+            )?);
         }
         all.extend(measure_mechanism(&format!("mechanism, {place}"), options.rounds));
     }
@@ -66,7 +70,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
 }
 
 /// Measures a request with each candidate: blocks per second, and processor time per block.
-fn measure_line(name: &str, text: &str, rounds: usize) -> Result<Vec<Row>, String> {
+fn measure_request(name: &str, text: &str, rounds: usize) -> Result<Vec<Row>, String> {
     let (mut rates, mut costs) = (empty_samples(), empty_samples());
     let mut sentinels = Vec::new();
     for round in 0..=rounds {

@@ -19,9 +19,9 @@ pub(crate) struct RunningTcpdumps {
 /// The final report of a tcpdump, in frames that passed its filter. A missing count is `u64::MAX`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FinalReport {
-    /// Number of frames received.
+    /// Number of frames received: tcpdump's "packets received by filter".
     pub(crate) received: u64,
-    /// Number of received frames that were lost.
+    /// Number of these frames that were lost: tcpdump's "packets dropped by kernel".
     pub(crate) lost: u64,
 }
 

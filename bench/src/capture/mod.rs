@@ -33,10 +33,10 @@ use ebpf::emit::tap::UNREAD_LAPS;
 use sys::bpf::ring::region_offset;
 use sys::bpf::{Anchor, Link, ProgramKind, Side};
 
-/// Numbers of observers, each with its name in rows.
+/// Numbers of observers, each with its name in the result rows.
 const OBSERVER_COUNTS: [(usize, &str); 4] =
     [(1, "1 reader"), (2, "2 readers"), (5, "5 readers"), (10, "10 readers")];
-/// Frame lengths and captured bytes, each pair with its name in rows.
+/// Frame lengths and captured bytes, each pair with its name in the result rows.
 const FRAME_SETTINGS: [FrameSetting; 3] = [
     FrameSetting { length: 64, keep: 2048, name: "64 B" },
     FrameSetting { length: 1500, keep: 96, name: "96 of 1500 B" },
@@ -55,11 +55,12 @@ const DRAINED_RINGS: [(u32, &str); 3] = [
     (1 << 20, "no reader, 1 MB"),
     (512 << 10, "no reader, 512 KB"),
 ];
-/// Number of bytes sent between two drains of the doorbell, as a multiple of the ring size: less
-/// than the number of laps (1 << [`UNREAD_LAPS`]) after which a tap stops copying.
+/// Amount of data sent between two drains of the doorbell, as a multiple of the ring size. It is
+/// less than 1 << [`UNREAD_LAPS`], the number of laps after which a tap without readers stops
+/// copying.
 const RINGS_PER_DRAIN: u32 = 8;
 /// Taps in C: the ring size in bytes, a flag that is true if the tap reads the clock, and the name
-/// in rows.
+/// in the result rows.
 const C_TAPS: [(u32, bool, &str); 5] = [
     (256 << 10, false, "by hand, 256 KB"),
     (1 << 20, false, "by hand, 1 MB"),

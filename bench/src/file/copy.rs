@@ -168,9 +168,9 @@ fn run_dd(
     Ok(gigabytes(bytes) / seconds)
 }
 
-/// Measures the same copy in this process, which has already mapped the file; returns the
-/// throughput. `send` writes a slice that begins at an offset, and returns its length, or 0 at the
-/// end.
+/// Measures the copy that [`run_dd`] measures, but made by this process, which has already mapped
+/// the file; returns the throughput in GB/s. `send` writes a slice that begins at an offset, and
+/// returns its length, or 0 at the end.
 fn measure_copy(
     to: CopyTarget<'_>,
     mut send: impl FnMut(u64, &File) -> Result<usize, String>,

@@ -94,7 +94,8 @@ impl LiveBench<'_> {
         Ok(found)
     }
 
-    /// Returns the highest rate without loss for a program, and this rate in frames per second.
+    /// Returns the highest rate setting at which a program loses no frames, and the frames per
+    /// second that the sender reached with this setting.
     fn find_highest_rate(&self, program: &LiveProgram) -> Result<(Rate, f64), String> {
         let flat_out = self.measure_program(program, Rate::FlatOut, RunPurpose::Cost)?;
         if flat_out.is_lossless {

@@ -37,7 +37,7 @@ use reader::ModerationReader;
 
 /// Block size in bytes.
 const BLOCK_SIZE: usize = 2048;
-/// Numbers of blocks per notification, each with its name in rows.
+/// Numbers of blocks per notification, each with its name in the result rows.
 const BLOCKS_PER_NOTIFICATION: [(usize, &str); 10] = [
     (1, "T_b 1"),
     (2, "T_b 2"),
@@ -52,7 +52,7 @@ const BLOCKS_PER_NOTIFICATION: [(usize, &str); 10] = [
 ];
 /// Ring size of the paper's figure in bytes.
 const RING_SIZE: usize = 16 << 20;
-/// Ring sizes in bytes that goal G9 covers, each with its name in rows.
+/// Ring sizes in bytes that goal G9 covers, each with its name in the result rows.
 const SMALL_RING_SIZES: [(usize, &str); 3] =
     [(64 << 10, "64 KB"), (256 << 10, "256 KB"), (1 << 20, "1 MB")];
 /// Maximum ring size in bytes for which G9 sets a goal.

@@ -13,7 +13,8 @@ use crate::temp_directory::TempDirectory;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The candidates, each with the option that it adds to the request and its name in rows.
+/// The candidates, each with the option that it adds to the request and its name in the result
+/// rows.
 const CANDIDATES: [(&str, &str); 4] = [
     ("", "1 process"),
     ("--parallel=2 ", "2 copies"),
@@ -23,7 +24,7 @@ const CANDIDATES: [(&str, &str); 4] = [
 
 /// Prefix of the rows' names.
 pub(super) const ROW_PREFIX: &str = "engines";
-/// The requests, each with its name in rows and the filters after the source.
+/// The requests, each with its name in the result rows and the filters after the source.
 const REQUESTS: [(&str, &str); 1] = [("engines, tcp and http", "tcp |http http | discard")];
 
 pub(super) fn measure_request(

@@ -29,23 +29,23 @@ use pipeline::explain::{Measurements, learn};
 use pipeline::plan::{Costs, Machine, Plan};
 pub(crate) use work::{DIGEST, WORK_FILTER};
 
-/// The candidates, each with the option that it adds to the request, its name in rows, and true if
-/// the costs of an earlier run are known.
+/// The candidates, each with the option that it adds to the request, its name in the result rows,
+/// and true if the costs of an earlier run are known.
 const CANDIDATES: [(&str, &str, bool); 4] = [
     ("--parallel=no", "1 copy", false),
     ("--parallel=2", "2 copies", false),
     ("--parallel=auto", "auto", false),
     ("--parallel=auto", "auto, analyzed", true),
 ];
-/// Approximate duration of a generated run without replicas, in ns: ten times as long as the
-/// measurement of its cost.
+/// Approximate duration, in ns, of a run over generated blocks without replicas: ten times as long
+/// as the path takes to measure its costs.
 const RUN_DURATION_NS: u64 = 1_500_000_000;
 /// Settings of the filter with configurable cost: loop iterations per block.
 const ITERATIONS: [u64; 6] = [0, 30, 100, 300, 1_000, 3_000];
 /// Maximum size of the capture in bytes.
 const CAPTURE_SIZE_MAX: u64 = 100_000_000;
 
-/// A request with its name in rows.
+/// A request with its name in the result rows.
 struct NamedRequest {
     name: String,
     text: String,

@@ -22,15 +22,15 @@ pub(super) const ROW_PREFIX: &str = "two stages";
 const ITERATIONS_PER_US: u64 = 1_000;
 /// Number of blocks in a run, which takes about 5 s in one thread.
 const BLOCKS: u64 = 2_500_000;
-/// The candidates: option, pin of the second stage, name in rows, and true if the costs of an
-/// earlier run are known.
+/// The candidates: option, pin of the second stage, name in the result rows, and true if the costs
+/// of an earlier run are known.
 const CANDIDATES: [(&str, &str, &str, bool); 4] = [
     ("--parallel=no ", "", "1 thread", false),
     ("", " @thread1", "by hand", false),
     ("", "", "auto", false),
     ("", "", "auto, analyzed", true),
 ];
-/// The candidates of the command: option and name in rows.
+/// The candidates of the command: option and name in the result rows.
 const COMMAND_CANDIDATES: [(&str, &str); 2] = [("--parallel=no ", "1 thread"), ("", "auto")];
 /// A user's request without its source: two filters that read every byte.
 const USER_REQUEST: &str = "compress level=1 |all compress level=1 |all discard";

@@ -36,7 +36,7 @@ const NO_OBSERVER_NAME: &str = "no observer";
 const ALONE_NAME: &str = "exec tcpdump";
 const DAEMON_NAME: &str = "with a daemon";
 
-/// The load of a measurement, and its programs.
+/// The setting of a measurement: the load that is sent, and the programs that capture it.
 #[derive(Clone, Copy, Debug)]
 struct PcapSetting {
     name: &'static str,

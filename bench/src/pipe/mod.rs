@@ -38,7 +38,8 @@ const SAME_CACHE_NS: f64 = 250.0;
 /// Maximum size in bytes of the slots that are published at once. As in a stream, at most 32 blocks
 /// are published at once.
 const NOTIFY_BYTES: usize = 64 << 10;
-/// Name in rows of our stream of slots.
+/// Name of our stream of fixed-size slots ([`StreamTransport::start_slots`]) in the result
+/// rows.
 const SLOTS: &str = "slots";
 /// Minimum duration of a measurement in ns.
 const MEASUREMENT_NS_MIN: u64 = 60_000_000;

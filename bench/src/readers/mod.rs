@@ -40,7 +40,7 @@ const ALONE_NAME: &str = "streamline";
 const DAEMON_NAME: &str = "with a daemon";
 const LIMIT_NAME: &str = "limit";
 
-/// The load of a measurement, and its programs.
+/// The setting of a measurement: the load that is sent, and the programs that capture it.
 #[derive(Clone, Copy, Debug)]
 struct Setting {
     name: &'static str,

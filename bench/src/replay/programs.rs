@@ -14,7 +14,7 @@ pub(super) struct ReplayProgram {
     arguments: fn(&Path, &Path) -> Vec<String>,
     /// Function that counts the requests in the program's standard output and directory, or `None`
     /// if the program does not look for requests. `None` also for our program, whose requests are
-    /// counted by `requests_of_our_filters`.
+    /// counted by `count_with_streamline`.
     requests: Option<fn(&[u8], &Path) -> u64>,
 }
 
@@ -110,27 +110,27 @@ impl ReplayProgram {
     /// Returns the number of requests found, or `None` if the program does not look for requests.
     pub(super) fn requests(&self, capture: &Path, folder: &Path) -> Result<Option<u64>, String> {
         if self.name == OUR_NAME {
-            return self.requests_of_our_filters(capture).map(Some);
+            return self.count_with_streamline(capture).map(Some);
         }
         let Some(count) = self.requests else { return Ok(None) };
         // Suricata appends to an existing file.
         let _ = std::fs::remove_file(folder.join(SURICATA_LOG));
-        let told = folder.join("told");
-        let file = File::create(&told).map_err(|why| why.to_string())?;
+        let output_path = folder.join("told");
+        let file = File::create(&output_path).map_err(|why| why.to_string())?;
         self.run_command(self.command(capture, folder).stdout(file))?;
-        let told = std::fs::read(told).map_err(|why| why.to_string())?;
-        Ok(Some(count(&told, folder)))
+        let output = std::fs::read(output_path).map_err(|why| why.to_string())?;
+        Ok(Some(count(&output, folder)))
     }
 
     /// Counts the requests that our filters find. `count` prints the numbers of messages, blocks
     /// and bytes, in this order.
-    fn requests_of_our_filters(&self, capture: &Path) -> Result<u64, String> {
+    fn count_with_streamline(&self, capture: &Path) -> Result<u64, String> {
         let line = format!("replay '{}' | tcp | http emit=head |request count", capture.display());
         let output = Command::new(&self.path).args(["run", &line]).output();
         let output = output.map_err(|why| why.to_string())?;
-        let told = String::from_utf8_lossy(&output.stdout);
-        let number = told.split_whitespace().find_map(|word| word.parse().ok());
-        number.ok_or_else(|| format!("{line}: {told}{}", String::from_utf8_lossy(&output.stderr)))
+        let report = String::from_utf8_lossy(&output.stdout);
+        let number = report.split_whitespace().find_map(|word| word.parse().ok());
+        number.ok_or_else(|| format!("{line}: {report}{}", String::from_utf8_lossy(&output.stderr)))
     }
 
     fn command(&self, capture: &Path, folder: &Path) -> Command {

@@ -29,7 +29,7 @@ use crate::tcpdump::{RunningTcpdumps, TCPDUMP};
 use crate::temp_directory::TempDirectory;
 use users::{FrameCounts, SharedDaemon};
 
-/// Numbers of users, each with its name in rows.
+/// Numbers of users, each with its name in the result rows.
 const USER_COUNTS: [(u16, &str); 4] =
     [(1, "1 user"), (2, "2 users"), (5, "5 users"), (10, "10 users")];
 const USER_COUNT_MAX: u16 = 10;
@@ -55,7 +55,7 @@ const ONE_THREAD_NAME: &str = "one thread";
 enum ShareObservers {
     NoObserver,
     Users(u16),
-    /// Users whose sinks run in the thread that reads the ring.
+    /// The given number of users, whose sinks run in the thread that reads the ring.
     Together(u16),
     Tcpdumps(u16),
 }

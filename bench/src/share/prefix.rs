@@ -215,7 +215,7 @@ fn paths(listed: &Value) -> impl Iterator<Item = (&str, u32)> {
     })
 }
 
-/// Returns the processes that run prefixes.
+/// Returns the ids of the processes that run the prefix for several requests.
 fn servers(listed: &Value) -> Vec<u32> {
     paths(listed)
         .filter(|(line, _)| line.contains("share \""))
@@ -223,7 +223,7 @@ fn servers(listed: &Value) -> Vec<u32> {
         .collect()
 }
 
-/// Returns the number of requests that do not run a prefix for others.
+/// Returns the number of running requests, without the processes that run the prefix.
 fn readers(listed: &Value) -> usize {
     paths(listed).filter(|(line, _)| !line.contains("share \"")).count()
 }

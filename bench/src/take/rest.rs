@@ -24,7 +24,7 @@ const CALL_BYTES: usize = 1 << 20;
 /// The port of the stream, which no request takes.
 const PORT: u16 = 7;
 /// The request that runs during the transfer.
-const LINE: &str = "rx server0 take \"udp port 53\" | count";
+const REQUEST: &str = "rx server0 take \"udp port 53\" | count";
 /// The value of `XDP_PASS`.
 const PASS: i32 = 2;
 
@@ -35,7 +35,7 @@ pub(super) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let beside_tc = || {
         let child = start(&pair)?;
         let rate = transfer(&pair);
-        interrupt_and_wait(child, LINE)?;
+        interrupt_and_wait(child, REQUEST)?;
         rate
     };
     let beside_xdp = || {
@@ -53,9 +53,9 @@ pub(super) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
 fn start(pair: &Pair) -> Result<Child, String> {
     let own = std::env::current_exe().map_err(|why| why.to_string())?.with_file_name("streamline");
     let mut command = pair.server.command(own);
-    command.args(["run", "--quiet", LINE]).stdout(Stdio::null());
+    command.args(["run", "--quiet", REQUEST]).stdout(Stdio::null());
     let child = command.spawn().map_err(|why| format!("{command:?}: {why}"))?;
-    wait_until(LINE, || has_ingress_program(&pair.server));
+    wait_until(REQUEST, || has_ingress_program(&pair.server));
     Ok(child)
 }
 

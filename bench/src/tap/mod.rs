@@ -13,7 +13,7 @@ use sys::bpf::ring::region_offset::NOTIFIED;
 use sys::bpf::{Anchor, Link, Program, RingBuffer, Rings, RingsLayout, Side};
 use testkit::net::Namespace;
 
-/// A time or number of bytes that a wake policy never reaches.
+/// Value for the limits of a [`WakePolicy`] (a time in ns, bytes, or frames) that is never reached.
 pub(crate) const UNREACHABLE_LIMIT: u32 = u32::MAX >> 1;
 /// Number of pointers per processor, as in the rings of a request.
 const POINTERS_PER_PROCESSOR: u32 = 1 << 14;
@@ -76,7 +76,7 @@ impl Tap {
         })
     }
 
-    /// Returns the sum of the committed positions of all processors.
+    /// Returns the sum, over all processors, of the ring position up to which records are complete.
     pub(crate) fn committed_sum(&self) -> u64 {
         self.sum_over_processors(|cpu| {
             self.rings.region(cpu).map_or(0, |region| region.committed())
@@ -87,7 +87,7 @@ impl Tap {
         (0..self.rings.shape().cpus).map(one).sum()
     }
 
-    /// Returns the descriptors for a reader.
+    /// Returns the descriptors that a reader needs: the rings, and the doorbell opened read-only.
     fn descriptors(&self) -> Result<(BorrowedFd<'_>, std::os::fd::OwnedFd), String> {
         let bell = self.bell.map().open_read_only().map_err(|why| why.to_string())?;
         Ok((self.rings.as_fd(), bell))

@@ -1,4 +1,4 @@
-//! The program that writes the ring: the tap of a request with a single delivery per frame.
+//! The program that writes the ring: a tap that passes every frame to a single reader.
 
 use ebpf::Hook;
 use ebpf::emit::Value;
@@ -7,7 +7,7 @@ use ebpf::insn;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{Program, ProgramKind, RingBuffer, Rings};
 
-/// The delivery to the only reader, without an exit counter.
+/// Parameters for passing a frame to the only reader. Frames that cannot be copied are not counted.
 const DELIVERY: Delivery = Delivery { number: 0, reader: 0, exit: 0, shared: false, failed: None };
 
 /// Loads the program that writes the tap's ring.

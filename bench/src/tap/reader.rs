@@ -11,13 +11,14 @@ use sys::descriptor;
 
 /// Polling interval of a reader that is not notified.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// After a loss, the reader also skips one in this many pointers of the ring, so that the writer
-/// does not lap it again immediately.
+/// After a loss, the reader skips not only the overwritten pointers, but also as many more as the
+/// capacity of the ring divided by this number, so that the writer does not lap it again
+/// immediately.
 const SKIPPED_ONE_IN: u64 = 8;
 /// Number of records copied between two checks for a lap. The writer stores its position with every
 /// frame, so each check fetches that cache line from the writer's processor.
 const RECORDS_PER_CHECK: usize = 16;
-/// Number of words in the first message.
+/// Number of 64-bit words in the first message to a reader, which states the layout of the rings.
 const START_MESSAGE_WORDS: usize = 5;
 
 /// Number of records that a reader received and lost, and number of doorbells that woke it.

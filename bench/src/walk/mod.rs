@@ -23,8 +23,8 @@ use crate::row::Row;
 use crate::temp_directory::TempDirectory;
 use std::path::Path;
 
-/// The batch sizes to compare, each with its name in rows and the option that it adds to the
-/// request.
+/// The batch sizes to compare, each with its name in the result rows and the option that it adds to
+/// the request.
 const CANDIDATES: [(&str, &str); 5] = [
     (DEFAULT_BATCH_NAME, ""),
     ("32", "--batch=32"),
@@ -61,8 +61,8 @@ const DIFFERENT_FILTERS: &[&str] = &[
     "sample 1 |all",
     "hist of=length |all",
 ];
-/// The chains, each with the filters that it repeats, its name in rows, and the numbers of filters
-/// to measure.
+/// The chains, each with the filters that it repeats, its name in the result rows, and the numbers
+/// of filters to measure.
 const CHAINS: [(&[&str], &str, &[usize]); 3] = [
     (ONE_BYTE_FILTERS, "cheap", &[2, 8, 32]),
     (DIFFERENT_FILTERS, "different", &[8, 32]),
