@@ -36,7 +36,8 @@ pub(crate) const RATCHETED_RULES: &[(&str, &str)] = &[
 /// ratchet does not change this ceiling.
 const PRODUCT_SIZE_KEY: (&str, &str) = ("lines", "product");
 
-/// Maximum number of occurrences that an error names.
+/// An error lists the occurrences of its key if there are at most this many. If there are more, it
+/// names the command that lists them.
 const OCCURRENCES_MAX: usize = 5;
 
 type Sums = BTreeMap<(String, String), usize>;
@@ -65,8 +66,8 @@ pub(crate) fn baseline(tree: &Tree) -> Option<usize> {
         .copied()
 }
 
-/// Returns the error for a key above its ceiling, which names occurrences, or `None` if no
-/// occurrence satisfies `of_key`.
+/// Returns the error for a key above its ceiling. The occurrences of the key are those for which
+/// `of_key` returns true. Returns `None` if there are none.
 fn ceiling_error<'c>(
     occurrences: &'c [Occurrence],
     of_key: impl Fn(&&'c Occurrence) -> bool,
