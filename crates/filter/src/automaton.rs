@@ -413,7 +413,8 @@ fn highest_state(dfa: &dense::DFA<Vec<u32>>, from: impl Iterator<Item = StateID>
     last
 }
 
-/// Returns the first offset from `at` on of one of 1 to 3 `needles`, or the length of `haystack`.
+/// Returns the lowest offset, not less than `at`, at which `haystack` contains one of the
+/// `needles`, of which there are one to three. Returns the length of `haystack` if there is none.
 #[inline]
 fn find_any_byte(needles: &[u8], haystack: &[u8], at: usize) -> usize {
     let rest = haystack.get(at..).unwrap_or_default();

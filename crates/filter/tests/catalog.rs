@@ -218,7 +218,8 @@ fn assert_kinds_keep_rights(captured: CaptureReader) {
     }
 }
 
-/// Asserts that the filter changed only properties of a block that its kind permits it to change.
+/// Asserts that the filter changed only those properties of a block that filters of its kind may
+/// change.
 fn assert_rights(d: &Description, before: &Block<'_>, after: &Block<'_>) {
     let name = d.name;
     // A filter that assigns sessions sets the session and direction (CONTRACT 8).

@@ -39,14 +39,14 @@ impl SessionNumbers {
     /// Number of filters that can be added at run time before ranges are reused.
     pub const ADDED_FILTERS_MAX: u32 = (u32::MAX - ADDED_START) / RANGE_SIZE + 1;
 
-    /// Returns the session numbers of filter `number`, counted from 0, of the `of` initial filters
-    /// of a path.
+    /// Returns the session numbers of the initial filter with index `number`, in a path with `of`
+    /// initial filters.
     #[must_use]
     pub const fn initial(number: u32, of: u32) -> Self {
         Self { first: 1, step: 1, last: ADDED_START - 1 }.split(number, of)
     }
 
-    /// Returns the session numbers of filter `range`, counted from 0, of those added at run time.
+    /// Returns the session numbers of the filter with index `range` among those added at run time.
     /// Ranges repeat after [`Self::ADDED_FILTERS_MAX`] filters.
     #[must_use]
     pub const fn for_added_filter(range: u32) -> Self {

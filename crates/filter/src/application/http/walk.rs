@@ -39,7 +39,7 @@ pub(super) fn into_hole(block: Block<'_>) -> Block<'_> {
     Block { pointer, frame: &[], marks, context: block.context }
 }
 
-/// Returns an empty hole that marks the end of a direction that ended without a FIN.
+/// Returns an empty hole with the end flag, for a direction that ended without a FIN.
 pub(super) fn end_hole<'a>(key: u64, direction: usize, now: Time) -> Block<'a> {
     let back = if direction == 1 { Flags::BACKWARD } else { Flags::NONE };
     let context = BlockMetadata {

@@ -119,8 +119,7 @@ impl TlsConnection {
             .all(|direction| direction.has_begun == direction.has_ended)
     }
 
-    /// Emits all held blocks of both directions, and marks an undecided direction as unreadable
-    /// with
+    /// Emits all held blocks of both directions. Marks an undecided direction as unreadable, with
     /// `why` as the reason. Drops the description of the client's hello.
     pub(super) fn release_all(&mut self, why: Reason, cx: &mut StreamContext<'_, '_>) {
         self.set_decision(false, Err(why), cx);
@@ -254,8 +253,7 @@ impl TlsConnection {
         })
     }
 
-    /// Sets the decision of a direction that is still undecided. Emits the direction's held blocks
-    /// with its class.
+    /// Decides a direction that is undecided. Emits the direction's held blocks with its class.
     fn set_decision(
         &mut self,
         backward: bool,

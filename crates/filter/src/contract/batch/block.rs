@@ -2,8 +2,8 @@
 
 use abi::{BlockMetadata, Class, Entry, Marks, RichPointer};
 
-/// Maximum length in bytes of the headers that a new block copies from the block that it was made
-/// from. Enough for IPv6 with extension headers and TCP.
+/// Maximum length in bytes of the headers that are copied from a block into a new block that
+/// replaces it. Enough for IPv6 with extension headers and TCP.
 const HEADERS_MAX: u16 = 256;
 
 /// One block: a frame, a view into it, and its metadata.

@@ -113,8 +113,8 @@ impl Counts {
         }
     }
 
-    /// Counts a dropped block. A reason that is not in the description, which only forged state can
-    /// contain, is counted as the last reason, so that the ledger balances.
+    /// Counts a dropped block. If the reason is not in the description, counts the block under the
+    /// last reason, so that the ledger balances; only forged state can contain such a reason.
     pub(super) fn count_dropped(&mut self, reason: Reason, bytes: u32) {
         let last = self.dropped.len().saturating_sub(1);
         let counted = self.dropped.get_mut(usize::from(reason.0).min(last));

@@ -385,8 +385,8 @@ impl FragmentKey {
         (self.0 & (Self::LAST_FRAGMENT - 1)) * 8
     }
 
-    /// Returns true if `block`, which has this key, covers the same bytes as `other`, which has key
-    /// `at`.
+    /// Returns true if two fragments cover the same bytes: `block`, which has this key, and
+    /// `other`, which has the key `at`.
     const fn covers_the_same(self, block: &Block<'_>, at: u32, other: &Block<'_>) -> bool {
         self.0 & 0xffff == at & 0xffff && block.pointer.length() == other.pointer.length()
     }

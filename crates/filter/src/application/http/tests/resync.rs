@@ -4,8 +4,8 @@ use super::*;
 
 const FIELDS: &str = "Host: h\r\nGet-Away: no\r\nAccept: */*\r\nX: it\r\n\r\n";
 
-/// Returns the text of requests for these paths, without the request lines that contain `..` (as
-/// after `grep -v`), and the requests that kept their request line.
+/// Makes a request for each path. Returns the text of all requests without the request lines that
+/// contain `..` (as after `grep -v`), and a list of the requests whose request line is left.
 fn filtered(paths: &[&str]) -> (String, Vec<String>) {
     let (mut text, mut whole) = (String::new(), Vec::new());
     for path in paths {
