@@ -115,7 +115,7 @@ fn pointer_ends_the_name_in_its_record() {
     assert_eq!(name.labels().collect::<Vec<_>>(), [&b"c"[..], b"ab", b"com"]);
 }
 
-/// Checks that a pointer that points forward is followed and reported. RFC 1035 §4.1.4 allows only
+/// Checks that a forward pointer is followed and reported. RFC 1035 §4.1.4 allows only
 /// pointers to "a prior occurrence", but resolvers follow forward pointers too.
 #[test]
 fn forward_pointer_is_followed_and_reported() {
