@@ -193,7 +193,7 @@ fn comparison_frames() -> Vec<Vec<u8>> {
     whole.iter().flat_map::<Vec<Vec<u8>>, _>(cut).collect()
 }
 
-/// The program or tool, if any, that decides at the device which frames are counted.
+/// The program or tool at the device that decides which frames are counted, or none.
 #[derive(Clone, Copy)]
 enum Decider<'b> {
     Unfiltered,

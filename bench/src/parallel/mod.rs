@@ -59,7 +59,7 @@ struct RunResult {
     rate: f64,
     /// Number of blocks that reached the sink, and their order-dependent sum.
     digest: (u64, u64),
-    /// Number of replicas at the end.
+    /// Number of replicas at the end of the run.
     replicas: usize,
 }
 

@@ -85,8 +85,8 @@ fn parse_our_count(report: &str) -> u64 {
     report.split_whitespace().find_map(|word| word.parse().ok()).unwrap_or(0)
 }
 
-/// Returns the number of frames that passed tcpdump's filter and were not dropped, including frames
-/// that it had not read from a partly filled block.
+/// Returns the number of frames that passed tcpdump's filter and were not dropped. This includes
+/// the frames in a partly filled block, which tcpdump had not read yet.
 fn parse_tcpdump_count(report: &str) -> u64 {
     let received = number_before(report, " packets received by filter");
     let dropped = number_before(report, " packets dropped by kernel");

@@ -8,8 +8,8 @@
 
 use crate::harness::median;
 
-/// Distance between the middle and either end of the interval, in standard deviations of the number
-/// of samples below the median (99 %).
+/// Half the width of the 99 % confidence interval, measured in ranks of the sorted samples, as a
+/// multiple of the standard deviation of the number of samples below the median.
 const CONFIDENCE_SIGMAS: f64 = 2.576;
 /// Maximum distance from the median to either end of a sufficiently narrow interval, as a fraction
 /// of the median.

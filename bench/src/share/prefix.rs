@@ -51,8 +51,9 @@ const SIZE_DIVISOR: u64 = 5;
 /// Ring size of the source in MB.
 const RING_MB: u32 = 16;
 
-/// Maximum time after the last frame until `tcp` gives up on segments that are missing from the
-/// capture. A request that leaves a prefix does not receive blocks that the prefix still holds.
+/// Time to wait after the last frame before the requests are ended. In this time `tcp` gives up on
+/// segments that are missing from the capture, so that the prefix no longer holds any block when
+/// the requests end.
 const GAP: Duration = Duration::from_millis(1_300);
 
 const ONCE: &str = "prefix and tails once";
