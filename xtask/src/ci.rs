@@ -54,8 +54,8 @@ pub(crate) fn ci(root: &Path, arguments: &[String]) -> Outcome {
 }
 
 /// Checks licenses, bans, sources and advisories of the dependencies. Downloads the list of
-/// advisories. Adds a line to `skipped` if cargo-deny is not installed or the download fails, which
-/// is a failure if `strict` is true.
+/// advisories. Returns true if all checks succeeded. If cargo-deny is not installed or the download
+/// fails, adds a line to `skipped`; the result is then false if `strict` is true.
 fn check_dependencies(root: &Path, strict: bool, skipped: &mut Vec<&str>) -> bool {
     if !cargo::has_subcommand(root, "deny") {
         skipped.push("deny: `cargo deny` is not here; `cargo install --locked cargo-deny`");

@@ -38,7 +38,8 @@ struct Module {
 pub(super) struct FileDependencies {
     /// Paths of the files, relative to `src/`.
     pub(super) files: Vec<String>,
-    /// The files on which each file depends, with one of the names used and its line.
+    /// For each file, the files on which it depends: the index of such a file, one of the names of
+    /// its items that are used, and the line of that use.
     pub(super) edges: Vec<BTreeMap<usize, (String, usize)>>,
 }
 
