@@ -254,7 +254,7 @@ fn examine(d: &'static Description, change: Change, frames: &[Frame]) -> Result<
 }
 
 /// Returns IP packets with up to eight bytes of data, a selection of the frames of the other tests,
-/// and frames of captures. All frames have a time.
+/// and frames of captures. All frames have a timestamp.
 fn exam_frames() -> Vec<Frame> {
     let empty = [6, 17, 132, 136, 1, 47].into_iter().flat_map(|protocol| {
         let short = (0..9).map(move |length| vec![0; length]);

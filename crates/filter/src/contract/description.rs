@@ -101,8 +101,8 @@ pub struct Description {
     /// True if the filter prints a report when the path stops
     /// ([`Description::ends_with_report`]).
     pub reports: bool,
-    /// Rows of the report that are totals beside the buckets of a histogram, or `None` if the
-    /// report is not a histogram.
+    /// Names of the report rows that are totals; all other rows are the buckets of a histogram.
+    /// `None` if the report is not a histogram.
     pub histogram_totals: Option<&'static [&'static str]>,
     /// Functions of the filter's arguments, called by the checks and the planner.
     pub analysis: Analysis,

@@ -113,7 +113,8 @@ const fn is_printable(byte: u8) -> bool {
     byte.is_ascii_graphic() || matches!(byte, b' ' | b'\t' | b'\r' | b'\n')
 }
 
-/// Returns the Shannon entropy per byte, rounded to thousandths of a bit.
+/// Returns the Shannon entropy per byte, in thousandths of a bit. `bytes` is the number of
+/// occurrences of each byte value, and `read` is their sum.
 fn entropy_millibits(bytes: &[u64; 256], read: u64) -> u64 {
     let share = |n: &u64| *n as f64 / read as f64;
     let seen = bytes.iter().filter(|n| **n > 0).map(share);

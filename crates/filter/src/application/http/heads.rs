@@ -174,7 +174,7 @@ impl BlockPass<'_, '_, '_> {
         )
     }
 
-    /// Continues a head whose earlier pieces are held.
+    /// Continues the parsing of a head whose earlier pieces are held.
     pub(super) fn continue_head(&mut self) {
         let rest = self.remaining_bytes();
         let mut seek = HeadSearch::from_number(self.direction().head_search);

@@ -14,8 +14,8 @@ pub(super) struct HttpConnection {
     /// The two directions, indexed by the direction number from the `tcp` filter: 0 forward, 1
     /// backward.
     pub(super) directions: [HttpDirection; 2],
-    /// Pending descriptions: requests under key `4 n`, their bodies under `4 n + 1`, responses
-    /// under `4 n + 2`.
+    /// Pending descriptions: the request with sequence number `n` under key `4 n`, the size of its
+    /// body under `4 n + 1`, its response under `4 n + 2`.
     pub(super) pending_descriptions: HeldList,
     /// Sequence number of the next request.
     pub(super) next_request: u32,

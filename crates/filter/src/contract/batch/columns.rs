@@ -211,7 +211,8 @@ impl Columns {
     }
 }
 
-/// Facts about the columns, cached for the ledger and for filters; `None` if unknown.
+/// Facts about the columns, cached for the ledger and for filters. A fact that is unknown is
+/// `None`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct KnownFacts {
     /// Lanes that have a class.

@@ -193,7 +193,7 @@ impl IpHeaders {
     }
 }
 
-/// Writes the low 16 bits of a number.
+/// Writes the low 16 bits of a number at offset `at` in the frame, in network byte order.
 fn write_u16(frame: &mut [u8], at: usize, number: u32) {
     let [.., high, low] = number.to_be_bytes();
     if let Some(field) = frame.get_mut(at..at + 2) {
