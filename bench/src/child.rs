@@ -24,7 +24,7 @@ impl BenchChild {
         Ok(child)
     }
 
-    /// Sends a message.
+    /// Sends a message with descriptors to the child.
     pub(crate) fn send(
         &self,
         message: &[u8],
@@ -33,7 +33,7 @@ impl BenchChild {
         sys::descriptor::send(&self.socket, message, descriptors).map_err(|why| why.to_string())
     }
 
-    /// Announces the number of bytes that follow.
+    /// Tells the child how many bytes to receive next.
     pub(crate) fn announce_bytes(&self, bytes: u64) -> Result<(), String> {
         self.send(&bytes.to_le_bytes(), &[])
     }

@@ -149,7 +149,8 @@ fn measure_mechanism(name: &str, rounds: usize) -> Vec<Row> {
     rows_of_samples(subject, ("Mblocks/s", Better::More), median(&sentinels), &samples, &[])
 }
 
-/// Passes batches over a crossing; returns the rate in millions of blocks per second.
+/// Passes batches over a crossing; returns the rate in millions of blocks per second. If `scales`
+/// is true, the crossing has a self-sizing ring.
 fn run_mechanism(scales: bool) -> f64 {
     let (near, far) = (Arc::new(Doorbell::new()), Arc::new(Doorbell::new()));
     let entries = if scales { 1024 } else { 4096 };

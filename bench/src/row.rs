@@ -10,9 +10,9 @@ pub(crate) struct Row {
     pub(crate) bench: &'static str,
     /// The setting, such as `8 filters`.
     pub(crate) row: String,
-    /// The candidate.
+    /// The name of the measured candidate.
     pub(crate) candidate: &'static str,
-    /// The candidate that is the reference of the comparison.
+    /// The name of the candidate with which it is compared.
     pub(crate) reference: &'static str,
     /// The median of the samples.
     pub(crate) value: f64,

@@ -25,7 +25,7 @@ use crate::temp_directory::TempDirectory;
 use std::process::Stdio;
 use testkit::net::{Pair, SERVER_DEVICE, is_observing, wait_until};
 
-/// Frame lengths in bytes.
+/// Frame lengths in bytes, each with its name in the result rows.
 const FRAME_LENGTHS: [(usize, &str); 2] = [(64, "64 B"), (1500, "1500 B")];
 /// Number of frames per sample. Together with the frames for warm-up they fit into a ring of 128
 /// MB, in which AF_XDP has room for 30,720 frames.

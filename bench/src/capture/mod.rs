@@ -36,7 +36,7 @@ use sys::bpf::{Anchor, Link, ProgramKind, Side};
 /// Numbers of observers, each with its name in the result rows.
 const OBSERVER_COUNTS: [(usize, &str); 4] =
     [(1, "1 reader"), (2, "2 readers"), (5, "5 readers"), (10, "10 readers")];
-/// Frame lengths and captured bytes, each pair with its name in the result rows.
+/// Frame lengths and captured lengths in bytes, each pair with its name in the result rows.
 const FRAME_SETTINGS: [FrameSetting; 3] = [
     FrameSetting { length: 64, keep: 2048, name: "64 B" },
     FrameSetting { length: 1500, keep: 96, name: "96 of 1500 B" },
@@ -49,7 +49,7 @@ const WARM_UP_FRAMES: usize = 2_000;
 /// Ring size in bytes.
 const RING_SIZE: u32 = 4 << 20;
 /// Ring sizes of a tap whose doorbells are drained while no frame is read, each with its name in
-/// rows.
+/// the result rows.
 const DRAINED_RINGS: [(u32, &str); 3] = [
     (RING_SIZE, "no reader, 4 MB"),
     (1 << 20, "no reader, 1 MB"),

@@ -143,7 +143,7 @@ fn copy_goals(target: f64, block: usize) -> Vec<Goal> {
     goals
 }
 
-/// The block size in bytes at which unmodified `dd` is compared with the mechanism alone.
+/// The block size in bytes at which unmodified `dd` is compared with a copy by this process.
 const COMPARED_BLOCK: usize = 4096;
 
 /// Runs dd; returns the throughput that it reports, which excludes its startup time.

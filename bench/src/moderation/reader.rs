@@ -29,7 +29,7 @@ impl ModerationReader {
         Ok(Self(child))
     }
 
-    /// Announces the number of bytes that follow.
+    /// Tells the reader how many bytes to receive next.
     pub(super) fn announce_bytes(&self, bytes: u64) -> Result<(), String> {
         self.0.announce_bytes(bytes)
     }

@@ -50,7 +50,8 @@ impl PipeReader {
         Ok(Self { child: BenchChild::start(words, &[end.as_fd()])?, reads })
     }
 
-    /// Announces the number of bytes that follow. Does nothing for a consumer that does not read.
+    /// Tells the consumer how many bytes to receive next. Does nothing for a consumer that does not
+    /// read.
     fn announce_bytes(&self, bytes: u64) -> Result<(), String> {
         if self.reads { self.child.announce_bytes(bytes) } else { Ok(()) }
     }

@@ -100,7 +100,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
 
 /// Source of the C program that uses streams.
 pub(crate) const STREAMS_SOURCE: &str = include_str!("../../peers/streams.c");
-/// Block size in bytes at which C programs over streams are compared with the mechanism alone.
+/// Block size in bytes at which the C program is compared with the same transfer in Rust.
 const COMPARED_BLOCK: usize = 4096;
 
 /// The programs in C, each `None` if it could not be compiled.

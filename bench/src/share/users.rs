@@ -60,8 +60,8 @@ impl SharedDaemon {
         self.daemon.process_ids()
     }
 
-    /// Starts a request for each user, with its sink pinned by `pin`, and waits until all requests
-    /// are part of the program.
+    /// Starts a request for each user, with its sink pinned by `pin`, and waits until the daemon's
+    /// kernel program runs the filters of all requests.
     pub(super) fn start_users(
         &self,
         space: &Namespace,
@@ -210,7 +210,7 @@ fn check_one_program(listed: &Value, count: u16) -> Result<(), String> {
     Ok(())
 }
 
-/// Reads the ledger of a user. Fails if it does not balance.
+/// Reads the frame counts from the ledger in a user's report. Fails if the ledger does not balance.
 pub(crate) fn parse_ledger(report: &str) -> Result<FrameCounts, String> {
     let ledger: Value =
         serde_json::from_str(report).map_err(|why| format!("the ledger of a user: {why}"))?;

@@ -107,7 +107,7 @@ const C_CANDIDATES: [(&str, &str); 3] = [
     ("from C: splice", "splice"),
     ("from C: splice, 64 blocks", "splice-64"),
 ];
-/// Block size in bytes at which the C program is compared with the mechanism alone.
+/// Block size in bytes at which the C program is compared with the same transfer in Rust.
 const COMPARED_BLOCK: usize = 4096;
 
 fn goals(dbuf: usize, block: usize) -> Vec<Goal> {

@@ -21,7 +21,7 @@ use testkit::net::{CLIENT, Cable, Pair, SERVER, SERVER_DEVICE, wait_until};
 const BYTES: u64 = 1 << 30;
 /// Number of bytes per system call.
 const CALL_BYTES: usize = 1 << 20;
-/// The port of the stream, which no request takes.
+/// The port of the TCP stream; the request does not take its frames.
 const PORT: u16 = 7;
 /// The request that runs during the transfer.
 const REQUEST: &str = "rx server0 take \"udp port 53\" | count";
