@@ -49,7 +49,7 @@ impl Findings {
     }
 }
 
-/// An occurrence that counts against the ceiling of a ratchet.
+/// A place in the tree that a rule counts, and thus adds to a sum that a ratchet limits.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Occurrence {
     pub(crate) rule: &'static str,
