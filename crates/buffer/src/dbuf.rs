@@ -94,7 +94,7 @@ impl BlockVisitor {
         Self::from_walk(RecordWalk::new(side))
     }
 
-    /// Returns the reader's walk through the ring, for streams that add waiting to the ring.
+    /// Returns the state of this reader. A stream uses it to read, and adds waiting.
     pub(crate) const fn walk(&mut self) -> &mut RecordWalk {
         &mut self.0
     }

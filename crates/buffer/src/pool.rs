@@ -86,15 +86,17 @@ pub struct Pool {
     next: Cell<u64>,
     /// Position after the open segment.
     end: Cell<u64>,
-    /// Lower bound for the number of the next segment.
+    /// Smallest number that the next segment may have.
     fresh: Cell<u64>,
     /// Number of slots that have memory. Slots with higher indices have never been used.
     populated: Cell<usize>,
     /// Number of the oldest segment that has not been returned to the lender.
     oldest: Cell<u64>,
-    /// For each slot of lent memory, the number of times that the slot was opened out of order.
+    /// For each slot of lent memory, the number of times that [`Pool::draft_arrived_at`] has opened
+    /// the slot.
     laps: Box<[Cell<u64>]>,
-    /// Lent slots that were opened out of order and have not been returned.
+    /// Slots that [`Pool::draft_arrived_at`] has opened and that have not been returned to the
+    /// lender.
     out: RefCell<Vec<usize>>,
     /// True while a draft exists.
     drafting: Cell<bool>,

@@ -29,8 +29,8 @@ impl CrossingWriter {
 
     /// Puts and publishes as many entries as the policy admits. Does not wake readers; call
     /// [`CrossingWriter::signal`] for that. Every entry that is not a hole must come from one of
-    /// `origins`. Fails with a [`Fault`], and puts nothing, if an entry contradicts its origin's
-    /// memory, or if all readers have left ([`Fault::Abandoned`]).
+    /// `origins`. Fails with a [`Fault`], and puts nothing, if no origin can lease the bytes that
+    /// an entry names, or if all readers have left ([`Fault::Abandoned`]).
     pub fn push(
         &mut self,
         entries: &[Entry],

@@ -20,7 +20,7 @@ pub struct Consumer {
     pub next: u64,
     /// Position up to which the writer may reuse the memory.
     released: u64,
-    /// Published position as of the last refresh.
+    /// The writer's published position when this reader last loaded it.
     commit: u64,
     poisoned: bool,
     pub taken: ReaderCounts,
@@ -77,7 +77,7 @@ impl Consumer {
         Ok(self.available()? != self.next)
     }
 
-    /// Returns the published position as of the last refresh.
+    /// Returns the writer's published position as of the last [`Consumer::refresh`].
     #[inline]
     pub(crate) const fn last_commit(&self) -> u64 {
         self.commit
@@ -120,10 +120,12 @@ impl Consumer {
         reserve.wrapping_sub(start) > self.capacity
     }
 
-    /// Returns the position at which a reader resumes after it was lapped at `start`. This is the
-    /// writer's mark, which is at most half a lap and one record before the head, so the next
-    /// attempt is likely to succeed. Returns `None` if the writer is overwriting all blocks at this
-    /// moment; the reader then stays at `start`.
+    /// Returns the position at which a reader resumes after it was lapped at `start`: the start of
+    /// a record that the writer has stored for this purpose
+    /// ([`Producer::mark_resume_position`](super::Producer::mark_resume_position)). It is at most
+    /// half a lap and one record before the head, so the next attempt is likely to succeed. Returns
+    /// `None` if the writer is overwriting all blocks at this moment; the reader then stays at
+    /// `start`.
     pub(crate) fn resume_position(&mut self, start: u64) -> Result<Option<u64>, Fault> {
         let mark = acquire(self.store.writer.word(writer::MARK));
         let commit = self.refresh()?;
@@ -207,7 +209,8 @@ impl Consumer {
         self.page().word(reader::STATE).store(CLOSED, Ordering::Release);
     }
 
-    /// Poisons the link after the writer has put invalid data into the ring.
+    /// Makes every later [`Consumer::refresh`] fail, because the writer has put invalid data into
+    /// the ring. Returns `fault`.
     pub(crate) fn poison(&mut self, fault: Fault) -> Fault {
         self.poisoned = true;
         fault

@@ -17,7 +17,7 @@ pub struct Producer {
     /// Capacity of the ring in positions, effective from the head on.
     pub(crate) capacity: u64,
     pub(crate) policy: Policy,
-    /// Unit of positions: every cursor is a multiple of it.
+    /// Alignment of positions: a reader whose cursor is not a multiple of this number is evicted.
     pub(crate) step: u64,
     /// Position after the last written block; readers see it after [`Producer::publish`].
     pub head: u64,

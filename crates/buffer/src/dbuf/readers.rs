@@ -8,7 +8,8 @@ use abi::Extent;
 use std::fmt;
 use std::marker::PhantomData;
 
-/// A reader's walk through one kind of ring. Internal to this crate.
+/// The operations with which a reader goes from block to block in one kind of ring. Internal to
+/// this crate.
 pub trait BlockWalk: fmt::Debug {
     /// A block that has been located and checked.
     type Found: Copy;
@@ -21,8 +22,9 @@ pub trait BlockWalk: fmt::Debug {
     fn counts(&self) -> ReaderCounts {
         self.side().taken
     }
-    /// Returns the next block if the fast path applies. Always returns `None` in a ring that
-    /// overwrites.
+    /// Returns the next block if a single comparison shows that it is published and valid;
+    /// otherwise `None`, and the caller calls [`BlockWalk::find`]. Always returns `None` in a ring
+    /// that overwrites.
     #[inline]
     fn next_fast(&mut self) -> Option<Self::Found> {
         None

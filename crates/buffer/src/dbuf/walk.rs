@@ -88,7 +88,8 @@ impl CheckedRecord {
 /// Number of times that a reader of an overwriting ring tries to read a block before it reports
 /// that none is available.
 const READ_ATTEMPTS_MAX: usize = 8;
-/// Maximum number of pad and cut records that may precede a block.
+/// Maximum number of records without a block (padding, or a change of the capacity) that may
+/// precede a block.
 const MARKER_RECORDS_MAX: usize = 8;
 
 impl RecordWalk {

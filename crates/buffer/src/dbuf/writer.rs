@@ -82,7 +82,7 @@ impl BlockWriter {
         self.layout.is_handed_over
     }
 
-    /// Returns the writer's cursor, for streams that add waiting to the ring.
+    /// Returns the cursor of this writer. A stream uses it to write, and adds waiting.
     pub(crate) const fn side(&mut self) -> &mut Producer {
         &mut self.side
     }
@@ -148,7 +148,8 @@ impl BlockWriter {
         Some(())
     }
 
-    /// Puts a record without content (a switch or a cut) at the head.
+    /// Puts a record without a block (a switch of segments or a change of the capacity) at the
+    /// head.
     fn put_marker_record(&mut self, record: RecordHeader) {
         let end = self.next_segment_start();
         if self.side.policy == Policy::Overwrite {

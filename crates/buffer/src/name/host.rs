@@ -43,8 +43,7 @@ pub struct NameEntry {
 #[derive(Debug, Default)]
 struct SharedHost {
     state: Mutex<HostState>,
-    /// Notified when the thread has dropped its references to names that were removed from the
-    /// state.
+    /// Notified when the thread no longer refers to the names that were released.
     names_dropped: Condvar,
 }
 

@@ -112,8 +112,8 @@ impl Inbox {
         }
     }
 
-    /// Accepts the next writer that has sent a valid offer. Blocks until `stop` is readable, and
-    /// then returns `None`.
+    /// Waits for a writer that has sent a valid offer, and accepts it. Returns `None` as soon as
+    /// `stop` is readable, even if such a writer is waiting.
     pub fn accept_until(&self, stop: BorrowedFd<'_>) -> Option<Arrival> {
         loop {
             if poll::readable(&[stop], Some(Duration::ZERO)).contains(&true) {

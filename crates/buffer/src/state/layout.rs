@@ -9,26 +9,26 @@ use crate::foreign;
 use crate::name::Error;
 use crate::share::Refusal;
 
-/// Word indices within the head.
+/// Indices of the words in the head.
 pub(super) mod word {
-    /// Magic number with the version of the format.
+    /// Index of the magic number, which includes the version of the format.
     pub(in super::super) const MAGIC: usize = 0;
-    /// Length of the column text in bytes.
+    /// Index of the length of the column text in bytes.
     pub(in super::super) const TEXT: usize = 1;
-    /// Number of columns.
+    /// Index of the number of columns.
     pub(in super::super) const COLUMNS: usize = 2;
-    /// Maximum number of rows.
+    /// Index of the maximum number of rows.
     pub(in super::super) const ROWS: usize = 3;
-    /// Sequence lock for the words after it, except [`ENDED`], and for all rows.
+    /// Index of the sequence lock for the words after it, except [`ENDED`], and for all rows.
     pub(in super::super) const LOCK: usize = 4;
-    /// Time of the last write in nanoseconds of the monotonic clock.
+    /// Index of the time of the last write, in nanoseconds of the monotonic clock.
     pub(in super::super) const WRITTEN: usize = 5;
-    /// Number of sessions that found no free row.
+    /// Index of the number of sessions that found no free row.
     pub(in super::super) const LEFT_OUT: usize = 6;
-    /// Number of rows up to and including the last one ever used.
+    /// Index of the number of rows up to and including the last one ever used.
     pub(in super::super) const USED: usize = 7;
-    /// 1 if the writer has ended the table. A killed writer does not set this word; the hang-up of
-    /// the host's socket reports its death.
+    /// Index of a word that is 1 if the writer has ended the table, and otherwise 0. A killed
+    /// writer does not set this word; the hang-up of the host's socket reports its death.
     pub(in super::super) const ENDED: usize = 8;
     /// Number of words in the head.
     pub(in super::super) const COUNT: usize = 9;

@@ -17,7 +17,8 @@ pub struct SlotWalk {
     fast_limit: u64,
     side: Consumer,
     shape: SlotShape,
-    /// Position of the next block if no block is lost in between.
+    /// Position after the last block taken or skipped. Blocks between this position and the next
+    /// block taken are counted as lost.
     expected: u64,
 }
 
@@ -236,7 +237,7 @@ impl<P> readers::RingReader<SlotWalk, P> {
 }
 
 impl SlotVisitor {
-    /// Returns the reader's cursor, for streams that add waiting to the ring.
+    /// Returns the cursor of this reader. A stream uses it to read, and adds waiting.
     pub(super) const fn side(&mut self) -> &mut Consumer {
         &mut self.0.side
     }
