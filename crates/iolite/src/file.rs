@@ -57,7 +57,7 @@ struct CachedFileState {
     view: RwLock<FileView>,
 }
 
-/// The mapping of a file.
+/// The mapping of a file, with the file size at the last check.
 #[derive(Clone, Debug, Default)]
 struct FileView {
     /// The mapping, or `None` if the file is empty or cannot be mapped.

@@ -67,10 +67,9 @@ pub trait StreamReader: fmt::Debug {
     /// call (a *weak move*); implementations may promise more.
     fn peek(&mut self) -> Result<Option<&[u8]>, Fault>;
 
-    /// If a peek would have to copy the next bytes, returns an upper bound on the number of bytes
-    /// that a read can copy now. The caller can then read them directly into their destination,
-    /// instead of peeking at a copy. Returns 0 if a peek needs no copy, or if no bytes are
-    /// available.
+    /// If [`StreamReader::peek`] would have to copy the next bytes, returns an upper bound on the
+    /// number of bytes that a read can copy now. The caller can then read them directly into their
+    /// destination. Returns 0 if a peek needs no copy, or if no bytes are available.
     fn copied_read_max(&mut self) -> Result<usize, Fault> {
         Ok(0)
     }

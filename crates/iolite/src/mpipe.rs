@@ -38,7 +38,7 @@ pub fn mpipe(n: usize, config: &Config) -> Result<Vec<OwnedFd>, PipeError> {
     share_ends(n, &PipeShape::new(config, n.saturating_sub(1)))
 }
 
-/// Creates the ends, with the message in the writing end.
+/// Creates `n` connected ends, and puts `shape` as a message into the writing end.
 fn share_ends(n: usize, shape: &PipeShape) -> Result<Vec<OwnedFd>, PipeError> {
     if !(2..=ENDS_MAX).contains(&n) {
         return Err(PipeError::Ends(n));

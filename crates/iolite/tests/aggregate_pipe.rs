@@ -25,7 +25,7 @@ use testkit::Random;
 const SEGMENT_SIZE: usize = 4096;
 const SEGMENTS: usize = 64;
 /// Maximum number of segments held per reader.
-const LIMIT: usize = 16;
+const HELD_SEGMENTS_MAX: usize = 16;
 
 // ---- here: the owner
 
@@ -38,7 +38,7 @@ impl Fixture {
     fn new(mode: u32) -> Self {
         let config = PoolConfig { segment: SEGMENT_SIZE, segments: SEGMENTS };
         let pool = AllocationPool::new(dbuf_id(1), config, AccessList::new(0, 0, mode)).unwrap();
-        let mut creator = Creator::new(LIMIT);
+        let mut creator = Creator::new(HELD_SEGMENTS_MAX);
         creator.share(&pool).unwrap();
         Self { pool, server: GrantServer::open(creator).unwrap() }
     }
@@ -174,11 +174,11 @@ fn greedy_or_lying_reader_harms_only_itself() {
             holding.is_none_or(|holding| holding.segments <= 2)
         });
     }
-    assert_eq!(refused, 300 - LIMIT);
+    assert_eq!(refused, 300 - HELD_SEGMENTS_MAX);
     drop(honest);
     assert_eq!(three.receive_line().as_deref(), Some(&*format!("300 {sums}")));
     let kept = fixture.server.owner(|owner| owner.holders().holding(greedy.peer()).unwrap());
-    assert_eq!(kept.segments, LIMIT);
+    assert_eq!(kept.segments, HELD_SEGMENTS_MAX);
     one.kill();
     two.kill();
     three.wait_for_success();

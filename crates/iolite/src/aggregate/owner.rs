@@ -86,8 +86,8 @@ impl Creator {
         Ok(())
     }
 
-    /// Makes a file available for grants to users whom the file's mode permits to read at the time
-    /// of the request. Fails if the file's id is in use.
+    /// Makes a file available for grants. At each request, the current mode of the file decides
+    /// whether the requesting user may read it. Fails if the file's id is in use.
     pub fn share_file(&mut self, file: &CachedFile) -> Result<(), GrantRefusal> {
         self.check_id_free(file.id())?;
         self.files.insert(file.id(), file.clone());
@@ -109,7 +109,7 @@ impl Creator {
             }
             MemoryKind::File => {
                 let file = CachedFile::from_received(dbuf, file);
-                self.files.insert(dbuf, file.map_err(|why| of_file(dbuf, why))?);
+                self.files.insert(dbuf, file.map_err(|why| refusal_of_file(dbuf, why))?);
             }
         }
         Ok(())
@@ -177,7 +177,7 @@ impl Owner for Creator {
     fn grant(&mut self, dbuf: DbufId, peer: PeerId) -> Result<Grant, GrantRefusal> {
         let credentials = self.holders.credentials(peer).ok_or(GrantRefusal::UnknownPeer(peer))?;
         if let Some(file) = self.files.get(&dbuf) {
-            let file = file.grant(credentials).map_err(|why| of_file(dbuf, why))?;
+            let file = file.grant(credentials).map_err(|why| refusal_of_file(dbuf, why))?;
             return Ok(Grant { dbuf, file, kind: MemoryKind::File });
         }
         let shared = self.check_readable(dbuf, credentials)?;
@@ -254,7 +254,7 @@ impl Grant {
     fn map(self) -> Result<MappedPool, GrantRefusal> {
         if self.kind == MemoryKind::File {
             let file = CachedFile::from_received(self.dbuf, self.file);
-            return file.map(MappedPool::File).map_err(|why| of_file(self.dbuf, why));
+            return file.map(MappedPool::File).map_err(|why| refusal_of_file(self.dbuf, why));
         }
         let file = Memfd::from_fd(self.file)?;
         let seals = file.seals()?;
@@ -270,8 +270,8 @@ impl Grant {
     }
 }
 
-/// Converts the refusal of a file into the refusal of a dbuf.
-fn of_file(dbuf: DbufId, why: file::Refusal) -> GrantRefusal {
+/// Converts the reason why a file cannot be used into the reason why `dbuf` is not granted.
+fn refusal_of_file(dbuf: DbufId, why: file::Refusal) -> GrantRefusal {
     match why {
         file::Refusal::Forbidden { uid } => GrantRefusal::Forbidden { dbuf, uid },
         file::Refusal::System(error) => GrantRefusal::System(error),

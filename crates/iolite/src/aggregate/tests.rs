@@ -241,10 +241,11 @@ fn q10_content_id_is_never_reused() {
 
 #[test]
 fn equality_and_hash_ignore_division_into_slices() {
-    /// A hasher whose result depends on the division of the input into steps.
+    /// A hasher that records the length and the bytes of each `write` call, so that its record
+    /// depends on the division of the input into calls.
     #[derive(Default)]
-    struct StepHasher(Vec<u8>);
-    impl Hasher for StepHasher {
+    struct WriteRecorder(Vec<u8>);
+    impl Hasher for WriteRecorder {
         fn write(&mut self, bytes: &[u8]) {
             self.0.push(bytes.len() as u8);
             self.0.extend(bytes);
@@ -253,8 +254,8 @@ fn equality_and_hash_ignore_division_into_slices() {
             0
         }
     }
-    let steps = |aggregate: &Aggregate| {
-        let mut hasher = StepHasher::default();
+    let recorded = |aggregate: &Aggregate| {
+        let mut hasher = WriteRecorder::default();
         aggregate.hash(&mut hasher);
         hasher.0
     };
@@ -268,7 +269,7 @@ fn equality_and_hash_ignore_division_into_slices() {
         let two = right.copy(&bytes).unwrap();
         let two = divide_randomly(&mut random, two);
         assert_eq!(one, two);
-        assert_eq!(steps(&one), steps(&two));
+        assert_eq!(recorded(&one), recorded(&two));
         let mut other = bytes.clone();
         random.flip_bits(&mut other, 1);
         other.truncate(random.within(0..other.len() + 1));
@@ -277,7 +278,7 @@ fn equality_and_hash_ignore_division_into_slices() {
         assert_eq!(one.cmp(&three), bytes.cmp(&other));
         assert_eq!(one == three, bytes == other);
         assert_eq!(one == *other, bytes == other);
-        assert_eq!(steps(&one) == steps(&three), bytes == other);
+        assert_eq!(recorded(&one) == recorded(&three), bytes == other);
     }
 }
 

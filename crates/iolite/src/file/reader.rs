@@ -10,11 +10,11 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// Maximum number of bytes copied by a peek.
+/// Maximum number of bytes that one call of [`StreamReader::peek`] copies.
 const PEEK_MAX: usize = 64 << 10;
 
-/// Maximum length in bytes of a block lent as a pointer. The reader copies such a block in one
-/// step.
+/// Maximum length in bytes of a block lent as a pointer. A reader that follows the pointer copies
+/// such a block in one step.
 const LENT_MAX: usize = 64 << 10;
 
 /// A read position in a file, used as the reading end of a stream.
@@ -25,7 +25,8 @@ pub struct FileReader {
     /// Bytes copied by [`StreamReader::peek`], and their offset in the file.
     peeked: Vec<u8>,
     ahead_at: u64,
-    /// True if blocks are lent as pointers.
+    /// True if blocks are lent as pointers ([`FileReader::by_pointer`]); false if none are lent, so
+    /// that a splice copies them.
     lends_pointers: bool,
 }
 

@@ -1,5 +1,6 @@
 //! Memory that a writer holds until its readers have passed it: segments of pools, and entries of
-//! rings that this process reads itself. [SL §5.3.3]
+//! rings that this process reads itself. [SL §5.3.3] An output *follows* an input when it writes
+//! blocks that the caller has peeked from the input as pointers (`Output::follow`).
 //!
 //! Invariants, cited here and in `output`:
 //! - F1 An entry is published only after a hold on its bytes has been recorded here, with the
@@ -124,16 +125,16 @@ impl Flights {
         lock(&self.shared.segments)
     }
 
-    /// Searches for these bytes in the blocks at which the followed inputs peek. Returns the index
-    /// of the input and a pointer to the bytes, or `None` if the bytes are not in any of the
-    /// blocks.
+    /// Searches for these bytes in the blocks that callers have peeked from the followed inputs.
+    /// Returns the index of the input in `upstream` and a pointer to the bytes, or `None` if none
+    /// of the blocks contains them.
     pub(super) fn find_peeked(&self, slice: &[u8]) -> Option<(usize, RichPointer)> {
         let found = |(at, up): (usize, &Upstream)| up.keeper.peeked_pointer(slice).map(|p| (at, p));
         self.upstream.iter().enumerate().find_map(found)
     }
 
-    /// Returns the index of an input among the followed ones, after following it if necessary.
-    /// Returns `None` if the input has the maximum number of followers.
+    /// Follows an input, unless this output already follows it. Returns the index of the input in
+    /// `upstream`, or `None` if the input already has [`FOLLOWERS_MAX`] followers.
     pub(super) fn follow(&mut self, keeper: &Arc<Keeper>) -> Option<usize> {
         let is_it = |upstream: &Upstream| Arc::ptr_eq(&upstream.keeper, keeper);
         if let Some(at) = self.upstream.iter().position(is_it) {
@@ -144,9 +145,9 @@ impl Flights {
         Some(self.upstream.len() - 1)
     }
 
-    /// Claims the entry that an input is peeking at, until readers have passed `until` (F5).
-    /// Returns false and claims nothing if this process already holds so much of the input that it
-    /// could block the input's writer. A frozen input needs no claim.
+    /// Claims the entry peeked from input number `upstream`, until readers have passed `until`
+    /// (F5). Returns false and claims nothing if this output already holds so much of the input
+    /// that it could block the input's writer. Frozen bytes need no claim.
     pub(super) fn claim_entry(
         &mut self,
         upstream: usize,
@@ -223,20 +224,20 @@ impl Drop for Upstream {
     }
 }
 
-/// The state shared between an input and the outputs of the same process that forward its blocks.
+/// The state shared between an input and the outputs of the same process that follow it.
 #[derive(Debug)]
 pub(crate) struct Keeper {
-    /// Bit mask of the slots that following outputs occupy.
+    /// Bit mask of the occupied elements of `needed`: one for each output that follows the input.
     claimed: AtomicU32,
-    /// For each following output, the oldest position that it needs.
+    /// For each following output, the oldest ring position that it needs; `u64::MAX` if none.
     needed: [AtomicU64; FOLLOWERS_MAX],
-    /// Maximum number of entries that one output may hold.
+    /// Maximum number of entries of the input's ring that one output may hold.
     entries_max: u64,
-    /// Position of the entry at which the input peeks.
+    /// Position in the input's ring of the entry that was peeked last.
     position: AtomicU64,
-    /// Pointer in the peeked entry, as two words.
+    /// Pointer to the peeked bytes, as two words.
     words: [AtomicU64; 2],
-    /// Address of the peeked bytes; 0 if the input does not peek at any entry.
+    /// Address of the peeked bytes; 0 if no bytes are peeked in place.
     address: AtomicUsize,
     /// Maximum number of bytes that one output may hold in the dbuf of the peeked entry.
     window: AtomicU64,
@@ -244,7 +245,7 @@ pub(crate) struct Keeper {
     is_frozen: AtomicBool,
 }
 
-/// Maximum number of outputs that forward blocks of one input without a copy.
+/// Maximum number of outputs that follow one input.
 const FOLLOWERS_MAX: usize = 8;
 /// Maximum number of bytes that may be held in a dbuf whose size is unknown.
 const UNKNOWN_SIZE_HELD_MAX: u64 = 256 << 10;
@@ -263,7 +264,7 @@ impl Keeper {
         })
     }
 
-    /// Returns true if at least one output follows the input.
+    /// Returns true if an output of this process may forward peeked blocks of this input.
     #[inline]
     pub(super) fn is_followed(&self) -> bool {
         self.claimed.load(Ordering::Relaxed) != 0
@@ -276,8 +277,9 @@ impl Keeper {
         words.min().unwrap_or(u64::MAX)
     }
 
-    /// Publishes the entry at which the input peeks. `view` is the length of the entry's dbuf,
-    /// paired with true if the bytes need no lease. It is `None` if the dbuf is not mapped.
+    /// Publishes the entry that was peeked last: its position, a pointer to the peeked bytes, and
+    /// their address, or 0 if they are not peeked in place. `view` is `None` if the dbuf is not
+    /// mapped; otherwise the length of the dbuf, and true if its bytes need no lease.
     pub(super) fn set_peek(
         &self,
         position: u64,
@@ -296,7 +298,7 @@ impl Keeper {
         self.is_frozen.store(frozen, Ordering::Relaxed);
     }
 
-    /// Clears the peeked entry.
+    /// Records that no bytes are peeked in place.
     #[inline]
     pub(super) fn clear_peek(&self) {
         self.address.store(0, Ordering::Relaxed);
@@ -341,8 +343,8 @@ struct DroppedFlights {
 
 /// Releases memory that writers of this process, including dropped writers, hold for readers that
 /// have passed the memory or are gone. Returns the number of dropped writers that still hold
-/// memory. This happens automatically when an output is created, dropped, or short of memory. A
-/// process in which none of these events occurs for a long time must call this function.
+/// memory. The library calls this function when an output is created, dropped, or short of memory.
+/// A process in which none of these events occurs for a long time must call it.
 pub fn sweep() -> usize {
     let mut all = lock(&FLIGHTS);
     all.live.retain(|live| {
@@ -358,7 +360,7 @@ pub fn sweep() -> usize {
     all.dropped.len()
 }
 
-/// Hands the memory held by a dropped writer over to [`sweep`].
+/// Leaves the memory that a dropped writer still holds to [`sweep`], which releases it later.
 pub(super) fn leave_to_sweep(flights: Flights, doorbells: Doorbells) {
     if flights.first_release().is_some() {
         lock(&FLIGHTS).dropped.push(DroppedFlights { flights, doorbells });

@@ -51,7 +51,7 @@ pub struct Input {
     trusted: bool,
     policy: Policy,
     current: Option<Current>,
-    /// The entry at `next`, if it has been lent without mapping its dbuf; otherwise `None`.
+    /// The next entry of the ring, if it has been lent without mapping its dbuf.
     lent: Option<RichPointer>,
     /// Copy of the current entry's bytes.
     staging: Vec<u8>,
@@ -69,7 +69,7 @@ pub struct Input {
     pub(crate) late: buffer::late::LateEvent,
 }
 
-/// The entry at `next`, validated.
+/// The next entry of the ring, validated.
 #[derive(Clone, Copy, Debug)]
 struct Current {
     pointer: RichPointer,

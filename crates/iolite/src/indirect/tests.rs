@@ -341,7 +341,7 @@ fn t10_killed_writer_differs_from_one_that_closed() {
     let mut out = [0; 100];
     assert_eq!(input.read(&mut out).unwrap(), 5);
     assert_eq!(input.read(&mut out), Err(Fault::Abandoned));
-    let (mut output, input, _backing) = fixture_again(&fixture);
+    let (mut output, input, _backing) = open_second_stream(&fixture);
     drop(input);
     let fault = loop {
         match output.write(&[1; 100]) {
@@ -352,7 +352,8 @@ fn t10_killed_writer_differs_from_one_that_closed() {
     assert_eq!(fault, Fault::Abandoned);
 }
 
-fn fixture_again(fixture: &Fixture) -> (Output, Input, Backing) {
+/// Opens another stream with one reader, whose memory the same grant server shares.
+fn open_second_stream(fixture: &Fixture) -> (Output, Input, Backing) {
     let backing = Backing::new(fixture.pool(77, 4));
     let (output, mut offers) =
         indirect(&Config { id: dbuf_id(78), ..stream_config() }, backing.clone()).unwrap();

@@ -11,12 +11,12 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct ByteReader {
     input: Input,
-    /// Bytes copied by a peek but not yet consumed.
+    /// Bytes that [`StreamReader::peek`] has copied and that are not consumed yet.
     peeked: Vec<u8>,
     from: usize,
 }
 
-/// Maximum number of bytes copied by a peek.
+/// Maximum number of bytes that one call of [`StreamReader::peek`] copies.
 const PEEK_MAX: usize = 64 << 10;
 
 impl ByteReader {

@@ -228,7 +228,8 @@ fn e6_every_source_splices_into_every_destination() {
     }
 }
 
-/// A source whose peek would copy.
+/// A reader that reports that peeked bytes would have to be copied
+/// ([`StreamReader::copied_read_max`]).
 #[derive(Debug)]
 struct CopyingReader(ByteReader);
 

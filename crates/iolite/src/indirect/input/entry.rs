@@ -8,13 +8,13 @@ use abi::ring::writer;
 use buffer::Fault;
 use buffer::atomic::acquire;
 
-/// A pointer that is not validated and, if its dbuf is mapped, the length of the mapping in bytes,
-/// with true if the bytes need no lease.
+/// A pointer that has not been validated, and facts about the mapping of its dbuf: the length in
+/// bytes, and true if the bytes need no lease. The facts are `None` if the dbuf is not mapped.
 pub(super) type Allegation = (RichPointer, Option<(usize, bool)>);
 
 /// Number of times that a reader of an overwriting ring tries to read a block before it reports
 /// that none is available.
-const ATTEMPTS: usize = 8;
+const READ_ATTEMPTS_MAX: usize = 8;
 
 impl Current {
     #[inline]
@@ -22,7 +22,7 @@ impl Current {
         self.pointer.length() as usize - self.done
     }
 
-    /// Returns a pointer to the unread part.
+    /// Returns a pointer to the unread part of the entry.
     pub(super) fn unread_pointer(&self) -> RichPointer {
         let done = u32::try_from(self.done).unwrap_or(0);
         self.pointer.within(done, self.pointer.length() - done)
@@ -30,8 +30,8 @@ impl Current {
 }
 
 impl Input {
-    /// Copies, translates and validates the entry at `next`, after skipping empty entries. Returns
-    /// `None` if no entry is published.
+    /// Copies, translates and validates the next entry of the ring, after skipping empty entries.
+    /// Returns `None` if no entry is published.
     #[inline]
     pub(super) fn validate_next(&mut self) -> Result<Option<Current>, Fault> {
         match self.current {
@@ -139,7 +139,7 @@ impl Input {
         }
     }
 
-    /// Moves past the entry at `next`, all of whose bytes have been consumed.
+    /// Moves past the next entry of the ring, all of whose bytes have been consumed.
     #[inline]
     pub(super) fn pass_entry(&mut self, pointer: RichPointer) {
         (self.current, self.lent) = (None, None);
@@ -151,8 +151,8 @@ impl Input {
         self.owed_bytes += u64::from(pointer.length());
     }
 
-    /// Passes the entry at `next` because of `fault`, counts it as lost, and returns the fault.
-    /// Does not advance if the ring is damaged.
+    /// Moves past the next entry of the ring because of `fault`, counts the entry as lost, and
+    /// returns the fault. Does not move if the ring is damaged.
     pub(super) fn pass_invalid(&mut self, fault: Fault) -> Fault {
         let broken = matches!(fault, Fault::Poisoned { .. } | Fault::Damaged { .. });
         if !broken {
@@ -179,7 +179,7 @@ impl Input {
         Ok(())
     }
 
-    /// Publishes the peeked entry and its address to following outputs.
+    /// Publishes the peeked entry and its address to the outputs that forward blocks of this input.
     pub(super) fn publish_peek(&mut self, current: Current) {
         let direct = current.first.is_some();
         let Some(view) = self.translation.view(current.pointer.dbuf()) else { return };
@@ -213,9 +213,9 @@ impl Input {
     /// Copies the next block of a ring that overwrites into the staging buffer. Retries if the
     /// writer has meanwhile begun to overwrite the entry or its bytes (F2 of `flight`). Returns the
     /// length of the block in bytes, or `None` if no block is published or the writer has overtaken
-    /// all [`ATTEMPTS`].
+    /// all [`READ_ATTEMPTS_MAX`].
     fn stage_lossy(&mut self) -> Result<Option<usize>, Fault> {
-        for _ in 0..ATTEMPTS {
+        for _ in 0..READ_ATTEMPTS_MAX {
             if let (Some(current), true) = (self.current, self.staged) {
                 return Ok(Some(current.unread_length()));
             }

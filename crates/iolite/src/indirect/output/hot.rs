@@ -38,7 +38,7 @@ impl HotSegment {
         self.address != 0 && pointer.dbuf() == self.home.dbuf() && end <= self.filled as u64
     }
 
-    /// Moves to the segment of `pointer`.
+    /// Replaces this segment by the segment of `pointer`, which `lease` holds.
     pub(super) fn advance_to(&mut self, pointer: RichPointer, lease: &Lease) {
         *self = match lease.enclosing_segment(pointer) {
             Some(enclosing) => {

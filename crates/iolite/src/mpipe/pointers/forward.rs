@@ -1,4 +1,5 @@
-//! A reader whose lent blocks can be mapped by the readers of the pipe that forwards them.
+//! A reader for blocks that are forwarded into a pipe. It ensures that the readers of the pipe can
+//! map the dbufs of the blocks.
 
 use crate::aggregate::GrantRefusal;
 use crate::aggregate::holders::PeerId;
@@ -14,7 +15,8 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use sys::process::identity;
 
-/// A reader that sends each dbuf from which it lends a block to the readers of the pipe, once.
+/// The reader `from`, which lends blocks to be forwarded into a pipe. Before the first block of a
+/// dbuf is lent, the dbuf is sent to the readers of the pipe.
 #[derive(Debug)]
 pub(super) struct Forwarded<'a, F> {
     from: &'a mut F,
@@ -24,7 +26,8 @@ pub(super) struct Forwarded<'a, F> {
     sent: &'a mut Vec<DbufId>,
     /// The dbuf of the last lent block.
     last: DbufId,
-    /// True if the dbuf of the next block was refused: its bytes must be copied.
+    /// True if the dbuf of the next block could not be sent to the readers of the pipe. The block
+    /// is then not lent, and its bytes must be copied.
     refused: bool,
 }
 
@@ -39,7 +42,8 @@ impl<'a, F: StreamReader> Forwarded<'a, F> {
     }
 }
 
-/// Sends a dbuf to the readers. A dbuf of another process is first obtained from its owner.
+/// Sends a dbuf to the readers of the pipe. A dbuf of another process is first requested from its
+/// owner.
 fn pass_on(
     dbuf: DbufId,
     space: Option<&Space>,
