@@ -1,6 +1,6 @@
 //! Memory that a writer holds until its readers have passed it: segments of pools, and entries of
-//! rings that this process reads itself. [SL §5.3.3] An output *follows* an input when it writes
-//! blocks that the caller has peeked from the input as pointers (`Output::follow`).
+//! rings that this process reads itself. [SL §5.3.3] An output *follows* an input when it writes,
+//! as pointers, blocks that the caller has peeked from the input (`Output::follow`).
 //!
 //! Invariants, cited here and in `output`:
 //! - F1 An entry is published only after a hold on its bytes has been recorded here, with the
