@@ -67,8 +67,8 @@ pub struct SourceProperties {
     pub block_max: usize,
     /// True if block timestamps drive the path's clock (replay) instead of the monotonic clock.
     pub drives_clock: bool,
-    /// True if a source that waits for its descriptor must also be woken when a reader returns
-    /// memory.
+    /// True if a source that waits for its descriptor must also be woken when the reader of a ring
+    /// releases memory of the pool.
     pub wakes_on_memory: bool,
     /// True if the source selects the arc of its blocks itself ([`Intake::arc`]).
     pub chooses_arc: bool,
@@ -151,16 +151,16 @@ pub struct SourceCounters {
     pub counts: Option<Counts>,
 }
 
-/// Frame and block counts of one edge.
+/// Frame and block counts of one arc.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ArcCounts {
-    /// Blocks emitted into the space on this edge.
+    /// Blocks emitted into the space on this arc.
     pub taken: Amount,
     /// Frames overwritten before they were copied.
     pub lapped: u64,
     /// Frames still in the rings when the path ended.
     pub unread: u64,
-    /// Positions of the overwritten frames on this edge, per processor.
+    /// Positions of the overwritten frames on this arc, per processor.
     pub missing: LossRanges,
 }
 
@@ -274,8 +274,8 @@ impl<'s> Intake<'s> {
 
 /// A consumer of blocks.
 pub trait Sink: Send {
-    /// Consumes the live blocks of the batch. A failure ends the path, and the ledger counts
-    /// unwritten blocks as dropped.
+    /// Consumes the blocks of the batch that no filter upstream has dropped or consumed. A failure
+    /// ends the path, and the ledger counts unwritten blocks as dropped.
     fn consume(&mut self, batch: &Batch<'_>, now: Time) -> Result<(), Failure>;
 
     /// Offers the sink frames that stay in the kernel ring of a source, in batches without bytes.

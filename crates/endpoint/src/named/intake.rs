@@ -101,7 +101,8 @@ struct Buffer {
     writers: Writers,
     link: Option<LinkType>,
     origin: u16,
-    /// True if the bytes of each writer are a stream.
+    /// True if the blocks of each writer are parts of one byte stream, which gets a session; false
+    /// if each block is a unit of its own.
     streams: bool,
     /// Ended sessions whose last block has not been emitted yet, with the flags of that block.
     ending: Vec<(u32, Flags)>,

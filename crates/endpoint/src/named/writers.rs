@@ -16,7 +16,7 @@ use sys::eventfd::EventFd;
 /// The ring of one writer.
 pub(super) struct WriterRing {
     pub(super) input: Input,
-    /// Session of the writer's bytes, if they are a stream.
+    /// Session number of the writer's blocks, used only if they are parts of one byte stream.
     pub(super) session: u32,
     /// True once the writer's first block has been read.
     pub(super) has_begun: bool,

@@ -102,8 +102,8 @@ const IDS_DESCRIPTOR_MIN: i32 = 700;
 /// program started in the meantime could inherit the descriptor.
 static INHERITABLE: Mutex<()> = Mutex::new(());
 
-/// Starts a program. The program is killed if all of its halves are dropped before it has exited,
-/// and if a later step fails.
+/// Starts a program. Fails if the program or one of its halves cannot be created. The program is
+/// killed if all of its halves are dropped before it has exited.
 fn start(opening: &Opening<'_>, role: ProcessRole) -> Result<StartedProcess, Failure> {
     let command = opening.arguments.text("command").unwrap_or_default();
     let pipe_at = |end, otherwise: fn() -> Stdio| {

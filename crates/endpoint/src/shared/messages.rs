@@ -9,9 +9,9 @@
 use super::sessions::{SessionMap, SharedStamp};
 use abi::{BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
 
-/// Maximum number of directions with an open message in a generation of [`WrittenMessages`]. When a
-/// generation is full, the generation before it is forgotten.
-const GENERATION: usize = 1 << 17;
+/// Maximum number of open messages in each of the two maps of [`WrittenMessages`]. When `young` is
+/// full, it replaces `old`, whose messages are forgotten.
+const MAP_LENGTH_MAX: usize = 1 << 17;
 
 /// Returns the key for one direction of a session.
 fn direction_key(context: BlockMetadata) -> u64 {
@@ -35,7 +35,7 @@ impl WrittenMessages {
         let begins = flags.has(Flags::FIRST);
         let ends = flags.has(Flags::LAST) || flags.has(Flags::END);
         if begins && !ends {
-            if self.young.len() >= GENERATION {
+            if self.young.len() >= MAP_LENGTH_MAX {
                 self.old = std::mem::take(&mut self.young);
             }
             self.young.insert(key, number + 1);

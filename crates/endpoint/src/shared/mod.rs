@@ -1,5 +1,5 @@
 //! Shared prefixes. If several requests of a user begin with the same filters, this common
-//! beginning runs only once, in a process of its own. [SL §7.1: prefix sharing]
+//! beginning, the *prefix*, runs only once, in a process of its own. [SL §7.1: prefix sharing]
 //!
 //! ```text
 //! rx eth0 | tcp | share "rx eth0 | tcp"       one process, which belongs to no request

@@ -1,5 +1,5 @@
 //! `shared`: a source that reads the streams of a shared prefix from the process that runs the
-//! prefix.
+//! prefix. A *prefix* is the sequence of filters with which several requests begin.
 //!
 //! The source copies the messages of `share` into the pool and then checks them. It emits the
 //! blocks of sessions that begin after it has joined, with a hole in place of overwritten blocks.
@@ -47,7 +47,7 @@ struct Shared {
     origin: u16,
     asleep: bool,
     rest: Option<Rest>,
-    /// True if blocks have been read since the last pause.
+    /// True if blocks have been read since the source last paused ([`rest`]).
     has_read: bool,
     /// Number of overwritten blocks before the last block that was admitted or refused.
     lost_before_block: u64,

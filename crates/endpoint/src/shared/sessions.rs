@@ -33,7 +33,7 @@ pub(super) struct SharedStamp {
     pub(super) number: u64,
     /// True for the first block of a session.
     pub(super) begins: bool,
-    /// True if the ring holds fragments of messages.
+    /// True if the ring holds fragments of messages, false if it holds blocks of streams.
     pub(super) framed: bool,
 }
 

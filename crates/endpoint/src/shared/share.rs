@@ -74,7 +74,8 @@ const FLUSH_INTERVAL: Time = 10_000_000;
 /// Interval between counts of the readers.
 const COUNT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A sink that writes to the ring of a shared prefix.
+/// A sink that writes to the ring of a shared prefix, the filters with which several requests
+/// begin.
 struct Share {
     host: Arc<Host>,
     output: Option<Output>,
@@ -199,7 +200,7 @@ impl Drop for Share {
     }
 }
 
-/// The names of this process that are withdrawn when their last reader has left. A prefix offers
+/// The names of this process that are withdrawn when their last reader has left. The process offers
 /// one name for each filter after which other requests may join.
 static WATCHED: Mutex<Vec<(Arc<Host>, Address)>> = Mutex::new(Vec::new());
 

@@ -39,8 +39,8 @@ impl ClassNames {
         names.iter().find(|(_, named)| *named == value).map(|(name, _)| *name)
     }
 
-    /// Returns true if the class is printed, which applies to every class that is a number, and to
-    /// every other class except [`Class::YES`].
+    /// Returns true if the class is printed: always if the classifier's classes are numbers,
+    /// otherwise for every class but [`Class::YES`].
     pub(crate) fn is_class_printed(&self, class: Class) -> bool {
         match self.classes {
             Classes::Number { .. } => true,

@@ -14,7 +14,8 @@ use std::io::{self, ErrorKind, Read, Seek as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
-/// Facts about sources that read a file. They tell the planner that the source observes the file.
+/// Facts about sources that read a file, for the planner: the file name identifies the input that
+/// the source observes.
 pub(super) const READ_FACTS: EndpointFacts = EndpointFacts {
     observed_source: Some(|arguments| {
         ObservedSource::File(arguments.text("file").unwrap_or_default().to_owned())

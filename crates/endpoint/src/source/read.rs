@@ -38,7 +38,8 @@ const BLOCK_SIZE_TYPE: Type = Type::Size { low: 1, high: BLOCK_MAX as u64 };
 /// The catalog entry of `read`.
 pub const ENTRY: SourceEntry = SourceEntry::new(&READ, open).with_facts(super::input::READ_FACTS);
 
-/// Returns the effect of `read` with these arguments: lines are records, fixed blocks are bytes.
+/// Returns the properties of the output of `read` with these arguments. Its form is records for
+/// lines, and bytes for blocks of a fixed size.
 fn effect(arguments: &Arguments) -> Effect {
     let form = if arguments.flag("lines") { Form::Record } else { Form::Bytes };
     Effect { output_form: OutputForm::Form(form), kind: READ.kind, reads: READ.reads }

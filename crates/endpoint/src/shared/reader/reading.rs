@@ -1,5 +1,5 @@
-//! Reading of the messages of a shared prefix. The blocks of admitted sessions are copied into the
-//! pool.
+//! Reading of the messages that the process of a shared prefix has put into its ring. The blocks of
+//! admitted sessions are copied into the pool.
 
 use super::{MessageOutcome, RESERVED_BYTES_MIN, Shared};
 use crate::message::{self, HEAD_BYTES, MESSAGE_MAX, MessageDefect};

@@ -41,7 +41,7 @@ use sys::bpf::{RingBuffer, Rings};
 pub struct Edge {
     /// True if the view begins after a VLAN tag. The kernel may store the tag outside the frame.
     pub starts_after_tag: bool,
-    /// Index of the edge's sink within each ring.
+    /// Index of the edge's pointer ring among those of a processor ([`reader`] calls it a sink).
     pub sink: u32,
 }
 
@@ -74,7 +74,8 @@ pub struct KernelSourceParts {
     pub attachment: Arc<dyn Attachment>,
     /// Attach point of the programs.
     pub attach_point: AttachPoint,
-    /// The edges on which frames leave the programs, indexed by exit number.
+    /// The edges on which frames leave the programs. A program identifies an edge by its index
+    /// here, the exit number.
     pub edges: Vec<Edge>,
     /// Index of the source among those of its path.
     pub origin: u16,

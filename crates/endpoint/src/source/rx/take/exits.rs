@@ -2,9 +2,11 @@
 //! edges on which it leaves the program), with the class and the view on each. [SL §5.5, §7.1;
 //! CONTRACT 18]
 //!
-//! A program of Streamline has written the metadata to memory that now belongs to this process.
-//! Each frame becomes one block for each of its exits. Each call to `produce` emits blocks of one
-//! edge only. The blocks of the other edges are pinned and queued here.
+//! A program of Streamline has written the metadata to memory that now belongs to this process. It
+//! consists of a fixed number of *slots*, each of which holds the class and the view on one exit,
+//! then the exit number of each slot, and a mask of the slots in use. Each frame becomes one block
+//! for each of its exits. Each call to `produce` emits blocks of one edge only. The blocks of the
+//! other edges are pinned and queued here.
 
 use crate::contract::ArcCounts;
 use abi::{BlockMetadata, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
@@ -26,12 +28,12 @@ pub enum FirstHeader {
     Bytes,
 }
 
-/// Maximum number of slots in the metadata before a frame. Several exits share a slot if a frame
-/// has at most one of these exits.
+/// Maximum number of slots in the metadata before a frame. Exits of which a frame has at most one
+/// share a slot.
 pub const SLOTS_MAX: usize = 16;
-/// Size of a slot in bytes.
+/// Size in bytes of a slot, which holds the class and the view on one exit.
 pub const SLOT_SIZE: usize = 8;
-/// Size of the exit number that belongs to a slot, in bytes. The exit numbers follow all slots.
+/// Size in bytes of the number of the exit to which a slot belongs. These numbers follow all slots.
 pub const EXIT_NUMBER_SIZE: usize = 2;
 /// Size of the fields that follow the exit numbers, in bytes. These fields are aligned to 8 bytes.
 pub const TAIL_SIZE: usize = 24;
@@ -42,7 +44,8 @@ const fn front_size(slots: usize) -> usize {
     tail_offset(slots) + TAIL_SIZE
 }
 
-/// Returns the offset of the fields that follow the exit numbers.
+/// Returns the offset in bytes, from the start of the metadata, of the fields that follow the exit
+/// numbers.
 #[must_use]
 pub const fn tail_offset(slots: usize) -> usize {
     slots * SLOT_SIZE + (slots * EXIT_NUMBER_SIZE).next_multiple_of(8)
@@ -75,7 +78,7 @@ impl FrameMetadata {
     }
 
     /// Yields the exits of the frame, each with the frame's view on that exit.
-    fn taken_exits(&self) -> impl Iterator<Item = (usize, View)> {
+    fn exits_with_views(&self) -> impl Iterator<Item = (usize, View)> {
         let tail_offset = self
             .bytes
             .get(tail_offset(self.slots)..)
@@ -118,7 +121,7 @@ struct QueuedBlock {
 #[derive(Debug)]
 pub(super) struct Exits {
     headers: Vec<FirstHeader>,
-    /// Number of slots before a frame.
+    /// Number of slots in the metadata before each frame.
     slots: usize,
     counts: Vec<ArcCounts>,
     waiting: VecDeque<QueuedBlock>,
@@ -162,7 +165,7 @@ impl Exits {
         (origin, time): (u16, Time),
     ) {
         let context = BlockMetadata { time, session: 0, origin, flags: Flags::NONE };
-        for (exit, View { class, from, bytes_after: after }) in front.taken_exits() {
+        for (exit, View { class, from, bytes_after: after }) in front.exits_with_views() {
             let from = from.min(place.length());
             let length = place.length() - from;
             let length = length.saturating_sub(after);
@@ -201,7 +204,7 @@ impl Exits {
 
     /// Counts a frame as unread on each of its exits.
     pub(super) fn count_unread(&mut self, front: &FrameMetadata) {
-        for (exit, _) in front.taken_exits() {
+        for (exit, _) in front.exits_with_views() {
             if let Some(counts) = self.counts.get_mut(exit) {
                 counts.unread += 1;
             }

@@ -11,10 +11,10 @@ use filter::Time;
 
 /// Maximum pause in nanoseconds: half of the default maximum latency of a block.
 const PAUSE_MAX_NS: Time = 500_000;
-/// Divisor of the queue capacity. The quotient is the number of frames that may arrive during a
-/// pause.
+/// A pause is so short that the frames expected during it fill at most this fraction of a queue:
+/// one divided by this number.
 const QUEUE_DIVISOR: u64 = 4;
-/// Minimum number of frames expected during a pause.
+/// A pause is made only if at least this many frames are expected during it.
 const FRAMES_MIN: u64 = 2;
 
 /// The pause policy of a reader, with arrival statistics since its last pause.
@@ -67,8 +67,8 @@ impl PollPause {
 mod tests {
     use super::*;
 
-    /// Returns the length of a pause after `frames` frames in `us` microseconds. Returns `None` if
-    /// there is no pause.
+    /// Returns the length, in microseconds, of the pause that follows `frames` frames received in
+    /// `us` microseconds, or `None` if no pause is made.
     fn pause_after(rest: &mut PollPause, frames: usize, us: Time) -> Option<Time> {
         let now = rest.last_empty + us * 1000;
         rest.count_received(frames);
