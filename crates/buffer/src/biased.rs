@@ -62,7 +62,7 @@ pub(crate) struct Record {
 pub struct BiasedLock<T> {
     /// State of the lock: `UNOWNED`, `SHARED`, `MOVING`, or the number of the owner.
     owner: AtomicU64,
-    /// 1 while a thread holds the lock in the shared state.
+    /// 1 while the lock is shared and a thread holds it.
     locked: AtomicU32,
     /// Number of owner changes so far.
     handovers: AtomicU32,

@@ -19,9 +19,9 @@ pub struct WriterCounts {
 /// Counts kept by one reader of a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ReaderCounts {
-    /// Blocks taken.
+    /// Number of blocks that this reader has read from the ring.
     pub blocks: u64,
-    /// Bytes of the blocks taken.
+    /// Number of bytes in the blocks read.
     pub bytes: u64,
     /// Blocks overwritten before this reader reached them ([`crate::Policy::Overwrite`]).
     pub lost: u64,

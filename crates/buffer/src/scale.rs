@@ -147,7 +147,8 @@ pub struct RoundMeasurements {
     pub was_full: bool,
     /// Placement of the writer and the reader in this round.
     pub sides: Sides,
-    /// Time per byte, or `None` if the writer never wrote two batches without a wait in between.
+    /// Time that the writer took for some bytes of the round, or `None` if the writer never wrote
+    /// two batches without a wait in between.
     pub timing: Option<LapTiming>,
 }
 
@@ -185,7 +186,7 @@ pub struct SizeDecision {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SizingState {
     scaling: Scaling,
-    /// Number of rounds.
+    /// Number of rounds so far.
     pub rounds: u64,
     /// Number of times that the ring has grown.
     pub grown: u64,

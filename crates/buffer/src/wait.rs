@@ -53,7 +53,7 @@ pub enum Urgency {
     Last,
 }
 
-/// The result of a read that stops at marks.
+/// The result of a read that stops at *marks*, which are empty blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PartRead {
     /// Number of bytes copied, from one block or several.
@@ -87,14 +87,14 @@ pub enum BlockRead {
     End,
 }
 
-/// The part of a block that a reader wants.
+/// The part of a block that a reader wants, decided from the first bytes of the block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wanted {
     /// The whole block.
     Block,
     /// The first bytes of the block, as many as the reader inspects.
     Head,
-    /// Nothing: the block is passed.
+    /// Nothing: the reader skips the block.
     Nothing,
 }
 

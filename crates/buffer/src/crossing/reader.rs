@@ -24,9 +24,9 @@ impl CrossingReader {
         Self { ring, shared, copied: Cell::default() }
     }
 
-    /// Loads the writer's published position, so that the next peek returns all entries published
-    /// before this call. Other methods load the position only after all known entries have been
-    /// taken.
+    /// Loads the writer's published position, so that the next [`CrossingReader::peek`] returns all
+    /// entries published before this call. Other methods load the position only after all known
+    /// entries have been taken.
     pub fn refresh(&mut self) -> Result<(), Fault> {
         self.ring.side.refresh()?;
         // Follows a writer that has resized the ring.
@@ -133,8 +133,8 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Copies entries into columns. Stops when a column is full, and returns the number of entries
-    /// copied.
+    /// Copies the first entries of the batch into columns, as many as fit into the shortest column.
+    /// Returns the number of entries copied.
     pub fn copy_columns(
         &self,
         pointers: &mut [RichPointer],

@@ -137,8 +137,8 @@ impl Consumer {
         Ok(Some(mark).filter(|&mark| mark > start))
     }
 
-    /// Continues in another segment at the next position. Call this after all blocks of the old
-    /// segment have been read.
+    /// Continues reading in another segment, from position `next` on. Call this after all blocks of
+    /// the old segment have been read.
     pub(crate) fn continue_in(&mut self, store: Arc<RingMemory>) {
         self.release();
         self.commit = self.next;

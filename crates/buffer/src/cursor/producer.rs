@@ -206,7 +206,7 @@ impl Producer {
         self.oldest
     }
 
-    /// Continues at the head in another segment.
+    /// Continues writing in another segment, from the head on.
     pub(crate) fn continue_in(&mut self, store: Arc<RingMemory>) {
         let marked = self.marked;
         self.marked = self.head;

@@ -72,8 +72,9 @@ impl<W: BlockWalk> RingReader<W, Local> {
         Ok(Some(self.unread_bytes(&found)))
     }
 
-    /// Returns the next block in place and advances past it. The next [`RingReader::release`]
-    /// releases all blocks passed so far. Fails in the same cases as [`RingReader::peek`].
+    /// Returns the next block in place and advances past it, or returns `None` if no block is
+    /// published. The next [`RingReader::release`] releases all blocks passed so far. Fails in the
+    /// same cases as [`RingReader::peek`].
     #[inline]
     pub fn next_block(&mut self) -> Result<Option<&[u8]>, Fault> {
         let Some(found) = self.find_next()? else { return Ok(None) };

@@ -176,7 +176,7 @@ impl RecordWalk {
         self.next_segment
     }
 
-    /// Continues in the next segment.
+    /// Continues reading in the next segment, whose memory is `store`.
     pub(crate) fn continue_in(&mut self, store: Arc<RingMemory>) {
         self.data = DataArea::new(store.clone());
         self.side.taken = self.counts();

@@ -26,8 +26,9 @@ pub type BlockWriter = RingWriter<RecordLayout>;
 /// The layout of records in a ring, with the state of the writer that depends on the layout.
 #[derive(Debug)]
 pub struct RecordLayout {
-    /// End of the free space for the fast path, ignoring `stop`: a record that ends at or before
-    /// this position is in the current lap and is at most half a ring long. 0 forces the slow path.
+    /// Limit of the fast path without regard to `stop`: a record that ends at or before this
+    /// position fits, is in the current lap, and is at most half a ring long. 0 forces the slow
+    /// path.
     free_until: u64,
     data: DataArea,
     /// Position beyond which [`BlockWriter::try_put`] puts no block, so that the caller regains

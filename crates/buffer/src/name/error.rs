@@ -64,7 +64,7 @@ pub enum Error {
     Full {
         /// Requested name.
         address: Address,
-        /// Number of slots.
+        /// Number of readers that the limit allows.
         limit: u64,
         /// True if the limit is the one per untrusted user, false if it is the total.
         of_user: bool,

@@ -119,7 +119,7 @@ impl Host {
         Ok(region)
     }
 
-    /// Publishes a region under a name.
+    /// Creates a name under which clients permitted by `access` can open a region.
     pub(crate) fn name_region(
         &self,
         address: Address,

@@ -14,7 +14,7 @@ pub struct EnclosingSegment {
     pub address: usize,
     /// Position of the segment's first byte.
     pub position: u64,
-    /// Number of filled bytes.
+    /// Number of filled bytes, from the start of the segment.
     pub filled: usize,
     /// Segment size in bytes.
     pub segment: usize,

@@ -25,7 +25,7 @@ pub struct LapTiming {
 }
 
 impl LapTiming {
-    /// Returns the cost in nanoseconds per 4 KB.
+    /// Returns the time that the writer took per 4 KB, in nanoseconds.
     fn cost(self) -> u64 {
         self.ns.saturating_mul(4096) / self.bytes.max(1)
     }

@@ -43,7 +43,8 @@ impl SlotWalk {
         matches!(self.side.policy, Policy::Overwrite)
     }
 
-    /// Copies the next block like [`BlockWalk::read`], but does not release it.
+    /// Copies the next block like [`BlockWalk::read`], but does not release it. Returns its length
+    /// in bytes, or `None` if no block is published.
     #[inline]
     fn take(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         match self.take_fast(out) {
@@ -252,7 +253,8 @@ impl SlotVisitor {
         self.0.side.next - self.0.side.released_position()
     }
 
-    /// Copies the next block like [`SlotVisitor::read`], but does not release it.
+    /// Copies the next block like [`SlotVisitor::read`], but does not release it. Returns its
+    /// length in bytes, or `None` if no block is published.
     #[inline]
     pub(super) fn take(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         self.0.take(out)
