@@ -94,8 +94,9 @@ impl Creator {
         Ok(())
     }
 
-    /// Makes memory that another owner has granted, or a file, available for grants by this owner.
-    /// Readers validate the memory themselves, as they do with any owner.
+    /// Makes memory or a file, which another owner has granted to this process, available for
+    /// grants by this owner to users permitted by `access`. The mode of a file takes the place of
+    /// `access`. Readers validate the memory themselves, as they do with any owner.
     pub(crate) fn share_granted(
         &mut self,
         grant: Grant,

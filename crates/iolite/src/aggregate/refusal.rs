@@ -20,7 +20,7 @@ pub enum GrantRefusal {
         dbuf.number()
     )]
     Forbidden {
-        /// The dbuf.
+        /// Dbuf that the user may not read.
         dbuf: DbufId,
         /// User ID of the peer.
         uid: u32,
@@ -28,7 +28,7 @@ pub enum GrantRefusal {
     /// The peer holds the maximum number of segments.
     #[error("this peer keeps {limit} segments, as many as it may: it must give some back first")]
     Limit {
-        /// The peer.
+        /// Peer that holds the segments.
         peer: PeerId,
         /// Maximum number of segments per peer.
         limit: usize,
@@ -36,8 +36,8 @@ pub enum GrantRefusal {
     /// Another dbuf is already shared under this id.
     #[error("another pool is shared as dbuf {}", .0.number())]
     Taken(DbufId),
-    /// The memory of this dbuf is not a file, or a file that cannot be a dbuf
-    /// ([`crate::file::Refusal`]), and so cannot be granted to another process.
+    /// The memory of this dbuf cannot be granted to another process, because it is not a file, or
+    /// is a file that cannot be a dbuf ([`crate::file::Refusal`]).
     #[error(
         "the memory of dbuf {} is not a file of its own: copy what is to be handed on",
         .0.number()
@@ -46,7 +46,7 @@ pub enum GrantRefusal {
     /// The file lacks required seals: its owner could truncate or change it.
     #[error("dbuf {} is not sealed as it must be ({seals:?})", dbuf.number())]
     Unsealed {
-        /// The dbuf.
+        /// Dbuf whose memory is the file.
         dbuf: DbufId,
         /// The seals that the file has.
         seals: Seals,
@@ -54,7 +54,7 @@ pub enum GrantRefusal {
     /// The size of the file is not valid for a pool.
     #[error("dbuf {} has {is} bytes, which no pool has", dbuf.number())]
     Size {
-        /// The dbuf.
+        /// Dbuf whose memory is the file.
         dbuf: DbufId,
         /// Size of the file in bytes.
         is: usize,

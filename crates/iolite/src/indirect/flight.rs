@@ -86,7 +86,7 @@ impl Flights {
         Ok(lease)
     }
 
-    /// Extends the hold on the last segment until readers have passed this position.
+    /// Extends the hold on the segment of the newest pointer until readers have passed `until`.
     pub(super) fn extend(&self, until: u64) {
         if let Some(last) = self.lock().back_mut() {
             last.until = last.until.max(until);
@@ -147,7 +147,7 @@ impl Flights {
 
     /// Claims the entry peeked from input number `upstream`, until readers have passed `until`
     /// (F5). Returns false and claims nothing if this output already holds so much of the input
-    /// that it could block the input's writer. Frozen bytes need no claim.
+    /// that it could block the input's writer. Returns true for frozen bytes, which need no claim.
     pub(super) fn claim_entry(
         &mut self,
         upstream: usize,

@@ -297,7 +297,8 @@ impl Input {
 
 impl StreamReader for Input {
     /// Reads available bytes of several blocks into `out`. The rest of a block is left for the next
-    /// call.
+    /// call. Returns the number of bytes, 0 at the end of the stream, or `None` if no block is
+    /// published.
     ///
     /// An invalid pointer is a fault: it is passed and counted as lost, and the next call continues
     /// after it. In a ring that overwrites, each call reads one entire block, and fails with

@@ -133,7 +133,8 @@ impl Output {
     }
 
     /// Registers frozen data, after which writes of its bytes produce pointers, like
-    /// [`Output::register_pool`] for a pool.
+    /// [`Output::register_pool`] for a pool. Returns false if the memory of the data cannot be
+    /// granted.
     pub fn register_frozen(&mut self, frozen: &Frozen, threshold: usize) -> bool {
         self.register_memory(frozen.memory(), threshold)
     }
