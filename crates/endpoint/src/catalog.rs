@@ -37,7 +37,7 @@ pub const SINKS: &[SinkEntry] = &[
     drop::ENTRY,
 ];
 
-/// All programs. The only entry runs any command.
+/// All programs in the catalog. The only entry, `exec`, runs any command.
 pub const PROCESSES: &[ProcessEntry] = &[process::ENTRY];
 
 /// Returns the source with this name, or `None` if the catalog has none.

@@ -30,7 +30,8 @@ pub struct LossRanges {
 }
 
 impl LossRanges {
-    /// Number of ranges stored at each end.
+    /// Maximum number of ranges that are stored from the start of the stream, and also from its
+    /// end.
     pub const STORED_PER_END: usize = 64;
 
     /// Adds `count` lost blocks, starting at position `from`. If they continue the newest range,

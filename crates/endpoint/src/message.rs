@@ -61,7 +61,7 @@ pub enum MessageDefect {
     /// The message is neither a block nor an expected record.
     #[error("it is nothing that is said")]
     StateRecord,
-    /// The filter state is invalid.
+    /// The filter state in the message is invalid.
     #[error("nothing that a filter can know")]
     State,
     /// The message adds more state or held blocks than a filter may have.

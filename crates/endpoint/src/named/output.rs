@@ -105,7 +105,8 @@ struct NamedSink {
     address: Address,
     waits: bool,
     stopped: Arc<AtomicBool>,
-    /// Time at which the wait for a reader without progress began, if the path has been stopped.
+    /// Time since which the sink of a stopped path has waited for room without success; `None` if
+    /// it is not waiting or the path runs.
     idle_since: Option<Instant>,
     written: Amount,
     unread: Amount,

@@ -53,7 +53,7 @@ pub(crate) struct Out {
     is_locked: bool,
     /// True if several requests append to the file, each with a shared lock.
     is_shared: bool,
-    /// True for /dev/null.
+    /// True if the output is /dev/null.
     is_null: bool,
     buffer: Vec<u8>,
     /// End offset of each unwritten block, with the number of viewed bytes in the block.
@@ -224,7 +224,7 @@ impl Out {
         self.is_interactive
     }
 
-    /// Returns the buffer for appending.
+    /// Returns the buffer, to which the caller appends output.
     pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.buffer
     }

@@ -148,7 +148,8 @@ impl Feed {
         self.hold_piece(pool, place)
     }
 
-    /// Returns the carried bytes as the last piece, unless they are too few to contain a record.
+    /// Moves the carried bytes to a last piece, or returns [`FillOutcome::End`] if they are too few
+    /// to contain a record.
     fn carried_as_last_piece(
         &mut self,
         pool: &Pool,

@@ -23,8 +23,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Maximum number of bytes in a packet, not including the byte of the kind.
 pub const PACKET_MAX: usize = 64 << 10;
-/// Maximum number of bytes that wait while the space is busy, including the kernel's overhead for
-/// each packet.
+/// Maximum number of bytes that wait in the sockets while the space is busy, including the kernel's
+/// overhead for each packet.
 const WAITING_MAX: usize = 1 << 20;
 
 /// Kind of a packet that contains bytes.

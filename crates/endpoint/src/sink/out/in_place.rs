@@ -63,7 +63,8 @@ impl Out {
         self.block_ends.push((self.buffer.len() + self.bytes_outside_buffer, bytes));
     }
 
-    /// Returns a piece that is written after the bytes now in the buffer.
+    /// Returns a piece for the first `length` bytes of a frame, to be written after the bytes now
+    /// in the buffer.
     pub(crate) const fn frame_piece(&mut self, frame: ExportedFrame, length: usize) -> FramePiece {
         self.bytes_outside_buffer += length;
         FramePiece { frame, length, at: self.buffer.len() }
@@ -99,7 +100,7 @@ impl Out {
     }
 }
 
-/// Returns true for /dev/null, which discards invalid bytes like all others.
+/// Returns true if the file is /dev/null, from which written bytes need not be removed again.
 pub(super) fn is_null(file: &std::fs::File) -> bool {
     let null = rustix::fs::makedev(1, 3);
     file.metadata().is_ok_and(|about| {

@@ -22,7 +22,7 @@ pub(super) struct SplitPcap {
 }
 
 impl SplitPcap {
-    /// Opens the directory.
+    /// Opens the output directory, and creates the sink that writes into it.
     pub(super) fn open(
         path: &str,
         one_way: bool,

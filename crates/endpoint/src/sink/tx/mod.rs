@@ -129,7 +129,7 @@ struct Tx {
     has_timed_out: bool,
     /// Maximum time for which one frame waits for room in the queue.
     patience: Duration,
-    /// Number of timeouts.
+    /// Number of frames that waited for room in the queue until the time limit.
     timeouts: u64,
 }
 

@@ -119,8 +119,8 @@ impl<'f> BatchInPlace<'f> {
         to.truncate(begin + length);
     }
 
-    /// Adds the first `length` bytes of a frame without a VLAN tag to a write. Returns false if the
-    /// frame is outside of the ring.
+    /// Adds the first `length` bytes of an untagged frame to a vectored write, in place. Returns
+    /// false if the frame is outside of the ring.
     #[must_use]
     pub fn gather_frame(
         &self,

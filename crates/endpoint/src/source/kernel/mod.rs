@@ -93,7 +93,7 @@ pub struct KernelSource {
     reader: Reader,
     time: ClockOffset,
     arrived: Vec<ArcCounts>,
-    /// Edge of the blocks emitted last.
+    /// Index of the edge of the blocks emitted last.
     last_edge: usize,
     /// The frame that was copied last: processor, position in the processor's ring, and copy.
     last_copy: Option<(u32, u64, FrameCopy)>,
@@ -129,7 +129,7 @@ const ALLOCATION_RETRY_NS: Time = 1_000_000;
 #[derive(Clone, Copy, Debug)]
 struct FrameCopy {
     place: abi::Extent,
-    /// True if the checksum has been left to the device.
+    /// True if the TCP or UDP checksum of the frame has been left to the device.
     is_checksum_unset: bool,
     /// Length of the frame, and offsets of its headers.
     marks: Marks,

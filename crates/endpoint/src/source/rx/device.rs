@@ -65,7 +65,7 @@ pub(super) struct RxDevice {
     index: u32,
     /// Socket for looking up the interface by its index, because the interface may be renamed.
     links: RouteSocket,
-    /// True if the kernel applies the filter of the next node.
+    /// True if the kernel applies the filter that follows this source in the path.
     is_filtered: bool,
 }
 

@@ -29,8 +29,8 @@ pub(crate) struct Losses {
     index: Option<u32>,
     counters: Option<Counters>,
     backlog: Option<Backlog>,
-    /// True if the source observes received frames. Frames that this host sends do not pass through
-    /// the backlog.
+    /// True if losses at the backlog are counted, because the source observes received frames.
+    /// Frames that this host sends do not pass through the backlog.
     counts_backlog: bool,
 }
 

@@ -304,7 +304,7 @@ struct PacketSource {
     /// Pin that keeps the current segment from being reused.
     pin: Option<SegmentPin>,
     given: Amount,
-    /// True if the kernel applies the first filter of the path.
+    /// True if the kernel applies the filter that follows this source in the path.
     is_filtered: bool,
     unknown_link: u64,
     /// Number of received segments.

@@ -125,7 +125,7 @@ pub(super) struct Exits {
     slots: usize,
     counts: Vec<ArcCounts>,
     waiting: VecDeque<QueuedBlock>,
-    /// Edge of the blocks returned by the last [`Self::take_queued`].
+    /// Index of the edge of the blocks returned by the last [`Self::take_queued`].
     pub(super) edge: usize,
 }
 
