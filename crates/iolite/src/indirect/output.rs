@@ -1,11 +1,11 @@
 //! The writing end of an indirect stream, which writes a pointer if the bytes are already in a
 //! dbuf, and a copy otherwise. [SL §5.3.2, §5.3.3]
 //!
-//! A write performs up to four lookups, the cheapest first: the segment of the last hit, the
-//! address ranges of eight dbufs in one cache line, the blocks at which followed inputs peek, and
-//! the ranges of all dbufs if there are more than eight. Bytes that no lookup finds are copied into
-//! the backing dbuf. Writing a pointer instead of the bytes is sound for these reasons, together
-//! with F1 to F5 of `flight`:
+//! A write performs up to four lookups, the cheapest first: the segment of the last *hit* (in which
+//! an earlier write found its bytes), the address ranges of eight dbufs in one cache line, the
+//! blocks at which followed inputs peek, and the ranges of all dbufs if there are more than eight.
+//! Bytes that no lookup finds are copied into the backing dbuf. Writing a pointer instead of the
+//! bytes is sound for these reasons, together with F1 to F5 of `flight`:
 //! - S1 The ranges belong to memories to which this output holds references (`known`), so nothing
 //!   else can be mapped at their addresses.
 //! - S2 The caller of `write` borrows the slice. At that moment the lender of the slice holds its
@@ -242,7 +242,7 @@ impl Output {
         }
     }
 
-    /// Extends the hold on the segment of the last hit to the current head.
+    /// Extends the hold on the segment in which the last write found its bytes to the current head.
     fn extend_hold(&self) {
         self.flights.extend(self.ring.side.head);
     }

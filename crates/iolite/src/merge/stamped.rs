@@ -1,4 +1,5 @@
-//! Merging in timestamp order. Consumed blocks wait until no older block can arrive.
+//! Merging in timestamp order. Consumed blocks are *staged*: they wait in memory of the reader
+//! until no older block can arrive.
 
 use super::{Merged, Next, Order, ProducerId};
 use buffer::Fault;
@@ -66,8 +67,9 @@ impl StagedBlocks {
         self.blocks.is_empty()
     }
 
-    /// Returns true if the first block need not wait for other producers, because a later block
-    /// exceeds its timestamp by the window or the stage is full.
+    /// Returns true if the first staged block need not wait for other producers, because the
+    /// timestamp of a later block exceeds its timestamp by the window, or because too many blocks
+    /// or bytes are staged.
     fn is_due(&self, window: u64) -> bool {
         let (first, last) = (self.blocks.front(), self.blocks.back());
         let passed = first.zip(last).is_some_and(|((first, _), (last, _))| {
@@ -109,9 +111,10 @@ impl Merged {
         }
     }
 
-    /// Copies the oldest staged block into `out`. If `surely` is true, does so only if no older
-    /// block can arrive or the stage of a producer is due. Returns `None` if it copied no block.
-    /// Fails with [`Fault::TooLong`] if `out` is shorter than the block, which then stays staged.
+    /// Copies the oldest staged block of all producers into `out`. If `surely` is true, does so
+    /// only if no older block can arrive, or if [`StagedBlocks::is_due`] is true for a producer.
+    /// Returns `None` if it copied no block. Fails with [`Fault::TooLong`] if `out` is shorter than
+    /// the block, which then stays staged.
     pub(super) fn take_oldest_staged(
         &mut self,
         out: &mut [u8],

@@ -6,8 +6,8 @@ use abi::{Class, Extent, RichPointer};
 use buffer::{Fault, foreign};
 
 impl Output {
-    /// Writes a block whose bytes are outside the segment of the last hit. Blocks, returns and
-    /// fails like `StreamWriter::write`.
+    /// Writes a block whose bytes are not in the segment in which the last write found its bytes.
+    /// Blocks, returns and fails like `StreamWriter::write`.
     pub(super) fn write_outside_hot(&mut self, block: &[u8]) -> Result<bool, Fault> {
         if let Some(name) = self.ranges.find(block.as_ptr().addr())
             && self.splice_known(name, block)
@@ -32,8 +32,9 @@ impl Output {
         })
     }
 
-    /// Appends a pointer to a slice of a known dbuf. Returns false, and appends nothing, if the
-    /// bytes are not published or earlier misses suspend the search of this dbuf.
+    /// Appends a pointer to a slice that is expected in a known dbuf. Returns false, and appends
+    /// nothing, if the bytes are not published, or if the dbuf is not searched now because recent
+    /// searches failed.
     fn splice_known(&mut self, name: usize, block: &[u8]) -> bool {
         let Some(known) = self.known.get_mut(name) else { return false };
         // After a miss in an expected dbuf, the next attempts are skipped. [SL §5.3.3]
@@ -64,9 +65,9 @@ impl Output {
         true
     }
 
-    /// Searches the known dbufs whose ranges are not in the cache line, and inserts the range of a
-    /// hit into the cache line. Returns the index of the dbuf, or `None` if no dbuf contains the
-    /// block.
+    /// Searches the known dbufs whose ranges are not in the cache line, and inserts the range of
+    /// the dbuf that contains the block into the cache line. Returns the index of that dbuf, or
+    /// `None` if no dbuf contains the block.
     fn find_outside_line(&mut self, block: &[u8]) -> Option<usize> {
         if self.known.len() <= RANGES {
             return None;
