@@ -204,8 +204,8 @@ impl Drop for Share {
 /// one name for each filter after which other requests may join.
 static WATCHED: Mutex<Vec<(Arc<Host>, Address)>> = Mutex::new(Vec::new());
 
-/// A thread that withdraws all watched names and reports the vacancy once their last reader has
-/// left, even if no block arrives in the meantime.
+/// A thread that withdraws all watched names and makes [`vacancy_descriptor`] readable once their
+/// last reader has left, even if no block arrives in the meantime.
 struct ReaderWatch {
     address: Address,
     stop: Arc<EventFd>,

@@ -22,7 +22,7 @@ const IN_PLACE_LENGTH_MIN: usize = 256;
 #[derive(Debug, Default)]
 pub(super) struct InPlace {
     sources: Vec<Arc<FramesInPlace>>,
-    /// Reusable memory for the pieces of a batch.
+    /// Reusable memory for the list of frames that one write takes from kernel memory.
     pieces: Vec<FramePiece>,
     /// Frames that were overwritten before they were written.
     lapped: Amount,
@@ -92,8 +92,8 @@ impl Pcap {
         self.copy_intact_frames(batch, &frames)
     }
 
-    /// Adds the record of a block to the buffer, or to the buffer and the pieces. Returns the
-    /// number of bytes added.
+    /// Adds the record of a block: its header to the buffer, and its frame either to `pieces`, to
+    /// be written in place, or as a copy to the buffer. Returns the length of the record in bytes.
     fn add_record(
         &mut self,
         block: &Block<'_>,
