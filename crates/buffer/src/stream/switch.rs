@@ -159,7 +159,7 @@ impl Output {
     }
 
     /// Returns the memory beyond the new capacity to the kernel, if all readers have passed the
-    /// cut.
+    /// change of capacity.
     #[cold]
     pub(super) fn release_memory(&mut self) {
         let side = self.ring.side();
