@@ -97,12 +97,12 @@ pub struct Moderator {
     /// Minimum and maximum of T_b while it adapts, in blocks.
     range: (u64, u64),
     /// Half of the ring's entries, which T_b never exceeds; `u64::MAX` if the size is unknown.
-    half: u64,
+    half_ring: u64,
     /// Number of blocks that a sleeping reader has not been notified of.
     pending: u64,
     /// Time in nanoseconds at which the first pending block was counted, if an alarm was set for
     /// it.
-    since: Option<u64>,
+    first_pending_at: Option<u64>,
     alarm: Arc<Alarm>,
     timer: Arc<Timer>,
     events: WakeupCounts,
@@ -121,8 +121,8 @@ impl Moderator {
         timer.alarms().push(Arc::downgrade(&alarm));
         let timer = Arc::clone(timer);
         let range = (threshold.blocks, threshold.blocks);
-        let (half, pending, events) = (u64::MAX, 0, WakeupCounts::default());
-        Self { threshold, range, half, pending, since: None, alarm, timer, events }
+        let (half_ring, pending, events) = (u64::MAX, 0, WakeupCounts::default());
+        Self { threshold, range, half_ring, pending, first_pending_at: None, alarm, timer, events }
     }
 
     /// Permits T_b to adapt between its current value and `most`, rounded down to a power of two.
@@ -133,9 +133,9 @@ impl Moderator {
     /// Limits T_b to half of a ring with `entries` entries. Called when the size of the ring has
     /// changed.
     pub fn fit(&mut self, entries: usize) {
-        self.half = power_of_two_up_to(entries as u64 / 2);
+        self.half_ring = power_of_two_up_to(entries as u64 / 2);
         self.threshold.blocks = self.threshold.blocks.clamp(self.range.0, self.range.1);
-        self.threshold.blocks = self.threshold.blocks.min(self.half);
+        self.threshold.blocks = self.threshold.blocks.min(self.half_ring);
     }
 
     /// Adapts T_b after an event, given the time `ns` in nanoseconds that its blocks took to
@@ -148,7 +148,7 @@ impl Moderator {
             _ if ns >= 4 * GROWTH_INTERVAL_NS => self.threshold.blocks / 2,
             _ => self.threshold.blocks,
         };
-        self.threshold.blocks = blocks.clamp(least, most).min(self.half);
+        self.threshold.blocks = blocks.clamp(least, most).min(self.half_ring);
     }
 
     /// Returns the threshold.
@@ -189,7 +189,7 @@ impl Moderator {
         self.pending += blocks;
         if self.pending >= self.threshold.blocks {
             if self.range.0 < self.range.1 {
-                let since = self.since.take().filter(|_| !first);
+                let since = self.first_pending_at.take().filter(|_| !first);
                 self.adapt_threshold(since.map_or(0, |since| now().saturating_sub(since)));
             }
             self.reset();
@@ -198,7 +198,7 @@ impl Moderator {
         }
         if first && blocks > 0 {
             let now = now();
-            self.since = Some(now);
+            self.first_pending_at = Some(now);
             self.timer.set_alarm(&self.alarm, now.saturating_add(self.threshold.ns).max(1));
         }
         false

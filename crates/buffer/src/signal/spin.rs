@@ -29,7 +29,7 @@ pub struct Spin {
     /// Number of pauses before each poll, minus one.
     extra_pauses: u32,
     /// Total number of blocks taken as of the last wait.
-    waited_at: u64,
+    taken_at_last_wait: u64,
 }
 
 /// Number of consecutive fruitless waits after which further ones reduce the polls.
@@ -73,7 +73,7 @@ impl Spin {
         taken: u64,
         mut ready: impl FnMut() -> Result<bool, Fault>,
     ) -> Result<bool, Fault> {
-        let arrived = taken.wrapping_sub(std::mem::replace(&mut self.waited_at, taken));
+        let arrived = taken.wrapping_sub(std::mem::replace(&mut self.taken_at_last_wait, taken));
         let mut left = self.poll_count(together);
         let pauses = self.pause_count(arrived);
         while left > 0 {

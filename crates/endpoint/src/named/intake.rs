@@ -103,9 +103,9 @@ struct Buffer {
     origin: u16,
     /// True if the blocks of each writer are parts of one byte stream, which gets a session; false
     /// if each block is a unit of its own.
-    streams: bool,
+    is_byte_stream: bool,
     /// Ended sessions whose last block has not been emitted yet, with the flags of that block.
-    ending: Vec<(u32, Flags)>,
+    ended_sessions: Vec<(u32, Flags)>,
     /// True if the input ends as soon as the last writer has left.
     until_last: bool,
     /// Memory for a block that has been read from a ring but not yet copied to the pool.
@@ -148,8 +148,8 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
         writers: Writers::new(inbox).map_err(refused)?,
         link: link_type(opening.arguments),
         origin: opening.origin,
-        streams: opening.arguments.text("link") == Some("stream"),
-        ending: Vec::new(),
+        is_byte_stream: opening.arguments.text("link") == Some("stream"),
+        ended_sessions: Vec::new(),
         until_last: opening.arguments.flag("last"),
         pending_copy: vec![0; BLOCK_MAX],
         pending: None,
@@ -183,15 +183,15 @@ impl Source for Buffer {
                 }
                 DrainOutcome::Ended(end) => {
                     let session = self.writers.list.swap_remove(at).session;
-                    if self.streams {
+                    if self.is_byte_stream {
                         let both = [end, end.with(Flags::BACKWARD)];
-                        self.ending.extend(both.map(|flags| (session, flags)));
+                        self.ended_sessions.extend(both.map(|flags| (session, flags)));
                         self.end_sessions(intake);
                     }
                 }
             }
         }
-        if self.given.blocks > before || !self.ending.is_empty() {
+        if self.given.blocks > before || !self.ended_sessions.is_empty() {
             return Ok(SourceStatus::Blocks);
         }
         if self.until_last && self.writers.have_all_left() {
@@ -268,7 +268,7 @@ impl Buffer {
             None => Marks::bare(length),
         };
         let mut entry = intake.entry(place, (sys::clock::real(), self.origin), marks);
-        if self.streams {
+        if self.is_byte_stream {
             (entry.context.session, entry.context.flags) = (session, flags);
         }
         self.pending = None;
@@ -278,7 +278,7 @@ impl Buffer {
 
     /// Emits the last block of each ended session, as long as there is room.
     fn end_sessions(&mut self, intake: &mut Intake<'_>) {
-        while let Some((session, flags)) = self.ending.first().copied() {
+        while let Some((session, flags)) = self.ended_sessions.first().copied() {
             let pointer = RichPointer::hole(0).with_class(Class::YES);
             let (time, origin) = (sys::clock::real(), self.origin);
             let context = BlockMetadata { time, session, origin, flags };
@@ -286,7 +286,7 @@ impl Buffer {
                 return;
             }
             self.given.add(0);
-            self.ending.remove(0);
+            self.ended_sessions.remove(0);
         }
     }
 

@@ -105,13 +105,13 @@ impl Flights {
 
     /// Returns the lowest position at which a hold would be released, or `None` if nothing is held.
     pub(super) fn first_release(&self) -> Option<u64> {
-        let claims = self.upstream.iter().filter_map(|up| up.line.front().map(|claim| claim.until));
-        self.lock().iter().map(|kept| kept.until).chain(claims).min()
+        let ends = self.upstream.iter().filter_map(|up| up.claims.front().map(|claim| claim.until));
+        self.lock().iter().map(|kept| kept.until).chain(ends).min()
     }
 
     /// Returns the number of held segments and claims.
     pub(super) fn len(&self) -> usize {
-        self.lock().len() + self.upstream.iter().map(|up| up.line.len()).sum::<usize>()
+        self.lock().len() + self.upstream.iter().map(|up| up.claims.len()).sum::<usize>()
     }
 
     /// Returns the position that readers must pass before `eighths`/8 of the segments can be
@@ -141,7 +141,7 @@ impl Flights {
             return Some(at);
         }
         let slot = keeper.claim_slot()?;
-        self.upstream.push(Upstream { keeper: keeper.clone(), slot, line: VecDeque::new() });
+        self.upstream.push(Upstream { keeper: keeper.clone(), slot, claims: VecDeque::new() });
         Some(self.upstream.len() - 1)
     }
 
@@ -163,7 +163,7 @@ impl Flights {
 struct Upstream {
     keeper: Arc<Keeper>,
     slot: usize,
-    line: VecDeque<Claim>,
+    claims: VecDeque<Claim>,
 }
 
 /// A claim on a run of adjacent ring entries, until readers have passed a position.
@@ -183,32 +183,32 @@ impl Upstream {
             return true;
         }
         let position = self.keeper.position.load(Ordering::Relaxed);
-        if let Some(oldest) = self.line.front() {
+        if let Some(oldest) = self.claims.front() {
             let bytes = pointer.place.position().wrapping_sub(oldest.pointer.place.position());
             let far = oldest.pointer.dbuf() != pointer.dbuf()
-                || bytes > self.keeper.window.load(Ordering::Relaxed);
+                || bytes > self.keeper.held_bytes_max.load(Ordering::Relaxed);
             let entries = position - oldest.first;
             if entries > self.keeper.entries_max || far && entries >= CLAIM_ENTRIES_MAX {
                 return false;
             }
         }
-        match self.line.back_mut() {
+        match self.claims.back_mut() {
             Some(last) if position - last.first < CLAIM_ENTRIES_MAX => last.until = until,
-            _ => self.line.push_back(Claim { first: position, pointer, until }),
+            _ => self.claims.push_back(Claim { first: position, pointer, until }),
         }
         self.publish();
         true
     }
 
     fn reap(&mut self, passed: u64) {
-        while self.line.front().is_some_and(|claim| claim.until <= passed) {
-            self.line.pop_front();
+        while self.claims.front().is_some_and(|claim| claim.until <= passed) {
+            self.claims.pop_front();
         }
         self.publish();
     }
 
     fn publish(&self) {
-        let needed = self.line.front().map_or(u64::MAX, |claim| claim.first);
+        let needed = self.claims.front().map_or(u64::MAX, |claim| claim.first);
         if let Some(word) = self.keeper.needed.get(self.slot) {
             // SYNC POINT: claim released; pairs with the load in `Keeper::needed`.
             word.store(needed, Ordering::Release);
@@ -218,7 +218,7 @@ impl Upstream {
 
 impl Drop for Upstream {
     fn drop(&mut self) {
-        self.line.clear();
+        self.claims.clear();
         self.publish();
         self.keeper.claimed.fetch_and(!(1 << self.slot), Ordering::Release);
     }
@@ -240,7 +240,7 @@ pub(crate) struct Keeper {
     /// Address of the peeked bytes; 0 if no bytes are peeked in place.
     address: AtomicUsize,
     /// Maximum number of bytes that one output may hold in the dbuf of the peeked entry.
-    window: AtomicU64,
+    held_bytes_max: AtomicU64,
     /// True if the peeked bytes need no lease.
     is_frozen: AtomicBool,
 }
@@ -259,7 +259,7 @@ impl Keeper {
             position: AtomicU64::new(0),
             words: [AtomicU64::new(0), AtomicU64::new(0)],
             address: AtomicUsize::new(0),
-            window: AtomicU64::new(UNKNOWN_SIZE_HELD_MAX),
+            held_bytes_max: AtomicU64::new(UNKNOWN_SIZE_HELD_MAX),
             is_frozen: AtomicBool::new(false),
         })
     }
@@ -293,8 +293,8 @@ impl Keeper {
         self.words[1].store(rest, Ordering::Relaxed);
         self.address.store(address, Ordering::Relaxed);
         let (length, frozen) = view.unwrap_or((0, false));
-        let window = if length > 0 { length as u64 / 4 } else { UNKNOWN_SIZE_HELD_MAX };
-        self.window.store(window, Ordering::Relaxed);
+        let held_max = if length > 0 { length as u64 / 4 } else { UNKNOWN_SIZE_HELD_MAX };
+        self.held_bytes_max.store(held_max, Ordering::Relaxed);
         self.is_frozen.store(frozen, Ordering::Relaxed);
     }
 
