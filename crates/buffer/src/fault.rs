@@ -31,7 +31,8 @@ pub enum Fault {
     /// The pointer is a hole: a length without bytes.
     #[error("a hole has a length and no bytes")]
     Hole,
-    /// The other party published an impossible position. The ring is poisoned and must be closed.
+    /// The other party published an impossible position. The ring is *poisoned*: all later calls of
+    /// this party fail, so it must close the ring.
     #[error(
         "the other party of the ring published position {published}, which is impossible at \
          position {own} here: close the ring"
@@ -42,7 +43,8 @@ pub enum Fault {
         /// Position of this party.
         own: u64,
     },
-    /// The ring contains an invalid record from a broken or hostile writer. The ring is poisoned.
+    /// The ring contains an invalid record from a broken or hostile writer. The ring is poisoned,
+    /// as with [`Fault::Poisoned`].
     #[error("there is no record at position {position} of the ring: close the ring")]
     Damaged {
         /// Expected position of the record.
@@ -96,7 +98,8 @@ pub enum Fault {
         /// Position at which the reader's access ends.
         position: u64,
     },
-    /// The ring continues in a segment that fails validation. The ring is poisoned.
+    /// The ring continues in a segment that fails validation. The ring is poisoned, as with
+    /// [`Fault::Poisoned`].
     #[error("what should be the ring from position {position} on is not: close the ring")]
     Segment {
         /// Position at which the segment should begin.

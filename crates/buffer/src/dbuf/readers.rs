@@ -50,7 +50,8 @@ pub trait BlockWalk: fmt::Debug {
     }
 }
 
-/// A reader of a ring. `W` walks one kind of ring; `P` is [`Local`] or [`Foreign`].
+/// A reader of a ring. `W` is the [`BlockWalk`] of one kind of ring; `P` is [`Local`] or
+/// [`Foreign`].
 #[derive(Debug)]
 pub struct RingReader<W, P>(pub(super) W, PhantomData<fn() -> P>);
 

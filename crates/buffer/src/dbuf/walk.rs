@@ -272,9 +272,9 @@ impl RecordWalk {
         self.side.policy == Policy::Overwrite && self.side.is_overtaken(position)
     }
 
-    /// Returns the fault for an invalid record, and poisons the link. Exception: if the writer of a
-    /// ring that overwrites has begun to overwrite the record, the link is not poisoned, and the
-    /// caller checks the lap.
+    /// Returns the fault for an invalid record, and makes all later reads fail
+    /// ([`Consumer::poison`]). Exception: if the writer of a ring that overwrites has begun to
+    /// overwrite the record, later reads are not affected, and the caller checks the lap.
     fn damage_fault(&mut self, position: u64) -> Fault {
         let fault = Fault::Damaged { position };
         if self.is_torn(position) {
