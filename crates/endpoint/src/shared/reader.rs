@@ -49,7 +49,8 @@ struct Shared {
     rest: Option<Rest>,
     /// True if blocks have been read since the source last paused ([`rest`]).
     has_read: bool,
-    /// Number of overwritten blocks before the last block that was admitted or refused.
+    /// Number of blocks that this reader had lost in the current ring when it last admitted or
+    /// refused a block.
     lost_before_block: u64,
     /// Number of the first block that this reader reads from its ring, or `None` before that block
     /// has been read.
