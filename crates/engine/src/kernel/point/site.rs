@@ -5,7 +5,7 @@ use super::sockets::Sockets;
 use endpoint::source::kernel::attach_point::AttachPoint;
 use filter::Attach;
 
-/// The place where an attach point runs its programs: an interface or the sockets of a user.
+/// The location at which an attach point runs its programs: an interface or the sockets of a user.
 #[derive(Debug)]
 pub(super) struct Site {
     pub(super) attach: Attach,
