@@ -160,15 +160,13 @@ impl Socket {
         let state = &mut *locked.state;
         state.from_kernel += u64::from(self.is_promoted());
         let Stage::Counted { datagrams, since } = &mut state.stage else { return };
+        let begun = *since.get_or_insert_with(Instant::now);
         *datagrams += 1;
         if *datagrams < HOT_DATAGRAMS {
             return;
         }
-        let now = Instant::now();
-        let begun = since.replace(now);
-        *datagrams = 0;
-        if begun.is_some_and(|begun| now - begun > HOT_INTERVAL) || begun.is_none() {
-            // The interval of the first datagrams is unknown.
+        (*datagrams, *since) = (0, None);
+        if begun.elapsed() > HOT_INTERVAL {
             return;
         }
         let Some(facts) = udp::udp_socket(number) else { return };
