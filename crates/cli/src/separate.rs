@@ -16,6 +16,26 @@ pub(crate) struct SeparateProgram {
     install: &'static str,
 }
 
+impl SeparateProgram {
+    /// Returns a command that runs the program, found in this program's directory or else in PATH.
+    pub(crate) fn command(self) -> Command {
+        let beside = std::env::current_exe().ok().map(|own| own.with_file_name(self.name));
+        let beside = beside.filter(|path| path.is_file());
+        Command::new(beside.map_or_else(|| self.name.into(), OsString::from))
+    }
+
+    /// Returns a sentence about an error in starting the program, with the remedy.
+    pub(crate) fn describe_failure(self, error: &std::io::Error) -> String {
+        let Self { name, install } = self;
+        match error.kind() {
+            ErrorKind::NotFound => {
+                format!("`{name}` is neither beside this program nor in PATH: {install}")
+            }
+            _ => format!("cannot run {name}: {}", terminal::reason(error)),
+        }
+    }
+}
+
 /// The program of `streamline bench`.
 pub(crate) const BENCH: SeparateProgram = SeparateProgram {
     name: "streamline-bench",
@@ -29,13 +49,10 @@ pub(crate) const PAGE: SeparateProgram = SeparateProgram {
               it in place",
 };
 
-/// Replaces this process with the program, which is looked up in this program's directory, then in
-/// PATH. Returns only on failure.
+/// Replaces this process by the program. Returns only on failure.
 pub(crate) fn execute(program: SeparateProgram, words: &[OsString]) -> Status {
     let SeparateProgram { name, install } = program;
-    let beside = std::env::current_exe().ok().map(|own| own.with_file_name(name));
-    let program = beside.filter(|path| path.is_file()).map_or_else(|| name.into(), OsString::from);
-    let error = Command::new(program).args(words).exec();
+    let error = program.command().args(words).exec();
     if error.kind() == ErrorKind::NotFound {
         terminal::print_error(&format!("`{name}` is neither beside this program nor in PATH"));
         terminal::print_note(install);

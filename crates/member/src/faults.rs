@@ -93,6 +93,21 @@ pub fn too_large(bytes: usize, limit: usize) -> Fault {
     Fault::new("io.streamline.path.TooLarge", &json!({ "bytes": bytes, "limit": limit }))
 }
 
+/// Name of the error made by [`not_your_page`].
+pub const NOT_YOUR_PAGE: &str = "io.streamline.page.NotYourPage";
+
+/// Creates `NotYourPage`: the page serves the user `uid` alone.
+#[must_use]
+pub fn not_your_page(uid: u32) -> Fault {
+    Fault::new(NOT_YOUR_PAGE, &json!({ "uid": uid }))
+}
+
+/// Creates `TooManyTokens`: the page keeps `limit` tokens.
+#[must_use]
+pub fn too_many_tokens(limit: usize) -> Fault {
+    Fault::new("io.streamline.page.TooManyTokens", &json!({ "limit": limit }))
+}
+
 /// Formats an error for users: error, location, reason, remedy.
 #[must_use]
 pub fn format_fault(fault: &Fault) -> String {
@@ -146,6 +161,10 @@ pub fn format_fault(fault: &Fault) -> String {
             number("limit")
         ),
         "io.streamline.path.Untapped" => format!("it cannot be looked at: {}", text("why")),
+        NOT_YOUR_PAGE => format!("the page is that of user {} alone", number("uid")),
+        "io.streamline.page.TooManyTokens" => {
+            format!("the page serves {} users, and no more: restart it", number("limit"))
+        }
         "org.varlink.service.InvalidParameter" => {
             format!(
                 "the daemon does not understand `{}`: it is of another version",

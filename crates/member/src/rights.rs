@@ -1,4 +1,6 @@
-//! Messages about rights that the policy denies, and lookup of user and group names.
+//! Messages about rights that the policy denies, and lookup of users and groups.
+
+use std::path::PathBuf;
 
 /// The default policy file of a machine.
 pub const POLICY_FILE: &str = "/etc/streamline/policy.toml";
@@ -100,6 +102,16 @@ pub fn group_number(name: &str) -> Option<u32> {
 #[must_use]
 pub fn user_name(uid: u32) -> Option<String> {
     name_entries("/etc/passwd").find(|(_, number)| *number == uid).map(|(name, _)| name)
+}
+
+/// Looks up the home directory of a user in `/etc/passwd`. Returns `None` if the id is unknown.
+#[must_use]
+pub fn home_directory(uid: u32) -> Option<PathBuf> {
+    let text = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let fields = text.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let mut homes =
+        fields.filter_map(|fields| Some((fields.get(2)?.parse().ok()?, *fields.get(5)?)));
+    homes.find(|(number, _): &(u32, _)| *number == uid).map(|(_, home)| home.into())
 }
 
 /// Returns the names and ids in a file of the form `name:password:number:…`. Returns an empty list

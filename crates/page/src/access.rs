@@ -24,6 +24,12 @@ impl Token {
         Ok(Self(bytes.iter().map(|byte| format!("{byte:02x}")).collect()))
     }
 
+    /// Returns the token with this text, which another process has made.
+    #[must_use]
+    pub const fn from_text(text: String) -> Self {
+        Self(text)
+    }
+
     /// Returns the token for the URL.
     #[must_use]
     pub fn text(&self) -> &str {

@@ -80,8 +80,7 @@ impl Captures {
     pub(crate) fn start(&self, live: &Live, given: CaptureChoice) -> Result<u32, Failure> {
         let CaptureChoice { path, node, file } = given;
         let mut known = lock(&self.0);
-        let is_running = |capture: &&Capture| lock(&capture.state).ended.is_none();
-        if known.all.values().filter(is_running).count() >= CAPTURES_MAX {
+        if known.all.values().filter(|capture| capture.is_running()).count() >= CAPTURES_MAX {
             return Err(refuse(format!("{CAPTURES_MAX} captures run already: end one")));
         }
         let to = paths::connect(&live.connect()?, &path.to_string())?;
@@ -111,6 +110,12 @@ impl Captures {
         let _ = writer.map(JoinHandle::join);
     }
 
+    /// Returns true if a capture runs.
+    #[must_use]
+    pub fn any_runs(&self) -> bool {
+        lock(&self.0).all.values().any(Capture::is_running)
+    }
+
     /// Stops all captures.
     pub fn stop_all(&self) {
         let numbers: Vec<u32> = lock(&self.0).all.keys().copied().collect();
@@ -134,6 +139,12 @@ impl Captures {
             serde_json::to_value(listed).unwrap_or_default()
         });
         json!({ "captures": listed.collect::<Vec<_>>() })
+    }
+}
+
+impl Capture {
+    fn is_running(&self) -> bool {
+        lock(&self.state).ended.is_none()
     }
 }
 

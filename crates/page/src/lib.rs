@@ -10,13 +10,15 @@
 //!
 //! - [`access`]: which requests are admitted; [`server`]: the routes; [`assets`]: the files of the
 //!   page; [`listener`]: the sockets;
+//! - [`users`]: the page for all users of a machine, with a process for each of them, to which
+//!   connections are handed ([`connection`]);
 //! - [`live`]: the latest figures, and the viewers that wait for them; [`collector`]: the thread
 //!   that follows the paths while there is a viewer; [`history`]: the figures of the last hour;
 //! - [`plan`]: nodes and edges of a path; [`messages`]: messages of a filter; `actions`: checks,
 //!   starts and edits; `flow`: the trace of a flow; [`captures`]: captures to files (`frames`);
 //!   [`commands`]: runs of the program `streamline`.
 //!
-//! The server runs in a separate process as the user who started it, and can do whatever this user
+//! The server runs in a separate process as the user whom it serves, and can do whatever this user
 //! can do with `streamline`. A path costs nothing while no browser shows the page. This is the only
 //! crate with an async runtime; queries of paths run in threads outside it.
 #![forbid(unsafe_code)]
@@ -27,6 +29,7 @@ pub mod assets;
 pub mod captures;
 pub mod collector;
 pub mod commands;
+pub mod connection;
 mod failure;
 mod flow;
 mod frames;
@@ -36,3 +39,4 @@ pub mod live;
 pub mod messages;
 pub mod plan;
 pub mod server;
+pub mod users;

@@ -1,7 +1,7 @@
 //! The sockets of the server: TCP on a loopback address, or a Unix socket.
 
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -43,6 +43,35 @@ impl FromStr for Address {
     }
 }
 
+impl Address {
+    /// The address of a page whose address is not given.
+    pub const DEFAULT: Self = Self::Tcp(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7575));
+
+    /// Describes why the server cannot listen at this address.
+    #[must_use]
+    pub fn describe_failure(&self, error: &io::Error) -> String {
+        let (place, used) = match self {
+            Self::Tcp(address) => (address.to_string(), "`--listen 0` takes a free port"),
+            Self::Unix(path) => (path.display().to_string(), "another page listens there"),
+        };
+        match error.kind() {
+            ErrorKind::AddrInUse | ErrorKind::AlreadyExists => {
+                format!("cannot listen at {place}: it is in use; {used}")
+            }
+            _ => format!("cannot listen at {place}: {error}"),
+        }
+    }
+}
+
+/// The users who can connect to a Unix socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Admission {
+    /// The user who runs this process.
+    Own,
+    /// All users of the machine.
+    All,
+}
+
 /// A listening socket. Dropping it removes the file of a Unix socket.
 #[derive(Debug)]
 pub enum Listener {
@@ -53,9 +82,8 @@ pub enum Listener {
 }
 
 impl Listener {
-    /// Listens on an address. A Unix socket is accessible to this user only; the file of a server
-    /// that has ended is replaced.
-    pub fn bind(address: &Address) -> io::Result<Self> {
+    /// Listens on an address. The file of a server that has ended is replaced.
+    pub fn bind(address: &Address, admission: Admission) -> io::Result<Self> {
         match address {
             Address::Tcp(address) => {
                 let listener = TcpListener::bind(address)?;
@@ -64,7 +92,7 @@ impl Listener {
             }
             Address::Unix(path) => {
                 remove_stale(path)?;
-                let listener = bind_private(path)?;
+                let listener = bind_private(path, admission)?;
                 listener.set_nonblocking(true)?;
                 let inode = std::fs::symlink_metadata(path)?.ino();
                 Ok(Self::Unix(listener, path.clone(), inode))
@@ -91,10 +119,14 @@ impl Drop for Listener {
     }
 }
 
-/// Creates a Unix socket to which only this user can ever connect: creates its file in a private
-/// directory, restricts its mode, and then moves it.
-fn bind_private(path: &Path) -> io::Result<UnixListener> {
+/// Creates a Unix socket that has its permissions from its first moment on: it comes to be in a
+/// private directory, and is then moved.
+fn bind_private(path: &Path, admission: Admission) -> io::Result<UnixListener> {
     use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+    let mode = match admission {
+        Admission::Own => 0o600,
+        Admission::All => 0o666,
+    };
     let name = path.file_name().ok_or(ErrorKind::InvalidInput)?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let parent = parent.unwrap_or_else(|| Path::new("."));
@@ -103,7 +135,7 @@ fn bind_private(path: &Path) -> io::Result<UnixListener> {
     let bound = (|| {
         let inside = private.join(name);
         let listener = UnixListener::bind(&inside)?;
-        std::fs::set_permissions(&inside, std::fs::Permissions::from_mode(0o600))?;
+        std::fs::set_permissions(&inside, std::fs::Permissions::from_mode(mode))?;
         // A link, unlike a rename, never replaces a file.
         std::fs::hard_link(&inside, path)?;
         std::fs::remove_file(&inside)?;
@@ -114,7 +146,7 @@ fn bind_private(path: &Path) -> io::Result<UnixListener> {
 }
 
 /// Removes the file of a socket on which no process listens.
-fn remove_stale(path: &Path) -> io::Result<()> {
+pub(crate) fn remove_stale(path: &Path) -> io::Result<()> {
     let is_socket =
         std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
     let refused = |error: io::Error| error.kind() == ErrorKind::ConnectionRefused;

@@ -5,40 +5,62 @@ use clap::Parser;
 use page::access::Token;
 use page::captures::Captures;
 use page::commands::Program;
-use page::listener::{Address, Listener};
+use page::listener::{Address, Admission, Listener};
 use page::live::Live;
 use page::server::Server;
-use std::io::{self, ErrorKind, Write as _};
+use page::users::{self, HostOptions, own_process};
+use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
+use streamline::paths::page_door::{OpenPage, find_page};
 
 /// Exit status after a failure.
 const FAILED: u8 = 1;
 
+/// Time without a connection after which the process of a user ends, in ms.
+const IDLE_MS: &str = "30000";
+
 /// Show the running paths in a browser.
 ///
-/// The page is at a loopback address or a Unix socket, and acts as the user who started it. Its
-/// URL, which is printed, holds a token; whoever has the token can do on this machine what
-/// `streamline` can do for this user. From another machine, reach it by `ssh -L
-/// 7575:127.0.0.1:7575 HOST`. Paths cost nothing while no browser shows the page. ^C ends it; paths
-/// go on.
+/// Prints the URL of the page that the daemon of the machine serves (`streamline daemon --page`), with
+/// a token of yours; without such a page, serves one. Whoever has the URL can do on this machine
+/// what `streamline` can do for you. From another machine, reach it by `ssh -L 7575:127.0.0.1:7575
+/// HOST`. Paths cost nothing while no browser shows the page. ^C ends a page of your own; paths go
+/// on.
 #[derive(Parser, Debug)]
 #[command(name = "streamline page", version)]
 struct Arguments {
-    /// The address to listen at: PORT, 127.0.0.1:PORT, [::1]:PORT or unix:PATH; port 0 stands for
-    /// any free port
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7575")]
-    listen: Address,
+    /// Serve a page of your own at this address: PORT, 127.0.0.1:PORT, [::1]:PORT or unix:PATH; port
+    /// 0 stands for any free port; default without a page of the daemon: 7575
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<Address>,
     /// Show the paths of the daemon in this folder
     #[arg(long, value_name = "FOLDER")]
     socket: Option<PathBuf>,
+    /// Make the URLs invalid that the page of the daemon gave you before
+    #[arg(long, conflicts_with = "listen")]
+    renew: bool,
+    /// Serve all users of the machine, each with a process of this user; needs root, otherwise serves
+    /// you alone
+    #[arg(long, conflicts_with = "renew")]
+    all_users: bool,
+    /// End when standard input is closed, which the daemon holds open
+    #[arg(long, hide = true, requires = "all_users")]
+    of_daemon: bool,
+    /// Time without a connection after which the process of a user ends, in ms
+    #[arg(long, hide = true, value_name = "MS", default_value = IDLE_MS)]
+    idle: u64,
+    /// Serve the connections that a page for all users hands over
+    #[arg(long, hide = true)]
+    of_user: bool,
 }
 
 fn main() -> ExitCode {
     let given = Arguments::parse();
-    match serve(given) {
+    match run(given) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             // A failed write to standard error cannot be reported.
@@ -48,10 +70,45 @@ fn main() -> ExitCode {
     }
 }
 
-fn serve(given: Arguments) -> Result<(), String> {
+fn run(given: Arguments) -> Result<(), String> {
+    if given.of_user {
+        return own_process::serve();
+    }
+    let listen = given.listen.clone().unwrap_or(Address::DEFAULT);
+    if given.all_users {
+        let idle = Duration::from_millis(given.idle);
+        let (daemon, of_daemon) = (given.socket, given.of_daemon);
+        return users::serve(HostOptions { listen, daemon, idle, of_daemon });
+    }
+    match given.listen {
+        None if print_shared_page(&given)? => Ok(()),
+        _ => serve(&listen, given.socket),
+    }
+}
+
+/// Prints the URL of the page that the daemon serves. Returns false if there is none.
+fn print_shared_page(given: &Arguments) -> Result<bool, String> {
+    let renew = given.renew.then_some(true);
+    match find_page(given.socket.as_deref(), OpenPage { renew }) {
+        Ok(Some(url)) => {
+            let _ = writeln!(io::stdout(), "{url}");
+            Ok(true)
+        }
+        Ok(None) if given.renew => Err("no page of a daemon serves you".to_owned()),
+        Ok(None) => Ok(false),
+        Err(error) if given.renew => Err(error.to_string()),
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "note: the page of the daemon: {error}");
+            Ok(false)
+        }
+    }
+}
+
+/// Serves a page of this user until a signal arrives.
+fn serve(listen: &Address, socket: Option<PathBuf>) -> Result<(), String> {
     let signals = sys::signal::watch().map_err(|error| error.to_string())?;
     let listener =
-        Listener::bind(&given.listen).map_err(|error| describe_bind(&given.listen, &error))?;
+        Listener::bind(listen, Admission::Own).map_err(|error| listen.describe_failure(&error))?;
     let token = match &listener {
         Listener::Tcp(_) => Some(Token::random().map_err(|error| format!("no token: {error}"))?),
         Listener::Unix(..) => None,
@@ -61,10 +118,10 @@ fn serve(given: Arguments) -> Result<(), String> {
         Some(token) => format!("{address}#token={}", token.text()),
         None => address,
     };
-    let program = Program::find(given.socket.clone());
+    let program = Program::find(socket.clone());
     let captures = Arc::new(Captures::default());
     let server =
-        Server { live: Live::new(given.socket), token, program, captures: Arc::clone(&captures) };
+        Server { live: Live::new(socket), token, program, captures: Arc::clone(&captures) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
     let (ended, end) = tokio::sync::oneshot::channel();
@@ -83,17 +140,4 @@ fn serve(given: Arguments) -> Result<(), String> {
     runtime.shutdown_background();
     captures.stop_all();
     served.map_err(|error| format!("the page ended: {error}"))
-}
-
-fn describe_bind(address: &Address, error: &io::Error) -> String {
-    let (place, used) = match address {
-        Address::Tcp(address) => (address.to_string(), "`--listen 0` takes a free port"),
-        Address::Unix(path) => (path.display().to_string(), "another page listens there"),
-    };
-    match error.kind() {
-        ErrorKind::AddrInUse | ErrorKind::AlreadyExists => {
-            format!("cannot listen at {place}: it is in use; {used}")
-        }
-        _ => format!("cannot listen at {place}: {error}"),
-    }
 }

@@ -33,7 +33,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{any, get, post};
 use futures_util::stream;
 use serde::Deserialize;
 use std::convert::Infallible;
@@ -73,11 +73,7 @@ impl Server {
             .route("/capture", post(actions::start_capture))
             .route("/capture-stop", post(actions::stop_capture))
             .layer(middleware::from_fn_with_state(self.clone(), check_token));
-        let mut routes = Router::new().nest("/api", data);
-        for asset in ASSETS {
-            routes = routes.route(asset.path, get(move || async move { send_asset(*asset) }));
-        }
-        routes.layer(middleware::from_fn(check_headers)).with_state(self)
+        with_assets(Router::new().nest("/api", data)).with_state(self)
     }
 
     /// Serves until the process ends.
@@ -95,6 +91,29 @@ impl Server {
             }
         }
     }
+}
+
+/// Returns the routes of the page without any data: requests for data are refused for lack of a
+/// token.
+pub fn routes_without_data() -> Router {
+    with_assets(Router::new().route("/api/{*rest}", any(async || refuse_token())))
+}
+
+/// Makes connections end after one reply, so that each request of a browser can go to another
+/// process.
+pub fn with_one_reply(routes: Router) -> Router {
+    routes.layer(middleware::map_response(async |mut reply: Response| {
+        reply.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        reply
+    }))
+}
+
+/// Adds the files of the page, and the checks of all requests.
+fn with_assets<S: Clone + Send + Sync + 'static>(mut routes: Router<S>) -> Router<S> {
+    for asset in ASSETS {
+        routes = routes.route(asset.path, get(move || async move { send_asset(*asset) }));
+    }
+    routes.layer(middleware::from_fn(check_headers))
 }
 
 /// A Unix socket that accepts connections only from one user and from root.
@@ -155,10 +174,14 @@ async fn check_headers(request: Request, next: Next) -> Response {
 async fn check_token(State(server): State<Server>, request: Request, next: Next) -> Response {
     let given = header_text(&request, header::AUTHORIZATION);
     if server.token.as_ref().is_some_and(|token| !token.is_in(given)) {
-        let text = "the token is missing or old: open the URL that `streamline page` printed";
-        return Failure::new(StatusCode::UNAUTHORIZED, text).into_response();
+        return refuse_token();
     }
     next.run(request).await
+}
+
+fn refuse_token() -> Response {
+    let text = "the token is missing or old: open the URL that `streamline page` prints";
+    Failure::new(StatusCode::UNAUTHORIZED, text).into_response()
 }
 
 fn send_asset(asset: Asset) -> Response {

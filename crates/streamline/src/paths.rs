@@ -6,13 +6,15 @@
 pub use edit_check::check_edit;
 pub use endpoint::written::{WriterEnded, WriterSocket};
 pub use member::client::{Client, ClientError, PathClient, QUERY_TIMEOUT, escape_hidden};
-pub use member::faults::OUTDATED;
+pub use member::faults::{self, OUTDATED};
+pub use member::page_door;
 pub use member::protocol::{
     About, Amount, Argument, Change, Counters, Ended, Event, Filter, FreezeHistory, Loss, NodeArc,
     NodeDetails, Path, PathDescription, PathUpdate, Source, Tap, TapReport, TapStart, Totals,
     WriteTo,
 };
-pub use member::rights::user_name;
+pub use member::rights::{home_directory, user_name};
+pub use member::varlink::Fault;
 pub use new_filter::{NewFilter, new_filter, with_arguments};
 pub use published::published_state;
 

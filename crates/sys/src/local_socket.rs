@@ -172,6 +172,12 @@ pub fn shutdown_input(socket: impl AsFd) -> Result<()> {
     rustix::net::shutdown(socket, rustix::net::Shutdown::Read).context("shutdown", "a socket")
 }
 
+/// Ends both directions of a connection, also for duplicates of the descriptor. The peer can still
+/// receive what was sent.
+pub fn hang_up(socket: impl AsFd) -> Result<()> {
+    rustix::net::shutdown(socket, rustix::net::Shutdown::Both).context("shutdown", "a socket")
+}
+
 /// Returns true if the peer has closed its end. Consumes nothing.
 #[must_use]
 pub fn is_gone(socket: impl AsFd) -> bool {

@@ -28,6 +28,52 @@ pub fn reexec_as(id: u32, socket: OwnedFd) -> Result<Command> {
     Ok(command)
 }
 
+/// The numeric ids that determine the rights of a user's process.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct UserIds {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+    /// Supplementary group ids.
+    pub groups: Vec<u32>,
+}
+
+/// Makes a command run with the rights of a user: with these ids as real, effective and saved ids,
+/// without capabilities unless the user is root, in a session of its own, and with the standard
+/// streams as its only descriptors. Needs root.
+pub fn run_as<'c>(command: &'c mut Command, who: &UserIds) -> &'c mut Command {
+    use rustix::fs::{Gid, Uid};
+    use rustix::thread::{CapabilitySet, CapabilitySets};
+    let (uid, gid) = (Uid::from_raw(who.uid), Gid::from_raw(who.gid));
+    let groups: Vec<Gid> = who.groups.iter().copied().map(Gid::from_raw).collect();
+    let become_user = move || {
+        rustix::process::setsid()?;
+        rustix::thread::set_thread_groups(&groups)?;
+        rustix::thread::set_thread_res_gid(gid, gid, gid)?;
+        rustix::thread::set_thread_res_uid(uid, uid, uid)?;
+        if !uid.is_root() {
+            let none = CapabilitySet::empty();
+            let none = CapabilitySets { effective: none, permitted: none, inheritable: none };
+            rustix::thread::set_capabilities(None, none)?;
+        }
+        close_on_exec_from(3)
+    };
+    // SAFETY: the closure only makes system calls: it allocates nothing and takes no lock, as the
+    // time between fork(2) and execve(2) requires (CommandExt::pre_exec).
+    unsafe { command.pre_exec(become_user) }
+}
+
+/// Makes all descriptors from `first` on close at execve(2).
+fn close_on_exec_from(first: libc::c_uint) -> std::io::Result<()> {
+    let (number, last) = (libc::SYS_close_range, libc::c_uint::MAX);
+    // SAFETY: with this flag close_range(2) takes any numbers, and closes nothing.
+    match unsafe { libc::syscall(number, first, last, libc::CLOSE_RANGE_CLOEXEC) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
 /// Spawns a command.
 pub fn spawn(command: &mut Command) -> Result<Child> {
     let target = command.get_program().to_string_lossy().into_owned();
@@ -147,6 +193,31 @@ pub fn set_real_time() -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn child_has_the_rights_of_a_user_and_no_descriptors() {
+        let Some(()) = testkit::need::require_root() else { return };
+        let (inherited, _far) = crate::descriptor::pair().unwrap();
+        rustix::io::fcntl_setfd(&inherited, rustix::io::FdFlags::empty()).unwrap();
+        let who = UserIds { uid: 64_001, gid: 64_002, groups: vec![64_003, 64_004] };
+        let mut command = Command::new("sh");
+        command.args(["-c", "ls /proc/self/fd | wc -l; cat /proc/$$/status; ps -o sid= -p $$"]);
+        let output = run_as(&mut command, &who).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let field = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+            line.split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        // The fourth descriptor is that of the directory.
+        assert_eq!(text.lines().next(), Some("4"), "{text}");
+        assert_eq!(field("Uid:"), "64001 64001 64001 64001");
+        assert_eq!(field("Gid:"), "64002 64002 64002 64002");
+        assert_eq!(field("Groups:"), "64003 64004");
+        for set in ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"] {
+            assert_eq!(u64::from_str_radix(&field(set), 16), Ok(0), "{set}");
+        }
+        assert_eq!(text.lines().last().map(str::trim), Some(field("Pid:").as_str()), "a session");
+    }
 
     #[test]
     fn thread_is_pinned_to_an_existing_cpu_only() {

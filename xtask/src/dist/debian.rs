@@ -176,7 +176,7 @@ fn package_of(path: &Path) -> &'static str {
         "usr/lib/python3",
     ]) {
         library
-    } else if path == Path::new("usr/bin/streamline-page") {
+    } else if path.file_stem().is_some_and(|name| name == page) {
         page
     } else {
         program
@@ -203,6 +203,12 @@ mod tests {
     fn installed_files_have_their_place_in_one_of_the_packages() {
         for (to, path, package) in [
             ("bin/streamline", "usr/bin/streamline", "streamline"),
+            ("bin/streamline-page", "usr/bin/streamline-page", "streamline-page"),
+            (
+                "lib/systemd/system/streamline-page.service",
+                "usr/lib/systemd/system/streamline-page.service",
+                "streamline-page",
+            ),
             ("lib/libstreamline.so", "usr/lib/libstreamline.so", "libstreamline"),
             ("lib/libstreamline.a", "usr/lib/libstreamline.a", "libstreamline-dev"),
             (

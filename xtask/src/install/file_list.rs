@@ -104,7 +104,7 @@ pub(crate) fn all(root: &Path, source: &InstallSource<'_>) -> io::Result<Vec<Ins
     let dashboard = read(&root.join("dist/grafana/streamline.json"))?;
     files.push(InstallFile::new("share/streamline/grafana.json", "for Grafana", dashboard));
     if source.is_system_wide() {
-        files.extend(service_files(root, source.prefix)?);
+        files.extend(service_files(root, source)?);
     }
     Ok(files)
 }
@@ -137,12 +137,13 @@ fn libraries(root: &Path, source: &InstallSource<'_>) -> io::Result<Vec<InstallF
 }
 
 /// Returns the files of the system-wide daemon: units, user, directory and an example policy.
-fn service_files(root: &Path, prefix: &Path) -> io::Result<Vec<InstallFile>> {
+fn service_files(root: &Path, source: &InstallSource<'_>) -> io::Result<Vec<InstallFile>> {
     const PURPOSE: &str = "the daemon of the machine";
     let dist = root.join("dist");
     let mut files = Vec::new();
-    for name in ["streamline.service", "streamline.socket"] {
-        let own = prefix.join("bin/streamline").display().to_string();
+    let page = source.libraries.then_some("streamline-page.service");
+    for name in ["streamline.service", "streamline.socket"].into_iter().chain(page) {
+        let own = source.prefix.join("bin/streamline").display().to_string();
         let unit = read_text(&dist.join("systemd").join(name))?;
         let unit = unit.replace("/usr/bin/streamline", &own);
         let to = Path::new("lib/systemd/system").join(name);

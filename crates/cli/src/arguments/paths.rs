@@ -55,6 +55,12 @@ pub(crate) struct DaemonArguments {
     /// Show the running paths in this directory, such as /pipes, to all users of the machine
     #[arg(long, value_name = "DIR")]
     pub(crate) mount: Option<PathBuf>,
+    /// Serve the live page (streamline-page) at this loopback address or Unix socket; default:
+    /// 127.0.0.1:7575. A daemon of root serves all users, each with a process of this user;
+    /// `streamline page` prints a user's URL
+    #[arg(long, value_name = "ADDR|unix:PATH", num_args = 0..=1,
+        default_missing_value = "127.0.0.1:7575")]
+    pub(crate) page: Option<String>,
     /// Step of the start at which to fail or to stop the process, for tests
     #[arg(long, hide = true, value_name = "fail=N|stop=N|stop=STEP")]
     pub(crate) fault: Option<InjectedFault>,

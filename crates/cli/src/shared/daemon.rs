@@ -1,6 +1,7 @@
 //! `streamline daemon`: runs the daemon of the machine or of one user, in the foreground or under a
 //! service manager.
 
+use super::page_host::PageHost;
 use crate::arguments::paths::DaemonArguments;
 use crate::status::Status;
 use crate::{mount, terminal};
@@ -66,8 +67,10 @@ fn serve(given: &DaemonArguments, log: &Log) -> Result<Status, String> {
         started.inspect_err(failed).ok()
     });
     let metrics = start_metrics(given, (&mut server, &directory), log)?;
+    let page = given.page.as_ref().map(|listen| PageHost::start(listen, &directory, log));
+    let page = page.transpose()?;
     let served = server.serve(stop);
-    drop(metrics);
+    drop((metrics, page));
     if let Some(mut mount) = mount {
         // The process ends when its standard input is closed, and may have ended already.
         drop(mount.stdin.take());

@@ -1,6 +1,6 @@
 //! Commands for registered paths, and the daemon.
 //!
-//! - `daemon`: `streamline daemon`;
+//! - `daemon`: `streamline daemon`; `page_host`: its page;
 //! - `start`, `stop`, `set`, `tap`, `attach`, `ps`, `top`, `spaces`, `state`: the commands of the
 //!   same names; `sharing`: kernel programs as these commands print them;
 //! - `next`: completion of the commands' arguments.
@@ -11,6 +11,7 @@ mod attach;
 mod connect;
 mod daemon;
 pub(crate) mod next;
+mod page_host;
 mod ps;
 mod rates;
 mod set;

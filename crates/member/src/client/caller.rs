@@ -26,7 +26,7 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    pub(super) fn new(socket: OwnedFd) -> Self {
+    pub(crate) fn new(socket: OwnedFd) -> Self {
         Self { socket, overdue: AtomicBool::new(false) }
     }
 

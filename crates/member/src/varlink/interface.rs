@@ -18,6 +18,9 @@ pub const DAEMON_INTERFACE: Interface =
 /// The interface of a path's process.
 pub const PATH_INTERFACE: Interface =
     Interface { name: "io.streamline.path", text: include_str!("../io.streamline.path.varlink") };
+/// The interface of the live page that serves several users.
+pub const PAGE_INTERFACE: Interface =
+    Interface { name: "io.streamline.page", text: include_str!("../io.streamline.page.varlink") };
 /// The standard interface that every service has.
 pub const SERVICE_INTERFACE: Interface =
     Interface { name: "org.varlink.service", text: include_str!("org.varlink.service.varlink") };

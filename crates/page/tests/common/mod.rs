@@ -17,13 +17,18 @@ pub(crate) struct Machine {
 
 impl Machine {
     pub(crate) fn new() -> Self {
+        Self::with(&[])
+    }
+
+    /// Starts a daemon with further arguments.
+    pub(crate) fn with(arguments: &[&str]) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("streamline-page-{}-{number}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         fs::create_dir(&folder).unwrap();
         let mut command = Command::new(streamline_program());
-        command.arg("daemon").arg("--socket").arg(folder.join("daemon"));
+        command.arg("daemon").arg("--socket").arg(folder.join("daemon")).args(arguments);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let daemon = command.env_remove("NOTIFY_SOCKET").spawn().unwrap();
         let machine = Self { folder, daemon };
@@ -35,7 +40,13 @@ impl Machine {
         self.folder.join(name)
     }
 
-    fn set_environment(&self, command: &mut Command) {
+    /// Kills the daemon.
+    pub(crate) fn kill_daemon(&mut self) {
+        self.daemon.kill().unwrap();
+        self.daemon.wait().unwrap();
+    }
+
+    pub(crate) fn set_environment(&self, command: &mut Command) {
         command.env("STREAMLINE_DAEMON", self.path("daemon"));
         command.env("XDG_STATE_HOME", self.path("state")).env("NO_COLOR", "1");
         command.current_dir(&self.folder).stdin(Stdio::null());

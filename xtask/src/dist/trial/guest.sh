@@ -135,6 +135,29 @@ fi
 as_alice streamline start web 'generate rate=1000 | count' > /tmp/said 2>&1
 check 'a path in the background' eventually lists web
 path=$(pgrep -u alice -f 'generate rate' | head -n 1)
+
+# The page of all users: alice's process acts as alice, and ends when nobody looks.
+check 'the page of all users is off' sh -c '! systemctl --quiet is-active streamline-page.service'
+check 'it is enabled' systemctl enable --now streamline-page.service
+# Reads the figures of alice's page until her path is among them.
+alice_sees_her_path() {
+    as_alice streamline page > /tmp/alice.url || return 1
+    timeout 90 python3 -c '
+import json, sys, urllib.request
+url, token = open("/tmp/alice.url").read().strip().split("#token=")
+headers = {"Authorization": "Bearer " + token}
+def names(line):
+    return [path["name"] for path in json.loads(line[6:])["paths"] if path["yours"]]
+with urllib.request.urlopen(urllib.request.Request(url + "api/live", headers=headers)) as events:
+    sys.exit(next(0 for line in events if line.startswith(b"data: ") and "web" in names(line)))'
+}
+check 'alice sees her path in it' alice_sees_her_path
+check 'by a process of hers' pgrep -u alice -f -- --of-user
+not_runs() { ! pgrep -f -- "$1" > /dev/null; }
+check 'which ends when nobody looks' eventually not_runs --of-user
+check 'root has another page' sh -c 'streamline page > /tmp/root.url && ! cmp -s /tmp/root.url /tmp/alice.url'
+echo "row: $(journalctl --quiet --output cat --unit streamline-page | tail -n 2 | tr '\n' ';')"
+
 restarts=$(value NRestarts)
 kill -STOP "$(value MainPID)"
 restarted() { [ "$(value NRestarts)" -gt "$restarts" ] && is_active streamline.service; }
@@ -146,6 +169,7 @@ daemon=$(value MainPID)
 check 'upgrade' apt-get install --yes --no-install-recommends ./next/*.deb
 echo "row: now $(dpkg-query -W -f '${Version}' streamline)"
 check 'the service runs' is_active streamline.service
+check 'the page of all users runs' alice_sees_her_path
 check 'it is another process' [ "$(value MainPID)" != "$daemon" ]
 check 'the path is the same process' [ "$path" = "$(pgrep -u alice -f 'generate rate' | head -n 1)" ]
 row_of_web() { awk '/ web / { print $1, $2, $3 }'; }
@@ -156,9 +180,10 @@ check 'the path answers' streamline stop web
 check 'purge' dpkg -P libstreamline-dev libstreamline streamline-page streamline
 files > /tmp/after
 check 'nothing is left' diff /tmp/before /tmp/after
-check 'no directory in /run is left' [ ! -e /run/streamline ]
+check 'no directory in /run is left' sh -c '! ls -d /run/streamline*'
+check 'no process is left' eventually not_runs streamline
 check 'no user is left' sh -c '! getent passwd streamline && ! getent group streamline'
-check 'no unit is left' sh -c '! systemctl cat streamline.service streamline.socket'
+check 'no unit is left' sh -c '! systemctl cat streamline.service streamline.socket streamline-page.service'
 check 'no message of a failure is left' sh -c '! systemctl --failed --no-legend | grep streamline'
 echo "row: done"
 sync

@@ -1,0 +1,141 @@
+//! The door of a live page that serves several users: a socket at which a user asks for the address
+//! of the page, with a token of this user.
+//!
+//! The socket is in a directory of its own beside that of the daemon, because the process that
+//! serves the page may have another owner than the daemon: `/run/streamline-page` beside
+//! `/run/streamline`.
+
+use crate::client::{CALL_TIMEOUT, Caller, ClientError};
+use crate::faults::NOT_YOUR_PAGE;
+use crate::place::{self, MACHINE_DIRECTORY};
+use crate::varlink::interface::{self, PAGE_INTERFACE};
+use crate::varlink::{Call, Fault, Reply};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use sys::local_socket::{self, Framing};
+
+/// Name of the socket.
+pub const PAGE_SOCKET: &str = "io.streamline.page";
+
+/// Parameters of `Open`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OpenPage {
+    /// True if earlier tokens of the caller become invalid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub renew: Option<bool>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct PageAddress {
+    url: String,
+}
+
+/// Returns the directory of the door for the page beside the daemon in `directory`, or else beside
+/// the machine-wide daemon.
+#[must_use]
+pub fn page_directory(directory: Option<&Path>) -> PathBuf {
+    let mut name = directory.unwrap_or_else(|| Path::new(MACHINE_DIRECTORY)).as_os_str().to_owned();
+    name.push("-page");
+    name.into()
+}
+
+/// Replies to a call at the door. `open` returns the URL for the caller.
+pub fn reply_to(call: &[u8], open: impl FnOnce(OpenPage) -> Result<String, Fault>) -> Vec<u8> {
+    let reply = Call::read(call).map_err(|_| Fault::invalid_parameter("method")).and_then(|call| {
+        let (named, method) = call.interface_and_method();
+        if named == interface::SERVICE_INTERFACE.name {
+            return interface::call_service(&call, PAGE_INTERFACE).map(|value| Reply::new(&value));
+        }
+        match (named == PAGE_INTERFACE.name, method) {
+            (true, "Open") => {
+                let url = open(call.deserialize_parameters()?)?;
+                Ok(Reply::new(&PageAddress { url }))
+            }
+            (true, _) => Err(Fault::method_not_found(&call.method)),
+            (false, _) => Err(Fault::interface_not_found(named)),
+        }
+    });
+    reply.unwrap_or_else(|fault| Reply::from(&fault)).to_bytes()
+}
+
+/// Asks for the URL of the page beside the daemon in `directory`, or else beside the first standard
+/// directory that has one. Returns `None` if there is no page for this user. Fails with
+/// [`ClientError::UntrustedDaemon`] unless root or this user serves the page.
+pub fn find_page(directory: Option<&Path>, given: OpenPage) -> Result<Option<String>, ClientError> {
+    let places = match directory {
+        Some(directory) => vec![directory.to_owned()],
+        None => place::search_directories(),
+    };
+    for place in &places {
+        match ask(&page_directory(Some(place)), given) {
+            Ok(Some(url)) => return Ok(Some(url)),
+            Ok(None) => {}
+            Err(ClientError::Refused(fault)) if fault.name == NOT_YOUR_PAGE => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
+}
+
+fn ask(directory: &Path, given: OpenPage) -> Result<Option<String>, ClientError> {
+    let path = directory.join(PAGE_SOCKET);
+    let socket = match local_socket::connect_to(&path, Framing::Packets, CALL_TIMEOUT) {
+        Ok(socket) => socket,
+        Err(error) if [ENOENT, ECONNREFUSED, EACCES].contains(&error.errno) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let (uid, _) = sys::descriptor::peer_identity(&socket)?;
+    if uid != 0 && uid != sys::process::identity().0 {
+        return Err(ClientError::UntrustedDaemon { directory: directory.to_owned(), uid });
+    }
+    let PageAddress { url } = Caller::new(socket).call("io.streamline.page.Open", &given)?;
+    Ok(Some(url))
+}
+
+const ENOENT: i32 = 2;
+const EACCES: i32 = 13;
+const ECONNREFUSED: i32 = 111;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reply(call: &str) -> Reply {
+        let open = |given: OpenPage| match given.renew {
+            Some(true) => Err(crate::faults::too_many_tokens(3)),
+            _ => Ok("http://there/".to_owned()),
+        };
+        Reply::read(&reply_to(call.as_bytes(), open)).unwrap()
+    }
+
+    #[test]
+    fn door_replies_with_the_url_or_an_error() {
+        let opened = reply(r#"{"method":"io.streamline.page.Open"}"#);
+        assert_eq!(opened.parameters["url"], "http://there/");
+        let calls = [
+            (
+                r#"{"method":"io.streamline.page.Open","parameters":{"renew":true}}"#,
+                "TooManyTokens",
+            ),
+            (r#"{"method":"io.streamline.page.Open","parameters":{"uid":0}}"#, "InvalidParameter"),
+            (r#"{"method":"io.streamline.page.Close"}"#, "MethodNotFound"),
+            (r#"{"method":"io.streamline.List"}"#, "InterfaceNotFound"),
+            ("GET / HTTP/1.1", "InvalidParameter"),
+        ];
+        for (call, error) in calls {
+            let name = reply(call).error.unwrap_or_default();
+            assert_eq!(name.rsplit('.').next(), Some(error), "{call}");
+        }
+        let about = reply(r#"{"method":"org.varlink.service.GetInfo"}"#);
+        assert_eq!(about.parameters["interfaces"][1], PAGE_INTERFACE.name);
+    }
+
+    #[test]
+    fn door_is_beside_the_directory_of_the_daemon() {
+        assert_eq!(page_directory(None), Path::new("/run/streamline-page"));
+        assert_eq!(page_directory(Some(Path::new("/tmp/d"))), Path::new("/tmp/d-page"));
+        let nowhere = Path::new("/nonexistent/streamline");
+        assert_eq!(find_page(Some(nowhere), OpenPage::default()), Ok(None));
+    }
+}

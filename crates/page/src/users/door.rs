@@ -1,0 +1,146 @@
+//! The door: a socket at which each user gets the URL with a token of this user. The kernel says who
+//! asks.
+
+use super::accounts::Accounts;
+use super::{ACCEPT_PAUSE, peer_ids};
+use crate::listener::{Admission, remove_stale};
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use streamline::paths::page_door::{self, PAGE_SOCKET, page_directory};
+use sys::local_socket::{self, Framing};
+use sys::process::UserIds;
+
+/// Time within which the call must arrive.
+const CALL_LIMIT: Duration = Duration::from_secs(10);
+/// Maximum length of a call in bytes.
+const CALL_MAX: usize = 4096;
+/// Maximum number of connections of a user at a time.
+const PER_USER_MAX: usize = 16;
+/// Maximum number of connections at a time.
+const CALLERS_MAX: usize = 1024;
+/// Maximum number of connections that wait for the door.
+const BACKLOG: i32 = 64;
+
+/// The socket in its directory. Dropping it removes both, the directory only if it is empty.
+#[derive(Debug)]
+pub struct Door {
+    directory: PathBuf,
+    listener: OwnedFd,
+}
+
+impl Door {
+    /// Opens the door of the page beside the daemon in this directory. Fails with a sentence.
+    pub fn open(daemon: Option<&Path>, admission: Admission) -> Result<Self, String> {
+        let directory = page_directory(daemon);
+        let (mode, socket_mode) = match admission {
+            Admission::Own => (0o700, 0o600),
+            Admission::All => (0o755, 0o666),
+        };
+        let failed = |error: io::Error| format!("cannot use {}: {error}", directory.display());
+        match DirBuilder::new().mode(mode).create(&directory) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(failed(error));
+            }
+            _ => {}
+        }
+        let held = local_socket::open_directory(&directory).map_err(|error| error.to_string())?;
+        // Whoever can write to the directory could put another socket there.
+        let about = fs::symlink_metadata(&directory).map_err(failed)?;
+        if about.uid() != sys::process::identity().0 || about.mode() & 0o022 != 0 {
+            return Err(format!(
+                "{} can be written by another user: remove it, or take another place by --socket",
+                directory.display()
+            ));
+        }
+        let path = directory.join(PAGE_SOCKET);
+        remove_stale(&path).map_err(failed)?;
+        let listener =
+            local_socket::listen_at(&held, PAGE_SOCKET, socket_mode, Framing::Packets, BACKLOG);
+        let listener = listener.map_err(|error| match path.exists() {
+            true => format!("another page serves {}: {error}", directory.display()),
+            false => error.to_string(),
+        })?;
+        Ok(Self { directory, listener })
+    }
+
+    /// Starts a thread that replies to callers as long as the process runs.
+    pub(super) fn serve(&self, accounts: &Arc<Accounts>) -> io::Result<()> {
+        let (listener, accounts) = (self.listener.try_clone()?, Arc::clone(accounts));
+        let thread = std::thread::Builder::new().name("door".to_owned());
+        thread.spawn(move || serve_callers(&listener, &accounts)).map(drop)
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        // What cannot be removed is replaced by the next page.
+        let _ = fs::remove_file(self.directory.join(PAGE_SOCKET));
+        let _ = fs::remove_dir(&self.directory);
+    }
+}
+
+/// A connection whose call has not arrived.
+struct Caller {
+    socket: OwnedFd,
+    who: UserIds,
+    /// Time at which the connection ends.
+    until: Instant,
+}
+
+fn serve_callers(listener: &OwnedFd, accounts: &Accounts) {
+    let mut callers: Vec<Caller> = Vec::new();
+    let mut pause = None;
+    loop {
+        let now = Instant::now();
+        callers.retain(|caller| caller.until > now);
+        let next = callers.iter().map(|caller| caller.until - now).min();
+        let sockets = callers.iter().map(|caller| caller.socket.as_fd());
+        let listens = pause.is_none().then(|| listener.as_fd());
+        let all: Vec<BorrowedFd<'_>> = listens.into_iter().chain(sockets).collect();
+        let ready = sys::poll::readable_within(&all, next.into_iter().chain(pause).min());
+        let (of_listener, of_callers) = ready.split_at(usize::from(pause.is_none()));
+        let mut of_callers = of_callers.iter();
+        callers.retain(|caller| {
+            !(of_callers.next() == Some(&true) && reply(&caller.socket, &caller.who, accounts))
+        });
+        pause = match of_listener.first() == Some(&true) {
+            true => accept(listener, &mut callers).is_err().then_some(ACCEPT_PAUSE),
+            false => None,
+        };
+    }
+}
+
+/// Accepts a connection, unless its user has too many.
+fn accept(listener: &OwnedFd, callers: &mut Vec<Caller>) -> sys::Result<()> {
+    let Some(socket) = local_socket::accept(listener)? else { return Ok(()) };
+    let Some(who) = peer_ids(&socket) else { return Ok(()) };
+    let own = callers.iter().filter(|caller| caller.who.uid == who.uid).count();
+    if own < PER_USER_MAX && callers.len() < CALLERS_MAX {
+        callers.push(Caller { socket, who, until: Instant::now() + CALL_LIMIT });
+    }
+    Ok(())
+}
+
+/// Replies to a call. Returns true if the connection has ended with that.
+fn reply(caller: &OwnedFd, who: &UserIds, accounts: &Accounts) -> bool {
+    let mut call = [0; CALL_MAX];
+    let length = match sys::descriptor::try_receive(caller, &mut call) {
+        Ok(None) => return false,
+        Ok(Some((length, _))) => length,
+        Err(_) => 0,
+    };
+    let reply = page_door::reply_to(call.get(..length).unwrap_or_default(), |given| {
+        if given.renew == Some(true) {
+            accounts.remove(who);
+        }
+        accounts.open(who).map(|account| accounts.url(&account))
+    });
+    // A caller that has gone needs no reply.
+    let _ = local_socket::send_now(caller, &reply, &[]);
+    true
+}

@@ -1,0 +1,213 @@
+//! The page for all users of a machine: one listener, and a process for each user who looks.
+//!
+//! ```text
+//!  browser ── request with a token ──► host ── the connection ──► process of the user
+//!  `streamline page` ── Open ──► door ──┘ (kernel: who asks)        acts as this user alone
+//! ```
+//!
+//! - [`door`]: gives a user the URL with the user's token; [`accounts`]: tokens and users;
+//! - `process`: the process of a user, as the host sees it; [`own_process`]: that process itself.
+//!
+//! The host runs as root, or serves its own user alone. It serves the files of the page and nothing
+//! else: it reads the head of each request, and hands the connection with the head to the process
+//! of the user whose token the head carries. That process has the rights of the user from its first
+//! instruction on, checks the token once more, and does what the page does. It is started by the
+//! first request, and ends when nobody has looked for a while. Each connection carries one request,
+//! so that two users of one browser do not share a connection.
+//!
+//! docs/book/decisions/0116-page-for-all-users.md
+
+pub mod accounts;
+pub mod door;
+pub mod own_process;
+mod process;
+
+use crate::connection::{Connection, Incoming, Socket, authorization};
+use crate::listener::{Address, Admission, Listener};
+use crate::server::{routes_without_data, with_one_reply};
+use accounts::{Account, Accounts};
+use door::Door;
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use sys::process::UserIds;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+
+/// Maximum number of connections that are not yet those of a user.
+const CONNECTIONS_MAX: usize = 512;
+/// Time within which the head of a request must arrive.
+const HEAD_LIMIT: Duration = Duration::from_secs(10);
+/// Time within which a browser must have received a file of the page.
+const FILE_LIMIT: Duration = Duration::from_secs(60);
+/// Pause after the kernel has refused a connection, for lack of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+
+/// What a page for several users needs to know.
+#[derive(Clone, Debug)]
+pub struct HostOptions {
+    /// The address of the page.
+    pub listen: Address,
+    /// Directory of the daemon, if it is not a standard one.
+    pub daemon: Option<PathBuf>,
+    /// Time without a connection after which the process of a user ends.
+    pub idle: Duration,
+    /// True if the page ends when standard input is closed.
+    pub of_daemon: bool,
+}
+
+/// Serves the page to all users until a signal arrives, or standard input is closed for a page of
+/// the daemon.
+pub fn serve(options: HostOptions) -> Result<(), String> {
+    let signals = sys::signal::watch().map_err(|error| error.to_string())?;
+    // The process of a user uses three descriptors of the host, and each connection one.
+    let _ = sys::process::raise_descriptor_limit();
+    let serves_all = sys::process::identity().0 == 0;
+    let admission = if serves_all { Admission::All } else { Admission::Own };
+    let listener = Listener::bind(&options.listen, admission)
+        .map_err(|error| options.listen.describe_failure(&error))?;
+    let door = Door::open(options.daemon.as_deref(), admission)?;
+    let address = listener.describe().map_err(|error| error.to_string())?;
+    let accounts = Accounts::new(address.clone(), options.daemon.clone(), options.idle);
+    door.serve(&accounts).map_err(|error| format!("cannot start: {error}"))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
+    let (ended, end) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || {
+        let stdin = io::stdin();
+        let mut ends: Vec<BorrowedFd<'_>> = vec![signals.as_fd()];
+        ends.extend(options.of_daemon.then(|| stdin.as_fd()));
+        while !sys::poll::readable_within(&ends, None).contains(&true) {}
+        ended.send(())
+    });
+    report(&match serves_all {
+        true => format!("the page of all users is at {address}"),
+        false => format!("the page of user {} is at {address}", sys::process::identity().0),
+    });
+    let ready = sys::service::notify(&format!("READY=1\nSTATUS=at {address}"), &[]);
+    let _ = ready.inspect_err(|error| report(&format!("the service manager: {error}")));
+    let served = runtime.block_on(async {
+        let (files, incoming) = mpsc::channel(1);
+        let host = Arc::new(Host { accounts, files });
+        let files = axum::serve(Incoming(incoming), with_one_reply(routes_without_data()));
+        tokio::select! {
+            served = Arc::clone(&host).accept(&listener) => served,
+            served = files.into_future() => served,
+            _ = end => Ok(()),
+        }
+    });
+    runtime.shutdown_background();
+    served.map_err(|error| format!("the page ended: {error}"))
+}
+
+/// Writes a line about the page to standard error.
+fn report(line: &str) {
+    // A failed write to standard error cannot be reported.
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// The server that all users share.
+#[derive(Debug)]
+struct Host {
+    accounts: Arc<Accounts>,
+    /// Connections to which the host itself replies.
+    files: mpsc::Sender<Connection>,
+}
+
+impl Host {
+    /// Accepts connections until the listener fails.
+    async fn accept(self: Arc<Self>, listener: &Listener) -> io::Result<()> {
+        let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let accepts = AsyncListener::new(listener)?;
+        loop {
+            let place = Arc::clone(&places).acquire_owned().await.map_err(io::Error::other)?;
+            match accepts.accept().await {
+                Ok(socket) => {
+                    tokio::spawn(Arc::clone(&self).receive(socket, place));
+                }
+                Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+            }
+        }
+    }
+
+    /// Finds the user of a connection, and hands it to the user's process. Replies itself if the
+    /// connection asks for a file, or is that of no user.
+    async fn receive(self: Arc<Self>, socket: Socket, place: OwnedSemaphorePermit) {
+        let head = match &socket {
+            Socket::Tcp(_) => tokio::time::timeout(HEAD_LIMIT, socket.read_head()).await,
+            // The kernel names the user, and no head is needed.
+            Socket::Unix(_) => Ok(Ok(Vec::new())),
+        };
+        let Ok(Ok(head)) = head else { return };
+        let account = match &socket {
+            Socket::Tcp(_) => authorization(&head).and_then(|given| self.accounts.find(given)),
+            Socket::Unix(socket) => match peer_ids(socket).map(|who| self.accounts.open(&who)) {
+                Some(Ok(account)) => Some(account),
+                _ => return,
+            },
+        };
+        match account {
+            Some(account) => hand_over(account, socket, head).await,
+            None => {
+                let connection = Connection::new(socket, head, place).lasting(FILE_LIMIT);
+                // The receiver lives as long as the runtime.
+                let _ = self.files.send(connection).await;
+            }
+        }
+    }
+}
+
+/// Hands a connection to the process of a user, or replies that this is not possible.
+async fn hand_over(account: Arc<Account>, socket: Socket, head: Vec<u8>) {
+    let sent = tokio::task::spawn_blocking(move || {
+        let message = [&[socket.kind()], head.as_slice()].concat();
+        let sent = account.hand_over(&message, socket.as_fd());
+        sent.map_err(|why| (socket, why))
+    });
+    let Ok(Err((socket, why))) = sent.await else { return };
+    report(&why);
+    let body = serde_json::json!({ "error": why }).to_string();
+    let reply = format!(
+        "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: \
+         close\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    // The buffer of a new connection has room; a peer that has gone needs no reply.
+    let _ = match &socket {
+        Socket::Tcp(socket) => socket.try_write(reply.as_bytes()),
+        Socket::Unix(socket) => socket.try_write(reply.as_bytes()),
+    };
+}
+
+/// Returns the user at the other end of a Unix socket.
+fn peer_ids(socket: impl std::os::fd::AsFd) -> Option<UserIds> {
+    let peer = sys::abstract_socket::peer(socket).ok()?;
+    Some(UserIds { uid: peer.uid, gid: peer.gid, groups: peer.groups })
+}
+
+/// The listener of the page in a runtime.
+enum AsyncListener {
+    Tcp(tokio::net::TcpListener),
+    Unix(tokio::net::UnixListener),
+}
+
+impl AsyncListener {
+    fn new(listener: &Listener) -> io::Result<Self> {
+        match listener {
+            Listener::Tcp(socket) => {
+                tokio::net::TcpListener::from_std(socket.try_clone()?).map(Self::Tcp)
+            }
+            Listener::Unix(socket, ..) => {
+                tokio::net::UnixListener::from_std(socket.try_clone()?).map(Self::Unix)
+            }
+        }
+    }
+
+    async fn accept(&self) -> io::Result<Socket> {
+        match self {
+            Self::Tcp(listener) => Ok(Socket::Tcp(listener.accept().await?.0)),
+            Self::Unix(listener) => Ok(Socket::Unix(listener.accept().await?.0)),
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The process of a user in a page for several users: serves the connections that the host hands to
+//! it, with the rights of the user.
+//!
+//! Standard input is a socket to the host. The first message has the settings; each of the others
+//! has a connection, its kind, and the bytes of it that the host has read. When no connection has
+//! been open for a while, the process sends the number of connections that it has received; the host
+//! ends it by closing the socket, unless it has sent another one meanwhile.
+
+use crate::access::Token;
+use crate::captures::Captures;
+use crate::commands::Program;
+use crate::connection::{Connection, HEAD_MAX, Incoming, Socket};
+use crate::live::Live;
+use crate::server::{Server, with_one_reply};
+use serde::{Deserialize, Serialize};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+
+/// Argument of the program that stands for this process.
+pub const USER_PROCESS_FLAG: &str = "--of-user";
+/// Maximum length of the settings in bytes.
+const SETTINGS_MAX: usize = 8192;
+/// Maximum number of connections that wait for the routes.
+const WAITING_MAX: usize = 64;
+
+/// The first message of the host.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Settings {
+    /// The token that each request must carry; `None` if the kernel has identified the user.
+    pub(super) token: Option<String>,
+    /// Directory of the daemon, if it is not a standard one.
+    pub(super) daemon: Option<PathBuf>,
+    /// Time without a connection after which the process can end, in ms.
+    pub(super) idle_ms: u64,
+}
+
+/// The connections of this process.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    received: u64,
+    open: u64,
+}
+
+/// Counts a connection as open until it is dropped.
+struct Open(watch::Sender<Counts>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.send_modify(|counts| counts.open -= 1);
+    }
+}
+
+/// Serves connections until the host closes the socket, or a signal arrives.
+pub fn serve() -> Result<(), String> {
+    let failed = |error: sys::Error| error.to_string();
+    let signals = sys::signal::watch().map_err(failed)?;
+    let control = sys::process::detach_stdin().map_err(failed)?;
+    let mut message = [0; SETTINGS_MAX];
+    let (length, _) = sys::descriptor::receive(&control, &mut message).map_err(failed)?;
+    let settings = message.get(..length).unwrap_or_default();
+    let Settings { token, daemon, idle_ms } = serde_json::from_slice(settings)
+        .map_err(|_| "only the page for all users starts this process".to_owned())?;
+    if let Some(home) = std::env::var_os("HOME") {
+        // Names of files without a directory mean files there. Without a home they fail.
+        let _ = std::env::set_current_dir(home);
+    }
+    let captures = Arc::new(Captures::default());
+    let server = Server {
+        program: Program::find(daemon.clone()),
+        live: Live::new(daemon),
+        token: token.map(Token::from_text),
+        captures: Arc::clone(&captures),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
+    let (connections, incoming) = mpsc::channel(WAITING_MAX);
+    let counts = watch::Sender::new(Counts::default());
+    let (ended, end) = tokio::sync::oneshot::channel();
+    let control = Arc::new(control);
+    let (handle, from_host, counted) =
+        (runtime.handle().clone(), Arc::clone(&control), counts.clone());
+    std::thread::spawn(move || {
+        let _in_runtime = handle.enter();
+        receive_connections(&from_host, signals, (&connections, &counted));
+        ended.send(())
+    });
+    let idle = Duration::from_millis(idle_ms);
+    let served = runtime.block_on(async {
+        let routes = axum::serve(Incoming(incoming), with_one_reply(server.routes()));
+        tokio::select! {
+            served = routes.into_future() => served,
+            () = report_idle(&control, counts.subscribe(), (idle, &captures)) => Ok(()),
+            _ = end => Ok(()),
+        }
+    });
+    runtime.shutdown_background();
+    captures.stop_all();
+    served.map_err(|error| format!("the page ended: {error}"))
+}
+
+/// Receives connections from the host until it closes the socket, or a signal arrives.
+fn receive_connections(
+    control: &OwnedFd,
+    signals: &sys::eventfd::EventFd,
+    (connections, counts): (&mpsc::Sender<Connection>, &watch::Sender<Counts>),
+) {
+    use std::os::fd::AsFd as _;
+    let mut message = vec![0; HEAD_MAX + 1];
+    loop {
+        let ready = sys::poll::readable_within(&[control.as_fd(), signals.as_fd()], None);
+        if ready.get(1) == Some(&true) {
+            return;
+        }
+        let (length, mut passed) = match sys::descriptor::try_receive(control, &mut message) {
+            Ok(None) => continue,
+            Ok(Some((0, _))) | Err(_) => return,
+            Ok(Some(received)) => received,
+        };
+        counts.send_modify(|counts| {
+            counts.received += 1;
+            counts.open += 1;
+        });
+        let open = Open(counts.clone());
+        let Some((&kind, head)) = message.get(..length).and_then(<[u8]>::split_first) else {
+            continue;
+        };
+        let socket = passed.pop().map(|socket| Socket::from_descriptor(kind, socket));
+        if let Some(Ok(socket)) = socket {
+            // The receiver lives as long as the runtime.
+            let _ = connections.blocking_send(Connection::new(socket, head.to_vec(), open));
+        }
+    }
+}
+
+/// Tells the host each time when no connection has been open for the time `idle`, and no capture
+/// runs.
+async fn report_idle(
+    control: &OwnedFd,
+    mut counts: watch::Receiver<Counts>,
+    (idle, captures): (Duration, &Captures),
+) {
+    loop {
+        // The sender lives as long as the runtime.
+        let Ok(now) = counts.wait_for(|counts| counts.open == 0).await.map(|counts| *counts) else {
+            return;
+        };
+        let quiet = tokio::time::timeout(idle, counts.changed()).await.is_err();
+        if !quiet || captures.any_runs() {
+            continue;
+        }
+        // The host may have ended, which the other thread sees.
+        let _ = sys::local_socket::send_now(control, &now.received.to_le_bytes(), &[]);
+        if counts.changed().await.is_err() {
+            return;
+        }
+    }
+}

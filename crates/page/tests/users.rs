@@ -1,0 +1,475 @@
+//! Tests of the page for all users: a process for each user, with the rights of this user alone.
+//! They need root, except that of a page that serves its own user.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+
+mod common;
+
+use common::Machine;
+use serde_json::{Value, json};
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+use testkit::{need, wait_until};
+
+/// Maximum time without data after which a test fails.
+const LIMIT: Duration = Duration::from_secs(60);
+const ALICE: u32 = 41_501;
+const BOB: u32 = 41_502;
+
+/// A page for all users. Ends on drop.
+struct Host {
+    child: Child,
+    /// Lines on standard error.
+    lines: Receiver<String>,
+}
+
+impl Host {
+    /// Starts a page whose processes end after this idle time.
+    fn start(machine: &Machine, listen: &str, idle: &str) -> Self {
+        let mut command = Command::new(page_program(machine));
+        machine.set_environment(&mut command);
+        command.args(["--all-users", "--listen", listen, "--idle", idle]).arg("--socket");
+        command.arg(machine.path("daemon")).env("PATH", search_path(machine));
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let lines = lines_of(child.stderr.take().unwrap());
+        let host = Self { child, lines };
+        host.wait_for("is at");
+        host
+    }
+
+    /// Waits for a line with this text.
+    fn wait_for(&self, text: &str) -> String {
+        loop {
+            let line = self.lines.recv_timeout(LIMIT).unwrap_or_else(|_| panic!("no `{text}`"));
+            if line.contains(text) {
+                return line;
+            }
+        }
+    }
+
+    /// Returns the processes of users.
+    fn processes(&self) -> Vec<u32> {
+        children(self.child.id())
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn lines_of(stream: ChildStderr) -> Receiver<String> {
+    let (sender, lines) = channel();
+    std::thread::spawn(move || {
+        BufReader::new(stream).lines().map_while(Result::ok).all(|line| sender.send(line).is_ok())
+    });
+    lines
+}
+
+/// Copies the programs to where all users can run them. Returns the program of the page.
+fn page_program(machine: &Machine) -> PathBuf {
+    let copies = machine.path("bin");
+    if !copies.exists() {
+        fs::create_dir(&copies).unwrap();
+        let own = Path::new(env!("CARGO_BIN_EXE_streamline-page"));
+        testkit::copy_program(own, &copies.join("streamline-page"));
+        testkit::copy_program(testkit::streamline_program(), &copies.join("streamline"));
+    }
+    copies.join("streamline-page")
+}
+
+fn search_path(machine: &Machine) -> String {
+    format!("{}:{}", machine.path("bin").display(), std::env::var("PATH").unwrap_or_default())
+}
+
+/// Builds a command of a user.
+fn command_of(machine: &Machine, uid: u32, program: &str) -> Command {
+    let copies = page_program(machine);
+    let state = machine.path(&format!("state-{uid}"));
+    fs::create_dir_all(&state).unwrap();
+    std::os::unix::fs::chown(&state, Some(uid), Some(uid)).unwrap();
+    let mut command = Command::new(copies.with_file_name(program));
+    machine.set_environment(&mut command);
+    command.env("XDG_STATE_HOME", state).env("PATH", search_path(machine)).uid(uid).gid(uid);
+    command
+}
+
+/// Starts a path of a user; returns its number.
+fn start_path(machine: &Machine, uid: u32, name: &str) -> u32 {
+    let mut command = command_of(machine, uid, "streamline");
+    let output = command.args(["start", name, "generate rate=500 | count"]).output().unwrap();
+    let number = String::from_utf8_lossy(&output.stdout).trim().parse();
+    number.unwrap_or_else(|_| panic!("{output:?}"))
+}
+
+/// Returns the URL that a user gets.
+fn fetch_url(machine: &Machine, uid: u32, words: &[&str]) -> String {
+    let mut command = command_of(machine, uid, "streamline-page");
+    let output = command.args(words).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+/// The page as a browser with a token sees it.
+struct Browser {
+    host: String,
+    token: String,
+}
+
+impl Browser {
+    fn of(machine: &Machine, uid: u32) -> Self {
+        Self::at(&fetch_url(machine, uid, &[]))
+    }
+
+    fn at(url: &str) -> Self {
+        let (address, token) = url.split_once("/#token=").unwrap();
+        let host = address.strip_prefix("http://").unwrap();
+        Self { host: host.to_owned(), token: token.to_owned() }
+    }
+
+    /// Sends a request with these further headers; returns status and body.
+    fn request(&self, line: &str, headers: &str, body: &str) -> (u16, String) {
+        let mut socket = TcpStream::connect(&self.host).unwrap();
+        let (host, token) = (&self.host, &self.token);
+        let headers = format!("Host: {host}\r\nAuthorization: Bearer {token}\r\n{headers}");
+        exchange(&mut socket, line, &headers, body)
+    }
+
+    fn get(&self, path: &str) -> (u16, String) {
+        self.request(&format!("GET {path}"), "", "")
+    }
+
+    fn post(&self, path: &str, body: &Value) -> (u16, String) {
+        self.request(&format!("POST {path}"), "", &body.to_string())
+    }
+
+    /// Returns the paths that the page lists, by name, with true for those of the user.
+    fn paths(&self) -> Vec<(String, bool)> {
+        let mut socket = TcpStream::connect(&self.host).unwrap();
+        let (host, token) = (&self.host, &self.token);
+        let head =
+            format!("GET /api/live HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}");
+        write!(socket, "{head}\r\n\r\n").unwrap();
+        socket.set_read_timeout(Some(LIMIT)).unwrap();
+        let mut lines = BufReader::new(socket).lines().map(Result::unwrap);
+        let data = lines.find_map(|line| line.strip_prefix("data: ").map(str::to_owned)).unwrap();
+        let figures: Value = serde_json::from_str(&data).unwrap();
+        let path = |path: &Value| {
+            (path["name"].as_str().unwrap_or_default().to_owned(), path["yours"] == true)
+        };
+        figures["paths"].as_array().unwrap().iter().map(path).collect()
+    }
+}
+
+/// Sends a request, in two parts, and receives the reply until the connection ends.
+fn exchange(
+    socket: &mut (impl Read + Write),
+    line: &str,
+    headers: &str,
+    body: &str,
+) -> (u16, String) {
+    let kind = "Content-Type: application/json\r\n";
+    write!(socket, "{line} HTTP/1.1\r\n").unwrap();
+    write!(socket, "{headers}{kind}Content-Length: {}\r\n\r\n{body}", body.len()).unwrap();
+    let mut reply = String::new();
+    socket.read_to_string(&mut reply).unwrap();
+    let status = reply.split(' ').nth(1).and_then(|status| status.parse().ok());
+    let body = reply.split_once("\r\n\r\n").map(|(_, body)| body.to_owned());
+    (status.unwrap_or_default(), body.unwrap_or_default())
+}
+
+/// Returns the children of a process.
+fn children(process: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let texts = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    let numbers = texts.flat_map(|text| {
+        text.split_whitespace().filter_map(|number| number.parse().ok()).collect::<Vec<u32>>()
+    });
+    numbers.collect()
+}
+
+fn status_field(process: u32, name: &str) -> String {
+    let text = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    line.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn exists(process: u32) -> bool {
+    Path::new(&format!("/proc/{process}")).exists()
+}
+
+#[test]
+fn two_users_have_their_own_rights_at_the_same_time() {
+    let Some(()) = need::require_root() else { return };
+    let machine = Machine::new();
+    let (hers, his) = (start_path(&machine, ALICE, "hers"), start_path(&machine, BOB, "his"));
+    let _host = Host::start(&machine, "127.0.0.1:0", "60000");
+    let (alice, bob) = (Browser::of(&machine, ALICE), Browser::of(&machine, BOB));
+    assert_eq!(alice.host, bob.host);
+    assert_ne!(alice.token, bob.token);
+    let both = [("hers", true), ("his", false)].map(|(name, own)| (name.to_owned(), own));
+    assert_eq!(alice.paths(), both);
+    assert_eq!(bob.paths(), both.map(|(name, own)| (name, !own)));
+    // Each stops and changes the own path only.
+    for (user, other) in [(&alice, his), (&bob, hers)] {
+        let (status, text) = user.post("/api/stop", &json!({ "path": other }));
+        assert!(status == 400 && text.contains("belongs to user"), "{status} {text}");
+        let edit = json!({ "path": other, "edit": "arg count every=1s" });
+        assert_eq!(user.post("/api/set", &edit).0, 400);
+        assert_eq!(user.get(&format!("/api/plan?path={other}")).0, 400);
+    }
+    assert_eq!(alice.post("/api/stop", &json!({ "path": hers })).0, 200);
+    wait_until("only the other path runs", || bob.paths() == [("his".to_owned(), true)]);
+    // A file is that of the user, and not possible elsewhere.
+    let file = machine.path(&format!("state-{BOB}")).join("his.pcap");
+    let capture = json!({ "path": his, "node": null, "file": file });
+    let (status, text) = bob.post("/api/capture", &capture);
+    assert_eq!(status, 200, "{text}");
+    assert_eq!(fs::metadata(&file).unwrap().uid(), BOB);
+    let capture = json!({ "path": his, "node": null, "file": "/root/his.pcap" });
+    let (status, text) = bob.post("/api/capture", &capture);
+    assert!(status == 400 && text.contains("ermission denied"), "{text}");
+}
+
+#[test]
+fn token_opens_the_page_of_its_user_only() {
+    let Some(()) = need::require_root() else { return };
+    let machine = Machine::new();
+    start_path(&machine, ALICE, "hers");
+    let host = Host::start(&machine, "127.0.0.1:0", "60000");
+    let alice = Browser::of(&machine, ALICE);
+    let bob = Browser::of(&machine, BOB);
+    assert_eq!(
+        fetch_url(&machine, ALICE, &[]),
+        format!("http://{}/#token={}", alice.host, alice.token)
+    );
+    let wrong = "0".repeat(alice.token.len());
+    for token in [wrong.as_str(), "", &alice.token[1..], &format!("{}0", alice.token)] {
+        let stranger = Browser { host: alice.host.clone(), token: token.to_owned() };
+        assert_eq!(stranger.get("/api/plan?path=1").0, 401, "{token}");
+    }
+    assert!(host.processes().is_empty(), "a refused request starts nothing");
+    // The files of the page need no token, and no process.
+    let mut socket = TcpStream::connect(&alice.host).unwrap();
+    let (status, text) = exchange(&mut socket, "GET /", &format!("Host: {}\r\n", alice.host), "");
+    assert!(status == 200 && text.contains("<html") && !text.contains(&alice.token));
+    assert!(host.processes().is_empty(), "a file starts nothing");
+    // The checks of the single page hold before and behind the handing over.
+    for path in ["/", "/api/plan?path=1"] {
+        let line = format!("GET {path}");
+        for origin in ["http://evil.example", "null"] {
+            assert_eq!(alice.request(&line, &format!("Origin: {origin}\r\n"), "").0, 403, "{path}");
+        }
+        let mut socket = TcpStream::connect(&alice.host).unwrap();
+        let headers = format!("Host: evil.example\r\nAuthorization: Bearer {}\r\n", alice.token);
+        assert_eq!(exchange(&mut socket, &line, &headers, "").0, 421, "{path}");
+    }
+    assert_eq!(alice.get("/api/plan?path=1").0, 200);
+    assert_eq!(bob.get("/api/plan?path=1").0, 400, "not that of the other user");
+    // A renewed token shuts out the old one, and only that.
+    let renewed = Browser::at(&fetch_url(&machine, ALICE, &["--renew"]));
+    assert_ne!(renewed.token, alice.token);
+    assert_eq!(alice.get("/api/plan?path=1").0, 401);
+    assert_eq!(renewed.get("/api/plan?path=1").0, 200);
+    assert_eq!(bob.get("/api/plan?path=1").0, 400);
+}
+
+#[test]
+fn process_has_the_ids_of_its_user_and_nothing_else() {
+    let Some(()) = need::require_root() else { return };
+    let machine = Machine::new();
+    let host = Host::start(&machine, "127.0.0.1:0", "60000");
+    let alice = Browser::of(&machine, ALICE);
+    assert_eq!(alice.get("/api/captures").0, 200);
+    let [process] = host.processes()[..] else { panic!("{:?}", host.processes()) };
+    for ids in ["Uid:", "Gid:"] {
+        assert_eq!(status_field(process, ids), format!("{ALICE} {ALICE} {ALICE} {ALICE}"));
+    }
+    assert_eq!(status_field(process, "Groups:"), "");
+    for set in ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"] {
+        assert_eq!(u64::from_str_radix(&status_field(process, set), 16), Ok(0), "{set}");
+    }
+    let environment = fs::read(format!("/proc/{process}/environ")).unwrap();
+    let environment = String::from_utf8_lossy(&environment);
+    assert!(!environment.contains("STREAMLINE_DAEMON") && !environment.contains(&alice.token));
+    let words = fs::read(format!("/proc/{process}/cmdline")).unwrap();
+    assert!(!String::from_utf8_lossy(&words).contains(&alice.token));
+    // Of sockets it has the one to the host, beside those that it has opened itself.
+    let open = fs::read_dir(format!("/proc/{process}/fd")).unwrap().flatten();
+    let listener = fs::read_dir(format!("/proc/{}/fd", host.child.id())).unwrap().flatten();
+    let targets = |entries: &mut dyn Iterator<Item = fs::DirEntry>| {
+        let targets = entries.filter_map(|entry| fs::read_link(entry.path()).ok());
+        targets
+            .filter(|target| target.starts_with("socket:") || target.starts_with("pipe:"))
+            .chain([])
+            .collect::<Vec<_>>()
+    };
+    let (own, of_host) = (targets(&mut open.into_iter()), targets(&mut listener.into_iter()));
+    let shared: Vec<_> = own.iter().filter(|target| of_host.contains(target)).collect();
+    assert!(shared.is_empty(), "{shared:?}");
+    // A second user gets another process.
+    assert_eq!(Browser::of(&machine, BOB).get("/api/captures").0, 200);
+    assert_eq!(host.processes().len(), 2);
+}
+
+#[test]
+fn process_ends_when_nobody_looks_and_starts_with_the_next_request() {
+    let Some(()) = need::require_root() else { return };
+    let machine = Machine::new();
+    let host = Host::start(&machine, "127.0.0.1:0", "300");
+    let alice = Browser::of(&machine, ALICE);
+    assert_eq!(alice.get("/api/captures").0, 200);
+    host.wait_for("nobody looks");
+    assert!(host.processes().is_empty());
+    assert_eq!(alice.get("/api/captures").0, 200, "the token stays");
+    // It stays as long as a browser is connected.
+    let socket = TcpStream::connect(&alice.host).unwrap();
+    let (name, token) = (&alice.host, &alice.token);
+    let head = format!("GET /api/live HTTP/1.1\r\nHost: {name}\r\nAuthorization: Bearer {token}");
+    write!(&socket, "{head}\r\n\r\n").unwrap();
+    let mut events = BufReader::new(&socket).lines().map(Result::unwrap);
+    let mut next = || events.by_ref().find(|line| line.starts_with("data: ")).unwrap();
+    next();
+    let [process] = host.processes()[..] else { panic!("{:?}", host.processes()) };
+    let end = std::time::Instant::now() + Duration::from_millis(1500);
+    while std::time::Instant::now() < end {
+        next();
+    }
+    assert_eq!(host.processes(), [process]);
+    drop(socket);
+    host.wait_for("nobody looks");
+}
+
+#[test]
+fn killed_process_is_reported_and_replaced() {
+    let Some(()) = need::require_root() else { return };
+    let machine = Machine::new();
+    let host = Host::start(&machine, "127.0.0.1:0", "60000");
+    let (alice, bob) = (Browser::of(&machine, ALICE), Browser::of(&machine, BOB));
+    assert_eq!(alice.get("/api/captures").0, 200);
+    let [hers] = host.processes()[..] else { panic!("{:?}", host.processes()) };
+    assert_eq!(bob.get("/api/captures").0, 200);
+    let his = host.processes().into_iter().find(|process| *process != hers).unwrap();
+    let kill = |signal: &str, process: u32| {
+        Command::new("kill").args([signal, &process.to_string()]).status().unwrap()
+    };
+    kill("-KILL", hers);
+    let line = host.wait_for("starts another");
+    assert!(line.contains(&format!("process {hers}")) && line.contains("signal: 9"), "{line}");
+    assert_eq!(alice.get("/api/captures").0, 200);
+    assert!(host.processes().contains(&his), "the other user's goes on");
+    // A process that is stopped holds up its own user only.
+    kill("-STOP", host.processes().into_iter().find(|process| *process != his).unwrap());
+    assert_eq!(bob.get("/api/captures").0, 200);
+}
+
+#[test]
+fn page_of_a_daemon_ends_with_it() {
+    let Some(()) = need::require_root() else { return };
+    let mut machine = Machine::with(&["--page", "127.0.0.1:0"]);
+    let door = machine.path("daemon-page").join("io.streamline.page");
+    wait_until("the page is open", || door.exists());
+    let alice = Browser::of(&machine, ALICE);
+    assert_eq!(alice.get("/api/captures").0, 200);
+    let host = processes_named("streamline-page", &machine);
+    let [host] = host[..] else { panic!("{host:?}") };
+    let [process] = children(host)[..] else { panic!("no process of the user") };
+    machine.kill_daemon();
+    wait_until("the page has ended", || !exists(host) && !exists(process));
+    assert!(!door.exists());
+}
+
+#[test]
+fn page_of_a_daemon_starts_again() {
+    let Some(()) = need::require_root() else { return };
+    let machine = Machine::with(&["--page", "127.0.0.1:0"]);
+    let host = || processes_named("streamline-page", &machine);
+    wait_until("the page runs", || host().len() == 1);
+    let first = host();
+    Command::new("kill").args(["-KILL", &first[0].to_string()]).status().unwrap();
+    wait_until("another page runs", || host().len() == 1 && host() != first);
+    let door = machine.path("daemon-page").join("io.streamline.page");
+    wait_until("it is open", || {
+        UnixStream::connect(&door)
+            .is_err_and(|error| error.kind() != std::io::ErrorKind::ConnectionRefused)
+    });
+    assert_eq!(Browser::of(&machine, BOB).get("/api/captures").0, 200);
+}
+
+/// Returns the processes of this program that serve the daemon of the machine.
+fn processes_named(name: &str, machine: &Machine) -> Vec<u32> {
+    let daemon = machine.path("daemon").display().to_string();
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let serves = |process: &u32| {
+        let words = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+        let words = String::from_utf8_lossy(&words);
+        words.split('\0').next().is_some_and(|program| program.ends_with(name))
+            && words.contains(&daemon)
+    };
+    numbers.filter(serves).collect()
+}
+
+#[test]
+fn unix_socket_tells_users_apart() {
+    let (Some(()), Some(curl)) = (need::require_root(), need::require_command("curl")) else {
+        return;
+    };
+    let machine = Machine::new();
+    start_path(&machine, ALICE, "hers");
+    let socket = machine.path("page.sock");
+    let listen = format!("unix:{}", socket.display());
+    let host = Host::start(&machine, &listen, "60000");
+    assert_eq!(fetch_url(&machine, ALICE, &[]), listen);
+    let status = |uid: u32, host: &str| {
+        let mut curl = Command::new(&curl);
+        curl.args(["--silent", "--output", "/dev/null", "--write-out", "%{http_code}"]);
+        curl.arg("--unix-socket").arg(&socket).arg(format!("http://{host}/api/plan?path=1"));
+        String::from_utf8(curl.uid(uid).gid(uid).output().unwrap().stdout).unwrap()
+    };
+    assert_eq!(status(ALICE, "localhost"), "200");
+    assert_eq!(status(BOB, "localhost"), "400");
+    assert_eq!(status(ALICE, "evil.example"), "421");
+    assert_eq!(host.processes().len(), 2);
+}
+
+#[test]
+fn page_of_a_user_serves_this_user_only() {
+    let Some(()) = need::require_root() else { return };
+    let machine = Machine::new();
+    let directory = machine.path(&format!("state-{ALICE}")).join("daemon");
+    let mut command = command_of(&machine, ALICE, "streamline-page");
+    command.args(["--all-users", "--listen", "127.0.0.1:0", "--socket"]).arg(&directory);
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let lines = lines_of(child.stderr.take().unwrap());
+    let host = Host { child, lines };
+    let line = host.wait_for("is at");
+    assert!(line.contains(&format!("the page of user {ALICE}")), "{line}");
+    let fetch = |uid: u32| {
+        let mut command = command_of(&machine, uid, "streamline-page");
+        command.arg("--renew").arg("--socket").arg(&directory).output().unwrap()
+    };
+    let url = fetch(ALICE);
+    let url = String::from_utf8(url.stdout).unwrap();
+    assert_eq!(Browser::at(url.trim()).get("/api/captures").0, 200);
+    let refused = fetch(BOB);
+    assert!(!refused.status.success(), "{refused:?}");
+    // Even if the directory is open, the other user gets no token.
+    let door = directory.with_file_name("daemon-page");
+    for (path, mode) in [(&door, 0o755), (&door.join("io.streamline.page"), 0o666)] {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        fs::set_permissions(path, mode).unwrap();
+    }
+    let refused = fetch(BOB);
+    assert!(!refused.status.success() && refused.stdout.is_empty(), "{refused:?}");
+}
