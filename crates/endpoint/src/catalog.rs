@@ -3,7 +3,7 @@
 use crate::named::{intake, output};
 use crate::process;
 use crate::shared::{reader, share};
-use crate::sink::{discard, drop, files, freeze, json, pcap, print, redirect, tx, weblog};
+use crate::sink::{account, discard, drop, files, freeze, json, pcap, print, redirect, tx, weblog};
 use crate::source::{generate, inject, read, replay, rx, stream};
 use crate::{ProcessEntry, SinkEntry, SourceEntry};
 
@@ -31,6 +31,7 @@ pub const SINKS: &[SinkEntry] = &[
     share::ENTRY,
     freeze::ENTRY,
     weblog::ENTRY,
+    account::ENTRY,
     tx::ENTRY,
     redirect::ENTRY,
     discard::ENTRY,

@@ -156,6 +156,17 @@ impl EndpointFields {
         }
     }
 
+    /// Exchanges source and destination.
+    pub(crate) fn reversed(self) -> Self {
+        Self {
+            src: self.dst,
+            dst: self.src,
+            src_port: self.dst_port,
+            dst_port: self.src_port,
+            ..self
+        }
+    }
+
     /// Adds the known values to a JSON object.
     pub(crate) fn write<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
         add_member(map, "vlan", self.vlan)?;

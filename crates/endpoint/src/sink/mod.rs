@@ -4,6 +4,7 @@
 //! the tests. Data goes to standard output or files, never to standard error; reports go to the
 //! caller that started the path (CONTRACT 28).
 
+pub mod account;
 pub mod discard;
 pub mod drop;
 pub mod files;

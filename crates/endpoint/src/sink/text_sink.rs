@@ -8,6 +8,11 @@ use filter::{Amount, Batch, Block, Report, Time};
 pub(crate) trait BlockFormatter: Send {
     /// Appends the text for a block.
     fn append(&mut self, block: &Block<'_>, out: &mut Out) -> Result<(), Failure>;
+    /// Appends what is left to write. No block follows.
+    fn end(&mut self, _: &mut Out) -> Result<(), Failure> {
+        Ok(())
+    }
+
     /// Returns the final report. Called after the output has been flushed for the last time.
     fn report(&self, out: &Out) -> Report;
 }
@@ -34,6 +39,7 @@ impl<F: BlockFormatter> Sink for TextSink<F> {
     }
 
     fn finish(&mut self) -> Result<Report, Failure> {
+        self.formatter.end(&mut self.out)?;
         self.out.flush()?;
         Ok(self.formatter.report(&self.out))
     }

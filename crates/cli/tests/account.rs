@@ -1,0 +1,81 @@
+//! Tests of `account` over captures: its lines against sums over the lines of `json`.
+
+#![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
+
+mod common;
+
+use common::{CommandResult, Folder};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Blocks and bytes on the wire, in either direction together.
+type Sums = BTreeMap<String, (u64, u64)>;
+
+fn capture() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/web.pcap")
+}
+
+fn run_over_capture(folder: &Folder, rest: &str) -> CommandResult {
+    let line = format!("replay {} | {rest}", capture().display());
+    CommandResult::from(folder.streamline(&["run", &line]).output().unwrap())
+}
+
+fn objects(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Returns the peers of an object as a text that does not depend on their order.
+fn peers(object: &Value) -> Option<String> {
+    let end = |address: &str, port: &str| format!("{} {}", object[address], object[port]);
+    object.get("src")?;
+    let mut ends = [end("src", "src_port"), end("dst", "dst_port")];
+    ends.sort();
+    Some(format!("{} {} {}", object["proto"], ends[0], ends[1]))
+}
+
+fn add(sums: &mut Sums, object: &Value, blocks: u64, bytes: u64) {
+    if let Some(peers) = peers(object) {
+        let sum = sums.entry(peers).or_default();
+        *sum = (sum.0 + blocks, sum.1 + bytes);
+    }
+}
+
+#[test]
+fn h15_accounts_are_the_sums_over_all_frames() {
+    let folder = Folder::new();
+    let number = |object: &Value, name: &str| object[name].as_u64().unwrap();
+    let mut expected = Sums::new();
+    for frame in objects(&run_over_capture(&folder, "json").out) {
+        add(&mut expected, &frame, 1, number(&frame, "wire_length"));
+    }
+    assert!(expected.len() > 1);
+    for given in ["account", "account flows=1", "account idle=1us"] {
+        let ran = run_over_capture(&folder, given);
+        assert_eq!(ran.status, Some(0), "{}", ran.err);
+        let mut sums = Sums::new();
+        for flow in objects(&ran.out) {
+            let blocks = number(&flow, "blocks") + number(&flow, "blocks_back");
+            let bytes = number(&flow, "wire_bytes") + number(&flow, "wire_bytes_back");
+            assert!(blocks > 0 && flow["start"].as_str() <= flow["end"].as_str(), "{flow}");
+            add(&mut sums, &flow, blocks, bytes);
+        }
+        assert_eq!(sums, expected, "{given}");
+        assert!(ran.err.contains("none lost"), "{}", ran.err);
+        let is_told = ran.err.contains("flows cut short");
+        assert_eq!(is_told, given.contains("flows=1"), "{}", ran.err);
+    }
+}
+
+#[test]
+fn h15_accounts_of_sessions_are_appended_at_their_ends() {
+    let folder = Folder::new();
+    for lines in 1..=2 {
+        let ran = run_over_capture(&folder, "tcp | account flows.jsonl");
+        assert_eq!((ran.status, ran.out.as_str()), (Some(0), ""), "{}", ran.err);
+        let flows = objects(&folder.read("flows.jsonl"));
+        let ended = flows.iter().filter(|flow| flow["why"] == "end").count();
+        assert!(ended > 0 && ended % lines == 0, "{flows:?}");
+        assert!(flows.iter().all(|flow| flow["session"].is_u64() && flow["dst_port"].is_u64()));
+    }
+}

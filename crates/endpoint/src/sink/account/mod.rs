@@ -1,0 +1,255 @@
+//! `account`: writes the account of each flow: who exchanged how much with whom, and how long.
+//!
+//! Input: any blocks. Output: a JSON object per line for each session of a filter upstream or, in
+//! blocks without a session, for each pair of addresses and ports. A flow is written when its
+//! session ends, when it was idle, when the path ends, or when the table is full. The memory is
+//! that of the table; what it cuts short is in the lines and in the report. [SL §6.1]
+
+mod table;
+
+use super::headers::Headers;
+use super::json::EndpointFields;
+use super::object::{add_member, write_line};
+use super::out::Out;
+use super::tail::LineFormat;
+use super::text_sink::{BlockFormatter, TextSink};
+use crate::clock::Rfc3339;
+use crate::{Failure, Opening, Origins, Sink, SinkEntry};
+use abi::Flags;
+use filter::{Block, Description, Parameter, Report, Time, Type};
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+use table::{FlowKey, FlowTable};
+use wire::flow::Direction;
+
+/// Version of the schema.
+pub const VERSION: u32 = 1;
+
+/// Description of `account`, the sink that writes the accounts of flows.
+pub const ACCOUNT: Description = Description {
+    name: "account",
+    summary: "write the account of each flow: peers, blocks, bytes, time",
+    details: "\
+Writes one JSON object per line for each flow: version (1), start and end (times of its first and last
+block, RFC 3339 in UTC), blocks and bytes (in view) from the one who began, blocks_back and bytes_back
+to him, wire_bytes and wire_bytes_back (lengths of the frames on the wire), and why it was written: end
+(its session has ended in both directions), idle (`idle=` without a block), full (the table had `flows=` others; the
+rest of the flow is another line), stop (the path has ended). If known: origin, session, vlan,
+network, src, dst, proto, src_port, dst_port.
+
+A flow is a session if a filter such as `tcp` or `udp` has numbered them, otherwise all blocks between
+two addresses and ports. Times are those of the blocks, so an idle flow is written when another block
+comes. Appends to an existing file. Blocks without addresses and session are counted in the report,
+as are flows that were cut short.",
+    example: "replay web.pcap | tcp | account flows.jsonl",
+    parameters: &[
+        Parameter::named("file", Type::Path, "-", "the file to write; - is standard output")
+            .positional(),
+        Parameter::table_size("flows", "65536", "maximum number of flows in memory"),
+        Parameter::named("idle", Type::Duration, "60s", "time without a block that ends a flow"),
+    ],
+    ..Description::SINK
+};
+
+/// The catalog entry of `account`.
+pub const ENTRY: SinkEntry = SinkEntry::new(&ACCOUNT, open)
+    .writing_files()
+    .appending(|given| given.text("file") != Some("-"));
+
+/// Blocks of one direction.
+#[derive(Clone, Copy, Debug, Default)]
+struct Volume {
+    blocks: u64,
+    /// Bytes in the views.
+    bytes: u64,
+    /// Bytes of frames on the wire.
+    wire_bytes: u64,
+}
+
+impl Volume {
+    fn add(&mut self, block: &Block<'_>) {
+        self.blocks += 1;
+        self.bytes += u64::from(block.length());
+        if block.marks.is_frame() {
+            self.wire_bytes += u64::from(block.marks.wire_length);
+        }
+    }
+}
+
+/// The account of a flow.
+#[derive(Clone, Debug)]
+struct Flow {
+    origin: u16,
+    session: Option<u32>,
+    ends: EndpointFields,
+    /// Direction of the first block, if the flow has no session.
+    first: Option<Direction>,
+    /// True for each direction in which the session has ended: forward, backward.
+    ended: [bool; 2],
+    start: Time,
+    end: Time,
+    forward: Volume,
+    backward: Volume,
+}
+
+/// Why a flow is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Cause {
+    End,
+    Idle,
+    Full,
+    Stop,
+}
+
+/// One line of output.
+struct Line<'f> {
+    flow: &'f Flow,
+    origin: Option<&'f str>,
+    why: Cause,
+}
+
+impl Serialize for Line<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { flow, origin, why } = self;
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("version", &VERSION)?;
+        map.serialize_entry("start", &Rfc3339(flow.start))?;
+        map.serialize_entry("end", &Rfc3339(flow.end))?;
+        map.serialize_entry("why", why)?;
+        add_member(&mut map, "origin", *origin)?;
+        add_member(&mut map, "session", flow.session)?;
+        flow.ends.write(&mut map)?;
+        map.serialize_entry("blocks", &flow.forward.blocks)?;
+        map.serialize_entry("bytes", &flow.forward.bytes)?;
+        map.serialize_entry("wire_bytes", &flow.forward.wire_bytes)?;
+        map.serialize_entry("blocks_back", &flow.backward.blocks)?;
+        map.serialize_entry("bytes_back", &flow.backward.bytes)?;
+        map.serialize_entry("wire_bytes_back", &flow.backward.wire_bytes)?;
+        map.end()
+    }
+}
+
+#[derive(Debug)]
+struct Account {
+    origins: Origins,
+    flows: FlowTable<Flow>,
+    written: u64,
+    cut_short: u64,
+    /// Blocks that belong to no flow.
+    others: u64,
+}
+
+fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
+    let number = |name: &str| opening.arguments.number(name).unwrap_or_default();
+    let most = usize::try_from(number("flows")).unwrap_or(usize::MAX);
+    let file = opening.arguments.text("file").unwrap_or("-");
+    let out = Out::append(file, LineFormat::Json, (opening.steps, opening.readers))?;
+    let formatter = Account {
+        origins: opening.origins.clone(),
+        flows: FlowTable::new(most, number("idle")),
+        written: 0,
+        cut_short: 0,
+        others: 0,
+    };
+    Ok(Box::new(TextSink { formatter, out }))
+}
+
+impl BlockFormatter for Account {
+    fn append(&mut self, block: &Block<'_>, out: &mut Out) -> Result<(), Failure> {
+        let now = block.context.time;
+        while let Some(idle) = self.flows.take_idle(now) {
+            self.write(&idle, Cause::Idle, out)?;
+        }
+        let session = Some(block.context.session).filter(|session| *session != 0);
+        let headers = Headers::of_frame(block).or_else(|| Headers::of_derived_block(block));
+        let pair = headers.as_ref().and_then(|headers| headers.flow).map(|flow| flow.normalized());
+        let key = match (session, pair) {
+            (Some(session), _) => FlowKey::Session(block.context.origin, session),
+            (None, Some((pair, _))) => FlowKey::Pair(block.context.origin, pair),
+            (None, None) => {
+                self.others += 1;
+                return Ok(());
+            }
+        };
+        if !self.flows.has(&key) {
+            if let Some(oldest) = self.flows.take_if_full() {
+                self.cut_short += 1;
+                self.write(&oldest, Cause::Full, out)?;
+            }
+            self.flows.add(key, now, first_account(block, session, headers.as_ref()));
+        }
+        let Some(flow) = self.flows.touch(&key, now) else { return Ok(()) };
+        flow.end = flow.end.max(now);
+        let is_back = match pair {
+            // Without a session nobody knows who began but the first block.
+            Some((_, direction)) if session.is_none() => {
+                *flow.first.get_or_insert(direction) != direction
+            }
+            _ => block.context.flags.has(Flags::BACKWARD),
+        };
+        if is_back {
+            flow.backward.add(block)
+        } else {
+            flow.forward.add(block)
+        }
+        if session.is_some() && block.context.flags.has(Flags::END) {
+            flow.ended[usize::from(is_back)] = true;
+        }
+        let has_ended = flow.ended == [true; 2];
+        match has_ended.then(|| self.flows.remove(&key)).flatten() {
+            Some(ended) => self.write(&ended, Cause::End, out),
+            None => Ok(()),
+        }
+    }
+
+    fn end(&mut self, out: &mut Out) -> Result<(), Failure> {
+        while let Some(flow) = self.flows.take_oldest() {
+            self.write(&flow, Cause::Stop, out)?;
+        }
+        Ok(())
+    }
+
+    fn report(&self, out: &Out) -> Report {
+        let rows = Report::from_rows([("flows", self.written)]).with_nonzero_rows([
+            ("flows cut short: the table was full", self.cut_short),
+            ("blocks without addresses and session", self.others),
+        ]);
+        let mut report = out.report(rows, self.written, "line");
+        if self.cut_short > 0 {
+            report.remarks.push(format!(
+                "flows cut short, because more than `flows=` were known: {}; their lines say `full`",
+                self.cut_short
+            ));
+        }
+        report
+    }
+}
+
+impl Account {
+    fn write(&mut self, flow: &Flow, why: Cause, out: &mut Out) -> Result<(), Failure> {
+        self.written += 1;
+        let origin = self.origins.distinguishing_name(flow.origin);
+        write_line(out, &Line { flow, origin, why })
+    }
+}
+
+/// Returns the account of a flow before its first block is added.
+fn first_account(block: &Block<'_>, session: Option<u32>, headers: Option<&Headers<'_>>) -> Flow {
+    let ends = EndpointFields::from_headers(headers);
+    let is_back = session.is_some() && block.context.flags.has(Flags::BACKWARD);
+    Flow {
+        origin: block.context.origin,
+        session,
+        ends: if is_back { ends.reversed() } else { ends },
+        first: None,
+        ended: [false; 2],
+        start: block.context.time,
+        end: block.context.time,
+        forward: Volume::default(),
+        backward: Volume::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests;
