@@ -62,8 +62,8 @@ fn h15_accounts_are_the_sums_over_all_frames() {
         }
         assert_eq!(sums, expected, "{given}");
         assert!(ran.err.contains("none lost"), "{}", ran.err);
-        let is_told = ran.err.contains("flows cut short");
-        assert_eq!(is_told, given.contains("flows=1"), "{}", ran.err);
+        let is_reported = ran.err.contains("flows cut short");
+        assert_eq!(is_reported, given.contains("flows=1"), "{}", ran.err);
     }
 }
 

@@ -162,9 +162,6 @@ pub fn format_fault(fault: &Fault) -> String {
         ),
         "io.streamline.path.Untapped" => format!("it cannot be looked at: {}", text("why")),
         NOT_YOUR_PAGE => format!("the page is that of user {} alone", number("uid")),
-        "io.streamline.page.TooManyTokens" => {
-            format!("the page serves {} users, and no more: restart it", number("limit"))
-        }
         "org.varlink.service.InvalidParameter" => {
             format!(
                 "the daemon does not understand `{}`: it is of another version",

@@ -58,8 +58,8 @@ impl Socket {
         }
     }
 
-    /// Receives the head of the first request, with what has arrived behind it. Fails if the head is
-    /// longer than [`HEAD_MAX`], or if the peer closes before the end of the head.
+    /// Receives the head of the first request, with what has arrived behind it. Fails if the head
+    /// is longer than [`HEAD_MAX`], or if the peer closes before the end of the head.
     pub async fn read_head(&self) -> io::Result<Vec<u8>> {
         let mut head = Vec::with_capacity(2048);
         let mut part = [0; 2048];

@@ -25,16 +25,16 @@ const IDLE_MS: &str = "30000";
 
 /// Show the running paths in a browser.
 ///
-/// Prints the URL of the page that the daemon of the machine serves (`streamline daemon --page`), with
-/// a token of yours; without such a page, serves one. Whoever has the URL can do on this machine
-/// what `streamline` can do for you. From another machine, reach it by `ssh -L 7575:127.0.0.1:7575
-/// HOST`. Paths cost nothing while no browser shows the page. ^C ends a page of your own; paths go
-/// on.
+/// Prints the URL of the page that the daemon of the machine serves (`streamline daemon --page`),
+/// with a token of yours; without such a page, serves one. Whoever has the URL can do on this
+/// machine what `streamline` can do for you. From another machine, reach it by `ssh -L
+/// 7575:127.0.0.1:7575 HOST`. Paths cost nothing while no browser shows the page. ^C ends a page of
+/// your own; paths go on.
 #[derive(Parser, Debug)]
 #[command(name = "streamline page", version)]
 struct Arguments {
-    /// Serve a page of your own at this address: PORT, 127.0.0.1:PORT, [::1]:PORT or unix:PATH; port
-    /// 0 stands for any free port; default without a page of the daemon: 7575
+    /// Serve a page of your own at this address: PORT, 127.0.0.1:PORT, [::1]:PORT or unix:PATH;
+    /// port 0 stands for any free port; default without a page of the daemon: 7575
     #[arg(long, value_name = "ADDR")]
     listen: Option<Address>,
     /// Show the paths of the daemon in this folder
@@ -43,8 +43,8 @@ struct Arguments {
     /// Make the URLs invalid that the page of the daemon gave you before
     #[arg(long, conflicts_with = "listen")]
     renew: bool,
-    /// Serve all users of the machine, each with a process of this user; needs root, otherwise serves
-    /// you alone
+    /// Serve all users of the machine, each with a process of this user; needs root, otherwise
+    /// serves you alone
     #[arg(long, conflicts_with = "renew")]
     all_users: bool,
     /// End when standard input is closed, which the daemon holds open

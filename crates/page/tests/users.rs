@@ -255,8 +255,8 @@ fn token_opens_the_page_of_its_user_only() {
     );
     let wrong = "0".repeat(alice.token.len());
     for token in [wrong.as_str(), "", &alice.token[1..], &format!("{}0", alice.token)] {
-        let stranger = Browser { host: alice.host.clone(), token: token.to_owned() };
-        assert_eq!(stranger.get("/api/plan?path=1").0, 401, "{token}");
+        let other = Browser { host: alice.host.clone(), token: token.to_owned() };
+        assert_eq!(other.get("/api/plan?path=1").0, 401, "{token}");
     }
     assert!(host.processes().is_empty(), "a refused request starts nothing");
     // The files of the page need no token, and no process.
@@ -323,7 +323,7 @@ fn process_has_the_ids_of_its_user_and_nothing_else() {
 }
 
 #[test]
-fn process_ends_when_nobody_looks_and_starts_with_the_next_request() {
+fn idle_process_ends_and_starts_with_the_next_request() {
     let Some(()) = need::require_root() else { return };
     let machine = Machine::new();
     let host = Host::start(&machine, "127.0.0.1:0", "300");
@@ -421,7 +421,7 @@ fn processes_named(name: &str, machine: &Machine) -> Vec<u32> {
 }
 
 #[test]
-fn unix_socket_tells_users_apart() {
+fn users_of_a_unix_socket_have_their_own_rights() {
     let (Some(()), Some(curl)) = (need::require_root(), need::require_command("curl")) else {
         return;
     };

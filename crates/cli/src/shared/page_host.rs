@@ -1,6 +1,6 @@
-//! The page of `streamline daemon --page`: the program `streamline-page`, which serves all users of a
-//! daemon of root, and else this user. It is started again if it ends by itself, and ends with the
-//! daemon, which holds its standard input open.
+//! The page of `streamline daemon --page`: the program `streamline-page`, which serves all users of
+//! a daemon of root, and else this user. It is started again if it ends by itself, and ends with
+//! the daemon, which holds its standard input open.
 
 use crate::separate::PAGE;
 use daemon::log::{EventKind, Level, Log, Record};

@@ -1,12 +1,13 @@
 //! The users of the page with their tokens.
 
-use super::process::Slot;
+use super::own_process::Settings;
+use super::process::{UserProcess, lock};
 use crate::access::Token;
-use std::os::fd::BorrowedFd;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use streamline::paths::{Fault, faults, user_name};
+use streamline::paths::{Fault, faults};
 use sys::process::UserIds;
 
 /// Maximum number of accounts of one user id. They differ in their groups.
@@ -14,39 +15,25 @@ const PER_USER_MAX: usize = 8;
 /// Maximum number of accounts.
 const ACCOUNTS_MAX: usize = 4096;
 
-/// The ids with which a user has asked for the page, the token, and the process.
+/// The ids with which a user has asked for the page: the token, and the process.
 #[derive(Debug)]
 pub struct Account {
-    /// The ids that the process has.
-    pub who: UserIds,
     /// The token that admits to the process.
     pub token: Token,
-    /// Directory of the daemon, if it is not a standard one.
-    pub(super) daemon: Option<PathBuf>,
-    /// True if requests reach the page by TCP, and therefore carry the token.
-    pub(super) needs_token: bool,
-    /// Time without a connection after which the process ends.
-    pub(super) idle: Duration,
-    pub(super) process: Slot,
+    /// The process, which has these ids.
+    pub process: Arc<UserProcess>,
 }
 
 impl Account {
-    /// Hands a connection to the process of the user, which is started if it does not run. Fails
-    /// with a sentence for the user.
-    pub fn hand_over(
-        self: &Arc<Self>,
-        message: &[u8],
-        connection: BorrowedFd<'_>,
-    ) -> Result<(), String> {
-        Slot::hand_over(self, message, connection)
+    fn who(&self) -> &UserIds {
+        self.process.who()
     }
+}
 
-    /// Returns the user's name and number.
-    #[must_use]
-    pub fn user(&self) -> String {
-        let uid = self.who.uid;
-        user_name(uid).map_or_else(|| format!("user {uid}"), |name| format!("{name} ({uid})"))
-    }
+/// Returns the ids of the user at the other end of a Unix socket.
+pub(super) fn peer_ids(socket: impl AsFd) -> Option<UserIds> {
+    let peer = sys::abstract_socket::peer(socket).ok()?;
+    Some(UserIds { uid: peer.uid, gid: peer.gid, groups: peer.groups })
 }
 
 /// All accounts of a page.
@@ -71,8 +58,10 @@ impl Accounts {
     pub fn find(&self, authorization: &str) -> Option<Arc<Account>> {
         let all = lock(&self.all);
         // All are compared, so that the time does not depend on which one it is.
-        let found = all.iter().filter(|account| account.token.is_in(Some(authorization)));
-        found.last().cloned()
+        let found = all.iter().fold(None, |found, account| {
+            if account.token.is_in(Some(authorization)) { Some(account) } else { found }
+        });
+        found.cloned()
     }
 
     /// Returns the account of a user, which is added if it is missing. Fails for another user if
@@ -83,10 +72,10 @@ impl Accounts {
             return Err(faults::not_your_page(own));
         }
         let mut all = lock(&self.all);
-        if let Some(found) = all.iter().find(|account| account.who == *who) {
+        if let Some(found) = all.iter().find(|account| account.who() == who) {
             return Ok(Arc::clone(found));
         }
-        let of_user = |account: &&Arc<Account>| account.who.uid == who.uid;
+        let of_user = |account: &&Arc<Account>| account.who().uid == who.uid;
         if all.iter().filter(of_user).count() >= PER_USER_MAX
             && let Some(oldest) = all.iter().position(|account| of_user(&account))
         {
@@ -97,14 +86,13 @@ impl Accounts {
         }
         let token = Token::random();
         let token = token.map_err(|error| faults::refused("token", &error.to_string()))?;
-        let account = Arc::new(Account {
-            who: who.clone(),
-            token,
+        let settings = Settings {
+            token: self.needs_token().then(|| token.text().to_owned()),
             daemon: self.daemon.clone(),
-            needs_token: self.needs_token(),
-            idle: self.idle,
-            process: Slot::default(),
-        });
+            idle_ms: u64::try_from(self.idle.as_millis()).unwrap_or(u64::MAX),
+        };
+        let process = UserProcess::new(who.clone(), settings);
+        let account = Arc::new(Account { token, process });
         all.push(Arc::clone(&account));
         Ok(account)
     }
@@ -112,8 +100,8 @@ impl Accounts {
     /// Removes the account of a user, whose process ends.
     pub fn remove(&self, who: &UserIds) {
         let mut all = lock(&self.all);
-        all.iter().filter(|account| account.who == *who).for_each(|gone| gone.process.end());
-        all.retain(|account| account.who != *who);
+        all.iter().filter(|account| account.who() == who).for_each(|gone| gone.process.end());
+        all.retain(|account| account.who() != who);
     }
 
     /// Returns the URL for a user.
@@ -128,10 +116,6 @@ impl Accounts {
     fn needs_token(&self) -> bool {
         !self.address.starts_with("unix:")
     }
-}
-
-pub(super) fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -152,8 +136,8 @@ mod tests {
         let accounts = accounts();
         let (one, other) = (accounts.open(&own(1)).unwrap(), accounts.open(&own(2)).unwrap());
         let find = |account: &Account| accounts.find(&format!("Bearer {}", account.token.text()));
-        assert_eq!(find(&one).unwrap().who, own(1));
-        assert_eq!(find(&other).unwrap().who, own(2));
+        assert_eq!(*find(&one).unwrap().who(), own(1));
+        assert_eq!(*find(&other).unwrap().who(), own(2));
         assert_eq!(accounts.open(&own(1)).unwrap().token.text(), one.token.text(), "the same");
         assert!(accounts.find("Bearer ").is_none());
         assert!(accounts.url(&one).ends_with(one.token.text()));

@@ -1,8 +1,7 @@
-//! The door: a socket at which each user gets the URL with a token of this user. The kernel says who
-//! asks.
+//! The door: a socket at which each user gets the URL with a token of this user. The kernel says
+//! who asks.
 
-use super::accounts::Accounts;
-use super::{ACCEPT_PAUSE, peer_ids};
+use super::accounts::{Accounts, peer_ids};
 use crate::listener::{Admission, remove_stale};
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -15,6 +14,8 @@ use streamline::paths::page_door::{self, PAGE_SOCKET, page_directory};
 use sys::local_socket::{self, Framing};
 use sys::process::UserIds;
 
+/// Pause after the kernel has refused a connection, for lack of descriptors or memory.
+pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 /// Time within which the call must arrive.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
 /// Maximum length of a call in bytes.

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! - [`door`]: gives a user the URL with the user's token; [`accounts`]: tokens and users;
-//! - `process`: the process of a user, as the host sees it; [`own_process`]: that process itself.
+//! - [`process`]: the process of a user, as the host sees it; [`own_process`]: that process itself.
 //!
 //! The host runs as root, or serves its own user alone. It serves the files of the page and nothing
 //! else: it reads the head of each request, and hands the connection with the head to the process
@@ -20,19 +20,19 @@
 pub mod accounts;
 pub mod door;
 pub mod own_process;
-mod process;
+pub mod process;
 
 use crate::connection::{Connection, Incoming, Socket, authorization};
 use crate::listener::{Address, Admission, Listener};
 use crate::server::{routes_without_data, with_one_reply};
-use accounts::{Account, Accounts};
-use door::Door;
-use std::io::{self, Write as _};
+use accounts::{Accounts, peer_ids};
+use door::{ACCEPT_PAUSE, Door};
+use process::{UserProcess, report};
+use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use sys::process::UserIds;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 /// Maximum number of connections that are not yet those of a user.
@@ -41,10 +41,8 @@ const CONNECTIONS_MAX: usize = 512;
 const HEAD_LIMIT: Duration = Duration::from_secs(10);
 /// Time within which a browser must have received a file of the page.
 const FILE_LIMIT: Duration = Duration::from_secs(60);
-/// Pause after the kernel has refused a connection, for lack of descriptors or memory.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
-/// What a page for several users needs to know.
+/// Options of a page for several users.
 #[derive(Clone, Debug)]
 pub struct HostOptions {
     /// The address of the page.
@@ -101,12 +99,6 @@ pub fn serve(options: HostOptions) -> Result<(), String> {
     served.map_err(|error| format!("the page ended: {error}"))
 }
 
-/// Writes a line about the page to standard error.
-fn report(line: &str) {
-    // A failed write to standard error cannot be reported.
-    let _ = writeln!(io::stderr(), "{line}");
-}
-
 /// The server that all users share.
 #[derive(Debug)]
 struct Host {
@@ -148,7 +140,7 @@ impl Host {
             },
         };
         match account {
-            Some(account) => hand_over(account, socket, head).await,
+            Some(account) => hand_over(&account.process, socket, head).await,
             None => {
                 let connection = Connection::new(socket, head, place).lasting(FILE_LIMIT);
                 // The receiver lives as long as the runtime.
@@ -159,10 +151,11 @@ impl Host {
 }
 
 /// Hands a connection to the process of a user, or replies that this is not possible.
-async fn hand_over(account: Arc<Account>, socket: Socket, head: Vec<u8>) {
+async fn hand_over(process: &Arc<UserProcess>, socket: Socket, head: Vec<u8>) {
+    let process = Arc::clone(process);
     let sent = tokio::task::spawn_blocking(move || {
         let message = [&[socket.kind()], head.as_slice()].concat();
-        let sent = account.hand_over(&message, socket.as_fd());
+        let sent = process.hand_over(&message, socket.as_fd());
         sent.map_err(|why| (socket, why))
     });
     let Ok(Err((socket, why))) = sent.await else { return };
@@ -178,12 +171,6 @@ async fn hand_over(account: Arc<Account>, socket: Socket, head: Vec<u8>) {
         Socket::Tcp(socket) => socket.try_write(reply.as_bytes()),
         Socket::Unix(socket) => socket.try_write(reply.as_bytes()),
     };
-}
-
-/// Returns the user at the other end of a Unix socket.
-fn peer_ids(socket: impl std::os::fd::AsFd) -> Option<UserIds> {
-    let peer = sys::abstract_socket::peer(socket).ok()?;
-    Some(UserIds { uid: peer.uid, gid: peer.gid, groups: peer.groups })
 }
 
 /// The listener of the page in a runtime.

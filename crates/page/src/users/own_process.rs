@@ -3,8 +3,8 @@
 //!
 //! Standard input is a socket to the host. The first message has the settings; each of the others
 //! has a connection, its kind, and the bytes of it that the host has read. When no connection has
-//! been open for a while, the process sends the number of connections that it has received; the host
-//! ends it by closing the socket, unless it has sent another one meanwhile.
+//! been open for a while, the process sends the number of connections that it has received; the
+//! host ends it by closing the socket, unless it has sent another one meanwhile.
 
 use crate::access::Token;
 use crate::captures::Captures;

@@ -1,19 +1,20 @@
 //! The process of a user, as the host sees it: started with the rights of the user, given
 //! connections, and let go when it is idle.
 //!
-//! The process belongs to its user, who can stop, trace or replace it. What it sends is checked, and
-//! the host never waits for it.
+//! The process belongs to its user, who can stop, trace or replace it. What it sends is checked,
+//! and the host never waits for it.
 
-use super::accounts::{Account, lock};
 use super::own_process::{Settings, USER_PROCESS_FLAG};
-use super::report;
+use std::fmt;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use streamline::paths::{home_directory, user_name};
 use sys::local_socket;
+use sys::process::UserIds;
 
 /// Search path of a process that does not inherit that of its starter.
 const SEARCH_PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
@@ -22,12 +23,16 @@ const INHERITED: [&str; 3] = ["LANG", "LC_ALL", "TZ"];
 /// Time within which a process that was told to end must have ended.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
-/// The place of the process of a user, which may be empty.
-#[derive(Debug, Default)]
-pub(super) struct Slot(Mutex<State>);
+/// The process of a user, which runs while the user looks.
+pub struct UserProcess {
+    who: UserIds,
+    /// The first message to each process.
+    settings: Settings,
+    state: Mutex<ProcessState>,
+}
 
 #[derive(Debug, Default)]
-struct State {
+struct ProcessState {
     running: Option<Running>,
     /// Number of the latest process.
     latest: u64,
@@ -43,19 +48,43 @@ struct Running {
     handed: u64,
 }
 
-impl Slot {
-    /// Hands a connection to the process, which is started if it does not run.
-    pub(super) fn hand_over(
-        account: &Arc<Account>,
+impl fmt::Debug for UserProcess {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The settings have the token.
+        out.debug_struct("UserProcess").field("who", &self.who).finish_non_exhaustive()
+    }
+}
+
+impl UserProcess {
+    pub(super) fn new(who: UserIds, settings: Settings) -> Arc<Self> {
+        Arc::new(Self { who, settings, state: Mutex::default() })
+    }
+
+    /// Returns the ids of the process.
+    #[must_use]
+    pub const fn who(&self) -> &UserIds {
+        &self.who
+    }
+
+    /// Returns the user's name and number.
+    fn user(&self) -> String {
+        let uid = self.who.uid;
+        user_name(uid).map_or_else(|| format!("user {uid}"), |name| format!("{name} ({uid})"))
+    }
+
+    /// Hands a connection to the process, which is started if it does not run. Fails with a
+    /// sentence for the user.
+    pub fn hand_over(
+        self: &Arc<Self>,
         message: &[u8],
         connection: BorrowedFd<'_>,
     ) -> Result<(), String> {
-        let user = account.user();
-        let mut state = lock(&account.process.0);
+        let user = self.user();
+        let mut state = lock(&self.state);
         for _ in 0..2 {
             let mut running = match state.running.take() {
                 Some(running) => running,
-                None => start(account, &mut state).map_err(|why| {
+                None => start(self, &mut state).map_err(|why| {
                     format!("the process of the page for {user} cannot be started: {why}")
                 })?,
             };
@@ -68,11 +97,11 @@ impl Slot {
                 Ok(None) => {
                     state.running = Some(running);
                     return Err(format!(
-                        "the process of the page for {user} reads nothing: it is \
-                                        stopped, or overloaded"
+                        "the process of the page for {user} reads nothing: it is stopped, or \
+                         overloaded"
                     ));
                 }
-                // It has ended, which the next one makes good.
+                // It has ended, and another one is started.
                 Err(error) if [EPIPE, ECONNRESET].contains(&error.errno) => {}
                 Err(error) => {
                     state.running = Some(running);
@@ -83,37 +112,31 @@ impl Slot {
         Err(format!("the process of the page for {user} ends at once"))
     }
 
-    /// Tells the process to end.
+    /// Lets the process end.
     pub(super) fn end(&self) {
-        let running = lock(&self.0).running.take();
+        let running = lock(&self.state).running.take();
         running.iter().for_each(|running| drop(local_socket::hang_up(&running.control)));
     }
 
-    /// Tells process `number` to end if it has no connection but those that it knows to have ended.
-    fn end_if_idle(&self, number: u64, ended: u64) -> bool {
-        let mut state = lock(&self.0);
-        let is_idle = |running: &Running| running.number == number && running.handed == ended;
-        let idle = state.running.take_if(|running| is_idle(running));
-        idle.is_some()
+    /// Forgets process `number` if it has no connection but those that it knows to have ended.
+    /// Returns true if it had none.
+    fn forget_if_idle(&self, number: u64, ended: u64) -> bool {
+        let is_idle = |running: &mut Running| running.number == number && running.handed == ended;
+        lock(&self.state).running.take_if(is_idle).is_some()
     }
 
     /// Forgets process `number`, which has ended.
     fn forget(&self, number: u64) {
-        let _ = lock(&self.0).running.take_if(|running| running.number == number);
+        let _ = lock(&self.state).running.take_if(|running| running.number == number);
     }
 }
 
 /// Starts the process of a user, and a thread that waits for its end.
-fn start(account: &Arc<Account>, state: &mut State) -> Result<Running, String> {
-    let failed = |error: &dyn std::fmt::Display| error.to_string();
+fn start(owner: &Arc<UserProcess>, state: &mut ProcessState) -> Result<Running, String> {
+    let failed = |error: &dyn fmt::Display| error.to_string();
     let (control, far) = sys::descriptor::pair().map_err(|error| failed(&error))?;
-    let mut child = command(account, far)?.spawn().map_err(|error| failed(&error))?;
-    let settings = Settings {
-        token: account.needs_token.then(|| account.token.text().to_owned()),
-        daemon: account.daemon.clone(),
-        idle_ms: u64::try_from(account.idle.as_millis()).unwrap_or(u64::MAX),
-    };
-    let settings = serde_json::to_vec(&settings).unwrap_or_default();
+    let mut child = command(&owner.who, far)?.spawn().map_err(|error| failed(&error))?;
+    let settings = serde_json::to_vec(&owner.settings).unwrap_or_default();
     let process = i32::try_from(child.id()).unwrap_or_default();
     let begun = local_socket::send_now(&control, &settings, &[])
         .and_then(|_| local_socket::open_process(process));
@@ -125,28 +148,28 @@ fn start(account: &Arc<Account>, state: &mut State) -> Result<Running, String> {
             return Err(failed(&error));
         }
     };
-    report(&format!("the page for {}: process {} has started", account.user(), child.id()));
+    report(&format!("the page for {}: process {} has started", owner.user(), child.id()));
     state.latest += 1;
     let (number, control) = (state.latest, Arc::new(control));
-    let (account, shared) = (Arc::clone(account), Arc::clone(&control));
+    let (owner, shared) = (Arc::clone(owner), Arc::clone(&control));
     let thread = std::thread::Builder::new().name("process of a user".to_owned());
-    let waits = thread.spawn(move || wait(&account, number, shared, (child, &process)));
+    let waits = thread.spawn(move || wait(&owner, number, shared, (child, &process)));
     waits.map_err(|error| failed(&error))?;
     Ok(Running { control, number, handed: 0 })
 }
 
 /// Returns the command of the process, with `control` as standard input.
-fn command(account: &Account, control: OwnedFd) -> Result<Command, String> {
+fn command(who: &UserIds, control: OwnedFd) -> Result<Command, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(own);
     command.arg(USER_PROCESS_FLAG).stdin(Stdio::from(control)).stdout(Stdio::null());
     let (uid, _) = sys::process::identity();
-    if account.who.uid != uid {
-        set_environment(&mut command, account.who.uid);
+    if who.uid != uid {
+        set_environment(&mut command, who.uid);
         command.stderr(Stdio::null());
     }
     if uid == 0 {
-        sys::process::run_as(&mut command, &account.who);
+        sys::process::run_as(&mut command, who);
     }
     Ok(command)
 }
@@ -172,13 +195,13 @@ fn set_environment(command: &mut Command, uid: u32) {
 
 /// Waits until the process of a user has ended, and reports why. Lets it end when it is idle.
 fn wait(
-    account: &Account,
+    owner: &UserProcess,
     number: u64,
     control: Arc<OwnedFd>,
     (mut child, process): (Child, &OwnedFd),
 ) {
-    let is_idle = serve_reports(account, number, &control, process);
-    account.process.forget(number);
+    let is_idle = serve_reports(owner, number, &control, process);
+    owner.forget(number);
     // Only now can it know that it ends: a duplicate may be in the hands of whoever sends.
     let _ = local_socket::hang_up(&control);
     drop(control);
@@ -186,7 +209,7 @@ fn wait(
         // The process may have ended meanwhile.
         let _ = child.kill();
     }
-    let (user, id) = (account.user(), child.id());
+    let (user, id) = (owner.user(), child.id());
     report(&match child.wait() {
         Ok(status) if status.success() && is_idle => {
             format!("the page for {user}: process {id} has ended: nobody looks")
@@ -200,9 +223,9 @@ fn wait(
 }
 
 /// Receives the reports of a process, which say that all connections up to a number have ended.
-/// Returns true when it was let go because it is idle, and false when it has ended, or sends anything
-/// else.
-fn serve_reports(account: &Account, number: u64, control: &OwnedFd, process: &OwnedFd) -> bool {
+/// Returns true when it is let go because it is idle, and false when it has ended, or sends
+/// anything else.
+fn serve_reports(owner: &UserProcess, number: u64, control: &OwnedFd, process: &OwnedFd) -> bool {
     let mut reported = 0;
     loop {
         let ready = sys::poll::readable(&[control.as_fd(), process.as_fd()], None);
@@ -215,13 +238,23 @@ fn serve_reports(account: &Account, number: u64, control: &OwnedFd, process: &Ow
             // A process that repeats itself would keep this thread busy.
             Ok(Some((8, _))) if u64::from_le_bytes(message) > reported => {
                 reported = u64::from_le_bytes(message);
-                if account.process.end_if_idle(number, reported) {
+                if owner.forget_if_idle(number, reported) {
                     return true;
                 }
             }
             Ok(Some(_)) | Err(_) => return false,
         }
     }
+}
+
+/// Writes a line about the page to standard error.
+pub(super) fn report(line: &str) {
+    // A failed write to standard error cannot be reported.
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+pub(super) fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Error number for a write to a closed connection.

@@ -30,17 +30,17 @@ pub const ACCOUNT: Description = Description {
     name: "account",
     summary: "write the account of each flow: peers, blocks, bytes, time",
     details: "\
-Writes one JSON object per line for each flow: version (1), start and end (times of its first and last
-block, RFC 3339 in UTC), blocks and bytes (in view) from the one who began, blocks_back and bytes_back
-to him, wire_bytes and wire_bytes_back (lengths of the frames on the wire), and why it was written: end
-(its session has ended in both directions), idle (`idle=` without a block), full (the table had `flows=` others; the
-rest of the flow is another line), stop (the path has ended). If known: origin, session, vlan,
-network, src, dst, proto, src_port, dst_port.
+Writes one JSON object per line for each flow: version (1), start and end (times of its first and
+last block, RFC 3339 in UTC), blocks and bytes (in view) from the one who began, blocks_back and
+bytes_back to him, wire_bytes and wire_bytes_back (lengths of the frames on the wire), and why it
+was written: end (its session has ended in both directions), idle (`idle=` without a block), full
+(the table had `flows=` others; the rest of the flow is another line), stop (the path has ended). If
+known: origin, session, vlan, network, src, dst, proto, src_port, dst_port.
 
-A flow is a session if a filter such as `tcp` or `udp` has numbered them, otherwise all blocks between
-two addresses and ports. Times are those of the blocks, so an idle flow is written when another block
-comes. Appends to an existing file. Blocks without addresses and session are counted in the report,
-as are flows that were cut short.",
+A flow is a session if a filter such as `tcp` or `udp` has numbered them, otherwise all blocks
+between two addresses and ports. Times are those of the blocks, so an idle flow is written when
+another block comes. Appends to an existing file. Blocks without addresses and session are counted
+in the report, as are flows that were cut short.",
     example: "replay web.pcap | tcp | account flows.jsonl",
     parameters: &[
         Parameter::named("file", Type::Path, "-", "the file to write; - is standard output")
@@ -58,7 +58,7 @@ pub const ENTRY: SinkEntry = SinkEntry::new(&ACCOUNT, open)
 
 /// Blocks of one direction.
 #[derive(Clone, Copy, Debug, Default)]
-struct Volume {
+struct Traffic {
     blocks: u64,
     /// Bytes in the views.
     bytes: u64,
@@ -66,7 +66,7 @@ struct Volume {
     wire_bytes: u64,
 }
 
-impl Volume {
+impl Traffic {
     fn add(&mut self, block: &Block<'_>) {
         self.blocks += 1;
         self.bytes += u64::from(block.length());
@@ -88,11 +88,11 @@ struct Flow {
     ended: [bool; 2],
     start: Time,
     end: Time,
-    forward: Volume,
-    backward: Volume,
+    forward: Traffic,
+    backward: Traffic,
 }
 
-/// Why a flow is written.
+/// The reason for which a flow is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Cause {
@@ -103,13 +103,13 @@ enum Cause {
 }
 
 /// One line of output.
-struct Line<'f> {
+struct AccountLine<'f> {
     flow: &'f Flow,
     origin: Option<&'f str>,
     why: Cause,
 }
 
-impl Serialize for Line<'_> {
+impl Serialize for AccountLine<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self { flow, origin, why } = self;
         let mut map = serializer.serialize_map(None)?;
@@ -218,7 +218,8 @@ impl BlockFormatter for Account {
         let mut report = out.report(rows, self.written, "line");
         if self.cut_short > 0 {
             report.remarks.push(format!(
-                "flows cut short, because more than `flows=` were known: {}; their lines say `full`",
+                "flows cut short, because more than `flows=` were known: {}; their lines say \
+                 `full`",
                 self.cut_short
             ));
         }
@@ -230,7 +231,7 @@ impl Account {
     fn write(&mut self, flow: &Flow, why: Cause, out: &mut Out) -> Result<(), Failure> {
         self.written += 1;
         let origin = self.origins.distinguishing_name(flow.origin);
-        write_line(out, &Line { flow, origin, why })
+        write_line(out, &AccountLine { flow, origin, why })
     }
 }
 
@@ -246,8 +247,8 @@ fn first_account(block: &Block<'_>, session: Option<u32>, headers: Option<&Heade
         ended: [false; 2],
         start: block.context.time,
         end: block.context.time,
-        forward: Volume::default(),
-        backward: Volume::default(),
+        forward: Traffic::default(),
+        backward: Traffic::default(),
     }
 }
 

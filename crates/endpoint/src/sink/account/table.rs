@@ -88,7 +88,7 @@ impl<F> FlowTable<F> {
         }
     }
 
-    /// Removes and returns the flow that was idle the longest, if there is no place for another one.
+    /// Removes and returns the flow that was idle the longest, if there is no place for another.
     pub(super) fn take_if_full(&mut self) -> Option<F> {
         if self.known.len() < self.most {
             return None;

@@ -102,9 +102,9 @@ fn h15_session_is_written_at_its_end() {
 }
 
 #[test]
-fn h15_full_table_tells_what_it_cuts_short() {
+fn h15_full_table_cuts_the_longest_idle_flow_short() {
     let frames: Vec<_> = (1..=200).map(|host| datagram(host, 250)).collect();
-    // The first flow has a block after each other one, and is never the one that was idle the longest.
+    // The first flow has a block after each other one, and is never idle the longest.
     let pairs = frames.iter().skip(1).flat_map(|frame| [frame, &frames[0]]);
     let frames: Vec<_> = std::iter::once(&frames[0]).chain(pairs).collect();
     let blocks: Vec<_> = (0..).zip(&frames).map(|(second, frame)| at(frame, second)).collect();
