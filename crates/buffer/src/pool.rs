@@ -212,6 +212,12 @@ impl Pool {
         (self.populated.get() * self.memory.segment()) as u64
     }
 
+    /// Returns the size in bytes of all slots, with or without memory.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.memory.slots.len() * self.memory.segment()
+    }
+
     /// Returns the maximum length of a block in bytes.
     #[must_use]
     pub fn block_max(&self) -> usize {
@@ -236,6 +242,13 @@ impl Pool {
         // M2: the bytes are at or beyond `filled`, and no other draft can be opened now.
         self.drafting.set(true);
         Some(Draft { pool: self, position, at: self.memory.slots.offset(position), len })
+    }
+
+    /// Returns true if a block of `length` bytes fits into the rest of the open segment.
+    #[inline]
+    #[must_use]
+    pub const fn fits_open_segment(&self, length: usize) -> bool {
+        self.end.get() - self.next.get() >= if length == 0 { 1 } else { length as u64 }
     }
 
     /// Appends one block: `fill` writes up to `length` bytes and returns the number of bytes

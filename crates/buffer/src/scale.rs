@@ -26,10 +26,14 @@
 #[cfg(not(loom))]
 mod lap;
 mod remote;
+#[cfg(not(loom))]
+mod window;
 
 #[cfg(not(loom))]
 pub(crate) use lap::Scaler;
 pub use remote::LapTiming;
+#[cfg(not(loom))]
+pub use window::SegmentWindow;
 
 use remote::RemoteTrial;
 use std::fmt;
@@ -221,6 +225,12 @@ impl SizingState {
             has_shrunk: false,
             remote: RemoteTrial::new(),
         }
+    }
+
+    /// Returns the minimum and maximum size in bytes over all placements of the two sides.
+    #[must_use]
+    pub fn size_bounds(&self) -> (usize, usize) {
+        self.scaling.size_bounds()
     }
 
     /// Decides on the size of the ring after a round.

@@ -115,8 +115,9 @@ typedef struct streamline_config {
     uint32_t every;
     /*
      1: the pipe carries pointers to bytes, which streamline_splice() moves without touching the
-     bytes; `capacity` is the memory for bytes that are written. Only for
-     streamline_mpipe_with(), and its writing end always waits. 0: it carries bytes.
+     bytes; `capacity` is the memory for bytes that are written, which fits itself to the caches
+     like a ring of bytes. Only for streamline_mpipe_with(), and its writing end always waits. 0:
+     it carries bytes.
      */
     uint32_t pointers;
 } streamline_config;
@@ -150,6 +151,24 @@ typedef struct streamline_counts {
      */
     uint64_t copied;
 } streamline_counts;
+
+/*
+ The size of the ring behind a writing end, or of the memory of a pipe of pointers.
+ */
+typedef struct streamline_ring_size {
+    /*
+     Bytes that the writer uses now.
+     */
+    uint64_t bytes;
+    /*
+     Number of times that the size has grown, and shrunk. Both stay 0 if it is fixed.
+     */
+    uint64_t grown;
+    /*
+     See `grown`.
+     */
+    uint64_t shrunk;
+} streamline_ring_size;
 
 /*
  The options of a run in addition to its request. A field that is 0 or null is not set.
@@ -425,6 +444,13 @@ int streamline_seek(int fd,
  */
 int streamline_count(int fd,
                      struct streamline_counts *counts);
+
+/*
+ Stores in *size the size of the ring of a writing end, or of the memory for bytes that are
+ written to a pipe of pointers. Without a requested capacity it changes while the stream runs.
+ */
+int streamline_size(int fd,
+                    struct streamline_ring_size *size);
 
 /*
  Waits until an end can be read (or is at its end) or written, or until the writer of a state is

@@ -23,8 +23,9 @@ pub struct streamline_config {
     /// blocks, but needs streamline_flush() before waiting for a reply.
     pub every: u32,
     /// 1: the pipe carries pointers to bytes, which streamline_splice() moves without touching the
-    /// bytes; `capacity` is the memory for bytes that are written. Only for
-    /// streamline_mpipe_with(), and its writing end always waits. 0: it carries bytes.
+    /// bytes; `capacity` is the memory for bytes that are written, which fits itself to the caches
+    /// like a ring of bytes. Only for streamline_mpipe_with(), and its writing end always waits. 0:
+    /// it carries bytes.
     pub pointers: u32,
 }
 
@@ -45,6 +46,19 @@ pub struct streamline_counts {
     pub by_pointer: u64,
     /// Blocks whose bytes were copied into the stream; 0 for a reader.
     pub copied: u64,
+}
+
+/// The size of the ring behind a writing end, or of the memory of a pipe of pointers.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+#[allow(non_camel_case_types, reason = "its name in C")]
+pub struct streamline_ring_size {
+    /// Bytes that the writer uses now.
+    pub bytes: u64,
+    /// Number of times that the size has grown, and shrunk. Both stay 0 if it is fixed.
+    pub grown: u64,
+    /// See `grown`.
+    pub shrunk: u64,
 }
 
 /// The options of a run in addition to its request. A field that is 0 or null is not set.

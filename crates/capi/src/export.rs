@@ -6,7 +6,9 @@
 //!   no other code changes it during the call: as for memcpy(3), this cannot be checked.
 //! - X2 No slice is longer than `isize::MAX`; longer ones are rejected first.
 
-use crate::config::{streamline_config, streamline_counts, streamline_options};
+use crate::config::{
+    streamline_config, streamline_counts, streamline_options, streamline_ring_size,
+};
 use crate::failure::{self, EFAULT, EINVAL, Failure};
 use crate::{run, state, stream_calls, transfer};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -363,6 +365,21 @@ pub unsafe extern "C" fn streamline_count(fd: c_int, counts: *mut streamline_cou
         let counted = transfer::counts(fd)?;
         // SAFETY: X1: it points to room for one structure.
         unsafe { counts.write(counted) };
+        Ok(())
+    })
+}
+
+/// Stores in *size the size of the ring of a writing end, or of the memory for bytes that are
+/// written to a pipe of pointers. Without a requested capacity it changes while the stream runs.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn streamline_size(fd: c_int, size: *mut streamline_ring_size) -> c_int {
+    status_result(|| {
+        if size.is_null() {
+            return Err(null_pointer());
+        }
+        let found = transfer::size(fd)?;
+        // SAFETY: X1: it points to room for one structure.
+        unsafe { size.write(found) };
         Ok(())
     })
 }

@@ -163,7 +163,9 @@ pub(crate) fn pipe(fds: &mut [i32], config: Option<&streamline_config>) -> Outco
                 every: shape.every,
                 ..indirect::Config::new(fresh_id()?)
             };
-            mpipe::pointer_pipe(fds.len(), &ring, shape.ring.capacity)?
+            // The size of a ring that drops or overwrites decides what is lost.
+            let bytes = shape.scaling.is_none().then_some(shape.ring.capacity);
+            mpipe::pointer_pipe(fds.len(), &ring, bytes)?
         }
         _ => mpipe::mpipe(fds.len(), &with_id(shape)?)?,
     };

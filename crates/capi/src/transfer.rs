@@ -1,7 +1,7 @@
-//! Transfer of bytes from one end to another, by pointer if both ends support it; and the counts of
-//! an end.
+//! Transfer of bytes from one end to another, by pointer if both ends support it; and the counts and
+//! the size of an end.
 
-use crate::config::streamline_counts;
+use crate::config::{streamline_counts, streamline_ring_size};
 use crate::end::{EndKind, Writer, no_room};
 use crate::failure::{Failure, Outcome, wrong_end};
 use crate::stream_calls::locked_end;
@@ -108,4 +108,16 @@ pub(crate) fn counts(fd: i32) -> Outcome<streamline_counts> {
         }
         _ => Err(wrong_end("an end of a stream")),
     }
+}
+
+/// Returns the size of the memory of a writing end.
+pub(crate) fn size(fd: i32) -> Outcome<streamline_ring_size> {
+    let mut used = locked_end(fd, true)?;
+    let (bytes, sizing) = match &used.end_of(fd)?.kind {
+        EndKind::Writer(writer) => (writer.output.capacity(), writer.output.scale()),
+        EndKind::PointerWriter(writer) => writer.pipe.memory_size(),
+        _ => return Err(wrong_end("one to write to")),
+    };
+    let (grown, shrunk) = sizing.map_or((0, 0), |sizing| (sizing.grown, sizing.shrunk));
+    Ok(streamline_ring_size { bytes: bytes as u64, grown, shrunk })
 }

@@ -172,7 +172,7 @@ impl Consumer {
     /// Stores the number of the reader's processor in the reader's control page. The writer sees
     /// the number after the next release.
     #[cfg(not(loom))]
-    pub(crate) fn set_processor(&self, processor: u64) {
+    pub fn set_processor(&self, processor: u64) {
         self.page().word(reader::PROCESSOR).store(processor + 1, Ordering::Relaxed);
     }
 

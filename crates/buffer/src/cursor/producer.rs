@@ -127,6 +127,16 @@ impl Producer {
         self.records.get(reader).map(|record| &*record.page)
     }
 
+    /// Returns true if every reader that has not left last ran on this processor. `unknown` answers
+    /// for a reader that has not published its processor.
+    pub fn are_readers_on(&self, processor: usize, unknown: impl Fn() -> bool) -> bool {
+        let present = self.records.iter().filter(|record| !record.gone);
+        present.into_iter().all(|record| match acquire(record.page.word(reader::PROCESSOR)) {
+            0 => unknown(),
+            number => number == processor as u64 + 1,
+        })
+    }
+
     /// Returns the counts that a reader has published, or `None` if there is no such reader.
     pub(crate) fn reader_counts(&self, reader: usize) -> Option<ReaderCounts> {
         self.page(reader).map(reader_counts)

@@ -112,7 +112,8 @@ impl Config {
 }
 
 /// Returns the sizes of the data caches in bytes, level 1 first. Reads them once per process.
-fn caches() -> &'static [usize] {
+#[must_use]
+pub fn caches() -> &'static [usize] {
     static CACHES: OnceLock<Vec<usize>> = OnceLock::new();
     CACHES.get_or_init(|| sys::machine::Machine::detect().caches)
 }

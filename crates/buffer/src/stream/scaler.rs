@@ -2,9 +2,7 @@
 //! §5.4]
 
 use super::Output;
-use crate::atomic::acquire;
 use crate::scale::{Sides, SizingState};
-use abi::ring::reader;
 
 impl Output {
     /// Returns the state of automatic sizing, or `None` if the size is fixed.
@@ -52,21 +50,12 @@ impl Output {
     /// whose processor is unknown counts as sharing this one in two cases: if the user has set 0
     /// spins, or if spinning is adaptive and this process may run on one processor only.
     pub(super) fn sides(&mut self) -> Sides {
-        let own = sys::machine::current_processor() as u64 + 1;
         // Whether other processors are allowed is a query of the kernel's files: too slow for each
         // wait.
         let spin = self.spin;
         let unknown = || spin.is_fixed_to_zero().unwrap_or_else(super::has_single_processor);
-        let present: Vec<usize> =
-            self.ends.iter().enumerate().filter(|(_, end)| !end.gone).map(|(at, _)| at).collect();
-        let side = self.ring.side();
-        let together =
-            present.into_iter().filter_map(|at| side.page(at)).all(|page| {
-                match acquire(page.word(reader::PROCESSOR)) {
-                    0 => unknown(),
-                    processor => processor == own,
-                }
-            });
+        let own = sys::machine::current_processor();
+        let together = self.ring.side().are_readers_on(own, unknown);
         if together { Sides::Together } else { Sides::Apart }
     }
 }

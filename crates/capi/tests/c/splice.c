@@ -190,6 +190,55 @@ static void falls_back_to_copies(const char *path)
     MUST(streamline_write(file, "x", 1) == -1 && errno == EBADF);
 }
 
+static struct streamline_ring_size size_of(int fd)
+{
+    struct streamline_ring_size size;
+    MUST(streamline_size(fd, &size) == 0);
+    return size;
+}
+
+/* Without a capacity, the memory of a pipe sizes itself; with one, it keeps it. */
+static void sizes_itself(void)
+{
+    enum { BLOCKS = 30000 };
+    const struct streamline_config own = { .pointers = 1, .every = 32 };
+    struct streamline_ring_size size;
+    char block[BLOCK], got[BLOCK];
+    int fds[2];
+    MUST(streamline_mpipe_with(fds, 2, &pointers) == 0);
+    MUST(streamline_write(fds[0], "x", 1) == 1);
+    size = size_of(fds[0]);
+    MUST(size.bytes == 1 << 20 && size.grown == 0 && size.shrunk == 0);
+    MUST(streamline_size(fds[1], &size) == -1 && errno == EBADF);
+    MUST(streamline_close(fds[0]) == 0 && streamline_close(fds[1]) == 0);
+    MUST(streamline_mpipe_with(fds, 2, &own) == 0);
+    pid_t writer = fork();
+    if (writer == 0) {
+        for (unsigned number = 0; number < BLOCKS; number++) {
+            memset(block, number % 251, sizeof block);
+            MUST(streamline_write(fds[0], block, sizeof block) == sizeof block);
+        }
+        size = size_of(fds[0]);
+        printf("%llu bytes, grown %llu times, shrunk %llu times\n", (unsigned long long)size.bytes,
+               (unsigned long long)size.grown, (unsigned long long)size.shrunk);
+        MUST(size.bytes >= 256 << 10 && counts_of(fds[0]).copied == BLOCKS);
+        MUST(streamline_close(fds[0]) == 0);
+        exit(0);
+    }
+    MUST(streamline_close(fds[0]) == 0);
+    for (unsigned number = 0; number < BLOCKS; number++) {
+        for (size_t done = 0; done < sizeof got;) {
+            ptrdiff_t count = streamline_read(fds[1], got + done, sizeof got - done);
+            MUST(count > 0);
+            done += count;
+        }
+        memset(block, number % 251, sizeof block);
+        MUST(memcmp(got, block, sizeof block) == 0);
+    }
+    MUST(streamline_read(fds[1], got, 1) == 0 && streamline_close(fds[1]) == 0);
+    succeeds(writer);
+}
+
 int main(int argc, char **argv)
 {
     MUST(argc == 2);
@@ -200,5 +249,6 @@ int main(int argc, char **argv)
     three_processes(argv[1]);
     late_reader(argv[1]);
     falls_back_to_copies(argv[1]);
+    sizes_itself();
     return 0;
 }

@@ -91,6 +91,15 @@ impl AllocationPool {
         Some(RichPointer::new(self.pool.id(), draft.commit(used), Class::YES))
     }
 
+    /// Reclaims unreferenced segments. Returns the number of segments still in use. The next block
+    /// begins in the lowest free segment.
+    pub(crate) fn reclaim(&mut self) -> usize {
+        // The exclusive borrow rules out unleased readers of the pool.
+        self.open = None;
+        self.pool.end_pass();
+        self.pool.usage().leased
+    }
+
     /// Reclaims unreferenced segments. Returns true if a block of this length fits afterwards.
     pub(crate) fn make_room(&mut self, length: usize) -> bool {
         self.draft(length, length).is_ok()

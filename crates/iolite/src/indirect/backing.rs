@@ -6,18 +6,21 @@ use crate::aggregate::AllocationPool;
 use abi::{DbufId, RichPointer};
 use buffer::Fault;
 use buffer::pool;
+use buffer::scale::{SegmentWindow, Sides, SizingState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The dbuf into which an indirect stream copies blocks. The readers of the stream must be able to
 /// request this dbuf, so share it through the grant server before passing it to
 /// [`indirect`](super::indirect()). Its size limits the memory in flight.
 ///
-/// Clones share the same dbuf, so several streams of a space can use one.
+/// Clones share the same dbuf, so several streams of a space can use one. A dbuf of a single stream
+/// can size itself ([`Backing::within`]).
 #[derive(Clone, Debug)]
 pub struct Backing {
     pool: Arc<Mutex<AllocationPool>>,
     id: DbufId,
     block_max: usize,
+    window: Option<Arc<SegmentWindow>>,
 }
 
 /// Reason why a block was not written.
@@ -33,7 +36,14 @@ impl Backing {
     #[must_use]
     pub fn new(pool: AllocationPool) -> Self {
         let (id, block_max) = (pool.pool().id(), pool.block_max());
-        Self { pool: Arc::new(Mutex::new(pool)), id, block_max }
+        Self { pool: Arc::new(Mutex::new(pool)), id, block_max, window: None }
+    }
+
+    /// Makes the stream use as much of the pool as this window has, which follows the pressure. Has
+    /// no effect if the dbuf has clones: the size then depends on several streams. [SL §5.4]
+    #[must_use]
+    pub fn within(self, window: SegmentWindow) -> Self {
+        Self { window: Some(Arc::new(window)), ..self }
     }
 
     /// Calls `work` with the pool, to share the pool or to store other data in it.
@@ -44,11 +54,12 @@ impl Backing {
     /// Converts the dbuf into the handle of one stream. If there are no clones, the handle needs no
     /// lock.
     pub(super) fn into_handle(self) -> BackingHandle {
-        let Self { pool, id, block_max } = self;
+        let Self { pool, id, block_max, window } = self;
         let pool = match Arc::try_unwrap(pool) {
-            Ok(own) => {
-                Pool::Own(Box::new(own.into_inner().unwrap_or_else(PoisonError::into_inner)))
-            }
+            Ok(own) => Pool::Own {
+                pool: Box::new(own.into_inner().unwrap_or_else(PoisonError::into_inner)),
+                window: window.and_then(Arc::into_inner).map(Box::new),
+            },
             Err(shared) => Pool::Shared(shared),
         };
         BackingHandle { pool, id, block_max }
@@ -69,8 +80,12 @@ pub(super) struct BackingHandle {
 
 #[derive(Debug)]
 enum Pool {
-    /// The pool of a single stream, which is used without a lock.
-    Own(Box<AllocationPool>),
+    /// The pool of a single stream, which is used without a lock, and the window within which the
+    /// stream uses it; `None` if it uses all of it.
+    Own {
+        pool: Box<AllocationPool>,
+        window: Option<Box<SegmentWindow>>,
+    },
     Shared(Arc<Mutex<AllocationPool>>),
 }
 
@@ -97,10 +112,42 @@ impl BackingHandle {
             return Err(WriteRefusal::Fault(Fault::TooLong { length, limit }));
         }
         match &mut self.pool {
-            Pool::Own(pool) => write(pool, length, fill, keep),
+            Pool::Own { pool, window } => {
+                if let Some(window) = window
+                    && !pool.pool().fits_open_segment(length)
+                    && !window.open(pool.reclaim())
+                {
+                    return Err(WriteRefusal::Full);
+                }
+                write(pool, length, fill, keep)
+            }
             Pool::Shared(shared) => {
                 let mut pool = shared.lock().unwrap_or_else(PoisonError::into_inner);
                 write(&mut pool, length, fill, keep)
+            }
+        }
+    }
+}
+
+impl BackingHandle {
+    /// Decides on the size of the window after it was used up. Returns true if it has grown, so
+    /// that the stream need not wait.
+    pub(super) fn end_round(&mut self, sides: impl FnOnce() -> Sides) -> bool {
+        match &mut self.pool {
+            Pool::Own { pool, window: Some(window) } => window.end_round(pool.reclaim(), sides()),
+            _ => false,
+        }
+    }
+
+    /// Returns the size in bytes that the stream uses, and the state of its sizing, or `None` if
+    /// the size is fixed.
+    pub(super) fn size(&self) -> (usize, Option<&SizingState>) {
+        match &self.pool {
+            Pool::Own { window: Some(window), .. } => (window.bytes(), Some(window.state())),
+            Pool::Own { pool, .. } => (pool.pool().size(), None),
+            Pool::Shared(shared) => {
+                let pool = shared.lock().unwrap_or_else(PoisonError::into_inner);
+                (pool.pool().size(), None)
             }
         }
     }

@@ -421,6 +421,8 @@ impl StreamReader for Input {
             return self.unreleased_blocks();
         }
         side.next = limit;
+        // For the writer's choice of a size (`buffer::scale`).
+        side.set_processor(sys::machine::current_processor() as u64);
         side.release();
         side.next = next;
         if self.ringer.is_due(&side.store.writer, writer::WAIT, limit, Urgency::More) {

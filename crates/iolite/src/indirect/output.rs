@@ -28,6 +28,7 @@ use abi::ring::writer;
 use abi::{BLOCK_MAX, RichPointer};
 use buffer::doorbells::Doorbells;
 use buffer::pool::{Memory, Pool};
+use buffer::scale::SizingState;
 use buffer::wait::{Sleeper, Urgency};
 use buffer::{Fault, Policy, WriterCounts, ibuf, signal};
 use std::os::fd::BorrowedFd;
@@ -285,6 +286,13 @@ impl Output {
     #[must_use]
     pub const fn counts(&self) -> WriterCounts {
         WriterCounts { blocks: self.ring.side.head, ..self.ring.counts() }
+    }
+
+    /// Returns the size in bytes of the memory for copied bytes, and the state of its automatic
+    /// sizing, or `None` if the size is fixed.
+    #[must_use]
+    pub fn memory_size(&self) -> (usize, Option<&SizingState>) {
+        self.backing.size()
     }
 
     /// Returns the number of readers evicted for publishing an impossible position.

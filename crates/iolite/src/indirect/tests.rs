@@ -394,3 +394,47 @@ fn waiting_threads_wake_each_other_without_loss() {
         assert_eq!(last, 19_999);
     }
 }
+
+/// The memory for copied bytes grows while its reader falls behind and shrinks while it keeps up.
+/// Every byte arrives, and a stream of a fixed size keeps it.
+#[test]
+fn f6_memory_of_a_pointer_stream_sizes_itself() {
+    use buffer::scale::{Scaling, SegmentWindow};
+    let fixture = Fixture::new();
+    let scaling = Scaling::pointers(2 * SEGMENT_SIZE, 16 * SEGMENT_SIZE);
+    let window = SegmentWindow::new(scaling, SEGMENT_SIZE, 4 * SEGMENT_SIZE);
+    let backing = Backing::new(fixture.pool(BACKING, window.segments_max())).within(window);
+    let config = Config { entries: 4096, every: 1, ..Config::new(dbuf_id(RING)) };
+    let (mut output, mut offers) = indirect(&config, backing).unwrap();
+    let mut input = Input::open(offers.remove(0), &fixture.space(Space::new())).unwrap();
+    let size = |output: &Output| output.memory_size().0 / SEGMENT_SIZE;
+    assert_eq!(size(&output), 4);
+    let write = |output: &mut Output, number: u32| {
+        assert!(output.write(&[number as u8; 1000]).unwrap());
+    };
+    // A segment has four blocks. Nothing is read: the writer must find room instead of waiting.
+    (0..64).for_each(|number| write(&mut output, number));
+    assert_eq!(size(&output), 16, "as far as it may go");
+    let mut out = [0; 1000];
+    let mut read = |input: &mut Input, number: u32| {
+        assert_eq!(input.read(&mut out).unwrap(), 1000);
+        assert!(out.iter().all(|byte| *byte == number as u8), "{number}");
+    };
+    (0..64).for_each(|number| read(&mut input, number));
+    // What was read is released when the reader waits.
+    input.wait(Some(std::time::Duration::ZERO)).unwrap();
+    for number in 64..40_000 {
+        write(&mut output, number);
+        read(&mut input, number);
+        input.wait(Some(std::time::Duration::ZERO)).unwrap();
+    }
+    let (bytes, sizing) = output.memory_size();
+    let sizing = sizing.unwrap();
+    assert_eq!(bytes, 2 * SEGMENT_SIZE, "{sizing:?}");
+    assert_eq!((sizing.grown, sizing.shrunk), (2, 3), "{sizing:?}");
+    assert_eq!(output.spliced(), SplicedCounts { blocks: 0, copied: 40_000 });
+    assert_balanced(&output, &input, 0);
+
+    let (output, ..) = Fixture::new().stream_with_one_reader(&stream_config(), 8);
+    assert_eq!(output.memory_size(), (8 * SEGMENT_SIZE, None));
+}

@@ -11,7 +11,7 @@
 //! writer has exited. A process that splices the pointers of others obtains each dbuf once and
 //! passes it on; it maps nothing and touches no byte.
 
-use super::{PipeError, PipeShape, begins_with, share_ends};
+use super::{PipeError, PipeShape, SELF_SIZING, begins_with, share_ends};
 use crate::aggregate::holders::PeerId;
 use crate::aggregate::server::GrantServer;
 use crate::aggregate::{AllocationPool, GrantRefusal};
@@ -21,6 +21,8 @@ use crate::splice::{SpliceResult, splice};
 use crate::view::Space;
 use abi::DbufId;
 use abi::access::AccessList;
+use buffer::scale::{Scaling, SegmentWindow, SizingState};
+use buffer::stream::caches;
 use buffer::{Fault, Policy, pool};
 use std::os::fd::OwnedFd;
 use sys::descriptor;
@@ -39,16 +41,23 @@ const MAGIC: u64 = u64::from_le_bytes(*b"SL pipe2");
 const SEGMENT_SIZE: usize = 64 << 10;
 /// Minimum number of segments: one is written while others are read.
 const SEGMENTS_MIN: usize = 4;
+/// Size in bytes with which memory begins that sizes itself.
+const INITIAL_SIZE: usize = 1 << 20;
 /// Maximum size of the memory for copied bytes.
 const BYTES_MAX: u64 = 1 << 36;
 
 /// Creates a pipe of `n` ends that carries pointers. `config` describes the ring of pointers, which
-/// always has the default number of entries and `n - 1` readers; `bytes` is the size of the memory
-/// for bytes that are copied. Fails in the same cases as [`mpipe`](super::mpipe()).
-pub fn pointer_pipe(n: usize, config: &Config, bytes: usize) -> Result<Vec<OwnedFd>, PipeError> {
+/// always has the default number of entries and `n - 1` readers. `bytes` is the size of the memory
+/// for bytes that are copied; with `None` it fits itself to the caches and the pressure. Fails in
+/// the same cases as [`mpipe`](super::mpipe()).
+pub fn pointer_pipe(
+    n: usize,
+    config: &Config,
+    bytes: Option<usize>,
+) -> Result<Vec<OwnedFd>, PipeError> {
     let shape = PipeShape {
         magic: MAGIC,
-        capacity: bytes as u64,
+        capacity: bytes.map_or(SELF_SIZING, |bytes| bytes.max(1) as u64),
         every: config.every as u64,
         id: config.id.number(),
         policy: config.policy.code(),
@@ -97,11 +106,20 @@ pub fn open_write(
     if theirs.len() != config.readers {
         return Err(PipeError::NoEnd);
     }
-    let segments = (capacity / SEGMENT_SIZE).max(SEGMENTS_MIN).next_power_of_two();
+    let window = capacity.is_none().then(|| {
+        let scaling = Scaling::deck_cut(caches()).at_least(SEGMENTS_MIN * SEGMENT_SIZE);
+        SegmentWindow::new(scaling, SEGMENT_SIZE, INITIAL_SIZE)
+    });
+    let segments = match &window {
+        Some(window) => window.segments_max(),
+        None => capacity.unwrap_or_default() / SEGMENT_SIZE,
+    };
+    let segments = segments.max(SEGMENTS_MIN).next_power_of_two();
     let form = pool::PoolConfig { segment: SEGMENT_SIZE, segments };
     let memory = AllocationPool::new(backing, form, AccessList::private(identity()))?;
     grants.owner(|owner| owner.share(&memory))?;
-    let (output, peers) = send_to(&config, Backing::new(memory), theirs, grants)?;
+    let memory = window.into_iter().fold(Backing::new(memory), Backing::within);
+    let (output, peers) = send_to(&config, memory, theirs, grants)?;
     let mut writer = PointerWriter { output, peers, sent: Vec::new() };
     writer.send(backing, grants);
     Ok((writer, config.every))
@@ -124,12 +142,15 @@ pub fn open_read(end: OwnedFd, space: &Space) -> Result<Option<Input>, PipeError
     Ok(Some(Input::open(Offer::new(ring, SocketDoorbell::from(end)), space)?))
 }
 
-fn config(shape: &PipeShape) -> Option<(Config, usize)> {
+/// Returns the configuration of the ring, and the size of the memory for copied bytes, or `None` if
+/// that sizes itself.
+fn config(shape: &PipeShape) -> Option<(Config, Option<usize>)> {
     let id = DbufId::new(shape.id).filter(|_| shape.magic == MAGIC)?;
     let number = |value: u64| usize::try_from(value).ok();
     let capacity = number(shape.capacity).filter(|_| shape.capacity <= BYTES_MAX)?;
     let policy = Policy::from_code(shape.policy)?;
     let (readers, every) = (number(shape.readers)?, number(shape.every)?);
+    let capacity = (shape.capacity != SELF_SIZING).then_some(capacity);
     Some((Config { policy, readers, every, ..Config::new(id) }, capacity))
 }
 
@@ -138,6 +159,13 @@ impl PointerWriter {
     #[inline]
     pub const fn output(&mut self) -> &mut Output {
         &mut self.output
+    }
+
+    /// Returns the size in bytes of the memory for copied bytes, and the state of its automatic
+    /// sizing, or `None` if the size is fixed.
+    #[must_use]
+    pub fn memory_size(&self) -> (usize, Option<&SizingState>) {
+        self.output.memory_size()
     }
 
     /// Moves up to `max` bytes from `from`, like [`splice`], by pointer where `from` lends blocks.

@@ -5,6 +5,7 @@ use super::{HotSegment, Output};
 use abi::RichPointer;
 use abi::ring::writer;
 use buffer::crossing::Origin;
+use buffer::scale::Sides;
 use buffer::wait::Urgency;
 use buffer::{Fault, Policy};
 
@@ -85,7 +86,7 @@ impl Output {
         };
         let before = self.flights.len();
         let passed = self.refresh_passed()?;
-        if self.flights.len() < before {
+        if self.end_round() || self.flights.len() < before {
             return Ok(true);
         }
         match self.policy {
@@ -107,6 +108,19 @@ impl Output {
                 Ok(true)
             }
         }
+    }
+
+    /// Decides on the size of the memory for copied bytes, which is used up. Returns true if it has
+    /// grown.
+    fn end_round(&mut self) -> bool {
+        let Self { backing, ring, spins, .. } = self;
+        backing.end_round(|| {
+            let alone = *spins == 0;
+            match ring.side.are_readers_on(sys::machine::current_processor(), || alone) {
+                true => Sides::Together,
+                false => Sides::Apart,
+            }
+        })
     }
 
     /// Blocks until `done` returns true. Readers wake the writer after they have passed `until`.

@@ -1,0 +1,136 @@
+//! Sizing of memory that a writer uses segment by segment, such as the pool behind a ring of
+//! pointers. [SL §5.4, deck-cut]
+//!
+//! The window is the number of segments that may be in use at a time. A writer that always opens
+//! the lowest free segment then stays in as much memory as the window has, whatever the size of the
+//! pool. A round ends when the window is used up. The rules are those of a ring
+//! ([`super::SizingState`]).
+
+use super::{Scaler, Scaling, Sides, SizingState};
+
+/// The number of segments that a writer may use at a time, sized by pressure.
+#[derive(Debug)]
+pub struct SegmentWindow {
+    scaler: Scaler,
+    /// Size of a segment in bytes.
+    segment: usize,
+    /// Number of segments that may be in use.
+    segments: usize,
+    /// Number of segments opened so far, which is the position of the writer.
+    opened: u64,
+}
+
+impl SegmentWindow {
+    /// Creates a window of about `bytes` bytes, within the bounds of `scaling` and at least two
+    /// segments: one is written while another is read.
+    #[must_use]
+    pub fn new(scaling: Scaling, segment: usize, bytes: usize) -> Self {
+        let scaling = scaling.at_least(SEGMENTS_MIN * segment);
+        let (least, most) = scaling.size_bounds();
+        let segments = bytes.clamp(least, most) / segment.max(1);
+        Self { scaler: Scaler::new(scaling), segment, segments, opened: 0 }
+    }
+
+    /// Returns the number of segments of a pool in which the window can have its maximum size.
+    #[must_use]
+    pub fn segments_max(&self) -> usize {
+        self.scaler.scale.size_bounds().1 / self.segment.max(1)
+    }
+
+    /// Returns the current size in bytes.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.segments * self.segment
+    }
+
+    /// Returns the state of the sizing.
+    #[must_use]
+    pub const fn state(&self) -> &SizingState {
+        &self.scaler.scale
+    }
+
+    /// Counts a segment that the writer opens. Returns false, and counts nothing, if `held`
+    /// segments in use leave no room for it.
+    pub const fn open(&mut self, held: usize) -> bool {
+        let has_room = held < self.segments;
+        self.opened += has_room as u64;
+        has_room
+    }
+
+    /// Decides on the size after the window was used up. `held` is the number of segments that
+    /// readers still need. Returns true if the window has grown.
+    pub fn end_round(&mut self, held: usize, sides: Sides) -> bool {
+        if held >= self.segments {
+            self.scaler.record_wait();
+        }
+        let before = self.bytes();
+        let distance = || held * self.segment;
+        let step = self.scaler.end_lap(self.opened, before, sides, distance);
+        if let Some(step) = step.filter(|step| step.capacity != before) {
+            self.segments = step.capacity / self.segment;
+            self.scaler.scale.count_step();
+        }
+        self.bytes() > before
+    }
+}
+
+/// Minimum number of segments of a window.
+const SEGMENTS_MIN: usize = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEGMENT: usize = 64 << 10;
+
+    fn window() -> SegmentWindow {
+        let scaling = Scaling::deck_cut(&[32 << 10, 1 << 20, 32 << 20]);
+        SegmentWindow::new(scaling, SEGMENT, 1 << 20)
+    }
+
+    /// Opens segments until the window is used up; readers then need `held` of them.
+    fn use_up(window: &mut SegmentWindow, held: usize, sides: Sides) -> bool {
+        let mut used = 0;
+        while window.open(used) {
+            used += 1;
+        }
+        window.end_round(held.min(used), sides)
+    }
+
+    #[test]
+    fn f1_window_follows_pressure_between_its_bounds() {
+        let mut window = window();
+        assert_eq!((window.bytes(), window.segments_max()), (1 << 20, 64));
+        // Readers that keep up: down to a quarter of the level 2 cache.
+        for _ in 0..20 {
+            use_up(&mut window, 0, Sides::Together);
+        }
+        assert_eq!((window.bytes(), window.state().shrunk), (256 << 10, 2));
+        assert!(window.state().last_change_reason().contains("below"), "{:?}", window.state());
+        // Readers that need everything: up to an eighth of the level 3 cache, and no further.
+        assert!(use_up(&mut window, 64, Sides::Together));
+        assert_eq!(window.bytes(), 512 << 10);
+        while use_up(&mut window, 64, Sides::Together) {}
+        assert_eq!((window.bytes(), window.state().grown), (4 << 20, 4));
+        assert_eq!(window.state().last_change_reason(), "the ring was full");
+        assert!(!window.open(64) && window.open(63));
+    }
+
+    #[test]
+    fn f5_two_processors_have_one_size() {
+        let mut window = window();
+        for _ in 0..4 {
+            use_up(&mut window, 1, Sides::Apart);
+        }
+        assert_eq!(window.bytes(), 4 << 20);
+    }
+
+    #[test]
+    fn f1_window_decides_once_per_round() {
+        let mut window = window();
+        assert!(use_up(&mut window, 64, Sides::Together));
+        let size = window.bytes();
+        assert!(!window.end_round(64, Sides::Together), "nothing was opened since");
+        assert_eq!(window.bytes(), size);
+    }
+}
