@@ -26,6 +26,7 @@ mod observed;
 mod options;
 mod page;
 mod parallel;
+mod past;
 mod pcap;
 mod peek;
 mod peers;
@@ -103,6 +104,11 @@ const BENCHES: &[Bench] = &[
         name: "edits",
         summary: "edits in place against edits in copies of frames [Th 5.3]",
         run: |options| edits::run_bench(options.rounds),
+    },
+    Bench {
+        name: "past",
+        summary: "how much of the past fits into 64 MB, and at what cost [D16]",
+        run: past::run_bench,
     },
     Bench {
         name: "moderation",

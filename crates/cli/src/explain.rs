@@ -16,7 +16,7 @@ use pipeline::explain;
 use pipeline::plan::{
     Candidate, Kernel, Machine, Plan, PlannedEdge, Policy, SpaceKind, ThreadPlacement,
 };
-use streamline::named::ring_sizes;
+use streamline::named::{ring_sizes, writer_ring_sizes};
 use streamline::neighbors::NeighborFindings;
 use streamline::privilege::Denial;
 use streamline::report::{Object, json_line, refusals_json, to_object};
@@ -73,6 +73,7 @@ pub(crate) fn explain(given: &ExplainArguments) -> Status {
                 explain::format_plan(plan, machine)
                     + &shared
                     + &reader_rings_text(plan)
+                    + &kept_text(plan)
                     + &devices_text(plan)
                     + &neighbors_text(plan)
             }
@@ -146,7 +147,17 @@ fn reader_rings(plan: &Plan) -> Vec<(String, (usize, usize), bool)> {
     plan.graph.ids().filter_map(ring).collect()
 }
 
-/// Describes the sizes of the rings from which other programs read.
+/// Returns the unique names of the sources to which other programs write.
+fn written_sources(plan: &Plan) -> Vec<String> {
+    let names = explain::unique_names(&plan.graph);
+    let is_written = |node: &pipeline::graph::Node| {
+        node.filter().is_some_and(|used| used.description.name == "buffer")
+    };
+    let nodes = plan.graph.ids().filter(|(_, node)| is_written(node));
+    nodes.map(|(id, _)| names[id.0].clone()).collect()
+}
+
+/// Describes the sizes of the rings from which other programs read, and to which they write.
 fn reader_rings_text(plan: &Plan) -> String {
     let line = |(name, (least, most), is_given)| {
         let (least, most) = (least >> 10, most >> 10);
@@ -157,7 +168,52 @@ fn reader_rings_text(plan: &Plan) -> String {
         };
         format!(" ring         {name} → its readers: {sizes}\n")
     };
-    reader_rings(plan).into_iter().map(line).collect()
+    let (least, most) = writer_ring_sizes();
+    let written = |name| {
+        let (least, most) = (least >> 10, most >> 10);
+        format!(" ring         its writers → {name}: {least} to {most} KB each, by the pressure\n")
+    };
+    let readers: String = reader_rings(plan).into_iter().map(line).collect();
+    readers + &written_sources(plan).into_iter().map(written).collect::<String>()
+}
+
+/// Returns the sinks that keep frames of the past. Each entry has the name of the sink, the memory
+/// for frames in bytes, and true if a thread of its own compresses them.
+fn keeps(plan: &Plan) -> Vec<(String, u64, bool)> {
+    let names = explain::unique_names(&plan.graph);
+    let used = || plan.graph.ids().filter_map(|(id, node)| Some((id, node.filter()?)));
+    let is_live = used().any(|(_, used)| used.endpoint.attach_point.is_some());
+    let freezes = used().filter(|(_, used)| used.description.name == "freeze");
+    let bytes = |used: &pipeline::graph::Use| used.arguments.number("bytes").unwrap_or_default();
+    freezes.map(|(id, used)| (names[id.0].clone(), bytes(used), is_live)).collect()
+}
+
+/// Describes what sinks keep of the past.
+fn kept_text(plan: &Plan) -> String {
+    let line = |(name, bytes, is_live): (String, u64, bool)| {
+        let (size, by) = (
+            bytes >> 10,
+            match is_live {
+                true => "a thread of low priority, and discarded while it is behind",
+                false => "its own thread",
+            },
+        );
+        format!(" keeps        {name}: frames in {size} KB; older ones are compressed by {by}\n")
+    };
+    keeps(plan).into_iter().map(line).collect()
+}
+
+fn writer_rings_json(plan: &Plan) -> Vec<Object> {
+    let (least, most) = writer_ring_sizes();
+    let ring = |name| to_object(&[("source", &name), ("least", &least), ("most", &most)]);
+    written_sources(plan).into_iter().map(ring).collect()
+}
+
+fn keeps_json(plan: &Plan) -> Vec<Object> {
+    let sink = |(name, bytes, is_live)| {
+        to_object(&[("sink", &name), ("bytes", &bytes), ("beside", &is_live)])
+    };
+    keeps(plan).into_iter().map(sink).collect()
 }
 
 /// Explains why no network device selects the frames that a source takes away from the host.
@@ -239,6 +295,11 @@ fn to_json(text: &str, plan: &Plan, machine: &Machine) -> Object {
         ("policy", &policy),
         // The rings from which other programs read, with sizes in bytes.
         ("reader_rings?", &reader_rings_json(plan)),
+        // The sources to which other programs write, each by a ring of its own.
+        ("writer_rings?", &writer_rings_json(plan)),
+        // The sinks that keep frames of the past, with the memory for them in bytes, and true if a
+        // thread of low priority compresses them.
+        ("keeps?", &keeps_json(plan)),
         // The processors on which the path's threads start, or the reason why they are not
         // confined.
         ("threads", &threads(plan, machine)),

@@ -191,6 +191,43 @@ fn f6_ring_for_readers_grows_within_the_range_shown() {
     assert!(grew || most == least, "{ring}");
 }
 
+/// `top` and `explain` show the rings of programs that write to a path, and what a sink keeps of the
+/// past and in how much memory.
+#[test]
+fn f6_d16_top_shows_rings_of_writers_and_what_is_kept() {
+    let (folder, name) = (Folder::new(), unique_name());
+    let _daemon = folder.daemon();
+    let line = format!(
+        "buffer {name} link=none | discard; generate rate=2000 | freeze f.pcap when=\"udp[0] = 1\""
+    );
+    let explained = folder.run(&["explain", &line]).out;
+    assert!(explained.contains("its writers → buffer: 1024 to "), "{explained}");
+    assert!(explained.contains("freeze: frames in 65536 KB; older ones are"), "{explained}");
+    let _path = folder.spawn_named("takes", &line);
+    wait_for_endpoint(&name);
+    let mut writer = folder.streamline(&["cat", "--write", &name]);
+    let mut writer = writer.stdin(Stdio::piped()).spawn().unwrap();
+    writer.stdin.as_mut().unwrap().write_all(b"hello").unwrap();
+    let _writer = Guard(writer);
+    let node = |rows: &serde_json::Value, key: &str, name: &str| {
+        let rows = rows.as_array().cloned().unwrap_or_default();
+        rows.into_iter().find(|row| row[key] == name)
+    };
+    wait_until("a writer and kept frames are shown", || {
+        let top = folder.run(&["top", "--once", "--json", "takes"]);
+        let top: serde_json::Value = serde_json::from_str(&top.out).unwrap();
+        let ring = node(&top["writer_rings"], "from", "buffer").unwrap_or_default();
+        let kept = node(&top["kept"], "node", "freeze").unwrap_or_default();
+        assert!(top["reader_rings"].as_array().unwrap().is_empty(), "{top}");
+        ring["bytes"].as_u64() >= Some(1 << 20)
+            && kept["blocks"].as_u64() > Some(10)
+            && kept["stored"].as_u64() > kept["bytes"].as_u64()
+    });
+    let picture = folder.run(&["top", "--once", "takes"]).out;
+    assert!(picture.contains("its writers → buffer  1"), "{picture}");
+    assert!(picture.contains("freeze keeps "), "{picture}");
+}
+
 /// `top` prints the current size of the ring of a running path, and the reason for its last change.
 #[test]
 fn f6_top_shows_the_size_of_a_ring_for_readers_and_why() {

@@ -22,6 +22,7 @@ fn outputs_without_a_daemon_fit_their_schemas() {
         "--latency=100ms generate rate=1000 count=200 | pcap p.pcap".to_owned(),
         "--engines=2 generate rate=1000 count=200 | udp | count".to_owned(),
         format!("replay {web} | udp | drop"),
+        format!("replay {web} | freeze a.pcap when=\"tcp[0] = 1\""),
     ] {
         let ran = folder.run(&["run", "-j", &line]);
         outputs.push(("run", ran.err));
@@ -40,6 +41,7 @@ fn outputs_without_a_daemon_fit_their_schemas() {
         "rx lo | bpf \"tcp\" | tcp | http | json".to_owned(),
         "--prefix=shared rx lo | bpf \"udp\" | tcp | http | count".to_owned(),
         format!("replay {web} | (dport |80 count + user y)"),
+        format!("buffer z | discard; replay {web} | freeze a.pcap"),
         "rx lo take | count".to_owned(),
     ] {
         outputs.push(("explain", out(&["explain", "-j", &line])));
@@ -65,6 +67,7 @@ fn outputs_about_paths_fit_their_schemas() {
         ("b", "--latency=100ms generate rate=1000 | pcap z.pcap"),
         ("c", "--engines=2 generate rate=1000 | udp | count"),
         ("d", "generate rate=1000 | user zz"),
+        ("f", "(generate rate=1000 + buffer yy) | freeze f.pcap"),
     ];
     let _paths = lines.map(|(name, line)| folder.spawn_named(name, line));
     // A path whose filters run in a kernel program, where this user may load one.

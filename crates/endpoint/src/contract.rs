@@ -3,6 +3,7 @@
 
 use crate::drop_reason::DropReason;
 use crate::failure::Failure;
+use crate::history::KeptFrames;
 use crate::loss_ranges::LossRanges;
 use crate::named::ReaderRing;
 use crate::origins::Origins;
@@ -35,6 +36,12 @@ pub trait Source: Send {
     /// once, before the first `produce`.
     fn properties(&self) -> SourceProperties {
         SourceProperties::default()
+    }
+
+    /// Returns the size of the rings to which other programs write, or `None` for a source without
+    /// any.
+    fn ring_state(&self) -> Option<ReaderRing> {
+        None
     }
 
     /// Returns the descriptor that becomes readable when input arrives, or `None` if the source has
@@ -316,6 +323,11 @@ pub trait Sink: Send {
         None
     }
 
+    /// Returns the frames of the past that the sink keeps, or `None` for a sink that keeps none.
+    fn kept_frames(&self) -> Option<KeptFrames> {
+        None
+    }
+
     /// Returns the child process to whose input the sink writes, or `None` for a sink without one.
     fn process(&self) -> Option<&Arc<Process>> {
         None
@@ -353,6 +365,10 @@ pub struct Opening<'o> {
     pub lent: &'o [Arc<dyn Lender>],
     /// Users who may read all input files of the path (sinks only).
     pub readers: &'o Readers,
+    /// True if blocks come when they come, and some are lost while a sink is slow (sinks only).
+    /// False if the source waits for the path, or if the path is recorded, so that what the sink
+    /// does must not depend on time.
+    pub live: bool,
     /// True once the path has been stopped. A sink that waits for another program must then stop
     /// waiting soon.
     pub stopped: Arc<AtomicBool>,
@@ -376,6 +392,7 @@ impl<'o> Opening<'o> {
             force: false,
             lent: &[],
             readers: &ALL_USERS,
+            live: false,
             stopped: Arc::default(),
             steps: &UNLOGGED,
         }

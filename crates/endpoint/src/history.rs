@@ -4,15 +4,20 @@
 //! limit on the age, and returns the oldest frame first. Frames are copied, because a packet ring
 //! would lose packets if the history kept its slots in use.
 //!
-//! At the byte limit, the oldest frames are first compressed, so that the same memory
-//! holds a longer history. Frames within the time limit are evicted only if this does not suffice.
-//! [SL §10], FEATURES D16
+//! Before the byte limit is reached, the oldest frames are compressed, so that the same memory holds
+//! a longer history. Frames within the time limit are evicted only if this does not suffice.
+//! Compression takes 2 ns per byte: more than the copy, and more than most filters. A history of
+//! live traffic therefore leaves it to a thread of low priority ([`packer`]), and evicts frames
+//! while that thread is behind. [SL §10], FEATURES D16
 
 mod cold;
+mod packer;
 
 use abi::{BlockMetadata, Class, DbufId, Extent, Flags, Marks, RichPointer};
 use cold::ColdChunks;
 use filter::{Block, Time};
+use packer::Packer;
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use wire::capture::write;
 use wire::link::LinkType;
@@ -31,6 +36,27 @@ impl HistoryLimits {
     pub const NONE: Self = Self { bytes: 0, time: 0 };
 }
 
+/// The thread that compresses old frames.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CompressingThread {
+    /// The thread that stores frames, which waits meanwhile. How much is kept does not depend on
+    /// time.
+    Caller,
+    /// A thread of the history, for callers that must not wait.
+    Own,
+}
+
+/// The frames that a history keeps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct KeptFrames {
+    /// Number of frames.
+    pub blocks: u64,
+    /// Sum of their lengths in bytes.
+    pub bytes: u64,
+    /// Memory that they take up, in bytes: the older ones are compressed.
+    pub stored: u64,
+}
+
 /// A FIFO of copied frames: compressed chunks of the oldest frames, followed by uncompressed
 /// frames.
 #[derive(Debug)]
@@ -39,6 +65,10 @@ pub struct History {
     frames: VecDeque<FrameHeader>,
     cold: ColdChunks,
     bytes: VecDeque<u8>,
+    /// Sum of the lengths of all frames.
+    frame_bytes: usize,
+    /// `None` if the caller's thread compresses.
+    packer: Option<Packer>,
     /// Sequence number of the next frame that arrives, counted from 0.
     next_number: u64,
     newest: Time,
@@ -87,10 +117,19 @@ pub enum HistoryStart {
 impl History {
     /// Creates an empty history.
     #[must_use]
-    pub fn new(limits: HistoryLimits) -> Self {
-        let (frames, cold) = (VecDeque::new(), ColdChunks::new(limits.bytes));
-        let bytes = VecDeque::new();
-        Self { limits, frames, cold, bytes, next_number: 0, newest: 0, frozen_until: 0, skipped: 0 }
+    pub fn new(limits: HistoryLimits, compresses: CompressingThread) -> Self {
+        Self {
+            limits,
+            frames: VecDeque::new(),
+            cold: ColdChunks::new(limits.bytes),
+            bytes: VecDeque::new(),
+            frame_bytes: 0,
+            packer: (compresses == CompressingThread::Own).then(Packer::default),
+            next_number: 0,
+            newest: 0,
+            frozen_until: 0,
+            skipped: 0,
+        }
     }
 
     /// Copies the frame of a block into the history, and evicts frames beyond the limits. The
@@ -109,8 +148,7 @@ impl History {
         }
         let fits = block.marks.is_frame() && length + FRAME_OVERHEAD <= self.limits.bytes;
         if fits {
-            self.frames.push_back(FrameHeader::for_block(block));
-            self.bytes.extend(block.frame);
+            self.store(block);
         } else {
             // A gap in the sequence numbers ends the stored run.
             self.clear();
@@ -119,11 +157,32 @@ impl History {
         while self.frames.front().is_some_and(|oldest| oldest.time < since) {
             self.evict_oldest();
         }
-        while self.memory_used() > self.limits.bytes && !self.frames.is_empty() {
-            if !self.cold.compress_oldest(&self.frames, &mut self.bytes) {
-                self.evict_oldest();
-            }
+        while !self.make_room(0) && !self.frames.is_empty() {
+            self.evict_oldest();
         }
+    }
+
+    fn store(&mut self, block: &Block<'_>) {
+        self.frames.push_back(FrameHeader::for_block(block));
+        self.bytes.extend(block.frame);
+        self.frame_bytes += block.frame.len();
+    }
+
+    /// Compresses the oldest frames until `needed` bytes fit. Returns false if they do not fit, or
+    /// not yet.
+    fn make_room(&mut self, needed: usize) -> bool {
+        let fits = |history: &Self| history.memory_used() + needed <= history.limits.bytes;
+        let Some(mut packer) = self.packer.take() else {
+            while !fits(self) && self.cold.compress_oldest(&self.frames, &mut self.bytes) {}
+            return fits(self);
+        };
+        self.cold.collect();
+        // Early, so that the thread has finished before the limit is reached.
+        if self.memory_used() + needed > self.limits.bytes / 4 * 3 {
+            self.cold.send_oldest(&self.frames, &mut self.bytes, &mut packer);
+        }
+        self.packer = Some(packer);
+        fits(self)
     }
 
     /// Freezes the history: keeps all stored frames until a block of time `until` or later arrives.
@@ -144,13 +203,8 @@ impl History {
     /// are skipped too, because the sequence numbers of stored frames are consecutive.
     fn push_frozen(&mut self, block: &Block<'_>) {
         let needed = block.frame.len() + FRAME_OVERHEAD;
-        let mut fits = block.marks.is_frame() && self.skipped == 0;
-        while fits && self.memory_used() + needed > self.limits.bytes {
-            fits = self.cold.compress_oldest(&self.frames, &mut self.bytes);
-        }
-        if fits {
-            self.frames.push_back(FrameHeader::for_block(block));
-            self.bytes.extend(block.frame);
+        if block.marks.is_frame() && self.skipped == 0 && self.make_room(needed) {
+            self.store(block);
         } else {
             self.skipped += 1;
         }
@@ -159,6 +213,7 @@ impl History {
     /// Evicts the oldest frame. The memory of a compressed chunk is freed with its last frame.
     fn evict_oldest(&mut self) {
         let Some(oldest) = self.frames.pop_front() else { return };
+        self.frame_bytes -= oldest.length;
         if !self.cold.evict_oldest_frame(oldest.length) {
             self.bytes.drain(..oldest.length);
         }
@@ -169,19 +224,26 @@ impl History {
         self.frames.clear();
         self.cold.clear();
         self.bytes.clear();
-        self.skipped = 0;
+        (self.frame_bytes, self.skipped) = (0, 0);
     }
 
     /// Returns the memory in use, in bytes.
     #[must_use]
     pub fn memory_used(&self) -> usize {
-        self.bytes.len() + self.cold.compressed_size() + self.frames.len() * FRAME_OVERHEAD
+        self.bytes.len() + self.cold.stored_size() + self.frames.len() * FRAME_OVERHEAD
+    }
+
+    /// Returns the number of stored frames and their size before and after compression.
+    #[must_use]
+    pub fn kept(&self) -> KeptFrames {
+        let (blocks, bytes) = (self.frames.len() as u64, self.frame_bytes as u64);
+        KeptFrames { blocks, bytes, stored: self.memory_used() as u64 }
     }
 
     /// Returns the size in bytes that all stored frames would have as records of a capture file.
     #[must_use]
     pub fn capture_size(&self) -> usize {
-        self.frames.iter().map(|header| header.length + RECORD_HEADER_SIZE).sum()
+        self.frame_bytes + self.frames.len() * RECORD_HEADER_SIZE
     }
 
     /// Returns the total number of bytes that have been compressed so far, and their total size
@@ -299,114 +361,4 @@ impl FrameHeader {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::{bare_block, frame_block};
-    use abi::BlockMetadata;
-
-    fn block_at(time: Time, bytes: &[u8]) -> Block<'_> {
-        Block { context: BlockMetadata { time, ..BlockMetadata::default() }, ..frame_block(bytes) }
-    }
-
-    fn stored_frames(history: &History, from: HistoryStart) -> Vec<(Time, Vec<u8>)> {
-        let mut all = Vec::new();
-        history.visit_since(from, |header, bytes| all.push((header.time, bytes.to_vec())));
-        all
-    }
-
-    #[test]
-    fn history_retains_frames_within_the_time_limit() {
-        let mut history = History::new(HistoryLimits { bytes: 1 << 20, time: 10 });
-        for time in 0..100 {
-            history.push(&block_at(time, &[time as u8; 3]));
-        }
-        let stored = stored_frames(&history, HistoryStart::Oldest);
-        assert_eq!(stored.len(), 11);
-        assert_eq!(stored[0], (89, vec![89; 3]));
-        assert_eq!(history.count_and_first_number(), (11, 89));
-        assert_eq!(stored_frames(&history, HistoryStart::Time(97)).len(), 3);
-        assert_eq!(stored_frames(&history, HistoryStart::Number(98)), stored[9..]);
-        assert_eq!(
-            stored_frames(&history, HistoryStart::Number(3)),
-            stored,
-            "what is gone is gone"
-        );
-    }
-
-    /// Fills a history of 1 MB with text. The history must then contain more frames than its memory
-    /// could hold uncompressed, without a missing frame, and with the bytes of every frame
-    /// unchanged.
-    #[test]
-    fn d16_cold_frames_are_compressed_within_the_byte_limit() {
-        let text =
-            |number: u64| format!("GET /page/{number} HTTP/1.1 host: example.org\r\n").repeat(20);
-        let limits = HistoryLimits { bytes: 1 << 20, time: 3000 };
-        let mut history = History::new(limits);
-        for number in 0..8000 {
-            history.push(&block_at(number, text(number).as_bytes()));
-            assert!(history.memory_used() <= limits.bytes);
-        }
-        let (before, after) = history.compressed_totals();
-        assert!(after * 4 < before && before > 4 << 20, "{before} bytes to {after}");
-        let stored = stored_frames(&history, HistoryStart::Oldest);
-        assert_eq!(stored.len(), 3001, "all that are young enough, in less than half their bytes");
-        assert!(stored.iter().map(|(_, bytes)| bytes.len()).sum::<usize>() > 2 * limits.bytes);
-        for (number, (time, bytes)) in (4999..).zip(&stored) {
-            assert!(*time == number && *bytes == text(number).into_bytes(), "{number}");
-        }
-        assert_eq!(stored_frames(&history, HistoryStart::Number(7000)), stored[2001..]);
-        history.clear();
-        assert_eq!(
-            (history.memory_used(), stored_frames(&history, HistoryStart::Oldest).len()),
-            (0, 0)
-        );
-    }
-
-    #[test]
-    fn d16_random_frames_stay_as_they_are() {
-        let mut random = testkit::Random::replayable();
-        let mut history = History::new(HistoryLimits { bytes: 1 << 20, time: Time::MAX });
-        for time in 0..4000 {
-            history.push(&block_at(time, &random.bytes(1000)));
-        }
-        assert_eq!(history.compressed_totals(), (0, 0));
-        assert!(history.count_and_first_number().0 > 900, "{:?}", history.count_and_first_number());
-    }
-
-    #[test]
-    fn v9_frozen_history_keeps_its_frames_and_counts_skipped_ones() {
-        let limits = HistoryLimits { bytes: 10 * (100 + FRAME_OVERHEAD), time: 50 };
-        let mut history = History::new(limits);
-        for time in 1..=8 {
-            history.push(&block_at(time, &[time as u8; 100]));
-        }
-        history.freeze(1000);
-        for time in [9, 10, 11, 12, 999] {
-            history.push(&block_at(time, &[7; 100]));
-        }
-        let stored = stored_frames(&history, HistoryStart::Oldest);
-        assert!(stored.iter().map(|(time, _)| *time).eq(1..=10), "also beyond the time limit");
-        assert_eq!((history.count_and_first_number(), history.skipped()), ((10, 0), 3));
-        assert!(history.memory_used() <= limits.bytes);
-        // The skipped frames are a gap, behind which the history begins anew.
-        history.push(&block_at(1000, &[8; 100]));
-        assert_eq!((history.count_and_first_number(), history.skipped()), ((1, 13), 0));
-        history.freeze(5000);
-        history.freeze(0);
-        history.push(&block_at(1060, &[9; 100]));
-        assert_eq!(history.count_and_first_number(), (1, 14));
-    }
-
-    #[test]
-    fn history_evicts_frames_beyond_the_byte_limit() {
-        let limits = HistoryLimits { bytes: 1000, time: Time::MAX };
-        let mut history = History::new(limits);
-        for length in (0..400).chain([2000, 10]) {
-            history.push(&block_at(5, &vec![7; length]));
-            assert!(history.memory_used() <= limits.bytes);
-        }
-        assert_eq!(history.count_and_first_number(), (1, 401), "behind one that is too long");
-        history.push(&bare_block(b"no frame"));
-        assert_eq!(history.count_and_first_number(), (0, 403));
-    }
-}
+mod tests;

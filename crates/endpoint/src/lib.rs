@@ -32,6 +32,7 @@ pub use contract::{
 pub use drop_reason::{DropReason, interned_keys};
 pub use entry::{ProcessEntry, SinkEntry, SourceEntry};
 pub use failure::Failure;
+pub use history::KeptFrames;
 pub use interface::one_way_reason;
 pub use loss_ranges::{Gap, LossRanges};
 pub use named::ReaderRing;

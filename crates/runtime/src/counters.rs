@@ -1,7 +1,7 @@
 //! Counters of the nodes, edges and reports of one space, collected while the space runs or after
 //! it ends.
 
-use crate::ledger::{DropReason, Edge, EdgeKind, NodeEntry, NodeName};
+use crate::ledger::{DropReason, Edge, EdgeKind, KeptFrames, NodeEntry, NodeName};
 use crate::space::arc::GraphArc;
 use crate::space::node::{Node, Operator};
 use endpoint::SourceCounters;
@@ -144,7 +144,7 @@ impl SpaceCounters {
     /// Collects the counters of the nodes and rings of a space. `failed` is true if the path has
     /// failed.
     pub fn new(
-        nodes: &[Node],
+        (nodes, kept): (&[Node], &[(usize, KeptFrames)]),
         mut imported: Vec<ImportCounters>,
         retired: &RetiredCounters,
         failed: bool,
@@ -162,7 +162,10 @@ impl SpaceCounters {
                 _ => None,
             };
             CountedNode {
-                filtered: node_entry(node, number, &imported),
+                filtered: NodeEntry {
+                    kept: kept_frames(node, kept),
+                    ..node_entry(node, number, &imported)
+                },
                 seen,
                 transport: matches!(
                     &node.operator,
@@ -280,6 +283,18 @@ fn delivered_amount(node: &Node, dropped: &[(DropReason, Amount)]) -> Amount {
     Amount { blocks: rest(|amount| amount.blocks), bytes: rest(|amount| amount.bytes) }
 }
 
+/// Returns the frames of the past that a sink keeps, or the space for the readers of a source.
+fn kept_frames(node: &Node, histories: &[(usize, KeptFrames)]) -> Option<KeptFrames> {
+    match &node.operator {
+        Operator::Sink(part) => part.sink.kept_frames(),
+        Operator::Source(_) => {
+            let own = histories.iter().find(|(source, _)| *source == node.planned);
+            own.map(|(_, kept)| *kept)
+        }
+        _ => None,
+    }
+}
+
 fn node_entry(node: &Node, number: usize, imported: &[ImportCounters]) -> NodeEntry {
     let counts = &node.counts;
     let seen = node.source_counters();
@@ -308,6 +323,9 @@ fn node_entry(node: &Node, number: usize, imported: &[ImportCounters]) -> NodeEn
     add(DropReason::Failed, node.flow.failed);
     add(DropReason::BeyondCount, node.flow.beyond_count);
     let (mut sunk, mut ring) = (node.flow.sunk, None);
+    if let Operator::Source(part) = &node.operator {
+        ring = part.source.ring_state();
+    }
     if let Operator::Sink(part) = &node.operator {
         ring = part.sink.ring_state();
         let by_sink = part.sink.drops_by_reason();
@@ -347,5 +365,6 @@ fn node_entry(node: &Node, number: usize, imported: &[ImportCounters]) -> NodeEn
         calls: node.flow.calls,
         program: node.process().is_some(),
         ring,
+        kept: None,
     }
 }

@@ -6,7 +6,7 @@
 //! (docs/book/decisions/0004-ledger-bytes.md). The ledger stores no derived counts.
 
 use buffer::signal::moderate::WakeupCounts;
-pub use endpoint::ReaderRing;
+pub use endpoint::{KeptFrames, ReaderRing};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::Deref;
@@ -229,6 +229,10 @@ pub struct NodeEntry {
     /// Size of the ring from which other programs read a sink's output; `None` for other nodes.
     #[serde(default)]
     pub ring: Option<ReaderRing>,
+    /// Frames of the past that a sink keeps, or the source for later readers; `None` for other
+    /// nodes.
+    #[serde(default)]
+    pub kept: Option<KeptFrames>,
 }
 
 /// Number of edits of blocks, by method.
@@ -318,6 +322,7 @@ impl NodeEntry {
         self.busy_ns += other.busy_ns;
         self.calls += other.calls;
         self.ring = self.ring.take().or(other.ring);
+        self.kept = self.kept.or(other.kept);
         // A filter in a thread may have trimmed views, so its bytes need not balance.
         self.program &= other.program;
     }

@@ -69,6 +69,7 @@ impl From<&SpaceResults> for SpaceCounters {
         let failed = results.failure.is_some();
         let kernel_counts = results.kernel_counts.clone();
         let (nodes, imported) = (&results.nodes, results.imported.clone());
+        let nodes = (&**nodes, &*results.kept);
         Self { kernel_counts, ..Self::new(nodes, imported, &results.retired, failed) }
     }
 }

@@ -123,6 +123,20 @@ pub fn pin(thread: Option<u32>, processors: &[usize]) -> Result<()> {
     rustix::thread::sched_setaffinity(id, &set).context("sched_setaffinity", target())
 }
 
+/// Makes the calling thread yield to all others of its process: gives it the lowest priority, and
+/// lets it run on every processor of the process's first thread. Where the kernel refuses, the
+/// thread stays as it is.
+pub fn make_background() {
+    // On Linux, priorities are those of threads.
+    let _ = rustix::process::setpriority_process(None, LOWEST_PRIORITY);
+    if let Some(first) = Task::of_thread(std::process::id(), std::process::id()) {
+        let _ = pin(None, &first.processors);
+    }
+}
+
+/// The nice value with the least share of a processor.
+const LOWEST_PRIORITY: i32 = 19;
+
 /// Maximum number of times that the threads of a process are listed. After each listing, the
 /// threads that are new in it are pinned.
 const LISTINGS_MAX: usize = 16;

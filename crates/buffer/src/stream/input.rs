@@ -56,6 +56,12 @@ const INBOX_MAX: usize = 8;
 const DRAIN_MAX: usize = 256;
 
 impl Input {
+    /// Returns the capacity in bytes of the segment that this end reads.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        usize::try_from(self.shape.capacity).unwrap_or(usize::MAX)
+    }
+
     pub(super) fn new(
         (mut ring, shape): (BlockVisitor, Geometry),
         doorbell: SocketDoorbell,

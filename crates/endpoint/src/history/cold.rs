@@ -1,12 +1,14 @@
-//! The compressed part of a history: chunks of its oldest frames.
+//! The older part of a history: chunks of its oldest frames, which are compressed.
 //!
 //! A chunk holds complete frames and is compressed once. If a chunk does not shrink (ciphertext,
 //! for example), a number of following chunks is not compressed at all. This number doubles after
 //! each failure.
 
 use super::FrameHeader;
+use super::packer::{Packer, PackingJob};
 use buffer::compression;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// Minimum size of a chunk before compression, in bytes.
 const CHUNK_MIN: usize = 16 << 10;
@@ -15,7 +17,7 @@ const CHUNK_MAX: usize = 256 << 10;
 /// Maximum number of chunks skipped after a chunk that did not shrink.
 const SKIPPED_CHUNKS_MAX: usize = 64;
 
-/// The compressed chunks of a history, oldest first.
+/// The chunks of a history, oldest first.
 #[derive(Debug)]
 pub(super) struct ColdChunks {
     chunks: VecDeque<Chunk>,
@@ -23,26 +25,38 @@ pub(super) struct ColdChunks {
     chunk_size: usize,
     /// Number of frames in all chunks together.
     frame_count: usize,
-    /// Compressed size of all chunks in bytes.
-    compressed_size: usize,
+    /// Size of all chunks in bytes, as they are stored.
+    stored_size: usize,
     /// Number of bytes that must arrive before the next attempt to compress. Greater than 0 after a
     /// chunk that did not shrink.
     bytes_to_skip: usize,
     /// Number of chunks skipped after the last chunk that did not shrink.
     skipped_chunks: usize,
+    /// Number of chunks, the youngest, that a thread has not compressed yet.
+    sent: usize,
     /// Total number of bytes compressed so far, and their total size after compression.
     totals: (u64, u64),
 }
 
-/// A group of frames that were compressed together.
+/// A group of frames that are compressed together.
 #[derive(Debug)]
 struct Chunk {
-    packed: Box<[u8]>,
+    bytes: ChunkBytes,
     length: usize,
     /// Number of bytes at the start of the chunk that belong to evicted frames.
     evicted_bytes: usize,
     /// Number of frames that have not been evicted.
     frames_left: usize,
+}
+
+/// The bytes of a chunk.
+#[derive(Debug)]
+enum ChunkBytes {
+    Packed(Box<[u8]>),
+    /// Bytes that do not shrink.
+    Plain(Vec<u8>),
+    /// Bytes that a thread compresses.
+    Sent(Arc<PackingJob>),
 }
 
 impl ColdChunks {
@@ -55,31 +69,103 @@ impl ColdChunks {
             chunks,
             chunk_size: chunk,
             frame_count: 0,
-            compressed_size: 0,
+            stored_size: 0,
             bytes_to_skip: 0,
             skipped_chunks: 0,
+            sent: 0,
             totals: (0, 0),
         }
     }
 
-    pub(super) const fn compressed_size(&self) -> usize {
-        self.compressed_size
+    pub(super) const fn stored_size(&self) -> usize {
+        self.stored_size
     }
 
     pub(super) const fn totals(&self) -> (u64, u64) {
         self.totals
     }
 
-    /// Compresses the oldest uncompressed bytes. `frames` are the headers of all stored frames.
-    /// Returns false if there are too few bytes, if they do not shrink, or while chunks are
-    /// skipped.
+    /// Compresses the oldest uncompressed bytes in this thread. `frames` are the headers of all
+    /// stored frames. Returns false if there are too few bytes, if they do not shrink, or while
+    /// chunks are skipped.
     pub(super) fn compress_oldest(
         &mut self,
         frames: &VecDeque<FrameHeader>,
         bytes: &mut VecDeque<u8>,
     ) -> bool {
-        if bytes.len() < 2 * self.chunk_size {
+        let Some((length, count)) = self.next_chunk(frames, bytes.len()) else { return false };
+        let chunk = copy_front(bytes, length);
+        let Some(packed) = compression::compress(&chunk) else {
+            self.skip();
             return false;
+        };
+        bytes.drain(..length);
+        let stored = packed.len();
+        self.record_packed(length, stored);
+        self.push(ChunkBytes::Packed(packed), length, stored, count);
+        true
+    }
+
+    /// Hands the oldest uncompressed bytes to a thread, unless it has enough to do, or there are
+    /// too few bytes, or chunks are skipped. The bytes stay stored meanwhile.
+    pub(super) fn send_oldest(
+        &mut self,
+        frames: &VecDeque<FrameHeader>,
+        bytes: &mut VecDeque<u8>,
+        packer: &mut Packer,
+    ) {
+        if self.sent >= Packer::JOBS_MAX {
+            return;
+        }
+        let Some((length, count)) = self.next_chunk(frames, bytes.len()) else { return };
+        let chunk = copy_front(bytes, length);
+        bytes.drain(..length);
+        let chunk = match packer.send(chunk) {
+            Ok(job) => {
+                self.sent += 1;
+                ChunkBytes::Sent(job)
+            }
+            // Without a thread, the bytes stay as they are.
+            Err(bytes) => ChunkBytes::Plain(bytes),
+        };
+        self.push(chunk, length, length, count);
+    }
+
+    /// Takes over the chunks that the thread has compressed.
+    pub(super) fn collect(&mut self) {
+        while self.sent > 0 {
+            let first = self.chunks.len() - self.sent;
+            let Some(chunk) = self.chunks.get_mut(first) else { return };
+            let ChunkBytes::Sent(job) = &mut chunk.bytes else { return };
+            // The thread may hold its job for a moment longer.
+            let Some(job) = job.is_done().then(|| Arc::get_mut(job)).flatten() else { return };
+            let (plain, packed) = job.take();
+            let length = chunk.length;
+            self.sent -= 1;
+            match packed {
+                Some(packed) => {
+                    let stored = packed.len();
+                    chunk.bytes = ChunkBytes::Packed(packed);
+                    self.stored_size = self.stored_size - length + stored;
+                    self.record_packed(length, stored);
+                }
+                None => {
+                    chunk.bytes = ChunkBytes::Plain(plain);
+                    self.skip();
+                }
+            }
+        }
+    }
+
+    /// Returns the length in bytes of the next chunk and its number of frames, or `None` if there
+    /// are too few uncompressed bytes, or while chunks are skipped.
+    fn next_chunk(
+        &mut self,
+        frames: &VecDeque<FrameHeader>,
+        uncompressed: usize,
+    ) -> Option<(usize, usize)> {
+        if uncompressed < 2 * self.chunk_size {
+            return None;
         }
         let (mut length, mut count) = (0, 0);
         for header in frames.iter().skip(self.frame_count) {
@@ -89,24 +175,29 @@ impl ColdChunks {
             (length, count) = (length + header.length, count + 1);
         }
         if self.bytes_to_skip > 0 {
-            // This is called for each evicted frame, which is about one for each arriving frame.
+            // This is called about once for each arriving frame.
             self.bytes_to_skip = self.bytes_to_skip.saturating_sub(length / count.max(1));
-            return false;
+            return None;
         }
-        let chunk: Vec<u8> = bytes.range(..length).copied().collect();
-        let Some(packed) = compression::compress(&chunk) else {
-            self.skipped_chunks = (self.skipped_chunks * 2).clamp(1, SKIPPED_CHUNKS_MAX);
-            self.bytes_to_skip = self.skipped_chunks * self.chunk_size;
-            return false;
-        };
+        Some((length, count))
+    }
+
+    /// Suspends compression after a chunk that did not shrink.
+    fn skip(&mut self) {
+        self.skipped_chunks = (self.skipped_chunks * 2).clamp(1, SKIPPED_CHUNKS_MAX);
+        self.bytes_to_skip = self.skipped_chunks * self.chunk_size;
+    }
+
+    fn record_packed(&mut self, length: usize, packed: usize) {
         self.skipped_chunks = 0;
-        bytes.drain(..length);
         self.totals.0 += length as u64;
-        self.totals.1 += packed.len() as u64;
-        self.compressed_size += packed.len();
-        self.frame_count += count;
-        self.chunks.push_back(Chunk { packed, length, evicted_bytes: 0, frames_left: count });
-        true
+        self.totals.1 += packed as u64;
+    }
+
+    fn push(&mut self, bytes: ChunkBytes, length: usize, stored: usize, frames_left: usize) {
+        self.stored_size += stored;
+        self.frame_count += frames_left;
+        self.chunks.push_back(Chunk { bytes, length, evicted_bytes: 0, frames_left });
     }
 
     /// Evicts the oldest frame of the oldest chunk. `length` is the length of the frame. Returns
@@ -117,21 +208,40 @@ impl ColdChunks {
         chunk.frames_left -= 1;
         self.frame_count -= 1;
         if chunk.frames_left == 0 {
-            self.compressed_size -= chunk.packed.len();
+            self.stored_size -= chunk.stored_size();
             self.chunks.pop_front();
+            self.sent = self.sent.min(self.chunks.len());
         }
         true
     }
 
     pub(super) fn clear(&mut self) {
         self.chunks.clear();
-        (self.frame_count, self.compressed_size) = (0, 0);
+        (self.frame_count, self.stored_size, self.sent) = (0, 0, 0);
     }
 
     /// Returns a reader of all frames in chunks, oldest first.
     pub(super) fn reader(&self) -> ColdReader<'_> {
         ColdReader { chunks: self.chunks.iter(), bytes: Vec::new(), at: 0, frames_left: 0 }
     }
+}
+
+impl Chunk {
+    fn stored_size(&self) -> usize {
+        match &self.bytes {
+            ChunkBytes::Packed(packed) => packed.len(),
+            ChunkBytes::Plain(_) | ChunkBytes::Sent(_) => self.length,
+        }
+    }
+}
+
+/// Copies the first `length` bytes of a queue.
+fn copy_front(bytes: &VecDeque<u8>, length: usize) -> Vec<u8> {
+    let mut all = Vec::with_capacity(length);
+    let (front, back) = bytes.as_slices();
+    all.extend_from_slice(front.get(..length).unwrap_or(front));
+    all.extend_from_slice(back.get(..length - all.len()).unwrap_or_default());
+    all
 }
 
 /// A reader that decompresses one chunk at a time.
@@ -149,9 +259,18 @@ impl ColdReader<'_> {
     pub(super) fn next_frame(&mut self, length: usize) -> Option<&[u8]> {
         if self.frames_left == 0 {
             let chunk = self.chunks.next()?;
-            self.bytes.resize(chunk.length, 0);
-            let is_unpacked = compression::decompress(&chunk.packed, &mut self.bytes);
-            debug_assert!(is_unpacked, "a chunk of this history");
+            match &chunk.bytes {
+                ChunkBytes::Packed(packed) => {
+                    self.bytes.resize(chunk.length, 0);
+                    let is_unpacked = compression::decompress(packed, &mut self.bytes);
+                    debug_assert!(is_unpacked, "a chunk of this history");
+                }
+                ChunkBytes::Plain(plain) => self.bytes.clone_from(plain),
+                ChunkBytes::Sent(job) => {
+                    self.bytes.clear();
+                    self.bytes.extend_from_slice(job.plain());
+                }
+            }
             (self.at, self.frames_left) = (chunk.evicted_bytes, chunk.frames_left);
         }
         self.frames_left -= 1;

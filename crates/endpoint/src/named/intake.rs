@@ -5,6 +5,7 @@
 //! drains one writer after the other until the batch is full; the next call continues with the same
 //! writer.
 
+use super::ring::ReaderRing;
 use super::writers::{WriterRing, Writers};
 use super::{access_list, open_failure};
 use crate::readers::ALL_USERS;
@@ -117,6 +118,8 @@ struct Buffer {
     given: Amount,
     too_long: u64,
     unread: u64,
+    /// Changes of the rings of all writers so far.
+    rings: ReaderRing,
 }
 
 /// Result of reading blocks from one writer.
@@ -157,6 +160,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
         given: Amount::default(),
         too_long: 0,
         unread: 0,
+        rings: ReaderRing::default(),
     }))
 }
 
@@ -211,6 +215,12 @@ impl Source for Buffer {
         SourceCounters { dropped, observed: Some(observed), ..SourceCounters::lossless(self.given) }
     }
 
+    /// Returns the size of the largest ring of a writer, and the changes of all.
+    fn ring_state(&self) -> Option<ReaderRing> {
+        let largest = self.writers.list.iter().map(|ring| ring.bytes).max();
+        Some(ReaderRing { bytes: largest.unwrap_or_default() as u64, ..self.rings.clone() })
+    }
+
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.writers.descriptor())
     }
@@ -232,6 +242,7 @@ impl Buffer {
                 return DrainOutcome::Full;
             }
             let Some(ring) = self.writers.list.get_mut(at) else { return DrainOutcome::Nothing };
+            ring.record_size(&mut self.rings);
             match ring.input.read_block(&mut self.pending_copy) {
                 Ok(BlockRead::Block(length)) => {
                     let begins = !std::mem::replace(&mut ring.has_begun, true);

@@ -37,7 +37,17 @@ pub(super) fn ring_config(id: DbufId, arguments: &Arguments) -> Config {
 /// arguments. Detects the caches of this machine.
 #[must_use]
 pub fn ring_sizes(arguments: &Arguments) -> (usize, usize) {
-    let config = ring_config(DbufId::HOLE, arguments);
+    size_bounds(&ring_config(DbufId::HOLE, arguments))
+}
+
+/// Returns the minimum and maximum size in bytes of the ring of a program that writes to a `buffer`
+/// and has requested no size.
+#[must_use]
+pub fn writer_ring_sizes() -> (usize, usize) {
+    size_bounds(&Config::new(DbufId::HOLE).self_growing())
+}
+
+fn size_bounds(config: &Config) -> (usize, usize) {
     let fixed = config.ring.capacity;
     config.scaling.map_or((fixed, fixed), |scaling| scaling.size_bounds())
 }

@@ -5,6 +5,7 @@
 //! A thread waits for such offers and passes the rings to the source, so that the source never
 //! waits for a writer.
 
+use super::ring::ReaderRing;
 use buffer::name::Inbox;
 use buffer::stream::Input;
 use rustix::event::epoll;
@@ -20,6 +21,24 @@ pub(super) struct WriterRing {
     pub(super) session: u32,
     /// True once the writer's first block has been read.
     pub(super) has_begun: bool,
+    /// Size of the ring in bytes when it was last read.
+    pub(super) bytes: usize,
+}
+
+impl WriterRing {
+    /// Records the size of the ring in `state`, which covers all writers, if it has changed.
+    pub(super) fn record_size(&mut self, state: &mut ReaderRing) {
+        let (before, now) = (self.bytes, self.input.capacity());
+        if before == now {
+            return;
+        }
+        self.bytes = now;
+        (state.grown, state.shrunk) =
+            (state.grown + u64::from(now > before), state.shrunk + u64::from(now < before));
+        // The reason itself stays with the writer.
+        let way = if now > before { "grown" } else { "shrunk" };
+        state.because = format!("its writer has {way} it from {} KB", before >> 10);
+    }
 }
 
 /// The rings of all writers, and the thread that accepts new ones.
@@ -76,6 +95,7 @@ impl Writers {
             watch_descriptor(&self.epoll, input.as_fd())?;
             self.had_writer = true;
             self.list.push(WriterRing {
+                bytes: input.capacity(),
                 input,
                 session: crate::written::new_session(),
                 has_begun: false,

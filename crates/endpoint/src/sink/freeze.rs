@@ -7,7 +7,9 @@
 //! is overwritten. At most `files` files are created, so that a peer that causes many triggers
 //! cannot fill the disk. (V9)
 
-use crate::history::{self, FrameHeader, History, HistoryLimits, HistoryStart};
+use crate::history::{
+    self, CompressingThread, FrameHeader, History, HistoryLimits, HistoryStart, KeptFrames,
+};
 use crate::{Failure, Opening, Sink, SinkEntry};
 use filter::general::bpf;
 use filter::{
@@ -34,9 +36,10 @@ owner only, and no existing file is replaced.
 be the trigger: `match \"evil\" |all freeze FILE` (a plain pipe would omit the blocks without a
 class, which are the history).
 
-At most `bytes` of memory store frames; the oldest are compressed before any are discarded. A file
-has the stored frames and at most `bytes` more. The report counts frames that could not be written,
-and the path continues. Times are those of the blocks.",
+At most `bytes` of memory store frames; the oldest are compressed before any are discarded: of live
+traffic by a thread of low priority, so that the path never waits for it. A file has the stored
+frames and at most `bytes` more. The report counts frames that could not be written, and the path
+continues. Times are those of the blocks.",
     example: "replay web.pcap | freeze alert.pcap when=\"tcp port 443\" before=1s after=500ms",
     input_forms: Forms::of(&[Form::Frame, Form::Packet, Form::Segment]),
     state: StateFacts::NONE.with_worker_rule(|_| {
@@ -85,6 +88,8 @@ struct Freeze {
     bytes: usize,
     files_max: u64,
     history: History,
+    /// What the history kept when it kept most bytes.
+    most: KeptFrames,
     /// The capture file being written, if any.
     capture: Option<Capture>,
     counts: FreezeCounts,
@@ -125,13 +130,15 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     let when = arguments.text("when").map(|when| compile_trigger(when, arguments)).transpose()?;
     let number = |name| arguments.number(name).unwrap_or_default();
     let bytes = usize::try_from(number("bytes")).unwrap_or(usize::MAX);
+    let compresses = if opening.live { CompressingThread::Own } else { CompressingThread::Caller };
     Ok(Box::new(Freeze {
         into,
         trigger: when,
         after: number("after"),
         bytes,
         files_max: number("files"),
-        history: History::new(HistoryLimits { bytes, time: number("before") }),
+        history: History::new(HistoryLimits { bytes, time: number("before") }, compresses),
+        most: KeptFrames::default(),
         capture: None,
         counts: FreezeCounts::default(),
     }))
@@ -156,6 +163,10 @@ impl Sink for Freeze {
     fn consume(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
         for (_, block) in batch.blocks() {
             self.add_block(&block);
+        }
+        let kept = self.history.kept();
+        if kept.bytes > self.most.bytes {
+            self.most = kept;
         }
         Ok(())
     }
@@ -187,6 +198,8 @@ impl Sink for Freeze {
             ("files not written", failed),
             ("bytes compressed", before),
             ("bytes after compression", after),
+            ("bytes kept at most", self.most.bytes),
+            ("in bytes of memory", self.most.stored),
         ];
         let done = match files {
             0 | 1 => format!("written to {}", self.into.display()),
@@ -195,6 +208,10 @@ impl Sink for Freeze {
         Ok(Report::from_rows(always)
             .with_nonzero_rows(others)
             .with_delivered(frames, "frame", done))
+    }
+
+    fn kept_frames(&self) -> Option<KeptFrames> {
+        Some(self.history.kept())
     }
 }
 
@@ -239,7 +256,8 @@ impl Freeze {
         // Room for the history, which may be compressed, and for its limit again.
         let room = self.history.capture_size().saturating_add(self.bytes);
         self.capture = Some(Capture { file, link, until, room_left: room, buffer });
-        let remembered = std::mem::replace(&mut self.history, History::new(HistoryLimits::NONE));
+        let none = History::new(HistoryLimits::NONE, CompressingThread::Caller);
+        let remembered = std::mem::replace(&mut self.history, none);
         remembered.visit_since(HistoryStart::Oldest, |header, frame| self.add_frame(header, frame));
         self.history = remembered;
         // Frames of this file are not repeated in the next.

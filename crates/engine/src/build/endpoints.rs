@@ -118,6 +118,7 @@ impl EndpointContext<'_> {
             latency: self.plan.graph.options.number("latency"),
             lent,
             readers: &readers,
+            live: matches!(self.extras.record_mode, RecordMode::Off) && self.has_live_source(),
             stopped: Arc::clone(&self.stopped),
             steps: &self.extras.steps,
             ..Opening::new(arguments.as_ref().unwrap_or(&used.arguments))
@@ -131,6 +132,13 @@ impl EndpointContext<'_> {
             .ok_or_else(|| missing_entry_error("sink", name))?;
         let sink = (entry.open)(&opening).map_err(failure_at(id))?;
         Ok(Operator::Sink(SinkOperator::new(sink)))
+    }
+
+    /// Returns true if the path has a source at an interface, which does not wait for the path.
+    fn has_live_source(&self) -> bool {
+        let graph = &self.plan.graph;
+        let mut used = graph.ids().filter_map(|(id, _)| graph.node(id).filter());
+        used.any(|used| used.endpoint.attach_point.is_some())
     }
 
     /// Returns the users that may read all source files whose blocks reach this node.

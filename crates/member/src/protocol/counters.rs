@@ -1,7 +1,7 @@
 //! Counters of a path.
 
 use runtime::latency::Latency;
-use runtime::ledger::{Amount, ReaderRing, RingSize};
+use runtime::ledger::{Amount, KeptFrames, ReaderRing, RingSize};
 use serde::{Deserialize, Serialize};
 
 /// The counters of a path.
@@ -82,6 +82,10 @@ pub struct Filter {
     /// in replies of older versions.
     #[serde(default)]
     pub ring: Option<ReaderRing>,
+    /// Frames of the past that a sink or source keeps. Absent for other nodes and in replies of
+    /// older versions.
+    #[serde(default)]
+    pub kept: Option<KeptFrames>,
 }
 
 /// The counters of an edge between two nodes.

@@ -4,7 +4,7 @@
 use super::*;
 use crate::protocol;
 use proptest::prelude::*;
-use runtime::ledger::{ReaderRing, RingSize};
+use runtime::ledger::{KeptFrames, ReaderRing, RingSize};
 use serde_json::json;
 
 #[test]
@@ -169,6 +169,7 @@ fn interface_files_match_the_types() {
         calls: 0,
         busy_ns: 0,
         ring: Some(ReaderRing::default()),
+        kept: Some(KeptFrames::default()),
     };
     let edge = Edge {
         edge: 0,
@@ -189,6 +190,7 @@ fn interface_files_match_the_types() {
         ("type Edge", field_names(&edge)),
         ("type RingSize", field_names(&RingSize::default())),
         ("type ReaderRing", field_names(&ReaderRing::default())),
+        ("type KeptFrames", field_names(&KeptFrames::default())),
         ("type Space", field_names(&Space::default())),
         ("type Counters", field_names(&Counters::default())),
         ("type Argument", field_names(&Argument::default())),

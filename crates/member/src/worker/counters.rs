@@ -105,6 +105,7 @@ fn add_ledger(counters: &mut Counters, ledger: &Ledger, nodes: &[Node]) {
         calls: filter.calls,
         busy_ns: filter.busy_ns,
         ring: filter.ring.clone(),
+        kept: filter.kept,
     }));
     counters.edges.extend(ledger.edges.iter().map(|edge| Edge {
         edge: edge.planned,
@@ -183,6 +184,7 @@ mod tests {
             calls: 0,
             busy_ns: 0,
             ring: None,
+            kept: None,
         };
         let edge = |edge| Edge {
             edge,

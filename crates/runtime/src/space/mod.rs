@@ -287,7 +287,7 @@ impl Space {
     pub fn counted(&self) -> SpaceCounters {
         let failed = self.graph.pass.failure.is_some();
         SpaceCounters::new(
-            &self.graph.nodes,
+            (&self.graph.nodes, &self.graph.pass.observers.kept_frames()),
             self.import_counters(),
             &self.accounts.retired,
             failed,

@@ -6,6 +6,7 @@
 
 use super::node::Node;
 use super::taps::Taps;
+use endpoint::KeptFrames;
 use filter::{Batch, LaneMask, Time};
 use std::fmt;
 
@@ -72,6 +73,11 @@ impl Observers {
     /// `None` if there is nothing to serve or store.
     pub(super) fn existing_taps(&mut self) -> Option<&mut Taps> {
         self.taps.as_deref_mut()
+    }
+
+    /// Returns the frames that histories keep, by planned node index.
+    pub(crate) fn kept_frames(&self) -> Vec<(usize, KeptFrames)> {
+        self.taps.as_ref().map_or_else(Vec::new, |taps| taps.kept_frames())
     }
 
     /// Returns the observer that serves taps. Creates it if there is none.

@@ -4,6 +4,7 @@
 use super::node::Node;
 use crate::counters::{ImportCounters, KernelCounts, RetiredCounters};
 use crate::failure::PathFailure;
+use crate::ledger::KeptFrames;
 use endpoint::process::Process;
 use std::sync::Arc;
 
@@ -20,6 +21,8 @@ pub struct SpaceResults {
     pub kernel_counts: Option<KernelCounts>,
     /// Counters of nodes and rings removed by hot swaps.
     pub retired: RetiredCounters,
+    /// Frames that histories kept, by planned node index.
+    pub kept: Vec<(usize, KeptFrames)>,
     /// Nodes that wrote the input or read the output of programs (`exec`), and that hot swaps
     /// removed.
     pub programs: Vec<Node>,

@@ -68,6 +68,7 @@ impl Space {
     pub(super) fn into_results(self) -> SpaceResults {
         let imported = self.import_counters();
         let (retired, programs) = (self.accounts.retired, self.programs.gone);
+        let kept = self.graph.pass.observers.kept_frames();
         let failure = self.graph.pass.failure;
         SpaceResults {
             nodes: self.graph.nodes,
@@ -75,6 +76,7 @@ impl Space {
             failure,
             kernel_counts: None,
             retired,
+            kept,
             programs,
         }
     }

@@ -16,7 +16,9 @@ use super::node::Node;
 use super::observe::Observer;
 use super::tap::*;
 use super::tap_form::TapForm;
-use endpoint::history::{self, FrameHeader, History, HistoryLimits, HistoryStart};
+use endpoint::history::{
+    self, CompressingThread, FrameHeader, History, HistoryLimits, HistoryStart, KeptFrames,
+};
 use filter::{Batch, Block, LaneMask, Time, lanes};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -140,7 +142,14 @@ pub struct Taps {
 impl Taps {
     /// Keeps a history of a node's output. Its size is at most `bytes` bytes.
     pub fn remember(&mut self, node: usize, bytes: usize) {
-        self.histories.push((node, History::new(HistoryLimits { bytes, time: Time::MAX })));
+        // The thread of the space does not wait for compression.
+        let limits = HistoryLimits { bytes, time: Time::MAX };
+        self.histories.push((node, History::new(limits, CompressingThread::Own)));
+    }
+
+    /// Returns the frames that histories keep, by planned node index.
+    pub(crate) fn kept_frames(&self) -> Vec<(usize, KeptFrames)> {
+        self.histories.iter().map(|(node, history)| (*node, history.kept())).collect()
     }
 
     /// Freezes the history of a node's output until this time ([`History::freeze`]). Returns false

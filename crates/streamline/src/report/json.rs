@@ -167,6 +167,8 @@ fn filter_json(report: &Report<'_>, entry: &NodeEntry) -> Object {
         ("busy_ns", &entry.busy_ns),
         // Size in bytes of the ring from which other programs read, and why it changed last.
         ("ring?", &entry.ring),
+        // Frames of the past that the node keeps, and the memory that they take up.
+        ("kept?", &entry.kept),
         // Rows of its final report, in their order.
         ("report", &own_report.map(rows_json).filter(|rows| !rows.is_empty())),
         ("outputs?", &outputs.collect::<Vec<_>>()),

@@ -5,7 +5,7 @@ use super::super::connect::{format_age, user_name};
 use super::super::rates::short_rate;
 use super::super::sharing::program_sentence;
 use super::graph::graph_rows;
-use super::snapshot::{Loss, NodeRates, RingFill, SinkRing, Snapshot};
+use super::snapshot::{Loss, NodeRates, Past, RingFill, SinkRing, Snapshot};
 use super::view::{Order, View};
 use crate::screen::graph_line;
 use crate::{progress, terminal};
@@ -34,7 +34,7 @@ pub(super) fn draw_screen(frame: &mut Frame<'_>, snapshot: &Snapshot, view: Opti
     let details = shown.get(selected).filter(|_| view.is_open);
     let rings = match details {
         Some(_) => DETAIL_LINES,
-        None => (snapshot.rings.len() + snapshot.reader_rings.len()).min(LINES_MAX),
+        None => ring_count(snapshot).min(LINES_MAX),
     };
     let lost = snapshot.lost.len().clamp(1, LINES_MAX);
     let rows = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
@@ -71,6 +71,8 @@ pub(super) fn draw_screen(frame: &mut Frame<'_>, snapshot: &Snapshot, view: Opti
     } else if rings > 0 {
         let lines = snapshot.rings.iter().map(ring_line);
         let lines = lines.chain(snapshot.reader_rings.iter().map(sink_ring_line));
+        let lines = lines.chain(snapshot.writer_rings.iter().map(source_ring_line));
+        let lines = lines.chain(snapshot.kept.iter().map(past_line));
         let lines: Vec<Line<'_>> = lines.take(LINES_MAX).collect();
         frame.render_widget(section_paragraph("rings", lines), ring);
     }
@@ -197,6 +199,26 @@ fn ring_line(ring: &RingFill) -> Line<'static> {
 fn sink_ring_line(sink: &SinkRing) -> Line<'static> {
     let (from, size) = (escape_hidden(&sink.from), progress::short_bytes(sink.ring.bytes));
     Line::from(format!("  {from} → its readers  {size}{}", reason(&sink.ring.because)))
+}
+
+/// Formats the rings of a source's writers, such as `  its writers → buffer  2.1 MB`.
+fn source_ring_line(source: &SinkRing) -> Line<'static> {
+    let (to, size) = (escape_hidden(&source.from), progress::short_bytes(source.ring.bytes));
+    Line::from(format!("  its writers → {to}  {size}{}", reason(&source.ring.because)))
+}
+
+/// Formats the past that a node keeps, such as `  freeze keeps 312 MB in 64 MB, 240000 frames`.
+fn past_line(past: &Past) -> Line<'static> {
+    let Past { node, kept } = past;
+    let (bytes, stored) = (progress::short_bytes(kept.bytes), progress::short_bytes(kept.stored));
+    let node = escape_hidden(node);
+    Line::from(format!("  {node} keeps {bytes} in {stored}, {} frames", kept.blocks))
+}
+
+/// Returns the number of lines about rings and kept frames.
+fn ring_count(snapshot: &Snapshot) -> usize {
+    let named = snapshot.reader_rings.len() + snapshot.writer_rings.len();
+    snapshot.rings.len() + named + snapshot.kept.len()
 }
 
 /// Formats the reason for the last change of a ring's size; empty if the size never changed.

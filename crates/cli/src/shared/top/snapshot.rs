@@ -2,7 +2,7 @@
 
 use super::super::rates::{self, Rate};
 use member::protocol::{Amount, Counters, Filter, KernelProgram, Latency, PathDescription, Space};
-use runtime::ledger::{NodeName, ReaderRing};
+use runtime::ledger::{KeptFrames, NodeName, ReaderRing};
 use serde::Serialize;
 
 /// Version of the `--json` format.
@@ -29,6 +29,10 @@ pub(super) struct Snapshot {
     pub(super) nodes: Vec<NodeRates>,
     pub(super) rings: Vec<RingFill>,
     pub(super) reader_rings: Vec<SinkRing>,
+    /// Sources to which other programs write, with the largest of their rings.
+    pub(super) writer_rings: Vec<SinkRing>,
+    /// Nodes that keep frames of the past.
+    pub(super) kept: Vec<Past>,
     /// Losses by location and reason, in descending order.
     pub(super) lost: Vec<Loss>,
     /// Spaces that did not reply in time.
@@ -85,6 +89,15 @@ pub(super) struct SinkRing {
     pub(super) ring: ReaderRing,
 }
 
+/// The frames of the past that a node keeps.
+#[derive(Serialize, Debug)]
+pub(super) struct Past {
+    /// Name of the node.
+    pub(super) node: String,
+    #[serde(flatten)]
+    pub(super) kept: KeptFrames,
+}
+
 /// Losses at one location.
 #[derive(Serialize, Debug)]
 pub(super) struct Loss {
@@ -119,7 +132,9 @@ impl PathSampler {
             given: rates::source_output(now),
             nodes: self.all_node_rates(&before, ns),
             rings: self.ring_fills(),
-            reader_rings: self.reader_rings(),
+            reader_rings: self.named_rings(false),
+            writer_rings: self.named_rings(true),
+            kept: self.kept_frames(),
             lost: lost.collect(),
             silent_space: now.spaces.iter().filter_map(describe_silent_space).collect(),
             adapted: now.adapted.last().cloned(),
@@ -204,11 +219,20 @@ impl PathSampler {
         }
     }
 
-    fn reader_rings(&self) -> Vec<SinkRing> {
-        let of_sink = |filter: &Filter| {
+    /// Returns the rings of sinks, or of sources if `sources` is true.
+    fn named_rings(&self, sources: bool) -> Vec<SinkRing> {
+        let is_source = |name: &str| self.before.sources.iter().any(|source| source.name == name);
+        let of_node = |filter: &Filter| {
             Some(SinkRing { from: filter.name.clone(), ring: filter.ring.clone()? })
         };
-        self.before.filters.iter().filter_map(of_sink).collect()
+        let filters = self.before.filters.iter();
+        filters.filter(|filter| is_source(&filter.name) == sources).filter_map(of_node).collect()
+    }
+
+    fn kept_frames(&self) -> Vec<Past> {
+        let of_node =
+            |filter: &Filter| Some(Past { node: filter.name.clone(), kept: filter.kept? });
+        self.before.filters.iter().filter_map(of_node).collect()
     }
 
     fn ring_fills(&self) -> Vec<RingFill> {

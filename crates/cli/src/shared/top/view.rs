@@ -182,6 +182,7 @@ mod tests {
             calls: 1,
             busy_ns: 0,
             ring: None,
+            kept: None,
         };
         let counters = Counters {
             elapsed_ns: 1_000_000_000,

@@ -1,0 +1,101 @@
+//! The thread that compresses the chunks of a history, so that whoever stores frames never waits
+//! for compression.
+//!
+//! The thread has the lowest priority among the threads of its process and is bound to no processor.
+//! On a machine without spare time it compresses little, the history is shorter, and the path keeps
+//! its rate.
+
+use buffer::compression;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock, Weak};
+use std::thread::JoinHandle;
+
+/// The thread of one history. It starts with the first job, and ends with this value.
+#[derive(Debug, Default)]
+pub(super) struct Packer {
+    worker: Option<Worker>,
+    /// True if the kernel has refused a thread.
+    failed: bool,
+}
+
+#[derive(Debug)]
+struct Worker {
+    jobs: SyncSender<Weak<PackingJob>>,
+    thread: JoinHandle<()>,
+}
+
+/// Bytes to be compressed, and the result.
+#[derive(Debug)]
+pub(super) struct PackingJob {
+    plain: Vec<u8>,
+    /// Set by the thread; the inner value is `None` if the bytes do not shrink.
+    packed: OnceLock<Option<Box<[u8]>>>,
+}
+
+impl PackingJob {
+    /// Returns true if the thread has set the result.
+    pub(super) fn is_done(&self) -> bool {
+        self.packed.get().is_some()
+    }
+
+    /// Returns the bytes before compression.
+    pub(super) fn plain(&self) -> &[u8] {
+        &self.plain
+    }
+
+    /// Takes the bytes before and after compression; the latter are `None` if the bytes do not
+    /// shrink or the thread has not set the result.
+    pub(super) fn take(&mut self) -> (Vec<u8>, Option<Box<[u8]>>) {
+        (std::mem::take(&mut self.plain), self.packed.take().flatten())
+    }
+}
+
+impl Packer {
+    /// Maximum number of jobs at a time.
+    pub(super) const JOBS_MAX: usize = 4;
+
+    /// Hands bytes to the thread. Returns them if there is no thread, or if it has
+    /// [`Packer::JOBS_MAX`] jobs. Never waits.
+    pub(super) fn send(&mut self, bytes: Vec<u8>) -> Result<Arc<PackingJob>, Vec<u8>> {
+        if self.worker.is_none() && !self.failed {
+            self.worker = Worker::start();
+            self.failed = self.worker.is_none();
+        }
+        let Some(worker) = &self.worker else { return Err(bytes) };
+        let job = Arc::new(PackingJob { plain: bytes, packed: OnceLock::new() });
+        match worker.jobs.try_send(Arc::downgrade(&job)) {
+            Ok(()) => Ok(job),
+            // Nobody else has got the job.
+            Err(_) => Err(Arc::into_inner(job).map_or_else(Vec::new, |job| job.plain)),
+        }
+    }
+}
+
+impl Worker {
+    fn start() -> Option<Self> {
+        let (jobs, queue) = sync_channel(Packer::JOBS_MAX);
+        let thread = std::thread::Builder::new().name("history".to_owned());
+        let thread = thread.spawn(move || run(&queue)).ok()?;
+        Some(Self { jobs, thread })
+    }
+}
+
+impl Drop for Packer {
+    fn drop(&mut self) {
+        let Some(Worker { jobs, thread }) = self.worker.take() else { return };
+        // The thread ends after the job that it has begun; the chunks of the others are gone.
+        drop(jobs);
+        // A panic in the thread has already been printed.
+        let _ = thread.join();
+    }
+}
+
+fn run(queue: &Receiver<Weak<PackingJob>>) {
+    sys::task::make_background();
+    while let Ok(job) = queue.recv() {
+        // Gone if the history has evicted the chunk.
+        if let Some(job) = job.upgrade() {
+            let _ = job.packed.set(compression::compress(&job.plain));
+        }
+    }
+}
