@@ -4,7 +4,10 @@
 //! Input: a request, and test filters that take precedence over those of the catalog. Output: the
 //! outcomes; this module asserts nothing about them.
 
-use engine::build::{BuildError, BuiltPath, Settings, build};
+use engine::build::{BuildError, BuiltPath, PathOptions, Settings, build, build_with};
+use engine::kernel::point::Points;
+use engine::live::Live;
+use engine::path::Adapt;
 use engine::run::{Outcome, StopConditions, run, run_alone};
 use filter::Description;
 use pipeline::Registry;
@@ -56,6 +59,30 @@ impl PlannedRequest {
         run(paths, StopConditions::default()).expect("threads")
     }
 
+    /// Runs the request with a thread for each space, while another thread calls `work` with the
+    /// running path. Returns its result, too.
+    pub(crate) fn run_beside<T: Send>(
+        &self,
+        settings: Settings,
+        work: impl FnOnce(&Live) -> T + Send,
+    ) -> (Outcome, T) {
+        let paths = self.build(settings).unwrap_or_else(|error| panic!("{}: {error}", self.text));
+        run_with(paths, work)
+    }
+
+    /// Runs the request like [`PlannedRequest::run_beside`], with the automatic changes that it
+    /// permits.
+    pub(crate) fn run_adapting<T: Send>(
+        &self,
+        machine: &Machine,
+        work: impl FnOnce(&Live) -> T + Send,
+    ) -> (Outcome, T) {
+        let extras =
+            PathOptions { adapt: Adapt::permitted_by(&self.plan, machine), ..Default::default() };
+        let built = build_with(&self.plan, Settings::default(), &Points::default(), &extras);
+        run_with(built.unwrap_or_else(|error| panic!("{}: {error}", self.text)), work)
+    }
+
     /// Returns the number of replicas of all replicated chains; 0 if no chain is replicated.
     pub(crate) fn replica_count(&self) -> usize {
         self.plan.replicas.iter().map(|copied| copied.spaces.len()).sum()
@@ -69,6 +96,15 @@ impl PlannedRequest {
     fn build(&self, settings: Settings) -> Result<Vec<BuiltPath>, BuildError> {
         build(&self.plan, settings)
     }
+}
+
+fn run_with<T: Send>(paths: Vec<BuiltPath>, work: impl FnOnce(&Live) -> T + Send) -> (Outcome, T) {
+    let live = paths[0].live();
+    std::thread::scope(|scope| {
+        let beside = scope.spawn(|| work(&live));
+        let outcome = run(paths, StopConditions::default()).expect("threads");
+        (outcome, beside.join().expect("a thread beside the path"))
+    })
 }
 
 /// The built-in catalog, preceded by the given filters.

@@ -4,6 +4,7 @@
 
 use crate::request::PlannedRequest;
 use engine::build::Settings;
+use engine::live::Live;
 use engine::run::Outcome;
 use filter::prelude::*;
 use pipeline::plan::{Costs, FilterCost, Machine};
@@ -182,6 +183,22 @@ pub(crate) fn run_replicated(text: &str, replicas: usize) -> (Vec<RecordedBlock>
     let outcome = line.run_threaded(Settings::default());
     assert_eq!(outcome.ledger.imbalances(), [], "{text}");
     (take_collected(id), outcome)
+}
+
+/// Runs a request like [`run_replicated`], while another thread calls `work` with the running path.
+/// Also returns the result of `work`.
+pub(crate) fn run_beside<T: Send>(
+    text: &str,
+    replicas: usize,
+    work: impl FnOnce(&Live) -> T + Send,
+) -> (Vec<RecordedBlock>, Outcome, T) {
+    let id = next_id();
+    let text = text.replace("KEEP", &format!("keep id={id}"));
+    let text = format!("--parallel={replicas} {text}");
+    let line = PlannedRequest::with(&text, TEST_FILTERS);
+    let (outcome, result) = line.run_beside(Settings::default(), work);
+    assert_eq!(outcome.ledger.imbalances(), [], "{text}");
+    (take_collected(id), outcome, result)
 }
 
 /// Runs a request, which must succeed; returns the collected blocks.

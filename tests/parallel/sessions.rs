@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 /// Renumbers sessions by first appearance, because replicas assign different numbers from a single
 /// instance.
-fn renumber_sessions(seen: Vec<RecordedBlock>) -> Vec<RecordedBlock> {
+pub(crate) fn renumber_sessions(seen: Vec<RecordedBlock>) -> Vec<RecordedBlock> {
     let mut numbers = HashMap::new();
     let number = |seen: RecordedBlock| {
         let next = numbers.len() as u32;

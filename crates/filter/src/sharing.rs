@@ -11,6 +11,7 @@
 
 use crate::contract::Block;
 use crate::layers;
+use crate::transport::flows::{FlowIdentity, FlowTable};
 use crate::twin::{self, TwinExits};
 use ebpf::emit::{Cmp, Layers, Num, Scope, Transport, Unfit, Wide, WideVar, be16, be32, byte};
 use wire::flow::Flow;
@@ -44,6 +45,43 @@ impl ShardKey {
                 flow(block).map_or(0, |flow| Flow { ports: None, protocol: 0, ..flow }.hash(SEED))
             }
         }
+    }
+
+    /// Returns the key of the session to which a block belongs, in the tables of filters with this
+    /// seed ([`Arguments::seed`](crate::Arguments::seed)). Like [`ShardKey::hash`], it is the same
+    /// for all blocks of a session; moreover it can be computed from the session
+    /// ([`ShardKey::key_of_session`]).
+    #[inline]
+    #[must_use]
+    pub fn session_key(self, block: &Block<'_>, seed: u64) -> u64 {
+        match self {
+            Self::Session => mix_bits(block.context.session.into()),
+            Self::Flow => {
+                flow(block).map_or(0, |flow| FlowTable::<FlowIdentity>::key(&flow, seed).0)
+            }
+            Self::Addresses => {
+                flow(block).map_or(0, |flow| Flow { ports: None, protocol: 0, ..flow }.hash(seed))
+            }
+        }
+    }
+
+    /// Returns [`ShardKey::session_key`] of the blocks of a session, given the key and the number
+    /// that the first filter with sessions has for it. Returns `None` if the key of that filter
+    /// does not determine it, as for addresses.
+    #[must_use]
+    pub const fn key_of_session(self, key: u64, number: u64) -> Option<u64> {
+        match self {
+            Self::Session => Some(mix_bits(number)),
+            Self::Flow => Some(key),
+            Self::Addresses => None,
+        }
+    }
+
+    /// Returns true if all state of a session can be found by its key, so that the session can move
+    /// to another replica.
+    #[must_use]
+    pub const fn finds_sessions(self) -> bool {
+        self.key_of_session(0, 0).is_some()
     }
 
     /// Emits eBPF code that computes [`ShardKey::hash`] for blocks with a flow, and jumps to one of
@@ -156,7 +194,7 @@ const fn mix_bits(number: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Arena, Frame, Space};
+    use crate::testing::{Arena, Frame, Node, Space};
 
     fn key_hashes(by: ShardKey, frames: &[Frame]) -> Vec<u64> {
         let arena = Arena::new(64);
@@ -185,6 +223,40 @@ mod tests {
             different.sort_unstable();
             different.dedup();
             assert_eq!(different.len(), if by == ShardKey::Flow { 59 } else { 1 }, "{by:?}");
+        }
+    }
+
+    /// The key of a block is that of its session in `tcp` and `udp`, in both directions and behind
+    /// any headers.
+    #[test]
+    fn n3_session_key_is_the_key_of_the_filters() {
+        use crate::transport::{tcp::TCP, udp::UDP};
+        use crate::{Arguments, PRIVATE_KEY};
+        let seed = 77;
+        for (description, frames) in [
+            (&UDP, vec![Frame::udp(7, 53, b"x"), Frame::udp(53, 7, b"y").with_swapped_addresses()]),
+            (&TCP, vec![Frame::tcp(7, 80, b"x"), Frame::tcp(80, 7, b"y").with_swapped_addresses()]),
+        ] {
+            let tagged = frames.iter().map(|frame| Frame {
+                bytes: [&frame.bytes[..12], &[0x81, 0, 0, 5], &frame.bytes[12..]].concat(),
+                ..frame.clone()
+            });
+            let tagged: Vec<Frame> = tagged.collect();
+            for frames in [&frames, &tagged] {
+                let arguments = Arguments::defaults(description.parameters).with_seed(Some(seed));
+                let mut node = Node::new(description, &[]).unwrap();
+                node.filter = description.user.unwrap()(&arguments).unwrap();
+                let arena = Arena::new(64);
+                let mut space = Space::new(&arena);
+                let batch = space.batch(frames);
+                node.pass(batch, &mut space, 0);
+                let keys = node.filter.state().unwrap().session_keys();
+                for (_, block) in space.batch(frames).blocks() {
+                    let key = ShardKey::Flow.session_key(&block, seed);
+                    assert_eq!(keys, [PRIVATE_KEY, key], "{}", description.name);
+                    assert_eq!(ShardKey::Flow.key_of_session(key, 1), Some(key));
+                }
+            }
         }
     }
 

@@ -9,7 +9,8 @@
 //! costs of filters, block rates, idle time. The planner predicts gains from its cost table,
 //! corrected by the observations; [`replicas`] and [`moves`] decide, without a clock or threads. If
 //! one thread has too much work, some of its work moves to other threads ([`spread`]): replicas of
-//! its filters, or a *stage*, which is a filter with everything downstream of it.
+//! its filters, or a *stage*, which is a filter with everything downstream of it. If one replica has more
+//! work than the others, some of its sessions move to them ([`sessions`]).
 //!
 //! The gain from more threads is verified: the rate is measured again, and a change that does not
 //! pay is undone and not repeated soon. A moved filter moves back only if later observations
@@ -18,6 +19,7 @@
 mod moves;
 mod observation;
 mod replicas;
+mod sessions;
 mod spread;
 mod stalls;
 mod start;
@@ -33,6 +35,7 @@ use pipeline::explain;
 use pipeline::plan::{Costs, Machine, MovePeriod, Plan};
 use replicas::ReplicaPolicy;
 use runtime::control::ControlEvent;
+use sessions::SessionBalance;
 use spread::MadeStages;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -101,6 +104,7 @@ struct PathObserver {
     observation_ns: u64,
     copies: ReplicaPolicy,
     moves: MovePolicy,
+    sessions: SessionBalance,
     /// Stages that were given threads of their own, if any.
     staged: Option<MadeStages>,
     /// True once the path has reported to the user that the counters of its kernel programs are
@@ -129,6 +133,7 @@ impl PathObserver {
             observation_ns,
             copies,
             moves,
+            sessions: SessionBalance::default(),
             staged: None,
             blind: false,
             relieved: HashSet::new(),
@@ -157,8 +162,10 @@ impl PathObserver {
             return;
         }
         if !always {
-            return if self.adapt.relieves {
-                self.wait_for_stalls(wakes)
+            return match (self.adapt.sessions, self.adapt.relieves) {
+                (true, _) => self.balance_sessions(wakes),
+                (false, true) => self.wait_for_stalls(wakes),
+                (false, false) => {}
             };
         }
         let mut sleep = 0;
@@ -213,6 +220,7 @@ impl PathObserver {
         let plan = self.lives.first().and_then(Live::plan);
         let Some(plan) = plan.filter(|_| observation.input_blocks() > 0) else { return false };
         if plan.replicas.iter().any(|copied| copied.sharing.is_some()) {
+            self.relieve_replica();
             return false;
         }
         self.known = observation.corrected_costs(&self.known);

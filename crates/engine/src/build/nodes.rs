@@ -1,6 +1,7 @@
 //! Creation of a space's nodes: filters with their arguments and counters.
 
 use super::builder::{Builder, Draft};
+use super::replicas::ReplicaOf;
 use crate::described::{with_description, zero_counts};
 use crate::error::BuildError;
 use crate::record::RecordMode;
@@ -67,13 +68,12 @@ impl Builder<'_> {
         Node::new(name, self.node_number(id), Operator::Pass, Counts::default())
     }
 
-    /// Creates a node, or replica number `copy.0` of `copy.1` replicas. Creates a placeholder for a
-    /// sink.
+    /// Creates a node, or a replica. Creates a placeholder for a sink.
     pub(super) fn create_node(
         &self,
         id: NodeId,
         locals: &[Option<Local>],
-        copy: Option<(u32, u32)>,
+        replica: Option<ReplicaOf>,
     ) -> Result<Node, BuildError> {
         let node = self.plan.graph.node(id);
         let used = match &node.step {
@@ -111,12 +111,16 @@ impl Builder<'_> {
                     BuildError::Unexpected(format!("`{}` cannot be made", description.name))
                 })?;
                 let arguments = used.arguments.clone().with_classes(self.explicit_classes(id));
+                let seed = self.extras.record_mode.seed(self.node_number(id));
                 let arguments =
-                    arguments.with_seed(self.extras.record_mode.seed(self.node_number(id)));
+                    arguments.with_seed(seed.or_else(|| replica.map(|replica| replica.seed)));
                 let arguments = arguments.as_fallback(self.is_in_kernel(id));
                 let arguments = arguments.with_session_numbers(self.session_numbers(id));
-                let made = make(&match copy {
-                    Some((number, of)) => arguments.for_replica(number, of),
+                let index = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+                let made = make(&match replica {
+                    Some(ReplicaOf { number, of, .. }) => {
+                        arguments.for_replica(index(number), index(of))
+                    }
                     None => arguments,
                 });
                 Operator::Filter(made.map_err(|mistake| BuildError::Mistake { node: id, mistake })?)

@@ -21,6 +21,7 @@ use runtime::space::Input;
 use runtime::space::join_state::{JOIN_COUNTERS, LocalReplica, ReplicaInput, ReplicaJoin};
 use runtime::space::node::{Node, Operator};
 use runtime::space::select::SelectedClasses;
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
 /// A replicated chain of filters, with the rings between its spaces until they are placed.
@@ -35,6 +36,16 @@ pub(super) struct ReplicatedChain {
     to: Vec<RingEnds>,
     /// Rings from each replica to the join. The ends are empty for a replica in the join's space.
     from: Vec<RingEnds>,
+    /// Seed of the hash functions of all replicas, so that a session has the same key in each.
+    seed: u64,
+}
+
+/// A replica: its number, the number of replicas, and the seed of all of them.
+#[derive(Clone, Copy)]
+pub(super) struct ReplicaOf {
+    pub(super) number: usize,
+    pub(super) of: usize,
+    pub(super) seed: u64,
 }
 
 impl ReplicatedChain {
@@ -43,6 +54,11 @@ impl ReplicatedChain {
     pub(super) fn crossings(&self) -> impl Iterator<Item = (usize, usize)> {
         let first = self.places.first().copied().unwrap_or(self.join);
         self.places.iter().flat_map(move |place| [(first, *place), (*place, self.join)])
+    }
+
+    /// Returns a replica of the chain by its index.
+    const fn replica(&self, number: usize) -> ReplicaOf {
+        ReplicaOf { number, of: self.places.len(), seed: self.seed }
     }
 
     /// Returns the index of the replica in a space, or `None` if the space has no replica.
@@ -92,7 +108,9 @@ impl Builder<'_> {
             to.push(ring(first, *place, EdgeKind::Dispatch)?);
             from.push(ring(*place, join, EdgeKind::Join)?);
         }
-        Ok(ReplicatedChain { progress, places, join, to, from })
+        // Secret, as that of a single filter, so that nobody can force all sessions into one class.
+        let seed = RandomState::new().hash_one(0);
+        Ok(ReplicatedChain { progress, places, join, to, from, seed })
     }
 
     /// Returns true if a node has replicas.
@@ -158,13 +176,14 @@ impl Builder<'_> {
         draft: &mut Draft,
     ) -> Result<Local, BuildError> {
         let planned = copied.nodes.first().map_or(0, |id| self.node_number(*id));
-        let deal = Dispatcher::new(copied.sharing, Arc::clone(&shared.progress), 0);
+        let progress = Arc::clone(&shared.progress);
+        let deal = Dispatcher::new(copied.sharing, progress, (0, shared.seed));
         let title = NodeName::ring(RingEnd::Dispatch, &self.chain_name(copied));
         let deal = Node::new(title, planned, Operator::Dispatch(Box::new(deal)), Counts::default());
         let deal = draft.assembly.add_node(deal);
         for copy in 0..shared.places.len() {
             let Some(export) = shared.to[copy].export.take() else {
-                let (head, last) = self.build_chain(copied, (copy, shared.places.len()), draft)?;
+                let (head, last) = self.build_chain(copied, shared.replica(copy), draft)?;
                 draft.assembly.add_arc(deal, head, SelectedClasses::All, false, NO_EDGE);
                 self.connect_to_join(copied, &mut shared.from[copy], (last, shared.join), draft);
                 continue;
@@ -185,7 +204,7 @@ impl Builder<'_> {
         copy: usize,
         draft: &mut Draft,
     ) -> Result<(), BuildError> {
-        let (head, last) = self.build_chain(copied, (copy, shared.places.len()), draft)?;
+        let (head, last) = self.build_chain(copied, shared.replica(copy), draft)?;
         if let Some(import) = shared.to[copy].import.take() {
             let from = self.space_name(shared.places[0]);
             let node = self.build_ring_entry(copied, from, head, import.planned, draft);
@@ -222,7 +241,7 @@ impl Builder<'_> {
                 let node = self.build_ring_entry(copied, from, join, import.planned, draft);
                 ways.push(ReplicaInput { node, import, entries, own: None });
             } else if let Some(import) = shared.to[copy].import.take() {
-                let (head, last) = self.build_chain(copied, (copy, copies), draft)?;
+                let (head, last) = self.build_chain(copied, shared.replica(copy), draft)?;
                 let from = self.space_name(shared.places[0]);
                 let node = self.build_ring_entry(copied, from, head, import.planned, draft);
                 draft.assembly.add_arc(last, join, self.output_classes(copied), false, NO_EDGE);
@@ -240,13 +259,12 @@ impl Builder<'_> {
     fn build_chain(
         &self,
         copied: &Replicas,
-        (copy, of): (usize, usize),
+        replica: ReplicaOf,
         draft: &mut Draft,
     ) -> Result<(Local, Local), BuildError> {
-        let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let mut locals: Vec<(NodeId, Local)> = Vec::new();
         for id in &copied.nodes {
-            let mut made = self.create_node(*id, &[], Some((number(copy), number(of))))?;
+            let mut made = self.create_node(*id, &[], Some(replica))?;
             made.counted = self.is_counted(*id);
             made.fragments = self.accepts_fragments(*id);
             made.copied = true;

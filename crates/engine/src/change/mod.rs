@@ -26,6 +26,7 @@ mod migration;
 mod outcome;
 mod repeat;
 mod reshape;
+mod sessions;
 mod subtree_move;
 mod switch;
 
@@ -34,6 +35,7 @@ pub use outcome::{ChangeError, SwitchReport};
 pub(crate) use repeat::ChangeRepeater;
 pub use reshape::{NodePlacement, reshape};
 pub(crate) use reshape::{plan_placed, predicted_moves, reason_for_replicas};
+pub use sessions::{SessionsMoved, move_sessions, session_shares};
 pub use subtree_move::{check_leaving, give_subtree, take_subtree};
 
 use crate::live::Live;

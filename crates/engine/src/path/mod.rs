@@ -86,6 +86,8 @@ pub struct Adapt {
     /// True if a sink may get a thread of its own after its writes have held up the reader of a
     /// source.
     pub relieves: bool,
+    /// True if sessions may move between replicas.
+    pub sessions: bool,
     /// Rate of observations, and certainty required for a change.
     pub rate_policy: RatePolicy,
 }
@@ -94,12 +96,14 @@ impl Adapt {
     /// Returns the automatic changes that a plan's request permits, or `None` if it permits none.
     #[must_use]
     pub fn permitted_by(plan: &Plan, machine: &Machine) -> Option<Arc<Self>> {
-        let RuntimeChanges { copies, stages, moves } = plan.runtime_changes();
+        let RuntimeChanges { copies, stages, moves, sessions } = plan.runtime_changes();
         let stages = stages && machine.processors > 1;
         let (machine, rate_policy) = (machine.clone(), RatePolicy::default());
         let relieves = !plan.sinks_with_readers().is_empty();
-        let any = copies || stages || relieves || moves != MovePeriod::Never;
-        any.then(|| Arc::new(Self { machine, copies, stages, moves, relieves, rate_policy }))
+        let any = copies || stages || relieves || sessions || moves != MovePeriod::Never;
+        any.then(|| {
+            Arc::new(Self { machine, copies, stages, moves, relieves, sessions, rate_policy })
+        })
     }
 }
 

@@ -28,6 +28,7 @@ fn run_adapting(text: &str, what: &str, holds: impl Fn(&Live) -> bool) -> Outcom
         stages: false,
         moves: MovePeriod::Never,
         relieves: false,
+        sessions: false,
         rate_policy,
     }));
     let extras = PathOptions { adapt, ..PathOptions::default() };

@@ -1,7 +1,7 @@
 //! Transport layer filters: streams, datagrams and ports.
 
 pub mod dport;
-mod flows;
+pub(crate) mod flows;
 pub mod sport;
 pub mod tcp;
 pub mod token;

@@ -296,7 +296,7 @@ fn write_choice(out: &mut String, plan: &Plan) {
 
 /// Writes the changes that the path may make to its own plan at run time.
 fn write_runtime_changes(out: &mut String, plan: &Plan, machine: &Machine, names: &[String]) {
-    let RuntimeChanges { copies, stages, moves } = plan.runtime_changes();
+    let RuntimeChanges { copies, stages, moves, sessions } = plan.runtime_changes();
     let copies = copies.then_some(match machine.processors {
         0 | 1 => "no replicas: there is one processor",
         _ => "costly filters without state gain and lose replicas, as measured",
@@ -331,7 +331,13 @@ fn write_runtime_changes(out: &mut String, plan: &Plan, machine: &Machine, names
          through (`--parallel=no`: never)"
             .to_owned()
     });
-    let both: Vec<String> = copies.into_iter().chain(stages).chain(moves).chain(relief).collect();
+    let sessions = sessions.then(|| {
+        "sessions move, with their state, from a replica with more work than the others to the one \
+         with the least (`--no-adapt`: never)"
+            .to_owned()
+    });
+    let spread = copies.into_iter().chain(stages).chain(sessions);
+    let both: Vec<String> = spread.chain(moves).chain(relief).collect();
     if !both.is_empty() {
         write_fact(out, "at run time", &both.join("; "));
     }

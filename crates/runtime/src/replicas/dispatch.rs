@@ -6,9 +6,10 @@
 //! - By **session**: all blocks of a session, in both directions, go to one replica for the
 //!   session's lifetime. A table maps each class of sessions ([`filter::sharing`]) to its replica;
 //!   a new class goes to the replica that has received the fewest blocks so far, so that large
-//!   sessions are spread. (RSS++ can migrate sessions later; here they never move, because they
-//!   have private state.)
+//!   sessions are spread. Blocks are counted per class, so that classes can later move, with the state
+//!   of their sessions, from a replica with more work than others ([`super::balance`]).
 
+use super::balance::SessionShares;
 use super::{ReplicaProgress, next_batch_id};
 use filter::sharing::ShardKey;
 use filter::{Batch, LaneMask, lanes};
@@ -27,7 +28,21 @@ const UNASSIGNED: u8 = u8::MAX;
 #[derive(Debug)]
 enum DispatchPolicy {
     Load,
-    Session { what: ShardKey, table: Box<[u8]>, dispatched: Vec<u64> },
+    Session(SessionTable),
+}
+
+/// The replicas of the classes of sessions.
+#[derive(Debug)]
+struct SessionTable {
+    what: ShardKey,
+    /// Seed of the tables of sessions in the replicas ([`ShardKey::session_key`]).
+    seed: u64,
+    /// The replica of each class, or [`UNASSIGNED`].
+    replicas: Box<[u8]>,
+    /// Number of blocks of each class since [`Dispatcher::take_shares`].
+    blocks: Box<[u32]>,
+    /// Number of blocks of each replica.
+    dispatched: Vec<u64>,
 }
 
 /// A dispatcher of batches to replicas.
@@ -43,17 +58,23 @@ pub struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// Creates a dispatcher that distributes by session, or by load if `sharing` is `None`. `here`
-    /// is the index of the replica in this space.
-    pub fn new(sharing: Option<ShardKey>, progress: Arc<ReplicaProgress>, here: usize) -> Self {
+    /// Creates a dispatcher that distributes by session, or by load if `sharing` is `None`. `here` is the index of
+    /// the replica that runs in this space, and `seed` the seed of all filters of the replicas.
+    pub fn new(
+        sharing: Option<ShardKey>,
+        progress: Arc<ReplicaProgress>,
+        (here, seed): (usize, u64),
+    ) -> Self {
         let copies = progress.copies();
         let by = match sharing {
             None => DispatchPolicy::Load,
-            Some(what) => DispatchPolicy::Session {
+            Some(what) => DispatchPolicy::Session(SessionTable {
                 what,
-                table: vec![UNASSIGNED; SESSION_CLASSES].into(),
+                seed,
+                replicas: vec![UNASSIGNED; SESSION_CLASSES].into(),
+                blocks: vec![0; SESSION_CLASSES].into(),
                 dispatched: vec![0; copies],
-            },
+            }),
         };
         Self { by, progress, next: 0, here }
     }
@@ -73,12 +94,47 @@ impl Dispatcher {
             DispatchPolicy::Load => {
                 vec![(least_loaded_replica(self.progress.copies(), self.here, load), batch.live())]
             }
-            DispatchPolicy::Session { what, table, dispatched } => {
-                dispatch_by_session(*what, table, dispatched, batch)
-            }
+            DispatchPolicy::Session(table) => table.dispatch(batch),
         };
         self.progress.announce_batch(batch_id, hands.iter().map(|(copy, _)| *copy));
         (batch_id, hands)
+    }
+
+    /// Returns how many blocks of each class were dispatched since the last call, and to which
+    /// replica. Returns `None` if sessions cannot move to another replica.
+    pub fn take_shares(&mut self) -> Option<SessionShares> {
+        let DispatchPolicy::Session(table) = &mut self.by else { return None };
+        table.what.finds_sessions().then(|| SessionShares {
+            replicas: table.replicas.clone(),
+            blocks: std::mem::replace(&mut table.blocks, vec![0; SESSION_CLASSES].into()),
+            copies: table.dispatched.len(),
+        })
+    }
+
+    /// Returns the key by which sessions are dispatched, or `None` if batches are dispatched by
+    /// load.
+    pub const fn sharing(&self) -> Option<ShardKey> {
+        match &self.by {
+            DispatchPolicy::Session(table) => Some(table.what),
+            DispatchPolicy::Load => None,
+        }
+    }
+
+    /// Dispatches these classes to another replica from now on. The caller has moved their
+    /// sessions.
+    pub fn reassign(&mut self, classes: &[u16], to: u8) {
+        let DispatchPolicy::Session(table) = &mut self.by else { return };
+        for class in classes {
+            if let Some(replica) = table.replicas.get_mut(usize::from(*class)) {
+                *replica = to;
+            }
+        }
+    }
+
+    /// Returns true if all replicas elsewhere have finished the batches dispatched to them.
+    pub fn is_caught_up(&self) -> bool {
+        let others = (0..self.progress.copies()).filter(|copy| *copy != self.here);
+        others.into_iter().all(|copy| self.progress.has_finished_all(copy))
     }
 
     /// Returns the index of the replica in this space.
@@ -125,27 +181,39 @@ fn least_loaded_replica(copies: usize, here: usize, mut load: impl FnMut(usize) 
     }
 }
 
-fn dispatch_by_session(
-    what: ShardKey,
-    table: &mut [u8],
-    dispatched: &mut [u64],
-    batch: &Batch<'_>,
-) -> Vec<(usize, LaneMask)> {
-    let mut masks = vec![0 as LaneMask; dispatched.len()];
-    for l in lanes(batch.live()) {
-        let class = what.hash(&batch.block(l)) as usize % table.len();
-        let copy = match table[class] {
-            UNASSIGNED => {
-                let idle = (0..dispatched.len()).min_by_key(|copy| dispatched[*copy]).unwrap_or(0);
-                table[class] = idle as u8;
-                idle
-            }
-            copy => copy.into(),
-        };
-        dispatched[copy] += 1;
-        masks[copy] |= 1 << l;
+/// Returns the class of a session, given the key and the number that the first filter with sessions
+/// has for it. Returns `None` if the sessions of such a key cannot move.
+pub fn class_of_session(sharing: ShardKey, key: u64, number: u64) -> Option<u16> {
+    sharing.key_of_session(key, number).map(class_of)
+}
+
+/// Returns the class of the sessions with this key.
+const fn class_of(key: u64) -> u16 {
+    // Not the low bits alone, by which the tables of sessions look up.
+    ((key ^ key >> 32) as usize % SESSION_CLASSES) as u16
+}
+
+impl SessionTable {
+    fn dispatch(&mut self, batch: &Batch<'_>) -> Vec<(usize, LaneMask)> {
+        let Self { what, seed, replicas, blocks, dispatched } = self;
+        let mut masks = vec![0 as LaneMask; dispatched.len()];
+        for l in lanes(batch.live()) {
+            let class = usize::from(class_of(what.session_key(&batch.block(l), *seed)));
+            let copy = match replicas[class] {
+                UNASSIGNED => {
+                    let all = 0..dispatched.len();
+                    let idle = all.min_by_key(|copy| dispatched[*copy]).unwrap_or(0);
+                    replicas[class] = idle as u8;
+                    idle
+                }
+                copy => copy.into(),
+            };
+            blocks[class] = blocks[class].wrapping_add(1);
+            dispatched[copy] += 1;
+            masks[copy] |= 1 << l;
+        }
+        masks.into_iter().enumerate().filter(|(_, mask)| *mask != 0).collect()
     }
-    masks.into_iter().enumerate().filter(|(_, mask)| *mask != 0).collect()
 }
 
 #[cfg(test)]
@@ -165,13 +233,15 @@ mod tests {
     #[test]
     fn n3_new_session_goes_to_least_used_replica_and_stays() {
         use filter::testing::{Arena, Frame, Space};
-        let (mut table, mut dispatched) = ([UNASSIGNED; SESSION_CLASSES], [0; 3]);
+        let progress = Arc::new(ReplicaProgress::new(3, Arc::default()));
+        let mut dispatcher = Dispatcher::new(Some(ShardKey::Flow), progress, (0, 5));
         let mut hands = |ports: &[u16]| {
             let frames: Vec<_> = ports.iter().map(|port| Frame::udp(*port, 53, b"x")).collect();
             let arena = Arena::new(frames.len());
             let space = Space::new(&arena);
             let batch = space.batch(&frames);
-            let hands = dispatch_by_session(ShardKey::Flow, &mut table, &mut dispatched, &batch);
+            let DispatchPolicy::Session(table) = &mut dispatcher.by else { panic!() };
+            let hands = table.dispatch(&batch);
             let copy = |lane: usize| hands.iter().find(|(_, mask)| mask & 1 << lane != 0);
             (0..ports.len()).map(|lane| copy(lane).expect("somebody").0).collect::<Vec<_>>()
         };
@@ -181,7 +251,14 @@ mod tests {
         assert!(light.iter().all(|copy| *copy != heavy), "{heavy}: {light:?}");
         assert_eq!(hands(&[7; 40]), [heavy; 40], "a session stays where it is");
         assert_eq!(hands(&(100..120).collect::<Vec<_>>()), light);
-        assert_eq!(dispatched.iter().sum::<u64>(), 120);
+        let shares = dispatcher.take_shares().unwrap();
+        let loads = shares.loads();
+        assert_eq!(loads.iter().sum::<u64>(), 120);
+        assert_eq!(dispatcher.take_shares().unwrap().loads(), [0; 3], "counted once");
+        let DispatchPolicy::Session(SessionTable { dispatched, .. }) = &dispatcher.by else {
+            panic!()
+        };
+        assert_eq!(*dispatched, loads);
         assert!(
             dispatched[heavy] == 80 && dispatched.iter().all(|got| *got >= 20),
             "{dispatched:?}"

@@ -20,6 +20,7 @@
 //! [`ReplicaProgress`] records the replicas of each batch and the progress of each replica. It is
 //! lock-free: each word has only one writer.
 
+pub mod balance;
 pub mod dispatch;
 
 use buffer::signal::Doorbell;
@@ -170,6 +171,15 @@ impl ReplicaProgress {
     pub fn has_part(&self, copy: usize, batch_id: u64) -> bool {
         let copy = &self.copies[copy];
         copy.done.load() <= batch_id && copy.given.load() > batch_id
+    }
+
+    /// Returns true if a replica has finished all batches dispatched to it.
+    ///
+    /// SYNC POINT *batch finished*: see [`ReplicaProgress::finish`]. A caller in the dispatcher's
+    /// thread that gets `true` sees the replica's filters idle until the next dispatch.
+    pub fn has_finished_all(&self, copy: usize) -> bool {
+        let copy = &self.copies[copy];
+        copy.done.load() >= copy.given.load()
     }
 
     /// Returns one more than the id of the last batch dispatched to a replica.

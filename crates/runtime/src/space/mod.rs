@@ -48,6 +48,7 @@ mod run;
 pub mod saved;
 pub mod section;
 pub mod select;
+pub mod session_moves;
 mod sessions;
 pub mod shape;
 mod shutdown;

@@ -74,11 +74,25 @@ impl Space {
         put: &mut dyn FnMut(SavedSession) -> Option<()>,
     ) -> Option<Option<Time>> {
         let at = self.filter_node(number)?;
+        self.save_node(at, &mut |_, _| true, put)
+    }
+
+    /// Saves the sessions of a node like [`Space::save_sessions`], if `wanted` is true for the key
+    /// and the number of a session.
+    pub(super) fn save_node(
+        &mut self,
+        at: usize,
+        wanted: &mut dyn FnMut(u64, u64) -> bool,
+        put: &mut dyn FnMut(SavedSession) -> Option<()>,
+    ) -> Option<Option<Time>> {
         let memory = Memory { intakes: &self.graph.intakes, work: &self.graph.work, imported: &[] };
         let node = &mut self.graph.nodes[at];
         let Operator::Filter(filter) = &mut node.operator else { return None };
         let Some(state) = filter.state() else { return Some(node.wake) };
         for key in state.session_keys() {
+            if !wanted(key, state.session_number(key)) {
+                continue;
+            }
             let Some(moved) = state.take_session(key, &mut node.holds) else { continue };
             let block = |(key, entry, _): &(u32, Entry, PinId)| SavedBlock {
                 key: *key,
@@ -98,6 +112,17 @@ impl Space {
     /// Loads saved state into a new filter. If this fails, the filter keeps the sessions loaded so
     /// far; [`Space::clear_state`] removes them.
     pub fn load_state(&self, node: &mut Node, saved: &SavedState) -> Result<(), String> {
+        self.load_sessions(node, saved)?;
+        let held = saved.held_amount();
+        // The blocks come from another process, so they count as made here.
+        node.counts.made = add_amounts(node.counts.made, held);
+        node.counts.held = held;
+        node.wake = saved.wake;
+        Ok(())
+    }
+
+    /// Loads sessions into a filter, beside those that it has. Counts nothing.
+    pub(super) fn load_sessions(&self, node: &mut Node, saved: &SavedState) -> Result<(), String> {
         let memory = Memory { intakes: &self.graph.intakes, work: &self.graph.work, imported: &[] };
         let Operator::Filter(filter) = &mut node.operator else {
             return Err("it is no filter".to_owned());
@@ -118,11 +143,6 @@ impl Space {
             let moved = MovedSession { key: session.key, bytes: session.bytes.clone(), held };
             state.put_session(moved, &mut node.holds).map_err(|mistake| mistake.to_string())?;
         }
-        let held = saved.held_amount();
-        // The blocks come from another process, so they count as made here.
-        node.counts.made = add_amounts(node.counts.made, held);
-        node.counts.held = held;
-        node.wake = saved.wake;
         Ok(())
     }
 
@@ -150,13 +170,22 @@ impl Space {
 
     /// Removes all sessions from a filter and releases its held blocks.
     pub fn clear_state(&self, node: &mut Node) {
-        let mut memory =
-            Memory { intakes: &self.graph.intakes, work: &self.graph.work, imported: &[] };
         node.wake = None;
         let Operator::Filter(filter) = &mut node.operator else { return };
         let Some(state) = filter.state() else { return };
-        for key in state.session_keys() {
-            let moved = state.take_session(key, &mut node.holds);
+        let keys = state.session_keys();
+        self.remove_sessions(node, &keys);
+    }
+
+    /// Removes the sessions with these keys from a filter and releases their held blocks. Counts
+    /// nothing.
+    pub(super) fn remove_sessions(&self, node: &mut Node, keys: &[u64]) {
+        let mut memory =
+            Memory { intakes: &self.graph.intakes, work: &self.graph.work, imported: &[] };
+        let Operator::Filter(filter) = &mut node.operator else { return };
+        let Some(state) = filter.state() else { return };
+        for key in keys {
+            let moved = state.take_session(*key, &mut node.holds);
             let held = moved.into_iter().flat_map(|moved| moved.held).flatten();
             held.for_each(|(_, _, pin)| memory.unpin(pin));
         }

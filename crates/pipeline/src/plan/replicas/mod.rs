@@ -21,7 +21,7 @@ mod insert;
 mod load;
 
 use super::machine::Machine;
-use super::model::{Plan, ReplicaRefusal, SpaceKind};
+use super::model::{Plan, ReplicaRefusal, Replicas, SpaceKind};
 use super::moves::MovePeriod;
 use crate::format::short_duration;
 use crate::graph::{Graph, Node, NodeId};
@@ -125,6 +125,8 @@ pub struct RuntimeChanges {
     pub stages: bool,
     /// The period in which the path may move filters between the kernel and threads.
     pub moves: MovePeriod,
+    /// True if sessions may move between replicas.
+    pub sessions: bool,
 }
 
 impl Plan {
@@ -133,7 +135,16 @@ impl Plan {
     pub fn runtime_changes(&self) -> RuntimeChanges {
         let copies = matches!(Parallelism::of_request(&self.graph), Parallelism::Measured(_));
         let stages = !self.graph.options.flag("no-adapt") && self.may_have_stages();
-        RuntimeChanges { copies, stages, moves: self.move_period() }
+        let sessions = self.replicas.iter().any(|replicas| self.may_move_sessions(replicas));
+        RuntimeChanges { copies, stages, moves: self.move_period(), sessions }
+    }
+
+    /// Returns true if sessions may move between these replicas: the dispatcher can find their
+    /// state, and the request permits changes while it runs.
+    #[must_use]
+    pub fn may_move_sessions(&self, replicas: &Replicas) -> bool {
+        let found = replicas.sharing.is_some_and(|sharing| sharing.finds_sessions());
+        found && !self.graph.options.flag("no-adapt")
     }
 }
 

@@ -1,0 +1,120 @@
+//! Relief of replicas that have more work than others: sessions move to the replica with the least.
+//!
+//! The dispatcher counts the blocks of each class of sessions. Several times a second the counts are
+//! read; if two consecutive readings agree on which replica should relieve which, the sessions move
+//! ([`crate::change::move_sessions`]). Each move pauses the path for as long as the replicas need
+//! for the blocks that they have. Moves therefore keep a distance, which grows as long as they do
+//! not settle.
+//!
+//! docs/book/decisions/0114-moving-sessions.md
+
+use super::{PathObserver, SPACE_WAIT_MAX, Wake};
+use crate::change::{ChangeError, move_sessions, session_shares};
+use crate::live::Live;
+use pipeline::explain::short_duration;
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+/// Interval between two readings, in ns.
+const INTERVAL_NS: u64 = 200_000_000;
+/// Maximum wait for the replicas to finish the blocks that they have, during which the path stands
+/// still.
+const MOVE_WAIT_MAX: Duration = Duration::from_millis(50);
+/// Minimum distance of two moves, in ns.
+const PAUSE_MIN_NS: u64 = 1_000_000_000;
+/// Maximum distance of two moves, in ns.
+const PAUSE_MAX_NS: u64 = 64_000_000_000;
+
+/// The state of the relief of replicas.
+#[derive(Debug, Default)]
+pub(super) struct SessionBalance {
+    /// The replicas between which the last reading would have moved sessions; `None` if it would
+    /// have moved none.
+    proposed: Option<(u8, u8)>,
+    /// Distance of the next move from the last one.
+    pause_ns: u64,
+    /// Time of the last move, or 0.
+    last_ns: u64,
+}
+
+impl SessionBalance {
+    /// Returns true if a move between these replicas is due: the last reading proposed the same,
+    /// and the last move is long enough ago.
+    fn is_due(&mut self, now: u64, proposed: Option<(u8, u8)>) -> bool {
+        let agrees = std::mem::replace(&mut self.proposed, proposed) == proposed;
+        proposed.is_some() && agrees && now.saturating_sub(self.last_ns) >= self.pause_ns
+    }
+
+    /// Records a move. Moves that follow each other closely are spaced ever wider.
+    fn record_move(&mut self, now: u64) {
+        let is_close = now.saturating_sub(self.last_ns) < 4 * self.pause_ns;
+        let doubled = self.pause_ns.saturating_mul(2).min(PAUSE_MAX_NS);
+        self.pause_ns = if is_close { doubled } else { PAUSE_MIN_NS };
+        (self.last_ns, self.proposed) = (now, None);
+    }
+}
+
+impl PathObserver {
+    /// Relieves replicas for as long as the path runs. Meanwhile moves sinks that stall.
+    pub(super) fn balance_sessions(&mut self, wakes: &Receiver<Wake>) {
+        while !self.sleep_or_stop(wakes, INTERVAL_NS) && !self.lives.iter().all(Live::is_ended) {
+            self.relieve_replica();
+        }
+    }
+
+    /// Reads the counts since the last reading, and moves sessions if that is due.
+    pub(super) fn relieve_replica(&mut self) {
+        let Some(live) = self.lives.first().filter(|_| self.adapt.sessions) else { return };
+        let shares = session_shares(live, SPACE_WAIT_MAX);
+        let chosen = shares.and_then(|shares| shares.choose_move());
+        let ends = chosen.as_ref().map(|chosen| (chosen.from, chosen.to));
+        let now = sys::clock::monotonic();
+        let is_due = self.sessions.is_due(now, ends);
+        let Some(chosen) = chosen.filter(|_| is_due) else { return };
+        self.sessions.record_move(now);
+        match move_sessions(live, &chosen, MOVE_WAIT_MAX) {
+            Ok(moved) => live.add_adapted(format!(
+                "{} sessions to {}: {} received {} % of the blocks, {} % without them; {} held blocks \
+                 moved along; paused {}",
+                moved.sessions,
+                moved.to,
+                moved.from,
+                chosen.before,
+                chosen.after,
+                moved.held,
+                short_duration(moved.paused_ns as f64),
+            )),
+            // Either the path is ending or a space was busy. A later reading tries again.
+            Err(ChangeError::NotTaken(_) | ChangeError::Again(_)) => {}
+            Err(refused) => live.add_adapted(format!("no sessions move: {refused}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn n3_two_readings_must_agree_and_moves_keep_a_distance() {
+        let mut balance = SessionBalance::default();
+        let second = 1_000_000_000;
+        assert!(!balance.is_due(second, Some((0, 1))), "one reading is not enough");
+        assert!(!balance.is_due(second, Some((1, 0))), "another one");
+        assert!(!balance.is_due(second, None) && !balance.is_due(second, Some((1, 0))));
+        assert!(balance.is_due(second, Some((1, 0))));
+        balance.record_move(10 * second);
+        for (now, due) in [(10, false), (10, false), (11, true)] {
+            assert_eq!(balance.is_due(now * second, Some((0, 1))), due, "{now}");
+        }
+        // Moves that do not settle: 2 s, 4 s, and so on.
+        balance.record_move(11 * second);
+        assert_eq!(balance.pause_ns, 2 * second);
+        balance.record_move(13 * second);
+        assert_eq!(balance.pause_ns, 4 * second);
+        balance.record_move(100 * second);
+        assert_eq!(balance.pause_ns, second);
+        (0..100).for_each(|_| balance.record_move(100 * second));
+        assert_eq!(balance.pause_ns, PAUSE_MAX_NS);
+    }
+}

@@ -1,0 +1,162 @@
+//! Moves of sessions between the replicas of a chain: a replica with more work than the others gives
+//! sessions away, with their state and the blocks that they hold. [Th §5.4], RSS++
+//!
+//! ```text
+//! stop the dispatcher ─► the replicas finish what they have got ─► stop two of them
+//!                    ─► copy sessions, remove them, dispatch their classes elsewhere ─► go on
+//! ```
+//!
+//! No block is on its way to a replica while sessions move, so none finds its session gone, and the
+//! join sees the same batches in the same order. What the replicas have emitted stays in their rings.
+//!
+//! docs/book/decisions/0114-moving-sessions.md
+
+use super::outcome::ChangeError;
+use super::running_path;
+use crate::live::Live;
+use crate::path::running::PathState;
+use pipeline::plan::Replicas;
+use runtime::commands::{CommandError, CommandQueue, ExclusiveBorrow};
+use runtime::replicas::balance::{SessionMove, SessionShares};
+use runtime::space::Space;
+use runtime::space::session_moves::MovedSessions;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The result of a move of sessions.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SessionsMoved {
+    /// Number of sessions.
+    pub sessions: usize,
+    /// Number of blocks that they held.
+    pub held: u64,
+    /// Name of the space that has them now.
+    pub to: String,
+    /// Name of the space that had them.
+    pub from: String,
+    /// Time during which the dispatcher stood still, in ns.
+    pub paused_ns: u64,
+}
+
+/// Interval at which a stopped dispatcher looks whether the replicas have finished. They take less
+/// for a batch.
+const LOOK_INTERVAL: Duration = Duration::from_micros(50);
+
+/// Returns how many blocks of each class of sessions were dispatched since the last call, and to
+/// which replica. Returns `None` if the path has no replicas by session whose sessions can move, or
+/// if their dispatcher does not answer within `limit`.
+#[must_use]
+pub fn session_shares(live: &Live, limit: Duration) -> Option<SessionShares> {
+    let commands = {
+        let state = live.running_path()?.state();
+        command_queue(&state, session_replicas(&state)?, 0)?
+    };
+    commands.ask(limit, Space::take_session_shares).ok()?
+}
+
+/// Moves the sessions of some classes from one replica to another. Blocks until the replicas have
+/// finished what was dispatched to them, for at most `limit`.
+///
+/// # Errors
+///
+/// Fails if the path has no such replicas or has ended, if the replicas do not finish in time, or if
+/// the other replica has no memory for the blocks. The path then runs as before.
+pub fn move_sessions(
+    live: &Live,
+    chosen: &SessionMove,
+    limit: Duration,
+) -> Result<SessionsMoved, ChangeError> {
+    let state = running_path(live)?.state();
+    let replicas = session_replicas(&state)
+        .ok_or_else(|| ChangeError::Refused("it has no replicas by session".to_owned()))?;
+    let queue = |copy: usize| command_queue(&state, replicas, copy).ok_or(CommandError::Ended);
+    let name = |copy: u8| {
+        let space = replicas.spaces.get(usize::from(copy));
+        space.map_or_else(String::new, |space| state.plan.spaces[*space].name.clone())
+    };
+    let begin = sys::clock::monotonic();
+    let end = begin.saturating_add(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
+    let left = || Duration::from_nanos(end.saturating_sub(sys::clock::monotonic()));
+    let mut taken = Stopped { first: queue(0)?.borrow(limit)?, others: Vec::new() };
+    let begin = sys::clock::monotonic();
+    let mut moved = taken.wait_for_replicas(&left);
+    for copy in [chosen.from, chosen.to] {
+        if moved.is_ok() && copy != 0 {
+            let lent = queue(copy.into()).and_then(|queue| queue.borrow(left()));
+            moved = lent.map(|lent| taken.others.push((copy, lent))).map_err(ChangeError::from);
+        }
+    }
+    let moved = moved.and_then(|()| taken.move_sessions(replicas, chosen));
+    taken.give_back();
+    let moved = moved?;
+    Ok(SessionsMoved {
+        sessions: moved.sessions,
+        held: moved.held_amount().blocks,
+        to: name(chosen.to),
+        from: name(chosen.from),
+        paused_ns: sys::clock::monotonic().saturating_sub(begin),
+    })
+}
+
+/// The stopped spaces: that of the dispatcher and the first replica, and those of other replicas.
+struct Stopped {
+    first: ExclusiveBorrow,
+    others: Vec<(u8, ExclusiveBorrow)>,
+}
+
+impl Stopped {
+    /// Waits until the replicas have finished everything that the dispatcher gave them.
+    fn wait_for_replicas(&mut self, left: &dyn Fn() -> Duration) -> Result<(), ChangeError> {
+        self.first.space.flush_outputs();
+        while !self.first.space.has_idle_replicas() {
+            if left().is_zero() {
+                let space = "a replica that finishes its blocks".to_owned();
+                return Err(CommandError::Late { space }.into());
+            }
+            std::thread::sleep(LOOK_INTERVAL);
+        }
+        Ok(())
+    }
+
+    fn move_sessions(
+        &mut self,
+        replicas: &Replicas,
+        chosen: &SessionMove,
+    ) -> Result<MovedSessions, ChangeError> {
+        let Some(sharing) = replicas.sharing else { return Err(CommandError::Ended.into()) };
+        let moved = self.space(chosen.from)?.copy_sessions(sharing, &chosen.classes);
+        self.space(chosen.to)?.add_sessions(&moved).map_err(ChangeError::Refused)?;
+        self.space(chosen.from)?.remove_moved(&moved);
+        self.first.space.reassign_classes(chosen);
+        Ok(moved)
+    }
+
+    /// Returns the space of a replica.
+    fn space(&mut self, copy: u8) -> Result<&mut Space, CommandError> {
+        if copy == 0 {
+            return Ok(&mut self.first.space);
+        }
+        let other = self.others.iter_mut().find(|(number, _)| *number == copy);
+        other.map(|(_, lent)| &mut lent.space).ok_or(CommandError::Ended)
+    }
+
+    /// Lets all spaces go on, the dispatcher last.
+    fn give_back(self) {
+        self.others.into_iter().for_each(|(_, lent)| lent.give_back());
+        self.first.give_back();
+    }
+}
+
+/// Returns the replicas whose sessions can move, or `None` if the path has none.
+fn session_replicas(state: &PathState) -> Option<&Replicas> {
+    let mut all = state.plan.replicas.iter();
+    all.find(|replicas| replicas.sharing.is_some_and(|sharing| sharing.finds_sessions()))
+}
+
+/// Returns the command queue of the space of a replica.
+fn command_queue(state: &PathState, replicas: &Replicas, copy: usize) -> Option<Arc<CommandQueue>> {
+    let planned = &state.plan.spaces[*replicas.spaces.get(copy)?];
+    let part = state.parts.get(planned.component)?;
+    let space = part.spaces.iter().find(|space| space.name == planned.name)?;
+    Some(Arc::clone(&space.commands))
+}

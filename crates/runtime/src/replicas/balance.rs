@@ -1,0 +1,154 @@
+//! The choice of sessions that move from one replica to another. [Th §5.4], RSS++
+//!
+//! Input: the number of blocks of each class of sessions in an interval, and the replicas of the
+//! classes. Output: the classes that move from the replica with the most blocks to the one with the
+//! fewest. A class whose blocks are more than the half of the difference (an elephant) stays where
+//! it is, and the other sessions leave its replica. Pure: no clock, no space.
+
+/// Number of blocks of each class in an interval, with the replica of each class.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SessionShares {
+    /// The replica of each class; a class that never had a block has a number above all replicas.
+    pub replicas: Box<[u8]>,
+    /// Number of blocks of each class.
+    pub blocks: Box<[u32]>,
+    /// Number of replicas.
+    pub copies: usize,
+}
+
+/// Classes of sessions that move from one replica to another.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SessionMove {
+    /// The replica with the most blocks.
+    pub from: u8,
+    /// The replica with the fewest blocks.
+    pub to: u8,
+    /// The classes that move, in ascending order.
+    pub classes: Vec<u16>,
+    /// Share of the blocks that `from` received, in percent.
+    pub before: u8,
+    /// Share of the blocks that it would have received without these classes, in percent.
+    pub after: u8,
+}
+
+/// Minimum number of blocks in an interval.
+const BLOCKS_MIN: u64 = 4096;
+/// Maximum load of the busiest replica after a move, as a fraction of its load before.
+const GAIN: f64 = 0.9;
+/// Maximum number of classes in one move, which bounds the pause.
+const CLASSES_MAX: usize = 512;
+
+impl SessionShares {
+    /// Returns the number of blocks of each replica.
+    #[must_use]
+    pub fn loads(&self) -> Vec<u64> {
+        let mut loads = vec![0; self.copies];
+        for (replica, blocks) in self.replicas.iter().zip(&self.blocks) {
+            if let Some(load) = loads.get_mut(usize::from(*replica)) {
+                *load += u64::from(*blocks);
+            }
+        }
+        loads
+    }
+
+    /// Returns the move that relieves the busiest replica, or `None` if no move relieves it by a
+    /// tenth, or if there were few blocks.
+    #[must_use]
+    pub fn choose_move(&self) -> Option<SessionMove> {
+        let loads = self.loads();
+        let total: u64 = loads.iter().sum();
+        let (from, most) = (0..).zip(&loads).max_by_key(|(_, load)| **load)?;
+        let (to, least) = (0..).zip(&loads).min_by_key(|(_, load)| **load)?;
+        if total < BLOCKS_MIN || from == to {
+            return None;
+        }
+        let mut room = (most - least) / 2;
+        let mut classes: Vec<(u32, u16)> = (0..)
+            .zip(self.replicas.iter().zip(&self.blocks))
+            .filter(|(_, (replica, blocks))| **replica == from && **blocks > 0)
+            .map(|(class, (_, blocks))| (*blocks, class))
+            .collect();
+        // The heaviest first: few sessions then balance the replicas.
+        classes.sort_unstable_by(|one, other| other.cmp(one));
+        classes.retain(|(blocks, _)| {
+            let fits = u64::from(*blocks) <= room;
+            room -= if fits { u64::from(*blocks) } else { 0 };
+            fits
+        });
+        classes.truncate(CLASSES_MAX);
+        let moved = classes.iter().map(|(blocks, _)| u64::from(*blocks)).sum::<u64>();
+        if (most - moved) as f64 > GAIN * *most as f64 {
+            return None;
+        }
+        let mut classes: Vec<u16> = classes.into_iter().map(|(_, class)| class).collect();
+        classes.sort_unstable();
+        // At most 100.
+        let percent = |part: u64| u8::try_from(part * 100 / total).unwrap_or(100);
+        let (before, after) = (percent(*most), percent(most - moved));
+        Some(SessionMove { from, to, classes, before, after })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shares(of: &[(u8, u32)]) -> SessionShares {
+        SessionShares {
+            replicas: of.iter().map(|(replica, _)| *replica).collect(),
+            blocks: of.iter().map(|(_, blocks)| *blocks).collect(),
+            copies: 2,
+        }
+    }
+
+    #[test]
+    fn n3_other_sessions_leave_the_replica_of_an_elephant() {
+        let elephant = shares(&[(0, 6000), (0, 1000), (1, 1000), (0, 900), (0, 100), (255, 0)]);
+        assert_eq!(
+            elephant.choose_move(),
+            Some(SessionMove { from: 0, to: 1, classes: vec![1, 3, 4], before: 88, after: 66 })
+        );
+        // Alone at last: nothing relieves it.
+        let alone = shares(&[(0, 6000), (1, 1000), (1, 1000), (1, 900), (1, 100)]);
+        assert_eq!(alone.choose_move(), None);
+    }
+
+    #[test]
+    fn n3_a_heavy_session_moves_where_that_balances() {
+        let two = shares(&[(0, 3000), (0, 3000), (1, 10), (0, 20)]);
+        let moved = two.choose_move().unwrap();
+        assert_eq!((moved.classes.as_slice(), moved.before, moved.after), (&[1][..], 99, 50));
+    }
+
+    #[test]
+    fn n3_small_differences_and_few_blocks_move_nothing() {
+        assert_eq!(shares(&[(0, 5200), (1, 4800)]).choose_move(), None);
+        assert_eq!(shares(&[(0, 400), (0, 300), (1, 1)]).choose_move(), None);
+        assert_eq!(shares(&[(0, 5000), (0, 5000)]).choose_move().unwrap().classes.len(), 1);
+        let one = SessionShares { copies: 1, ..shares(&[(0, 9000)]) };
+        assert_eq!(one.choose_move(), None);
+    }
+
+    /// Moves lead to a balance from which no further move is chosen.
+    #[test]
+    fn n3_moves_settle() {
+        let mut random = testkit::Random::replayable();
+        for _ in 0..100 {
+            let of: Vec<(u8, u32)> = (0..200).map(|_| (0, random.within(0..1000) as u32)).collect();
+            let mut now = shares(&of);
+            let mut moves = 0;
+            while let Some(chosen) = now.choose_move() {
+                let before = *now.loads().iter().max().unwrap();
+                for class in &chosen.classes {
+                    assert_eq!(now.replicas[usize::from(*class)], chosen.from);
+                    now.replicas[usize::from(*class)] = chosen.to;
+                }
+                assert!(*now.loads().iter().max().unwrap() < before);
+                moves += 1;
+            }
+            assert!(moves <= 2, "{moves}");
+            let loads = now.loads();
+            assert!(loads[0].abs_diff(loads[1]) < loads.iter().sum::<u64>() / 5, "{loads:?}");
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Moves of sessions from one replica to another, while dispatcher and replicas stand still. [Th
+//! §5.4; CONTRACT 15, 16]
+//!
+//! Input: classes of sessions ([`crate::replicas::balance`]). The sessions of a class are found in
+//! the first filter with sessions by their key; in the filters behind it, by their number. They are
+//! copied to the other replica with their held blocks, and then removed from the first. The moved
+//! blocks count as consumed there and as made here, as with any move of a filter to another space.
+
+use super::Space;
+use super::node::{Node, Operator};
+use super::saved::{SavedState, add_amounts};
+use crate::replicas::balance::{SessionMove, SessionShares};
+use filter::sharing::ShardKey;
+use filter::{Amount, PRIVATE_KEY};
+use std::collections::HashSet;
+
+/// Sessions of all filters of a replica, on their way to another replica.
+#[derive(Debug, Default)]
+pub struct MovedSessions {
+    /// The state of each filter of the chain, in the order of the chain.
+    filters: Vec<SavedState>,
+    /// The session numbers, with the sequence numbers of the first blocks.
+    births: Vec<(u32, u32)>,
+    /// Number of sessions that the first filter with sessions had.
+    pub sessions: usize,
+}
+
+impl MovedSessions {
+    /// Returns the number and bytes of the held blocks.
+    #[must_use]
+    pub fn held_amount(&self) -> Amount {
+        self.filters.iter().map(SavedState::held_amount).fold(Amount::default(), add_amounts)
+    }
+}
+
+impl Space {
+    /// Returns how the dispatcher in this space has shared out sessions since the last call.
+    /// Returns `None` if there is no dispatcher, or its sessions cannot move.
+    pub fn take_session_shares(&mut self) -> Option<SessionShares> {
+        let at = *self.graph.shape.dispatchers.first()?;
+        match &mut self.graph.nodes[at].operator {
+            Operator::Dispatch(dispatcher) => dispatcher.take_shares(),
+            _ => None,
+        }
+    }
+
+    /// Returns true if all replicas elsewhere have finished what the dispatcher in this space gave
+    /// them. The caller has stopped this space and flushed its outputs.
+    #[must_use]
+    pub fn has_idle_replicas(&self) -> bool {
+        let mut dispatchers = self.graph.shape.dispatchers.iter();
+        dispatchers.all(|at| match &self.graph.nodes[*at].operator {
+            Operator::Dispatch(dispatcher) => dispatcher.is_caught_up(),
+            _ => true,
+        })
+    }
+
+    /// Dispatches the classes of a move to their new replica, whose sessions are already there.
+    pub fn reassign_classes(&mut self, chosen: &SessionMove) {
+        let Some(at) = self.graph.shape.dispatchers.first().copied() else { return };
+        if let Operator::Dispatch(dispatcher) = &mut self.graph.nodes[at].operator {
+            dispatcher.reassign(&chosen.classes, chosen.to);
+        }
+    }
+
+    /// Copies the sessions of these classes from the replica in this space. `sharing` is the key of
+    /// the dispatcher. The state of the replica stays as it is.
+    pub fn copy_sessions(&mut self, sharing: ShardKey, classes: &[u16]) -> MovedSessions {
+        let mut moved = MovedSessions::default();
+        let mut numbers: Option<HashSet<u64>> = None;
+        for at in self.replica_filters() {
+            let mut found = HashSet::new();
+            let mut wanted = |key: u64, number: u64| {
+                let is_wanted = key != PRIVATE_KEY
+                    && match (&numbers, sharing) {
+                        (Some(numbers), ShardKey::Flow) => numbers.contains(&number),
+                        _ => {
+                            let class =
+                                crate::replicas::dispatch::class_of_session(sharing, key, number);
+                            class.is_some_and(|class| classes.binary_search(&class).is_ok())
+                        }
+                    };
+                if is_wanted {
+                    found.insert(number);
+                }
+                is_wanted
+            };
+            let mut sessions = Vec::new();
+            let mut put = |session| {
+                sessions.push(session);
+                Some(())
+            };
+            let wake = self.save_node(at, &mut wanted, &mut put).flatten();
+            // The first filter with sessions numbers those of the flows.
+            if numbers.is_none() && self.has_sessions(at) {
+                moved.sessions = sessions.len();
+                numbers = Some(found);
+            }
+            moved.filters.push(SavedState { sessions, wake });
+        }
+        let births = &self.graph.pass.births.first_seqs;
+        let numbers = numbers.into_iter().flatten().filter_map(|number| u32::try_from(number).ok());
+        moved.births = numbers.filter_map(|number| Some((number, *births.get(&number)?))).collect();
+        moved
+    }
+
+    /// Adds sessions to the replica in this space. On failure the replica is as before.
+    pub fn add_sessions(&mut self, moved: &MovedSessions) -> Result<(), String> {
+        let filters = self.replica_filters();
+        if filters.len() != moved.filters.len() {
+            return Err("the replicas have different filters".to_owned());
+        }
+        for (done, (at, saved)) in filters.iter().zip(&moved.filters).enumerate() {
+            if let Err(why) = self.with_node(*at, |space, node| space.load_sessions(node, saved)) {
+                for (at, saved) in filters.iter().zip(&moved.filters).take(done + 1) {
+                    self.with_node(*at, |space, node| space.remove_sessions(node, &keys(saved)));
+                }
+                return Err(why);
+            }
+        }
+        for (at, saved) in filters.iter().zip(&moved.filters) {
+            let (node, held) = (&mut self.graph.nodes[*at], saved.held_amount());
+            node.counts.made = add_amounts(node.counts.made, held);
+            node.counts.held = add_amounts(node.counts.held, held);
+            node.wake = node.wake.into_iter().chain(saved.wake).min();
+        }
+        self.graph.pass.births.add(moved.births.clone());
+        Ok(())
+    }
+
+    /// Removes sessions that another replica has now.
+    pub fn remove_moved(&mut self, moved: &MovedSessions) {
+        for (at, saved) in self.replica_filters().into_iter().zip(&moved.filters) {
+            self.with_node(at, |space, node| space.remove_sessions(node, &keys(saved)));
+            let (node, held) = (&mut self.graph.nodes[at], saved.held_amount());
+            node.counts.consumed = add_amounts(node.counts.consumed, held);
+            node.counts.held.blocks = node.counts.held.blocks.saturating_sub(held.blocks);
+            node.counts.held.bytes = node.counts.held.bytes.saturating_sub(held.bytes);
+        }
+    }
+
+    /// Returns the filters of the replica in this space, in the order of the chain.
+    fn replica_filters(&self) -> Vec<usize> {
+        let nodes = self.graph.nodes.iter().enumerate();
+        let filters =
+            nodes.filter(|(_, node)| node.copied && matches!(node.operator, Operator::Filter(_)));
+        filters.map(|(at, _)| at).collect()
+    }
+
+    fn has_sessions(&mut self, at: usize) -> bool {
+        match &mut self.graph.nodes[at].operator {
+            Operator::Filter(filter) => filter.state().is_some(),
+            _ => false,
+        }
+    }
+
+    /// Calls `work` with a node that is taken out of the graph meanwhile.
+    fn with_node<T>(&mut self, at: usize, work: impl FnOnce(&Self, &mut Node) -> T) -> T {
+        let place = Node::new("", usize::MAX, Operator::Pass, filter::Counts::default());
+        let mut node = std::mem::replace(&mut self.graph.nodes[at], place);
+        let result = work(self, &mut node);
+        self.graph.nodes[at] = node;
+        result
+    }
+}
+
+fn keys(saved: &SavedState) -> Vec<u64> {
+    saved.sessions.iter().map(|session| session.key).collect()
+}
