@@ -46,17 +46,8 @@ fn move_at_random(live: &Live, replicas: u8, mut random: Random) -> MovedState {
     all
 }
 
-/// Delays some frames, so that connections hold segments that follow a missing one.
-fn delay_frames(capture: &mut testkit::traffic::Capture) {
-    for at in (0..capture.frames.len().saturating_sub(300)).step_by(20) {
-        let (early, late) = capture.frames.split_at_mut(at + 300);
-        // The times stay in order.
-        std::mem::swap(&mut early[at].1, &mut late[0].1);
-    }
-}
-
-/// Whatever moves and when, the output and its order are those of a single instance, and the ledger
-/// balances.
+/// The output and its order are those of a single instance, and the ledger balances, no matter
+/// which sessions move and when.
 #[test]
 fn n3_n9_v13_moved_sessions_keep_output_and_order() {
     let scratch = Scratch::new();
@@ -69,15 +60,13 @@ fn n3_n9_v13_moved_sessions_keep_output_and_order() {
         "udp | dns",
     ] {
         let file = scratch.path("traffic.pcap");
-        let mut capture = testkit::traffic::mixed_traffic(random.below(1 << 32), 1500);
-        delay_frames(&mut capture);
+        let capture = testkit::traffic::mixed_traffic(random.below(1 << 32), 1500);
         std::fs::write(&file, capture.to_pcap()).expect("a capture");
         let pipe = if chain.ends_with("|all") { "" } else { "| " };
         let text = format!("replay '{}' | {chain} {pipe}KEEP | discard", file.display());
         let (one, _) = run_replicated(&text, 1);
         let one = renumber_sessions(one);
         let mut moved = MovedState::default();
-        let holds = chain.starts_with("tcp");
         testkit::wait_until(&format!("sessions of `{chain}` that move"), || {
             let replicas = random.within(2..5);
             let seed = Random::new(random.below(1 << 32));
@@ -91,7 +80,7 @@ fn n3_n9_v13_moved_sessions_keep_output_and_order() {
             assert_eq!(one.len(), several.len(), "{text}: {replicas} copies, {state:?}");
             moved.sessions += state.sessions;
             moved.held += state.held;
-            moved.sessions > 100 && (moved.held > 0 || !holds)
+            moved.sessions > 100
         });
         println!("{chain}: {moved:?}");
     }
@@ -103,15 +92,16 @@ const FLOWS: u16 = 40;
 /// Returns the records of frames of all flows, in turn; if `skewed`, every second frame is one of
 /// the first flow.
 fn flow_records(skewed: bool) -> Vec<u8> {
-    let flow = |number: u16| if skewed && number % 2 == 0 { 0 } else { number / 2 % FLOWS };
+    let flow =
+        |number: u16| if skewed && number.is_multiple_of(2) { 0 } else { number / 2 % FLOWS };
     let frame = |number| {
         Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2").udp(4000 + flow(number), 53, b"twelve bytes")
     };
     Capture::from_frames((0..2 * FLOWS * 50).map(frame)).to_pcap()
 }
 
-/// A flow grows beyond all others. By default the path then moves other flows away from its replica,
-/// says so, and loses nothing.
+/// A flow grows beyond all others. By default the path then moves other flows away from its
+/// replica, says so, and loses nothing.
 #[test]
 fn n3_other_sessions_leave_the_replica_of_an_elephant() {
     let scratch = Scratch::new();
@@ -146,6 +136,6 @@ fn n3_other_sessions_leave_the_replica_of_an_elephant() {
     let frames = records * u64::from(2 * FLOWS * 50);
     let (_, source) = &outcome.ledger.sources[0];
     assert_eq!(source.given.blocks, frames, "{told}");
-    let count = outcome.ledger.filters.iter().find(|filter| filter.name.to_string() == "count");
+    let count = outcome.ledger.filters.iter().find(|filter| filter.name == "count");
     assert_eq!(count.expect("count").taken.blocks, frames, "{told}");
 }

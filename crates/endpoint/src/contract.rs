@@ -1,9 +1,11 @@
 //! The contract of sources and sinks: the traits that they implement, and the types used by these
 //! traits.
 
+pub use crate::source_counts::{ArcCounts, Position};
+
 use crate::drop_reason::DropReason;
 use crate::failure::Failure;
-use crate::history::KeptFrames;
+use crate::history::RetainedFrames;
 use crate::loss_ranges::LossRanges;
 use crate::named::ReaderRing;
 use crate::origins::Origins;
@@ -158,28 +160,6 @@ pub struct SourceCounters {
     pub counts: Option<Counts>,
 }
 
-/// Frame and block counts of one arc.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct ArcCounts {
-    /// Blocks emitted into the space on this arc.
-    pub taken: Amount,
-    /// Frames overwritten before they were copied.
-    pub lapped: u64,
-    /// Frames still in the rings when the path ended.
-    pub unread: u64,
-    /// Positions of the overwritten frames on this arc, per processor.
-    pub missing: LossRanges,
-}
-
-/// A read position in a file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Position {
-    /// Bytes read so far.
-    pub read: u64,
-    /// Current file size in bytes.
-    pub size: u64,
-}
-
 impl SourceCounters {
     /// Returns the counters of a source without losses.
     #[must_use]
@@ -324,7 +304,7 @@ pub trait Sink: Send {
     }
 
     /// Returns the frames of the past that the sink keeps, or `None` for a sink that keeps none.
-    fn kept_frames(&self) -> Option<KeptFrames> {
+    fn kept_frames(&self) -> Option<RetainedFrames> {
         None
     }
 

@@ -4,8 +4,8 @@
 //! limit on the age, and returns the oldest frame first. Frames are copied, because a packet ring
 //! would lose packets if the history kept its slots in use.
 //!
-//! Before the byte limit is reached, the oldest frames are compressed, so that the same memory holds
-//! a longer history. Frames within the time limit are evicted only if this does not suffice.
+//! Before the byte limit is reached, the oldest frames are compressed, so that the same memory
+//! holds a longer history. Frames within the time limit are evicted only if this does not suffice.
 //! Compression takes 2 ns per byte: more than the copy, and more than most filters. A history of
 //! live traffic therefore leaves it to a thread of low priority ([`packer`]), and evicts frames
 //! while that thread is behind. [SL §10], FEATURES D16
@@ -48,7 +48,7 @@ pub enum CompressingThread {
 
 /// The frames that a history keeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct KeptFrames {
+pub struct RetainedFrames {
     /// Number of frames.
     pub blocks: u64,
     /// Sum of their lengths in bytes.
@@ -235,9 +235,9 @@ impl History {
 
     /// Returns the number of stored frames and their size before and after compression.
     #[must_use]
-    pub fn kept(&self) -> KeptFrames {
+    pub fn kept(&self) -> RetainedFrames {
         let (blocks, bytes) = (self.frames.len() as u64, self.frame_bytes as u64);
-        KeptFrames { blocks, bytes, stored: self.memory_used() as u64 }
+        RetainedFrames { blocks, bytes, stored: self.memory_used() as u64 }
     }
 
     /// Returns the size in bytes that all stored frames would have as records of a capture file.

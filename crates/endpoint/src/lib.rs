@@ -22,6 +22,7 @@ pub mod readers;
 pub mod shared;
 pub mod sink;
 pub mod source;
+mod source_counts;
 mod taken_classes;
 pub mod written;
 
@@ -32,7 +33,7 @@ pub use contract::{
 pub use drop_reason::{DropReason, interned_keys};
 pub use entry::{ProcessEntry, SinkEntry, SourceEntry};
 pub use failure::Failure;
-pub use history::KeptFrames;
+pub use history::RetainedFrames;
 pub use interface::one_way_reason;
 pub use loss_ranges::{Gap, LossRanges};
 pub use named::ReaderRing;

@@ -1,7 +1,7 @@
 //! Counters of the nodes, edges and reports of one space, collected while the space runs or after
 //! it ends.
 
-use crate::ledger::{DropReason, Edge, EdgeKind, KeptFrames, NodeEntry, NodeName};
+use crate::ledger::{DropReason, Edge, EdgeKind, NodeEntry, NodeName, ReaderRing, RetainedFrames};
 use crate::space::arc::GraphArc;
 use crate::space::node::{Node, Operator};
 use endpoint::SourceCounters;
@@ -144,7 +144,7 @@ impl SpaceCounters {
     /// Collects the counters of the nodes and rings of a space. `failed` is true if the path has
     /// failed.
     pub fn new(
-        (nodes, kept): (&[Node], &[(usize, KeptFrames)]),
+        (nodes, kept): (&[Node], &[(usize, RetainedFrames)]),
         mut imported: Vec<ImportCounters>,
         retired: &RetiredCounters,
         failed: bool,
@@ -283,8 +283,17 @@ fn delivered_amount(node: &Node, dropped: &[(DropReason, Amount)]) -> Amount {
     Amount { blocks: rest(|amount| amount.blocks), bytes: rest(|amount| amount.bytes) }
 }
 
+/// Returns the ring between a source or sink and other programs, or `None` if there is none.
+fn named_ring(node: &Node) -> Option<ReaderRing> {
+    match &node.operator {
+        Operator::Source(part) => part.source.ring_state(),
+        Operator::Sink(part) => part.sink.ring_state(),
+        _ => None,
+    }
+}
+
 /// Returns the frames of the past that a sink keeps, or the space for the readers of a source.
-fn kept_frames(node: &Node, histories: &[(usize, KeptFrames)]) -> Option<KeptFrames> {
+fn kept_frames(node: &Node, histories: &[(usize, RetainedFrames)]) -> Option<RetainedFrames> {
     match &node.operator {
         Operator::Sink(part) => part.sink.kept_frames(),
         Operator::Source(_) => {
@@ -322,12 +331,8 @@ fn node_entry(node: &Node, number: usize, imported: &[ImportCounters]) -> NodeEn
     node.writers.iter().flat_map(|port| port.lost()).for_each(|(why, amount)| add(why, amount));
     add(DropReason::Failed, node.flow.failed);
     add(DropReason::BeyondCount, node.flow.beyond_count);
-    let (mut sunk, mut ring) = (node.flow.sunk, None);
-    if let Operator::Source(part) = &node.operator {
-        ring = part.source.ring_state();
-    }
+    let mut sunk = node.flow.sunk;
     if let Operator::Sink(part) = &node.operator {
-        ring = part.sink.ring_state();
         let by_sink = part.sink.drops_by_reason();
         sunk = delivered_amount(node, &by_sink);
         by_sink.into_iter().for_each(|(why, amount)| add(why, amount));
@@ -364,7 +369,7 @@ fn node_entry(node: &Node, number: usize, imported: &[ImportCounters]) -> NodeEn
         busy_ns: node.flow.busy_ns,
         calls: node.flow.calls,
         program: node.process().is_some(),
-        ring,
+        ring: named_ring(node),
         kept: None,
     }
 }

@@ -6,7 +6,7 @@
 //! (docs/book/decisions/0004-ledger-bytes.md). The ledger stores no derived counts.
 
 use buffer::signal::moderate::WakeupCounts;
-pub use endpoint::{KeptFrames, ReaderRing};
+pub use endpoint::{ReaderRing, RetainedFrames};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::Deref;
@@ -232,7 +232,7 @@ pub struct NodeEntry {
     /// Frames of the past that a sink keeps, or the source for later readers; `None` for other
     /// nodes.
     #[serde(default)]
-    pub kept: Option<KeptFrames>,
+    pub kept: Option<RetainedFrames>,
 }
 
 /// Number of edits of blocks, by method.

@@ -1,9 +1,9 @@
 //! The thread that compresses the chunks of a history, so that whoever stores frames never waits
 //! for compression.
 //!
-//! The thread has the lowest priority among the threads of its process and is bound to no processor.
-//! On a machine without spare time it compresses little, the history is shorter, and the path keeps
-//! its rate.
+//! The thread has the lowest priority among the threads of its process and is bound to no
+//! processor. On a machine without spare time it compresses little, the history is shorter, and the
+//! path keeps its rate.
 
 use buffer::compression;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};

@@ -71,7 +71,7 @@ fn d16_own_thread_lengthens_the_history_without_delaying_its_caller() {
         _ => format!("GET /page/{number} HTTP/1.1 host: example.org\r\n").repeat(20).into_bytes(),
     };
     let mut all = Vec::new();
-    let mut most = KeptFrames::default();
+    let mut most = RetainedFrames::default();
     testkit::wait_until("a history longer than its memory", || {
         let noise = random.bytes(900);
         let number = all.len() as u64;
@@ -83,7 +83,7 @@ fn d16_own_thread_lengthens_the_history_without_delaying_its_caller() {
         if kept.bytes > most.bytes {
             most = kept;
         }
-        if number % 400 == 0 {
+        if number.is_multiple_of(400) {
             let stored = stored_frames(&history, HistoryStart::Oldest);
             let first = all.len() - stored.len();
             assert_eq!(stored.iter().map(|(_, bytes)| bytes.len() as u64).sum::<u64>(), kept.bytes);
@@ -96,7 +96,7 @@ fn d16_own_thread_lengthens_the_history_without_delaying_its_caller() {
     let (before, after) = history.compressed_totals();
     assert!(after * 4 < before, "{before} {after}");
     history.clear();
-    assert_eq!(history.kept(), KeptFrames::default());
+    assert_eq!(history.kept(), RetainedFrames::default());
 }
 
 #[test]

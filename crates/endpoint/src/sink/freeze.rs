@@ -8,7 +8,7 @@
 //! cannot fill the disk. (V9)
 
 use crate::history::{
-    self, CompressingThread, FrameHeader, History, HistoryLimits, HistoryStart, KeptFrames,
+    self, CompressingThread, FrameHeader, History, HistoryLimits, HistoryStart, RetainedFrames,
 };
 use crate::{Failure, Opening, Sink, SinkEntry};
 use filter::general::bpf;
@@ -88,8 +88,8 @@ struct Freeze {
     bytes: usize,
     files_max: u64,
     history: History,
-    /// What the history kept when it kept most bytes.
-    most: KeptFrames,
+    /// The contents of the history when it had most bytes.
+    most: RetainedFrames,
     /// The capture file being written, if any.
     capture: Option<Capture>,
     counts: FreezeCounts,
@@ -138,7 +138,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
         bytes,
         files_max: number("files"),
         history: History::new(HistoryLimits { bytes, time: number("before") }, compresses),
-        most: KeptFrames::default(),
+        most: RetainedFrames::default(),
         capture: None,
         counts: FreezeCounts::default(),
     }))
@@ -210,7 +210,7 @@ impl Sink for Freeze {
             .with_delivered(frames, "frame", done))
     }
 
-    fn kept_frames(&self) -> Option<KeptFrames> {
+    fn kept_frames(&self) -> Option<RetainedFrames> {
         Some(self.history.kept())
     }
 }

@@ -9,8 +9,8 @@
 //! costs of filters, block rates, idle time. The planner predicts gains from its cost table,
 //! corrected by the observations; [`replicas`] and [`moves`] decide, without a clock or threads. If
 //! one thread has too much work, some of its work moves to other threads ([`spread`]): replicas of
-//! its filters, or a *stage*, which is a filter with everything downstream of it. If one replica has more
-//! work than the others, some of its sessions move to them ([`sessions`]).
+//! its filters, or a *stage*, which is a filter with everything downstream of it. If one replica
+//! has more work than the others, some of its sessions move to them ([`sessions`]).
 //!
 //! The gain from more threads is verified: the rate is measured again, and a change that does not
 //! pay is undone and not repeated soon. A moved filter moves back only if later observations

@@ -1,8 +1,8 @@
 //! Relief of replicas that have more work than others: sessions move to the replica with the least.
 //!
-//! The dispatcher counts the blocks of each class of sessions. Several times a second the counts are
-//! read; if two consecutive readings agree on which replica should relieve which, the sessions move
-//! ([`crate::change::move_sessions`]). Each move pauses the path for as long as the replicas need
+//! The dispatcher counts the blocks of each class of sessions. Several times a second the counts
+//! are read; if two consecutive readings agree on which replica should relieve which, the sessions
+//! move ([`crate::change::move_sessions`]). Each move pauses the path for as long as the replicas need
 //! for the blocks that they have. Moves therefore keep a distance, which grows as long as they do
 //! not settle.
 //!
@@ -74,8 +74,8 @@ impl PathObserver {
         self.sessions.record_move(now);
         match move_sessions(live, &chosen, MOVE_WAIT_MAX) {
             Ok(moved) => live.add_adapted(format!(
-                "{} sessions to {}: {} received {} % of the blocks, {} % without them; {} held blocks \
-                 moved along; paused {}",
+                "{} sessions to {}: {} received {} % of the blocks, {} % without them; {} held \
+                 blocks moved along; paused {}",
                 moved.sessions,
                 moved.to,
                 moved.from,

@@ -1,5 +1,5 @@
-//! Moves of sessions between the replicas of a chain: a replica with more work than the others gives
-//! sessions away, with their state and the blocks that they hold. [Th §5.4], RSS++
+//! Moves of sessions between the replicas of a chain: a replica with more work than the others
+//! gives sessions away, with their state and the blocks that they hold. [Th §5.4], RSS++
 //!
 //! ```text
 //! stop the dispatcher ─► the replicas finish what they have got ─► stop two of them
@@ -7,7 +7,8 @@
 //! ```
 //!
 //! No block is on its way to a replica while sessions move, so none finds its session gone, and the
-//! join sees the same batches in the same order. What the replicas have emitted stays in their rings.
+//! join sees the same batches in the same order. What the replicas have emitted stays in their
+//! rings.
 //!
 //! docs/book/decisions/0114-moving-sessions.md
 
@@ -59,8 +60,8 @@ pub fn session_shares(live: &Live, limit: Duration) -> Option<SessionShares> {
 ///
 /// # Errors
 ///
-/// Fails if the path has no such replicas or has ended, if the replicas do not finish in time, or if
-/// the other replica has no memory for the blocks. The path then runs as before.
+/// Fails if the path has no such replicas or has ended, if the replicas do not finish in time, or
+/// if the other replica has no memory for the blocks. The path then runs as before.
 pub fn move_sessions(
     live: &Live,
     chosen: &SessionMove,

@@ -1,7 +1,7 @@
 //! Counters of a path.
 
 use runtime::latency::Latency;
-use runtime::ledger::{Amount, KeptFrames, ReaderRing, RingSize};
+use runtime::ledger::{Amount, ReaderRing, RetainedFrames, RingSize};
 use serde::{Deserialize, Serialize};
 
 /// The counters of a path.
@@ -85,7 +85,7 @@ pub struct Filter {
     /// Frames of the past that a sink or source keeps. Absent for other nodes and in replies of
     /// older versions.
     #[serde(default)]
-    pub kept: Option<KeptFrames>,
+    pub kept: Option<RetainedFrames>,
 }
 
 /// The counters of an edge between two nodes.

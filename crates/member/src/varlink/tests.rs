@@ -4,7 +4,7 @@
 use super::*;
 use crate::protocol;
 use proptest::prelude::*;
-use runtime::ledger::{KeptFrames, ReaderRing, RingSize};
+use runtime::ledger::{ReaderRing, RetainedFrames, RingSize};
 use serde_json::json;
 
 #[test]
@@ -169,7 +169,7 @@ fn interface_files_match_the_types() {
         calls: 0,
         busy_ns: 0,
         ring: Some(ReaderRing::default()),
-        kept: Some(KeptFrames::default()),
+        kept: Some(RetainedFrames::default()),
     };
     let edge = Edge {
         edge: 0,
@@ -190,7 +190,7 @@ fn interface_files_match_the_types() {
         ("type Edge", field_names(&edge)),
         ("type RingSize", field_names(&RingSize::default())),
         ("type ReaderRing", field_names(&ReaderRing::default())),
-        ("type KeptFrames", field_names(&KeptFrames::default())),
+        ("type RetainedFrames", field_names(&RetainedFrames::default())),
         ("type Space", field_names(&Space::default())),
         ("type Counters", field_names(&Counters::default())),
         ("type Argument", field_names(&Argument::default())),

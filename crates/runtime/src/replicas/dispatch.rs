@@ -6,8 +6,8 @@
 //! - By **session**: all blocks of a session, in both directions, go to one replica for the
 //!   session's lifetime. A table maps each class of sessions ([`filter::sharing`]) to its replica;
 //!   a new class goes to the replica that has received the fewest blocks so far, so that large
-//!   sessions are spread. Blocks are counted per class, so that classes can later move, with the state
-//!   of their sessions, from a replica with more work than others ([`super::balance`]).
+//!   sessions are spread. Blocks are counted per class, so that classes can later move, with the
+//!   state of their sessions, from a replica with more work than others ([`super::balance`]).
 
 use super::balance::SessionShares;
 use super::{ReplicaProgress, next_batch_id};
@@ -58,8 +58,9 @@ pub struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// Creates a dispatcher that distributes by session, or by load if `sharing` is `None`. `here` is the index of
-    /// the replica that runs in this space, and `seed` the seed of all filters of the replicas.
+    /// Creates a dispatcher that distributes by session, or by load if `sharing` is `None`. `here`
+    /// is the index of the replica in this space, and `seed` the seed of all filters of the
+    /// replicas.
     pub fn new(
         sharing: Option<ShardKey>,
         progress: Arc<ReplicaProgress>,

@@ -6,7 +6,7 @@
 
 use super::node::Node;
 use super::taps::Taps;
-use endpoint::KeptFrames;
+use endpoint::RetainedFrames;
 use filter::{Batch, LaneMask, Time};
 use std::fmt;
 
@@ -76,7 +76,7 @@ impl Observers {
     }
 
     /// Returns the frames that histories keep, by planned node index.
-    pub(crate) fn kept_frames(&self) -> Vec<(usize, KeptFrames)> {
+    pub(crate) fn kept_frames(&self) -> Vec<(usize, RetainedFrames)> {
         self.taps.as_ref().map_or_else(Vec::new, |taps| taps.kept_frames())
     }
 

@@ -4,7 +4,7 @@
 use super::node::Node;
 use crate::counters::{ImportCounters, KernelCounts, RetiredCounters};
 use crate::failure::PathFailure;
-use crate::ledger::KeptFrames;
+use crate::ledger::RetainedFrames;
 use endpoint::process::Process;
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub struct SpaceResults {
     /// Counters of nodes and rings removed by hot swaps.
     pub retired: RetiredCounters,
     /// Frames that histories kept, by planned node index.
-    pub kept: Vec<(usize, KeptFrames)>,
+    pub kept: Vec<(usize, RetainedFrames)>,
     /// Nodes that wrote the input or read the output of programs (`exec`), and that hot swaps
     /// removed.
     pub programs: Vec<Node>,

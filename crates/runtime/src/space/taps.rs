@@ -17,7 +17,7 @@ use super::observe::Observer;
 use super::tap::*;
 use super::tap_form::TapForm;
 use endpoint::history::{
-    self, CompressingThread, FrameHeader, History, HistoryLimits, HistoryStart, KeptFrames,
+    self, CompressingThread, FrameHeader, History, HistoryLimits, HistoryStart, RetainedFrames,
 };
 use filter::{Batch, Block, LaneMask, Time, lanes};
 use std::sync::PoisonError;
@@ -148,7 +148,7 @@ impl Taps {
     }
 
     /// Returns the frames that histories keep, by planned node index.
-    pub(crate) fn kept_frames(&self) -> Vec<(usize, KeptFrames)> {
+    pub(crate) fn kept_frames(&self) -> Vec<(usize, RetainedFrames)> {
         self.histories.iter().map(|(node, history)| (*node, history.kept())).collect()
     }
 

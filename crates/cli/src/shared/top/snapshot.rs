@@ -2,7 +2,7 @@
 
 use super::super::rates::{self, Rate};
 use member::protocol::{Amount, Counters, Filter, KernelProgram, Latency, PathDescription, Space};
-use runtime::ledger::{KeptFrames, NodeName, ReaderRing};
+use runtime::ledger::{NodeName, ReaderRing, RetainedFrames};
 use serde::Serialize;
 
 /// Version of the `--json` format.
@@ -95,7 +95,7 @@ pub(super) struct Past {
     /// Name of the node.
     pub(super) node: String,
     #[serde(flatten)]
-    pub(super) kept: KeptFrames,
+    pub(super) kept: RetainedFrames,
 }
 
 /// Losses at one location.

@@ -1,0 +1,97 @@
+//! The ends of a plan that `explain` describes besides the plan itself: rings shared with other
+//! programs, and sinks that keep frames of the past.
+
+use pipeline::explain;
+use pipeline::plan::Plan;
+use streamline::named::{ring_sizes, writer_ring_sizes};
+use streamline::report::{Object, to_object};
+
+/// Returns the sinks whose output other programs read from a ring. Each entry has the name of the
+/// sink, the minimum and the maximum size of the ring in bytes, and true if the request specifies
+/// the size.
+fn reader_rings(plan: &Plan) -> Vec<(String, (usize, usize), bool)> {
+    let names = explain::unique_names(&plan.graph);
+    let ring = |(id, node): (pipeline::graph::NodeId, &pipeline::graph::Node)| {
+        let used = node.filter()?;
+        let offers = ["user", "socket"].contains(&used.description.name);
+        let is_given = used.arguments.number("size").is_some();
+        offers.then(|| (names[id.0].clone(), ring_sizes(&used.arguments), is_given))
+    };
+    plan.graph.ids().filter_map(ring).collect()
+}
+
+/// Returns the unique names of the sources to which other programs write.
+fn written_sources(plan: &Plan) -> Vec<String> {
+    let names = explain::unique_names(&plan.graph);
+    let is_written = |node: &pipeline::graph::Node| {
+        node.filter().is_some_and(|used| used.description.name == "buffer")
+    };
+    let nodes = plan.graph.ids().filter(|(_, node)| is_written(node));
+    nodes.map(|(id, _)| names[id.0].clone()).collect()
+}
+
+/// Describes the sizes of the rings from which other programs read, and to which they write.
+pub(super) fn reader_rings_text(plan: &Plan) -> String {
+    let line = |(name, (least, most), is_given)| {
+        let (least, most) = (least >> 10, most >> 10);
+        let sizes = match (is_given, least < most) {
+            (true, _) => format!("{least} KB, as requested"),
+            (false, true) => format!("{least} to {most} KB, by the pressure"),
+            (false, false) => format!("{least} KB: the size decides which blocks are lost"),
+        };
+        format!(" ring         {name} → its readers: {sizes}\n")
+    };
+    let (least, most) = writer_ring_sizes();
+    let written = |name| {
+        let (least, most) = (least >> 10, most >> 10);
+        format!(" ring         its writers → {name}: {least} to {most} KB each, by the pressure\n")
+    };
+    let readers: String = reader_rings(plan).into_iter().map(line).collect();
+    readers + &written_sources(plan).into_iter().map(written).collect::<String>()
+}
+
+/// Returns the sinks that keep frames of the past. Each entry has the name of the sink, the memory
+/// for frames in bytes, and true if a thread of its own compresses them.
+fn keeps(plan: &Plan) -> Vec<(String, u64, bool)> {
+    let names = explain::unique_names(&plan.graph);
+    let used = || plan.graph.ids().filter_map(|(id, node)| Some((id, node.filter()?)));
+    let is_live = used().any(|(_, used)| used.endpoint.attach_point.is_some());
+    let freezes = used().filter(|(_, used)| used.description.name == "freeze");
+    let bytes = |used: &pipeline::graph::Use| used.arguments.number("bytes").unwrap_or_default();
+    freezes.map(|(id, used)| (names[id.0].clone(), bytes(used), is_live)).collect()
+}
+
+/// Describes what sinks keep of the past.
+pub(super) fn kept_text(plan: &Plan) -> String {
+    let line = |(name, bytes, is_live): (String, u64, bool)| {
+        let (size, by) = (
+            bytes >> 10,
+            match is_live {
+                true => "a thread of low priority, and discarded while it is behind",
+                false => "its own thread",
+            },
+        );
+        format!(" keeps        {name}: frames in {size} KB; older ones are compressed by {by}\n")
+    };
+    keeps(plan).into_iter().map(line).collect()
+}
+
+pub(super) fn writer_rings_json(plan: &Plan) -> Vec<Object> {
+    let (least, most) = writer_ring_sizes();
+    let ring = |name| to_object(&[("source", &name), ("least", &least), ("most", &most)]);
+    written_sources(plan).into_iter().map(ring).collect()
+}
+
+pub(super) fn keeps_json(plan: &Plan) -> Vec<Object> {
+    let sink = |(name, bytes, is_live)| {
+        to_object(&[("sink", &name), ("bytes", &bytes), ("beside", &is_live)])
+    };
+    keeps(plan).into_iter().map(sink).collect()
+}
+
+pub(super) fn reader_rings_json(plan: &Plan) -> Vec<Object> {
+    let ring = |(name, (least, most), is_given)| {
+        to_object(&[("sink", &name), ("least", &least), ("most", &most), ("given", &is_given)])
+    };
+    reader_rings(plan).into_iter().map(ring).collect()
+}
