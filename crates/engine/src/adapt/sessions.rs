@@ -2,9 +2,9 @@
 //!
 //! The dispatcher counts the blocks of each class of sessions. Several times a second the counts
 //! are read; if two consecutive readings agree on which replica should relieve which, the sessions
-//! move ([`crate::change::move_sessions`]). Each move pauses the path for as long as the replicas need
-//! for the blocks that they have. Moves therefore keep a distance, which grows as long as they do
-//! not settle.
+//! move ([`crate::change::move_sessions`]). Each move pauses the path for as long as the replicas
+//! need for the blocks that they have. Moves therefore keep a distance, which grows as long as they
+//! do not settle.
 //!
 //! docs/book/decisions/0114-moving-sessions.md
 
