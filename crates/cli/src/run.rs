@@ -134,11 +134,15 @@ pub(crate) fn run_ready(ready: Ready, given: &RunArguments) -> Result<(Finished,
 /// A socket to the process that started this path in the background. That process waits until the
 /// path is running.
 #[derive(Debug)]
-pub(crate) struct StartNotifier(Option<OwnedFd>);
+pub(crate) struct StartNotifier {
+    socket: Option<OwnedFd>,
+    /// True if errors go to the log only once the path runs.
+    joins_errors: bool,
+}
 
 impl StartNotifier {
     /// The notifier of a path in the foreground, which no process waits for.
-    pub(crate) const FOREGROUND: Self = Self(None);
+    pub(crate) const FOREGROUND: Self = Self { socket: None, joins_errors: false };
 
     /// Detaches this process from the terminal if the path runs in the background or serves a
     /// shared prefix. The socket to the starting process is then this process's standard input.
@@ -147,12 +151,17 @@ impl StartNotifier {
             return Ok(Self::FOREGROUND);
         }
         let left = sys::process::leave_terminal().and_then(|()| sys::process::detach_stdin());
-        left.map(|socket| Self(Some(socket))).map_err(|error| report_system_error(&error))
+        let socket = Some(left.map_err(|error| report_system_error(&error))?);
+        Ok(Self { socket, joins_errors: given.background })
     }
 
     /// Sends the number of the running path to the process that started it.
     fn notify(self, number: u32) {
-        if let Some(socket) = self.0 {
+        if let Some(socket) = self.socket {
+            if self.joins_errors {
+                // Errors before this one went to the starting process, which may not read the log.
+                let _ = sys::process::join_errors_to_output();
+            }
             let text = serde_json::to_vec(&PathNumber { number }).unwrap_or_default();
             // The starting process may have exited.
             let _ = sys::descriptor::send(socket, &text, &[]);

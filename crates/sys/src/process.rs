@@ -138,6 +138,11 @@ pub fn detach_stdin() -> Result<OwnedFd> {
     Ok(before)
 }
 
+/// Redirects standard error to where standard output goes.
+pub fn join_errors_to_output() -> Result<()> {
+    rustix::stdio::dup2_stderr(std::io::stdout()).context("dup2", "stderr")
+}
+
 /// Raises the soft limit on open descriptors to the hard limit if possible. Returns the resulting
 /// soft limit; `u64::MAX` if there is none.
 #[must_use]

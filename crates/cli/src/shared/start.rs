@@ -54,10 +54,18 @@ pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
     let signals = watch_signals()?;
     steps.announce(Resource::File, "a log").map_err(untaken)?;
     let (log, file) = open_log(given, name)?;
-    let before = file.metadata().map_or(0, |about| about.len());
+    let about = file.metadata();
+    let before = about.as_ref().map_or(0, fs::Metadata::len);
+    // What is written to a device cannot be read again.
+    let kept = match about.is_ok_and(|about| about.is_file()) {
+        true => None,
+        false => Some(File::from(sys::service::memfd_with(b"").map_err(untaken)?)),
+    };
+    let errors = kept.as_ref().unwrap_or(&file).try_clone();
+    let errors = errors.map_err(|error| spawn_failure(&error))?;
     let (near, far) = sys::descriptor::pair().map_err(|error| report_system_error(&error))?;
     steps.announce(Resource::Thread, "the process of a path").map_err(untaken)?;
-    let mut child = spawn_path(given, name, &text, (&log, file), far)?;
+    let mut child = spawn_path(given, name, &text, (&log, file, errors), far)?;
     steps.checkpoint("the path is about to run");
     let Some(_) = wait_readable(&[near.as_fd()], signals, None) else {
         // The user has interrupted the start.
@@ -69,7 +77,7 @@ pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
     let told = sys::descriptor::receive(&near, &mut bytes).map(|(length, _)| length).unwrap_or(0);
     let number = serde_json::from_slice::<PathNumber>(bytes.get(..told).unwrap_or_default());
     let Ok(PathNumber { number }) = number else {
-        return Err(print_failure(&mut child, &log, before));
+        return Err(print_failure(&mut child, &log, before, kept));
     };
     if given.json {
         return Ok(terminal::print_text(&json_line(&to_object(&[
@@ -174,14 +182,10 @@ fn spawn_path(
     given: &StartArguments,
     name: Option<&str>,
     text: &str,
-    (log, file): (&Path, File),
+    (log, file, errors): (&Path, File, File),
     socket: OwnedFd,
 ) -> Result<Child, Status> {
-    let failed = |error: &std::io::Error| {
-        terminal::print_error(&format!("cannot start the path: {}", terminal::reason(error)));
-        Status::Failed
-    };
-    let program = std::env::current_exe().map_err(|error| failed(&error))?;
+    let program = std::env::current_exe().map_err(|error| spawn_failure(&error))?;
     let mut command = Command::new(program);
     command.args(["run", "--background", "--log"]).arg(log);
     if let Some(name) = name {
@@ -198,31 +202,36 @@ fn spawn_path(
     }
     command.args(given.monitor.words());
     command.args(["--", text]);
-    let errors = file.try_clone().map_err(|error| failed(&error))?;
     command.stdin(Stdio::from(socket)).stdout(file).stderr(errors);
     // The descriptor is kept until the program has started.
     let ids = streamline::ids::inherit(DESCRIPTOR_MIN).ok();
     if let Some((variable, _)) = &ids {
         command.env(streamline::ids::VARIABLE, variable);
     }
-    command.spawn().map_err(|error| failed(&error))
+    command.spawn().map_err(|error| spawn_failure(&error))
 }
 
-/// Prints the output of a path that failed to start. Returns `Usage` or `Nothing` if the path's
-/// process exited with that status, otherwise `Failed`.
-fn print_failure(child: &mut Child, log: &Path, before: u64) -> Status {
+fn spawn_failure(error: &std::io::Error) -> Status {
+    terminal::print_error(&format!("cannot start the path: {}", terminal::reason(error)));
+    Status::Failed
+}
+
+/// Prints the output of a path that failed to start, which is in `kept` or behind `before` bytes of
+/// the log. Returns `Usage` or `Nothing` if the path's process exited with that status, otherwise
+/// `Failed`.
+fn print_failure(child: &mut Child, log: &Path, before: u64, kept: Option<File>) -> Status {
     let status = child.wait().ok().and_then(|status| status.code());
     let mut said = String::new();
-    if let Ok(mut file) = OpenRegular::read().open(log) {
+    let (is_kept, file) = (kept.is_some(), kept.or_else(|| OpenRegular::read().open(log).ok()));
+    if let Some(mut file) = file {
         // If the log cannot be read, the message still names it.
-        let _ = file.seek(SeekFrom::Start(before));
+        let _ = file.seek(SeekFrom::Start(if is_kept { 0 } else { before }));
         let _ = file.take(OUTPUT_MAX).read_to_string(&mut said);
     }
     terminal::print_error_text(&VisibleLines(&said).to_string());
-    terminal::print_error(&format!(
-        "the path did not start: see {}",
-        quote_word(&log.display().to_string())
-    ));
+    let place = quote_word(&log.display().to_string());
+    let place = if is_kept { String::new() } else { format!(": see {place}") };
+    terminal::print_error(&format!("the path did not start{place}"));
     match status {
         Some(2) => Status::Usage,
         Some(3) => Status::Nothing,
