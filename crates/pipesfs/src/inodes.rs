@@ -78,6 +78,12 @@ impl Inodes {
         self.numbers.remove(key);
     }
 
+    /// Lets the objects at the new one of these places have other numbers when they are looked up
+    /// again. Those that the kernel knows keep theirs as long as it knows them.
+    pub fn renumber(&mut self, places: &HashMap<DirectoryId, DirectoryId>) {
+        self.numbers.retain(|key, _| !places.values().any(|place| *place == key.place));
+    }
+
     /// Replaces the directories of objects whose nodes have moved; `places` maps each old directory
     /// to the new one. The objects keep their inode numbers.
     pub fn rebind(&mut self, places: &HashMap<DirectoryId, DirectoryId>) {
@@ -111,6 +117,21 @@ mod tests {
         assert_ne!(inodes.reference(&one), first, "a number is not used twice");
         inodes.forget(ROOT, 5);
         assert!(inodes.key(ROOT).is_some());
+    }
+
+    #[test]
+    fn b1_renumbered_object_stays_valid_under_its_old_number() {
+        let mut inodes = Inodes::default();
+        let (one, other) =
+            (Key::directory(DirectoryId::Filters), Key::directory(DirectoryId::Machine));
+        let number = inodes.reference(&one);
+        let places = HashMap::from([(one.place.clone(), other.place.clone())]);
+        inodes.rebind(&places);
+        inodes.renumber(&places);
+        assert_ne!(inodes.reference(&other), number);
+        assert_eq!(inodes.key(number), Some(other));
+        inodes.forget(number, 1);
+        assert_eq!(inodes.key(number), None);
     }
 
     #[test]

@@ -139,7 +139,15 @@ impl Server {
             }
             TreeEdit::Rename { from, to, .. } => {
                 let places = moved_places((old, (parent, from)), (new, (into, to)));
-                lock(&self.inodes).rebind(&places);
+                let mut inodes = lock(&self.inodes);
+                inodes.rebind(&places);
+                if places.keys().any(|place| matches!(place, DirectoryId::Class(..))) {
+                    // The kernel now knows the class where the caller put it, and not below its new
+                    // filter. A directory of the same number found there would have to be moved,
+                    // which the kernel refuses in the middle of a rename (ESTALE).
+                    inodes.renumber(&places);
+                }
+                drop(inodes);
                 self.continue_streams(new, &places);
                 Ok(Outcome::Done)
             }
