@@ -1,63 +1,203 @@
-//! Tests of files of PipesFS at a source whose filters run in the kernel: operations that the file
-//! cannot perform are refused, with the reason. FEATURES B8, B10
+//! Tests of files of PipesFS at filters that run in the kernel, in a program of the daemon: each
+//! stream has what tcpdump sees with the same filter, while the program stays; a reader or server
+//! that is killed closes what it opened. Operations that such a file cannot perform are refused,
+//! with the reason. FEATURES B8, B9, B10
 
 use crate::scratch::Scratch;
-use crate::second_job::{Mounted, spawn, streamline};
-use std::fs;
+use crate::second_job::{Guard, Mounted, spawn, streamline};
+use crate::send::{parse_capture, send_all};
+use crate::shared_program::{datagrams, program_ids};
+use std::fs::{self, File};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use testkit::need;
-use testkit::net::{Cable, Pair, SERVER_DEVICE, wait_until};
+use testkit::net::{Cable, Pair, SERVER_DEVICE, packet_sockets, wait_until};
 
-/// Runs a request whose filters are in the kernel, and a shell command in the mount, which must
-/// fail. Returns the reason that the mount gives for the failure, or `None` if the machine cannot
-/// run the test.
-fn failure_of(request: &str, filter: &str, command: &str) -> Option<String> {
-    need::require_root()?;
-    need::require_file("/dev/fuse")?;
-    let pair = Pair::new(Cable::default())?;
-    let folder = Scratch::new();
-    let (daemon, pipes) = (folder.path("daemon").display().to_string(), folder.path("pipes"));
+/// A path whose filters are in the kernel, in a program of a daemon, and a mount that shows it.
+struct Scene {
+    pair: Pair,
+    _daemon: Guard,
+    _path: Guard,
+    mounted: Mounted,
+    folder: Scratch,
+    daemon: String,
+}
+
+impl Scene {
+    /// Returns `None` if the machine cannot run the test. `filter` is a directory below the source
+    /// that has to be in the kernel.
+    fn new(request: &str, filter: &str) -> Option<Self> {
+        need::require_root()?;
+        need::require_file("/dev/fuse")?;
+        let pair = Pair::new(Cable { addresses: false, ..Cable::default() })?;
+        let folder = Scratch::new();
+        let daemon = folder.path("daemon").display().to_string();
+        // The daemon attaches the program, so it runs where the interface is.
+        let mut served = pair.server.command(testkit::streamline_program());
+        served.args(["daemon", "--socket", &daemon]);
+        let served = spawn(served);
+        wait_until("a daemon answers", || {
+            streamline(&["ps"], &daemon).output().is_ok_and(|ran| ran.status.success())
+        });
+        let mut path = pair.server.command(testkit::streamline_program());
+        let request = request.replace("rx", &format!("rx {SERVER_DEVICE}"));
+        path.args(["run", "-q", "--no-adapt", &request]).env("STREAMLINE_DAEMON", &daemon);
+        let path = spawn(path);
+        let mounted = mount(&folder, &daemon, "pipes");
+        let scene = Self { pair, _daemon: served, _path: path, mounted, folder, daemon };
+        let place = scene.file(&format!("{filter}/place"));
+        wait_until("the path is shown", || fs::read_to_string(&place).is_ok());
+        assert_eq!(fs::read_to_string(&place).expect("a place").trim(), "kernel");
+        Some(scene)
+    }
+
+    /// Returns the path of a file below the source.
+    fn file(&self, name: &str) -> PathBuf {
+        self.mounted.0.join(format!("rx:{SERVER_DEVICE}")).join(name)
+    }
+
+    /// Begins to read a file into another, with cat(1); returns when the file is open.
+    fn read(&self, name: &str, to: &str) -> (Guard, PathBuf) {
+        let to = self.folder.path(to);
+        let mut cat = Command::new("cat");
+        cat.arg(self.file(name)).stdin(Stdio::null()).stderr(Stdio::null());
+        let cat = Guard(cat.stdout(File::create(&to).expect("a file")).spawn().expect("cat"));
+        let streams = PathBuf::from(name);
+        let stream = streams.parent().expect("a filter").join(".streams");
+        let stream =
+            self.file(stream.join(streams.file_name().expect("a name")).to_str().expect("text"));
+        let folder = PathBuf::from(format!("/proc/{}/fd", cat.0.id()));
+        wait_until("the stream is open", || {
+            let mut open = fs::read_dir(&folder).expect("a process").flatten();
+            open.any(|fd| fs::read_link(fd.path()).is_ok_and(|to| to == stream))
+        });
+        (cat, to)
+    }
+
+    /// Runs a shell command in the mount, which must fail; returns the reason that the mount gives.
+    fn failure(&self, command: &str) -> String {
+        let mut shell = Command::new("sh");
+        shell
+            .args(["-c", &command.replace("rx/", &format!("rx:{SERVER_DEVICE}/"))])
+            .current_dir(&self.mounted.0)
+            .stderr(Stdio::null());
+        assert!(!shell.status().expect("a shell").success(), "{command}");
+        fs::read_to_string(self.mounted.0.join(".error")).expect("a reason")
+    }
+}
+
+/// Mounts what a daemon's paths show.
+fn mount(folder: &Scratch, daemon: &str, name: &str) -> Mounted {
+    let pipes = folder.path(name);
     fs::create_dir(&pipes).expect("a folder");
-    // The daemon attaches the program, so it runs where the interface is.
-    let mut served = pair.server.command(testkit::streamline_program());
-    served.args(["daemon", "--socket", &daemon]);
-    let _daemon = spawn(served);
-    wait_until("a daemon answers", || {
-        streamline(&["ps"], &daemon).output().is_ok_and(|ran| ran.status.success())
-    });
-    let mut path = pair.server.command(testkit::streamline_program());
-    let request = request.replace("rx", &format!("rx {SERVER_DEVICE}"));
-    path.args(["run", "-q", "--no-adapt", &request]).env("STREAMLINE_DAEMON", &daemon);
-    let _path = spawn(path);
     let mounted = Mounted(pipes.clone());
-    let mut mount = streamline(&["mount"], &daemon);
+    let mut mount = streamline(&["mount"], daemon);
     assert!(mount.arg(&pipes).stderr(Stdio::null()).status().expect("a mount").success());
-    let place = pipes.join(format!("rx:{SERVER_DEVICE}")).join(filter).join("place");
-    wait_until("the path is shown", || fs::read_to_string(&place).is_ok());
-    assert_eq!(fs::read_to_string(&place).expect("a place").trim(), "kernel");
-    let mut shell = Command::new("sh");
-    shell
-        .args(["-c", &command.replace("rx/", &format!("rx:{SERVER_DEVICE}/"))])
-        .current_dir(&pipes)
-        .stderr(Stdio::null());
-    assert!(!shell.status().expect("a shell").success(), "{command}");
-    let why = fs::read_to_string(pipes.join(".error")).expect("a reason");
-    drop(mounted);
-    Some(why)
+    mounted
 }
 
 #[test]
-fn b10_stream_of_a_source_that_passes_nothing_on_is_refused() {
-    let command = "timeout 20 head -c 1 rx/all.pcap | grep -q .";
-    let Some(why) = failure_of("rx | discard", "discard", command) else { return };
-    assert!(why.contains("all blocks of `rx` stay in the kernel, where `discard` runs"), "{why}");
+fn b8_stream_of_a_filter_in_the_kernel_equals_what_tcpdump_sees() {
+    const FRAMES: usize = 400;
+    if need::require_command("tcpdump").is_none() {
+        return;
+    }
+    let Some(scene) = Scene::new("rx | udp | dport |53 count", "udp") else { return };
+    let programs = program_ids(&scene.pair);
+    let seen = scene.folder.path("tcpdump.pcap");
+    let before = packet_sockets(&scene.pair.server).len();
+    let mut tcpdump = scene.pair.server.command("tcpdump");
+    // With its default length of frames, its ring has room for eight.
+    tcpdump.args(["-i", SERVER_DEVICE, "-s", "2048", "-U", "-Z", "root", "--immediate-mode", "-w"]);
+    let _tcpdump = spawn({
+        tcpdump.arg(&seen).arg("udp dst port 53");
+        tcpdump
+    });
+    wait_until("tcpdump listens", || packet_sockets(&scene.pair.server).len() > before);
+    let frames = datagrams(FRAMES);
+    let mut readers = vec![
+        scene.read("udp/dport/53/all.pcap", "class.pcap"),
+        scene.read("udp/dport/53/all.pcap", "again.pcap"),
+        scene.read("udp/all.pcap", "udp.pcap"),
+        scene.read("udp/dport/80/all.jsonl", "web.jsonl"),
+        scene.read("udp/dport/443/all", "bytes"),
+    ];
+    send_all(&scene.pair, &frames);
+    let read = |file: &PathBuf| parse_capture(&fs::read(file).unwrap_or_default());
+    for (file, count) in
+        [(&seen, 100), (&readers[0].1, 100), (&readers[1].1, 100), (&readers[2].1, FRAMES)]
+    {
+        wait_until("all frames are read", || read(file).len() == count);
+    }
+    assert_eq!(read(&seen).len(), FRAMES / 4);
+    assert!(read(&readers[0].1) == read(&seen) && read(&readers[1].1) == read(&seen));
+    assert!(read(&readers[2].1) == frames);
+    let lines = || fs::read_to_string(&readers[3].1).unwrap_or_default().lines().count();
+    wait_until("all lines are read", || lines() == FRAMES / 4);
+    let with_port = |port: u16| frames.iter().filter(move |f| f[36..38] == port.to_be_bytes());
+    // What is in view behind `dport` is the payload.
+    let payloads: Vec<u8> = with_port(443).flat_map(|frame| frame[42..].to_vec()).collect();
+    let bytes = || fs::read(&readers[4].1).unwrap_or_default();
+    wait_until("all bytes are read", || bytes().len() >= payloads.len());
+    assert!(bytes() == payloads);
+    // A reader that is killed closes its file, and others go on.
+    readers.remove(0);
+    send_all(&scene.pair, &frames);
+    wait_until("the other reader goes on", || read(&readers[0].1).len() == FRAMES / 2);
+    wait_until("the reader of all goes on", || read(&readers[1].1).len() == 2 * FRAMES);
+    let taken = fs::read_to_string(scene.file("udp/stats/taken_by_readers")).expect("a number");
+    let length = fs::metadata(&readers[1].1).expect("a file").len();
+    assert_eq!(taken.trim(), length.to_string());
+    drop(readers);
+    assert_eq!(program_ids(&scene.pair), programs, "the program stays");
+}
+
+#[test]
+fn b9_killed_server_closes_what_its_readers_opened() {
+    let Some(scene) = Scene::new("rx | udp | dport |53 count", "udp") else { return };
+    let programs = program_ids(&scene.pair);
+    let other = mount(&scene.folder, &scene.daemon, "other");
+    let place = other.0.join(format!("rx:{SERVER_DEVICE}/udp"));
+    wait_until("the path is shown there, too", || place.is_dir());
+    // Four filters can be read at once: as many are open, until the server dies.
+    let names = ["all.pcap", "udp/all.pcap", "udp/dport/all.pcap", "udp/dport/53/count/all.pcap"];
+    let open: Vec<File> = names
+        .iter()
+        .filter_map(|name| File::open(other.0.join(format!("rx:{SERVER_DEVICE}")).join(name)).ok())
+        .collect();
+    assert!(!open.is_empty());
+    let server = fs::read_dir("/proc").expect("processes").flatten().find_map(|one| {
+        let words = fs::read(one.path().join("cmdline")).ok()?;
+        let words = String::from_utf8_lossy(&words).into_owned();
+        let ours = words.contains("mount") && words.contains(&other.0.display().to_string());
+        ours.then(|| one.file_name().to_string_lossy().into_owned())
+    });
+    let killed = Command::new("kill").args(["-9", &server.expect("a server")]).status();
+    assert!(killed.expect("kill").success());
+    let (_reader, read) = scene.read("udp/all.pcap", "udp.pcap");
+    let frames = datagrams(40);
+    send_all(&scene.pair, &frames);
+    wait_until("all frames are read", || {
+        parse_capture(&fs::read(&read).unwrap_or_default()).len() == frames.len()
+    });
+    assert_eq!(program_ids(&scene.pair), programs, "the program stays");
+}
+
+#[test]
+fn b10_source_whose_frames_stay_in_the_kernel_is_read() {
+    let Some(scene) = Scene::new("rx | discard", "discard") else { return };
+    let (_reader, read) = scene.read("all.pcap", "all.pcap");
+    let frames = datagrams(40);
+    send_all(&scene.pair, &frames);
+    wait_until("all frames are read", || {
+        parse_capture(&fs::read(&read).unwrap_or_default()).len() == frames.len()
+    });
+    assert!(parse_capture(&fs::read(&read).expect("a capture")) == frames);
 }
 
 #[test]
 fn b8_writes_that_would_bypass_filters_in_the_kernel_are_refused() {
-    let Some(why) = failure_of("rx | udp | dport |53 count", "udp", "printf x > rx/all.pcap")
-    else {
-        return;
-    };
+    let Some(scene) = Scene::new("rx | udp | dport |53 count", "udp") else { return };
+    let why = scene.failure("printf x > rx/all.pcap");
     assert!(why.contains("`udp` runs in the kernel, and would not get what is written"), "{why}");
 }

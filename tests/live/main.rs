@@ -25,6 +25,7 @@ mod hostile;
 mod kernel;
 mod kernel_redirect;
 mod kernel_streams;
+mod kernel_taps;
 mod live_changes;
 mod live_counters;
 mod long_requests;

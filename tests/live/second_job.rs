@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use testkit::need;
-use testkit::net::{Cable, Pair, SERVER, wait_until};
+use testkit::net::{Cable, Pair, SERVER, SERVER_DEVICE, wait_until};
 use testkit::streamline_program;
 
 /// The shell job as printed in the paper, for PipesFS mounted at `/pipes`.
@@ -15,10 +15,10 @@ const JOB: [&str; 3] = [
     "mv /pipes/[...]/http/get /pipes/httpclean/",
     r"cat /pipes/[...]/http/all | grep -v '\.\.' > /pipes/httpclean/all",
 ];
-/// The directories that stand for `[...]`.
-const ABOVE: &str = "rx/ip/dport/80/untcp";
-/// The request whose path the job changes and reads.
-const REQUEST: &str = "rx | ip | dport |80 untcp | http |get count";
+/// The directories that stand for `[...]`, behind the source.
+const ABOVE: &str = "ip/dport/80/untcp";
+/// What follows the source in the request whose path the job changes and reads.
+const BEHIND: &str = "ip | dport |80 untcp | http |get count";
 /// Number of requests per connection; every seventh has `..` in its line.
 const REQUESTS: usize = 1000;
 const CONNECTIONS: usize = 10;
@@ -56,7 +56,7 @@ for thread in threads: thread.join()
 ";
 
 /// A process that is killed on drop.
-pub(crate) struct Guard(Child);
+pub(crate) struct Guard(pub(crate) Child);
 
 impl Drop for Guard {
     fn drop(&mut self) {
@@ -150,6 +150,16 @@ fn requests_in(text: &str) -> Vec<(usize, usize)> {
 
 #[test]
 fn b8_second_job_passes_each_clean_request_once_and_in_order() {
+    run_second_job("rx", "thread0");
+}
+
+#[test]
+fn b8_second_job_runs_with_the_head_of_the_path_in_the_kernel() {
+    run_second_job(&format!("rx {SERVER_DEVICE}"), "kernel");
+}
+
+/// Runs the job on a path from this source, of which `dport` is in this space.
+fn run_second_job(source: &str, space: &str) {
     let here = (|| {
         need::require_root()?;
         need::require_file("/dev/fuse")?;
@@ -169,15 +179,20 @@ fn b8_second_job_passes_each_clean_request_once_and_in_order() {
     let _server = spawn(server);
     pair.server.wait_until_listening((SERVER, 80));
     let mut path = pair.server.command(streamline_program());
-    path.args(["run", "-q", REQUEST]).env("STREAMLINE_DAEMON", &daemon);
+    path.args(["run", "-q", "--no-adapt", &format!("{source} | {BEHIND}")])
+        .env("STREAMLINE_DAEMON", &daemon);
     let _path = spawn(path);
     let mounted = Mounted(pipes.clone());
     let mut mount = streamline(&["mount"], &daemon);
     assert!(mount.arg(&pipes).stderr(Stdio::null()).status().expect("a mount").success());
-    let head = format!("{ABOVE}/http");
+    let above = format!("{}/{ABOVE}", source.replace(' ', ":"));
+    let head = format!("{above}/http");
     wait_until("the path is shown", || pipes.join(&head).join("get/count").is_dir());
+    let place = pipes.join(&above).join("../../place");
+    assert_eq!(fs::read_to_string(place).expect("a place").trim(), space);
     let shell = |script: &str| {
-        let script = script.replace("[...]", ABOVE).replace("/pipes", &pipes.display().to_string());
+        let script =
+            script.replace("[...]", &above).replace("/pipes", &pipes.display().to_string());
         let mut shell = Command::new("sh");
         shell.args(["-c", &script]);
         shell

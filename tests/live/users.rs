@@ -224,8 +224,8 @@ fn request_everything_as_dave(fixture: &DaemonFixture) -> Vec<OwnedFd> {
     }
     // On behalf of other users, beyond his own share, and for no request.
     for line_of in 0..64 {
-        let instead =
-            Some(Replacement { line: line_of, stays: vec![CarriedStep { was: 0, is: u64::MAX }] });
+        let stays = vec![CarriedStep { was: 0, is: u64::MAX }];
+        let instead = Some(Replacement { line: line_of, stays, taps: None });
         let attach = Attach { instead, ..asks(&line, &part, &ours, own) };
         let (refused, _) = send_and_receive(&fixture.socket(), &attach);
         let by = refused.parameters["by"].as_str();

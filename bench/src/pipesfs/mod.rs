@@ -6,6 +6,7 @@
 //! and the reader on processor 0.
 
 mod idle;
+mod kernel;
 pub(crate) mod programs;
 mod requests;
 mod streams;
@@ -20,5 +21,6 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     rows.extend(streams::run_bench(options.rounds)?);
     rows.extend(requests::run_bench(options.rounds)?);
     rows.extend(idle::run_bench(options.rounds)?);
+    rows.extend(kernel::run_bench(options.rounds)?);
     Ok(rows)
 }

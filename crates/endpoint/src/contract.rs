@@ -40,10 +40,11 @@ pub trait Source: Send {
         SourceProperties::default()
     }
 
-    /// Returns the size of the rings to which other programs write, or `None` for a source without
-    /// any.
-    fn ring_state(&self) -> Option<ReaderRing> {
-        None
+    /// Returns the number of blocks that the source knows to have lost on an arc that it chooses
+    /// itself ([`Intake::arc`]).
+    fn lost_on_arc(&self, arc: usize) -> u64 {
+        let _ = arc;
+        0
     }
 
     /// Returns the descriptor that becomes readable when input arrives, or `None` if the source has

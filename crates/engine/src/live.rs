@@ -69,6 +69,11 @@ impl Live {
         self.whole = Some((Arc::clone(whole), part));
     }
 
+    /// Returns the running path of the whole request, and the index of this path in it.
+    pub(crate) fn whole(&self) -> Option<(&Arc<RunningPath>, usize)> {
+        self.whole.as_ref().map(|(whole, part)| (whole, *part))
+    }
+
     pub(crate) fn running_path(&self) -> Option<&Arc<RunningPath>> {
         self.whole.as_ref().map(|(whole, _)| whole)
     }

@@ -1,5 +1,6 @@
 //! Taps of a running path: lookup of the node named by the user, and of its space.
 
+use crate::kernel::Kernel;
 use crate::live::Live;
 use crate::registry::MachineRegistry;
 use endpoint::sink::json::JsonLines;
@@ -13,6 +14,7 @@ use runtime::space::tap::{OverrunPolicy, Tap, TapOrigin, TapStart};
 use runtime::space::tap_form::{MessageGatherer, TapForm};
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 /// Parses the start position of a tap: `-5s`, `block:100` or `oldest`. Fails with a usage message.
@@ -88,6 +90,21 @@ pub struct TapRequest {
     pub pipe: OwnedFd,
 }
 
+/// An open tap of a node in the kernel, which is closed on drop.
+struct KernelTap {
+    kernels: Weak<Mutex<Vec<Kernel>>>,
+    number: usize,
+}
+
+impl Drop for KernelTap {
+    fn drop(&mut self) {
+        let Some(kernels) = self.kernels.upgrade() else { return };
+        let mut kernels = kernels.lock().unwrap_or_else(PoisonError::into_inner);
+        let kernel = kernels.iter_mut().find(|kernel| kernel.has_reader(self.number));
+        kernel.into_iter().for_each(|kernel| kernel.close_tap(self.number));
+    }
+}
+
 impl Live {
     /// Starts a tap. Waits at most `limit` for each response of a space.
     ///
@@ -98,7 +115,12 @@ impl Live {
     pub fn tap(&self, wanted: TapRequest, limit: Duration) -> Result<(Tap, TapStart), TapError> {
         let TapRequest { node, classes, form, since, policy, patience, pipe } = wanted;
         let number = self.node_number(node.as_ref())?;
-        self.check_blocks_leave_kernel(number)?;
+        // The past is that of the blocks that reach this process.
+        let in_kernel = since.is_none() && self.has_kernel_tap(number);
+        if !in_kernel {
+            self.check_outside_kernel(number)?;
+            self.check_blocks_leave_kernel(number)?;
+        }
         let selects = classes.as_deref().is_some_and(|label| !label.is_empty());
         if since.is_some() && selects {
             let why = "the path keeps the past of all blocks of a source, not of a class: read \
@@ -121,7 +143,10 @@ impl Live {
         let (tap, feeds) =
             Tap::new(pipe, policy, patience, (forms, classes)).map_err(TapError::Machine)?;
         let mut whole: Option<TapStart> = None;
-        for (space, feed) in spaces.into_iter().zip(feeds) {
+        for (space, mut feed) in spaces.into_iter().zip(feeds) {
+            if in_kernel {
+                feed.set_in_kernel();
+            }
             let began = self.execute(space, limit, move |space| space.tap(number, since, feed));
             let Some(began) = began.map_err(TapError::NotTaken)? else {
                 let why = "it was changed at this moment: try again".to_owned();
@@ -134,6 +159,9 @@ impl Live {
                 ago_ns: before.ago_ns.max(began.ago_ns),
                 remembers: before.remembers || began.remembers,
             });
+        }
+        if in_kernel {
+            tap.hold(Box::new(self.open_kernel_tap(number, limit)?));
         }
         Ok((tap, whole.unwrap_or_default()))
     }
@@ -153,6 +181,7 @@ impl Live {
         limit: Duration,
     ) -> Result<(), TapError> {
         let number = self.node_number(node)?;
+        self.check_outside_kernel(number)?;
         let freeze = |space| self.execute(space, limit, move |it| it.freeze_history(number, ns));
         let frozen = (0..self.spaces().len()).filter(|space| freeze(*space).unwrap_or(false));
         if frozen.count() == 0 {
@@ -164,7 +193,7 @@ impl Live {
     }
 
     /// Returns the number of the node that `wanted` names, or of the first source. Fails if there
-    /// is no such node, or if it is not a source and runs in the kernel.
+    /// is no such node.
     pub(crate) fn node_number(&self, wanted: Option<&TappedNode>) -> Result<usize, TapError> {
         let unknown = || TapError::Closed("this path was not built from a plan".to_owned());
         let whole = self.running_path().ok_or_else(unknown)?;
@@ -187,17 +216,55 @@ impl Live {
             }
         };
         let at = at.ok_or_else(|| TapError::Which("there is no such node".to_owned()))?;
+        Ok(state.ids.nodes[at.0])
+    }
+
+    /// Fails if a node runs in the kernel and is not a source.
+    pub(crate) fn check_outside_kernel(&self, number: usize) -> Result<(), TapError> {
+        let (Some(plan), Some(at)) = (self.plan(), self.node_with_number(number)) else {
+            return Ok(());
+        };
         let node = plan.graph.node(at);
         let source = node.kind() == Some(FilterKind::Source);
         if !source && plan.space_of(at).kind == SpaceKind::Kernel {
-            let why = "runs in the kernel: tap what follows it there, or move it out first";
+            let why = "runs in the kernel: move it out first";
             return Err(TapError::Closed(format!(
                 "`{}` {why} (`streamline set PATH move {} process`)",
                 node.name(),
                 node.name()
             )));
         }
-        Ok(state.ids.nodes[at.0])
+        Ok(())
+    }
+
+    /// Returns true if a program in the kernel can hand over what leaves a node.
+    fn has_kernel_tap(&self, number: usize) -> bool {
+        let kernels = self.kernels().and_then(|kernels| kernels.upgrade());
+        kernels.is_some_and(|kernels| {
+            let kernels = kernels.lock().unwrap_or_else(PoisonError::into_inner);
+            kernels.iter().any(|kernel| kernel.has_tap(number))
+        })
+    }
+
+    /// Opens the tap of a node in the kernel, until the returned value is dropped.
+    fn open_kernel_tap(&self, number: usize, limit: Duration) -> Result<KernelTap, TapError> {
+        let gone = || TapError::NotTaken(CommandError::Ended);
+        let kernels = self.kernels().ok_or_else(gone)?;
+        let running = kernels.upgrade().ok_or_else(gone)?;
+        let mut running = running.lock().unwrap_or_else(PoisonError::into_inner);
+        let kernel = running.iter_mut().find(|kernel| kernel.has_tap(number));
+        let Some(kernel) = kernel else {
+            let why = "it was changed at this moment: try again".to_owned();
+            return Err(TapError::Closed(why));
+        };
+        kernel.open_tap(number, limit).map_err(TapError::Closed)?;
+        Ok(KernelTap { kernels, number })
+    }
+
+    /// Returns the kernel programs of this path.
+    fn kernels(&self) -> Option<Weak<Mutex<Vec<Kernel>>>> {
+        let (whole, part) = self.whole()?;
+        Some(whole.state().parts.get(part)?.kernels.clone())
     }
 
     /// Fails if all filters downstream of a source run in the kernel, because then no block reaches

@@ -33,6 +33,7 @@ impl Live {
         limit: Duration,
     ) -> Result<WriterSocket, TapError> {
         let number = self.node_number(wanted.node.as_ref())?;
+        self.check_outside_kernel(number)?;
         if let Some(filter) = self.kernel_successor(number) {
             return Err(TapError::Closed(format!(
                 "`{filter}` runs in the kernel, and would not get what is written: move it out \

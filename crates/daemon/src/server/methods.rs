@@ -16,7 +16,7 @@ use member::place::PACKET_SOCKET;
 use member::protocol::{
     About, Admit, Amount, Connect, ConnectReply, DbufIds, Event, KernelProgram, KernelPrograms,
     KernelRequest, KernelRing, KernelStep, NoParameters, Path, PathList, PathNumber, Permissions,
-    Quota, Register,
+    Quota, Register, SetTaps,
 };
 use member::varlink::{Call, Fault, REPLY_MAX, interface};
 use serde::Serialize;
@@ -110,6 +110,10 @@ impl Server {
             "Switch" => call.deserialize_parameters().and_then(|NoParameters {}| self.switch(id)),
             "Detach" => call.deserialize_parameters().and_then(|NoParameters {}| self.detach(id)),
             "Count" => call.deserialize_parameters().and_then(|NoParameters {}| self.count(id)),
+            "SetTaps" => {
+                let SetTaps { open } = call.deserialize_parameters()?;
+                self.set_taps(id, &open)
+            }
             "Sharing" => {
                 call.deserialize_parameters().and_then(|NoParameters {}| self.queue_report(id))
             }

@@ -21,6 +21,7 @@ pub(super) use frame::{PULL_MAX, skb, xdp};
 use super::config::{Delivery, FrameEnd, Scratch};
 use super::handle::{Brand, Depth, Exit};
 use super::maps::ProgramMap;
+use super::tap::SwitchLayout;
 use super::target::{Finish, Target};
 use super::unfit::Unfit;
 use crate::asm::{Asm, Label};
@@ -123,6 +124,11 @@ impl Builder {
     /// Returns the layout of the program's scratch memory, which is empty in most programs.
     pub(super) fn scratch(&self) -> Scratch {
         self.frame_end.as_ref().map_or(Scratch::NONE, FrameEnd::scratch)
+    }
+
+    /// Returns the layout of the switches, if there are any.
+    pub(super) fn switches(&self) -> Option<SwitchLayout> {
+        self.frame_end.as_ref().and_then(FrameEnd::switches)
     }
 
     /// Adds a delivery to the list of all deliveries that the program may make.

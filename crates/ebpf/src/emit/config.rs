@@ -5,7 +5,8 @@
 //! frames leave the kernel. A delivered frame is copied once per *owner*, a set of requests that
 //! may see each other's frames; each request gets pointers to the copy.
 
-use super::ring_layout::{DELIVERIES_MAX, TALLIES_MAX, offset};
+use super::ring_layout::{DELIVERIES_MAX, SWITCHED_SLOTS, TALLIES_MAX, offset};
+use super::tap::SwitchLayout;
 
 /// The ring layout of a tap for one request. Each processor has a region of memory, and the layout
 /// of this region determines all fields except `cpus`, `record_max`, `wake` and `sent`, which the
@@ -88,6 +89,8 @@ pub struct FusedTap {
     /// a frame from the host. The mark is clear at the beginning of each frame. `None` if the host
     /// receives every frame.
     pub taken: Option<u16>,
+    /// The words that open exits; `None` if no exit is switched.
+    pub switches: Option<SwitchLayout>,
 }
 
 /// An interface through which copies of frames are sent if the body has set a mark
@@ -116,6 +119,8 @@ pub struct Scratch {
     pub(super) marks_max: u16,
     pub(super) tallies: i16,
     pub(super) tallies_max: u16,
+    /// The slots that a frame has taken, then the views in them; 0 if there are no switched exits.
+    pub(super) switched: i16,
 }
 
 /// A ring of frames, and the pointer rings that refer to it.
@@ -164,6 +169,7 @@ impl Scratch {
         marks_max: 0,
         tallies: offset::TALLIES,
         tallies_max: TALLIES_MAX,
+        switched: 0,
     };
 
     /// Returns the scratch memory layout of a tap for one request, in the first page of the tap's
@@ -187,7 +193,8 @@ impl Scratch {
         let each = 16 * usize::try_from(DELIVERIES_MAX).ok()?;
         let from = handed.checked_add(outlets.checked_mul(each)?)?;
         let to = from.checked_add(marks.checked_mul(8)?)?;
-        let end = to.checked_add(tallies.checked_mul(16)?)?;
+        let switched = to.checked_add(tallies.checked_mul(16)?)?;
+        let end = switched.checked_add(8 + 16 * SWITCHED_SLOTS as usize)?;
         // Offsets are signed 16-bit numbers.
         i16::try_from(end).ok()?;
         Some(Self {
@@ -199,6 +206,7 @@ impl Scratch {
             marks_max: u16::try_from(marks).ok()?,
             tallies: i16::try_from(to).ok()?,
             tallies_max: u16::try_from(tallies).ok()?,
+            switched: i16::try_from(switched).ok()?,
         })
     }
 
@@ -236,7 +244,7 @@ impl FusedTap {
                 owner.pointer_rings.iter().flat_map(|outlet| [outlet.map, outlet.doorbell_map]);
             outlets.chain([owner.map]).max().unwrap_or(0)
         };
-        let own = self.user.iter().map(|own| own.claims);
+        let own = self.user.iter().map(|own| own.claims).chain(self.switches.map(|it| it.map));
         self.rings.iter().map(of).chain(own).max().unwrap_or(0) + 1
     }
 
@@ -270,6 +278,7 @@ impl From<&Tap> for FusedTap {
             rings: vec![owner],
             egresses: Vec::new(),
             taken: None,
+            switches: None,
         }
     }
 }

@@ -89,6 +89,12 @@ pub(in crate::emit) const EXIT: i16 = 12;
 pub const READERS_MAX: u32 = 32;
 /// Maximum number of deliveries per frame to one pointer ring.
 pub const DELIVERIES_MAX: u32 = 31;
+/// Number of places whose switched exits can be open at once: a power of two.
+pub const SWITCHED_SLOTS: u32 = 16;
+/// Number of switched exits of one pointer ring that can be open at once.
+pub const SWITCHED_EXITS: u32 = 4;
+/// Size in bytes of a word in the map of switches.
+pub const SWITCHED_WORD: u32 = 4;
 /// Maximum number of exits per pointer ring. Every filter of a chain in the kernel may have an
 /// exit, so this also limits the length of a chain.
 pub const EXITS_MAX: u32 = 320;

@@ -17,11 +17,12 @@
 //! outlives the program.
 //!
 //! `ring_layout` has the offsets, `config` the configuration. [`ring`] ends a frame; [`unread`]
-//! skips the copy while there is no reader; [`shared`] lets exits (see `config`) share a slot and a
-//! reader if a frame takes at most one of them.
+//! skips the copy while there is no reader; [`shared`] lets exits share a slot and a reader if a
+//! frame takes at most one of them; [`switched`] has exits that a word in memory opens.
 
 mod ring;
 mod shared;
+mod switched;
 mod unread;
 
 pub use super::config::{
@@ -29,9 +30,12 @@ pub use super::config::{
 };
 pub(super) use super::ring_layout::EXIT;
 pub use super::ring_layout::{
-    DELIVERIES_MAX, EXITS_MAX, POINTER_SIZE, READERS_MAX, TALLIES_MAX, UNREAD_LAPS, offset, record,
+    DELIVERIES_MAX, EXITS_MAX, POINTER_SIZE, READERS_MAX, SWITCHED_EXITS, SWITCHED_SLOTS,
+    SWITCHED_WORD, TALLIES_MAX, UNREAD_LAPS, offset, record,
 };
+use ring::store_ordered;
 pub(super) use shared::{SharedSlot, shared_slots};
+pub use switched::SwitchLayout;
 
 use super::builder::Builder;
 use super::config::{FixedSlots, FrameEnd};
@@ -206,6 +210,9 @@ impl Builder {
         self.asm.index_map(R9, CALLER_MAPS, R0, scratch.stride.cast_signed());
         for outlet in 0..scratch.outlets {
             self.asm.push(Insn::store(Size::DW, R9, scratch.delivery_word(outlet), 0));
+        }
+        if frame_end.switches().is_some() {
+            self.asm.push(Insn::store(Size::DW, R9, scratch.switched, 0));
         }
         if let FrameEnd::Tap(fused) = frame_end {
             let marks = fused.egresses.iter().map(|egress| egress.mark).chain(fused.taken);

@@ -8,6 +8,7 @@ use super::builder::{Builder, Draft, Local, ProgramSuccession, SwapContext};
 use super::rings::PendingRing;
 use crate::described::zero_counts;
 use crate::error::BuildError;
+use crate::kernel::taps::TreeTap;
 use crate::kernel::{Generation, Kernel, KernelInputs, is_trusted};
 use crate::path::running::KernelExit;
 use endpoint::Source;
@@ -68,7 +69,8 @@ impl Builder<'_> {
             let build = |wanted: &KernelInputs<'_>| Kernel::build(wanted);
             let (kernel, source) = self.with_inputs((first, planned), origin, build)?;
             let intake = draft.source_intake(source.properties().lender, &self.extras.steps)?;
-            let local = self.add_kernel_source(first, (source, intake), locals, draft);
+            let taps = &kernel.generation.tree.taps;
+            let local = self.add_kernel_source((first, taps), (source, intake), locals, draft);
             draft.kernels.push((local, kernel));
         }
         Ok(())
@@ -101,7 +103,8 @@ impl Builder<'_> {
                 self.with_inputs((first, planned), known.generation.origin, follow)?;
             // The existing memory is large enough, because it was sized for the longest frames of
             // this source.
-            let local = self.add_kernel_source(first, (source, INTAKE_GENERAL), locals, draft);
+            let entry = (first, next.generation.tree.taps.as_slice());
+            let local = self.add_kernel_source(entry, (source, INTAKE_GENERAL), locals, draft);
             draft.successors.push((local, ProgramSuccession { kernel, first: number, next }));
         }
         Ok(())
@@ -150,12 +153,15 @@ impl Builder<'_> {
     /// Adds the source node where a kernel program's blocks enter the space. Returns the node.
     fn add_kernel_source(
         &self,
-        first: NodeId,
+        (first, taps): (NodeId, &[TreeTap]),
         (source, intake): (Box<dyn Source>, usize),
         locals: &mut [Option<Local>],
         draft: &mut Draft,
     ) -> Local {
-        let part = Operator::Source(SourceOperator::new(source));
+        let tapped =
+            taps.iter().map(|tap| tap.nodes.iter().map(|id| self.node_number(*id)).collect());
+        let tapped = tapped.collect();
+        let part = Operator::Source(SourceOperator { tapped, ..SourceOperator::new(source) });
         let used = self.plan.graph.node(first).filter();
         let name = used.map_or_else(String::new, Use::display_name);
         let counts = used.map_or_else(Counts::default, |used| zero_counts(used.description));

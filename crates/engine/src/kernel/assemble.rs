@@ -29,6 +29,8 @@ pub(super) struct Assembled {
     /// For each exit, true if its frames begin after a VLAN tag, which the kernel may deliver
     /// separately from the frame.
     pub(super) behind_tag: Vec<bool>,
+    /// The same for each tap.
+    pub(super) taps_behind_tag: Vec<bool>,
     /// The first header of the frames at each exit.
     pub(super) first_headers: Vec<FirstHeader>,
 }
@@ -70,13 +72,16 @@ pub(super) fn assemble(
         members,
         at: Cell::new(None),
         behind_tag: RefCell::new(vec![false; fused.exits.len()]),
+        taps_behind_tag: RefCell::new(vec![false; fused.taps.len()]),
         first_headers: RefCell::new(vec![FirstHeader::Link; fused.exits.len()]),
     };
     let made = emission.emit_program(target, layout);
     let (behind_tag, first_headers) =
         (emission.behind_tag.into_inner(), emission.first_headers.into_inner());
+    let taps_behind_tag = emission.taps_behind_tag.into_inner();
     let refused = |unfit: Unfit| AssemblyError { at: emission.at.get(), why: unfit.why.into() };
-    Ok(Assembled { program: made.map_err(refused)?, behind_tag, first_headers })
+    let program = made.map_err(refused)?;
+    Ok(Assembled { program, behind_tag, taps_behind_tag, first_headers })
 }
 
 /// Returns true if the exits of a request fit the limits of one program.
@@ -92,6 +97,7 @@ struct Emitter<'t> {
     /// The request and node emitted last. If emission fails, this node is at fault.
     at: Cell<Option<(usize, NodeId)>>,
     behind_tag: RefCell<Vec<bool>>,
+    taps_behind_tag: RefCell<Vec<bool>>,
     first_headers: RefCell<Vec<FirstHeader>>,
 }
 
@@ -124,6 +130,7 @@ impl Emitter<'_> {
         done: Exit<'s>,
     ) -> Result<(), Unfit> {
         self.emit_tally(s, Tally::Ran, on);
+        self.emit_taps(s, None, on);
         match self.fused.taken_mark() {
             None => self.emit_chain(s, on, done),
             Some(mark) => self.emit_gates(s, (mark, on), done),
@@ -151,6 +158,7 @@ impl Emitter<'_> {
                             s.only_unmarked(mark, elsewhere);
                             s.mark(mark, true);
                             self.emit_tally(s, Tally::Entered(*step), on);
+                            self.emit_taps(s, Some(*step), on);
                             self.emit_edges(s, Some(*step), on, next)
                         })?;
                         self.emit_end(s, left(LeftReason::Elsewhere), on, next);
@@ -202,8 +210,9 @@ impl Emitter<'_> {
                 // The frame may have been edited, so header offsets are looked up again.
                 let kept = s.save_layers(on);
                 let absent = |s: &mut Scope<'_, 's>| {
-                    let on = s.restore_layers(kept);
-                    self.emit_edges(s, Some(step), Layers { class: Value::Const(0), ..on }, done)
+                    let on = Layers { class: Value::Const(0), ..s.restore_layers(kept) };
+                    self.emit_taps(s, Some(step), on);
+                    self.emit_edges(s, Some(step), on, done)
                 };
                 s.emit_twin_or(piece, on, absent, |s| {
                     let on = s.restore_layers(kept);
@@ -211,16 +220,37 @@ impl Emitter<'_> {
                 })?
             } else {
                 let (here, none) = (on, Layers { class: Value::Const(0), ..on });
-                let absent = |s: &mut Scope<'_, 's>| self.emit_edges(s, Some(step), none, done);
+                let absent = |s: &mut Scope<'_, 's>| {
+                    self.emit_taps(s, Some(step), none);
+                    self.emit_edges(s, Some(step), none, done)
+                };
                 s.emit_twin_or(piece, on, absent, |s| {
                     self.emit_unsure_delivery(s, step, here, done)
                 })?
             };
             self.emit_egress_mark(s, step);
             on = answer.layers;
+            self.emit_taps(s, Some(step), on);
             from = Some(step);
         }
         self.emit_edges(s, from, on, done)
+    }
+
+    /// Emits the taps of a step, or of the source if `at` is `None`, which a frame takes that leaves
+    /// there with the state `on`. While none is open, this is one load and one branch, whatever the
+    /// number of requests.
+    fn emit_taps<'s>(&self, s: &mut Scope<'s, '_>, at: Option<usize>, on: Layers<'s>) {
+        let taps: Vec<usize> = self.fused.taps_at(at).map(|(number, _)| number).collect();
+        for number in &taps {
+            self.taps_behind_tag.borrow_mut()[*number] = tap::is_after_stored_tag(&on);
+        }
+        if !taps.is_empty() {
+            let place = switch_place(at);
+            s.arm(|s, closed| {
+                s.only_switched(place, closed);
+                s.note_switched(place, on);
+            });
+        }
     }
 
     /// Returns true if a step edits frames.
@@ -270,6 +300,7 @@ impl Emitter<'_> {
     /// Emits code for a frame whose headers the program cannot read.
     fn emit_unreadable<'s>(&self, s: &mut Scope<'s, '_>, on: Layers<'s>) {
         self.emit_tally(s, Tally::Ran, on);
+        self.emit_taps(s, None, on);
         for gate in 0..self.fused.gates.len() {
             self.emit_tally(s, Tally::Left(gate, LeftReason::Undecided), on);
         }
@@ -429,9 +460,11 @@ impl Emitter<'_> {
             t.arm(|u, absent| {
                 let answer = u.emit_twin(word, twin, arguments, on, absent)?;
                 self.emit_egress_mark(u, step);
+                self.emit_taps(u, Some(step), answer.layers);
                 self.emit_edges(u, Some(step), answer.layers, end)
             })?;
             let none = Layers { class: Value::Const(0), ..on };
+            self.emit_taps(t, Some(step), none);
             self.emit_edges(t, Some(step), none, end)
         })?;
         self.emit_unsure_delivery(s, step, on, end);
@@ -489,6 +522,11 @@ impl Emitter<'_> {
         let exits = self.fused.exits_of(from).filter(|(exit, _)| fork.exits.contains(exit));
         steps.chain(exits.map(|(_, set)| set)).any(|set| may_contain(class, set))
     }
+}
+
+/// Returns the word of the taps of a step, or of the source for `None`.
+pub(super) fn switch_place(at: Option<usize>) -> u32 {
+    at.map_or(0, |step| u32::try_from(step).unwrap_or(u32::MAX - 1) + 1)
 }
 
 fn mark_number(number: usize) -> u16 {

@@ -25,9 +25,11 @@ use pipeline::plan::{Kernel, KernelRing, Machine, programs_of};
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 use sys::bpf::{RingBuffer, Rings, RingsLayout};
 
 pub use super::final_counters::FinalCounters;
+pub use super::taps::OpenTaps;
 pub use endpoint::Failure;
 pub use endpoint::source::kernel::Attachment;
 pub use filter::{Amount, Attach, Side};
@@ -70,8 +72,8 @@ pub struct DelegatedProgram {
 pub struct DelegatedLayout {
     /// Number and sizes of the rings.
     pub shape: RingsLayout,
-    /// For each exit, true if its frames begin after a VLAN tag, which the kernel may deliver
-    /// separately from the frame.
+    /// For each exit, and then for each tap, true if its frames begin after a VLAN tag, which the
+    /// kernel may deliver separately from the frame.
     pub behind_tag: Vec<bool>,
     /// Fingerprint of the running filter tree, which must equal the fingerprint computed by the
     /// requesting process.
@@ -161,25 +163,27 @@ impl Points {
         owner: Owner<'_>,
         allows: AdmissionPolicy<'_>,
     ) -> Result<(DelegatedProgram, DelegatedRequest), BuildError> {
-        self.delegate(request, machine, (owner, allows), |asked, new| {
+        let taps = OpenTaps::default();
+        self.delegate((request, taps), machine, (owner, allows), |asked, new| {
             self.attach((&asked.planned.attach, asked.hardened), &new)
         })
     }
 
     /// Prepares the replacement of a running request, under the same rules as [`Self::attach_if`].
     /// The new request must have the attach point of the running one. `stays` pairs the steps of
-    /// the old and the new request that are the same filter and keep their state.
+    /// the old and the new request that are the same filter and keep their state; `taps` are open in
+    /// the new request from its beginning.
     pub fn prepare_successor_if(
         &self,
         running: &DelegatedRequest,
         request: (&Graph, &KernelPart),
         machine: &Machine,
-        stays: &[(usize, usize)],
+        (stays, taps): (&[(usize, usize)], OpenTaps),
         (owner, allows): (Owner<'_>, AdmissionPolicy<'_>),
     ) -> Result<(DelegatedProgram, DelegatedSuccessor), BuildError> {
         let mut switch = None;
         let (delegated, running) =
-            self.delegate(request, machine, (owner, allows), |asked, new| {
+            self.delegate((request, taps), machine, (owner, allows), |asked, new| {
                 if asked.planned.attach != running.attach {
                     let why =
                         "its attachment point differs from that of the request that it replaces";
@@ -199,7 +203,7 @@ impl Points {
     /// descriptors.
     fn delegate(
         &self,
-        (graph, part): (&Graph, &KernelPart),
+        ((graph, part), taps): ((&Graph, &KernelPart), OpenTaps),
         machine: &Machine,
         (owner, allows): (Owner<'_>, AdmissionPolicy<'_>),
         make: impl FnOnce(&KernelRequest<'_>, NewRequest) -> Result<KernelAttachment, BuildError>,
@@ -235,7 +239,7 @@ impl Points {
         }
         let refuses = InjectedRefusal::Nothing;
         let (nodes, steps) = (&part.nodes, &self.steps);
-        let asked = KernelRequest { graph, planned, nodes, source, hardened, refuses, steps };
+        let asked = KernelRequest { graph, planned, nodes, source, hardened, refuses, steps, taps };
         let tree = asked.fingerprint();
         let new = NewRequest { about: owner.about.to_owned(), ..asked.new_request(owner.uid)? };
         let bytes = |shape: RingsLayout| shape.size().map_or(0, u64::from);
@@ -298,7 +302,8 @@ impl DelegatedProgram {
     pub fn matches_request(&self, asked: &KernelRequest<'_>) -> bool {
         let DelegatedLayout { behind_tag, tree, shape } = &self.layout;
         let ours = asked.tree();
-        let same = *tree == asked.fingerprint() && behind_tag.len() == ours.exits.len();
+        let exits = ours.exits.len() + ours.taps.len();
+        let same = *tree == asked.fingerprint() && behind_tag.len() == exits;
         same && shape.sinks as usize >= ours.sink_count()
     }
 }
@@ -316,6 +321,12 @@ impl DelegatedRequest {
     #[must_use]
     pub fn current_counters(&self) -> FinalCounters {
         self.held.current_counters().unwrap_or_else(FinalCounters::lost_counters)
+    }
+
+    /// Opens and closes taps of the request, so that exactly `open` are open. Fails with the
+    /// reason.
+    pub fn set_taps(&self, open: &OpenTaps) -> Result<(), String> {
+        self.held.set_taps(open, Duration::ZERO)
     }
 
     /// Detaches the request and returns its final counters and state.

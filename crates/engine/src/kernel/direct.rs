@@ -9,6 +9,7 @@ use super::host::{
     Host, InjectedRefusal, KernelAttachment, KernelRefusal, PreparedSuccessor, ProgramSwitch,
     SwitchError, attach_build_error,
 };
+use super::taps::OpenTaps;
 use super::tree::ExitBlocks;
 use super::{AttachmentHandle, KernelRequest, is_trusted};
 use crate::error::BuildError;
@@ -133,6 +134,7 @@ fn with_request<T>(
         hardened: !is_trusted(),
         refuses: InjectedRefusal::Nothing,
         steps,
+        taps: OpenTaps::default(),
     };
     body(&asked, place)
 }

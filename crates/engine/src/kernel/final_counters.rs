@@ -2,6 +2,7 @@
 //! to another process.
 
 use super::fused::KernelCounters;
+use super::taps::OpenTaps;
 use super::tree::{ExitBlocks, RequestTree};
 use endpoint::source::kernel::ArcCounts;
 use filter::Amount;
@@ -19,6 +20,9 @@ pub struct FinalCounters {
     /// Number of packets at the user's sockets that were skipped because all regions of the
     /// processor's memory were in use.
     pub(super) busy: u64,
+    /// The taps that are open.
+    #[serde(default)]
+    pub(super) taps: OpenTaps,
     /// Number of measured runs of the request's programs, and their total time in ns.
     pub(super) measured: (u64, u64),
     /// True if the counters were lost with the process that ran the request.
@@ -70,6 +74,12 @@ impl FinalCounters {
         Self { counted, lost: true, ..Self::default() }
     }
 
+    /// Returns the taps that were open.
+    #[must_use]
+    pub const fn open_taps(&self) -> &OpenTaps {
+        &self.taps
+    }
+
     /// Formats the counters and the state as JSON.
     #[must_use]
     pub fn to_text(&self) -> String {
@@ -103,9 +113,17 @@ mod tests {
             left: [1, 2, 3],
             reasons: HashMap::from([(1, HashMap::from([("not udp".to_owned(), 9)]))]),
         };
+        let taps = OpenTaps::from_indices([2, 5]);
         let states = HashMap::from([(0, vec![0, 255, 16]), (3, Vec::new())]);
-        let ended =
-            FinalCounters { counted, states, bells: 2, busy: 4, measured: (9, 900), lost: false };
+        let ended = FinalCounters {
+            counted,
+            states,
+            bells: 2,
+            busy: 4,
+            taps,
+            measured: (9, 900),
+            lost: false,
+        };
         assert_eq!(FinalCounters::from_text(&ended.to_text()), Some(ended));
         for wrong in ["", "{}", "[]", "?"] {
             assert_eq!(FinalCounters::from_text(wrong), None, "{wrong}");

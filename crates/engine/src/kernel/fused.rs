@@ -29,6 +29,7 @@ pub(super) struct Member<'m> {
 pub(super) struct FusedTree {
     pub(super) steps: Vec<FusedStep>,
     pub(super) exits: Vec<FusedExit>,
+    pub(super) taps: Vec<FusedTreeTap>,
     pub(super) forks: Vec<Fork>,
     /// The steps that send frames to an egress interface. For each of them the program has a mark,
     /// a flag of the current frame that is set if the frame must be sent ([`Self::egress_mark`]).
@@ -63,6 +64,16 @@ pub(super) struct FusedExit {
     /// The step that the exit follows, or `None` for the source.
     pub(super) from: Option<usize>,
     pub(super) which: ExitBlocks,
+}
+
+/// A tap of one request.
+#[derive(Clone, Debug)]
+pub(super) struct FusedTreeTap {
+    pub(super) line: usize,
+    /// The number of the tap in the request's tree.
+    pub(super) number_in_request: usize,
+    /// The step that is tapped, or `None` for the source.
+    pub(super) from: Option<usize>,
 }
 
 /// A fork: the set of edges over which some requests leave a step or the source.
@@ -167,6 +178,10 @@ impl FusedTree {
                     from,
                     which: exit.which.clone(),
                 });
+            }
+            for (number_in_request, tap) in member.tree.taps.iter().enumerate() {
+                let from = own.position(tap.from);
+                fused.taps.push(FusedTreeTap { line, number_in_request, from });
             }
             fused.lines.push(own);
             fused.add_forks(line);
@@ -299,6 +314,19 @@ impl FusedTree {
         let alone = forks.next().is_none() && fork.exits.is_empty();
         let step = fork.steps.first().filter(|_| alone)?;
         Some((number, *step, &self.steps.get(*step)?.classes))
+    }
+
+    /// Returns the number of requests.
+    pub(super) fn line_count(&self) -> usize {
+        self.lines.len()
+    }
+
+    /// Returns the taps of a step, or of the source for `None`, with their indices.
+    pub(super) fn taps_at(
+        &self,
+        at: Option<usize>,
+    ) -> impl Iterator<Item = (usize, &FusedTreeTap)> {
+        self.taps.iter().enumerate().filter(move |(_, tap)| tap.from == at)
     }
 
     /// Returns the exits for blocks that a step is unsure about.

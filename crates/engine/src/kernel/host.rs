@@ -2,6 +2,7 @@
 //! or a privileged process.
 
 use super::final_counters::FinalCounters;
+use super::taps::OpenTaps;
 use crate::error::BuildError;
 use endpoint::source::kernel::Attachment;
 use endpoint::source::kernel::attach_point::AttachError;
@@ -37,6 +38,8 @@ pub struct KernelRequest<'p> {
     pub refuses: InjectedRefusal,
     /// The allocation log.
     pub steps: &'p Steps,
+    /// The taps that are open from the beginning.
+    pub taps: OpenTaps,
 }
 
 /// A request that runs in the kernel.
@@ -46,8 +49,8 @@ pub struct KernelAttachment {
     pub rings: Arc<Rings>,
     /// The doorbell.
     pub bell: RingBuffer,
-    /// For each exit, true if its frames begin after a VLAN tag, which the kernel may deliver
-    /// separately from the frame.
+    /// For each exit, and then for each tap, true if its frames begin after a VLAN tag, which the
+    /// kernel may deliver separately from the frame.
     pub behind_tag: Vec<bool>,
     /// The handle that keeps the request attached.
     pub held: Arc<dyn AttachmentHandle>,
@@ -72,6 +75,13 @@ pub trait AttachmentHandle: Attachment {
     /// point.
     fn number(&self) -> Option<u32> {
         None
+    }
+    /// Opens and closes taps of the running request, so that exactly `open` are open. Blocks for
+    /// at most `limit` if another process runs the request. Fails with the reason; the default
+    /// implementation refuses.
+    fn set_taps(&self, open: &OpenTaps, limit: Duration) -> Result<(), String> {
+        let _ = (open, limit);
+        Err("the program there has no exits for readers".to_owned())
     }
     /// Prepares a successor. `stays` pairs the steps of the old and the new request that are the
     /// same filter and keep their state. The default implementation refuses.

@@ -6,6 +6,7 @@
 //! - [`load`](mod@load): loading of the code;
 //! - [`redirecting`]: a program that redirects frames from the host, for a single request;
 //! - [`point`]: an attach point, whose requests change while its program runs;
+//! - [`taps`]: exits that are closed until somebody reads what leaves a filter;
 //! - [`delegation`]: requests of other processes, which may not load programs;
 //! - [`direct`]: a request whose rings the caller reads itself, without a path;
 //! - [`report`]: counters of the kernel, as nodes and edges of the ledger.
@@ -28,6 +29,7 @@ mod load;
 pub mod point;
 mod redirecting;
 mod report;
+pub(crate) mod taps;
 mod timing;
 mod tree;
 
@@ -56,6 +58,7 @@ use sys::bpf::RingsLayout;
 use sys::bpf::ring::region_offset;
 use sys::machine::Capabilities;
 use sys::privilege::Privilege;
+use taps::{NodeTaps, OpenTaps};
 use timing::Timing;
 use tree::{RequestTree, Step};
 
@@ -70,6 +73,8 @@ pub(crate) struct Kernel {
     /// measured.
     timing: Option<Timing>,
     place: AttachPoint,
+    /// The nodes whose output is being read.
+    taps: NodeTaps,
 }
 
 /// A generation of the kernel part of a path: the attached request between two changes.
@@ -176,7 +181,8 @@ impl Kernel {
             false => wanted.open_source(wanted.host.attach(&asked)?, place.clone(), Vec::new()),
         };
         let generation = wanted.generation(handle);
-        Ok((Self { generation, before: Vec::new(), place, timing }, gives))
+        let (before, taps) = (Vec::new(), NodeTaps::default());
+        Ok((Self { generation, before, place, timing, taps }, gives))
     }
 
     /// Prepares a successor of the current generation, and the source that reads its frames.
@@ -184,7 +190,8 @@ impl Kernel {
         &self,
         wanted: &KernelInputs<'_>,
     ) -> Result<(NextGeneration, Box<dyn Source>), BuildError> {
-        let asked = wanted.request();
+        let mut asked = wanted.request();
+        asked.taps = self.taps.in_tree(&asked.tree(), wanted.ids);
         let stays = self.generation.kept_steps(&asked.tree(), wanted.ids);
         let handle = Arc::clone(&self.generation.handle);
         let PreparedSuccessor { lent, switch } = handle.successor(&asked, &stays, "")?;
@@ -199,6 +206,7 @@ impl Kernel {
         let mut old = std::mem::replace(&mut self.generation, generation);
         old.taken = Some(taken);
         self.before.push(old);
+        self.renew_taps();
     }
 }
 
@@ -226,7 +234,8 @@ impl<'p> KernelInputs<'p> {
         let KernelInputs { graph, planned, hardened, refuses, .. } = *self;
         let source = self.sources().first().copied().unwrap_or(NodeId(0));
         let (nodes, steps) = (self.nodes, self.opening.steps);
-        KernelRequest { graph, planned, nodes, source, hardened, refuses, steps }
+        let taps = OpenTaps::default();
+        KernelRequest { graph, planned, nodes, source, hardened, refuses, steps, taps }
     }
 
     /// Returns the sources of this component that the program implements.
@@ -248,12 +257,16 @@ impl<'p> KernelInputs<'p> {
         let ways = behind_tag.iter().zip(&tree.exits);
         let edges =
             ways.map(|(behind_tag, exit)| Edge { starts_after_tag: *behind_tag, sink: exit.sink });
+        // Taps lead to the first sink.
+        let taps = behind_tag.iter().skip(tree.exits.len());
+        let taps = taps.map(|behind_tag| Edge { starts_after_tag: *behind_tag, sink: 0 });
         let gives = KernelSource::new(KernelSourceParts {
             rings,
             doorbell: bell,
             attachment: Arc::new(RequestHistory { held: Arc::clone(&held), before }),
             attach_point: place,
             edges: edges.collect(),
+            taps: taps.collect(),
             origin: self.origin,
             wait_ns: self.planned.ring.signal_ns.min(DOORBELL_NS_MAX),
             loses_frame: loses_kernel_exit(),
@@ -336,6 +349,7 @@ impl KernelRequest<'_> {
             bell,
             leads: Vec::new(),
             states: Vec::new(),
+            taps: self.taps.clone(),
             about: String::new(),
             steps: steps.clone(),
         })

@@ -27,6 +27,7 @@ mod site;
 mod sockets;
 mod status;
 mod successor;
+mod switches;
 mod version;
 
 pub(crate) use self::handle::RequestHandle;
@@ -44,6 +45,7 @@ use self::version::{NextProgram, Version};
 use super::final_counters::FinalCounters;
 use super::fused::KernelCounters;
 use super::host::{KernelAttachment, KernelRefusal, attach_build_error};
+use super::taps::OpenTaps;
 use crate::error::BuildError;
 use endpoint::source::kernel::attach_point::{AttachError, AttachPoint};
 use filter::Attach;
@@ -330,6 +332,25 @@ impl Point {
         ended
     }
 
+    /// Opens and closes taps of a request, so that exactly `open` are open, in the program that
+    /// runs.
+    fn set_taps(&self, number: u32, open: &OpenTaps) -> Result<(), String> {
+        let mut state = self.state();
+        let Some(line) = state.lines.iter_mut().find(|line| line.number == number) else {
+            return Err("the program does not run".to_owned());
+        };
+        let before = std::mem::replace(&mut line.taps, open.clone());
+        let PointState { running, lines, .. } = &mut *state;
+        let Some(running) = running else { return Ok(()) };
+        let set = running.version.set_taps(lines);
+        if set.is_err()
+            && let Some(line) = lines.iter_mut().find(|line| line.number == number)
+        {
+            line.taps = before;
+        }
+        set
+    }
+
     /// Returns the number for a new request.
     fn next_number(&self) -> u32 {
         // Relaxed suffices, because the counter guards no other memory.
@@ -343,7 +364,8 @@ impl Point {
         let line = state.lines.iter().find(|line| line.number == number)?;
         let running = state.running.as_ref().map(|running| &running.version);
         let counted = state.current_counters(line, running);
-        Some(FinalCounters { counted, ..self.final_counters(line) })
+        let taps = line.taps.clone();
+        Some(FinalCounters { counted, taps, ..self.final_counters(line) })
     }
 
     /// Returns the user id of a request's owner, or `None` if the request is not attached.

@@ -10,6 +10,7 @@
 //! the request contains. A request needs as many ring outputs as there are exits that one frame can
 //! take.
 
+use super::taps::TreeTap;
 use pipeline::ClassSet;
 use pipeline::graph::{Graph, NodeId};
 use pipeline::plan::Program as Planned;
@@ -25,6 +26,8 @@ pub(crate) struct RequestTree {
     /// The source whose expression selects the frames that it takes from the host, or `None` if the
     /// request observes every frame.
     pub(crate) gate: Option<NodeId>,
+    /// The taps. In a pointer, they are numbered after the exits.
+    pub(crate) taps: Vec<TreeTap>,
 }
 
 /// A filter in the kernel, with its predecessor.
@@ -97,6 +100,10 @@ impl RequestTree {
             }
         }
         tree.assign_sinks();
+        // A redirected frame reaches nobody else.
+        if !planned.attach.redirects {
+            tree.add_taps(planned.sources.iter().copied().find(|id| ours(*id)));
+        }
         tree
     }
 
@@ -149,7 +156,9 @@ impl RequestTree {
     /// Returns true if the exit shares its ring output with another exit.
     pub(crate) fn shares_sink(&self, way: usize) -> bool {
         let here = |exit: &&TreeExit| exit.sink == self.exits[way].sink;
-        self.exits.iter().filter(here).nth(1).is_some()
+        // Taps lead to the first sink.
+        let of_taps = self.exits[way].sink == 0 && !self.taps.is_empty();
+        of_taps || self.exits.iter().filter(here).nth(1).is_some()
     }
 
     /// Returns the first filter that must leave the kernel for `fits` to hold, or `None` if `fits`
@@ -173,7 +182,8 @@ impl RequestTree {
             })
         });
         let exits = exits.chain(follow).collect();
-        let mut tree = Self { steps: steps.to_vec(), exits, gate: self.gate };
+        let (steps, taps) = (steps.to_vec(), Vec::new());
+        let mut tree = Self { steps, exits, gate: self.gate, taps };
         tree.assign_sinks();
         tree
     }
@@ -195,6 +205,7 @@ impl RequestTree {
                 ExitBlocks::Unsure => write!(text, "{from:?} ? {sink};"),
             };
         }
+        let _ = write!(text, "{}", self.taps.len());
         // The hash is FNV-1a. Collisions need not be hard to construct.
         text.bytes().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
             (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -230,6 +241,7 @@ mod tests {
             steps: nodes.iter().zip(from).map(step).collect(),
             exits: unsure.chain(out).collect(),
             gate: None,
+            taps: Vec::new(),
         };
         tree.assign_sinks();
         tree

@@ -3,10 +3,10 @@
 use super::DaemonHost;
 use crate::client::{Caller, ClientError, escape_hidden};
 use crate::faults::{AGAIN_CAUSE, NOT_IN_KERNEL};
-use crate::protocol::{AttachReply, CarriedStep, Replacement};
+use crate::protocol::{AttachReply, CarriedStep, Replacement, SetTaps};
 use crate::varlink::Call;
 use engine::build::BuildError;
-use engine::kernel::delegation::{Attachment, Failure, FinalCounters};
+use engine::kernel::delegation::{Attachment, Failure, FinalCounters, OpenTaps};
 use engine::kernel::{
     AttachmentHandle, KernelRequest, PreparedSuccessor, ProgramSwitch, SwitchError,
 };
@@ -216,6 +216,24 @@ impl AttachmentHandle for RemoteRequest {
         self.ended.get().cloned().or_else(|| counted.clone())
     }
 
+    fn set_taps(&self, open: &OpenTaps, limit: Duration) -> Result<(), String> {
+        let wanted = SetTaps::new(open);
+        let call = Call::new("io.streamline.SetTaps", &wanted);
+        let sent = self.caller.send(&Call { oneway: true, ..call }, &[]);
+        sent.map_err(|error| error.to_string())?;
+        if limit.is_zero() {
+            return Ok(());
+        }
+        // The daemon executes both in order, so the counters tell which taps are open.
+        let counters = self.query_counters(limit).ok_or("the daemon does not respond")?;
+        match counters.open_taps() == open {
+            true => Ok(()),
+            false => Err("the daemon does not open it: as many filters as possible are being \
+                          read in the program at this interface"
+                .to_owned()),
+        }
+    }
+
     fn successor(
         self: Arc<Self>,
         asked: &KernelRequest<'_>,
@@ -224,7 +242,8 @@ impl AttachmentHandle for RemoteRequest {
     ) -> Result<PreparedSuccessor, BuildError> {
         let step = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
         let stays = stays.iter().map(|(was, is)| CarriedStep { was: step(*was), is: step(*is) });
-        let instead = Replacement { line: self.line, stays: stays.collect() };
+        let taps = Some(SetTaps::new(&asked.taps).open).filter(|taps| !taps.is_empty());
+        let instead = Replacement { line: self.line, stays: stays.collect(), taps };
         let mut answer = self.through.request_rings(asked, Some(instead.clone()));
         let until = sys::clock::monotonic().saturating_add(LONG_TIMEOUT_NS);
         // If the daemon dies before it replies, the next daemon takes over the running request.

@@ -1,5 +1,6 @@
 //! Types of requests that the daemon runs in the kernel, and of the programs in which they run.
 
+use engine::kernel::delegation::OpenTaps;
 use runtime::ledger::Amount;
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +31,17 @@ pub struct Replacement {
     pub line: u64,
     /// Filters that keep their state, given by their indices in both kernel programs.
     pub stays: Vec<CarriedStep>,
+    /// Taps that are open from the beginning.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taps: Option<Vec<u64>>,
+}
+
+/// Parameters of `SetTaps`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetTaps {
+    /// Indices of the taps that are to be open: first that of the source, then those of the steps.
+    pub open: Vec<u64>,
 }
 
 /// A filter that keeps its state across a replacement.
@@ -141,4 +153,19 @@ pub struct KernelRing {
     pub bytes: u64,
     /// Number of requests whose frames are written to the ring.
     pub lines: usize,
+}
+
+impl SetTaps {
+    /// Creates the parameters for these open taps.
+    #[must_use]
+    pub fn new(open: &OpenTaps) -> Self {
+        Self { open: open.iter().map(|tap| u64::try_from(tap).unwrap_or(u64::MAX)).collect() }
+    }
+
+    /// Returns the open taps that parameters name.
+    #[must_use]
+    pub fn read(open: &[u64]) -> OpenTaps {
+        let index = |tap: &u64| usize::try_from(*tap).unwrap_or(usize::MAX);
+        OpenTaps::from_indices(open.iter().map(index))
+    }
 }

@@ -19,7 +19,7 @@ pub use counters::{
 };
 pub use kernel::{
     Attach, AttachReply, CarriedStep, KernelProgram, KernelPrograms, KernelRequest, KernelRing,
-    KernelStep, Replacement,
+    KernelStep, Replacement, SetTaps,
 };
 pub use nodes::{Argument, NodeArc, NodeDetails, Nodes, NodesReply};
 pub use registry::{

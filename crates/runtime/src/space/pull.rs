@@ -49,10 +49,12 @@ impl Space {
             intake.arcs_in_place = self.graph.shape.arcs_in_place.get(at).copied().unwrap_or(0);
         }
         let given = part.source.produce(&mut intake);
+        let tap = intake.arc.and_then(|arc| arc.checked_sub(arcs.len()));
+        let tap = tap.filter(|tap| *tap < part.tapped.len());
         self.graph.pass.in_place = intake.in_place;
         let (edge, drained) = (intake.arc, intake.is_drained);
         let came = room.columns.len();
-        if let Some(age) = part.age.as_ref().filter(|_| came > 0) {
+        if let Some(age) = part.age.as_ref().filter(|_| came > 0 && tap.is_none()) {
             age.measure_given(&room.columns, now);
         }
         match given {
@@ -77,6 +79,10 @@ impl Space {
         if came > 0 {
             self.ports.control.note_blocks_arrived();
             pass.moved = true;
+        }
+        if let Some(tap) = tap.filter(|_| came > 0) {
+            self.inputs.spare = Some(self.feed_taps((at, from, tap), room));
+            return;
         }
         self.graph.pass.last = drained && self.inputs.list.len() == 1;
         self.inputs.spare = Some(self.finish_pull((at, from, edge), room, now));

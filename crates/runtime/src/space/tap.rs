@@ -127,6 +127,8 @@ pub struct TapFeed {
     pub(super) records: RecordForm,
     /// Classes of the blocks to send, or `None` to send all blocks that at least one arc accepts.
     pub(super) classes: Option<SelectedClasses>,
+    /// True if the kernel hands over the blocks.
+    pub(super) in_kernel: bool,
 }
 
 /// The form of the records that the space sends to the tap's thread.
@@ -161,6 +163,15 @@ pub(super) struct Records {
     pub(super) bytes: Vec<u8>,
 }
 
+/// A value that is kept while a tap runs.
+struct Held(#[expect(dead_code, reason = "kept for its drop")] Box<dyn Send + Sync>);
+
+impl std::fmt::Debug for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Held")
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct TapState {
     /// True if several replicas send blocks, which have no common order.
@@ -175,10 +186,25 @@ pub(super) struct TapState {
     pub(super) cut: AtomicU64,
     pub(super) missing: Mutex<LossRanges>,
     pub(super) has_ended: AtomicBool,
+    /// The value that is kept until the tap has ended.
+    held: Mutex<Option<Held>>,
     pub(super) over: Mutex<Option<TapEnd>>,
 }
 
+impl TapFeed {
+    /// Tells that the kernel hands over all blocks, so that those of a source are not sent twice.
+    pub const fn set_in_kernel(&mut self) {
+        self.in_kernel = true;
+    }
+}
+
 impl TapState {
+    /// Drops the value that was kept for the tap.
+    fn release(&self) {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(held);
+    }
+
     /// Ends the tap for this reason, unless it has already ended.
     pub(super) fn end(&self, why: TapEnd) {
         self.over.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
@@ -232,9 +258,19 @@ impl Tap {
             left: 0,
             records,
             classes: classes.clone(),
+            in_kernel: false,
         };
         let feeds = records.into_iter().enumerate().map(feed).collect();
         Ok((Self { shared, thread: Some(thread), ended }, feeds))
+    }
+
+    /// Keeps a value until the tap has ended, when the thread of the tap drops it; drops it now if
+    /// the tap has ended.
+    pub fn hold(&self, what: Box<dyn Send + Sync>) {
+        *self.shared.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(Held(what));
+        if self.shared.has_ended() {
+            self.shared.release();
+        }
     }
 
     /// Waits for at most `limit` until the tap has ended. After the path ends, its taps end once
@@ -281,6 +317,12 @@ struct TapWriter {
 
 impl TapWriter {
     fn run(mut self, comes: &mpsc::Receiver<Records>) {
+        self.write_all(comes);
+        self.shared.release();
+    }
+
+    /// Writes records until the tap ends.
+    fn write_all(&mut self, comes: &mpsc::Receiver<Records>) {
         loop {
             match comes.recv_timeout(END_POLL) {
                 Ok(Records { replica, bytes }) => {

@@ -1,10 +1,13 @@
 //! Attachment of taps to the nodes of a space, and of histories, which store past output for taps.
 
 use super::Space;
-use super::node::Operator;
+use super::arc::NodeId;
+use super::memory::Frames;
+use super::node::{Node, Operator};
 use super::tap::TapFeed;
 use super::tap::{TapOrigin, TapStart};
 use endpoint::history::HistoryStart;
+use filter::BatchMemory;
 
 impl Space {
     /// Keeps a history of each source's output. The size of each history is at most `bytes` bytes.
@@ -27,12 +30,54 @@ impl Space {
         let node =
             self.graph.nodes.iter().find(|node| node.planned == number && node.accepts_taps())?;
         let (left, now) = (node.flow.routed.blocks, self.now());
+        let lost = self.lost_by_source(number);
         let from = since.map(|since| match since {
             TapOrigin::Oldest => HistoryStart::Oldest,
             TapOrigin::Ago(ns) => HistoryStart::Time(now.saturating_sub(ns)),
             TapOrigin::Block(number) => HistoryStart::Number(number),
         });
-        Some(self.graph.pass.observers.taps().add((number, left), from, feed, now))
+        let taps = self.graph.pass.observers.taps();
+        taps.note_lost(&[number], lost);
+        Some(taps.add((number, left), from, feed, now))
+    }
+
+    /// Returns the number of blocks of a node that the source which hands them over to readers has
+    /// lost so far.
+    fn lost_by_source(&self, number: usize) -> u64 {
+        let lost = self.graph.nodes.iter().filter_map(|node| {
+            let Operator::Source(part) = &node.operator else { return None };
+            let tap = part.tapped.iter().position(|nodes| nodes.contains(&number))?;
+            Some(part.source.lost_on_arc(node.arcs.len() + tap))
+        });
+        lost.sum()
+    }
+
+    /// Hands the blocks in `room`, which left a node in the kernel, to the taps of that node, and
+    /// ends the pass. No counter of the path contains them. `tap` is the index of the tap at the
+    /// source node `at`.
+    pub(super) fn feed_taps(
+        &mut self,
+        (at, intake, tap): (NodeId, usize, usize),
+        room: BatchMemory,
+    ) -> BatchMemory {
+        let graph = &mut self.graph;
+        let nodes = &graph.nodes;
+        let Operator::Source(part) = &nodes[at].operator else { return room };
+        let lost = part.source.lost_on_arc(nodes[at].arcs.len() + tap);
+        let numbers = part.tapped.get(tap).map_or(&[][..], Vec::as_slice);
+        let pool = &graph.intakes[intake];
+        let batch = Frames::new(|_, frame| pool.segment(frame)).batch(room);
+        if let Some(taps) = graph.pass.observers.existing_taps() {
+            taps.note_lost(numbers, lost);
+            let here = |node: &&Node| node.accepts_taps() && numbers.contains(&node.planned);
+            for node in nodes.iter().filter(here) {
+                let selected = node.arcs.iter().map(|arc| arc.wanted.select(&batch));
+                taps.feed_from_kernel(node, &batch, selected.fold(0, |all, one| all | one));
+            }
+        }
+        let room = batch.into_memory();
+        self.end_pass();
+        room
     }
 
     /// Freezes the history of the node with this planned index for `ns` nanoseconds from now, so

@@ -12,7 +12,7 @@
 //! first block. A reader can therefore distinguish a tap that began late from a node without
 //! traffic.
 
-use super::node::Node;
+use super::node::{Node, Operator};
 use super::observe::Observer;
 use super::tap::*;
 use super::tap_form::TapForm;
@@ -36,6 +36,12 @@ impl TapFeed {
         self.shared.frames.fetch_add(frames, Ordering::Relaxed);
         self.send_records(records);
         frames
+    }
+
+    /// Counts blocks that were lost on their way to the tap.
+    fn skip(&mut self, count: u64) {
+        self.note_skipped(self.left, count);
+        self.left += count;
     }
 
     /// Counts `count` blocks that the tap skips. `from` is the number of the first one.
@@ -136,6 +142,8 @@ impl TapFeed {
 #[derive(Debug, Default)]
 pub struct Taps {
     feeds: Vec<(usize, TapFeed)>,
+    /// Numbers of blocks that were lost between the kernel and the taps, by node.
+    lost: Vec<(usize, u64)>,
     histories: Vec<(usize, History)>,
 }
 
@@ -195,6 +203,43 @@ impl Taps {
         began
     }
 
+    /// Notes the number of blocks of these nodes that were lost so far between the kernel and this
+    /// process. The taps of the nodes count those that were lost since the last call as skipped.
+    pub(super) fn note_lost(&mut self, nodes: &[usize], lost: u64) {
+        for node in nodes {
+            let before = match self.lost.iter_mut().find(|(known, _)| known == node) {
+                Some((_, before)) => std::mem::replace(before, lost),
+                None => {
+                    self.lost.push((*node, lost));
+                    lost
+                }
+            };
+            // A program that has replaced another one begins to count anew.
+            let more = lost.checked_sub(before).unwrap_or(lost);
+            for (_, feed) in self.feeds.iter_mut().filter(|(known, _)| known == node && more > 0) {
+                feed.skip(more);
+            }
+        }
+    }
+
+    /// Sends blocks that left a node in the kernel to the taps of that node.
+    pub(super) fn feed_from_kernel(&mut self, from: &Node, batch: &Batch<'_>, wanted: LaneMask) {
+        self.feed(from.planned, batch, wanted, |_| true);
+    }
+
+    /// Sends blocks to the taps of a node for which `takes` is true.
+    fn feed(
+        &mut self,
+        node: usize,
+        batch: &Batch<'_>,
+        wanted: LaneMask,
+        takes: impl Fn(&TapFeed) -> bool,
+    ) {
+        self.feeds.retain_mut(|(known, feed)| {
+            *known != node || !takes(feed) || feed.send_frames(batch, feed.select(batch, wanted))
+        });
+    }
+
     /// Retains the taps and histories of nodes for which `is_here` is true, and ends the others.
     pub fn retain(&mut self, is_here: impl Fn(usize) -> bool) {
         self.feeds.retain(|(node, feed)| {
@@ -224,9 +269,9 @@ impl Observer for Taps {
             let push = |block: Block<'_>| history.push(&block);
             lanes(wanted).map(|lane| batch.block(lane)).for_each(push);
         }
-        self.feeds.retain_mut(|(known, feed)| {
-            *known != node || feed.send_frames(batch, feed.select(batch, wanted))
-        });
+        // All blocks of a source that a tap reads in the kernel come from there.
+        let is_source = matches!(from.operator, Operator::Source(_));
+        self.feed(node, batch, wanted, |feed| !(is_source && feed.in_kernel));
     }
 }
 

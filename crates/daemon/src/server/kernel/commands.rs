@@ -1,7 +1,7 @@
 //! Commands to the kernel thread, completions of these commands, and the state of requests.
 
 use abi::access::Credentials;
-use engine::kernel::delegation::{DelegatedProgram, FinalCounters};
+use engine::kernel::delegation::{DelegatedProgram, FinalCounters, OpenTaps};
 use engine::kernel::point::PointStatus;
 use member::protocol::Attach;
 use member::varlink::Fault;
@@ -30,6 +30,8 @@ pub(in crate::server) enum Command {
     Detach { client: u64, why: Option<String> },
     /// Reports the counters of a client's running request.
     Count { client: u64 },
+    /// Opens and closes the taps of a client's running request.
+    SetTaps { client: u64, open: OpenTaps },
     /// Reports the running programs.
     Show { client: u64 },
     /// Removes all requests.

@@ -9,7 +9,7 @@ use crate::server::store::KnownState;
 use engine::kernel::delegation::{DelegatedProgram, FinalCounters};
 use member::faults;
 use member::place::PACKET_SOCKET;
-use member::protocol::{Attach, AttachReply};
+use member::protocol::{Attach, AttachReply, SetTaps};
 use member::varlink::{Fault, Reply};
 use serde_json::json;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -84,6 +84,17 @@ impl Server {
         Ok(Answer::single(&json!({})))
     }
 
+    /// Queues the change of a client's open taps. A request that does not run is left as it is.
+    pub(in crate::server) fn set_taps(&mut self, id: u64, open: &[u64]) -> Result<Answer, Fault> {
+        let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
+        if client.line == RequestState::Running {
+            let order = Command::SetTaps { client: id, open: SetTaps::read(open) };
+            let busy = || faults::refused("call", "too many of yours wait");
+            self.kernel.enqueue(client.who.uid, order).ok_or_else(busy)?;
+        }
+        Ok(Answer::single(&json!({})))
+    }
+
     /// Queues a report of the counters of a client's running request. A request whose report is
     /// already queued gets no second one.
     pub(in crate::server) fn count(&mut self, id: u64) -> Result<Answer, Fault> {
@@ -122,6 +133,7 @@ impl Server {
         let of_client = |order: &Command| match order {
             Command::Attach { client, .. }
             | Command::Count { client }
+            | Command::SetTaps { client, .. }
             | Command::Show { client, .. } => *client == id,
             Command::Switch { .. } | Command::Detach { .. } => false,
             Command::End { .. } | Command::Keep => false,

@@ -14,7 +14,7 @@ use engine::kernel::point::{self, AdoptedStatus, PersistedRequest, PointStatus, 
 use engine::registry::MachineRegistry;
 use member::faults;
 use member::host::network_namespace_id;
-use member::protocol::{Attach, CarriedStep, Quota, Replacement};
+use member::protocol::{Attach, CarriedStep, Quota, Replacement, SetTaps};
 use member::rights::Denial;
 use member::varlink::Fault;
 use pipeline::Share;
@@ -203,6 +203,12 @@ impl KernelThread {
                 let counters = line.map(|line| Box::new(line.running.current_counters()));
                 complete(Completion::Counted { client, counters });
             }
+            Command::SetTaps { client, open } => {
+                if let Some(line) = self.lines.get(&client) {
+                    // The counters tell the client if the taps are open.
+                    let _ = line.running.set_taps(&open);
+                }
+            }
             Command::Show { client } => {
                 complete(Completion::Shown { client, status: self.program_status() })
             }
@@ -277,8 +283,9 @@ impl KernelThread {
         };
         if let Some((instead, running, stays)) = instead {
             let by = (about, &allows as AdmissionPolicy<'_>);
-            let made =
-                self.points.prepare_successor_if(running, request, &self.machine, &stays, by);
+            let taps = asked.instead.as_ref().and_then(|instead| instead.taps.as_deref());
+            let how = (stays.as_slice(), SetTaps::read(taps.unwrap_or_default()));
+            let made = self.points.prepare_successor_if(running, request, &self.machine, how, by);
             let (delegation, waiting) = made.map_err(to_fault)?;
             self.account_request(client, owner, waiting.running());
             self.waiting.insert(client, Successor { waiting, instead, process });

@@ -23,7 +23,7 @@ use crate::program::Hook;
 /// only after the body, whose values may occupy the same stack.
 const RECORD_TIME: i16 = -32;
 /// Stack slot that holds the position of the record while the record is written.
-const RECORD_POSITION: i16 = -40;
+pub(super) const RECORD_POSITION: i16 = -40;
 /// Stack slot that holds the position after the record while the record is written.
 const RECORD_END: i16 = -48;
 /// Stack slot that holds the frame length while the record is written.
@@ -59,6 +59,7 @@ impl Builder {
         if fused.rings.len() > 1 {
             self.asm.push(Insn::store(Size::DW, R10, RECORD_TIME, 0));
         }
+        self.mark_switched(fused);
         let mut number = 0;
         for owner in &fused.rings {
             let outlets: Vec<OutletUse<'_>> = owner
@@ -68,11 +69,13 @@ impl Builder {
                 .map(|(outlet, number)| {
                     let to = |delivery: &&Delivery| delivery.ring_and_bit().0 == number;
                     let deliveries = deliveries.iter().filter(to).copied().collect();
-                    OutletUse { outlet, word: fused.scratch.delivery_word(number), deliveries }
+                    let word = fused.scratch.delivery_word(number);
+                    OutletUse { outlet, word, number, deliveries }
                 })
                 .collect();
             number += u16::try_from(outlets.len()).unwrap_or(u16::MAX);
-            if outlets.iter().any(|outlet| !outlet.deliveries.is_empty()) {
+            let switched = fused.switches.is_some();
+            if switched || outlets.iter().any(|outlet| !outlet.deliveries.is_empty()) {
                 self.deliver_to(fused, owner, &outlets);
             }
         }
@@ -130,11 +133,14 @@ impl Builder {
             }
         }
         self.asm.jump_if(Cond::Eq, R1, 0, next);
-        self.unless_unread(fused.scratch, owner, outlets, next);
+        self.unless_unread(fused, owner, outlets, next);
         self.copy_frame(fused, owner, failed);
         let alone = outlets.len() == 1;
         for ours in outlets {
-            self.with_pointer_ring(ours, alone, |b, region| b.write_pointers(fused, ours, region));
+            self.with_pointer_ring(ours, alone, |b, region| {
+                b.write_pointers(fused, ours, region);
+                b.write_switched(fused, ours, region);
+            });
         }
         let records = if owner.map == 0 { R9 } else { R3 };
         if owner.map != 0 {
@@ -153,7 +159,8 @@ impl Builder {
         self.asm.bind(failed);
         for ours in outlets {
             self.with_pointer_ring(ours, alone, |b, region| {
-                b.add_to_word(region, offset::FAILED, 1)
+                b.add_to_word(region, offset::FAILED, 1);
+                b.count_switched(fused, ours, region);
             });
             self.count_failed(fused.scratch, ours.word, &ours.deliveries);
         }

@@ -23,6 +23,8 @@ use crate::insn::{Alu, Cond, Insn, R1, R3, R4, R5, R9, Reg, Size};
 pub(super) struct OutletUse<'j> {
     pub(super) outlet: &'j PointerRing,
     pub(super) word: i16,
+    /// Number of the pointer ring.
+    pub(super) number: u16,
     pub(super) deliveries: Vec<Delivery>,
 }
 

@@ -19,7 +19,7 @@ use super::ring::store_ordered;
 use super::shared::{OutletUse, shared_slots};
 use crate::asm::Label;
 use crate::emit::builder::Builder;
-use crate::emit::config::{FrameRing, Scratch, Wakeup};
+use crate::emit::config::{FrameRing, FusedTap, Wakeup};
 use crate::emit::maps::CALLER_MAPS;
 use crate::emit::ring_layout::{UNREAD_LAPS, offset};
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R7, R8, Reg, Size};
@@ -32,7 +32,7 @@ impl Builder {
     /// nothing if frames are always copied. Clobbers r7 and r8.
     pub(super) fn unless_unread(
         &mut self,
-        scratch: Scratch,
+        fused: &FusedTap,
         owner: &FrameRing,
         outlets: &[OutletUse<'_>],
         next: Label,
@@ -53,13 +53,14 @@ impl Builder {
         for place in shared_slots(&ours.deliveries) {
             let (delivery, not) = (place.first, self.asm.label());
             self.skip_unless_delivered(ours.word, delivery, not);
-            self.count_exit(scratch, ours, delivery, region, None);
+            self.count_exit(fused.scratch, ours, delivery, region, None);
             let head = offset::HEADS + 8 * i16::from(delivery.reader);
             self.asm.push(Insn::load(Size::DW, R2, region, head));
             self.asm.push(Insn::alu(Alu::Add, R2, 1));
             self.asm.push(store_ordered(region, head));
             self.asm.bind(not);
         }
+        self.count_switched(fused, ours, region);
         self.asm.jump(next);
         self.asm.bind(copied);
     }

@@ -77,6 +77,9 @@ pub struct KernelSourceParts {
     /// The edges on which frames leave the programs. A program identifies an edge by its index
     /// here, the exit number.
     pub edges: Vec<Edge>,
+    /// Further exits, numbered after the edges, for readers of what leaves a filter in the kernel.
+    /// Their blocks are copies, which no counter of the path contains.
+    pub taps: Vec<Edge>,
     /// Index of the source among those of its path.
     pub origin: u16,
     /// Maximum interval between notifications while frames are exported, in nanoseconds (T_t).
@@ -150,7 +153,7 @@ impl KernelSource {
     #[must_use]
     pub fn new(parts: KernelSourceParts) -> Self {
         let arrived = vec![ArcCounts::default(); parts.edges.len()];
-        let sinks = parts.edges.iter().map(|edge| edge.sink).collect();
+        let sinks = parts.edges.iter().chain(&parts.taps).map(|edge| edge.sink).collect();
         let reader = Reader::new(Arc::clone(&parts.rings), sinks);
         let time = ClockOffset::measure();
         let in_place = FramesInPlace::new(Arc::clone(&parts.rings)).map(Arc::new);
@@ -263,7 +266,8 @@ impl KernelSource {
         let FrameCopy { place, is_checksum_unset: unset, mut marks } = copied;
         let header = &handed.header;
         let tag = if header.tag.is_some() { TAG_SIZE as u32 } else { 0 };
-        let behind = self.parts.edges.get(handed.edge as usize).is_some_and(|e| e.starts_after_tag);
+        let mut exits = self.parts.edges.iter().chain(&self.parts.taps);
+        let behind = exits.nth(handed.edge as usize).is_some_and(|exit| exit.starts_after_tag);
         let from = handed.pointer.offset.saturating_add(if behind { tag } else { 0 });
         let from = from.min(place.length());
         let length = handed.pointer.length.min(place.length() - from);
@@ -399,7 +403,8 @@ impl Source for KernelSource {
 
     fn counters(&self) -> SourceCounters {
         let given: Amount = self.arrived.iter().map(|edge| edge.taken).sum();
-        let missing = self.reader.exit_losses();
+        let mut missing = self.reader.exit_losses();
+        missing.truncate(self.parts.edges.len());
         let lapped: u64 = missing.iter().map(|missing| missing.lost).sum();
         let unread = missing.iter().map(|missing| missing.unread).filter(|_| self.closed).sum();
         let blocks = given.blocks + lapped + unread;
@@ -412,6 +417,10 @@ impl Source for KernelSource {
             arrived: self.edge_counts(),
             ..SourceCounters::default()
         }
+    }
+
+    fn lost_on_arc(&self, arc: usize) -> u64 {
+        self.reader.lost_on_exit(arc)
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -244,6 +244,12 @@ impl Reader {
         self.count_lost(handed.edge, (handed.number, 1), handed.cpu);
     }
 
+    /// Returns the number of frames that are known to be lost on an exit.
+    #[must_use]
+    pub fn lost_on_exit(&self, exit: usize) -> u64 {
+        self.lost_frames.get(exit).copied().unwrap_or(0)
+    }
+
     /// Returns, for each exit, the numbers of lost and unread frames.
     #[must_use]
     pub fn exit_losses(&self) -> Vec<ExitLosses> {

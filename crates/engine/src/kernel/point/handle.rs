@@ -6,8 +6,10 @@ use super::{Point, successor};
 use crate::error::BuildError;
 use crate::kernel::final_counters::FinalCounters;
 use crate::kernel::host::{AttachmentHandle, KernelRequest, PreparedSuccessor};
+use crate::kernel::taps::OpenTaps;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// A handle to a request at an attach point. Dropping the handle removes the request.
 #[derive(Debug)]
@@ -40,6 +42,10 @@ impl AttachmentHandle for RequestHandle {
 
     fn number(&self) -> Option<u32> {
         Some(self.number)
+    }
+
+    fn set_taps(&self, open: &OpenTaps, _: Duration) -> Result<(), String> {
+        self.point.set_taps(self.number, open)
     }
 
     fn successor(

@@ -18,6 +18,7 @@
 use super::super::delegation::{DelegatedRequest, KernelPart, clamp_rings};
 use super::super::final_counters::FinalCounters;
 use super::super::host::{InjectedRefusal, KernelRequest};
+use super::super::taps::OpenTaps;
 use super::keeper::{PERSISTED_PREFIX, StoredNames};
 use super::note::{Note, PersistedDescriptors, take_newest};
 use super::request::{AttachedRequest, NewRequest, OwnedFrames, RequestResources, SharingDomain};
@@ -206,8 +207,11 @@ impl Points {
             let source = planned.sources.first().copied().ok_or("a request without a source")?;
             let (nodes, steps, hardened) = (&part.nodes, &self.steps, true);
             let refuses = InjectedRefusal::Nothing;
+            // The program itself tells which taps are open.
+            let taps = OpenTaps::default();
+            let graph = &graph;
             let asked =
-                KernelRequest { graph: &graph, planned, nodes, source, hardened, refuses, steps };
+                KernelRequest { graph, planned, nodes, source, hardened, refuses, steps, taps };
             let new = asked.new_request(owner).map_err(|error| error.to_string())?;
             let here = match &point {
                 Some(point) if point.site.attach == planned.attach => Arc::clone(point),
@@ -268,6 +272,9 @@ impl Points {
         let mut state = point.state();
         self.numbers.fetch_max(note.numbers, Ordering::Relaxed);
         (state.replaced, state.frames) = (note.replaced, note.frames);
+        for line in &mut lines {
+            line.taps = version.open_taps(line.number);
+        }
         (state.lines, state.retired) = (lines, made);
         state.running = Some(RunningProgram { links, version });
         state.stored = StoredNames { names: names.iter().cloned().collect(), notes: number };

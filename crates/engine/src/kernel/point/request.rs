@@ -2,6 +2,7 @@
 
 use super::super::final_counters::FinalCounters;
 use super::super::fused::{KernelCounters, Member};
+use super::super::taps::OpenTaps;
 use super::super::tree::RequestTree;
 use ebpf::emit::tap::WakePolicy;
 use pipeline::Share;
@@ -28,6 +29,8 @@ pub(crate) struct NewRequest {
     pub(crate) leads: Vec<(usize, u32)>,
     /// Filter state inherited from the request that this one replaces, by step.
     pub(crate) states: Vec<(usize, Arc<Map>)>,
+    /// The taps that are open when the request is attached.
+    pub(crate) taps: OpenTaps,
     /// The requester's note, which is persisted.
     pub(crate) about: String,
     /// The allocation log.
@@ -59,6 +62,8 @@ pub(super) struct AttachedRequest {
     pub(super) busy_before: u64,
     /// True if the request will be removed as soon as a smaller program can be installed.
     pub(super) leaving: bool,
+    /// The open taps.
+    pub(super) taps: OpenTaps,
     /// The requester's note; see [`NewRequest::about`].
     pub(super) about: String,
 }
@@ -152,7 +157,7 @@ impl AttachedRequest {
         has: RequestResources,
         before: FinalCounters,
     ) -> Self {
-        let NewRequest { graph, tree, states, leads, owner: uid, about, bell, .. } = new;
+        let NewRequest { graph, tree, states, leads, owner: uid, about, bell, taps, .. } = new;
         let RequestResources { owner, pointers, doorbell_map } = has;
         let FinalCounters { counted, measured, busy: busy_before, .. } = before;
         Self {
@@ -170,6 +175,7 @@ impl AttachedRequest {
             measured,
             busy_before,
             leaving: false,
+            taps,
             about,
         }
     }
@@ -188,6 +194,7 @@ impl AttachedRequest {
             states,
             bells: self.control_word(region_offset::NOTIFIED),
             busy: 0,
+            taps: OpenTaps::default(),
             measured: self.measured,
             lost: false,
         }

@@ -48,6 +48,8 @@ pub struct RequestStatus {
     pub given: Amount,
     /// Frames that could not be copied for the request.
     pub lost: u64,
+    /// Number of its filters whose output is being read.
+    pub taps: usize,
     /// The filters of the request: name, number of requests that use the filter, and blocks while
     /// the request was attached.
     pub steps: Vec<(String, usize, u64)>,
@@ -107,6 +109,7 @@ impl PointState {
             taken: counted.ran,
             given: counted.handed.iter().copied().sum(),
             lost: line.failed_copies(),
+            taps: running.open_taps(line.number).iter().count(),
             steps: running.steps_of_request(line.number, &counted.entered),
         }
     }

@@ -3,8 +3,10 @@
 use super::super::assemble::{Assembled, AssemblyError, FrameAction, assemble};
 use super::super::fused::{FusedTree, KernelCounters, Member, Tally};
 use super::super::load::{self, LoadFailure, LoadOptions, Loaded};
+use super::super::taps::OpenTaps;
 use super::request::AttachedRequest;
 use super::site::Site;
+use super::switches::{Switches, switch_layout, switches_size};
 use ebpf::emit::tap;
 use ebpf::emit::tap::{Egress, FrameRing, PointerRing, Scratch};
 use filter::{Amount, Side};
@@ -12,7 +14,7 @@ use pipeline::graph::NodeId;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::Arc;
 use sys::bpf::{Map, Program};
-use sys::memory::ReadMapping;
+use sys::memory::Mapping;
 use sys::steps::{Resource, Steps};
 
 /// A loaded program, with the requests that it runs.
@@ -22,10 +24,11 @@ pub(super) struct Version {
     /// The map in which filters count unanswered blocks by reason; `None` if no filter does.
     pub(super) counters: Option<Map>,
     _tables: Vec<Map>,
-    /// The mapping of [`Self::tallies_map`], which holds the counters of steps, forks and exits. It
-    /// is dropped before the map.
-    tallies: ReadMapping,
+    /// The counters; dropped before their map.
+    tallies: Mapping,
     pub(super) tallies_map: Map,
+    /// The words that open the taps of the requests.
+    switches: Switches,
     layout: tap::FusedTap,
     code: ebpf::Program,
     fused: FusedTree,
@@ -33,6 +36,7 @@ pub(super) struct Version {
     pub(super) lines: Vec<u32>,
     words: Vec<ebpf::FilterSpan>,
     behind_tag: Vec<bool>,
+    taps_behind_tag: Vec<bool>,
 }
 
 /// A failure to build a program, with the node at fault, if known.
@@ -78,7 +82,7 @@ impl Version {
         let Assembly { lines, numbers, fused, layout, given, code, words, .. } = &drawn;
         let members: Vec<Member<'_>> = lines.iter().map(|line| line.as_member()).collect();
         steps.announce(Resource::Memory, "a desk").map_err(VersionError::from_reason)?;
-        let bytes = layout.cpus.saturating_mul(layout.scratch.stride);
+        let bytes = memory_size(layout, fused);
         let tallies = Map::array("desk", bytes, 1, true).map_err(VersionError::from_reason)?;
         let state_of = |word: &ebpf::FilterSpan| {
             let step = words.iter().position(|known| known == word)?;
@@ -111,8 +115,11 @@ impl Version {
             |word: &ebpf::FilterSpan| state_of(word).map(|(line, own)| (numbers[line], own));
         let (counters, states, tables) = sort_maps(code, maps, numbered);
         steps.announce(Resource::Memory, "a view of a desk").map_err(VersionError::from_reason)?;
-        let memory = tallies.map_read().map_err(VersionError::from_reason)?;
-        Ok((Self::new(drawn, (program, counters, tables), (memory, tallies)), states))
+        let memory = tallies.map().map_err(VersionError::from_reason)?;
+        let open: Vec<Option<&AttachedRequest>> = lines.iter().copied().map(Some).collect();
+        let mut version = Self::new(drawn, (program, counters, tables), (memory, tallies));
+        version.set_open_taps(&open).map_err(VersionError::from_reason)?;
+        Ok((version, states))
     }
 
     /// Adopts a program that an earlier process loaded for these requests, together with its
@@ -123,13 +130,11 @@ impl Version {
         (program, tallies_map, counters): (Program, Map, Option<Map>),
     ) -> Result<Self, VersionError> {
         let drawn = Assembly::new(site, lines)?;
-        let Assembly { layout, .. } = &drawn;
         let info = tallies_map.info().map_err(VersionError::from_reason)?;
-        if info.value_size != layout.cpus.saturating_mul(layout.scratch.stride) || info.entries != 1
-        {
+        if info.value_size != memory_size(&drawn.layout, &drawn.fused) || info.entries != 1 {
             return Err(VersionError::from_reason("the memory of a program has another size"));
         }
-        let tallies = tallies_map.map_read().map_err(VersionError::from_reason)?;
+        let tallies = tallies_map.map().map_err(VersionError::from_reason)?;
         Ok(Self::new(drawn, (program, counters, Vec::new()), (tallies, tallies_map)))
     }
 
@@ -137,22 +142,27 @@ impl Version {
     fn new(
         drawn: Assembly<'_>,
         (program, counters, tables): (Program, Option<Map>, Vec<Map>),
-        (tallies, tallies_map): (ReadMapping, Map),
+        (tallies, tallies_map): (Mapping, Map),
     ) -> Self {
-        let Assembly { numbers: lines, fused, layout, code, behind_tag, words, .. } = drawn;
+        let Assembly { numbers: lines, fused, layout, code, words, .. } = drawn;
+        let (behind_tag, taps_behind_tag) = drawn.behind_tag;
         let _tables = tables;
+        let base = layout.cpus.saturating_mul(layout.scratch.stride);
+        let switches = Switches::new(switch_layout(&fused, base), &tallies);
         Self {
             program,
             counters,
             _tables,
             tallies,
             tallies_map,
+            switches,
             layout,
             code,
             fused,
             lines,
             words,
             behind_tag,
+            taps_behind_tag,
         }
     }
 
@@ -175,7 +185,30 @@ impl Version {
     pub(super) fn behind_tag(&self, line: u32) -> Vec<bool> {
         let ours = |exit: &super::super::fused::FusedExit| self.lines.get(exit.line) == Some(&line);
         let both = self.fused.exits.iter().zip(&self.behind_tag);
-        both.filter(|(exit, _)| ours(exit)).map(|(_, behind)| *behind).collect()
+        let exits = both.filter(|(exit, _)| ours(exit)).map(|(_, behind)| *behind);
+        let taps = self.fused.taps.iter().zip(&self.taps_behind_tag);
+        let taps = taps.filter(|(tap, _)| self.lines.get(tap.line) == Some(&line));
+        exits.chain(taps.map(|(_, behind)| *behind)).collect()
+    }
+
+    /// Opens and closes the taps of these requests, which are those of the program and perhaps
+    /// others. Fails with the reason; the taps are then as before.
+    pub(super) fn set_taps(&mut self, lines: &[AttachedRequest]) -> Result<(), String> {
+        let of = |number: &u32| lines.iter().find(|line| line.number == *number);
+        let here: Vec<Option<&AttachedRequest>> = self.lines.iter().map(of).collect();
+        self.set_open_taps(&here)
+    }
+
+    /// Opens the taps of these requests, which are in the order of the fused tree.
+    fn set_open_taps(&mut self, lines: &[Option<&AttachedRequest>]) -> Result<(), String> {
+        self.switches.set((&self.tallies, &self.fused), lines)
+    }
+
+    /// Returns the open taps of a request.
+    pub(super) fn open_taps(&self, line: u32) -> OpenTaps {
+        let place = self.lines.iter().position(|number| *number == line);
+        let of = |line| self.switches.open_taps((&self.tallies, &self.fused), line);
+        place.map_or_else(OpenTaps::default, of)
     }
 
     /// Returns the counters of a request so far; all 0 if the program does not run the request.
@@ -252,7 +285,8 @@ struct Assembly<'l> {
     /// Descriptors of the shared maps, which are numbered after the map of counters.
     given: Vec<i32>,
     code: ebpf::Program,
-    behind_tag: Vec<bool>,
+    /// For each exit, and for each tap.
+    behind_tag: (Vec<bool>, Vec<bool>),
     words: Vec<ebpf::FilterSpan>,
 }
 
@@ -265,14 +299,16 @@ impl<'l> Assembly<'l> {
         let (layout, given) = layout(site, &lines, &fused)?;
         let target = filter::target(&site.attach, site.hardened);
         let made = assemble(&fused, &members, (target, FrameAction::Tap(&layout)));
-        let Assembled { program: code, behind_tag, .. } = made.map_err(|misfit| {
-            let AssemblyError { at, why } = misfit;
-            VersionError {
-                at: at.map(|(line, node)| (numbers[line], node)),
-                ..VersionError::from_reason(why)
-            }
-        })?;
+        let Assembled { program: code, behind_tag, taps_behind_tag, .. } =
+            made.map_err(|misfit| {
+                let AssemblyError { at, why } = misfit;
+                VersionError {
+                    at: at.map(|(line, node)| (numbers[line], node)),
+                    ..VersionError::from_reason(why)
+                }
+            })?;
         let words = (0..fused.steps.len()).map(|step| fused.label(&members, step)).collect();
+        let behind_tag = (behind_tag, taps_behind_tag);
         Ok(Self { lines, numbers, fused, layout, given, code, behind_tag, words })
     }
 }
@@ -368,6 +404,15 @@ fn layout(
     let leads = leads.collect::<Option<Vec<Egress>>>();
     let leads = leads.ok_or_else(|| VersionError::from_reason("an interface has no number"))?;
     let own = site.sockets.as_ref().map(|sockets| sockets.program_sockets(&mut give));
+    let base = cpus.saturating_mul(tallies.stride);
+    let switches = Some(switch_layout(fused, base));
     let (scratch, rings, egresses, taken) = (tallies, owners, leads, fused.taken_mark());
-    Ok((tap::FusedTap { cpus, sent, user: own, scratch, rings, egresses, taken }, given))
+    Ok((tap::FusedTap { cpus, sent, user: own, scratch, rings, egresses, taken, switches }, given))
+}
+
+/// Returns the size in bytes of a program's memory: its scratch memory for each processor, with the
+/// counters, and then its switches.
+fn memory_size(layout: &tap::FusedTap, fused: &FusedTree) -> u32 {
+    let scratch = layout.cpus.saturating_mul(layout.scratch.stride);
+    scratch.saturating_add(switches_size(fused))
 }

@@ -1,0 +1,134 @@
+//! The cost of the exits for readers that each filter in the kernel has, while nobody reads: a program
+//! with such exits, all closed, compared with the same program without exits. FEATURES B9
+
+use crate::harness::{Better, Samples, is_selected, rows_of_samples};
+use crate::row::Row;
+use crate::sentinel::Sentinel;
+use ebpf::Hook;
+use ebpf::emit::tap::{
+    FrameRing, FusedTap, PointerRing, SWITCHED_WORD, Scratch, SwitchLayout, fused,
+};
+use ebpf::insn;
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use sys::bpf::{Map, Program, ProgramKind, RingBuffer, Rings, RingsLayout};
+
+/// Number of filters of the program, each of which counts the frame.
+const FILTERS: u16 = 32;
+/// Runs per measurement.
+const RUNS: u32 = 2_000_000;
+/// Maximum cost of a closed exit in ns.
+const LIMIT_NS: f64 = 1.0;
+
+/// A program with its memory.
+struct Counting {
+    program: Program,
+    _maps: (Map, RingBuffer, Rings, Rings),
+}
+
+/// Measures test runs of both programs.
+pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
+    const ROW: &str = "nobody reads in the kernel";
+    if !is_selected(ROW) {
+        return Ok(Vec::new());
+    }
+    testkit::need::require_bpf().ok_or("needs the right to load programs")?;
+    let programs = [("no exits", Counting::load(false)?), ("closed exits", Counting::load(true)?)];
+    let mut samples: Vec<Samples> =
+        programs.iter().map(|(name, _)| Samples { name, values: Vec::new() }).collect();
+    for round in 0..=rounds {
+        for ((_, counting), samples) in programs.iter().zip(&mut samples) {
+            let ran = counting.program.test_run(&[0; 64], RUNS).map_err(|why| why.to_string())?;
+            // The first round warms up.
+            if round > 0 {
+                samples.values.push(f64::from(ran.duration_ns));
+            }
+        }
+    }
+    let (subject, unit) = (("pipesfs", ROW, f64::NAN), ("ns/frame", Better::Less));
+    let mut rows = rows_of_samples(subject, unit, Sentinel::measure(), &samples, &[]);
+    if let [without, with] = samples.as_slice() {
+        let values = with.values.iter().zip(&without.values);
+        let each = |(with, without): (&f64, &f64)| (with - without) / f64::from(FILTERS);
+        let values = values.map(each).map(|cost| cost.max(0.001)).collect();
+        let cost = Samples { name: "each closed exit", values };
+        let mut row = rows_of_samples(subject, unit, Sentinel::measure(), &[cost], &[]).pop();
+        if let Some(row) = &mut row {
+            (row.reference, row.ratio) = ("limit", LIMIT_NS / row.value);
+            (row.goal, row.target) = (Some("B9"), Some(1.0));
+        }
+        rows.extend(row);
+    }
+    Ok(rows)
+}
+
+impl Counting {
+    /// Loads a program that counts a frame once for each filter. With `exits`, each filter has an
+    /// exit for readers, which is closed.
+    fn load(exits: bool) -> Result<Self, String> {
+        let text = |why: sys::Error| why.to_string();
+        let cpus = sys::machine::possible_processors().map_err(text)?;
+        let cpus = u32::try_from(cpus).map_err(|why| why.to_string())?;
+        let shape =
+            RingsLayout { cpus, sinks: 1, pointers: 1 << 12, bytes: 1 << 20, record_max: 2048 };
+        let scratch = Scratch::new(1, 0, FILTERS.into()).ok_or("too many filters")?;
+        let records = Rings::create("records", shape.records_only()).map_err(text)?;
+        let pointers = Rings::create("pointers", shape.pointers_only()).map_err(text)?;
+        let bell = RingBuffer::create("bell", 1 << 16).map_err(text)?;
+        let base = cpus * scratch.stride;
+        let switches = SwitchLayout { map: 0, base, places: FILTERS.into() };
+        let desk = Map::array("desk", base + SWITCHED_WORD * switches.list(1), 1, true);
+        let desk = desk.map_err(text)?;
+        let (own, of_line) = (records.own_shape(), pointers.own_shape());
+        let pointer_ring = PointerRing {
+            map: 2,
+            doorbell_map: 3,
+            stride: of_line.stride(),
+            pointers_at: of_line.pointers_of(0),
+            pointers: of_line.pointers,
+            wake: crate::tap::default_policy(shape),
+        };
+        let ring = FrameRing {
+            map: 1,
+            stride: own.stride(),
+            records_at: own.records(),
+            bytes: own.bytes,
+            record_max: own.record_max,
+            pointer_rings: vec![pointer_ring],
+        };
+        let layout = FusedTap {
+            cpus,
+            sent: false,
+            user: None,
+            scratch,
+            rings: vec![ring],
+            egresses: Vec::new(),
+            taken: None,
+            switches: exits.then_some(switches),
+        };
+        let made = fused(
+            Hook::Tc,
+            &layout,
+            |s, on, _| {
+                for filter in 0..FILTERS {
+                    let length = s.view_length(on);
+                    s.tally(filter, length);
+                    if exits {
+                        s.arm(|s, closed| {
+                            s.only_switched(filter.into(), closed);
+                            s.note_switched(filter.into(), on);
+                        });
+                    }
+                }
+                Ok(())
+            },
+            |_, _| {},
+        );
+        let maps = [desk.as_fd(), records.as_fd(), pointers.as_fd(), bell.map().as_fd()];
+        let maps = maps.map(|map| map.as_raw_fd());
+        let code = made.map_err(|unfit| unfit.why.into_owned())?.relocate(&maps);
+        let code = code.ok_or("the program has other maps")?;
+        let loaded = Program::load(ProgramKind::Tc, "bench_exits", &insn::encode(&code));
+        let program = loaded.map_err(|why| format!("{why}\n{}", why.log))?;
+        Ok(Self { program, _maps: (desk, bell, records, pointers) })
+    }
+}

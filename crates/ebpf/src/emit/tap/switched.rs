@@ -1,0 +1,220 @@
+//! Exits that words in memory open and close while the program runs. A closed exit costs a load and
+//! a branch that is not taken. [SL §4.1]
+//!
+//! Input: words in a map that the program only reads ([`SwitchLayout`]). Each place where requests
+//! have such exits has a word: 0, or one more than a slot of the scratch memory, in which a frame
+//! that comes by is noted. At the end of the frame, each pointer ring looks into its own list of open
+//! exits, which names slots. So the code at a place does not grow with the number of requests that
+//! share it. All these exits lead to one reader, to which the pointer names the exit.
+
+use super::shared::OutletUse;
+use super::store_ordered;
+use crate::asm::Label;
+use crate::emit::builder::Builder;
+use crate::emit::config::{FrameEnd, FusedTap, PointerRing};
+use crate::emit::handle::{Exit, Layers};
+use crate::emit::maps::CALLER_MAPS;
+use crate::emit::ring_layout::{
+    EXITS_MAX, POINTER_SIZE, SWITCHED_EXITS, SWITCHED_SLOTS, SWITCHED_WORD, offset,
+};
+use crate::emit::scope::Scope;
+use crate::emit::unfit::Unfit;
+use crate::insn::{Alu, Cond, Insn, R0, R1, R2, R3, R4, R5, R9, R10, Reg, Size};
+
+/// The layout of the switches in a map, in words of four bytes: a word for each place, then a list
+/// for each pointer ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SwitchLayout {
+    /// Index of the map among the caller's maps.
+    pub map: u32,
+    /// Byte offset of the first word in the map.
+    pub base: u32,
+    /// Number of places.
+    pub places: u32,
+}
+
+impl SwitchLayout {
+    /// Number of words in the list of a pointer ring: a bit mask of the slots in it, and for each
+    /// exit one more than its slot, or 0, and its exit number.
+    pub const LIST: u32 = 1 + 2 * SWITCHED_EXITS;
+
+    /// Returns the index of the first word in the list of a pointer ring.
+    #[must_use]
+    pub const fn list(&self, outlet: u32) -> u32 {
+        self.places.saturating_add(outlet.saturating_mul(Self::LIST))
+    }
+}
+
+impl<'s, 'o: 's> Scope<'s, 'o> {
+    /// Continues only if an exit at this place is open; otherwise leaves through `miss`.
+    pub fn only_switched(&mut self, place: u32, miss: Exit<'s>) {
+        let b = self.builder();
+        if let Some(switches) = b.switches() {
+            b.load_switch(switches, place, R1);
+            b.asm.jump_if(Cond::Eq, R1, 0, miss.label);
+        }
+    }
+
+    /// Notes the frame for the open exits at this place, with the view in `on`.
+    pub fn note_switched(&mut self, place: u32, on: Layers<'s>) {
+        let length = self.view_length(on);
+        let b = self.builder();
+        let scratch = b.scratch();
+        let Some(switches) = b.switches().filter(|_| scratch.switched > 0) else {
+            return b.refuse(Unfit::new("it has no switches"));
+        };
+        b.restore_region();
+        // The slot may change between here and there, so it is read once.
+        b.load_switch(switches, place, R1);
+        b.asm.push(Insn::alu(Alu::Sub, R1, 1));
+        b.asm.push(Insn::alu(Alu::And, R1, SWITCHED_SLOTS.cast_signed() - 1));
+        b.asm.push(Insn::mov(R2, 1));
+        b.asm.push(Insn::alu(Alu::Shl, R2, R1));
+        b.asm.push(Insn::load(Size::DW, R3, R9, scratch.switched));
+        b.asm.push(Insn::alu(Alu::Or, R3, R2));
+        b.asm.push(Insn::store(Size::DW, R9, scratch.switched, R3));
+        b.asm.push(Insn::alu(Alu::Mul, R1, 16));
+        b.asm.compute(R5, R9, Alu::Add, R1);
+        let view = scratch.switched + 8;
+        for reg in [R1, R2, R3, R5] {
+            b.set_held(reg, None);
+        }
+        b.fetch(on.class, R1);
+        b.asm.push(Insn::store(Size::W, R5, view + 4, R1));
+        b.fetch(length.into(), R0);
+        b.asm.push(Insn::store(Size::W, R5, view, R0));
+        b.fetch_distance(on.at, R1);
+        b.asm.push(Insn::store(Size::W, R5, view + 8, R1));
+        b.set_held(R1, None);
+    }
+}
+
+impl Builder {
+    /// Loads a word of the switches into a register.
+    fn load_switch(&mut self, switches: SwitchLayout, word: u32, to: Reg) {
+        let at = switches.base.saturating_add(word.saturating_mul(SWITCHED_WORD));
+        self.asm.push_wide(Insn::load_map_value(to, CALLER_MAPS + switches.map, at));
+        self.asm.push(Insn::load(Size::W, to, to, 0));
+        self.set_held(to, None);
+    }
+
+    /// Marks, in the words of the pointer rings, those that have an open exit which the frame has
+    /// taken.
+    pub(super) fn mark_switched(&mut self, fused: &FusedTap) {
+        let (Some(switches), scratch) = (fused.switches, fused.scratch) else { return };
+        let none = self.asm.label();
+        self.asm.push(Insn::load(Size::DW, R1, R9, scratch.switched));
+        self.asm.jump_if(Cond::Eq, R1, 0, none);
+        for outlet in 0..scratch.outlets {
+            let next = self.asm.label();
+            self.load_switch(switches, switches.list(outlet.into()), R2);
+            let (asm, word) = (&mut self.asm, scratch.delivery_word(outlet));
+            asm.push(Insn::alu(Alu::And, R2, R1));
+            asm.jump_if(Cond::Eq, R2, 0, next);
+            asm.push(Insn::load(Size::DW, R3, R9, word));
+            asm.push(Insn::mov(R2, 1));
+            asm.push(Insn::alu(Alu::Shl, R2, SWITCHED_BIT));
+            asm.push(Insn::alu(Alu::Or, R3, R2));
+            asm.push(Insn::store(Size::DW, R9, word, R3));
+            asm.bind(next);
+        }
+        self.asm.bind(none);
+    }
+
+    /// Writes a pointer for each open exit of a pointer ring that the frame has taken.
+    pub(super) fn write_switched(&mut self, fused: &FusedTap, ours: &OutletUse<'_>, region: Reg) {
+        self.for_each_switched(fused, ours, |b| {
+            let (outlet, view) = (ours.outlet, fused.scratch.switched + 8);
+            b.find_pointer(outlet, region);
+            let asm = &mut b.asm;
+            asm.push(Insn::load(Size::DW, R3, R10, super::ring::RECORD_POSITION));
+            asm.push(Insn::store(Size::DW, R4, 0, R3));
+            asm.push(Insn::load(Size::DW, R3, R5, view));
+            asm.push(Insn::store(Size::DW, R4, 8, R3));
+            asm.push(Insn::load(Size::W, R3, R5, view + 8));
+            asm.push(Insn::store(Size::W, R4, 16, R3));
+            asm.push(Insn::store(Size::W, R4, 20, R0));
+            b.count_switched_exit(region, Some(R4));
+            b.asm.push(Insn::alu(Alu::Add, R2, 1));
+            b.asm.push(store_ordered(region, offset::HEADS));
+        });
+    }
+
+    /// Counts the frame for each open exit that it has taken, without a pointer: the reader finds a
+    /// gap.
+    pub(super) fn count_switched(&mut self, fused: &FusedTap, ours: &OutletUse<'_>, region: Reg) {
+        self.for_each_switched(fused, ours, |b| b.count_switched_exit(region, None));
+    }
+
+    /// Sets r2 to the number of the reader's pointers, and r4 to the address of the next one.
+    /// Clobbers r3.
+    fn find_pointer(&mut self, outlet: &PointerRing, region: Reg) {
+        let asm = &mut self.asm;
+        asm.push(Insn::load(Size::DW, R2, region, offset::HEADS));
+        asm.compute(R3, R2, Alu::And, outlet.pointers.cast_signed() - 1);
+        asm.push(Insn::alu(Alu::Mul, R3, POINTER_SIZE.cast_signed()));
+        asm.compute(R4, region, Alu::Add, outlet.pointers_at.cast_signed());
+        asm.push(Insn::alu(Alu::Add, R4, R3));
+    }
+
+    /// Counts the frame for the exit in r0. If a pointer is written, stores the count in it.
+    /// Clobbers r0, r3 and r5.
+    fn count_switched_exit(&mut self, region: Reg, pointer: Option<Reg>) {
+        let (not, asm) = (self.asm.label(), &mut self.asm);
+        // Always in range, unknown to the verifier.
+        asm.jump_if(Cond::Ge, R0, EXITS_MAX.cast_signed(), not);
+        asm.push(Insn::alu(Alu::Mul, R0, 8));
+        asm.compute(R3, region, Alu::Add, R0);
+        asm.push(Insn::load(Size::DW, R5, R3, offset::COUNTS));
+        if let Some(pointer) = pointer {
+            asm.push(Insn::store(Size::DW, pointer, 24, R5));
+        }
+        asm.push(Insn::alu(Alu::Add, R5, 1));
+        asm.push(Insn::store(Size::DW, R3, offset::COUNTS, R5));
+        asm.bind(not);
+    }
+
+    /// Calls `f` for each exit in the list of a pointer ring, for code that runs only if the exit is
+    /// open and the frame has taken it. r0 holds the exit number; r5 plus the offset of the first
+    /// view is the address of the view.
+    fn for_each_switched(&mut self, fused: &FusedTap, ours: &OutletUse<'_>, f: impl Fn(&mut Self)) {
+        let (Some(switches), scratch) = (fused.switches, fused.scratch) else { return };
+        let none = self.asm.label();
+        self.asm.push(Insn::load(Size::DW, R1, R9, ours.word));
+        self.asm.push(Insn::alu(Alu::Shr, R1, SWITCHED_BIT));
+        self.asm.jump_if(Cond::Eq, R1, 0, none);
+        for exit in 0..SWITCHED_EXITS {
+            let not: Label = self.asm.label();
+            let entry = switches.list(ours.number.into()) + 1 + 2 * exit;
+            self.load_switch(switches, entry + 1, R0);
+            self.load_switch(switches, entry, R1);
+            let asm = &mut self.asm;
+            asm.jump_if(Cond::Eq, R1, 0, not);
+            asm.push(Insn::alu(Alu::Sub, R1, 1));
+            asm.push(Insn::alu(Alu::And, R1, SWITCHED_SLOTS.cast_signed() - 1));
+            asm.push(Insn::load(Size::DW, R2, R9, scratch.switched));
+            asm.push(Insn::alu(Alu::Shr, R2, R1));
+            asm.push(Insn::alu(Alu::And, R2, 1));
+            asm.jump_if(Cond::Eq, R2, 0, not);
+            asm.push(Insn::alu(Alu::Mul, R1, 16));
+            asm.compute(R5, R9, Alu::Add, R1);
+            f(self);
+            self.asm.bind(not);
+        }
+        self.asm.bind(none);
+    }
+}
+
+/// The bit in the word of a pointer ring that says that a frame has taken an open exit. All higher
+/// bits are clear.
+const SWITCHED_BIT: i32 = 32;
+
+impl FrameEnd {
+    /// Returns the layout of the switches, if there are any.
+    pub(in crate::emit) const fn switches(&self) -> Option<SwitchLayout> {
+        match self {
+            Self::Tap(FusedTap { switches, .. }) => *switches,
+            Self::Redirect(_) => None,
+        }
+    }
+}

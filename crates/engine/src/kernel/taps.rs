@@ -1,0 +1,204 @@
+//! Taps of filters in the kernel: exits of a program that are closed until somebody reads what
+//! leaves a filter. Opening one sets a word in the program's memory; the program stays. [SL §4.1]
+//!
+//! Each filter of a request has such an exit, and so has its source. Up to [`OPEN_MAX`] of a request
+//! are open at once. The program notes a frame that passes such a filter in a slot, of which it has
+//! a fixed number for all its requests.
+
+use super::tree::RequestTree;
+use super::{Generation, Kernel};
+use crate::numbering::Ids;
+use ebpf::emit::tap::{EXITS_MAX, SWITCHED_EXITS};
+use pipeline::graph::NodeId;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// Maximum number of taps of a request that are open at once.
+pub(crate) const OPEN_MAX: usize = SWITCHED_EXITS as usize;
+
+/// A tap of a request in the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TreeTap {
+    /// The step whose output is tapped, or `None` for the source.
+    pub(crate) from: Option<usize>,
+    /// The nodes of the graph that this step implements.
+    pub(crate) nodes: Vec<NodeId>,
+}
+
+/// The open taps of a request, by index.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenTaps(BTreeSet<usize>);
+
+impl OpenTaps {
+    /// Opens a tap. Fails if as many as possible are open.
+    fn open(&mut self, tap: usize) -> Result<(), String> {
+        if self.0.len() >= OPEN_MAX && !self.0.contains(&tap) {
+            return Err(format!(
+                "{OPEN_MAX} filters of this path that run in the kernel are being read, and more \
+                 cannot be read at once: close one of them"
+            ));
+        }
+        self.0.insert(tap);
+        Ok(())
+    }
+
+    /// Returns the open taps.
+    pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
+        self.0.iter().copied()
+    }
+
+    /// Returns these taps, as far as so many can be open.
+    #[must_use]
+    pub fn from_indices(indices: impl IntoIterator<Item = usize>) -> Self {
+        Self(indices.into_iter().take(OPEN_MAX).collect())
+    }
+
+    /// Returns the same open taps for another tree: those for which `index_of` returns a tap.
+    fn translate(&self, index_of: impl Fn(usize) -> Option<usize>) -> Self {
+        Self::from_indices(self.iter().filter_map(index_of))
+    }
+}
+
+/// The nodes of a path whose output in the kernel is being read, by the numbers that they keep
+/// through changes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct NodeTaps {
+    /// The number of readers of each node.
+    readers: BTreeMap<usize, usize>,
+    /// These nodes.
+    open: OpenTaps,
+    /// True once a node has been read.
+    used: bool,
+}
+
+impl NodeTaps {
+    /// Adds a reader of a node. Fails if as many nodes as possible are being read.
+    fn add_reader(&mut self, node: usize) -> Result<(), String> {
+        self.open.open(node)?;
+        *self.readers.entry(node).or_default() += 1;
+        self.used = true;
+        Ok(())
+    }
+
+    /// Removes a reader of a node.
+    fn remove_reader(&mut self, node: usize) {
+        let Some(readers) = self.readers.get_mut(&node) else { return };
+        *readers -= 1;
+        if *readers == 0 {
+            self.readers.remove(&node);
+            self.open.0.remove(&node);
+        }
+    }
+
+    /// Returns the open taps of a tree whose nodes have these numbers.
+    pub(super) fn in_tree(&self, tree: &RequestTree, ids: &Ids) -> OpenTaps {
+        self.open.translate(|number| {
+            let place = ids.nodes.iter().position(|known| *known == number)?;
+            tree.tap_of(NodeId(place))
+        })
+    }
+}
+
+impl Kernel {
+    /// Returns true if the program has a tap for the node with this number.
+    pub(crate) fn has_tap(&self, node: usize) -> bool {
+        let Generation { tree, ids, .. } = &self.generation;
+        let place = ids.nodes.iter().position(|known| *known == node);
+        place.is_some_and(|place| tree.tap_of(NodeId(place)).is_some())
+    }
+
+    /// Returns true if the output of the node with this number is being read.
+    pub(crate) fn has_reader(&self, node: usize) -> bool {
+        self.taps.readers.contains_key(&node)
+    }
+
+    /// Adds a reader of the output of the node with this number: the program then hands over each
+    /// frame that leaves it. Blocks for at most `limit` if another process runs the program. Fails
+    /// with the reason.
+    pub(crate) fn open_tap(&mut self, node: usize, limit: Duration) -> Result<(), String> {
+        let before = self.taps.clone();
+        self.taps.add_reader(node)?;
+        let set = self.set_taps(&before, limit);
+        if set.is_err() {
+            self.taps = before;
+        }
+        set
+    }
+
+    /// Removes a reader. Does not block.
+    pub(crate) fn close_tap(&mut self, node: usize) {
+        let before = self.taps.clone();
+        self.taps.remove_reader(node);
+        // Without the program nothing is handed over.
+        let _ = self.set_taps(&before, Duration::ZERO);
+    }
+
+    /// Sets the words of the program, unless they are as before.
+    fn set_taps(&self, before: &NodeTaps, limit: Duration) -> Result<(), String> {
+        let Generation { tree, ids, handle, .. } = &self.generation;
+        let open = self.taps.in_tree(tree, ids);
+        if open == before.in_tree(tree, ids) {
+            return Ok(());
+        }
+        handle.set_taps(&open, limit)
+    }
+
+    /// Sets the words of a new generation: readers may have come and gone since it was prepared.
+    pub(super) fn renew_taps(&self) {
+        if self.taps.used {
+            let Generation { tree, ids, handle, .. } = &self.generation;
+            let _ = handle.set_taps(&self.taps.in_tree(tree, ids), Duration::ZERO);
+        }
+    }
+}
+
+impl RequestTree {
+    /// Adds a tap for the source and for each step, unless the exits of the request leave no room.
+    pub(super) fn add_taps(&mut self, source: Option<NodeId>) {
+        let count = self.steps.len() + 1;
+        if self.exits.len() + count > EXITS_MAX as usize {
+            return;
+        }
+        let of_source = TreeTap { from: None, nodes: source.into_iter().collect() };
+        let steps = self.steps.iter().enumerate();
+        let of_steps =
+            steps.map(|(step, it)| TreeTap { from: Some(step), nodes: it.nodes.clone() });
+        self.taps = [of_source].into_iter().chain(of_steps).collect();
+    }
+
+    /// Returns the index of the tap of a node, if it has one.
+    pub(crate) fn tap_of(&self, node: NodeId) -> Option<usize> {
+        self.taps.iter().position(|tap| tap.nodes.contains(&node))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_taps_are_open_than_possible() {
+        let mut open = OpenTaps::default();
+        for tap in [7, 3, 9, 0, 3] {
+            open.open(tap).unwrap();
+        }
+        assert!(open.open(4).unwrap_err().contains("4 filters"));
+        let moved = open.translate(|tap| (tap != 9).then_some(tap + 1));
+        assert_eq!(moved.iter().collect::<Vec<_>>(), [1, 4, 8]);
+        assert_eq!(OpenTaps::from_indices(0..9).iter().count(), OPEN_MAX);
+    }
+
+    #[test]
+    fn node_is_read_until_its_last_reader_leaves() {
+        let mut taps = NodeTaps::default();
+        for node in [5, 5, 6] {
+            taps.add_reader(node).unwrap();
+        }
+        taps.remove_reader(5);
+        assert_eq!(taps.open.iter().collect::<Vec<_>>(), [5, 6]);
+        taps.remove_reader(5);
+        taps.remove_reader(5);
+        assert_eq!(taps.open.iter().collect::<Vec<_>>(), [6]);
+    }
+}

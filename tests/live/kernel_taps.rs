@@ -1,0 +1,247 @@
+//! Tests of taps of filters that run in the kernel: a tap gets each frame that leaves its filter
+//! once, whether the twin decides about the frame or the user implementation does; the program is
+//! never replaced; and while nobody reads, nothing is handed over. FEATURES B8, B9
+
+use crate::frames::tagged_frames;
+use crate::numbers::{FRAME_LENGTH, numbered_frames};
+use crate::send::{parse_capture, send_all};
+use crate::shared_program::{
+    RunningRequest, datagrams, program_ids, program_status, quiet_pair, send_until,
+};
+use engine::build::{BuiltPath, Settings};
+use engine::change::change;
+use engine::kernel::point::Points;
+use engine::live::Live;
+use engine::registry::MachineRegistry;
+use engine::run::{StopConditions, run};
+use engine::tap::{StreamForm, TapError, TapRequest, TappedNode};
+use pipeline::edit::Edit;
+use pipeline::plan::plan;
+use runtime::space::tap::{OverrunPolicy, Tap};
+use std::fs::File;
+use std::io::Read as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use testkit::net::{LIMIT, Pair, SERVER_DEVICE, wait_until};
+
+/// A tap, and what its reader has read so far.
+struct Reader {
+    tap: Tap,
+    thread: JoinHandle<()>,
+    bytes: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Reader {
+    /// Begins to read what leaves a node, as a plain pipe or the arc of a class would.
+    fn begin(live: &Live, node: &str, class: &str, form: StreamForm) -> Result<Self, TapError> {
+        let (near, pipe) = sys::descriptor::pipe().expect("a pipe");
+        let request = TapRequest {
+            node: Some(TappedNode::Name(node.to_owned())),
+            classes: Some(class.to_owned()),
+            form,
+            since: None,
+            policy: OverrunPolicy::Skip,
+            patience: LIMIT,
+            pipe,
+        };
+        let (tap, _) = live.tap(request, LIMIT)?;
+        let bytes = Arc::new(Mutex::new(Vec::new()));
+        let to = Arc::clone(&bytes);
+        let thread = std::thread::spawn(move || {
+            let (mut pipe, mut part) = (File::from(near), vec![0; 64 << 10]);
+            while let length @ 1.. = pipe.read(&mut part).expect("a pipe") {
+                to.lock().expect("no panic").extend_from_slice(&part[..length]);
+            }
+        });
+        Ok(Self { tap, thread, bytes })
+    }
+
+    fn read(&self) -> Vec<u8> {
+        self.bytes.lock().expect("no panic").clone()
+    }
+
+    /// Waits for `count` frames, ends the tap, and returns all frames.
+    fn take(self, count: usize) -> Vec<Vec<u8>> {
+        wait_until("all frames are read", || parse_capture(&self.read()).len() >= count);
+        parse_capture(&self.end())
+    }
+
+    /// Ends the tap, which has lost nothing, and returns what was read.
+    fn end(self) -> Vec<u8> {
+        let stats = self.tap.stats();
+        assert_eq!((stats.skipped, stats.no_frame), (0, 0));
+        drop(self.tap);
+        self.thread.join().expect("a reader");
+        self.bytes.lock().expect("no panic").clone()
+    }
+}
+
+fn live_of(request: &RunningRequest, text: &str) -> Live {
+    let live = request.lives()[0].clone();
+    live.set_request_text(text);
+    live
+}
+
+fn open_taps(points: &Points) -> usize {
+    program_status(points).each.iter().map(|line| line.taps).sum()
+}
+
+#[test]
+fn b8_tap_of_a_filter_in_the_kernel_gets_what_leaves_it_without_another_program() {
+    const FRAMES: usize = 400;
+    let Some(pair) = quiet_pair() else { return };
+    let points = Points::default();
+    let text = format!("rx {SERVER_DEVICE} | ip | udp | dport |53 count");
+    let request = RunningRequest::start(&pair, &points, &text);
+    let live = live_of(&request, &text);
+    let programs = program_ids(&pair);
+    let frames = datagrams(FRAMES);
+    send_all(&pair, &frames);
+    assert_eq!((open_taps(&points), program_status(&points).each[0].given.blocks), (0, 0));
+    let capture = |node, class| Reader::begin(&live, node, class, StreamForm::Capture);
+    let one = capture("udp", "").expect("a tap");
+    let other = capture("udp", "").expect("a second reader");
+    let dns = capture("dport", "53").expect("a class that an arc selects");
+    let web = capture("dport", "80").expect("a class that no arc selects");
+    let lines = Reader::begin(&live, "ip", "", StreamForm::Json).expect("lines");
+    // Two readers of a filter share a tap.
+    assert_eq!(open_taps(&points), 3);
+    send_all(&pair, &frames);
+    let with_port = |port: u16| -> Vec<Vec<u8>> {
+        let of = |frame: &&Vec<u8>| frame[36..38] == port.to_be_bytes();
+        frames.iter().filter(of).cloned().collect()
+    };
+    assert!(one.take(FRAMES) == frames);
+    assert_eq!(open_taps(&points), 3);
+    assert!(other.take(FRAMES) == frames);
+    wait_until("the tap is closed", || open_taps(&points) == 2);
+    assert!(dns.take(FRAMES / 4) == with_port(53));
+    assert!(web.take(FRAMES / 4) == with_port(80));
+    let count = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count();
+    wait_until("all lines are read", || count(&lines.read()) >= FRAMES);
+    assert_eq!(count(&lines.end()), FRAMES);
+    wait_until("all taps are closed", || open_taps(&points) == 0);
+    send_all(&pair, &frames);
+    assert_eq!(program_ids(&pair), programs, "the program stays");
+    assert_eq!(program_status(&points).replaced, 0);
+    let outcome = request.stop();
+    let told = crate::shared_program::reports_by_filter(&outcome);
+    assert_eq!(told["count"][0].1, 3 * FRAMES as u64 / 4, "{told:?}");
+}
+
+#[test]
+fn b8_source_whose_frames_stay_in_the_kernel_can_be_read() {
+    let Some(pair) = quiet_pair() else { return };
+    let points = Points::default();
+    let text = format!("rx {SERVER_DEVICE} | discard");
+    let request = RunningRequest::start(&pair, &points, &text);
+    let live = live_of(&request, &text);
+    let reader = Reader::begin(&live, "rx", "", StreamForm::Capture).expect("a tap");
+    let frames = datagrams(100);
+    send_all(&pair, &frames);
+    assert!(reader.take(100) == frames);
+    let refused = Reader::begin(&live, "discard", "", StreamForm::Capture).map(drop);
+    assert!(matches!(refused, Err(TapError::Closed(_))), "{refused:?}");
+    request.stop();
+}
+
+/// Returns what leaves a filter of a request, with its source in the kernel or in a thread, while
+/// frames are sent.
+fn tapped(pair: &Pair, source: &str, node: &str, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let text = format!("{source} | ip | tcp | count");
+    let (paths, points) = pair.server.run_inside(|| {
+        let (graph, _) = pipeline::read_request(&text, &MachineRegistry::Local);
+        let machine = engine::machine::inspect();
+        let plan = plan(graph, &MachineRegistry::Local, &machine).expect("a plan");
+        assert_eq!(plan.programs.is_empty(), source.contains("thread0"), "{text}");
+        let points = Points::default();
+        let extras = engine::build::PathOptions::default();
+        let paths = engine::build::build_with(&plan, Settings::default(), &points, &extras);
+        (paths.expect("paths"), points)
+    });
+    let live = paths.first().map(BuiltPath::live).expect("a path");
+    live.set_request_text(&text);
+    let thread = std::thread::spawn(|| run(paths, StopConditions::default()).expect("a run"));
+    let reader = Reader::begin(&live, node, "", StreamForm::Capture).expect("a tap");
+    send_all(pair, frames);
+    live.stop();
+    let outcome = thread.join().expect("a run");
+    // The tap ends once its reader has read everything.
+    reader.tap.wait_for_end(LIMIT);
+    let captured = parse_capture(&reader.end());
+    assert_eq!(outcome.ledger.imbalances(), [], "{:#?}", outcome.ledger);
+    drop(points);
+    captured
+}
+
+#[test]
+fn b8_frames_of_which_a_twin_is_unsure_reach_the_tap_once() {
+    let Some(pair) = quiet_pair() else { return };
+    let frames = tagged_frames();
+    let of = |source: &str| {
+        let mut got = tapped(&pair, source, "ip", &frames);
+        got.sort();
+        got
+    };
+    let (kernel, thread) =
+        (of(&format!("rx {SERVER_DEVICE}")), of(&format!("rx@thread0 {SERVER_DEVICE}")));
+    assert!(!thread.is_empty());
+    assert!(kernel == thread, "{} and {} frames", kernel.len(), thread.len());
+}
+
+#[test]
+fn b8_more_filters_than_can_be_read_at_once_are_refused() {
+    let Some(pair) = quiet_pair() else { return };
+    let points = Points::default();
+    let text = format!("rx {SERVER_DEVICE} | ip | udp | sport | dport |53 count");
+    let request = RunningRequest::start(&pair, &points, &text);
+    let live = live_of(&request, &text);
+    let begin = |node| Reader::begin(&live, node, "", StreamForm::Capture);
+    let mut open: Vec<Reader> =
+        ["rx", "ip", "udp", "sport"].into_iter().map(|node| begin(node).expect(node)).collect();
+    let refused = begin("dport").map(drop).expect_err("four are open");
+    assert!(refused.to_string().contains("4 filters of this path"), "{refused}");
+    let frames = datagrams(40);
+    send_all(&pair, &frames);
+    assert!(open.remove(0).take(40) == frames);
+    wait_until("its tap is closed", || open_taps(&points) == 3);
+    let last = begin("dport").expect("one was closed");
+    send_all(&pair, &frames);
+    assert_eq!(last.take(40).len(), 40);
+    for reader in open {
+        assert_eq!(reader.take(80).len(), 80);
+    }
+    request.stop();
+}
+
+#[test]
+fn b8_tap_stays_open_while_the_request_changes() {
+    let Some(pair) = quiet_pair() else { return };
+    let points = Points::default();
+    let text = format!("rx {SERVER_DEVICE} | udp | dport |9 count");
+    let request = RunningRequest::start(&pair, &points, &text);
+    let live = live_of(&request, &text);
+    let reader = Reader::begin(&live, "udp", "", StreamForm::Capture).expect("a tap");
+    let stop = AtomicBool::new(false);
+    let sent = std::thread::scope(|scope| {
+        let sender = scope.spawn(|| send_until(&pair, 200, &stop));
+        for words in
+            ["insert ip before udp", "move dport process", "move dport kernel", "remove ip"]
+        {
+            let before = reader.read().len();
+            wait_until("frames come", || reader.read().len() > before);
+            let words: Vec<&str> = words.split(' ').collect();
+            let edit = Edit::parse(&words).expect("an edit");
+            let machine = pair.server.run_inside(engine::machine::inspect);
+            let done = pair.server.run_inside(|| change(&live, &edit, &machine, LIMIT));
+            assert!(done.is_ok(), "{done:?}");
+        }
+        stop.store(true, Ordering::Relaxed);
+        sender.join().expect("a sender")
+    });
+    assert!(program_status(&points).replaced >= 4);
+    let captured = reader.take(usize::try_from(sent).expect("few"));
+    assert!(captured == numbered_frames(0..sent, FRAME_LENGTH), "{} of {sent}", captured.len());
+    request.stop();
+}
