@@ -88,7 +88,7 @@ fn open_taps(points: &Points) -> usize {
 }
 
 #[test]
-fn b8_tap_of_a_filter_in_the_kernel_gets_what_leaves_it_without_another_program() {
+fn b8_tap_in_the_kernel_needs_no_other_program() {
     const FRAMES: usize = 400;
     let Some(pair) = quiet_pair() else { return };
     let points = Points::default();
@@ -131,7 +131,7 @@ fn b8_tap_of_a_filter_in_the_kernel_gets_what_leaves_it_without_another_program(
 }
 
 #[test]
-fn b8_source_whose_frames_stay_in_the_kernel_can_be_read() {
+fn b10_source_whose_frames_stay_in_the_kernel_can_be_read() {
     let Some(pair) = quiet_pair() else { return };
     let points = Points::default();
     let text = format!("rx {SERVER_DEVICE} | discard");
@@ -148,7 +148,7 @@ fn b8_source_whose_frames_stay_in_the_kernel_can_be_read() {
 
 /// Returns what leaves a filter of a request, with its source in the kernel or in a thread, while
 /// frames are sent.
-fn tapped(pair: &Pair, source: &str, node: &str, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
+fn frames_behind(pair: &Pair, source: &str, node: &str, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let text = format!("{source} | ip | tcp | count");
     let (paths, points) = pair.server.run_inside(|| {
         let (graph, _) = pipeline::read_request(&text, &MachineRegistry::Local);
@@ -180,7 +180,7 @@ fn b8_frames_of_which_a_twin_is_unsure_reach_the_tap_once() {
     let Some(pair) = quiet_pair() else { return };
     let frames = tagged_frames();
     let of = |source: &str| {
-        let mut got = tapped(&pair, source, "ip", &frames);
+        let mut got = frames_behind(&pair, source, "ip", &frames);
         got.sort();
         got
     };

@@ -17,7 +17,7 @@ const JOB: [&str; 3] = [
 ];
 /// The directories that stand for `[...]`, behind the source.
 const ABOVE: &str = "ip/dport/80/untcp";
-/// What follows the source in the request whose path the job changes and reads.
+/// The filters behind the source of the path that the job changes and reads.
 const BEHIND: &str = "ip | dport |80 untcp | http |get count";
 /// Number of requests per connection; every seventh has `..` in its line.
 const REQUESTS: usize = 1000;

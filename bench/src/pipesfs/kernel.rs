@@ -1,5 +1,5 @@
-//! The cost of the exits for readers that each filter in the kernel has, while nobody reads: a program
-//! with such exits, all closed, compared with the same program without exits. FEATURES B9
+//! The cost of the exits for readers that each filter in the kernel has, while nobody reads: a
+//! program with such exits, all closed, compared with the same program without exits. FEATURES B9
 
 use crate::harness::{Better, Samples, is_selected, rows_of_samples};
 use crate::row::Row;
@@ -76,8 +76,8 @@ impl Counting {
         let bell = RingBuffer::create("bell", 1 << 16).map_err(text)?;
         let base = cpus * scratch.stride;
         let switches = SwitchLayout { map: 0, base, places: FILTERS.into() };
-        let desk = Map::array("desk", base + SWITCHED_WORD * switches.list(1), 1, true);
-        let desk = desk.map_err(text)?;
+        let counters = Map::array("counters", base + SWITCHED_WORD * switches.list(1), 1, true);
+        let counters = counters.map_err(text)?;
         let (own, of_line) = (records.own_shape(), pointers.own_shape());
         let pointer_ring = PointerRing {
             map: 2,
@@ -123,12 +123,12 @@ impl Counting {
             },
             |_, _| {},
         );
-        let maps = [desk.as_fd(), records.as_fd(), pointers.as_fd(), bell.map().as_fd()];
+        let maps = [counters.as_fd(), records.as_fd(), pointers.as_fd(), bell.map().as_fd()];
         let maps = maps.map(|map| map.as_raw_fd());
         let code = made.map_err(|unfit| unfit.why.into_owned())?.relocate(&maps);
         let code = code.ok_or("the program has other maps")?;
         let loaded = Program::load(ProgramKind::Tc, "bench_exits", &insn::encode(&code));
         let program = loaded.map_err(|why| format!("{why}\n{}", why.log))?;
-        Ok(Self { program, _maps: (desk, bell, records, pointers) })
+        Ok(Self { program, _maps: (counters, bell, records, pointers) })
     }
 }

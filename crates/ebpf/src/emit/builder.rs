@@ -18,10 +18,9 @@ mod parts;
 
 pub(super) use frame::{PULL_MAX, skb, xdp};
 
-use super::config::{Delivery, FrameEnd, Scratch};
+use super::config::{Delivery, FrameEnd, Scratch, SwitchLayout};
 use super::handle::{Brand, Depth, Exit};
 use super::maps::ProgramMap;
-use super::tap::SwitchLayout;
 use super::target::{Finish, Target};
 use super::unfit::Unfit;
 use crate::asm::{Asm, Label};

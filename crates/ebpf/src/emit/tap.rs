@@ -26,7 +26,8 @@ mod switched;
 mod unread;
 
 pub use super::config::{
-    Delivery, Egress, FrameRing, FusedTap, PointerRing, Scratch, Tap, WakePolicy, Wakeup,
+    Delivery, Egress, FrameRing, FusedTap, PointerRing, Scratch, SwitchLayout, Tap, WakePolicy,
+    Wakeup,
 };
 pub(super) use super::ring_layout::EXIT;
 pub use super::ring_layout::{
@@ -35,7 +36,6 @@ pub use super::ring_layout::{
 };
 use ring::store_ordered;
 pub(super) use shared::{SharedSlot, shared_slots};
-pub use switched::SwitchLayout;
 
 use super::builder::Builder;
 use super::config::{FixedSlots, FrameEnd};

@@ -158,10 +158,10 @@ impl Builder<'_> {
         locals: &mut [Option<Local>],
         draft: &mut Draft,
     ) -> Local {
-        let tapped =
+        let nodes =
             taps.iter().map(|tap| tap.nodes.iter().map(|id| self.node_number(*id)).collect());
-        let tapped = tapped.collect();
-        let part = Operator::Source(SourceOperator { tapped, ..SourceOperator::new(source) });
+        let taps = nodes.collect();
+        let part = Operator::Source(SourceOperator { taps, ..SourceOperator::new(source) });
         let used = self.plan.graph.node(first).filter();
         let name = used.map_or_else(String::new, Use::display_name);
         let counts = used.map_or_else(Counts::default, |used| zero_counts(used.description));

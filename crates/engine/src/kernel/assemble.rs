@@ -236,9 +236,9 @@ impl Emitter<'_> {
         self.emit_edges(s, from, on, done)
     }
 
-    /// Emits the taps of a step, or of the source if `at` is `None`, which a frame takes that leaves
-    /// there with the state `on`. While none is open, this is one load and one branch, whatever the
-    /// number of requests.
+    /// Emits the taps of a step, or of the source if `at` is `None`, which a frame takes that
+    /// leaves there with the state `on`. While none is open, this is one load and one branch,
+    /// whatever the number of requests.
     fn emit_taps<'s>(&self, s: &mut Scope<'s, '_>, at: Option<usize>, on: Layers<'s>) {
         let taps: Vec<usize> = self.fused.taps_at(at).map(|(number, _)| number).collect();
         for number in &taps {

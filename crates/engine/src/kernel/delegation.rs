@@ -171,8 +171,8 @@ impl Points {
 
     /// Prepares the replacement of a running request, under the same rules as [`Self::attach_if`].
     /// The new request must have the attach point of the running one. `stays` pairs the steps of
-    /// the old and the new request that are the same filter and keep their state; `taps` are open in
-    /// the new request from its beginning.
+    /// the old and the new request that are the same filter and keep their state; `taps` are open
+    /// in the new request from its beginning.
     pub fn prepare_successor_if(
         &self,
         running: &DelegatedRequest,

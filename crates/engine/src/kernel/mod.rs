@@ -27,6 +27,7 @@ mod host;
 pub mod listing;
 mod load;
 pub mod point;
+mod readers;
 mod redirecting;
 mod report;
 pub(crate) mod taps;

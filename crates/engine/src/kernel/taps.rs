@@ -1,18 +1,16 @@
 //! Taps of filters in the kernel: exits of a program that are closed until somebody reads what
 //! leaves a filter. Opening one sets a word in the program's memory; the program stays. [SL §4.1]
 //!
-//! Each filter of a request has such an exit, and so has its source. Up to [`OPEN_MAX`] of a request
-//! are open at once. The program notes a frame that passes such a filter in a slot, of which it has
+//! Each filter of a request has such an exit, and so has its source. Up to [`OPEN_MAX`] of a
+//! request are open at once. The program notes a frame that passes such a filter in a slot, of which it has
 //! a fixed number for all its requests.
 
 use super::tree::RequestTree;
-use super::{Generation, Kernel};
 use crate::numbering::Ids;
 use ebpf::emit::tap::{EXITS_MAX, SWITCHED_EXITS};
 use pipeline::graph::NodeId;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 /// Maximum number of taps of a request that are open at once.
 pub(crate) const OPEN_MAX: usize = SWITCHED_EXITS as usize;
@@ -74,7 +72,7 @@ pub(crate) struct NodeTaps {
 
 impl NodeTaps {
     /// Adds a reader of a node. Fails if as many nodes as possible are being read.
-    fn add_reader(&mut self, node: usize) -> Result<(), String> {
+    pub(super) fn add_reader(&mut self, node: usize) -> Result<(), String> {
         self.open.open(node)?;
         *self.readers.entry(node).or_default() += 1;
         self.used = true;
@@ -82,7 +80,7 @@ impl NodeTaps {
     }
 
     /// Removes a reader of a node.
-    fn remove_reader(&mut self, node: usize) {
+    pub(super) fn remove_reader(&mut self, node: usize) {
         let Some(readers) = self.readers.get_mut(&node) else { return };
         *readers -= 1;
         if *readers == 0 {
@@ -91,65 +89,22 @@ impl NodeTaps {
         }
     }
 
+    /// Returns true if a node is being read.
+    pub(super) fn has_reader(&self, node: usize) -> bool {
+        self.readers.contains_key(&node)
+    }
+
+    /// Returns true once a node has been read.
+    pub(super) const fn is_used(&self) -> bool {
+        self.used
+    }
+
     /// Returns the open taps of a tree whose nodes have these numbers.
     pub(super) fn in_tree(&self, tree: &RequestTree, ids: &Ids) -> OpenTaps {
         self.open.translate(|number| {
             let place = ids.nodes.iter().position(|known| *known == number)?;
             tree.tap_of(NodeId(place))
         })
-    }
-}
-
-impl Kernel {
-    /// Returns true if the program has a tap for the node with this number.
-    pub(crate) fn has_tap(&self, node: usize) -> bool {
-        let Generation { tree, ids, .. } = &self.generation;
-        let place = ids.nodes.iter().position(|known| *known == node);
-        place.is_some_and(|place| tree.tap_of(NodeId(place)).is_some())
-    }
-
-    /// Returns true if the output of the node with this number is being read.
-    pub(crate) fn has_reader(&self, node: usize) -> bool {
-        self.taps.readers.contains_key(&node)
-    }
-
-    /// Adds a reader of the output of the node with this number: the program then hands over each
-    /// frame that leaves it. Blocks for at most `limit` if another process runs the program. Fails
-    /// with the reason.
-    pub(crate) fn open_tap(&mut self, node: usize, limit: Duration) -> Result<(), String> {
-        let before = self.taps.clone();
-        self.taps.add_reader(node)?;
-        let set = self.set_taps(&before, limit);
-        if set.is_err() {
-            self.taps = before;
-        }
-        set
-    }
-
-    /// Removes a reader. Does not block.
-    pub(crate) fn close_tap(&mut self, node: usize) {
-        let before = self.taps.clone();
-        self.taps.remove_reader(node);
-        // Without the program nothing is handed over.
-        let _ = self.set_taps(&before, Duration::ZERO);
-    }
-
-    /// Sets the words of the program, unless they are as before.
-    fn set_taps(&self, before: &NodeTaps, limit: Duration) -> Result<(), String> {
-        let Generation { tree, ids, handle, .. } = &self.generation;
-        let open = self.taps.in_tree(tree, ids);
-        if open == before.in_tree(tree, ids) {
-            return Ok(());
-        }
-        handle.set_taps(&open, limit)
-    }
-
-    /// Sets the words of a new generation: readers may have come and gone since it was prepared.
-    pub(super) fn renew_taps(&self) {
-        if self.taps.used {
-            let Generation { tree, ids, handle, .. } = &self.generation;
-            let _ = handle.set_taps(&self.taps.in_tree(tree, ids), Duration::ZERO);
-        }
     }
 }
 

@@ -218,9 +218,14 @@ pub(super) fn describe_program(program: &Program, plan: &Plan) -> String {
     let written = written_in_place(program, plan).map_or_else(String::new, |sink| {
         format!("; {sink} writes frames from there, with one call for a batch")
     });
+    let readable = if attach.redirects {
+        ""
+    } else {
+        "; a word in memory opens what leaves a filter to readers"
+    };
     format!(
         "program in the kernel: {what} what is {way}{interface}{netns}, {steps}{sent}; \
-         {replicas}{written}; blocks that a twin is unsure of are decided in {}{why}",
+         {replicas}{written}; blocks that a twin is unsure of are decided in {}{readable}{why}",
         readers.join(", ")
     )
 }

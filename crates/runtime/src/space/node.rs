@@ -103,9 +103,9 @@ pub struct SourceOperator {
     pub ended: bool,
     /// Gauge of the age of the source's blocks; `None` if it is not measured.
     pub age: Option<AgeGauge>,
-    /// The nodes, by planned index, whose output the source hands over to readers, one list for each
+    /// The nodes, by planned index, whose output the source hands over to taps, one list for each
     /// arc behind those of the node.
-    pub tapped: Vec<Vec<usize>>,
+    pub taps: Vec<Vec<usize>>,
 }
 
 /// A sink with its state.
@@ -123,7 +123,7 @@ impl SourceOperator {
     #[must_use]
     pub fn new(source: Box<dyn Source>) -> Self {
         let properties = source.properties();
-        Self { source, properties, ended: false, age: None, tapped: Vec::new() }
+        Self { source, properties, ended: false, age: None, taps: Vec::new() }
     }
 }
 

@@ -50,7 +50,7 @@ impl Space {
         }
         let given = part.source.produce(&mut intake);
         let tap = intake.arc.and_then(|arc| arc.checked_sub(arcs.len()));
-        let tap = tap.filter(|tap| *tap < part.tapped.len());
+        let tap = tap.filter(|tap| *tap < part.taps.len());
         self.graph.pass.in_place = intake.in_place;
         let (edge, drained) = (intake.arc, intake.is_drained);
         let came = room.columns.len();

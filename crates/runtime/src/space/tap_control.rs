@@ -46,7 +46,7 @@ impl Space {
     fn lost_by_source(&self, number: usize) -> u64 {
         let lost = self.graph.nodes.iter().filter_map(|node| {
             let Operator::Source(part) = &node.operator else { return None };
-            let tap = part.tapped.iter().position(|nodes| nodes.contains(&number))?;
+            let tap = part.taps.iter().position(|nodes| nodes.contains(&number))?;
             Some(part.source.lost_on_arc(node.arcs.len() + tap))
         });
         lost.sum()
@@ -64,7 +64,7 @@ impl Space {
         let nodes = &graph.nodes;
         let Operator::Source(part) = &nodes[at].operator else { return room };
         let lost = part.source.lost_on_arc(nodes[at].arcs.len() + tap);
-        let numbers = part.tapped.get(tap).map_or(&[][..], Vec::as_slice);
+        let numbers = part.taps.get(tap).map_or(&[][..], Vec::as_slice);
         let pool = &graph.intakes[intake];
         let batch = Frames::new(|_, frame| pool.segment(frame)).batch(room);
         if let Some(taps) = graph.pass.observers.existing_taps() {

@@ -1,17 +1,18 @@
 //! Exits that words in memory open and close while the program runs. A closed exit costs a load and
 //! a branch that is not taken. [SL §4.1]
 //!
-//! Input: words in a map that the program only reads ([`SwitchLayout`]). Each place where requests
-//! have such exits has a word: 0, or one more than a slot of the scratch memory, in which a frame
-//! that comes by is noted. At the end of the frame, each pointer ring looks into its own list of open
-//! exits, which names slots. So the code at a place does not grow with the number of requests that
-//! share it. All these exits lead to one reader, to which the pointer names the exit.
+//! Input: words in a map that the program only reads
+//! ([`SwitchLayout`](crate::emit::config::SwitchLayout)). Each place where requests have such exits
+//! has a word: 0, or one more than a slot of the scratch memory, in which a frame that comes by is
+//! noted. At the end of the frame, each pointer ring looks into its own list of open exits, which
+//! names slots. So the code at a place does not grow with the number of requests that share it. All
+//! these exits lead to one reader, to which the pointer names the exit.
 
 use super::shared::OutletUse;
 use super::store_ordered;
 use crate::asm::Label;
 use crate::emit::builder::Builder;
-use crate::emit::config::{FrameEnd, FusedTap, PointerRing};
+use crate::emit::config::{FrameEnd, FusedTap, PointerRing, SwitchLayout};
 use crate::emit::handle::{Exit, Layers};
 use crate::emit::maps::CALLER_MAPS;
 use crate::emit::ring_layout::{
@@ -20,30 +21,6 @@ use crate::emit::ring_layout::{
 use crate::emit::scope::Scope;
 use crate::emit::unfit::Unfit;
 use crate::insn::{Alu, Cond, Insn, R0, R1, R2, R3, R4, R5, R9, R10, Reg, Size};
-
-/// The layout of the switches in a map, in words of four bytes: a word for each place, then a list
-/// for each pointer ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SwitchLayout {
-    /// Index of the map among the caller's maps.
-    pub map: u32,
-    /// Byte offset of the first word in the map.
-    pub base: u32,
-    /// Number of places.
-    pub places: u32,
-}
-
-impl SwitchLayout {
-    /// Number of words in the list of a pointer ring: a bit mask of the slots in it, and for each
-    /// exit one more than its slot, or 0, and its exit number.
-    pub const LIST: u32 = 1 + 2 * SWITCHED_EXITS;
-
-    /// Returns the index of the first word in the list of a pointer ring.
-    #[must_use]
-    pub const fn list(&self, outlet: u32) -> u32 {
-        self.places.saturating_add(outlet.saturating_mul(Self::LIST))
-    }
-}
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Continues only if an exit at this place is open; otherwise leaves through `miss`.
@@ -174,8 +151,8 @@ impl Builder {
         asm.bind(not);
     }
 
-    /// Calls `f` for each exit in the list of a pointer ring, for code that runs only if the exit is
-    /// open and the frame has taken it. r0 holds the exit number; r5 plus the offset of the first
+    /// Calls `f` for each exit in the list of a pointer ring, for code that runs only if the exit
+    /// is open and the frame has taken it. r0 holds the exit number; r5 plus the offset of the first
     /// view is the address of the view.
     fn for_each_switched(&mut self, fused: &FusedTap, ours: &OutletUse<'_>, f: impl Fn(&mut Self)) {
         let (Some(switches), scratch) = (fused.switches, fused.scratch) else { return };

@@ -1,8 +1,8 @@
 //! The words that open the taps of a program's requests ([`crate::kernel::taps`]).
 //!
-//! Each tapped step of the fused tree, and the source, has a word with the slot in which the program
-//! notes frames that leave there, and each request a list of its open taps with their slots. A slot
-//! stays that of its step as long as a tap of the step is open.
+//! Each step of the fused tree, and the source, has a word with the slot in which the program notes
+//! frames that leave there, and each request a list of its open taps with their slots. A slot stays
+//! that of its step as long as a tap of the step is open.
 
 use super::super::assemble::switch_place;
 use super::super::fused::FusedTree;

@@ -1,0 +1,59 @@
+//! Readers of what leaves the filters of a path in the kernel ([`super::taps`]).
+
+use super::taps::NodeTaps;
+use super::{Generation, Kernel};
+use pipeline::graph::NodeId;
+use std::time::Duration;
+
+impl Kernel {
+    /// Returns true if the program has a tap for the node with this number.
+    pub(crate) fn has_tap(&self, node: usize) -> bool {
+        let Generation { tree, ids, .. } = &self.generation;
+        let place = ids.nodes.iter().position(|known| *known == node);
+        place.is_some_and(|place| tree.tap_of(NodeId(place)).is_some())
+    }
+
+    /// Returns true if the output of the node with this number is being read.
+    pub(crate) fn has_reader(&self, node: usize) -> bool {
+        self.taps.has_reader(node)
+    }
+
+    /// Adds a reader of the output of the node with this number: the program then hands over each
+    /// frame that leaves it. Blocks for at most `limit` if another process runs the program. Fails
+    /// with the reason.
+    pub(crate) fn open_tap(&mut self, node: usize, limit: Duration) -> Result<(), String> {
+        let before = self.taps.clone();
+        self.taps.add_reader(node)?;
+        let set = self.set_taps(&before, limit);
+        if set.is_err() {
+            self.taps = before;
+        }
+        set
+    }
+
+    /// Removes a reader. Does not block.
+    pub(crate) fn close_tap(&mut self, node: usize) {
+        let before = self.taps.clone();
+        self.taps.remove_reader(node);
+        // Without the program nothing is handed over.
+        let _ = self.set_taps(&before, Duration::ZERO);
+    }
+
+    /// Sets the words of the program, unless they are as before.
+    fn set_taps(&self, before: &NodeTaps, limit: Duration) -> Result<(), String> {
+        let Generation { tree, ids, handle, .. } = &self.generation;
+        let open = self.taps.in_tree(tree, ids);
+        if open == before.in_tree(tree, ids) {
+            return Ok(());
+        }
+        handle.set_taps(&open, limit)
+    }
+
+    /// Sets the words of a new generation: readers may have come and gone since it was prepared.
+    pub(super) fn renew_taps(&self) {
+        if self.taps.is_used() {
+            let Generation { tree, ids, handle, .. } = &self.generation;
+            let _ = handle.set_taps(&self.taps.in_tree(tree, ids), Duration::ZERO);
+        }
+    }
+}
