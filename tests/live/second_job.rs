@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use testkit::need;
-use testkit::net::{Cable, Pair, SERVER, SERVER_DEVICE, wait_until};
+use testkit::net::{Cable, Namespace, Pair, SERVER, SERVER_DEVICE, wait_until};
 use testkit::streamline_program;
 
 /// The shell job as printed in the paper, for PipesFS mounted at `/pipes`.
@@ -158,6 +158,21 @@ fn b8_second_job_runs_with_the_head_of_the_path_in_the_kernel() {
     run_second_job(&format!("rx {SERVER_DEVICE}"), "kernel");
 }
 
+/// Returns the command that runs a Python program in a namespace.
+fn python(namespace: &Namespace, program: &str) -> Command {
+    let mut command = namespace.command("python3");
+    command.args(["-c", &with_values(program)]);
+    command
+}
+
+/// Returns the length in bytes of all requests that the client sends.
+fn bytes_sent() -> u64 {
+    let sent = (0..CONNECTIONS).flat_map(|connection| {
+        (0..REQUESTS).map(move |number| request(connection, number).len() as u64)
+    });
+    sent.sum()
+}
+
 /// Runs the job on a path from this source, of which `dport` is in this space.
 fn run_second_job(source: &str, space: &str) {
     let here = (|| {
@@ -174,25 +189,23 @@ fn run_second_job(source: &str, space: &str) {
     wait_until("a daemon answers", || {
         streamline(&["ps"], &daemon).output().is_ok_and(|ran| ran.status.success())
     });
-    let mut server = pair.server.command("python3");
-    server.args(["-c", &with_values(SERVER_PROGRAM)]);
-    let _server = spawn(server);
+    let _server = spawn(python(&pair.server, SERVER_PROGRAM));
     pair.server.wait_until_listening((SERVER, 80));
     let mut path = pair.server.command(streamline_program());
     path.args(["run", "-q", "--no-adapt", &format!("{source} | {BEHIND}")])
         .env("STREAMLINE_DAEMON", &daemon);
     let _path = spawn(path);
     let mounted = Mounted(pipes.clone());
-    let mut mount = streamline(&["mount"], &daemon);
-    assert!(mount.arg(&pipes).stderr(Stdio::null()).status().expect("a mount").success());
+    let mount = streamline(&["mount"], &daemon).arg(&pipes).stderr(Stdio::null()).status();
+    assert!(mount.expect("a mount").success());
     let above = format!("{}/{ABOVE}", source.replace(' ', ":"));
     let head = format!("{above}/http");
     wait_until("the path is shown", || pipes.join(&head).join("get/count").is_dir());
     let place = pipes.join(&above).join("../../place");
     assert_eq!(fs::read_to_string(place).expect("a place").trim(), space);
     let shell = |script: &str| {
-        let script =
-            script.replace("[...]", &above).replace("/pipes", &pipes.display().to_string());
+        let mounted = pipes.display().to_string();
+        let script = script.replace("[...]", &above).replace("/pipes", &mounted);
         let mut shell = Command::new("sh");
         shell.args(["-c", &script]);
         shell
@@ -211,13 +224,8 @@ fn run_second_job(source: &str, space: &str) {
     wait_until_open(&get.with_file_name(".streams").join("all"));
     let mut job = Guard(shell(JOB[2]).spawn().expect("a shell"));
     wait_until_open(&pipes.join(&head).join(".streams/all"));
-    let mut client = pair.client.command("python3");
-    client.args(["-c", &with_values(CLIENT_PROGRAM)]);
-    assert!(client.status().expect("a client").success());
-    let sent = (0..CONNECTIONS).flat_map(|connection| {
-        (0..REQUESTS).map(move |number| request(connection, number).len() as u64)
-    });
-    let sent: u64 = sent.sum();
+    assert!(python(&pair.client, CLIENT_PROGRAM).status().expect("a client").success());
+    let sent = bytes_sent();
     wait_until("all are read", || {
         mounted.number(&format!("{head}/stats/taken_by_readers")) == sent
     });

@@ -40,10 +40,13 @@ pub trait Source: Send {
         SourceProperties::default()
     }
 
-    /// Returns the number of blocks that the source knows to have lost on an arc that it chooses
-    /// itself ([`Intake::arc`]).
-    fn lost_on_arc(&self, arc: usize) -> u64 {
-        let _ = arc;
+    /// Returns the size of the rings to which other programs write, or `None` if there are none.
+    fn ring_state(&self) -> Option<ReaderRing> {
+        None
+    }
+
+    /// Returns the number of blocks known to be lost on an arc that the source chooses itself.
+    fn lost_on_arc(&self, _arc: usize) -> u64 {
         0
     }
 

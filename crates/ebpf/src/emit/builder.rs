@@ -18,9 +18,10 @@ mod parts;
 
 pub(super) use frame::{PULL_MAX, skb, xdp};
 
-use super::config::{Delivery, FrameEnd, Scratch, SwitchLayout};
+use super::config::{Delivery, FrameEnd, Scratch};
 use super::handle::{Brand, Depth, Exit};
 use super::maps::ProgramMap;
+use super::switch_layout::SwitchLayout;
 use super::target::{Finish, Target};
 use super::unfit::Unfit;
 use crate::asm::{Asm, Label};

@@ -5,7 +5,8 @@
 //! frames leave the kernel. A delivered frame is copied once per *owner*, a set of requests that
 //! may see each other's frames; each request gets pointers to the copy.
 
-use super::ring_layout::{DELIVERIES_MAX, SWITCHED_EXITS, SWITCHED_SLOTS, TALLIES_MAX, offset};
+use super::ring_layout::{DELIVERIES_MAX, SWITCHED_SLOTS, TALLIES_MAX, offset};
+use super::switch_layout::SwitchLayout;
 
 /// The ring layout of a tap for one request. Each processor has a region of memory, and the layout
 /// of this region determines all fields except `cpus`, `record_max`, `wake` and `sent`, which the
@@ -90,30 +91,6 @@ pub struct FusedTap {
     pub taken: Option<u16>,
     /// The words that open exits; `None` if no exit is switched.
     pub switches: Option<SwitchLayout>,
-}
-
-/// The layout of the switches in a map, in words of four bytes: a word for each place, then a list
-/// for each pointer ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SwitchLayout {
-    /// Index of the map among the caller's maps.
-    pub map: u32,
-    /// Byte offset of the first word in the map.
-    pub base: u32,
-    /// Number of places.
-    pub places: u32,
-}
-
-impl SwitchLayout {
-    /// Number of words in the list of a pointer ring: a bit mask of the slots in it, and for each
-    /// exit one more than its slot, or 0, and its exit number.
-    pub const LIST: u32 = 1 + 2 * SWITCHED_EXITS;
-
-    /// Returns the index of the first word in the list of a pointer ring.
-    #[must_use]
-    pub const fn list(&self, outlet: u32) -> u32 {
-        self.places.saturating_add(outlet.saturating_mul(Self::LIST))
-    }
 }
 
 /// An interface through which copies of frames are sent if the body has set a mark

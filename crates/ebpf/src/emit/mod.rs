@@ -100,6 +100,7 @@ mod ring_layout;
 mod scope;
 mod siphash;
 mod state;
+mod switch_layout;
 mod tail_call;
 pub mod tap;
 mod target;

@@ -26,14 +26,14 @@ mod switched;
 mod unread;
 
 pub use super::config::{
-    Delivery, Egress, FrameRing, FusedTap, PointerRing, Scratch, SwitchLayout, Tap, WakePolicy,
-    Wakeup,
+    Delivery, Egress, FrameRing, FusedTap, PointerRing, Scratch, Tap, WakePolicy, Wakeup,
 };
 pub(super) use super::ring_layout::EXIT;
 pub use super::ring_layout::{
     DELIVERIES_MAX, EXITS_MAX, POINTER_SIZE, READERS_MAX, SWITCHED_EXITS, SWITCHED_SLOTS,
     SWITCHED_WORD, TALLIES_MAX, UNREAD_LAPS, offset, record,
 };
+pub use super::switch_layout::SwitchLayout;
 use ring::store_ordered;
 pub(super) use shared::{SharedSlot, shared_slots};
 

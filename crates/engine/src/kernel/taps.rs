@@ -2,8 +2,8 @@
 //! leaves a filter. Opening one sets a word in the program's memory; the program stays. [SL §4.1]
 //!
 //! Each filter of a request has such an exit, and so has its source. Up to [`OPEN_MAX`] of a
-//! request are open at once. The program notes a frame that passes such a filter in a slot, of which it has
-//! a fixed number for all its requests.
+//! request are open at once. The program notes a frame that passes such a filter in a slot, of
+//! which it has a fixed number for all its requests.
 
 use super::tree::RequestTree;
 use crate::numbering::Ids;

@@ -2,9 +2,8 @@
 //! sends doorbells, and passes the frame. [SL §6.2; CONTRACT 29]
 //!
 //! Input: the deliveries that the body recorded in the scratch memory. A record becomes visible
-//! before a pointer to it, and the pointer before the number of pointers. x86 processors keep
-//! stores in order; on others, an exchange orders them. A frame that cannot be copied is counted
-//! once per delivery.
+//! before a pointer to it, and the pointer before the number of pointers. x86 processors keep this
+//! order; on others, an exchange does. A frame that cannot be copied is counted per delivery.
 
 use super::shared::{OutletUse, shared_slots};
 use crate::asm::Label;

@@ -2,23 +2,24 @@
 //! a branch that is not taken. [SL §4.1]
 //!
 //! Input: words in a map that the program only reads
-//! ([`SwitchLayout`](crate::emit::config::SwitchLayout)). Each place where requests have such exits
-//! has a word: 0, or one more than a slot of the scratch memory, in which a frame that comes by is
-//! noted. At the end of the frame, each pointer ring looks into its own list of open exits, which
-//! names slots. So the code at a place does not grow with the number of requests that share it. All
-//! these exits lead to one reader, to which the pointer names the exit.
+//! ([`SwitchLayout`](crate::emit::switch_layout::SwitchLayout)). Each place where requests have
+//! such exits has a word: 0, or one more than a slot of the scratch memory, in which a frame that
+//! comes by is noted. At the end of the frame, each pointer ring looks into its own list of open
+//! exits, which names slots. So the code at a place does not grow with the number of requests that
+//! share it. All these exits lead to one reader, to which the pointer names the exit.
 
 use super::shared::OutletUse;
 use super::store_ordered;
 use crate::asm::Label;
 use crate::emit::builder::Builder;
-use crate::emit::config::{FrameEnd, FusedTap, PointerRing, SwitchLayout};
+use crate::emit::config::{FrameEnd, FusedTap, PointerRing};
 use crate::emit::handle::{Exit, Layers};
 use crate::emit::maps::CALLER_MAPS;
 use crate::emit::ring_layout::{
     EXITS_MAX, POINTER_SIZE, SWITCHED_EXITS, SWITCHED_SLOTS, SWITCHED_WORD, offset,
 };
 use crate::emit::scope::Scope;
+use crate::emit::switch_layout::SwitchLayout;
 use crate::emit::unfit::Unfit;
 use crate::insn::{Alu, Cond, Insn, R0, R1, R2, R3, R4, R5, R9, R10, Reg, Size};
 
@@ -152,8 +153,8 @@ impl Builder {
     }
 
     /// Calls `f` for each exit in the list of a pointer ring, for code that runs only if the exit
-    /// is open and the frame has taken it. r0 holds the exit number; r5 plus the offset of the first
-    /// view is the address of the view.
+    /// is open and the frame has taken it. r0 holds the exit number; r5 plus the offset of the
+    /// first view is the address of the view.
     fn for_each_switched(&mut self, fused: &FusedTap, ours: &OutletUse<'_>, f: impl Fn(&mut Self)) {
         let (Some(switches), scratch) = (fused.switches, fused.scratch) else { return };
         let none = self.asm.label();

@@ -1,11 +1,10 @@
 //! Reader of exported frames in time order. Its copies tolerate a writer that overwrites frames
 //! concurrently. [SL §6.2; CONTRACT 16, 29; DESIGN §3, foreign bytes]
 //!
-//! The reader merges the rings of all processors into one sequence of frames, and counts the frames
-//! lost per edge exactly. It never waits, and never creates a reference into a ring. A copy is
-//! valid if, after it, the writer has reserved at most one lap beyond the frame's start. A pointer
-//! is valid if less than one lap of pointers follows it. A check reads words that the writer
-//! modifies with every frame, which costs a cache miss, so several frames share a check.
+//! The reader merges the rings of all processors into one sequence, and counts the frames lost per
+//! edge exactly. It never waits, and never creates a reference into a ring. A copy is valid if,
+//! after it, the writer has reserved at most one lap beyond the frame's start; a pointer, if less
+//! than one lap of pointers follows it. A check costs a cache miss, so several frames share one.
 //!
 //! An *exit* is an edge on which frames leave a kernel program, and a *sink* is a ring of pointers
 //! to frames. Exits share a sink if a frame has at most one of them. Each pointer in a shared sink
@@ -20,8 +19,7 @@ use std::sync::Arc;
 use sys::bpf::ring::region_offset;
 use sys::bpf::{FramePointer, Region, Rings, RingsLayout};
 
-/// Divisor for the part of a ring that is skipped after a loss in addition to the lost pointers, so
-/// that the writer does not overtake the reader again immediately.
+/// Divisor for the part of a ring that is skipped after a loss, in addition to the lost pointers.
 const MARGIN_DIVISOR: u64 = 8;
 
 /// Maximum number of frames copied per check of the writer's position.
@@ -106,8 +104,7 @@ struct PointerRing {
 }
 
 impl Reader {
-    /// Creates a reader that starts at the first exported frame. `exit_sinks` contains the index of
-    /// each exit's sink.
+    /// Creates a reader that starts at the first frame. `exit_sinks` has the sink of each exit.
     #[must_use]
     pub fn new(rings: Arc<Rings>, exit_sinks: Vec<u32>) -> Self {
         let RingsLayout { cpus, sinks, .. } = rings.shape();
@@ -211,8 +208,7 @@ impl Reader {
         }
     }
 
-    /// Returns the ranges of lost frames for each exit, per processor. A gap is detected when a
-    /// later frame is read.
+    /// Returns the ranges of lost frames for each exit, as far as a later frame has been read.
     #[must_use]
     pub fn gaps(&self) -> &[LossRanges] {
         &self.gaps
@@ -245,7 +241,6 @@ impl Reader {
     }
 
     /// Returns the number of frames that are known to be lost on an exit.
-    #[must_use]
     pub fn lost_on_exit(&self, exit: usize) -> u64 {
         self.lost_frames.get(exit).copied().unwrap_or(0)
     }
@@ -306,8 +301,7 @@ impl Reader {
         }
     }
 
-    /// Returns the time of the last notification on any processor, in nanoseconds of the monotonic
-    /// clock; 0 before the first.
+    /// Returns the monotonic time of the last notification, in nanoseconds; 0 before the first.
     #[must_use]
     pub fn notified_at(&self) -> u64 {
         let cpus = 0..self.rings.shape().cpus;

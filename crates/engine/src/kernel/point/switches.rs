@@ -8,7 +8,8 @@ use super::super::assemble::switch_place;
 use super::super::fused::FusedTree;
 use super::super::taps::OpenTaps;
 use super::request::AttachedRequest;
-use ebpf::emit::tap::{SWITCHED_SLOTS, SWITCHED_WORD, SwitchLayout};
+use super::version::Version;
+use ebpf::emit::tap::{self, SWITCHED_SLOTS, SWITCHED_WORD, SwitchLayout};
 use std::collections::BTreeMap;
 use sys::memory::{Mapping, ReadMapping};
 
@@ -28,9 +29,16 @@ pub(super) fn switch_layout(fused: &FusedTree, base: u32) -> SwitchLayout {
 }
 
 /// Returns the size of the switches in bytes.
-pub(super) fn switches_size(fused: &FusedTree) -> u32 {
+fn switches_size(fused: &FusedTree) -> u32 {
     let lines = u32::try_from(fused.line_count()).unwrap_or(u32::MAX);
     switch_layout(fused, 0).list(lines).saturating_mul(SWITCHED_WORD)
+}
+
+/// Returns the size in bytes of a program's memory: its scratch memory for each processor, with the
+/// counters, and then its switches.
+pub(super) fn memory_size(layout: &tap::FusedTap, fused: &FusedTree) -> u32 {
+    let scratch = layout.cpus.saturating_mul(layout.scratch.stride);
+    scratch.saturating_add(switches_size(fused))
 }
 
 impl Switches {
@@ -123,5 +131,30 @@ impl Switches {
         let ours = fused.taps.iter().filter(|tap| tap.line == line);
         let open = ours.filter(|tap| is_open(switch_place(tap.from)));
         OpenTaps::from_indices(open.map(|tap| tap.number_in_request))
+    }
+}
+
+impl Version {
+    /// Opens and closes the taps of these requests, which are those of the program and perhaps
+    /// others. Fails with the reason; the taps are then as before.
+    pub(super) fn set_taps(&mut self, lines: &[AttachedRequest]) -> Result<(), String> {
+        let of = |number: &u32| lines.iter().find(|line| line.number == *number);
+        let here: Vec<Option<&AttachedRequest>> = self.lines.iter().map(of).collect();
+        self.set_open_taps(&here)
+    }
+
+    /// Opens the taps of these requests, which are in the order of the fused tree.
+    pub(super) fn set_open_taps(
+        &mut self,
+        lines: &[Option<&AttachedRequest>],
+    ) -> Result<(), String> {
+        self.switches.set((&self.tallies, &self.fused), lines)
+    }
+
+    /// Returns the open taps of a request.
+    pub(super) fn open_taps(&self, line: u32) -> OpenTaps {
+        let place = self.lines.iter().position(|number| *number == line);
+        let of = |line| self.switches.open_taps((&self.tallies, &self.fused), line);
+        place.map_or_else(OpenTaps::default, of)
     }
 }

@@ -3,10 +3,9 @@
 use super::super::assemble::{Assembled, AssemblyError, FrameAction, assemble};
 use super::super::fused::{FusedTree, KernelCounters, Member, Tally};
 use super::super::load::{self, LoadFailure, LoadOptions, Loaded};
-use super::super::taps::OpenTaps;
 use super::request::AttachedRequest;
 use super::site::Site;
-use super::switches::{Switches, switch_layout, switches_size};
+use super::switches::{Switches, memory_size, switch_layout};
 use ebpf::emit::tap;
 use ebpf::emit::tap::{Egress, FrameRing, PointerRing, Scratch};
 use filter::{Amount, Side};
@@ -25,13 +24,13 @@ pub(super) struct Version {
     pub(super) counters: Option<Map>,
     _tables: Vec<Map>,
     /// The counters; dropped before their map.
-    tallies: Mapping,
+    pub(super) tallies: Mapping,
     pub(super) tallies_map: Map,
     /// The words that open the taps of the requests.
-    switches: Switches,
+    pub(super) switches: Switches,
     layout: tap::FusedTap,
     code: ebpf::Program,
-    fused: FusedTree,
+    pub(super) fused: FusedTree,
     /// The numbers of the program's requests, in the order of the fused tree.
     pub(super) lines: Vec<u32>,
     words: Vec<ebpf::FilterSpan>,
@@ -189,26 +188,6 @@ impl Version {
         let taps = self.fused.taps.iter().zip(&self.taps_behind_tag);
         let taps = taps.filter(|(tap, _)| self.lines.get(tap.line) == Some(&line));
         exits.chain(taps.map(|(_, behind)| *behind)).collect()
-    }
-
-    /// Opens and closes the taps of these requests, which are those of the program and perhaps
-    /// others. Fails with the reason; the taps are then as before.
-    pub(super) fn set_taps(&mut self, lines: &[AttachedRequest]) -> Result<(), String> {
-        let of = |number: &u32| lines.iter().find(|line| line.number == *number);
-        let here: Vec<Option<&AttachedRequest>> = self.lines.iter().map(of).collect();
-        self.set_open_taps(&here)
-    }
-
-    /// Opens the taps of these requests, which are in the order of the fused tree.
-    fn set_open_taps(&mut self, lines: &[Option<&AttachedRequest>]) -> Result<(), String> {
-        self.switches.set((&self.tallies, &self.fused), lines)
-    }
-
-    /// Returns the open taps of a request.
-    pub(super) fn open_taps(&self, line: u32) -> OpenTaps {
-        let place = self.lines.iter().position(|number| *number == line);
-        let of = |line| self.switches.open_taps((&self.tallies, &self.fused), line);
-        place.map_or_else(OpenTaps::default, of)
     }
 
     /// Returns the counters of a request so far; all 0 if the program does not run the request.
@@ -408,11 +387,4 @@ fn layout(
     let switches = Some(switch_layout(fused, base));
     let (scratch, rings, egresses, taken) = (tallies, owners, leads, fused.taken_mark());
     Ok((tap::FusedTap { cpus, sent, user: own, scratch, rings, egresses, taken, switches }, given))
-}
-
-/// Returns the size in bytes of a program's memory: its scratch memory for each processor, with the
-/// counters, and then its switches.
-fn memory_size(layout: &tap::FusedTap, fused: &FusedTree) -> u32 {
-    let scratch = layout.cpus.saturating_mul(layout.scratch.stride);
-    scratch.saturating_add(switches_size(fused))
 }
