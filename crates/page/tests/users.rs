@@ -63,9 +63,17 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
+        // One that is stopped would not notice the end of its host.
+        for process in self.processes() {
+            send_signal("-KILL", process);
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn send_signal(signal: &str, process: u32) {
+    Command::new("kill").args([signal, &process.to_string()]).status().unwrap();
 }
 
 fn lines_of(stream: ChildStderr) -> Receiver<String> {
@@ -360,16 +368,13 @@ fn killed_process_is_reported_and_replaced() {
     let [hers] = host.processes()[..] else { panic!("{:?}", host.processes()) };
     assert_eq!(bob.get("/api/captures").0, 200);
     let his = host.processes().into_iter().find(|process| *process != hers).unwrap();
-    let kill = |signal: &str, process: u32| {
-        Command::new("kill").args([signal, &process.to_string()]).status().unwrap()
-    };
-    kill("-KILL", hers);
+    send_signal("-KILL", hers);
     let line = host.wait_for("starts another");
     assert!(line.contains(&format!("process {hers}")) && line.contains("signal: 9"), "{line}");
     assert_eq!(alice.get("/api/captures").0, 200);
     assert!(host.processes().contains(&his), "the other user's goes on");
     // A process that is stopped holds up its own user only.
-    kill("-STOP", host.processes().into_iter().find(|process| *process != his).unwrap());
+    send_signal("-STOP", host.processes().into_iter().find(|process| *process != his).unwrap());
     assert_eq!(bob.get("/api/captures").0, 200);
 }
 
@@ -396,7 +401,7 @@ fn page_of_a_daemon_starts_again() {
     let host = || processes_named("streamline-page", &machine);
     wait_until("the page runs", || host().len() == 1);
     let first = host();
-    Command::new("kill").args(["-KILL", &first[0].to_string()]).status().unwrap();
+    send_signal("-KILL", first[0]);
     wait_until("another page runs", || host().len() == 1 && host() != first);
     let door = machine.path("daemon-page").join("io.streamline.page");
     wait_until("it is open", || {
