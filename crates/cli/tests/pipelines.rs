@@ -371,15 +371,17 @@ fn edge_counts(report: &str, end: &str) -> [usize; 3] {
 /// the rings exist pass through the pipe.
 #[test]
 fn e1_g4_file_crosses_a_pipeline_by_pointer() {
+    const FILES: usize = 4;
     let copy = text_file().with_extension("tee");
-    let script = format!("cat $F | tee {} | dd bs=64k status=none | wc -c", copy.display());
+    let files = ["$F"; FILES].join(" ");
+    let script = format!("cat {files} | tee {} | dd bs=64k status=none | wc -c", copy.display());
     let ran = run_with_timeout(shell_command(&["--lazy", "-v"], &script));
     let report = String::from_utf8(ran.stderr).unwrap();
-    let size = std::fs::metadata(text_file()).unwrap().len();
+    let text = std::fs::read(text_file()).unwrap().repeat(FILES);
+    let size = text.len();
     assert_eq!(String::from_utf8(ran.stdout).unwrap().trim(), size.to_string());
-    assert!(std::fs::read(&copy).unwrap() == std::fs::read(text_file()).unwrap());
+    assert!(std::fs::read(&copy).unwrap() == text);
     std::fs::remove_file(copy).unwrap();
-    let size = usize::try_from(size).unwrap();
     // Each stage needs some bytes before it has a ring, and more on a busy machine.
     let start = size / 2;
     for writer in ["cat wrote:", "tee wrote:", "dd wrote:"] {
@@ -394,7 +396,8 @@ fn e1_g4_file_crosses_a_pipeline_by_pointer() {
         assert_eq!(passed > size - start, !touches, "{reader} {report}");
     }
     // Without `--lazy`, every byte is copied, and the report says so.
-    let ran = run_with_timeout(shell_command(&["-v"], "cat $F | dd bs=64k status=none | wc -c"));
+    let script = format!("cat {files} | dd bs=64k status=none | wc -c");
+    let ran = run_with_timeout(shell_command(&["-v"], &script));
     let report = String::from_utf8(ran.stderr).unwrap();
     assert_eq!(edge_counts(&report, "dd read:")[1], 0, "{report}");
     assert!(edge_counts(&report, "dd read:")[0] > size - start, "{report}");

@@ -123,7 +123,7 @@ fn interface_files_match_the_types() {
         kernel: None,
         closed: None,
     };
-    let instead = Replacement { line: 0, stays: Vec::new(), taps: None };
+    let instead = Replacement { line: 0, stays: Vec::new(), taps: Some(vec![0]) };
     let (line, part, network, version) = (none(), none(), none(), none());
     let attach = Attach { line, part, network, version, instead: Some(instead.clone()) };
     let register = Register { plan: Some(none()), ..Register::default() };
