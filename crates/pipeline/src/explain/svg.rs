@@ -19,8 +19,12 @@ const CHARACTER: usize = 8;
 const LINE: usize = 16;
 /// Distance between a text and the border of its node, in px.
 const PADDING: usize = 10;
-/// Distance between two columns, in px. The labels of edges are drawn between the columns.
+/// Minimum distance between two columns, in px. The labels of edges are drawn between the columns.
 const COLUMN_GAP: usize = 130;
+/// Width of a character of a label in px, rounded up.
+const LABEL_CHARACTER: usize = 7;
+/// Distance between a label and the node to which its edge leads, in px.
+const LABEL_DISTANCE: usize = 14;
 /// Distance between two rows, and between lanes, in px.
 const ROW_GAP: usize = 18;
 /// Height of the title of a lane in px.
@@ -32,6 +36,7 @@ const STYLE: &str = "text{font:13px monospace;fill:#1b1f24}\
      .lane{fill:#f3f5f8;stroke:#c8ced6}.node{fill:#fff;stroke:#4a5562}\
      .source{fill:#e2f0e6}.sink{fill:#e3ebf8}.process{stroke-dasharray:5 3}\
      .edge{fill:none;stroke:#4a5562}.back{stroke-dasharray:5 3}\
+     .label{text-anchor:end}\
      .small{font-size:11px;fill:#58626e}.lost{fill:#c62828}.edge.loses{stroke:#c62828}\
      @media(prefers-color-scheme:dark){text{fill:#e6e9ed}.lane{fill:#1b1f24;stroke:#3a424c}\
      .node{fill:#2a3038;stroke:#98a3b0}.source{fill:#213a2a}.sink{fill:#22324f}\
@@ -134,12 +139,15 @@ fn place(plan: &Plan, nodes: &mut [Placed]) -> Vec<(String, usize, usize)> {
     let last = nodes.iter().map(|node| node.column).max().unwrap_or(0);
     let mut x = 2 * ROW_GAP;
     for column in 0..=last {
+        if column > 0 {
+            x += gap_before(plan, nodes, column);
+        }
         let here = || nodes.iter().filter(|node| node.column == column);
         let width = here().map(|node| node.width).max().unwrap_or(0);
         for node in nodes.iter_mut().filter(|node| node.column == column) {
             node.x = x;
         }
-        x += width + COLUMN_GAP;
+        x += width;
     }
     let parts = plan.spaces.iter().map(|space| space.component + 1).max().unwrap_or(0);
     let mut lanes = Vec::new();
@@ -148,12 +156,10 @@ fn place(plan: &Plan, nodes: &mut [Placed]) -> Vec<(String, usize, usize)> {
         let mut bottom = y + TITLE;
         for column in 0..=last {
             let mut next = y + TITLE;
-            let here = |node: &&mut Placed| {
-                node.column == column && plan.placements[node.id.0].space == number
-            };
-            for node in nodes.iter_mut().filter(here) {
-                node.y = next;
-                next += node.height + ROW_GAP;
+            for (wanted, index) in rows(plan, nodes, (column, number)) {
+                let node = &mut nodes[index];
+                node.y = next.max(wanted);
+                next = node.y + node.height + ROW_GAP;
             }
             bottom = bottom.max(next);
         }
@@ -165,6 +171,48 @@ fn place(plan: &Plan, nodes: &mut [Placed]) -> Vec<(String, usize, usize)> {
         y = bottom + ROW_GAP / 2;
     }
     lanes
+}
+
+/// Returns the distance in px between a column and the previous one: the labels of the edges that
+/// lead to the column fit in.
+fn gap_before(plan: &Plan, nodes: &[Placed], column: usize) -> usize {
+    let here = |edge: &Edge| nodes.iter().any(|node| node.id == edge.to && node.column == column);
+    let edges = plan.graph.edges.iter().zip(&plan.edges).filter(|(edge, _)| here(edge));
+    let lengths = edges.map(|(edge, planned)| {
+        edge_label(&plan.graph, edge, planned).chars().count() * LABEL_CHARACTER
+    });
+    let longest = lengths.max().unwrap_or(0);
+    COLUMN_GAP.max(longest + 2 * LABEL_DISTANCE)
+}
+
+/// Returns the indices of the nodes in a column of a lane from top to bottom, each with the top of
+/// the highest node in this lane from which an edge leads to it, or 0. Edges thus run straight
+/// where they can, and cross rarely.
+fn rows(plan: &Plan, nodes: &[Placed], (column, lane): (usize, usize)) -> Vec<(usize, usize)> {
+    let is_in_lane = |node: &Placed| plan.placements[node.id.0].space == lane;
+    let top = |node: &Placed| {
+        let edges = plan.graph.edges.iter().filter(|edge| edge.to == node.id && !edge.back);
+        let from = edges.filter_map(|edge| nodes.iter().find(|from| from.id == edge.from));
+        from.filter(|from| is_in_lane(from)).map(|from| from.y).min().unwrap_or(0)
+    };
+    let here = nodes.iter().enumerate();
+    let here = here.filter(|(_, node)| node.column == column && is_in_lane(node));
+    let mut rows: Vec<(usize, usize)> = here.map(|(index, node)| (top(node), index)).collect();
+    rows.sort_unstable();
+    rows
+}
+
+/// Returns the label of an edge: its classes, and what it crosses.
+fn edge_label(graph: &Graph, edge: &Edge, planned: &PlannedEdge) -> String {
+    let crossed = match planned {
+        PlannedEdge::Call | PlannedEdge::Back => None,
+        PlannedEdge::Pipe => Some("pipe".to_owned()),
+        PlannedEdge::Ring(ring) | PlannedEdge::Kernel(ring) => {
+            Some(format!("ring of {}", ring.entries))
+        }
+    };
+    let parts: Vec<String> = format_label(graph, edge).into_iter().chain(crossed).collect();
+    parts.join(" ")
 }
 
 fn write_node(out: &mut String, plan: &Plan, node: &Placed) {
@@ -200,13 +248,10 @@ fn write_edge(
     (from, to): (&Placed, &Placed),
     (edge, planned, measured): (&Edge, &PlannedEdge, Option<(String, u64)>),
 ) {
-    let (style, what) = match planned {
-        PlannedEdge::Call => ("", None),
-        PlannedEdge::Back => (" back", None),
-        PlannedEdge::Pipe => ("", Some("pipe".to_owned())),
-        PlannedEdge::Ring(ring) | PlannedEdge::Kernel(ring) => {
-            (" ring", Some(format!("ring of {}", ring.entries)))
-        }
+    let style = match planned {
+        PlannedEdge::Call | PlannedEdge::Pipe => "",
+        PlannedEdge::Back => " back",
+        PlannedEdge::Ring(_) | PlannedEdge::Kernel(_) => " ring",
     };
     let lost = measured.as_ref().map_or(0, |(_, lost)| *lost);
     let loses = if lost > 0 { " loses" } else { "" };
@@ -224,16 +269,24 @@ fn write_edge(
          d=\"M{x1} {y1}C{bend1} {y1} {bend2} {y2} {x2} {y2}\"/>"
     );
     // The labels stand at the end of the edge, where no other edge has one.
-    let x = x2.saturating_sub(COLUMN_GAP - PADDING);
+    let x = x2.saturating_sub(LABEL_DISTANCE);
     let mut label = |class: &str, y: usize, text: &str| {
-        let _ = write!(out, "<text class=\"{class}\" x=\"{x}\" y=\"{y}\">{}</text>", escaped(text));
+        let _ = write!(
+            out,
+            "<text class=\"{class} label\" x=\"{x}\" y=\"{y}\">{}</text>",
+            escaped(text)
+        );
     };
-    let above: Vec<String> = format_label(graph, edge).into_iter().chain(what).collect();
-    label("small", y2.saturating_sub(LINE / 4), &above.join(" "));
+    // An edge that comes from above ends above its label.
+    let mut below = y2 + LINE * 3 / 4;
+    let first = if y1 < y2 { below } else { y2.saturating_sub(LINE / 4) };
+    let text = edge_label(graph, edge, planned);
+    label("small", first, &text);
+    below += if y1 < y2 && !text.is_empty() { LINE } else { 0 };
     if let Some((rate, lost)) = measured {
-        label("small", y2 + LINE * 3 / 4, &rate);
+        label("small", below, &rate);
         if lost > 0 {
-            label("small lost", y2 + LINE * 7 / 4, &format!("lost {lost}"));
+            label("small lost", below + LINE, &format!("lost {lost}"));
         }
     }
     out.push('\n');
