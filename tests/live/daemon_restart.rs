@@ -249,6 +249,7 @@ fn v3_p7_daemon_killed_between_two_links_finishes_the_change() {
         fixture.replace_and_wait(daemon);
         let old = links();
         assert!(old.len() == 2 && old[0] == old[1], "{old:?}");
+        assert_eq!(fixture.path_id(&carol), path);
         let change =
             scope.spawn(|| fixture.assert_change_succeeds(CAROL_UID, path, "insert ip before udp"));
         wait_until("the daemon stands between both", || {
