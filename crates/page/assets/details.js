@@ -106,7 +106,7 @@ export class Details {
     const name = (node) => visible(this.plan.path.nodes[node]?.name);
     title.replaceChildren(`${name(link.from)} → ${name(link.to)}`);
     const plot = make("div", { class: "plot" });
-    this.plot = new Plot(plot, this.number, this.edgeSample(index));
+    this.plot = new Plot(plot, this.number, index);
     return [section("Rate", plot), section("Counters", this.facts), section("Drops", this.drops)];
   }
 
@@ -121,11 +121,6 @@ export class Details {
       section("Spaces", this.spaces), section("Capture", ...this.captureParts(null)),
       section("Changes it made itself", this.adapted),
     ];
-  }
-
-  // The index in the counters of the first edge with this number in the plan.
-  edgeSample(index) {
-    return { edge: index };
   }
 
   update(figures, { path, time: now }) {
@@ -180,7 +175,9 @@ export class Details {
     const lost = (place, drops) => {
       for (const [why, blocks] of drops) if (!figures.reasons.has(why) && blocks) losses.push([`${place} (${why})`, blocks]);
     };
-    for (const [index, edge] of figures.edges) lost(`between ${name(links[index]?.from)} and ${name(links[index]?.to)}`, edge.drops);
+    // The rings between a filter and its replicas are no edge of the plan.
+    const between = (link) => (link ? `between ${name(link.from)} and ${name(link.to)}` : "between replicas");
+    for (const [index, edge] of figures.edges) lost(between(links[index]), edge.drops);
     for (const [index, node] of figures.nodes) lost(`in ${name(index)}`, node.drops);
     setRows(this.drops, losses.length
       ? losses.map(([place, blocks]) => [place, blocks == null ? "no counter" : count(blocks), blocks == null ? "" : "bad"])

@@ -36,16 +36,20 @@ function nodeTotals(counters, byRequest) {
 // The name of a filter contains no space.
 const isRing = (name) => name.startsWith("ring ");
 
+// An edge through rings has counters for each of its segments. A ring to or from another space is
+// between two of them; replicas and their join are at an end of the edge.
+const isWithinEdge = (name) => name.startsWith("ring to ") || name.startsWith("ring from ");
+
+// Totals of an edge over its segments and over replicas: what enters the first segment, what leaves
+// the last one, and what is lost or waits on any of them.
 function edgeTotals(counters, byRequest) {
   const totals = new Map();
   for (const edge of counters.edges) {
     const sum = totals.get(edge.edge) ?? {
       put: { ...zero }, taken: { ...zero }, resident: 0, room: 0, lost: 0, drops: new Map(), size: null,
     };
-    sum.put.blocks += edge.put.blocks;
-    sum.put.bytes += edge.put.bytes;
-    sum.taken.blocks += edge.taken.blocks;
-    sum.taken.bytes += edge.taken.bytes;
+    if (!isWithinEdge(edge.from)) add(sum.put, edge.put);
+    if (!isWithinEdge(edge.to)) add(sum.taken, edge.taken);
     sum.resident += edge.resident.blocks;
     sum.room += edge.size?.entries ?? 0;
     sum.size = edge.size ?? sum.size;
@@ -54,6 +58,11 @@ function edgeTotals(counters, byRequest) {
     totals.set(edge.edge, sum);
   }
   return totals;
+}
+
+function add(sum, more) {
+  sum.blocks += more.blocks;
+  sum.bytes += more.bytes;
 }
 
 function addDrops(drops, more) {

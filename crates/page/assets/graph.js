@@ -102,7 +102,7 @@ export class Graph {
   // Shows figures in place.
   update(figures) {
     let most = 1;
-    for (const edge of figures.edges.values()) most = Math.max(most, edge.rate);
+    for (const index of this.edges.keys()) most = Math.max(most, figures.edges.get(index)?.rate ?? 0);
     for (const [index, known] of this.edges) {
       const now = figures.edges.get(index);
       if (!now) continue;

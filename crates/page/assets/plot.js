@@ -13,7 +13,7 @@ export class Plot {
     this.root = root;
     this.rows = [[], [], []];
     this.ended = new AbortController();
-    const query = edge ? `&edge=${edge.edge}` : "";
+    const query = edge == null ? "" : `&edge=${edge}`;
     this.draw();
     get(`/api/history?path=${number}${query}`, this.ended.signal).then((columns) => {
       const kept = [columns.time_ms.map((ms) => ms / 1000), columns.blocks, columns.lost];

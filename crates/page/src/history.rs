@@ -5,7 +5,7 @@
 //! 0.4 MB.
 
 use serde::Serialize;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use streamline::paths::rates;
 use streamline::paths::{Amount, Counters, Totals};
@@ -20,18 +20,19 @@ const STEP_MS: u64 = 5000;
 /// browser showed the page.
 const GAP_MS: u64 = 15_000;
 
-/// Rates at one time: of the sources of a path, or of each of its edges.
+/// Rates at one time: of the sources of a path as number 0, or of its edges by their index in the
+/// plan.
 #[derive(Debug)]
 struct Sample {
     time_ms: u64,
-    values: Box<[[f32; 3]]>,
+    values: Box<[(usize, [f32; 3])]>,
 }
 
 /// Blocks, bytes and lost blocks since the start of the path: of its sources, or of each edge.
 #[derive(Debug)]
 struct Sums {
     elapsed_ns: u64,
-    values: Box<[(Amount, u64)]>,
+    values: BTreeMap<usize, (Amount, u64)>,
 }
 
 /// Samples for the last two minutes and for the hour before them.
@@ -69,7 +70,7 @@ pub struct Columns {
 impl History {
     /// Adds the totals at the time `time_ms`.
     pub fn push_totals(&mut self, time_ms: u64, totals: &Totals) {
-        let values = Box::new([(totals.given, totals.lost)]);
+        let values = BTreeMap::from([(0, (totals.given, totals.lost))]);
         self.sources.push(time_ms, Sums { elapsed_ns: totals.elapsed_ns, values });
     }
 
@@ -80,13 +81,12 @@ impl History {
             // The request was changed, so an index may now denote another edge.
             self.edges = Series::default();
         }
-        let values = counters.edges.iter().map(|edge| (edge.put, rates::lost_in(&edge.lost)));
-        let values = values.collect();
+        let values = rates::edge_totals(counters);
         self.edges.push(time_ms, Sums { elapsed_ns: counters.elapsed_ns, values });
     }
 
-    /// Returns the rates of the edge with this index in the counters, or of the sources if `edge`
-    /// is `None`.
+    /// Returns the rates of the edge with this index in the plan, or of the sources if `edge` is
+    /// `None`.
     #[must_use]
     pub fn columns(&self, edge: Option<usize>) -> Columns {
         match edge {
@@ -117,7 +117,10 @@ impl Series {
         let mut columns = Columns::default();
         let mut last = None;
         for sample in hour.chain(&self.recent) {
-            let Some([blocks, bytes, lost]) = sample.values.get(index) else { continue };
+            let place = sample.values.binary_search_by_key(&index, |(number, _)| *number);
+            let Ok((_, [blocks, bytes, lost])) = place.map(|at| &sample.values[at]) else {
+                continue;
+            };
             if last.is_some_and(|last| sample.time_ms > last + GAP_MS) {
                 columns.push(sample.time_ms - 1, [None; 3]);
             }
@@ -157,23 +160,23 @@ fn add(
     }
 }
 
-fn rates_between(before: &Sums, now: &Sums) -> Box<[[f32; 3]]> {
+fn rates_between(before: &Sums, now: &Sums) -> Box<[(usize, [f32; 3])]> {
     let ns = now.elapsed_ns.saturating_sub(before.elapsed_ns);
-    let pairs = before.values.iter().zip(&now.values);
-    let values = pairs.map(|((before, lost_before), (now, lost))| {
+    let values = now.values.iter().filter_map(|(index, (now, lost))| {
+        let (before, lost_before) = before.values.get(index)?;
         let rate = rates::compute_rate(*before, *now, ns);
-        [rate.blocks as f32, rate.bytes as f32, rates::lost_rate(*lost_before, *lost, ns) as f32]
+        let lost = rates::lost_rate(*lost_before, *lost, ns);
+        Some((*index, [rate.blocks as f32, rate.bytes as f32, lost as f32]))
     });
     values.collect()
 }
 
 fn has_same_edges(one: &Counters, other: &Counters) -> bool {
+    let pairs = || one.edges.iter().zip(&other.edges);
     one.edges.len() == other.edges.len()
-        && one
-            .edges
-            .iter()
-            .zip(&other.edges)
-            .all(|(one, other)| (&one.from, &one.to) == (&other.from, &other.to))
+        && pairs().all(|(one, other)| {
+            (one.edge, &one.from, &one.to) == (other.edge, &other.from, &other.to)
+        })
 }
 
 #[cfg(test)]
@@ -185,11 +188,12 @@ mod tests {
         Totals { elapsed_ns: seconds * 1_000_000_000, given, lost: 0 }
     }
 
-    fn counters(edges: &[(&str, u64)], seconds: u64) -> Arc<Counters> {
+    /// Counters with an edge for each index, start, end and number of blocks.
+    fn counters(edges: &[(usize, &str, &str, u64)], seconds: u64) -> Arc<Counters> {
         let amount = |blocks: u64| serde_json::json!({ "blocks": blocks, "bytes": 0 });
-        let edges = edges.iter().enumerate().map(|(number, (to, blocks))| {
+        let edges = edges.iter().map(|(number, from, to, blocks)| {
             serde_json::json!({
-                "edge": number, "from": "rx", "to": to, "kind": "call",
+                "edge": number, "from": from, "to": to, "kind": "call",
                 "put": amount(*blocks), "taken": amount(*blocks), "resident": amount(0),
                 "lost": [{ "why": "ring", "blocks": blocks / 2 }],
             })
@@ -203,14 +207,32 @@ mod tests {
     fn edges_have_rates_until_the_request_changes() {
         let mut history = History::default();
         for second in 0..3 {
-            history
-                .push_edges(second * 1000, &counters(&[("a", second), ("b", second * 4)], second));
+            let edges = [(0, "rx", "a", second), (1, "rx", "b", second * 4)];
+            history.push_edges(second * 1000, &counters(&edges, second));
         }
         let columns = history.columns(Some(1));
         assert_eq!((columns.blocks, columns.lost), (vec![Some(4.0); 2], vec![Some(2.0); 2]));
         assert_eq!(history.columns(Some(2)), Columns::default());
-        history.push_edges(3000, &counters(&[("b", 9)], 3));
+        history.push_edges(3000, &counters(&[(0, "rx", "b", 9)], 3));
         assert_eq!(history.columns(Some(0)), Columns::default());
+    }
+
+    #[test]
+    fn edge_through_a_ring_has_the_rate_at_which_it_is_entered() {
+        let mut history = History::default();
+        for second in 0..3 {
+            // The order of the counters is not that of the plan.
+            let edges = [
+                (1, "sample", "ring to thread1", second * 8),
+                (1, "ring to thread1", "ring from thread0", second * 6),
+                (1, "ring from thread0", "pcap", second * 4),
+                (0, "rx", "sample", second * 100),
+            ];
+            history.push_edges(second * 1000, &counters(&edges, second));
+        }
+        let columns = history.columns(Some(1));
+        assert_eq!((columns.blocks, columns.lost), (vec![Some(8.0); 2], vec![Some(9.0); 2]));
+        assert_eq!(history.columns(Some(0)).blocks, vec![Some(100.0); 2]);
     }
 
     #[test]

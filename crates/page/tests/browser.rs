@@ -1,6 +1,7 @@
 //! Tests of the page in Chromium, with Playwright: every user flow at the widths of a phone and of
 //! a desktop screen, in light and dark colors, with the accessibility checks of axe-core.
-//! Screenshots are written to `page` in the target directory.
+//! Screenshots are written to `page` in the target directory. The computation of rates is tested in
+//! Node alone.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -30,6 +31,16 @@ fn node_modules(target: &Path) -> Option<PathBuf> {
         }
     }
     Some(folder)
+}
+
+#[test]
+fn rate_of_an_edge_is_what_enters_its_first_segment() {
+    let Some(node) = need::require_command("node") else { return };
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut command = Command::new(node);
+    command.arg(own.join("tests/browser/figures.mjs")).arg(own.join("assets/figures.js"));
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! Rates and losses of a path, computed from samples of its counters.
 
 use super::{Amount, Counters, Loss, PathUpdate, Totals};
-use runtime::ledger::DropReason;
+use member::protocol::Edge;
+use runtime::ledger::{DropReason, NodeName, RingEnd};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// Blocks and bytes per second.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
@@ -51,6 +53,32 @@ pub fn path_totals(counters: &Counters) -> Totals {
 #[must_use]
 pub fn update_totals(update: &PathUpdate) -> Option<Totals> {
     update.totals.or_else(|| update.counters.as_ref().map(path_totals))
+}
+
+/// Returns what has entered each edge of the plan, and the number of blocks lost on it, by the
+/// index of the edge in the plan.
+///
+/// An edge through a ring has a record for each of its segments. What enters the edge enters its
+/// first segment only, and blocks are lost on any of them.
+#[must_use]
+pub fn edge_totals(counters: &Counters) -> BTreeMap<usize, (Amount, u64)> {
+    let mut totals: BTreeMap<usize, (Amount, u64)> = BTreeMap::new();
+    for edge in &counters.edges {
+        let (entered, lost) = totals.entry(edge.edge).or_default();
+        if is_first_segment(edge) {
+            entered.blocks += edge.put.blocks;
+            entered.bytes += edge.put.bytes;
+        }
+        *lost += lost_in(&edge.lost);
+    }
+    totals
+}
+
+/// Returns true unless an earlier segment of the same edge leads to this one.
+fn is_first_segment(edge: &Edge) -> bool {
+    // What leaves the join of replicas comes from their last filter, and enters the edge there.
+    let end = NodeName::from(edge.from.as_str()).ring_end();
+    matches!(end, None | Some(RingEnd::Join))
 }
 
 /// Returns the number of lost blocks, summed over [`losses_by_location`].
@@ -118,5 +146,32 @@ mod tests {
         };
         let counters = Counters { sources: vec![source], ..Counters::default() };
         assert!(losses_by_location(&counters).contains(&("before rx (ring)".to_owned(), 3)));
+    }
+
+    #[test]
+    fn edge_through_a_ring_is_entered_once() {
+        let segment = |edge: usize, from: &str, to: &str, blocks| Edge {
+            edge,
+            from: from.to_owned(),
+            to: to.to_owned(),
+            kind: "call".to_owned(),
+            put: Amount { blocks, bytes: blocks * 10 },
+            taken: Amount { blocks, bytes: blocks * 10 },
+            resident: Amount::default(),
+            lost: vec![Loss { why: "ring".to_owned(), blocks: Some(1) }],
+            size: None,
+        };
+        let edges = vec![
+            segment(1, "sample", "ring to thread1", 9),
+            segment(1, "ring to thread1", "ring from thread0", 8),
+            segment(1, "ring from thread0", "pcap", 7),
+            segment(0, "match", "match", 5),
+            segment(0, "match", "match", 6),
+            segment(2, "ring join of match", "count", 4),
+        ];
+        let totals = edge_totals(&Counters { edges, ..Counters::default() });
+        let amount = |blocks| Amount { blocks, bytes: blocks * 10 };
+        let expected = [(0, (amount(11), 2)), (1, (amount(9), 3)), (2, (amount(4), 1))];
+        assert_eq!(totals, BTreeMap::from(expected));
     }
 }
