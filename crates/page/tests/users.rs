@@ -395,6 +395,25 @@ fn page_of_a_daemon_ends_with_it() {
 }
 
 #[test]
+fn page_of_a_daemon_reports_to_its_log() {
+    let Some(()) = need::require_root() else { return };
+    let mut machine = Machine::with(&["--page", "127.0.0.1:0", "--log=json"]);
+    let door = machine.path("daemon-page").join("io.streamline.page");
+    wait_until("the page is open", || door.exists());
+    assert_eq!(Browser::of(&machine, ALICE).get("/api/captures").0, 200);
+    machine.stop_daemon();
+    let log = machine.log();
+    let lines =
+        log.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{log}")));
+    let events: Vec<Value> = lines.collect();
+    for text in [" is at http://127.0.0.1:", " has started"] {
+        let is = |event: &&Value| event["message"].as_str().is_some_and(|it| it.contains(text));
+        let event = events.iter().find(|event| event["event"] == "page-reported" && is(event));
+        assert_eq!(event.unwrap_or_else(|| panic!("{log}"))["level"], "info");
+    }
+}
+
+#[test]
 fn page_of_a_daemon_starts_again() {
     let Some(()) = need::require_root() else { return };
     let machine = Machine::with(&["--page", "127.0.0.1:0"]);

@@ -23,6 +23,8 @@ pub enum EventKind {
     DaemonWarning,
     /// A metrics server accepts connections.
     MetricsStarted,
+    /// The page of `--page` reports where it is, or which process of a user has started or ended.
+    PageReported,
     /// A path has registered.
     PathStarted,
     /// A path of the previous daemon was adopted.

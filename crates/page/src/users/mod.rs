@@ -27,7 +27,7 @@ use crate::listener::{Address, Admission, Listener};
 use crate::server::{routes_without_data, with_one_reply};
 use accounts::{Accounts, peer_ids};
 use door::{ACCEPT_PAUSE, Door};
-use process::{UserProcess, report};
+use process::{UserProcess, report, warn};
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::PathBuf;
@@ -84,7 +84,7 @@ pub fn serve(options: HostOptions) -> Result<(), String> {
         false => format!("the page of user {} is at {address}", sys::process::identity().0),
     });
     let ready = sys::service::notify(&format!("READY=1\nSTATUS=at {address}"), &[]);
-    let _ = ready.inspect_err(|error| report(&format!("the service manager: {error}")));
+    let _ = ready.inspect_err(|error| warn(&format!("the service manager: {error}")));
     let served = runtime.block_on(async {
         let (files, incoming) = mpsc::channel(1);
         let host = Arc::new(Host { accounts, files });
@@ -159,7 +159,7 @@ async fn hand_over(process: &Arc<UserProcess>, socket: Socket, head: Vec<u8>) {
         sent.map_err(|why| (socket, why))
     });
     let Ok(Err((socket, why))) = sent.await else { return };
-    report(&why);
+    warn(&why);
     let body = serde_json::json!({ "error": why }).to_string();
     let reply = format!(
         "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: \

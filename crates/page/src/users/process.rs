@@ -210,16 +210,18 @@ fn wait(
         let _ = child.kill();
     }
     let (user, id) = (owner.user(), child.id());
-    report(&match child.wait() {
+    match child.wait() {
         Ok(status) if status.success() && is_idle => {
-            format!("the page for {user}: process {id} has ended: nobody looks")
+            report(&format!("the page for {user}: process {id} has ended: nobody looks"));
         }
-        Ok(status) if status.success() => format!("the page for {user}: process {id} has ended"),
-        Ok(status) => format!(
+        Ok(status) if status.success() => {
+            report(&format!("the page for {user}: process {id} has ended"));
+        }
+        Ok(status) => warn(&format!(
             "the page for {user}: process {id} has ended: {status}; the next request starts another"
-        ),
-        Err(error) => format!("the page for {user}: process {id}: {error}"),
-    });
+        )),
+        Err(error) => warn(&format!("the page for {user}: process {id}: {error}")),
+    }
 }
 
 /// Receives the reports of a process, which say that all connections up to a number have ended.
@@ -251,6 +253,11 @@ fn serve_reports(owner: &UserProcess, number: u64, control: &OwnedFd, process: &
 pub(super) fn report(line: &str) {
     // A failed write to standard error cannot be reported.
     let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// Writes a line about a problem to standard error. The daemon takes its level from the first word.
+pub(super) fn warn(line: &str) {
+    report(&format!("warning: {line}"));
 }
 
 pub(super) fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {

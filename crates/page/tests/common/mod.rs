@@ -29,7 +29,8 @@ impl Machine {
         fs::create_dir(&folder).unwrap();
         let mut command = Command::new(streamline_program());
         command.arg("daemon").arg("--socket").arg(folder.join("daemon")).args(arguments);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let log = fs::File::create(folder.join("daemon.log")).unwrap();
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let daemon = command.env_remove("NOTIFY_SOCKET").spawn().unwrap();
         let machine = Self { folder, daemon };
         wait_until("a daemon replies", || machine.run(&["ps"]).status.success());
@@ -38,6 +39,17 @@ impl Machine {
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
+    }
+
+    /// Returns what the daemon has logged.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.path("daemon.log")).unwrap()
+    }
+
+    /// Ends the daemon by a signal, and waits for it.
+    pub(crate) fn stop_daemon(&mut self) {
+        Command::new("kill").arg(self.daemon.id().to_string()).status().unwrap();
+        self.daemon.wait().unwrap();
     }
 
     /// Kills the daemon.
