@@ -63,13 +63,13 @@ fn find_directory(directory: &Path) -> std::io::Result<PathBuf> {
     }
 }
 
-/// Starts a process that shows the running paths until its standard input is closed. If `for_all`
-/// is true, all users of the machine have access, otherwise only this user.
-pub(crate) fn start_for_daemon(
+/// Returns the command of a process that shows the running paths until its standard input is closed.
+/// If `for_all` is true, all users of the machine have access, otherwise only this user.
+pub(crate) fn command_for_daemon(
     directory: &Path,
     (socket, others): (&Path, &str),
     for_all: bool,
-) -> std::io::Result<Child> {
+) -> std::io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["mount", "--of-daemon", "--foreground", "--others", others]);
     if for_all {
@@ -77,7 +77,7 @@ pub(crate) fn start_for_daemon(
     }
     let directory = std::path::absolute(directory)?;
     command.arg("--socket").arg(socket).arg(directory);
-    command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn()
+    Ok(command)
 }
 
 fn refuse(directory: &Path, why: &str) -> ExitCode {

@@ -397,7 +397,8 @@ fn page_of_a_daemon_ends_with_it() {
 #[test]
 fn page_of_a_daemon_reports_to_its_log() {
     let Some(()) = need::require_root() else { return };
-    let mut machine = Machine::with(&["--page", "127.0.0.1:0", "--log=json"]);
+    let options = ["--page=127.0.0.1:0", "--mount=/nonexistent/mount", "--log=json"];
+    let mut machine = Machine::with(&options);
     let door = machine.path("daemon-page").join("io.streamline.page");
     wait_until("the page is open", || door.exists());
     assert_eq!(Browser::of(&machine, ALICE).get("/api/captures").0, 200);
@@ -406,10 +407,14 @@ fn page_of_a_daemon_reports_to_its_log() {
     let lines =
         log.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{log}")));
     let events: Vec<Value> = lines.collect();
-    for text in [" is at http://127.0.0.1:", " has started"] {
-        let is = |event: &&Value| event["message"].as_str().is_some_and(|it| it.contains(text));
-        let event = events.iter().find(|event| event["event"] == "page-reported" && is(event));
-        assert_eq!(event.unwrap_or_else(|| panic!("{log}"))["level"], "info");
+    for (event, level, text) in [
+        ("page-reported", "info", " is at http://127.0.0.1:"),
+        ("page-reported", "info", " has started"),
+        ("mount-reported", "error", "/nonexistent/mount"),
+    ] {
+        let is = |it: &&Value| it["message"].as_str().is_some_and(|it| it.contains(text));
+        let found = events.iter().find(|it| it["event"] == event && is(it));
+        assert_eq!(found.unwrap_or_else(|| panic!("{log}"))["level"], level);
     }
 }
 

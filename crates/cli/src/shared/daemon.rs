@@ -1,6 +1,7 @@
 //! `streamline daemon`: runs the daemon of the machine or of one user, in the foreground or under a
 //! service manager.
 
+use super::mount_host::MountHost;
 use super::page_host::PageHost;
 use crate::arguments::paths::DaemonArguments;
 use crate::status::Status;
@@ -59,7 +60,8 @@ fn serve(given: &DaemonArguments, log: &Log) -> Result<Status, String> {
     steps.checkpoint("it is there");
     notify_manager(&format!("READY=1\nSTATUS=in {}", directory.display()), log);
     let mount = given.mount.as_ref().and_then(|mount| {
-        let started = mount::start_for_daemon(mount, (&directory, others), !given.user);
+        let command = mount::command_for_daemon(mount, (&directory, others), !given.user);
+        let started = command.and_then(|mut command| MountHost::start(&mut command, log));
         let failed = |error: &std::io::Error| {
             let why = terminal::reason(error);
             warn(log, &format!("{} is not mounted: {why}", mount.display()));
@@ -70,12 +72,7 @@ fn serve(given: &DaemonArguments, log: &Log) -> Result<Status, String> {
     let page = given.page.as_ref().map(|listen| PageHost::start(listen, &directory, log));
     let page = page.transpose()?;
     let served = server.serve(stop);
-    drop((metrics, page));
-    if let Some(mut mount) = mount {
-        // The process ends when its standard input is closed, and may have ended already.
-        drop(mount.stdin.take());
-        let _ = mount.wait();
-    }
+    drop((metrics, page, mount));
     notify_manager("STOPPING=1", log);
     served.map_err(|error| error.to_string())?;
     let paths = server.path_count();

@@ -1,6 +1,7 @@
 //! Commands for registered paths, and the daemon.
 //!
-//! - `daemon`: `streamline daemon`; `page_host`: its page;
+//! - `daemon`: `streamline daemon`; `page_host`: its page; `mount_host`: its mount; `helper`: the
+//!   process of either;
 //! - `start`, `stop`, `set`, `tap`, `attach`, `ps`, `top`, `spaces`, `state`: the commands of the
 //!   same names; `sharing`: kernel programs as these commands print them;
 //! - `next`: completion of the commands' arguments.
@@ -10,6 +11,8 @@
 mod attach;
 mod connect;
 mod daemon;
+mod helper;
+mod mount_host;
 pub(crate) mod next;
 mod page_host;
 mod ps;

@@ -25,6 +25,8 @@ pub enum EventKind {
     MetricsStarted,
     /// The page of `--page` reports where it is, or which process of a user has started or ended.
     PageReported,
+    /// The mount of `--mount` reports where it is, or why there is none.
+    MountReported,
     /// A path has registered.
     PathStarted,
     /// A path of the previous daemon was adopted.

@@ -1,0 +1,154 @@
+//! A program that serves the paths of a daemon and ends with it. What it writes to standard error
+//! becomes events of the daemon's log.
+
+use daemon::log::{EventKind, Level, Log, Record};
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::time::Duration;
+use sys::local_socket;
+
+/// Maximum length of a line that the program writes, in bytes. The rest becomes another line.
+const LINE_MAX: usize = 4096;
+/// Maximum number of reads after the program has ended: as much as a pipe holds.
+const LAST_READS_MAX: usize = 16;
+
+/// A program while it runs.
+#[derive(Debug)]
+pub(super) struct Helper {
+    child: Child,
+    process: OwnedFd,
+    /// Standard error of the program, and of its processes for this user, which may outlive it.
+    messages: Option<ChildStderr>,
+    /// The beginning of a line that has not ended.
+    line: Vec<u8>,
+    reports: Reports,
+}
+
+impl Helper {
+    /// Starts a program, which ends when its standard input is closed.
+    pub(super) fn spawn(command: &mut Command, reports: Reports) -> io::Result<Self> {
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn()?;
+        match local_socket::open_process(i32::try_from(child.id()).unwrap_or_default()) {
+            Ok(process) => {
+                let messages = child.stderr.take();
+                Ok(Self { child, process, messages, line: Vec::new(), reports })
+            }
+            Err(error) => {
+                // Without the descriptor nobody would notice its end.
+                let _ = child.kill().and_then(|()| child.wait());
+                Err(io::Error::other(error.to_string()))
+            }
+        }
+    }
+
+    /// Logs what the program writes until it has ended or `stop` is readable. Returns true if it
+    /// has not ended.
+    pub(super) fn wait(&mut self, stop: Option<BorrowedFd<'_>>, log: &Log) -> bool {
+        loop {
+            let messages = self.messages.as_ref().map(|pipe| pipe.as_fd());
+            let watched = [Some(self.process.as_fd()), stop, messages];
+            let present: Vec<BorrowedFd<'_>> = watched.into_iter().flatten().collect();
+            let mut ready = sys::poll::readable_within(&present, None).into_iter();
+            let [ended, stopped, written] =
+                watched.map(|watched| watched.is_some() && ready.next() == Some(true));
+            if ended {
+                self.read_last(log);
+                return false;
+            }
+            if stopped {
+                return true;
+            }
+            if written {
+                self.read(log);
+            }
+        }
+    }
+
+    /// Ends the program, which may have ended already, and logs what it writes meanwhile.
+    pub(super) fn end(&mut self, log: &Log) -> io::Result<ExitStatus> {
+        drop(self.child.stdin.take());
+        self.wait(None, log);
+        self.child.wait()
+    }
+
+    /// Logs the lines that have been written.
+    fn read(&mut self, log: &Log) {
+        let mut bytes = [0; LINE_MAX];
+        let read = self.messages.as_mut().map_or(Ok(0), |pipe| pipe.read(&mut bytes));
+        let length = read.unwrap_or(0);
+        if length == 0 {
+            self.messages = None;
+        }
+        for piece in bytes[..length].split_inclusive(|byte| *byte == b'\n') {
+            self.line.extend_from_slice(piece);
+            if piece.ends_with(b"\n") || self.line.len() >= LINE_MAX {
+                self.end_line(log);
+            }
+        }
+    }
+
+    /// Logs what the program had written when it ended.
+    fn read_last(&mut self, log: &Log) {
+        for _ in 0..LAST_READS_MAX {
+            let Some(pipe) = &self.messages else { break };
+            if sys::poll::readable_within(&[pipe.as_fd()], Some(Duration::ZERO)) != [true] {
+                break;
+            }
+            self.read(log);
+        }
+        self.end_line(log);
+    }
+
+    fn end_line(&mut self, log: &Log) {
+        let line = std::mem::take(&mut self.line);
+        let line = String::from_utf8_lossy(&line);
+        if !line.trim().is_empty() {
+            log.write(&self.reports.record_of(line.trim_end()));
+        }
+    }
+}
+
+/// The events for what a program writes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reports {
+    pub(super) event: EventKind,
+    /// Name of the program in a sentence.
+    pub(super) subject: &'static str,
+}
+
+impl Reports {
+    /// Returns the event for a line of the program. The first word of the line is its level, if it
+    /// has one.
+    fn record_of(self, line: &str) -> Record {
+        let (level, message) = match line.split_once(": ") {
+            Some(("error", rest)) => (Level::Error, format!("{}: {rest}", self.subject)),
+            Some(("warning", rest)) => (Level::Warning, rest.to_owned()),
+            Some(("note", rest)) => (Level::Info, rest.to_owned()),
+            _ => (Level::Info, line.to_owned()),
+        };
+        Record::new(self.event, level, message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn line_of_a_program_is_an_event_with_its_level() {
+        let reports = Reports { event: EventKind::PageReported, subject: "the page" };
+        for (line, level, message) in [
+            ("the page is at x", Level::Info, "the page is at x"),
+            ("note: it is in x", Level::Info, "it is in x"),
+            ("warning: the page for a: stopped", Level::Warning, "the page for a: stopped"),
+            ("error: cannot listen", Level::Error, "the page: cannot listen"),
+        ] {
+            assert_eq!(
+                reports.record_of(line),
+                Record::new(EventKind::PageReported, level, message)
+            );
+        }
+    }
+}
