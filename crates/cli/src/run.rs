@@ -16,6 +16,7 @@ use crate::{drawings, line, record, terminal};
 use engine::latency_breach;
 use engine::run::{Alarm, Progress, ProgressWatch};
 use engine::signal;
+use member::client::ClientError;
 use member::protocol::{PathEvent, PathNumber};
 use runtime::failure::PathFailure;
 use runtime::latency::Breach;
@@ -23,7 +24,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 use streamline::analysis::{self, SaveError};
 use streamline::report::Form;
-use streamline::{Finished, Options, Prepared, Ready, Results, StopConditions};
+use streamline::{Finished, OpenError, Options, Prepared, Ready, Results, StopConditions};
 use sys::poll::PollSet;
 
 /// Runs the request in these arguments.
@@ -76,7 +77,7 @@ pub(crate) fn run_prepared(
     silence_space_panics();
     // From here on, a signal ends the run in an orderly way.
     signal::watch().map_err(|error| report_system_error(&error))?;
-    let ready = prepared.build(run_options).map_err(report_open_error)?;
+    let ready = prepared.build(run_options).map_err(|error| report_build_failure(error, given))?;
     if let Some(number) = ready.number().or_else(|| given.serves_prefix.then_some(0)) {
         notifier.notify(number);
     }
@@ -96,6 +97,22 @@ pub(crate) fn run_prepared(
     let sentence = finished.results.sentence();
     finished.end_registration(status.exit_code(), sentence);
     Ok(status)
+}
+
+/// Prints why a prepared request cannot run; if only its name needs a daemon, says so. Returns the
+/// exit status.
+fn report_build_failure(error: OpenError, given: &RunArguments) -> Status {
+    let unnamed = match &error {
+        OpenError::Unregistered(error) => matches!(**error, ClientError::NoDaemon(_)),
+        _ => false,
+    };
+    let status = report_open_error(error);
+    if unnamed && !given.background && given.path_name.is_some() {
+        terminal::print_note(
+            "a daemon is needed for the name of `--as` only: without `--as` the request runs",
+        );
+    }
+    status
 }
 
 /// Runs a built request and blocks until it ends. Prints progress and alarms on standard error.
