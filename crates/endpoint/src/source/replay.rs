@@ -90,8 +90,10 @@ impl Source for Replay {
     }
 
     fn counters(&self) -> SourceCounters {
+        // A paced file is read long before its packets are due, so its position is no progress.
+        let is_paced = self.schedule.factor.is_some();
         SourceCounters {
-            position: self.feed.input().position(),
+            position: (!is_paced).then(|| self.feed.input().position()).flatten(),
             ..SourceCounters::lossless(self.given)
         }
     }
