@@ -158,7 +158,9 @@ pub(crate) enum Command {
     /// Show the running paths in a browser (streamline-page)
     #[command(disable_help_flag = true)]
     Page(SeparateArguments),
-    /// Run the benchmarks of the project (streamline-bench)
+    /// Run the benchmarks of the project (streamline-bench), which come with the source alone
+    ///
+    /// No package has them: `cargo xtask install --bench` in the source tree puts them in place.
     #[command(disable_help_flag = true)]
     Bench(SeparateArguments),
 }
