@@ -175,6 +175,7 @@ fn run_command(
     });
     let mount = match mount {
         Ok(mount) => mount,
+        Err(error) if error.call == "mount" => return report_system_error(&error).into(),
         Err(error) => return report_mount_error(&error).into(),
     };
     let ended = Command::new(program).args(words).status();
@@ -192,13 +193,19 @@ fn run_command(
     }
 }
 
+/// Prints why the file system cannot be mounted. Returns the exit status.
 fn report_mount_error(error: &sys::Error) -> Status {
     let status = report_system_error(error);
-    if error.call == "execve" {
-        terminal::print_note(
+    match error.call {
+        "execve" => terminal::print_note(
             "without fusermount3 (on Debian the package fuse3), `streamline mount DIR -- COMMAND` \
              mounts for one command",
-        );
+        ),
+        // A private mount needs the device, too.
+        "mount" if !error.target.contains("/dev/fuse") => terminal::print_note(
+            "`streamline mount DIR -- COMMAND` mounts for one command, in a user namespace",
+        ),
+        _ => {}
     }
     status
 }

@@ -62,6 +62,9 @@ impl Error {
                 Some("`ip netns` lists the names; a path or the number of a process will do too")
             }
             ("dlopen", libc::ENOENT) => Some("install libpcap (on Debian the package libpcap0.8)"),
+            ("mount" | "open", libc::EACCES) if self.target.contains("/dev/fuse") => {
+                Some("run as root; or `chmod 666 /dev/fuse` as root permits it")
+            }
             (_, libc::EPERM) => Some("run as root, or as the owner"),
             (_, libc::EACCES) => Some("check the permissions and run as a user who has them"),
             (_, libc::ENOMEM) => Some("free memory, or ask for smaller buffers"),

@@ -65,10 +65,29 @@ pub fn mount_by_helper(directory: &Path) -> Result<OwnedFd> {
     let status = child.wait().context("waitpid", target())?;
     let device = received.ok().and_then(|(_, descriptors)| descriptors.into_iter().next());
     device.filter(|_| status.success()).ok_or_else(|| {
-        let words = words.trim().to_owned();
-        let what = if words.is_empty() { target() } else { words };
-        Error::new("mount", what, libc::EPERM)
+        let (reason, errno) = helper_failure(&words);
+        let reason = if reason.is_empty() { String::new() } else { format!(" ({reason})") };
+        Error::new("mount", format!("{} by {HELPER}{reason}", directory.display()), errno)
     })
+}
+
+/// Splits the message of the helper, such as `fusermount3: failed to open /dev/fuse: Permission
+/// denied`, into what failed and the error number. The number is EPERM if the message has none.
+fn helper_failure(words: &str) -> (&str, i32) {
+    let words = words.trim();
+    let words =
+        words.strip_prefix(HELPER).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(words);
+    let known = [
+        ("Permission denied", libc::EACCES),
+        ("No such file or directory", libc::ENOENT),
+        ("No such device", libc::ENODEV),
+        ("Operation not permitted", libc::EPERM),
+    ];
+    let found = known.into_iter().find_map(|(text, errno)| {
+        let reason = words.strip_suffix(text)?.trim_end();
+        Some((reason.strip_suffix(':').unwrap_or(reason), errno))
+    });
+    found.unwrap_or((words, libc::EPERM))
 }
 
 /// Unmounts `directory`, even if files are open; later accesses to these files fail. If this
@@ -117,4 +136,22 @@ pub fn set_nonblocking(descriptor: impl std::os::fd::AsFd) -> Result<()> {
 
 fn invalid_directory_error(directory: &Path) -> Error {
     Error::new("mount", directory.display().to_string(), libc::EINVAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn message_of_the_helper_is_split_into_reason_and_error() {
+        let told = "fusermount3: failed to open /dev/fuse: Permission denied\n";
+        assert_eq!(helper_failure(told), ("failed to open /dev/fuse", libc::EACCES));
+        let told = "fusermount3: mount failed: Operation not permitted";
+        assert_eq!(helper_failure(told), ("mount failed", libc::EPERM));
+        assert_eq!(helper_failure("fusermount3: busy"), ("busy", libc::EPERM));
+        assert_eq!(helper_failure(""), ("", libc::EPERM));
+        let error =
+            Error::new("mount", "/m by fusermount3 (failed to open /dev/fuse)", libc::EACCES);
+        assert!(error.to_string().ends_with("`chmod 666 /dev/fuse` as root permits it"), "{error}");
+    }
 }
