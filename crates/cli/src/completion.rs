@@ -61,8 +61,10 @@ fn completions(line: &str, candidates: &dyn Candidates) -> Vec<String> {
     let label = last.rfind('|').filter(|pipe| !last[*pipe..].contains(char::is_whitespace));
     let head = last.is_empty() || last.ends_with(begins) || label.is_some();
     let first = before.split_whitespace().all(|word| word.starts_with("--"));
+    let classes = class_names(before, last);
     let words: Vec<String> = match head || first {
         true if first => stage_names(before).into_iter().chain(explain::option_words()).collect(),
+        true if !classes.is_empty() => classes,
         true => stage_names(before),
         false => argument_words(before, word, candidates),
     };
@@ -101,6 +103,40 @@ fn stage_names(before: &str) -> Vec<String> {
         MachineRegistry::Local.endpoint(entry).is_program || entry.kind.is_source() == source
     });
     entries.map(|entry| entry.name.to_owned()).collect()
+}
+
+/// Returns the classes that can follow a pipe symbol without a space: those of the filter before the
+/// symbol, and before the branch that the symbol begins. Returns nothing at any other place, or if
+/// the classes of the filter have no names.
+fn class_names(before: &str, last: &str) -> Vec<String> {
+    let Some(from) = before.strip_suffix('|') else { return Vec::new() };
+    let from = from.trim_end();
+    if from.is_empty() || last != before {
+        return Vec::new();
+    }
+    let from = match from.ends_with(['(', '+']) {
+        true => enclosing_branches(from).map_or("", |open| from.get(..open).unwrap_or_default()),
+        false => from,
+    };
+    let from = from.trim_end().trim_end_matches('|');
+    let step = from.rsplit(['|', '+', '!', '(', ')', ';']).next().unwrap_or(from);
+    let entry = step.split_whitespace().find_map(|word| MachineRegistry::Local.find(word));
+    let names = entry.map_or(&[][..], |entry| entry.classes.names());
+    names.iter().map(|(name, _)| (*name).to_owned()).collect()
+}
+
+/// Returns the offset of the last parenthesis that is open at the end of the text.
+fn enclosing_branches(text: &str) -> Option<usize> {
+    let mut depth = 0_u32;
+    for (at, c) in text.char_indices().rev() {
+        match c {
+            ')' => depth += 1,
+            '(' if depth == 0 => return Some(at),
+            '(' => depth -= 1,
+            _ => {}
+        }
+    }
+    None
 }
 
 /// Returns the words that can follow the name of a filter: parameters, files and interfaces.
@@ -196,6 +232,19 @@ mod tests {
         assert_eq!(completion_texts("replay x | (dport + spo"), ["replay x | (dport + sport"]);
         assert!(completion_texts("replay x | ").len() > 10);
         assert!(completion_texts("replay x | repl").is_empty());
+    }
+
+    #[test]
+    fn classes_of_the_filter_before_follow_a_pipe_without_space() {
+        assert_eq!(completion_texts("read x | tcp | http |ex"), ["read x | tcp | http |exchange"]);
+        assert_eq!(
+            completion_texts("read x | http |exchange ex"),
+            ["read x | http |exchange exec"]
+        );
+        assert_eq!(completion_texts("read x | tcp | http | ex"), ["read x | tcp | http | exec"]);
+        let branches = "read x | dns | (|query count + |nx";
+        assert_eq!(completion_texts(branches), ["read x | dns | (|query count + |nxdomain"]);
+        assert_eq!(completion_texts("read x | count |ex"), ["read x | count |exec"], "no names");
     }
 
     #[test]

@@ -35,6 +35,11 @@ const SCHEMAS: &[(&str, &str, &str)] = &[
     ("why", "why --json", include_str!("../../../docs/schema/why.v1.json")),
 ];
 
+/// Returns the names of all schemas.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    SCHEMAS.iter().map(|(name, _, _)| *name)
+}
+
 /// Prints a schema, or lists all.
 pub(crate) fn print_schema(name: Option<&str>) -> Status {
     let Some(name) = name else {
@@ -45,7 +50,7 @@ pub(crate) fn print_schema(name: Option<&str>) -> Status {
     match SCHEMAS.iter().find(|(known, _, _)| *known == name) {
         Some((_, _, text)) => terminal::print_text(text),
         None => {
-            let meant = nearest(name, SCHEMAS.iter().map(|(known, _, _)| *known));
+            let meant = nearest(name, names());
             let hint = meant.map_or_else(String::new, |meant| format!("; did you mean `{meant}`?"));
             terminal::print_error(&format!("no schema is called `{}`{hint}", Visible(name)));
             terminal::print_note("`streamline schema` lists all");

@@ -274,11 +274,16 @@ fn completion_scripts_are_accepted_by_their_shells() {
         . ./script
         COMP_WORDS=(streamline \"'replay x | dp\") COMP_CWORD=1
         _streamline_or_line streamline 'replay x | dp' streamline
-        echo \"${COMPREPLY[0]}\"";
+        echo \"${COMPREPLY[0]}\"
+        for typed in 'doctor k' 'schema spa' 'completion fi'; do
+            COMP_WORDS=(streamline $typed) COMP_CWORD=2
+            _streamline_or_line streamline \"${COMP_WORDS[2]}\" \"${COMP_WORDS[1]}\"
+            echo \"${COMPREPLY[*]}\"
+        done";
     fs::write(folder.path().join("asked"), asked).unwrap();
     let script = "streamline completion bash > script && bash -n script && bash asked";
     let ran = CommandResult::from(folder.shell(script).output().unwrap());
-    assert_eq!(ran.out, "replay x | dport\n", "{}", ran.err);
+    assert_eq!(ran.out, "replay x | dport\nkernel\nspaces\nfish\n", "{}", ran.err);
     for shell in ["zsh", "fish"] {
         assert!(folder.run(&["completion", shell]).out.contains("streamline"));
     }

@@ -7,10 +7,16 @@ _streamline_or_line() {
         _streamline "$@"
         return
     fi
-    if [[ $COMP_CWORD -gt 1 && ${COMP_WORDS[1]} =~ ^(stop|attach|top|spaces|set|tap)$ ]]; then
+    if [[ $COMP_CWORD -gt 1 && ${COMP_WORDS[1]} =~ ^(stop|attach|top|spaces|set|tap|schema)$ ]]; then
         local words
         words="$(streamline complete -- "${COMP_WORDS[@]:1:COMP_CWORD-1}" 2>/dev/null)"
         COMPREPLY=($(compgen -W "$words" -- "$typed"))
+        return
+    fi
+    # These take no request.
+    if [[ $COMP_CWORD -gt 1 && ${COMP_WORDS[1]} =~ ^(bench|completion|daemon|examples|filters|man|mount|page|ps|state)$ ||
+        $COMP_CWORD -eq 2 && ${COMP_WORDS[1]} == doctor ]]; then
+        _streamline "$@"
         return
     fi
     if [[ $COMP_CWORD -eq 1 && $typed == "$line" ]]; then

@@ -9,7 +9,7 @@ _streamline_or_line() {
             return
         fi
     fi
-    if (( CURRENT > 2 )) && [[ $words[2] == (stop|attach|top|spaces|set|tap) && $PREFIX != -* ]]; then
+    if (( CURRENT > 2 )) && [[ $words[2] == (stop|attach|top|spaces|set|tap|schema) && $PREFIX != -* ]]; then
         local -a next
         next=(${(f)"$(streamline complete -- "${(@)words[2,CURRENT-1]}" 2>/dev/null)"})
         if (( $#next )); then

@@ -5,6 +5,7 @@
 //! Without a daemon, no paths, nodes or spaces are printed; if the path does not reply, no nodes or
 //! spaces.
 
+use crate::schema;
 use crate::status::Status;
 use crate::terminal;
 use engine::registry::MachineRegistry;
@@ -41,6 +42,7 @@ fn candidates_for(words: &[&str], candidates: &dyn PathCandidates) -> Vec<String
             paths
         }
         ("attach" | "top" | "spaces" | "set" | "tap", []) => candidates.paths(),
+        ("schema", []) => schema::names().map(str::to_owned).collect(),
         ("set", [path, words @ ..]) => change_words(path, words, candidates),
         _ => Vec::new(),
     }
@@ -137,6 +139,7 @@ mod tests {
         for command in ["attach", "top", "spaces", "set", "tap"] {
             assert_eq!(all(command), ["web", "7"], "{command}");
         }
+        assert!(all("schema").contains(&"states".to_owned()) && all("schema run").is_empty());
         assert!(all("attach web").is_empty() && all("ps").is_empty() && all("").is_empty());
         assert_eq!(all("set web remove"), ["rx", "count"]);
         assert_eq!(all("set web insert dport before"), ["rx", "count"]);

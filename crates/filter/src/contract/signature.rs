@@ -192,6 +192,17 @@ pub enum Classes {
     },
 }
 
+impl Classes {
+    /// Returns the names of individual numbers; none if the classes are not numbers.
+    #[must_use]
+    pub const fn names(self) -> &'static [(&'static str, u32)] {
+        match self {
+            Self::Number { names, .. } => names,
+            Self::Same | Self::YesNo => &[],
+        }
+    }
+}
+
 /// A range of values, both ends included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ValueRange {
