@@ -61,7 +61,8 @@ fn completions(line: &str, candidates: &dyn Candidates) -> Vec<String> {
     let label = last.rfind('|').filter(|pipe| !last[*pipe..].contains(char::is_whitespace));
     let head = last.is_empty() || last.ends_with(begins) || label.is_some();
     let first = before.split_whitespace().all(|word| word.starts_with("--"));
-    let classes = class_names(before, last);
+    let mut classes = class_names(before, last);
+    classes.retain(|class| class.starts_with(word));
     let words: Vec<String> = match head || first {
         true if first => stage_names(before).into_iter().chain(explain::option_words()).collect(),
         true if !classes.is_empty() => classes,
@@ -121,8 +122,10 @@ fn class_names(before: &str, last: &str) -> Vec<String> {
     let from = from.trim_end().trim_end_matches('|');
     let step = from.rsplit(['|', '+', '!', '(', ')', ';']).next().unwrap_or(from);
     let entry = step.split_whitespace().find_map(|word| MachineRegistry::Local.find(word));
-    let names = entry.map_or(&[][..], |entry| entry.classes.names());
-    names.iter().map(|(name, _)| (*name).to_owned()).collect()
+    let Some(entry) = entry else { return Vec::new() };
+    let groups = entry.groups.iter().map(|(name, _)| *name);
+    let names = entry.classes.names().iter().map(|(name, _)| *name);
+    groups.chain(names).map(str::to_owned).collect()
 }
 
 /// Returns the offset of the last parenthesis that is open at the end of the text.
@@ -242,9 +245,10 @@ mod tests {
             ["read x | http |exchange exec"]
         );
         assert_eq!(completion_texts("read x | tcp | http | ex"), ["read x | tcp | http | exec"]);
-        let branches = "read x | dns | (|query count + |nx";
+        let branches = "read x | dns | (|query count + |nxd";
         assert_eq!(completion_texts(branches), ["read x | dns | (|query count + |nxdomain"]);
         assert_eq!(completion_texts("read x | count |ex"), ["read x | count |exec"], "no names");
+        assert_eq!(completion_texts("read x | http |pri"), ["read x | http |print"], "no class");
     }
 
     #[test]

@@ -147,6 +147,17 @@ fn progress_on_request_prints_lines_to_a_file() {
 }
 
 #[test]
+fn paced_replay_shows_no_estimate_by_its_file() {
+    let folder = Folder::new();
+    let run = |ms: u32| {
+        let (time, line) = (format!("{ms}ms"), "replay examples/web.pcap speed=0.01 | discard");
+        folder.run(&["run", line, "--for", &time, "--progress", "200ms"]).err
+    };
+    let said = run_until_enough(700, run, |said| said.lines().count() > 1);
+    assert!(!said.contains('%') && !said.contains("left"), "{said}");
+}
+
+#[test]
 fn progress_restores_the_terminal() {
     let Some(script) = need::require_command("script") else { return };
     let folder = Folder::new();

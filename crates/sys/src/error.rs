@@ -63,7 +63,7 @@ impl Error {
             }
             ("dlopen", libc::ENOENT) => Some("install libpcap (on Debian the package libpcap0.8)"),
             ("mount" | "open", libc::EACCES) if self.target.contains("/dev/fuse") => {
-                Some("run as root; or `chmod 666 /dev/fuse` as root permits it")
+                Some("run as root, or let root permit it by `chmod 666 /dev/fuse`")
             }
             (_, libc::EPERM) => Some("run as root, or as the owner"),
             (_, libc::EACCES) => Some("check the permissions and run as a user who has them"),

@@ -152,6 +152,6 @@ mod tests {
         assert_eq!(helper_failure(""), ("", libc::EPERM));
         let error =
             Error::new("mount", "/m by fusermount3 (failed to open /dev/fuse)", libc::EACCES);
-        assert!(error.to_string().ends_with("`chmod 666 /dev/fuse` as root permits it"), "{error}");
+        assert!(error.to_string().ends_with("permit it by `chmod 666 /dev/fuse`"), "{error}");
     }
 }
