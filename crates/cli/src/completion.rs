@@ -106,9 +106,9 @@ fn stage_names(before: &str) -> Vec<String> {
     entries.map(|entry| entry.name.to_owned()).collect()
 }
 
-/// Returns the classes that can follow a pipe symbol without a space: those of the filter before the
-/// symbol, and before the branch that the symbol begins. Returns nothing at any other place, or if
-/// the classes of the filter have no names.
+/// Returns the classes that can follow a pipe symbol without a space: those of the filter before
+/// the symbol, and before the branch that the symbol begins. Returns nothing at any other place, or
+/// if the classes of the filter have no names.
 fn class_names(before: &str, last: &str) -> Vec<String> {
     let Some(from) = before.strip_suffix('|') else { return Vec::new() };
     let from = from.trim_end();

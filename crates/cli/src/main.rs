@@ -85,6 +85,7 @@ fn main() -> ExitCode {
         Command::Man(given) => man::man(&given),
         Command::Completion { shell } => completion::print_script(shell),
         Command::Complete { line: Some(line), .. } => completion::print_completions(&line),
+        Command::Complete { line: None, words } if words == ["schema"] => schema::print_names(),
         Command::Complete { line: None, words } => shared::next::print_candidates(&words),
         Command::Shared(given) => shared::run(&given),
         Command::Bench(given) => separate::execute(separate::BENCH, &given.words),

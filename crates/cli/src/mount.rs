@@ -63,7 +63,7 @@ fn find_directory(directory: &Path) -> std::io::Result<PathBuf> {
     }
 }
 
-/// Returns the command of a process that shows the running paths until its standard input is closed.
+/// Returns the command of a process that shows the running paths until its standard input closes.
 /// If `for_all` is true, all users of the machine have access, otherwise only this user.
 pub(crate) fn command_for_daemon(
     directory: &Path,

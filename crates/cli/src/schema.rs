@@ -35,8 +35,13 @@ const SCHEMAS: &[(&str, &str, &str)] = &[
     ("why", "why --json", include_str!("../../../docs/schema/why.v1.json")),
 ];
 
+/// Prints the names of all schemas, one per line.
+pub(crate) fn print_names() -> Status {
+    terminal::print_text(&names().map(|name| format!("{name}\n")).collect::<String>())
+}
+
 /// Returns the names of all schemas.
-pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+fn names() -> impl Iterator<Item = &'static str> {
     SCHEMAS.iter().map(|(name, _, _)| *name)
 }
 

@@ -5,7 +5,6 @@
 //! Without a daemon, no paths, nodes or spaces are printed; if the path does not reply, no nodes or
 //! spaces.
 
-use crate::schema;
 use crate::status::Status;
 use crate::terminal;
 use engine::registry::MachineRegistry;
@@ -42,7 +41,6 @@ fn candidates_for(words: &[&str], candidates: &dyn PathCandidates) -> Vec<String
             paths
         }
         ("attach" | "top" | "spaces" | "set" | "tap", []) => candidates.paths(),
-        ("schema", []) => schema::names().map(str::to_owned).collect(),
         ("set", [path, words @ ..]) => change_words(path, words, candidates),
         _ => Vec::new(),
     }
