@@ -56,7 +56,6 @@ const ENCAPSULATED: &[(&str, usize, &str)] = &[
     ("pcapplusplus/Packet++Test/PacketExamples/gtp.pcap", 1, "GTP"),
     ("suricata/bug-2576-02-ips/temp1.pcap", 1, "NFLOG"),
     ("suricata/bug-5633-gre-02/gre-sample.pcap", 1, "GRE"),
-    ("suricata/decode-chdlc-01/hdlc-http_1tx.pcap", 1, "Cisco HDLC"),
     ("tcpdump/bgp-aigp.pcap", 1, "a Juniper link"),
     ("tcpdump/gso-ipv4-geneve-ipv4.pcap", 1, "Geneve"),
     ("tcpdump/gso-ipv4-vxlan-ipv4.pcap", 1, "VXLAN"),
