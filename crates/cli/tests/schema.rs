@@ -144,6 +144,9 @@ fn check_reports_the_position_of_each_mistake() {
 #[test]
 fn schema_command_prints_the_published_files() {
     let folder = Folder::new();
+    let completed = folder.run(&["complete", "--", "schema"]).out;
+    assert!(completed.lines().any(|name| name == "states"), "{completed}");
+    assert_eq!(folder.run(&["complete", "--", "schema", "run"]).out, "");
     let listed = folder.run(&["schema"]);
     assert_eq!(listed.status, Some(0));
     for line in listed.out.lines() {

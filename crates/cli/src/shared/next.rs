@@ -137,7 +137,6 @@ mod tests {
         for command in ["attach", "top", "spaces", "set", "tap"] {
             assert_eq!(all(command), ["web", "7"], "{command}");
         }
-        assert!(all("schema").contains(&"states".to_owned()) && all("schema run").is_empty());
         assert!(all("attach web").is_empty() && all("ps").is_empty() && all("").is_empty());
         assert_eq!(all("set web remove"), ["rx", "count"]);
         assert_eq!(all("set web insert dport before"), ["rx", "count"]);
