@@ -1,4 +1,4 @@
-//! Runner of cargo and other programs. Each command line is printed before it runs.
+//! Runs cargo and other programs. Each command line is printed before it runs.
 
 use crate::silence::Watchdog;
 use std::io::{BufRead as _, BufReader};

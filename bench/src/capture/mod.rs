@@ -26,7 +26,7 @@ use crate::observed::{ObserverSample, ObserverSamples};
 use crate::options::Options;
 use crate::processes::{is_installed, processor_ns};
 use crate::row::Row;
-use crate::tap::{Tap, TapReader, default_policy, default_policy_for_many};
+use crate::tap::{Tap, TapReader, default_policy, policy_for_several_readers};
 use crate::tcpdump::{RunningTcpdumps, TCPDUMP};
 use crate::temp_directory::TempDirectory;
 use ebpf::emit::tap::UNREAD_LAPS;
@@ -225,7 +225,7 @@ impl CaptureBench<'_> {
     }
 
     fn measure_readers(&mut self, count: usize) -> Result<ObserverSample, String> {
-        let mut tap = Tap::new(RING_SIZE, self.setting.keep, default_policy_for_many)?;
+        let mut tap = Tap::new(RING_SIZE, self.setting.keep, policy_for_several_readers)?;
         let readers: Result<Vec<_>, _> = (0..count).map(|_| TapReader::start(&tap, 1)).collect();
         let readers = readers?;
         let device = self.floods.observed.device()?;

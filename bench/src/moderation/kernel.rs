@@ -9,7 +9,9 @@ use super::BLOCKS_PER_NOTIFICATION;
 use crate::flood::{Flood, ReceivingHost};
 use crate::harness::{Candidate, interleave};
 use crate::row::Row;
-use crate::tap::{Tap, TapReader, UNREACHABLE_LIMIT, WakePolicy, Wakeup, default_policy_for_many};
+use crate::tap::{
+    Tap, TapReader, UNREACHABLE_LIMIT, WakePolicy, Wakeup, policy_for_several_readers,
+};
 use std::cell::RefCell;
 use sys::bpf::RingsLayout;
 
@@ -54,7 +56,7 @@ pub(super) fn measure_figure(rounds: usize, processors: usize) -> Result<Vec<Row
             (*name, Box::new(move |_| policy) as PolicyForLayout)
         });
         let limited: (_, PolicyForLayout) =
-            (DEFAULT_POLICY_NAME, Box::new(default_policy_for_many));
+            (DEFAULT_POLICY_NAME, Box::new(policy_for_several_readers));
         let candidates = every.chain([limited]).map(candidate).collect();
         let subject = ("moderation", name, f64::NAN);
         let rows = interleave(subject, "kframes/s", rounds, candidates, &[])?;

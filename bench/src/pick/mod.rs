@@ -128,7 +128,7 @@ impl PickBench {
                 let before = wait_until_idle(&[picker.child.id()]);
                 let took = self.floods.send(FRAMES_PER_SAMPLE)?;
                 let used = wait_until_idle(&[picker.child.id()]) - before;
-                (took, used, frames_sent_for(picker.counted()?))
+                (took, used, frames_sent_for(picker.frame_count()?))
             }
         };
         let (took, used, observed) = sample;

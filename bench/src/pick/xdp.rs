@@ -44,7 +44,7 @@ impl SelectingProcess {
     }
 
     /// Returns the number of counted frames.
-    pub(super) fn counted(&self) -> Result<u64, String> {
+    pub(super) fn frame_count(&self) -> Result<u64, String> {
         let sent = descriptor::send(&self.socket, b"tell", &[]);
         sent.map_err(|why| why.to_string())?;
         self.receive_reply()

@@ -25,7 +25,7 @@ pub(crate) fn default_policy(shape: RingsLayout) -> WakePolicy {
 
 /// Returns the wake policy of a request that sets neither batches nor latency and has several
 /// readers.
-pub(crate) fn default_policy_for_many(shape: RingsLayout) -> WakePolicy {
+pub(crate) fn policy_for_several_readers(shape: RingsLayout) -> WakePolicy {
     WakePolicy { wakes: Wakeup::Everyone, ..default_policy(shape) }
 }
 

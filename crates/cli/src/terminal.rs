@@ -85,14 +85,6 @@ pub(crate) fn show_status(line: &str) {
 pub(crate) fn erase_status() {
     print_error_text("");
 }
-
-/// Clears the screen.
-pub(crate) fn clear_screen() {
-    let mut stdout = io::stdout().lock();
-    // If clearing fails, the output simply follows the previous output.
-    let _ = stdout.write_all(b"\x1b[H\x1b[2J").and_then(|()| stdout.flush());
-}
-
 /// Writes a text to standard output.
 pub(crate) fn print_text(text: &str) -> Status {
     // Standard error may be the same terminal.

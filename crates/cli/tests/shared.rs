@@ -171,6 +171,8 @@ fn p1_paths_are_controlled_by_their_owner_only() {
     assert_eq!(wrong.status, Some(2), "{wrong:?}");
     assert!(wrong.err.contains("no filter is called `nonsense`"), "{wrong:?}");
     assert!(fixture.start(BOB, "web") != number, "names are each user's own");
+    let taken = fixture.run(ALICE, &["start", "--as=web", COUNT_REQUEST]);
+    assert_eq!(taken.status, Some(1), "`--as` gives the name, too: {taken:?}");
 
     let seen = |uid: u32| -> Value {
         let ran = fixture.run(uid, &["ps", "--json"]);

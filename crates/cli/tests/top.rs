@@ -26,3 +26,25 @@ fn top_helps_sorts_filters_and_opens_nodes_by_keys() {
     assert!(!screen.output().contains("\x1b[31m"), "NO_COLOR is set");
     assert_eq!(screen.quit(), Some(0));
 }
+
+#[test]
+fn top_without_a_path_sorts_filters_and_opens_paths_by_keys() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let _web = folder.spawn_named("web", "generate rate=1000 | udp | count");
+    let _slow = folder.spawn_named("slow", "generate rate=10 | ip | count");
+    let Some(mut screen) = Screen::start(&folder, "top --every=200ms") else { return };
+    screen.wait_for("2 paths");
+    screen.wait_for("Enter opens");
+    screen.press("?", "select a path");
+    screen.press("?", "rate=1000");
+    screen.press("s", "BLOCKS/S▾");
+    screen.press("/", "/_");
+    screen.press("slow\r", "clears)");
+    screen.press("\r", "thread0");
+    screen.press("?", "select a node");
+    screen.press("q", "clears)");
+    screen.press("\x1b", "Enter opens");
+    assert!(!screen.output().contains("\x1b[31m"), "NO_COLOR is set");
+    assert_eq!(screen.quit(), Some(0));
+}

@@ -70,9 +70,9 @@ pub enum Text {
     Bytes,
     /// Mean time that a filter spends on a block, in ns.
     NsPerBlock,
-    /// The number of blocks lost for a reason, by the name of the reason.
+    /// The number of blocks lost for a reason, by its name.
     Lost(String),
-    /// The state that a filter publishes, by the name of the state.
+    /// A state that a filter publishes, by its name.
     State(String),
     /// Number of bytes that programs have read from the streams of a directory.
     Read,

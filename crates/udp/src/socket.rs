@@ -26,8 +26,8 @@ const PLACEHOLDER_PERIOD: u32 = 64;
 #[derive(Debug)]
 pub(crate) struct Socket {
     state: Mutex<SocketState>,
-    /// Number of the descriptor that is readable when the ring may have datagrams, plus 1; 0 if the
-    /// socket is not promoted.
+    /// 1 + the number of the descriptor that is readable when the ring may have datagrams; 0 if the
+    /// socket has no ring.
     ring_number: AtomicUsize,
     /// Id of the thread that holds the lock. A signal handler on this thread does not wait for the
     /// lock.

@@ -76,15 +76,15 @@ impl Address {
 
     /// Returns the socket address at which the host of this name listens, without the leading zero
     /// byte.
-    pub(super) fn socket(&self) -> Vec<u8> {
+    pub(super) fn socket_name(&self) -> Vec<u8> {
         format!("{}{}/{}", self.socket_prefix(), self.uid, self.name).into_bytes()
     }
 
-    /// Returns the address of spare socket `number`, for an owner whose [`Self::socket`] is
+    /// Returns the address of spare socket `number`, for an owner whose [`Self::socket_name`] is
     /// occupied by another user. There are more spare addresses than a squatter can occupy.
     pub(super) fn spare_socket(&self, number: u64) -> Vec<u8> {
         let number = number >> (64 - 4 * SPARE_DIGITS);
-        let mut name = self.socket();
+        let mut name = self.socket_name();
         name.extend_from_slice(format!("/{number:0SPARE_DIGITS$x}").as_bytes());
         name
     }

@@ -88,7 +88,7 @@ pub(crate) fn sockets() -> std::io::Result<Vec<String>> {
 /// by another user, or by a process that accepts no connections, listens at a spare socket. Fails
 /// with [`Error::Taken`] if another process of this user holds the name.
 pub(super) fn claim(address: &Address, backlog: i32, accepts: Accepts) -> Result<OwnedFd, Error> {
-    let socket = address.socket();
+    let socket = address.socket_name();
     let mut taken = sys::abstract_socket::claim(&socket, backlog, accepts);
     if is_address_in_use(&taken) {
         match probe_patiently(&socket, address.uid())? {

@@ -84,7 +84,7 @@ impl OpenRequest {
     /// queue of connections is full.
     pub fn begin(address: &Address) -> Result<Self, Error> {
         let request = |socket| Self { address: address.clone(), socket };
-        let found = holder::probe(&address.socket(), address.uid(), REPLY_TIMEOUT)?;
+        let found = holder::probe(&address.socket_name(), address.uid(), REPLY_TIMEOUT)?;
         if let SocketOwner::Owner(socket) = found {
             return Ok(request(socket));
         }
@@ -131,14 +131,13 @@ fn refusal(address: &Address, found: &SocketOwner) -> Error {
 
 /// Connects to a name whose connection queue is full, after waiting for a free entry.
 fn connect_patiently(address: &Address) -> Result<OpenRequest, Error> {
-    let socket =
-        sys::abstract_socket::connect_to(&address.socket(), REPLY_TIMEOUT).map_err(|error| {
-            match error.errno {
-                ECONNREFUSED => Error::Unknown(address.clone()),
-                EAGAIN => Error::Silent(address.clone()),
-                _ => Error::System(error),
-            }
-        })?;
+    let socket = sys::abstract_socket::connect_to(&address.socket_name(), REPLY_TIMEOUT).map_err(
+        |error| match error.errno {
+            ECONNREFUSED => Error::Unknown(address.clone()),
+            EAGAIN => Error::Silent(address.clone()),
+            _ => Error::System(error),
+        },
+    )?;
     let holder = sys::abstract_socket::peer(&socket)?.uid;
     if holder != address.uid() {
         return Err(Error::Squatted { address: address.clone(), holder });

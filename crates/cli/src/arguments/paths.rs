@@ -97,6 +97,9 @@ pub(crate) struct StartArguments {
     /// Step of the start at which to fail or to stop the process, for tests
     #[arg(long, hide = true, value_name = "fail=N|stop=N|stop=STEP")]
     pub(crate) fault: Option<InjectedFault>,
+    /// Register with the daemon under this name, like NAME before the request
+    #[arg(id = "path_name", long = "as", value_name = "NAME")]
+    pub(crate) path_name: Option<String>,
     /// Write the output of the path to this log file; default: a file in the user's state directory
     #[arg(long, value_name = "FILE")]
     pub(crate) log: Option<PathBuf>,

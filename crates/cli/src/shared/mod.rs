@@ -3,7 +3,7 @@
 //! - `daemon`: `streamline daemon`; `page_host`: its page; `mount_host`: its mount; `helper`: the
 //!   process of either;
 //! - `start`, `stop`, `set`, `tap`, `attach`, `ps`, `top`, `spaces`, `state`: the commands of the
-//!   same names; `sharing`: kernel programs as these commands print them;
+//!   same names; `path_rows`, `sharing`: paths and kernel programs as these commands print them;
 //! - `next`: completion of the commands' arguments.
 //!
 //! The crates `member` and `daemon` do the work; the modules here format the results.
@@ -15,6 +15,7 @@ mod helper;
 mod mount_host;
 pub(crate) mod next;
 mod page_host;
+mod path_rows;
 mod ps;
 mod rates;
 mod set;

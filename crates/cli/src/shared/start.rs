@@ -40,7 +40,10 @@ const LOG_MODE: u32 = 0o600;
 
 /// Starts a path in the background and prints its number.
 pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
-    let (name, text) = split_name(&given.words);
+    let (name, text) = match &given.path_name {
+        Some(name) => (Some(name.as_str()), given.words.join(" ")),
+        None => split_name(&given.words),
+    };
     let options = Options { notices: failure::notices(false), ..Options::default() };
     let text = streamline::read_graph(&text, &options)
         .map_err(failure::report_open_error)?

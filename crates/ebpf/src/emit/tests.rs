@@ -384,8 +384,8 @@ fn i6_long_chain_continues_in_tail_programs() {
     }
 }
 
-/// Uses the test vectors of the reference implementation: key 00 to 0f, messages 00, 01, 02 and so
-/// on.
+/// Uses the test vectors of the reference implementation: the key is the bytes 00 to 0f, and a
+/// message is the first bytes of 00 01 02 and so on.
 #[test]
 fn siphash_matches_reference_vectors() {
     const VECTORS: [(u64, u64); 3] =

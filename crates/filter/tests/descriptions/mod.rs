@@ -84,8 +84,8 @@ impl FilterChain {
         &self.messages
     }
 
-    /// Runs batches through the filters from index `at` on, and collects the descriptions in the
-    /// output. A filter after the first receives only blocks with a class.
+    /// Runs batches through the filters from index `at` on, and keeps the descriptions found in
+    /// their output. Every filter after the first receives only blocks with a class.
     fn run_from<'a>(
         &mut self,
         at: usize,

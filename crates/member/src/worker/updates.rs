@@ -10,8 +10,10 @@ use crate::protocol::{Counters, Ended, Follow, PathUpdate, UpdateForm};
 use crate::varlink::Reply;
 use std::sync::Arc;
 
-/// Default and minimum interval between updates, in ms.
-const UPDATE_MS: (u64, u64) = (1000, 50);
+/// Default interval between updates, in ms.
+const UPDATE_MS: u64 = 1000;
+/// Minimum interval between updates, in ms.
+const UPDATE_MS_MIN: u64 = 50;
 /// Maximum interval between updates, in ms.
 const UPDATE_MS_MAX: u64 = 3_600_000;
 
@@ -40,9 +42,9 @@ pub(super) struct UnsentPages {
 impl UpdateSchedule {
     /// Creates a schedule whose first update is due at `now`.
     pub(super) fn new(wanted: Follow, now: u64) -> Self {
-        let ns = |ms: u64| ms.clamp(UPDATE_MS.1, UPDATE_MS_MAX) * 1_000_000;
+        let ns = |ms: u64| ms.clamp(UPDATE_MS_MIN, UPDATE_MS_MAX) * 1_000_000;
         Self {
-            every: ns(wanted.every_ms.unwrap_or(UPDATE_MS.0)),
+            every: ns(wanted.every_ms.unwrap_or(UPDATE_MS)),
             next: now,
             form: wanted.form.unwrap_or_default(),
             counters_every: wanted.counters_every_ms.map(ns),

@@ -79,7 +79,7 @@ impl Diagnostic {
         Self { severity: Severity::Warning, ..Self::error(span, what) }
     }
 
-    /// Sets the violated rule.
+    /// Sets the reason: the rule that the request violates.
     #[must_use]
     pub fn why(mut self, why: impl Into<String>) -> Self {
         self.why = why.into();

@@ -183,8 +183,9 @@ impl Server {
         }
     }
 
-    /// Measures the time per block in the nodes of a directory over a short interval, and returns
-    /// it as text. Time is measured only while a client is connected.
+    /// Returns the time per block in the nodes of a directory as text, measured over a short
+    /// interval. Connects to the paths for that interval, because a path measures time only while a
+    /// client is connected.
     fn time_per_block(&self, tree: &Tree, key: &Key) -> Result<String, i32> {
         let wanted = content::counted_paths(tree, &key.place);
         let samples = self.snapshots.two_samples(&wanted);

@@ -61,8 +61,8 @@ impl Space {
         journal.pull(&SpaceEvent::Pull { node, now, count, edge, failure }, &mut blocks);
     }
 
-    /// Records, if the run is recorded, how many blocks the sinks were permitted to accept since
-    /// the last call under the limit on delivered blocks (`-c`).
+    /// Adds to the record, if there is one, the number of blocks that the limit on delivered blocks
+    /// (`-c`) has let the sinks accept since the last call.
     pub(super) fn note_claims(&mut self) {
         if let ClaimPolicy::Noted(noted) = &mut self.graph.pass.claims {
             for count in noted.drain(..) {

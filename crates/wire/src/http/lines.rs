@@ -63,7 +63,7 @@ const BEFORE_HEAD: u8 = 0;
 const TEXT: u8 = 1;
 /// State after one CR in a line that contains text.
 const TEXT_CR: u8 = 2;
-/// State after several CR in a line that contains text.
+/// State after several CRs in a line that contains text.
 const TEXT_CRS: u8 = 3;
 /// State at the beginning of a line.
 const EMPTY: u8 = 4;

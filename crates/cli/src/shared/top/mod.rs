@@ -3,24 +3,31 @@
 //! The counters are sampled at regular intervals, and the screen is redrawn. With `--once`, a
 //! single screen is printed as text; with `--json`, one object per sample.
 //!
-//! - `snapshot`: a snapshot computed from two samples;
+//! - `paths`: the screen of all paths;
+//! - `snapshot`: a snapshot of a path, computed from two samples;
 //! - `view`: the choices of the user: order, filter, selected node;
-//! - `screen`: the screen; `graph`: the graph with its rates.
+//! - `screen`: the screen of a path; `graph`: the graph with its rates;
+//! - `choice`, `widgets`: the choices and elements that both screens share.
 
+mod choice;
 mod graph;
+mod paths;
 mod screen;
 mod snapshot;
 mod view;
+mod widgets;
 
-use super::connect::{connect_path, wait_readable, watch_signals};
+use super::connect::{connect_daemon, connect_path, wait_readable, watch_signals};
 use super::sharing;
-use crate::arguments::paths::TopArguments;
+use crate::arguments::paths::{PsArguments, TopArguments};
 use crate::failure::report_client_error;
 use crate::screen::Screen;
 use crate::status::Status;
 use crate::terminal;
+use choice::Effect;
 use member::client::{ClientError, PathClient};
 use member::protocol::Counters;
+use paths::PathsScreen;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{self, Event};
@@ -30,7 +37,7 @@ use std::io::{self, IsTerminal as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
 use streamline::report::json_line;
-use view::{Effect, View};
+use view::View;
 
 /// Assumed width and height of the screen if there is no terminal, in characters.
 const DEFAULT_SIZE: (u16, u16) = (80, 24);
@@ -60,22 +67,30 @@ pub(super) fn run(given: &TopArguments) -> Result<Status, Status> {
     }
 }
 
-/// Monitors all paths by redrawing the output of `ps`. With `--once`, or if standard output is not
-/// a terminal, prints that output once.
+/// Monitors all paths on a screen from which one can be opened. With `--once`, or if standard
+/// output is not a terminal, prints the output of `ps` once; with `--json`, one object per update.
 fn monitor_all(given: &TopArguments) -> Result<Status, Status> {
-    let once = given.once || !io::stdout().is_terminal();
-    let signals = watch_signals()?;
-    loop {
-        let words = crate::arguments::paths::PsArguments { json: given.json };
-        if !once {
-            terminal::clear_screen();
-        }
-        let status = super::ps::run(&words)?;
-        let limit = Duration::from_nanos(given.every);
-        if once || status != Status::Done || sleep_or_signal(signals, limit) {
-            return Ok(status);
+    let every = Duration::from_nanos(given.every);
+    if given.json || given.once || !io::stdout().is_terminal() {
+        let signals = watch_signals()?;
+        loop {
+            let status = super::ps::run(&PsArguments { json: given.json })?;
+            let once = given.once || !given.json;
+            if once || status != Status::Done || sleep_or_signal(signals, every) {
+                return Ok(status);
+            }
         }
     }
+    let client = connect_daemon()?;
+    let mut screen = PathsScreen::new(&client, every);
+    while let Some(number) = screen.choose_path()? {
+        // A path that has ended meanwhile is reported on the terminal, and the list goes on.
+        let _ = connect_path(&number.to_string()).and_then(|(to, about)| {
+            let mut sampler = PathSampler::new(about, to.uid());
+            run_screen(&to, &mut sampler, given)
+        });
+    }
+    Ok(Status::Done)
 }
 
 /// Takes two samples of the counters and returns the snapshot. Blocks for [`SAMPLE_INTERVAL`].

@@ -7,6 +7,9 @@ use super::super::sharing::program_sentence;
 use super::graph::graph_rows;
 use super::snapshot::{Loss, NodeRates, Past, RingFill, SinkRing, Snapshot};
 use super::view::{Order, View};
+use super::widgets::{
+    colour, head_row, highlight_row, input_line, key_lines, right_aligned, section_paragraph,
+};
 use crate::screen::graph_line;
 use crate::{progress, terminal};
 use member::client::escape_hidden;
@@ -14,7 +17,7 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
-use ratatui::widgets::{Block, Cell, Paragraph, Row, Table};
+use ratatui::widgets::{Cell, Paragraph, Row, Table};
 
 /// Maximum number of lines for rings, and maximum number of lines for losses.
 const LINES_MAX: usize = 4;
@@ -30,7 +33,7 @@ pub(super) fn draw_screen(frame: &mut Frame<'_>, snapshot: &Snapshot, view: Opti
     let is_interactive = view.is_some();
     let view = view.unwrap_or(&fixed);
     let shown = view.nodes(snapshot);
-    let selected = view.selected_of(shown.len());
+    let selected = view.list.selected_of(shown.len());
     let details = shown.get(selected).filter(|_| view.is_open);
     let rings = match details {
         Some(_) => DETAIL_LINES,
@@ -47,7 +50,7 @@ pub(super) fn draw_screen(frame: &mut Frame<'_>, snapshot: &Snapshot, view: Opti
     ]);
     let [head, nodes, ring, loss, foot] = areas.areas(frame.area());
     frame.render_widget(Paragraph::new(heading_lines(snapshot, head)), head);
-    match view.shows_help {
+    match view.list.shows_help {
         true => frame.render_widget(section_paragraph("keys", help_lines()), nodes),
         false if view.shows_graph => {
             let rows = graph_rows(snapshot);
@@ -62,7 +65,9 @@ pub(super) fn draw_screen(frame: &mut Frame<'_>, snapshot: &Snapshot, view: Opti
         }
         false => {
             let height = usize::from(nodes.height.saturating_sub(1));
-            let table = node_table(&shown, (view.order, selected, is_interactive), height);
+            let first = view.list.first_visible(shown.len(), height);
+            let selected = is_interactive.then_some(selected);
+            let table = node_table(&shown, view.order, (first, selected));
             frame.render_widget(table, nodes);
         }
     }
@@ -81,7 +86,7 @@ pub(super) fn draw_screen(frame: &mut Frame<'_>, snapshot: &Snapshot, view: Opti
         false => snapshot.lost.iter().take(LINES_MAX).map(loss_line).collect(),
     };
     frame.render_widget(section_paragraph("lost", lines), loss);
-    let line = input_line(view).unwrap_or_else(|| status_line(snapshot));
+    let line = input_line(&view.list).unwrap_or_else(|| status_line(snapshot));
     frame.render_widget(Paragraph::new(line), foot);
 }
 
@@ -107,24 +112,15 @@ fn heading_lines(snapshot: &Snapshot, area: Rect) -> Vec<Line<'static>> {
     lines
 }
 
-/// Returns a style with this color, or without one if standard output must not be colored.
-fn colour(wanted: Color) -> Style {
-    if terminal::has_colour_output() { Style::new().fg(wanted) } else { Style::new() }
-}
-
-/// Formats the nodes. The selected node is among the visible ones; `height` is the number of rows.
+/// Formats the nodes from the index `first` on, with the selected one highlighted.
 fn node_table(
     shown: &[&NodeRates],
-    (order, selected, is_interactive): (Order, usize, bool),
-    height: usize,
+    order: Order,
+    (first, selected): (usize, Option<usize>),
 ) -> Table<'static> {
     let head = ["filter", "runs in", "blocks/s", "bytes/s", "ns/block", "held", "lost"];
-    let bold = Style::new().add_modifier(Modifier::BOLD);
-    let first = (selected + 1).saturating_sub(height.max(1));
     let rows = shown.iter().enumerate().skip(first).map(|(number, node)| {
-        let row = node_row(node, order == Order::Graph);
-        let is_selected = is_interactive && number == selected;
-        if is_selected { row.style(Style::new().add_modifier(Modifier::REVERSED)) } else { row }
+        highlight_row(node_row(node, order == Order::Graph), selected == Some(number))
     });
     let widths = [
         Constraint::Min(20),
@@ -135,12 +131,8 @@ fn node_table(
         Constraint::Length(6),
         Constraint::Length(6),
     ];
-    let head = head.iter().enumerate().map(|(column, title)| match column {
-        0 | 1 => Cell::from(*title),
-        _ if *title == order.column() => right_aligned(format!("{title}▾")),
-        _ => right_aligned((*title).to_owned()),
-    });
-    Table::new(rows, widths).header(Row::new(head).style(bold)).column_spacing(1)
+    let head = head_row(&head, |column| column > 1, order.column());
+    Table::new(rows, widths).header(head).column_spacing(1)
 }
 
 /// Formats a node, indented by its depth if `is_indented` is true.
@@ -170,15 +162,6 @@ fn node_row(node_rates: &NodeRates, is_indented: bool) -> Row<'static> {
         right_aligned(dash(node_rates.held)),
         lost,
     ])
-}
-
-fn right_aligned(text: String) -> Cell<'static> {
-    Cell::from(Line::from(text).right_aligned())
-}
-
-fn section_paragraph(title: &'static str, lines: Vec<Line<'static>>) -> Paragraph<'static> {
-    let bold = Style::new().add_modifier(Modifier::BOLD);
-    Paragraph::new(lines).block(Block::new().title(Line::styled(title, bold)))
 }
 
 /// Formats the fill of a ring, such as `  rx → pcap  ████░░░░  12 % of 1024 (pressure 9 % is below
@@ -241,7 +224,7 @@ pub(super) const KEY_HELP: &str =
 
 /// Formats the help of all keys.
 fn help_lines() -> Vec<Line<'static>> {
-    const KEYS: [(&str, &str); 8] = [
+    key_lines(&[
         ("arrows, j k", "select a node; Home and End, the first and the last"),
         ("Enter", "open the selected node: its counters, and the arcs that lead to it"),
         ("g", "show the graph with its rates, by space, or the table; arrows scroll"),
@@ -250,8 +233,7 @@ fn help_lines() -> Vec<Line<'static>> {
         ("Esc", "close the help, node or graph, then clear the filter, then quit"),
         ("?", "open and close this help"),
         ("q, ^C", "quit; the path runs on"),
-    ];
-    KEYS.iter().map(|(key, effect)| Line::from(format!("  {key:12} {effect}"))).collect()
+    ])
 }
 
 /// Formats all counters of a node, and the arcs that lead to it and away from it.
@@ -282,14 +264,6 @@ fn detail_lines(snapshot: &Snapshot, node: &NodeRates) -> Vec<Line<'static>> {
         Line::from(format!("  from {}", links(|link| (link.to, link.from)))),
         Line::from(format!("  to   {}", links(|link| (link.from, link.to)))),
     ]
-}
-
-/// Returns the line in which the user types a filter, or the filter that is in use; `None` if there
-/// is no filter.
-fn input_line(view: &View) -> Option<Line<'static>> {
-    let cursor = if view.is_typing { "_" } else { "  (Esc clears)" };
-    let is_used = view.is_typing || !view.filter.is_empty();
-    is_used.then(|| Line::from(format!("/{}{cursor}", escape_hidden(&view.filter))))
 }
 
 fn status_line(snapshot: &Snapshot) -> Line<'static> {

@@ -1,8 +1,9 @@
 //! The user's choices on the interactive screen of `top`: order, filter, selected node, and the
 //! details that are shown.
 
+use super::choice::{Effect, ListChoice, next_in};
 use super::snapshot::{NodeRates, Snapshot};
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::crossterm::event::{KeyCode, KeyEvent};
 
 /// The order of the nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -38,11 +39,6 @@ impl Order {
         }
     }
 
-    fn next(self) -> Self {
-        let at = Self::ALL.iter().position(|order| *order == self).unwrap_or(0);
-        Self::ALL[(at + 1) % Self::ALL.len()]
-    }
-
     fn value(self, node: &NodeRates) -> f64 {
         match self {
             Self::Graph => 0.0,
@@ -55,30 +51,15 @@ impl Order {
     }
 }
 
-/// The action that a key causes in addition to changing the view.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Effect {
-    /// Redraw the screen.
-    Redraw,
-    /// Leave the screen.
-    Quit,
-}
-
 /// The choices of the user.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct View {
     /// Order of the nodes.
     pub(super) order: Order,
-    /// Only nodes whose name or space contains this text are shown.
-    pub(super) filter: String,
-    /// True while the user types the filter.
-    pub(super) is_typing: bool,
-    /// True while the help covers the nodes.
-    pub(super) shows_help: bool,
+    /// Selected node, filter (of names and spaces) and help.
+    pub(super) list: ListChoice,
     /// True while the graph with its rates is shown in place of the table.
     pub(super) shows_graph: bool,
-    /// Index of the selected node among the shown nodes.
-    pub(super) selected: usize,
     /// True while the details of the selected node are shown in place of the rings.
     pub(super) is_open: bool,
 }
@@ -86,10 +67,7 @@ pub(super) struct View {
 impl View {
     /// Returns the nodes to show, in their order.
     pub(super) fn nodes<'s>(&self, snapshot: &'s Snapshot) -> Vec<&'s NodeRates> {
-        let wanted = self.filter.to_lowercase();
-        let is_listed = |node: &&NodeRates| {
-            [&node.name, &node.space].iter().any(|text| text.to_lowercase().contains(&wanted))
-        };
+        let is_listed = |node: &&NodeRates| self.list.shows(&[&node.name, &node.space]);
         let mut nodes: Vec<&NodeRates> = snapshot.nodes.iter().filter(is_listed).collect();
         if self.order != Order::Graph {
             nodes.sort_by(|a, b| self.order.value(b).total_cmp(&self.order.value(a)));
@@ -97,58 +75,30 @@ impl View {
         nodes
     }
 
-    /// Returns the index of the selected node, which is one of `count` shown nodes.
-    pub(super) fn selected_of(&self, count: usize) -> usize {
-        self.selected.min(count.saturating_sub(1))
-    }
-
     /// Applies a key.
     pub(super) fn apply_key(&mut self, key: KeyEvent, snapshot: Option<&Snapshot>) -> Effect {
-        if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
-            return Effect::Quit;
-        }
-        if self.is_typing {
-            self.type_key(key.code);
-            return Effect::Redraw;
-        }
         let count = snapshot.map_or(0, |snapshot| self.nodes(snapshot).len());
-        let last = count.saturating_sub(1);
-        let selected = self.selected_of(count);
-        match key.code {
-            KeyCode::Char('q') => return Effect::Quit,
-            KeyCode::Esc => return self.close(),
-            KeyCode::Char('?' | 'h') => self.shows_help = !self.shows_help,
-            KeyCode::Char('g') => self.shows_graph = !self.shows_graph,
-            KeyCode::Char('s') => self.order = self.order.next(),
-            KeyCode::Char('/') => self.is_typing = true,
-            KeyCode::Enter => self.is_open = !self.is_open,
-            KeyCode::Down | KeyCode::Char('j') => self.selected = (selected + 1).min(last),
-            KeyCode::Up | KeyCode::Char('k') => self.selected = selected.saturating_sub(1),
-            KeyCode::Home => self.selected = 0,
-            KeyCode::End => self.selected = last,
-            _ => {}
+        match self.list.apply_key(key, count) {
+            Some(Effect::Open) => self.is_open = !self.is_open,
+            Some(effect) => return effect,
+            None => match key.code {
+                KeyCode::Esc => return self.close(),
+                KeyCode::Char('g') => self.shows_graph = !self.shows_graph,
+                KeyCode::Char('s') => self.order = next_in(Order::ALL, self.order),
+                _ => {}
+            },
         }
         Effect::Redraw
-    }
-
-    fn type_key(&mut self, code: KeyCode) {
-        match code {
-            KeyCode::Enter => self.is_typing = false,
-            KeyCode::Esc => (self.is_typing, self.filter) = (false, String::new()),
-            KeyCode::Backspace => drop(self.filter.pop()),
-            KeyCode::Char(letter) => self.filter.push(letter),
-            _ => {}
-        }
     }
 
     /// Takes one step back: closes the help, else the details of the node, else removes the filter.
     /// Quits if there are none of these.
     fn close(&mut self) -> Effect {
         match () {
-            () if self.shows_help => self.shows_help = false,
+            () if self.list.close_help() => {}
             () if self.is_open => self.is_open = false,
             () if self.shows_graph => self.shows_graph = false,
-            () if !self.filter.is_empty() => self.filter.clear(),
+            () if self.list.clear_filter() => {}
             () => return Effect::Quit,
         }
         Effect::Redraw
@@ -231,11 +181,11 @@ mod tests {
         press(&mut view, "jj/TP\n", &snapshot);
         // `q` was typed into no filter, so it still quits.
         assert_eq!(names(&view, &snapshot), ["http"]);
-        assert_eq!(view.selected_of(1), 0, "the selection stays within the shown nodes");
+        assert_eq!(view.list.selected_of(1), 0, "the selection stays within the shown nodes");
         assert_eq!(press(&mut view, "\x1b", &snapshot), Effect::Redraw);
         assert_eq!(names(&view, &snapshot).len(), 3);
         press(&mut view, "/q", &snapshot);
-        assert!(view.is_typing && view.filter == "q");
+        assert!(view.list.is_typing && view.list.filter == "q");
     }
 
     #[test]
@@ -243,9 +193,9 @@ mod tests {
         let snapshot = snapshot(&[("rx", 10)]);
         let mut view = View::default();
         press(&mut view, "?\ng", &snapshot);
-        assert!(view.shows_help && view.is_open && view.shows_graph);
+        assert!(view.list.shows_help && view.is_open && view.shows_graph);
         assert_eq!(press(&mut view, "\x1b\x1b\x1b", &snapshot), Effect::Redraw);
-        assert!(!view.shows_help && !view.is_open && !view.shows_graph);
+        assert!(!view.list.shows_help && !view.is_open && !view.shows_graph);
         assert_eq!(press(&mut view, "\x1b", &snapshot), Effect::Quit);
         assert_eq!(press(&mut view, "q", &snapshot), Effect::Quit);
     }

@@ -1,0 +1,135 @@
+//! The visible paths with their counters and rates, as `ps` and `top` show them.
+
+use super::connect::{format_age, user_name};
+use super::rates::{self, Rate};
+use crate::failure::is_path_gone;
+use crate::progress::short_bytes;
+use member::client::{Client, ClientError, escape_hidden};
+use member::protocol::{Counters, Path};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The titles of a row's cells.
+pub(super) const TITLES: [&str; 8] =
+    ["NO", "NAME", "USER", "TIME", "BLOCKS/S", "BYTES/S", "LOST", "REQUEST"];
+/// Indices of the cells that are right-aligned.
+pub(super) const RIGHT_ALIGNED: [usize; 5] = [0, 3, 4, 5, 6];
+
+/// The reachability of a path.
+#[derive(Serialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum PathState {
+    /// The process of the path replied in time.
+    Running,
+    /// The process of the path did not reply in time.
+    Silent,
+    /// The path belongs to another user and was not queried.
+    Hidden,
+}
+
+/// A path with its latest counters.
+#[derive(Serialize, Debug)]
+pub(super) struct PathRow {
+    #[serde(flatten)]
+    pub(super) path: Path,
+    pub(super) state: PathState,
+    pub(super) counters: Option<Counters>,
+    /// Output rate of the sources since the sample before the latest; `None` after one sample.
+    pub(super) rate: Option<Rate>,
+    pub(super) lost: Option<u64>,
+}
+
+impl PathRow {
+    /// Returns the row of a path after its latest query. `new` is `None` if the path was not
+    /// queried.
+    fn new(
+        path: Path,
+        old: Option<Result<Counters, ClientError>>,
+        new: Option<&Result<Counters, ClientError>>,
+    ) -> Self {
+        let state = match new {
+            None => PathState::Hidden,
+            Some(Err(_)) => PathState::Silent,
+            Some(Ok(_)) => PathState::Running,
+        };
+        let old = old.and_then(Result::ok);
+        let new = new.and_then(|reply| reply.as_ref().ok()).cloned();
+        let rate = old.as_ref().zip(new.as_ref()).map(|(before, after)| {
+            let ns = after.elapsed_ns.saturating_sub(before.elapsed_ns);
+            rates::compute_rate(rates::source_output(before), rates::source_output(after), ns)
+        });
+        // The totals of a path that has just stopped replying are those of its last reply.
+        let counters = new.or(old);
+        let lost = counters.as_ref().map(rates::lost_blocks);
+        Self { path, state, counters, rate, lost }
+    }
+
+    /// Formats the cells named by [`TITLES`].
+    pub(super) fn cells(&self) -> [String; TITLES.len()] {
+        let dash = || "-".to_owned();
+        let path = &self.path;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let time =
+            path.started.map_or_else(dash, |started| format_age(now.saturating_sub(started)));
+        let rate = |format: fn(Rate) -> String| self.rate.map_or_else(dash, format);
+        let line =
+            path.line.as_ref().map_or_else(dash, |line| escape_hidden(&line.replace('\n', " ")));
+        [
+            path.number.to_string(),
+            path.name.as_deref().map_or_else(dash, escape_hidden),
+            user_name(path.uid),
+            if self.state == PathState::Silent { "silent".to_owned() } else { time },
+            rate(|rate| rates::short_rate(rate.blocks)),
+            rate(|rate| short_bytes(rate.bytes as u64)),
+            self.lost.map_or_else(dash, |lost| lost.to_string()),
+            line,
+        ]
+    }
+}
+
+/// Samples of the counters of the user's paths. Rates cover the time between two samples.
+#[derive(Default)]
+pub(super) struct PathsSampler {
+    before: BTreeMap<u32, Result<Counters, ClientError>>,
+}
+
+impl PathsSampler {
+    /// Returns true if a path replied to the latest query.
+    pub(super) fn has_counters(&self) -> bool {
+        self.before.values().any(Result::is_ok)
+    }
+
+    /// Samples the counters of the user's paths in parallel. Blocks for at most about `limit`. Of
+    /// the paths that did not reply the last time, only those are queried again for which
+    /// `asks_silent` is true. Paths that have ended since `paths` was listed have no row.
+    pub(super) fn sample(
+        &mut self,
+        client: &Client,
+        paths: Vec<Path>,
+        (limit, asks_silent): (Duration, bool),
+    ) -> Vec<PathRow> {
+        let is_asked = |path: &Path| {
+            path.yours && (asks_silent || !matches!(self.before.get(&path.number), Some(Err(_))))
+        };
+        let asked = || paths.iter().filter(|path| is_asked(path));
+        let names: Vec<(u32, String)> =
+            asked().map(|path| (path.uid, path.number.to_string())).collect();
+        let replies = client.count_all(&names, &[], limit, |_, counters, _| Ok(counters));
+        let mut replies: BTreeMap<u32, _> = asked().map(|path| path.number).zip(replies).collect();
+        let mut before = std::mem::take(&mut self.before);
+        let rows = paths.into_iter().filter_map(|path| {
+            let old = before.remove(&path.number);
+            // A path that was not asked again keeps its last reply.
+            let new = replies.remove(&path.number).or_else(|| old.clone());
+            if new.as_ref().is_some_and(|reply| reply.as_ref().is_err_and(is_path_gone)) {
+                return None;
+            }
+            let number = path.number;
+            let row = PathRow::new(path, old, new.as_ref());
+            self.before.extend(new.map(|reply| (number, reply)));
+            Some(row)
+        });
+        rows.collect()
+    }
+}

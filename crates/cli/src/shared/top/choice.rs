@@ -1,0 +1,96 @@
+//! The choices that every list on the screen offers: selected row, filter and help.
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+/// The action that a key causes in addition to changing the view.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Effect {
+    /// Redraw the screen.
+    Redraw,
+    /// Open the selected row.
+    Open,
+    /// Leave the screen.
+    Quit,
+}
+
+/// The user's choices in a list.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct ListChoice {
+    /// Only rows with a text that contains this filter are shown.
+    pub(super) filter: String,
+    /// True while the user types the filter.
+    pub(super) is_typing: bool,
+    /// True while the help covers the list.
+    pub(super) shows_help: bool,
+    /// Index of the selected row among the shown rows.
+    selected: usize,
+}
+
+impl ListChoice {
+    /// Returns true if one of the texts of a row contains the filter, in any case.
+    pub(super) fn shows(&self, texts: &[&str]) -> bool {
+        let wanted = self.filter.to_lowercase();
+        texts.iter().any(|text| text.to_lowercase().contains(&wanted))
+    }
+
+    /// Returns the index of the selected row, given the number of shown rows.
+    pub(super) fn selected_of(&self, count: usize) -> usize {
+        self.selected.min(count.saturating_sub(1))
+    }
+
+    /// Returns the index of the first visible row if `count` rows are shown and `height` fit.
+    pub(super) fn first_visible(&self, count: usize, height: usize) -> usize {
+        (self.selected_of(count) + 1).saturating_sub(height.max(1))
+    }
+
+    /// Applies a key, given the number of shown rows. Returns `None` if no list uses this key.
+    pub(super) fn apply_key(&mut self, key: KeyEvent, count: usize) -> Option<Effect> {
+        if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
+            return Some(Effect::Quit);
+        }
+        if self.is_typing {
+            self.type_key(key.code);
+            return Some(Effect::Redraw);
+        }
+        let last = count.saturating_sub(1);
+        let selected = self.selected_of(count);
+        match key.code {
+            KeyCode::Char('q') => return Some(Effect::Quit),
+            KeyCode::Enter => return Some(Effect::Open),
+            KeyCode::Char('?' | 'h') => self.shows_help = !self.shows_help,
+            KeyCode::Char('/') => self.is_typing = true,
+            KeyCode::Down | KeyCode::Char('j') => self.selected = (selected + 1).min(last),
+            KeyCode::Up | KeyCode::Char('k') => self.selected = selected.saturating_sub(1),
+            KeyCode::Home => self.selected = 0,
+            KeyCode::End => self.selected = last,
+            _ => return None,
+        }
+        Some(Effect::Redraw)
+    }
+
+    fn type_key(&mut self, code: KeyCode) {
+        match code {
+            KeyCode::Enter => self.is_typing = false,
+            KeyCode::Esc => (self.is_typing, self.filter) = (false, String::new()),
+            KeyCode::Backspace => drop(self.filter.pop()),
+            KeyCode::Char(letter) => self.filter.push(letter),
+            _ => {}
+        }
+    }
+
+    /// Closes the help. Returns false if it was not open.
+    pub(super) fn close_help(&mut self) -> bool {
+        std::mem::take(&mut self.shows_help)
+    }
+
+    /// Removes the filter. Returns false if there was none.
+    pub(super) fn clear_filter(&mut self) -> bool {
+        !std::mem::take(&mut self.filter).is_empty()
+    }
+}
+
+/// Returns the value after `current` in `all`, or the first value after the last.
+pub(super) fn next_in<T: Copy + PartialEq, const N: usize>(all: [T; N], current: T) -> T {
+    let at = all.iter().position(|value| *value == current).unwrap_or(0);
+    all[(at + 1) % N]
+}

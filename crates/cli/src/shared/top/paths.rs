@@ -1,0 +1,369 @@
+//! The screen of all visible paths: their rates and losses, of which one can be opened.
+
+use super::super::connect::watch_signals;
+use super::super::path_rows::{PathRow, PathState, PathsSampler, RIGHT_ALIGNED, TITLES};
+use super::super::rates::short_rate;
+use super::super::sharing::{self, program_sentence};
+use super::choice::{Effect, ListChoice, next_in};
+use super::widgets::{
+    colour, head_row, highlight_row, input_line, key_lines, right_aligned, section_paragraph,
+};
+use crate::failure::report_client_error;
+use crate::progress::short_bytes;
+use crate::screen::Screen;
+use crate::status::Status;
+use crate::terminal;
+use member::client::{Client, ClientError, escape_hidden};
+use member::protocol::KernelProgram;
+use ratatui::Frame;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent};
+use ratatui::layout::{Constraint, Layout};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::Line;
+use ratatui::widgets::{Cell, Paragraph, Row, Table};
+use std::io;
+use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
+
+/// Timeout for a sample of all paths, during which the screen does not react to keys.
+const SAMPLE_TIMEOUT: Duration = Duration::from_millis(500);
+/// Number of samples after which silent paths are queried again.
+const SILENT_SAMPLES: usize = 5;
+/// Maximum number of lines for kernel programs.
+const PROGRAMS_MAX: usize = 4;
+
+/// The order of the paths.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum PathOrder {
+    /// Ascending numbers.
+    #[default]
+    Number,
+    /// The busiest path first, in blocks per second.
+    Blocks,
+    /// The busiest path first, in bytes per second.
+    Bytes,
+    /// The path with the most lost blocks first.
+    Lost,
+}
+
+impl PathOrder {
+    const ALL: [Self; 4] = [Self::Number, Self::Blocks, Self::Bytes, Self::Lost];
+
+    /// Returns the title of the column by which the paths are ordered.
+    const fn title(self) -> &'static str {
+        match self {
+            Self::Number => "NO",
+            Self::Blocks => "BLOCKS/S",
+            Self::Bytes => "BYTES/S",
+            Self::Lost => "LOST",
+        }
+    }
+
+    fn value(self, row: &PathRow) -> f64 {
+        match self {
+            Self::Number => -f64::from(row.path.number),
+            Self::Blocks => row.rate.map_or(-1.0, |rate| rate.blocks),
+            Self::Bytes => row.rate.map_or(-1.0, |rate| rate.bytes),
+            Self::Lost => row.lost.map_or(-1.0, |lost| lost as f64),
+        }
+    }
+}
+
+/// The user's choices on the screen of all paths.
+#[derive(Default)]
+struct PathsView {
+    list: ListChoice,
+    order: PathOrder,
+    /// Reason why the last selected path could not be opened.
+    refusal: Option<String>,
+}
+
+impl PathsView {
+    /// Returns the paths to show, in their order.
+    fn rows<'r>(&self, rows: &'r [PathRow]) -> Vec<&'r PathRow> {
+        let is_listed = |row: &&PathRow| {
+            let [number, name, user, .., line] = row.cells();
+            self.list.shows(&[&number, &name, &user, &line])
+        };
+        let mut shown: Vec<&PathRow> = rows.iter().filter(is_listed).collect();
+        shown.sort_by(|a, b| self.order.value(b).total_cmp(&self.order.value(a)));
+        shown
+    }
+
+    /// Applies a key. Opening a path that belongs to another user is refused.
+    fn apply_key(&mut self, key: KeyEvent, rows: &[PathRow]) -> Effect {
+        let shown = self.rows(rows);
+        self.refusal = None;
+        match self.list.apply_key(key, shown.len()) {
+            Some(Effect::Open) => match shown.get(self.list.selected_of(shown.len())) {
+                Some(row) if row.path.yours => return Effect::Open,
+                Some(row) => {
+                    let owner = row.cells()[2].clone();
+                    self.refusal = Some(format!(
+                        "path {} belongs to {owner}: only its owner can look into it",
+                        row.path.number
+                    ));
+                }
+                None => {}
+            },
+            Some(effect) => return effect,
+            None => match key.code {
+                KeyCode::Esc if self.list.close_help() || self.list.clear_filter() => {}
+                KeyCode::Esc => return Effect::Quit,
+                KeyCode::Char('s') => self.order = next_in(PathOrder::ALL, self.order),
+                _ => {}
+            },
+        }
+        Effect::Redraw
+    }
+}
+
+/// The paths at the latest sample.
+#[derive(Default)]
+struct PathsSnapshot {
+    rows: Vec<PathRow>,
+    kernel: Vec<KernelProgram>,
+}
+
+/// The screen of all paths, with its samples.
+pub(super) struct PathsScreen<'c> {
+    client: &'c Client,
+    every: Duration,
+    sampler: PathsSampler,
+    samples: usize,
+    view: PathsView,
+    latest: PathsSnapshot,
+}
+
+impl<'c> PathsScreen<'c> {
+    pub(super) fn new(client: &'c Client, every: Duration) -> Self {
+        Self {
+            client,
+            every,
+            sampler: PathsSampler::default(),
+            samples: 0,
+            view: PathsView::default(),
+            latest: PathsSnapshot::default(),
+        }
+    }
+
+    /// Redraws the screen until the user opens a path, whose number is returned, or quits.
+    pub(super) fn choose_path(&mut self) -> Result<Option<u32>, Status> {
+        let failed = |error: io::Error| {
+            terminal::print_error(&format!("cannot draw: {}", terminal::reason(&error)));
+            Status::Failed
+        };
+        let signals = watch_signals()?;
+        let stdin = io::stdin();
+        // The error is printed after the screen is closed.
+        let sampled = self.sample();
+        sampled.map_err(|error| report_client_error(&error))?;
+        let mut screen = Screen::open(io::stdout).map_err(failed)?;
+        let mut next = Instant::now() + self.every;
+        loop {
+            let (latest, view) = (&self.latest, &self.view);
+            screen.terminal.draw(|frame| draw_paths(frame, latest, view)).map_err(failed)?;
+            let left = next.saturating_duration_since(Instant::now());
+            let ready = sys::poll::readable(&[stdin.as_fd(), signals], Some(left));
+            if ready.last() == Some(&true) {
+                return Ok(None);
+            }
+            // Several keys may arrive at once, and only the first makes the terminal readable.
+            while event::poll(Duration::ZERO).map_err(failed)? {
+                let Event::Key(key) = event::read().map_err(failed)? else { continue };
+                match self.view.apply_key(key, &self.latest.rows) {
+                    Effect::Redraw => {}
+                    Effect::Quit => return Ok(None),
+                    Effect::Open => {
+                        let shown = self.view.rows(&self.latest.rows);
+                        let at = self.view.list.selected_of(shown.len());
+                        return Ok(shown.get(at).map(|row| row.path.number));
+                    }
+                }
+            }
+            if Instant::now() >= next {
+                next = Instant::now() + self.every;
+                if let Err(error) = self.sample() {
+                    drop(screen);
+                    return Err(report_client_error(&error));
+                }
+            }
+        }
+    }
+
+    fn sample(&mut self) -> Result<(), ClientError> {
+        let paths = self.client.list_paths()?;
+        let asks_silent = self.samples.is_multiple_of(SILENT_SAMPLES);
+        self.samples += 1;
+        let rows = self.sampler.sample(self.client, paths, (SAMPLE_TIMEOUT, asks_silent));
+        self.latest = PathsSnapshot { rows, kernel: sharing::fetch_programs(self.client) };
+        Ok(())
+    }
+}
+
+/// Draws all paths, or the help.
+fn draw_paths(frame: &mut Frame<'_>, latest: &PathsSnapshot, view: &PathsView) {
+    let lines = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+    let programs = latest.kernel.len().min(PROGRAMS_MAX);
+    let areas = Layout::vertical([
+        Constraint::Length(2),
+        Constraint::Min(3),
+        Constraint::Length(if programs > 0 { lines(programs + 1) } else { 0 }),
+        Constraint::Length(1),
+    ]);
+    let [head, list, kernel, foot] = areas.areas(frame.area());
+    frame.render_widget(Paragraph::new(heading(&latest.rows)), head);
+    if view.list.shows_help {
+        frame.render_widget(section_paragraph("keys", help_lines()), list);
+    } else if latest.rows.is_empty() {
+        frame.render_widget(Paragraph::new("no paths run: `streamline start REQUEST`"), list);
+    } else {
+        let height = usize::from(list.height.saturating_sub(1));
+        frame.render_widget(path_table(&view.rows(&latest.rows), view, height), list);
+    }
+    if programs > 0 {
+        let sentences = latest.kernel.iter().take(PROGRAMS_MAX).map(program_sentence);
+        let sentences = sentences.map(|text| Line::from(format!("  {text}"))).collect();
+        frame.render_widget(section_paragraph("kernel", sentences), kernel);
+    }
+    frame.render_widget(Paragraph::new(foot_line(view)), foot);
+}
+
+/// Formats the totals over all paths whose counters are known.
+fn heading(rows: &[PathRow]) -> Line<'static> {
+    let rates = || rows.iter().filter_map(|row| row.rate);
+    let (blocks, bytes): (f64, f64) =
+        (rates().map(|rate| rate.blocks).sum(), rates().map(|rate| rate.bytes).sum());
+    let lost: u64 = rows.iter().filter_map(|row| row.lost).sum();
+    let noun = if rows.len() == 1 { "path" } else { "paths" };
+    let text = format!(
+        "{} {noun}   {} blocks/s   {}/s   lost {lost}",
+        rows.len(),
+        short_rate(blocks),
+        short_bytes(bytes as u64),
+    );
+    Line::styled(text, Style::new().add_modifier(Modifier::BOLD))
+}
+
+/// Formats the paths. The selected path is among the visible ones; `height` is the number of rows.
+fn path_table(shown: &[&PathRow], view: &PathsView, height: usize) -> Table<'static> {
+    let selected = view.list.selected_of(shown.len());
+    let first = view.list.first_visible(shown.len(), height);
+    let all: Vec<_> = shown.iter().skip(first).take(height).map(|row| (row, row.cells())).collect();
+    let width = |column: usize| {
+        let cells = all.iter().map(|(_, cells)| cells[column].chars().count());
+        // One column more than the title, for the mark of the order.
+        let title = TITLES[column].len() + usize::from(RIGHT_ALIGNED.contains(&column));
+        u16::try_from(cells.max().unwrap_or(0).max(title)).unwrap_or(u16::MAX)
+    };
+    let last = TITLES.len() - 1;
+    let widths: Vec<Constraint> = (0..TITLES.len())
+        .map(|column| match column {
+            column if column == last => Constraint::Min(10),
+            column => Constraint::Length(width(column)),
+        })
+        .collect();
+    let rows = all.iter().enumerate().map(|(number, (row, cells))| {
+        let cells = cells.iter().enumerate().map(|(column, text)| {
+            if RIGHT_ALIGNED.contains(&column) {
+                right_aligned(text.clone())
+            } else {
+                Cell::from(text.clone())
+            }
+        });
+        let line = Row::new(cells.collect::<Vec<_>>());
+        let line = match row.state {
+            PathState::Silent => line.style(colour(Color::Yellow)),
+            _ if row.lost.is_some_and(|lost| lost > 0) => line.style(colour(Color::Red)),
+            _ => line,
+        };
+        highlight_row(line, first + number == selected)
+    });
+    let head = head_row(&TITLES, |column| RIGHT_ALIGNED.contains(&column), view.order.title());
+    Table::new(rows.collect::<Vec<_>>(), widths).header(head).column_spacing(2)
+}
+
+/// Formats the help of all keys.
+fn help_lines() -> Vec<Line<'static>> {
+    key_lines(&[
+        ("arrows, j k", "select a path; Home and End, the first and the last"),
+        ("Enter", "open the selected path: its nodes, rings and losses; q comes back"),
+        ("s", "sort by the next column: NO, BLOCKS/S, BYTES/S, LOST"),
+        ("/", "show only paths whose number, name, user or request contains a text"),
+        ("Esc", "close the help, then clear the filter, then quit"),
+        ("?", "open and close this help"),
+        ("q, ^C", "quit; the paths run on"),
+    ])
+}
+
+fn foot_line(view: &PathsView) -> Line<'static> {
+    match &view.refusal {
+        Some(refusal) => Line::styled(escape_hidden(refusal), colour(Color::Yellow)),
+        None => input_line(&view.list).unwrap_or_else(|| {
+            let keys = "? help, q quits, arrows move, Enter opens, s sorts, / filters";
+            Line::styled(keys, Style::new().add_modifier(Modifier::DIM))
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use member::protocol::Path;
+
+    fn row(number: u32, name: &str, yours: bool, lost: u64) -> PathRow {
+        let path = Path {
+            number,
+            name: Some(name.to_owned()),
+            uid: 0,
+            process: None,
+            started: None,
+            line: None,
+            log: None,
+            yours,
+        };
+        let state = if yours { PathState::Running } else { PathState::Hidden };
+        PathRow { path, state, counters: None, rate: None, lost: Some(lost) }
+    }
+
+    fn press(view: &mut PathsView, keys: &str, rows: &[PathRow]) -> Effect {
+        let mut effect = Effect::Redraw;
+        for letter in keys.chars() {
+            let code = match letter {
+                '\n' => KeyCode::Enter,
+                '\x1b' => KeyCode::Esc,
+                letter => KeyCode::Char(letter),
+            };
+            effect = view.apply_key(code.into(), rows);
+        }
+        effect
+    }
+
+    #[test]
+    fn enter_opens_own_paths_only() {
+        let rows = [row(1, "web", true, 0), row(2, "dns", false, 7)];
+        let mut view = PathsView::default();
+        assert_eq!(press(&mut view, "\n", &rows), Effect::Open);
+        assert_eq!(press(&mut view, "j\n", &rows), Effect::Redraw);
+        let refusal = view.refusal.clone().unwrap_or_default();
+        assert!(refusal.starts_with("path 2 belongs to "), "{refusal}");
+        assert_eq!(press(&mut view, "k", &rows), Effect::Redraw);
+        assert_eq!(view.refusal, None, "the next key clears it");
+    }
+
+    #[test]
+    fn sorting_by_losses_shows_the_path_with_the_most_first() {
+        let rows = [row(1, "web", true, 0), row(2, "dns", true, 7)];
+        let mut view = PathsView::default();
+        let numbers = |view: &PathsView| -> Vec<u32> {
+            view.rows(&rows).iter().map(|row| row.path.number).collect()
+        };
+        assert_eq!(numbers(&view), [1, 2]);
+        press(&mut view, "sss", &rows);
+        assert_eq!((view.order, numbers(&view)), (PathOrder::Lost, vec![2, 1]));
+        press(&mut view, "/WEB\n", &rows);
+        assert_eq!(numbers(&view), [1], "the filter ignores case");
+        assert_eq!(press(&mut view, "\x1b", &rows), Effect::Redraw);
+        assert_eq!(press(&mut view, "\x1b", &rows), Effect::Quit);
+    }
+}
