@@ -290,8 +290,30 @@ fn write_choice(out: &mut String, plan: &Plan) {
         true => "a block that passes every node",
         false => "a block of a source, by measured flows",
     };
-    write_fact(out, "cost", &format!("{} ns for {block}", format_one_decimal(*cost_ns)));
+    let mut cost = format!("{} ns for {block}", format_one_decimal(*cost_ns));
+    let filters = filter_cost(plan);
+    let rest = cost_ns - filters;
+    if rest >= 0.05 {
+        let _ = write!(
+            cost,
+            ": {} ns in filters, {} ns between spaces",
+            format_one_decimal(filters),
+            format_one_decimal(rest)
+        );
+    }
+    write_fact(out, "cost", &cost);
     write_fact(out, "policy", &format!("{}: {how}", words::describe_policy(*policy)));
+}
+
+/// Returns the cost of all filters for a block of a source, in ns, without the cost of edges.
+fn filter_cost(plan: &Plan) -> f64 {
+    let own = plan.placements.iter().zip(&plan.flows.0).filter_map(|(placement, flow)| {
+        let chosen = |candidate: &&Candidate| candidate.lost.is_none();
+        let chosen = placement.candidates.iter().filter(chosen);
+        let cost = chosen.filter_map(|candidate| candidate.verdict.as_ref().ok()).next()?;
+        Some(cost * flow)
+    });
+    own.sum()
 }
 
 /// Writes the changes that the path may make to its own plan at run time.
