@@ -101,6 +101,36 @@ fn register_path(daemon: &Daemon, name: &str) -> (OwnedFd, OwnedFd, Reply) {
 }
 
 #[test]
+fn daemon_serves_any_number_of_passed_sockets() {
+    let folder = Daemon::unused_directory();
+    let names: Vec<PathBuf> = (0..20)
+        .map(|number| std::env::temp_dir().join(format!("{}-{number}", folder.display())))
+        .collect();
+    let given = names.iter().map(|name| {
+        (String::new(), OwnedFd::from(std::os::unix::net::UnixListener::bind(name).unwrap()))
+    });
+    let mut server = Server::from_descriptors(
+        &folder,
+        given.collect(),
+        Policy::default(),
+        &sys::steps::UNLOGGED,
+    )
+    .unwrap();
+    let stop = Arc::new(EventFd::new().unwrap());
+    let heard = Arc::clone(&stop);
+    let thread = std::thread::spawn(move || server.serve(heard.as_fd()).unwrap());
+    for name in &names {
+        let socket = local_socket::connect_to(name, Framing::Stream, REPLY_TIMEOUT).unwrap();
+        send_bytes(&socket, b"{\"method\":\"io.streamline.List\"}\0");
+        let answer = receive_reply(&socket).unwrap().0;
+        assert_eq!(answer.parameters["paths"], json!([]), "{}", name.display());
+    }
+    stop.notify();
+    thread.join().unwrap();
+    names.iter().for_each(|name| std::fs::remove_file(name).unwrap());
+}
+
+#[test]
 fn j3_stream_socket_serves_common_varlink_tools() {
     let daemon = Daemon::start();
     let stream = daemon.connect_socket(Framing::Stream);

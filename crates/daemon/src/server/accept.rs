@@ -12,8 +12,6 @@ use sys::watcher::Interest;
 
 /// Maximum number of connections accepted per event.
 const ACCEPTS_PER_EVENT: usize = 64;
-/// Event number of the socket through which this process passes connections to itself.
-pub(super) const INNER_DOOR_EVENT: u64 = 5;
 const ROOT_UID: u32 = 0;
 /// Number of connections reserved for root and the daemon's own user.
 const RESERVED_CONNECTIONS: usize = 64;
@@ -79,7 +77,8 @@ impl Server {
     /// paths. Only one such socket exists at a time.
     pub fn open_inner_door(&mut self) -> sys::Result<OwnedFd> {
         let (near, far) = sys::descriptor::pair()?;
-        let number = client::encode_number(INNER_DOOR_EVENT, DescriptorKind::Listener);
+        let number =
+            client::encode_number(client::internal::INNER_DOOR_EVENT, DescriptorKind::Listener);
         self.watcher.watch(&near, number, Interest::Read)?;
         self.inner_door = Some(near);
         Ok(far)

@@ -58,6 +58,18 @@ pub(super) enum DescriptorKind {
     Listener = 3,
 }
 
+/// Event numbers of the internal descriptors, of kind [`Listener`](DescriptorKind::Listener). The
+/// listening sockets count from 0; a service manager may pass any number of them.
+pub(super) mod internal {
+    const FIRST: u64 = 1 << 32;
+    /// Event number of the stop descriptor.
+    pub(in crate::server) const STOP_EVENT: u64 = FIRST;
+    /// Event number of the completion doorbell of the kernel's queue.
+    pub(in crate::server) const COMPLETION_EVENT: u64 = FIRST + 1;
+    /// Event number of the socket through which this process passes connections to itself.
+    pub(in crate::server) const INNER_DOOR_EVENT: u64 = FIRST + 2;
+}
+
 /// Encodes the event number of a client's descriptor.
 pub(super) const fn encode_number(id: u64, part: DescriptorKind) -> u64 {
     id << 2 | part as u64

@@ -1,9 +1,9 @@
 //! State of the server, its start, and the loop that dispatches events.
 
-use super::accept::INNER_DOOR_EVENT;
+use super::client::internal::{COMPLETION_EVENT, INNER_DOOR_EVENT, STOP_EVENT};
 use super::client::{self, Client, DescriptorKind};
 use super::kernel::commands::Adoption;
-use super::kernel::queue::{COMPLETION_EVENT, KernelQueue};
+use super::kernel::queue::KernelQueue;
 use super::registry::Registry;
 use super::store::{self, Stored};
 use super::watchdog::WatchdogReports;
@@ -50,8 +50,6 @@ pub struct Server {
     pub(super) notes: Vec<String>,
 }
 
-/// Event number of the stop descriptor.
-const STOP_EVENT: u64 = 3;
 /// First client number.
 pub(super) const FIRST_CLIENT: u64 = 16;
 /// Maximum number of clients connected at the same time.

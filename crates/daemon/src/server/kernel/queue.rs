@@ -34,10 +34,9 @@ pub(in crate::server) struct KernelQueue {
     pub(super) busy: bool,
 }
 
-/// Event number of the completion doorbell.
-pub(in crate::server) const COMPLETION_EVENT: u64 = 4;
 /// Maximum number of queued commands per user.
 const COMMANDS_MAX: usize = 256;
+
 impl KernelQueue {
     /// Starts the kernel thread if the daemon may load programs on this machine. Adopts objects
     /// that the previous daemon has stored.
@@ -54,7 +53,10 @@ impl KernelQueue {
         let doorbell = Arc::new(EventFd::new()?);
         watcher.watch(
             &*doorbell,
-            client::encode_number(COMPLETION_EVENT, client::DescriptorKind::Listener),
+            client::encode_number(
+                client::internal::COMPLETION_EVENT,
+                client::DescriptorKind::Listener,
+            ),
             Interest::Read,
         )?;
         let (done_sender, done) = channel();
