@@ -2,6 +2,7 @@
 //! traits.
 
 pub use crate::source_counts::{ArcCounts, Position};
+pub use crate::source_status::{NextTime, SourceStatus};
 
 use crate::drop_reason::DropReason;
 use crate::failure::Failure;
@@ -48,6 +49,11 @@ pub trait Source: Send {
     /// Returns the number of blocks known to be lost on an arc that the source chooses itself.
     fn lost_on_arc(&self, _arc: usize) -> u64 {
         0
+    }
+
+    /// Returns the time of the next block, by which the space merges its sources.
+    fn next_time(&self) -> NextTime {
+        NextTime::Unordered
     }
 
     /// Returns the descriptor that becomes readable when input arrives, or `None` if the source has
@@ -108,34 +114,6 @@ impl Default for SourceProperties {
     }
 }
 
-/// Result of a call to [`Source::produce`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SourceStatus {
-    /// The call appended at least one block.
-    Blocks,
-    /// The call found no input. The space calls `produce` again at time `until` on the path's
-    /// clock, or earlier if the descriptor becomes readable.
-    Wait {
-        /// Latest time of the next call; `None` means that only the descriptor ends the wait.
-        until: Option<Time>,
-        /// True if the space also polls [`Source::descriptor`].
-        readable: bool,
-    },
-    /// The input has ended. The same call may have appended blocks.
-    End,
-}
-
-impl SourceStatus {
-    /// Status of a source that waits for its descriptor without a time limit.
-    pub const AWAITS_INPUT: Self = Self::Wait { until: None, readable: true };
-
-    /// Returns the status of a source that waits only until this time, not for its descriptor.
-    #[must_use]
-    pub const fn retry_at(time: Time) -> Self {
-        Self::Wait { until: Some(time), readable: false }
-    }
-}
-
 /// Counters of a source for the ledger. `observed` equals `given` plus the sum of `dropped`. A
 /// counter that cannot be read is `None`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -186,6 +164,9 @@ pub struct Intake<'s> {
     room: usize,
     /// Time on the path's clock at the start of the space's current pass.
     pub now: Time,
+    /// Time of the last block that the source may append if it has a [`NextTime`]; `None` means no
+    /// limit.
+    pub until: Option<Time>,
     /// Bit mask of arcs, by index. A set bit means that all sinks on the arc have accepted the
     /// source's [`SourceProperties::in_place`], so the source need not copy the frames of the arc's
     /// blocks.
@@ -213,6 +194,7 @@ impl<'s> Intake<'s> {
             columns,
             room,
             now,
+            until: None,
             arcs_in_place: 0,
             in_place: false,
             arc: None,

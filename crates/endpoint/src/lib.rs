@@ -23,12 +23,14 @@ pub mod shared;
 pub mod sink;
 pub mod source;
 mod source_counts;
+mod source_status;
 mod taken_classes;
 pub mod written;
 
 pub use catalog::{PROCESSES, SINKS, SOURCES};
 pub use contract::{
-    Intake, Opening, Position, Sink, Source, SourceCounters, SourceProperties, SourceStatus,
+    Intake, NextTime, Opening, Position, Sink, Source, SourceCounters, SourceProperties,
+    SourceStatus,
 };
 pub use drop_reason::{DropReason, interned_keys};
 pub use entry::{ProcessEntry, SinkEntry, SourceEntry};

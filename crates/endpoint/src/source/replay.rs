@@ -10,7 +10,8 @@ mod links;
 use super::feed::{Feed, FillOutcome};
 use super::input::Input;
 use crate::{
-    Failure, Intake, Opening, Source, SourceCounters, SourceEntry, SourceProperties, SourceStatus,
+    Failure, Intake, NextTime, Opening, Source, SourceCounters, SourceEntry, SourceProperties,
+    SourceStatus,
 };
 use abi::{Entry, Marks};
 use filter::{Amount, Description, Parameter, Time, Type};
@@ -28,6 +29,9 @@ is standard input. Each packet is a frame with the time at which it was captured
 `speed=max` reads packets as fast as the path accepts them; the path's clock follows the packet
 times. `speed=1` keeps the intervals of the capture, `speed=10` is ten times as fast, `speed=0.5`
 half as fast.
+
+Several files that meet (`replay a.pcap ++ replay b.pcap`) are merged by time at `speed=max`. Pipes
+and standard input are read as they arrive.
 
 A truncated or damaged capture yields every packet before the damage, then the
 error. A compressed capture must be unpacked first: `zcat x.pcap.gz | streamline 'replay - |
@@ -54,7 +58,8 @@ struct Replay {
     schedule: ReplaySchedule,
     origin: u16,
     given: Amount,
-    /// The next packet, which has been parsed but is not due yet.
+    /// The next packet, which has been parsed but is not due yet, or is later than a packet of
+    /// another source.
     pending: Option<Packet>,
     /// A fault of the capture, which the next `produce` reports.
     fault: Option<Failure>,
@@ -95,6 +100,17 @@ impl Source for Replay {
         SourceCounters {
             position: (!is_paced).then(|| self.feed.input().position()).flatten(),
             ..SourceCounters::lossless(self.given)
+        }
+    }
+
+    fn next_time(&self) -> NextTime {
+        match &self.pending {
+            // Nobody knows when the next packet of a pipe will come.
+            _ if self.schedule.factor.is_some() || self.feed.input().may_block() => {
+                NextTime::Unordered
+            }
+            Some(packet) => NextTime::At(packet.time_ns),
+            None => NextTime::Unknown,
         }
     }
 
@@ -171,7 +187,8 @@ impl Replay {
                     }
                 },
             };
-            if !self.schedule.is_due(packet.time_ns, intake.now) {
+            let is_later = intake.until.is_some_and(|until| packet.time_ns > until);
+            if is_later || !self.schedule.is_due(packet.time_ns, intake.now) {
                 self.pending = Some(packet);
                 break;
             }

@@ -59,6 +59,7 @@ pub mod tap;
 mod tap_control;
 pub mod tap_form;
 pub mod taps;
+mod time_order;
 pub mod walk;
 pub mod writer_port;
 pub mod writers;

@@ -23,8 +23,14 @@ pub(super) struct TakeLimits {
 }
 
 impl Space {
-    /// Takes a batch from a source and walks it.
-    pub(super) fn pull(&mut self, (at, from): (NodeId, usize), pass: &mut PassResult) {
+    /// Takes a batch from a source and walks it. A source that is merged with others by time gives
+    /// blocks up to the time `until`.
+    pub(super) fn pull(
+        &mut self,
+        (at, from): (NodeId, usize),
+        until: Option<Time>,
+        pass: &mut PassResult,
+    ) {
         let stopped = self.ports.control.is_stopped();
         // Once the limit of `-c` is reached, blocks in flight are not drained.
         let drains = !self.is_limit_reached();
@@ -48,6 +54,7 @@ impl Space {
         if !observed {
             intake.arcs_in_place = self.graph.shape.arcs_in_place.get(at).copied().unwrap_or(0);
         }
+        intake.until = until;
         let given = part.source.produce(&mut intake);
         let tap = intake.arc.and_then(|arc| arc.checked_sub(arcs.len()));
         let tap = tap.filter(|tap| *tap < part.taps.len());

@@ -122,7 +122,7 @@ impl Space {
         let Some((at, intake)) = self.source_input(number) else { return false };
         loop {
             let mut pass = PassResult::default();
-            self.pull((at, intake), &mut pass);
+            self.pull((at, intake), None, &mut pass);
             if !pass.moved || self.graph.pass.failure.is_some() {
                 self.flush_outputs();
                 return self.graph.pass.failure.is_none();
@@ -151,7 +151,7 @@ impl Space {
                 _ => return true,
             }
             let mut pass = PassResult::default();
-            self.pull((at, intake), &mut pass);
+            self.pull((at, intake), None, &mut pass);
             if self.graph.pass.failure.is_some() {
                 return true;
             }

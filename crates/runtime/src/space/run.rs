@@ -164,12 +164,15 @@ impl Space {
         if self.ports.control.position_requests() != self.ports.answered {
             self.report_positions(false);
         }
+        let next = self.next_source();
         for i in 0..self.inputs.list.len() {
             if self.graph.pass.failure.is_some() {
                 break;
             }
             match &self.inputs.list[i] {
-                Input::Source { node, intake } => self.pull((*node, *intake), &mut pass),
+                Input::Source { node, intake } => {
+                    self.pull_in_time_order(i, (*node, *intake), next, &mut pass);
+                }
                 Input::Ring { .. } => self.import(i, &mut pass),
                 Input::Replica { .. } => self.walk_dispatched(i, &mut pass),
                 Input::Join(_) => self.join_replicas(i, &mut pass),

@@ -1,0 +1,44 @@
+//! The state of a source between two calls of [`Source::produce`](crate::Source::produce).
+
+use filter::Time;
+
+/// Result of a call to [`Source::produce`](crate::Source::produce).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SourceStatus {
+    /// The call appended at least one block.
+    Blocks,
+    /// The call found no input. The space calls `produce` again at time `until` on the path's
+    /// clock, or earlier if the descriptor becomes readable.
+    Wait {
+        /// Latest time of the next call; `None` means that only the descriptor ends the wait.
+        until: Option<Time>,
+        /// True if the space also polls [`Source::descriptor`](crate::Source::descriptor).
+        readable: bool,
+    },
+    /// The input has ended. The same call may have appended blocks.
+    End,
+}
+
+impl SourceStatus {
+    /// Status of a source that waits for its descriptor without a time limit.
+    pub const AWAITS_INPUT: Self = Self::Wait { until: None, readable: true };
+
+    /// Returns the status of a source that waits only until this time, not for its descriptor.
+    #[must_use]
+    pub const fn retry_at(time: Time) -> Self {
+        Self::Wait { until: Some(time), readable: false }
+    }
+}
+
+/// The time of a source's next block. A space takes blocks from the one of its sources whose next
+/// block is the earliest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NextTime {
+    /// The space takes blocks from the source as they arrive, whatever their times.
+    Unordered,
+    /// The source has not read its next block yet, which it does in the next call of
+    /// [`Source::produce`](crate::Source::produce).
+    Unknown,
+    /// The timestamp of the next block.
+    At(Time),
+}

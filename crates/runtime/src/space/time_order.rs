@@ -1,0 +1,132 @@
+//! The order in which a space takes blocks from sources that know the times of their next blocks:
+//! several captures are merged by time. Other sources are taken in turn, a batch each.
+
+use super::Space;
+use super::arc::NodeId;
+use super::graph::LocalGraph;
+use super::input::Input;
+use super::node::Operator;
+use super::pass::PassResult;
+use endpoint::NextTime;
+use filter::Time;
+
+/// The source that gives the next blocks of those that are merged by time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct NextSource {
+    /// Index among the inputs of the space.
+    input: usize,
+    /// Time of the last block before the next block of another source.
+    until: Time,
+}
+
+impl Space {
+    /// Returns the source that gives the next blocks, or `None` if fewer than two sources are
+    /// merged by time.
+    pub(super) fn next_source(&self) -> Option<NextSource> {
+        if self.inputs.list.len() < 2 || self.ports.control.is_stopped() {
+            return None;
+        }
+        let sources = self.inputs.list.iter().enumerate().filter_map(|(input, of)| {
+            let Input::Source { node, .. } = of else { return None };
+            Some((input, next_time(&self.graph, *node)))
+        });
+        first_source(sources)
+    }
+
+    /// Takes a batch from a source unless another source comes first.
+    pub(super) fn pull_in_time_order(
+        &mut self,
+        input: usize,
+        (at, from): (NodeId, usize),
+        next: Option<NextSource>,
+        pass: &mut PassResult,
+    ) {
+        let Some(next) = next else { return self.pull((at, from), None, pass) };
+        let before = next_time(&self.graph, at);
+        if before == NextTime::Unordered {
+            return self.pull((at, from), None, pass);
+        }
+        pass.open = true;
+        if next.input == input {
+            self.pull((at, from), Some(next.until), pass);
+            // A pass that has read the next block is followed by another without a pause.
+            pass.moved |= next_time(&self.graph, at) != before;
+        }
+    }
+}
+
+/// Returns the time of a source's next block. A source that has ended is not merged.
+fn next_time(graph: &LocalGraph, source: NodeId) -> NextTime {
+    match &graph.nodes[source].operator {
+        Operator::Source(part) if !part.ended => part.source.next_time(),
+        _ => NextTime::Unordered,
+    }
+}
+
+/// Returns the first of several sources in time order. Of sources whose next blocks have the same
+/// time, the first one in the request comes first. A source whose next block is unknown comes
+/// before all others, and gives nothing but blocks of time 0.
+fn first_source(sources: impl Iterator<Item = (usize, NextTime)>) -> Option<NextSource> {
+    let mut first: Option<(Time, usize)> = None;
+    let mut until = Time::MAX;
+    let mut unknown = None;
+    let mut count = 0_usize;
+    for (input, next) in sources {
+        let time = match next {
+            NextTime::Unordered => continue,
+            NextTime::Unknown => {
+                unknown = unknown.or(Some(input));
+                0
+            }
+            NextTime::At(time) => time,
+        };
+        count += 1;
+        match first {
+            // The sources up to here come first at equal times.
+            Some((earliest, _)) if earliest <= time => until = until.min(time),
+            Some((earliest, _)) => {
+                until = until.min(earliest.saturating_sub(1));
+                first = Some((time, input));
+            }
+            None => first = Some((time, input)),
+        }
+    }
+    match (first, unknown) {
+        _ if count < 2 => None,
+        (_, Some(input)) => Some(NextSource { input, until: 0 }),
+        (Some((_, input)), None) => Some(NextSource { input, until }),
+        (None, None) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use NextTime::{At, Unknown, Unordered};
+
+    fn first(sources: &[NextTime]) -> Option<(usize, Time)> {
+        let next = first_source(sources.iter().copied().enumerate());
+        next.map(|next| (next.input, next.until))
+    }
+
+    #[test]
+    fn earliest_source_gives_blocks_up_to_the_next_of_another() {
+        assert_eq!(first(&[At(5), At(9)]), Some((0, 9)));
+        assert_eq!(first(&[At(9), At(5)]), Some((1, 8)), "at time 9, the first source is first");
+        assert_eq!(first(&[At(5), At(5)]), Some((0, 5)));
+        assert_eq!(first(&[At(7), Unordered, At(3), At(4)]), Some((2, 4)));
+        assert_eq!(first(&[At(4), At(3), At(9)]), Some((1, 3)));
+    }
+
+    #[test]
+    fn unknown_times_are_read_first() {
+        assert_eq!(first(&[At(5), Unknown, Unknown]), Some((1, 0)));
+    }
+
+    #[test]
+    fn single_source_is_not_limited() {
+        assert_eq!(first(&[]), None);
+        assert_eq!(first(&[At(5)]), None);
+        assert_eq!(first(&[Unordered, At(5), Unordered]), None);
+    }
+}
