@@ -91,7 +91,8 @@ impl Floods {
 
     /// Sets the number of frames per second, or `None` for the full rate.
     pub(crate) fn set_rate(&mut self, rate: Option<f64>) {
-        (self.observed.rate, self.unobserved.rate) = (rate, rate);
+        self.observed.set_rate(rate);
+        self.unobserved.set_rate(rate);
     }
 
     /// Sends `count` frames over each veth pair, alternating between the two.
@@ -142,6 +143,11 @@ impl Flood {
         let ports = ports.iter().cycle().take(BATCH_FRAMES * ports.len());
         let frames = ports.map(|port| udp_frame_to(address, *port, length)).collect();
         Ok(Self { pair: Arc::new(pair), sender, frames, rate: None, _full: full })
+    }
+
+    /// Sets the number of frames per second, or `None` for the full rate.
+    pub(crate) const fn set_rate(&mut self, rate: Option<f64>) {
+        self.rate = rate;
     }
 
     /// Sends `count` frames; returns the processor time in ns. The calling thread stays pinned to

@@ -1,10 +1,9 @@
 //! The cost of a mount that shows a path while no program reads its streams, compared with the path
 //! without a mount. FEATURES B9
 
+use super::ExtraCost;
 use super::programs::Programs;
-use crate::harness::{
-    Better, Candidate, Samples, is_selected, measure_interleaved, rows_of_samples,
-};
+use crate::harness::{Candidate, is_selected, measure_interleaved};
 use crate::row::Row;
 use testkit::net::wait_until;
 
@@ -27,21 +26,8 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
         Candidate { name: "a mount", measure: Box::new(|| measure(&mut shown, Some(&mount))) },
     ];
     let (sentinel_ns, samples) = measure_interleaved(rounds, candidates)?;
-    let subject = ("pipesfs", ROW, f64::NAN);
-    let unit = ("ns CPU/block", Better::Less);
-    let mut rows = rows_of_samples(subject, unit, sentinel_ns, &samples, &[]);
-    if let [without, with] = samples.as_slice() {
-        let values = with.values.iter().zip(&without.values);
-        let values = values.map(|(with, without)| (with - without).max(0.001)).collect();
-        let cost = Samples { name: "cost of the mount", values };
-        let mut row = rows_of_samples(subject, unit, sentinel_ns, &[cost], &[]).pop();
-        if let Some(row) = &mut row {
-            (row.reference, row.ratio) = ("limit", LIMIT_NS / row.value);
-            (row.goal, row.target) = (Some("B9"), Some(1.0));
-        }
-        rows.extend(row);
-    }
-    Ok(rows)
+    let cost = ExtraCost { name: "cost of the mount", parts: 1, limit: LIMIT_NS, goal: "B9" };
+    Ok(cost.rows((ROW, "ns CPU/block"), sentinel_ns, &samples))
 }
 
 /// Runs a path; returns its processor time per block in ns. If there is a mount, waits until the

@@ -1,7 +1,8 @@
 //! The cost of the exits for readers that each filter in the kernel has, while nobody reads: a
 //! program with such exits, all closed, compared with the same program without exits. FEATURES B9
 
-use crate::harness::{Better, Samples, is_selected, rows_of_samples};
+use super::ExtraCost;
+use crate::harness::{Samples, is_selected};
 use crate::row::Row;
 use crate::sentinel::Sentinel;
 use ebpf::Hook;
@@ -20,8 +21,8 @@ const RUNS: u32 = 2_000_000;
 const LIMIT_NS: f64 = 1.0;
 
 /// A program with its memory.
-struct Counting {
-    program: Program,
+pub(super) struct Counting {
+    pub(super) program: Program,
     _maps: (Map, RingBuffer, Rings, Rings),
 }
 
@@ -44,27 +45,15 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
             }
         }
     }
-    let (subject, unit) = (("pipesfs", ROW, f64::NAN), ("ns/frame", Better::Less));
-    let mut rows = rows_of_samples(subject, unit, Sentinel::measure(), &samples, &[]);
-    if let [without, with] = samples.as_slice() {
-        let values = with.values.iter().zip(&without.values);
-        let each = |(with, without): (&f64, &f64)| (with - without) / f64::from(FILTERS);
-        let values = values.map(each).map(|cost| cost.max(0.001)).collect();
-        let cost = Samples { name: "each closed exit", values };
-        let mut row = rows_of_samples(subject, unit, Sentinel::measure(), &[cost], &[]).pop();
-        if let Some(row) = &mut row {
-            (row.reference, row.ratio) = ("limit", LIMIT_NS / row.value);
-            (row.goal, row.target) = (Some("B9"), Some(1.0));
-        }
-        rows.extend(row);
-    }
-    Ok(rows)
+    let parts = u32::from(FILTERS);
+    let cost = ExtraCost { name: "each closed exit", parts, limit: LIMIT_NS, goal: "B9" };
+    Ok(cost.rows((ROW, "ns/frame"), Sentinel::measure(), &samples))
 }
 
 impl Counting {
     /// Loads a program that counts a frame once for each filter. With `exits`, each filter has an
     /// exit for readers, which is closed.
-    fn load(exits: bool) -> Result<Self, String> {
+    pub(super) fn load(exits: bool) -> Result<Self, String> {
         let text = |why: sys::Error| why.to_string();
         let cpus = sys::machine::possible_processors().map_err(text)?;
         let cpus = u32::try_from(cpus).map_err(|why| why.to_string())?;
@@ -110,14 +99,15 @@ impl Counting {
             &layout,
             |s, on, _| {
                 for filter in 0..FILTERS {
-                    let length = s.view_length(on);
-                    s.tally(filter, length);
-                    if exits {
-                        s.arm(|s, closed| {
+                    // The values of each filter leave the stack behind it.
+                    s.arm(|s, closed| {
+                        let length = s.view_length(on);
+                        s.tally(filter, length);
+                        if exits {
                             s.only_switched(filter.into(), closed);
                             s.note_switched(filter.into(), on);
-                        });
-                    }
+                        }
+                    });
                 }
                 Ok(())
             },

@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use streamline::paths::Client;
-use testkit::net::wait_until;
+use testkit::net::{Namespace, wait_until};
 
 /// A directory with a daemon and the programs that were started with it. Dropping it stops them.
 pub(crate) struct Programs {
@@ -32,7 +32,21 @@ impl Programs {
 
     /// Starts a path under a name. Returns the number of its program, for [`Self::child`].
     pub(crate) fn add_path(&mut self, name: &str, request: &str) -> Result<usize, String> {
-        let mut command = self.command(name);
+        self.add_path_in(None, name, request)
+    }
+
+    /// Starts a path under a name, in a network namespace if one is given.
+    pub(crate) fn add_path_in(
+        &mut self,
+        namespace: Option<&Namespace>,
+        name: &str,
+        request: &str,
+    ) -> Result<usize, String> {
+        let mut command = match namespace {
+            Some(namespace) => namespace.command(&self.program),
+            None => Command::new(&self.program),
+        };
+        self.set_up(&mut command, name);
         command.args(["run", "-q", "--as", name, request]).stdin(Stdio::piped());
         self.add(&mut command)?;
         let client = self.client()?;
@@ -71,11 +85,15 @@ impl Programs {
     /// name.
     pub(crate) fn command(&self, name: &str) -> Command {
         let mut command = Command::new(&self.program);
-        self.set_environment(&mut command);
+        self.set_up(&mut command, name);
+        command
+    }
+
+    fn set_up(&self, command: &mut Command, name: &str) {
+        self.set_environment(command);
         if let Ok(messages) = File::create(self.folder.0.join(format!("{name}.err"))) {
             command.stderr(messages);
         }
-        command
     }
 
     /// Returns the messages of a program that was started under this name.

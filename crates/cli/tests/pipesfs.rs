@@ -23,7 +23,7 @@ fn b1_directories_are_filters_and_nesting_is_data_flow() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
-    let _one = folder.spawn_named("web", "generate rate=2000 seq=yes | udp | dport |9 count");
+    let one = folder.spawn_named("web", "generate rate=2000 seq=yes | udp | dport |9 count");
     let _other = folder.begin(&["run", "-q", "generate rate=2000 seq=yes | udp | count"]);
     wait_until("the other path is shown", || mounted.path("generate/udp/count").is_dir());
     let names = mounted.names("");
@@ -34,7 +34,12 @@ fn b1_directories_are_filters_and_nesting_is_data_flow() {
     assert_eq!(mounted.text("web/request"), "generate rate=2000 seq=yes | udp | dport |9 count\n");
     assert_eq!(mounted.text("web/generate/config/rate"), "2000\n");
     assert!(!mounted.text("web/generate/udp/why").is_empty());
-    assert_eq!(mounted.text("web/generate/udp/place"), "thread0\n");
+    let of_udp = |name: &str| mounted.text(&format!("web/generate/udp/{name}"));
+    assert_eq!((of_udp("place"), of_udp("replicas")), ("thread0\n".into(), "1\n".into()));
+    assert_eq!(of_udp("process"), format!("{}\n", one.0.id()));
+    let processors = of_udp("processors");
+    assert!(processors.split_whitespace().all(|one| one.parse::<usize>().is_ok()), "{processors}");
+    assert!(!mounted.names("web/generate/udp").contains("hook"));
     wait_until("blocks come", || mounted.number("web/generate/udp/stats/blocks") > 100);
     assert!(mounted.text("README").contains("Then what?"));
     assert!(mounted.text(".filters/tcp").contains("tcp"));
@@ -447,6 +452,7 @@ fn b10_filter_in_the_kernel_shows_its_instructions() {
     let dport = "web/rx:lo/udp/dport";
     wait_until("it is shown", || mounted.path(dport).is_dir());
     assert_eq!(mounted.text(&format!("{dport}/place")), "kernel\n");
+    assert_eq!(mounted.text(&format!("{dport}/hook")), "tc ingress lo\n");
     let listed = mounted.text(&format!("{dport}/program"));
     assert!(listed.lines().count() > 1 && listed.contains("r0 = "), "{listed}");
     assert!(listed.lines().all(|line| line.trim_start().starts_with(|c: char| c.is_ascii_digit())));

@@ -79,9 +79,14 @@ fn b3_directory_is_made_as_a_filter_below_another_or_below_a_class() {
     let Some(web) = Edited::new("generate rate=1000 | udp | dport |9 count") else { return };
     web.make("web/generate/udp/dport/9/inspect").unwrap();
     assert!(web.mounted.path("web/generate/udp/dport/9/inspect/stats").is_dir());
-    // A class exists for as long as its node.
-    assert_eq!(web.make("web/generate/udp/dport/53"), Err(EEXIST));
+    // A class exists for as long as its node, and may be made nevertheless.
+    let before = web.request();
+    assert!(web.mounted.path("web/generate/udp/dport/53").is_dir());
+    web.make("web/generate/udp/dport/53").unwrap();
+    assert_eq!(web.request(), before);
     web.make("web/generate/udp/dport/53/count").unwrap();
+    assert_eq!(web.make("web/generate/udp/dport/53"), Err(EEXIST), "an arc carries it");
+    assert_eq!(web.make("web/generate/udp/dport/70000"), Err(EINVAL), "no class of `dport`");
     web.make("web/generate/udp/sample:3").unwrap();
     web.make("web/generate/udp/bpf:udp port 9").unwrap();
     assert_eq!(
@@ -484,7 +489,8 @@ fn b13_users_edit_their_own_paths_alone() {
         assert_ne!(status, 0, "{script}: {said}");
     }
     assert_eq!(mounted.text("hers/request"), "stream | http\n");
-    assert_eq!(as_user(ALICE, "mkdir hers/http/get/count && rm -r hers generate").1, 0);
+    let (said, status) = as_user(ALICE, "mkdir hers/http/get/count && rm -r hers generate");
+    assert_eq!(status, 0, "{said} {}", as_user(ALICE, "cat .error").0);
     let names: BTreeSet<String> = mounted.names("");
     assert!(!names.contains("hers") && !names.contains("generate"), "{names:?}");
     // Root can edit the paths of all users.

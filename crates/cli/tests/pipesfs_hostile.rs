@@ -174,12 +174,8 @@ fn b6_recursive_copy_makes_the_filters_and_reports_their_files() {
     let copy = "timeout -s KILL 60 cp -r web/generate/udp web/generate/inspect/ 2>&1";
     let (said, status) = run_in(&shared.mounted, copy);
     assert_eq!(status, 1, "{said}");
-    assert!(said.contains("dport/9': File exists") && said.contains("stats'"), "{said}");
+    assert!(said.contains("stats'") && !said.contains("/9'"), "{said}");
     let request = || shared.mounted.text("web/request").trim_end().to_owned();
     let before = "generate rate=1000 | (udp | dport |9 sample 3) + (inspect | udp";
-    assert_eq!(request(), format!("{before} | dport)"));
-    // The filter now exists, so `cp` continues below its classes.
-    let (said, status) = run_in(&shared.mounted, copy);
-    assert_eq!(status, 1, "{said}");
     assert_eq!(request(), format!("{before} | dport |9 sample 3)"), "{said}");
 }

@@ -88,6 +88,9 @@ pub struct TapRequest {
     pub patience: Duration,
     /// Write end of the pipe that receives the blocks.
     pub pipe: OwnedFd,
+    /// True if the reader takes bytes from the pipe only after it has copied them, so that long
+    /// blocks need not be copied into the pipe.
+    pub lends: bool,
 }
 
 /// An open tap of a node in the kernel, which is closed on drop.
@@ -113,7 +116,7 @@ impl Live {
     /// Fails if the node is unknown or not accessible, if its space does not answer in time, or if
     /// the kernel refuses a thread.
     pub fn tap(&self, wanted: TapRequest, limit: Duration) -> Result<(Tap, TapStart), TapError> {
-        let TapRequest { node, classes, form, since, policy, patience, pipe } = wanted;
+        let TapRequest { node, classes, form, since, policy, patience, pipe, lends } = wanted;
         let number = self.node_number(node.as_ref())?;
         // The past is that of the blocks that reach this process.
         let in_kernel = since.is_none() && self.has_kernel_tap(number);
@@ -140,8 +143,8 @@ impl Live {
             return Err(TapError::Closed(why.to_owned()));
         }
         let forms = spaces.iter().map(|_| self.tap_form(number, form)).collect::<Result<_, _>>()?;
-        let (tap, feeds) =
-            Tap::new(pipe, policy, patience, (forms, classes)).map_err(TapError::Machine)?;
+        let (tap, feeds) = Tap::new((pipe, lends), policy, patience, (forms, classes))
+            .map_err(TapError::Machine)?;
         let mut whole: Option<TapStart> = None;
         for (space, mut feed) in spaces.into_iter().zip(feeds) {
             if in_kernel {

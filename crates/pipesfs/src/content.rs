@@ -2,9 +2,9 @@
 
 use crate::entries::{Key, Part, Text};
 use crate::tree::{DirectoryId, Member, Tree};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use streamline::paths::{self, Counters, Filter, Loss};
+use streamline::paths::{self, Counters, Filter, Loss, Space};
 
 /// Counters of paths, by path number.
 pub type CountersByPath = HashMap<u32, Arc<Counters>>;
@@ -42,6 +42,20 @@ pub fn text(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<String>
             }
             spaces.dedup();
             line(&spaces.join(" "))
+        }
+        Text::Replicas => {
+            let (_, node) = tree.first_node(tree.directory(&key.place)?)?;
+            line(&node.copies.len().max(1).to_string())
+        }
+        Text::Hook => {
+            let (view, node) = tree.first_node(tree.directory(&key.place)?)?;
+            line(&paths::kernel_hooks(&view.line, node).ok()?.join(", "))
+        }
+        Text::Process => {
+            line(&join(running_spaces(tree, key, counters).filter_map(|on| on.process)))
+        }
+        Text::Processors => {
+            line(&join(running_spaces(tree, key, counters).flat_map(|on| on.processors.clone())))
         }
         Text::Why => {
             let (_, node) = tree.first_node(tree.directory(&key.place)?)?;
@@ -120,6 +134,30 @@ pub fn busy(tree: &Tree, key: &Key, counters: &CountersByPath) -> (u64, u64) {
     sum
 }
 
+/// Returns the spaces that run the nodes of a directory, with their replicas.
+fn running_spaces<'c>(
+    tree: &'c Tree,
+    key: &Key,
+    counters: &'c CountersByPath,
+) -> impl Iterator<Item = &'c Space> {
+    let members = tree.directory(&key.place).map(|directory| directory.members.as_slice());
+    members.unwrap_or_default().iter().flat_map(move |member| {
+        let (view, node) = (tree.paths.get(member.path), tree.node(*member));
+        let spaces = view.and_then(|view| counters.get(&view.path.number));
+        let spaces = spaces.map_or(&[][..], |counters| counters.spaces.as_slice());
+        let runs = move |space: &&Space| {
+            node.is_some_and(|node| space.name == node.space || node.copies.contains(&space.name))
+        };
+        spaces.iter().filter(runs)
+    })
+}
+
+/// Formats numbers in ascending order, each once.
+fn join<N: Ord + ToString>(numbers: impl Iterator<Item = N>) -> String {
+    let numbers: BTreeSet<N> = numbers.collect();
+    Vec::from_iter(numbers.iter().map(N::to_string)).join(" ")
+}
+
 /// Calls `each` with the counters of the nodes that a directory shows. Replicas and kernel parts of
 /// a node have separate counters.
 fn for_each_filter(
@@ -150,7 +188,8 @@ request; data flows from a directory to those below it.
   head -1 SOURCE/ip/all.jsonl     one JSON object per block or message
   echo 10s > SOURCE/freeze        keep the past for 10 s, to read SOURCE/all.pcap@-1m at leisure
   cat SOURCE/ip/stats/blocks      counters; stats/dropped has one file per reason of a loss
-  cat SOURCE/ip/why               where the filter runs, and why
+  cat SOURCE/ip/why               why the filter runs where it runs
+  cat SOURCE/ip/place             the space in which it runs; process, processors, hook
   cat SOURCE/ip/program           its eBPF instructions, if it runs in the kernel
   cat .filters/tcp                the manual of a filter
 

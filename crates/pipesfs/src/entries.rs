@@ -60,6 +60,14 @@ pub enum Text {
     Space,
     /// The reason for the placement of a node.
     Why,
+    /// The number of threads that run a node.
+    Replicas,
+    /// The hook of the kernel at which the program of a node is attached.
+    Hook,
+    /// The ids of the processes that run a node.
+    Process,
+    /// The processors on which a node may run.
+    Processors,
     /// The instructions of a filter that runs in the kernel.
     Program,
     /// The remaining time for which the retained output of a source is kept.
@@ -84,7 +92,15 @@ impl Text {
     /// Returns true if the text contains counters.
     #[must_use]
     pub const fn is_counter(&self) -> bool {
-        matches!(self, Self::Blocks | Self::Bytes | Self::NsPerBlock | Self::Lost(_))
+        matches!(
+            self,
+            Self::Blocks
+                | Self::Bytes
+                | Self::NsPerBlock
+                | Self::Lost(_)
+                | Self::Process
+                | Self::Processors
+        )
     }
 }
 
@@ -144,6 +160,8 @@ pub struct Entry {
     pub key: Key,
 }
 
+/// Name of the space of programs in the kernel.
+const KERNEL: &str = "kernel";
 /// Name of the unlisted directory with the streams.
 const STREAMS: &str = ".streams";
 
@@ -195,6 +213,13 @@ impl Tree {
             }
             _ => self.directory(&key.place).is_some(),
         }
+    }
+
+    /// Returns true if an object is the directory of a class that no arc carries.
+    #[must_use]
+    pub fn is_unlisted_class(&self, key: &Key) -> bool {
+        let is_class = matches!(key.place, DirectoryId::Class(..));
+        is_class && key.part == Part::Whole && self.directory(&key.place).is_none()
     }
 
     /// Returns true if a file can be opened for writing.
@@ -303,6 +328,14 @@ impl Tree {
                 entries.push(key.entry("state", Part::State));
             }
             entries.push(key.text("place", Text::Space));
+            match node.space == KERNEL {
+                true => entries.push(key.text("hook", Text::Hook)),
+                false => entries.extend([
+                    key.text("replicas", Text::Replicas),
+                    key.text("process", Text::Process),
+                    key.text("processors", Text::Processors),
+                ]),
+            }
             entries.push(key.text("why", Text::Why));
             if has_program(node) {
                 entries.push(key.text("program", Text::Program));
@@ -366,7 +399,7 @@ impl Tree {
 /// Returns true if a node is a filter that runs in the kernel, whose instructions can be listed.
 fn has_program(node: &paths::NodeDetails) -> bool {
     let is_filter = !node.filter.is_empty() && !node.form.is_empty();
-    is_filter && node.space == "kernel" && !paths::is_source(&node.filter)
+    is_filter && node.space == KERNEL && !paths::is_source(&node.filter)
 }
 
 /// Returns the name under which a filter publishes its state, or `None` if it publishes none.

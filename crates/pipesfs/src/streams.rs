@@ -105,8 +105,8 @@ impl Streams {
     /// Creates the set of open streams of a mount.
     pub fn new(device: Arc<File>, failures: Arc<Failures>) -> sys::Result<(Self, StreamEnds)> {
         let (ends, endings) = mpsc::channel();
-        let (open, transfers) = Default::default();
-        let streams = Self { device, watcher: Watcher::new()?, open, ends, failures, transfers };
+        let (open, watcher, transfers) = (Mutex::default(), Watcher::new()?, TransferPipes::new()?);
+        let streams = Self { device, watcher, open, ends, failures, transfers };
         Ok((streams, endings))
     }
 

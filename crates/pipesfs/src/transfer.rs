@@ -1,6 +1,7 @@
 //! Transfer of bytes from the pipe of a stream to the reader. Small reads are copied through this
-//! process. For large reads, pages move from the pipe into the reply without a copy in this
-//! process, so each byte is copied only as often as in a kernel pipe.
+//! process. For large reads, the reply refers to the pages in the pipe, and the kernel copies them to
+//! the reader. Bytes leave the pipe only after that, because the path may have lent their memory to
+//! the pipe: each byte is then copied less often than in a kernel pipe.
 
 use crate::protocol::{REPLY_HEAD, Reply};
 use std::fs::File;
@@ -11,9 +12,9 @@ use std::sync::{Mutex, PoisonError};
 /// Capacity of the pipe of a stream in bytes. Users other than root may have pipes of twice this
 /// size, which a transfer needs.
 pub const PIPE_SIZE: usize = 512 << 10;
-/// Minimum length in bytes at which pages are moved. Below it, copying costs less than the system
+/// Minimum length in bytes at which a reply refers to pages. Below it, copying costs less than the system
 /// calls.
-const MOVED_MIN: usize = 32 << 10;
+const REFERRED_MIN: usize = 32 << 10;
 /// Maximum number of idle transfer pipes kept for reuse.
 const KEPT_MAX: usize = 4;
 
@@ -30,17 +31,30 @@ pub enum PipeRead {
     Failed,
 }
 
-/// Pipes through which pages move from the pipes of streams into replies.
-#[derive(Debug, Default)]
-pub struct TransferPipes(Mutex<Vec<(OwnedFd, OwnedFd)>>);
+/// Pipes that refer to the pages of a reply, in addition to the pipe of its stream.
+#[derive(Debug)]
+pub struct TransferPipes {
+    idle: Mutex<Vec<(OwnedFd, OwnedFd)>>,
+    /// The device `/dev/null`, which takes bytes out of pipes.
+    null: File,
+}
 
 impl TransferPipes {
+    /// Creates no pipe yet.
+    pub fn new() -> sys::Result<Self> {
+        let null = File::options().write(true).open("/dev/null");
+        let null = null.map_err(|error| {
+            sys::Error::new("open", "/dev/null", error.raw_os_error().unwrap_or(0))
+        })?;
+        Ok(Self { idle: Mutex::default(), null })
+    }
+
     /// Replies to a read with up to `size` bytes from the pipe. Does not block.
     pub fn reply(&self, mut pipe: &File, reply: Reply<'_>, size: u32) -> PipeRead {
         let available = sys::pipe::readable_length(pipe).unwrap_or(0);
         let length = available.min(size as usize);
-        if length >= MOVED_MIN
-            && let Some(sent) = self.move_pages(pipe, reply, length)
+        if length >= REFERRED_MIN
+            && let Some(sent) = self.send_pages(pipe, reply, length)
         {
             return sent;
         }
@@ -64,18 +78,21 @@ impl TransferPipes {
 
     /// Replies with `length` bytes from the pipe, which must contain them. Returns `None` if no
     /// transfer pipe can be created; the bytes then remain in the pipe of the stream.
-    fn move_pages(&self, pipe: &File, reply: Reply<'_>, length: usize) -> Option<PipeRead> {
-        let through = self.take()?;
-        let (near, far) = &through;
-        let moved = reply.begin(length, far).is_ok() && move_all(pipe, far, length).is_ok();
-        if !moved {
+    fn send_pages(&self, pipe: &File, reply: Reply<'_>, length: usize) -> Option<PipeRead> {
+        let (near, far) = self.take()?;
+        let is_filled = reply.begin(length, &far).is_ok()
+            && sys::pipe::tee(pipe, &far, length).is_ok_and(|filled| filled == length);
+        if !is_filled {
             // The bytes in the transfer pipe are lost with it, and the read fails.
             return Some(PipeRead::Failed);
         }
-        match reply.finish(near, length) {
-            // The caller is gone (ENOENT). The transfer pipe, which may contain bytes, is dropped.
-            Err(_) => {}
-            Ok(()) => self.keep(through),
+        // If the caller is gone (ENOENT), the transfer pipe, which may contain bytes, is dropped.
+        let is_sent = reply.finish(&near, length).is_ok();
+        if discard(pipe, &self.null, length).is_err() {
+            return Some(PipeRead::Failed);
+        }
+        if is_sent {
+            self.keep((near, far));
         }
         Some(PipeRead::Sent(length))
     }
@@ -99,16 +116,16 @@ impl TransferPipes {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(OwnedFd, OwnedFd)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Moves exactly `length` bytes between pipes. Fails if the first pipe contains fewer.
-fn move_all(from: &File, to: &OwnedFd, mut length: usize) -> sys::Result<()> {
+/// Takes exactly `length` bytes out of a pipe. Fails if it contains fewer.
+fn discard(pipe: &File, null: &File, mut length: usize) -> sys::Result<()> {
     while length > 0 {
-        match sys::pipe::splice_out(from, to, length)? {
+        match sys::pipe::splice_out(pipe, null, length)? {
             0 => return Err(sys::Error::new("splice", "a pipe that ended", 0)),
-            moved => length = length.saturating_sub(moved),
+            taken => length = length.saturating_sub(taken),
         }
     }
     Ok(())

@@ -124,8 +124,21 @@ pub struct Tree {
 }
 
 /// Reserved entry names in the directory of a node.
-const NODE_ENTRIES: &[&str] =
-    &["all", "all.pcap", "all.jsonl", "config", "stats", "place", "why", "program", "state"];
+const NODE_ENTRIES: &[&str] = &[
+    "all",
+    "all.pcap",
+    "all.jsonl",
+    "config",
+    "stats",
+    "place",
+    "replicas",
+    "process",
+    "processors",
+    "hook",
+    "why",
+    "program",
+    "state",
+];
 /// Reserved entry names in the root directory.
 const ROOT_ENTRIES: &[&str] = &["README"];
 /// Reserved entry names in the directory of a path.
@@ -141,6 +154,10 @@ const STREAM_ENTRIES: &[&str] = &[
     "config",
     "stats",
     "place",
+    "replicas",
+    "process",
+    "processors",
+    "hook",
     "why",
     "program",
     "state",

@@ -10,8 +10,8 @@ pub use member::faults::{self, OUTDATED};
 pub use member::page_door;
 pub use member::protocol::{
     About, Amount, Argument, Change, Counters, Ended, Event, Filter, FreezeHistory, Loss, NodeArc,
-    NodeDetails, Path, PathDescription, PathUpdate, Source, Tap, TapReport, TapStart, Totals,
-    WriteTo,
+    NodeDetails, Path, PathDescription, PathUpdate, Source, Space, Tap, TapReport, TapStart,
+    Totals, WriteTo,
 };
 pub use member::rights::{home_directory, user_name};
 pub use member::varlink::Fault;
@@ -26,7 +26,7 @@ pub mod rates;
 use crate::neighbors::NeighborFindings;
 use engine::doctor::neighbors::Neighbors;
 use engine::registry::MachineRegistry;
-use filter::FilterKind;
+use filter::{Attach, FilterKind, Side};
 use member::client::NODES;
 use member::protocol::{Nodes, NodesReply};
 use member::varlink::Call;
@@ -186,6 +186,38 @@ pub fn parse_time(text: &str) -> Result<u64, String> {
 #[must_use]
 pub fn is_source(filter: &str) -> bool {
     MachineRegistry::Local.find(filter).is_some_and(|entry| entry.kind == FilterKind::Source)
+}
+
+/// Returns the hooks of the kernel at which the programs that run a node are attached, such as `tc
+/// ingress eth0`: one for each source from which blocks reach the node. Fails with the reason if the
+/// request does not contain the node.
+pub fn kernel_hooks(line: &str, node: &NodeDetails) -> Result<Vec<String>, String> {
+    let (graph, at) = find_node(line, node)?;
+    let mut upstream = vec![at];
+    let mut next = 0;
+    while let Some(at) = upstream.get(next).copied() {
+        let parents = graph.edges.iter().filter(|edge| edge.to == at && !edge.back);
+        let parents = parents.map(|edge| edge.from).collect::<Vec<_>>();
+        upstream.extend(
+            parents.into_iter().filter(|parent| !upstream.contains(parent)).collect::<Vec<_>>(),
+        );
+        next += 1;
+    }
+    let attached = upstream.iter().filter_map(|at| graph.node(*at).filter()?.attach()?.ok());
+    let mut hooks: Vec<String> = attached.map(|attach| hook_name(&attach)).collect();
+    hooks.sort();
+    hooks.dedup();
+    Ok(hooks)
+}
+
+fn hook_name(attach: &Attach) -> String {
+    let netns = attach.netns.as_ref().map_or_else(String::new, |name| format!(" of {name}"));
+    match (attach.own_sockets, attach.redirects, attach.side) {
+        (true, ..) => "cgroup of the user's sockets".to_owned(),
+        (false, true, _) => format!("xdp {}{netns}", attach.interface),
+        (false, false, Side::Received) => format!("tc ingress {}{netns}", attach.interface),
+        (false, false, Side::Sent) => format!("tc egress {}{netns}", attach.interface),
+    }
 }
 
 /// Returns the graph of a request, and the given node in it.

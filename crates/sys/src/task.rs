@@ -5,6 +5,7 @@ use rustix::process::Pid;
 use rustix::thread::CpuSet;
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::FileExt as _;
 
 /// A thread, or a process with all its threads.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -92,6 +93,49 @@ impl Task {
         })
     }
 }
+
+/// Returns the path that a thread has passed to mkdir(2) or mkdirat(2), if it is in one of these calls.
+/// The thread must be about to wait, as for the reply to a request that it has made; this function
+/// waits until it does, for a limited time. Returns `None` if the kernel does not tell, because the
+/// thread belongs to another user or may not be traced.
+#[must_use]
+pub fn directory_being_made(thread: u32) -> Option<Vec<u8>> {
+    for _ in 0..CALL_ATTEMPTS_MAX {
+        // The number of the system call and its arguments, or `running`.
+        let text = fs::read_to_string(format!("/proc/{thread}/syscall")).ok()?;
+        let mut words = text.split_whitespace();
+        match words.next()? {
+            "running" => std::thread::yield_now(),
+            number => {
+                let number: libc::c_long = number.parse().ok()?;
+                let (_, at) = MAKING_CALLS.iter().find(|(known, _)| *known == number)?;
+                let address = words.nth(*at)?.strip_prefix("0x")?;
+                return read_text_at(thread, u64::from_str_radix(address, 16).ok()?);
+            }
+        }
+    }
+    None
+}
+
+/// Reads a text that ends with a zero from the memory of a process.
+fn read_text_at(process: u32, address: u64) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; PATH_MAX];
+    let memory = fs::File::open(format!("/proc/{process}/mem")).ok()?;
+    let length = memory.read_at(&mut bytes, address).ok()?;
+    bytes.truncate(bytes.get(..length)?.iter().position(|byte| *byte == 0)?);
+    Some(bytes)
+}
+
+/// Maximum length of a path in bytes, with the zero at its end.
+const PATH_MAX: usize = 4096;
+/// Maximum number of times that the system call of a thread is read until the thread waits.
+const CALL_ATTEMPTS_MAX: usize = 1000;
+/// The system calls that make a directory, each with the index of the argument that is the path.
+#[cfg(target_arch = "x86_64")]
+const MAKING_CALLS: [(libc::c_long, usize); 2] = [(libc::SYS_mkdir, 0), (libc::SYS_mkdirat, 1)];
+/// The system calls that make a directory, each with the index of the argument that is the path.
+#[cfg(not(target_arch = "x86_64"))]
+const MAKING_CALLS: [(libc::c_long, usize); 1] = [(libc::SYS_mkdirat, 1)];
 
 /// Lists the thread ids of a process.
 fn thread_ids(process: u32) -> BTreeSet<u32> {

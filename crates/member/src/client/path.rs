@@ -146,6 +146,18 @@ impl PathClient {
     /// Taps a node's output. Returns the start of the tap, and a pipe that carries the blocks in
     /// the requested form. Blocks for at most [`LONG_TIMEOUT`].
     pub fn tap(&self, wanted: &Tap) -> Result<(TapStart, OwnedFd), ClientError> {
+        match self.try_tap(wanted) {
+            // A path of an older version does not lend.
+            Err(ClientError::Refused(fault))
+                if wanted.lend.is_some() && fault.name == INVALID_PARAMETER =>
+            {
+                self.try_tap(&Tap { lend: None, ..wanted.clone() })
+            }
+            tapped => tapped,
+        }
+    }
+
+    fn try_tap(&self, wanted: &Tap) -> Result<(TapStart, OwnedFd), ClientError> {
         self.caller.set_timeout(LONG_TIMEOUT)?;
         self.caller.send(&Call::new("io.streamline.path.Tap", wanted), &[])?;
         let answer = self.caller.reply().map_err(|error| self.hangup_as_end(error));

@@ -47,6 +47,7 @@ pub(super) fn start_tap(
             asked.patience_ms.unwrap_or(PATIENCE_MS.0).min(PATIENCE_MS.1),
         ),
         pipe,
+        lends: asked.lend == Some(true),
     };
     let (tap, began) = live.tap(wanted, limit).map_err(|why| refused(&why))?;
     let tap::TapStart { block, past, ago_ns, remembers } = began;

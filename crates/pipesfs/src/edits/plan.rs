@@ -99,8 +99,11 @@ pub(crate) fn make_directory(
     (parent, name): (&Key, &str),
     may: &Permitted,
 ) -> Result<Planned, Refusal> {
-    if tree.lookup(parent, name, &[]).is_some() {
-        return Err(Refusal::new(errno::EEXIST, "it exists"));
+    match tree.lookup(parent, name, &[]) {
+        // It exists as long as its filter, and programs such as `cp -r` make it nevertheless.
+        Some(key) if tree.is_unlisted_class(&key) => return Ok(Planned::Nothing),
+        Some(_) => return Err(Refusal::new(errno::EEXIST, "it exists")),
+        None => {}
     }
     if parent.part == Part::Whole && parent.place == DirectoryId::Root {
         return begin_path(name, may);

@@ -157,7 +157,9 @@ impl Server {
             TreeEdit::MakeDirectory(name) => {
                 let key = match done {
                     Done::Started(number) => started(new, *number),
-                    _ => new_child((old, new), (parent, name)),
+                    _ => new_child((old, new), (parent, name))
+                        // A class that no arc carries.
+                        .or_else(|| new.lookup(parent, name, &[])),
                 };
                 self.entry(&key.ok_or_else(Refusal::gone)?)
             }

@@ -27,6 +27,10 @@ impl Server {
         let snapshot = self.snapshots.latest();
         let names = self.names(&snapshot, &parent, header.uid)?;
         let key = snapshot.tree.lookup(&parent, name, &names).ok_or(errno::ENOENT)?;
+        if snapshot.tree.is_unlisted_class(&key) && is_made(name, header.pid) {
+            // The kernel passes mkdir(2) on only if the lookup before it finds nothing.
+            return Err(errno::ENOENT);
+        }
         let inode = lock(&self.inodes).reference(&key);
         self.attributes(&key, inode).map(Outcome::Entry).inspect_err(|_| {
             lock(&self.inodes).forget(inode, 1);
@@ -174,4 +178,15 @@ impl Server {
             _ => Vec::new(),
         })
     }
+}
+
+/// Returns true if a thread is making a directory of this name.
+fn is_made(name: &str, thread: u32) -> bool {
+    let made = sys::task::directory_being_made(thread);
+    let last = |path: &[u8]| {
+        let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |at| at + 1);
+        let path = path.get(..end).unwrap_or_default();
+        path.rsplit(|byte| *byte == b'/').next() == Some(name.as_bytes())
+    };
+    made.as_deref().is_some_and(last)
 }

@@ -119,6 +119,7 @@ impl Server {
             patience_ms: Some(PATIENCE_MS),
             classes: Some(classes.to_owned()),
             form: Some(stream.form.name().to_owned()),
+            lend: Some(true),
         };
         let (began, pipe) = to.tap(&wanted).map_err(|error| failure(&error))?;
         if stream.from.is_some() && !began.remembers {

@@ -58,6 +58,7 @@ pub mod swap;
 pub mod tap;
 mod tap_control;
 pub mod tap_form;
+mod tap_pipe;
 pub mod taps;
 mod time_order;
 pub mod walk;

@@ -4,10 +4,10 @@
 
 use super::select::SelectedClasses;
 use super::tap_form::{TapForm, Written};
+use super::tap_pipe::TapPipe;
 use crate::ledger::LossRanges;
 use endpoint::history::FrameHeader;
-use std::fs::File;
-use std::io::{self, Write as _};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
@@ -186,6 +186,8 @@ pub(super) struct TapState {
     pub(super) cut: AtomicU64,
     pub(super) missing: Mutex<LossRanges>,
     pub(super) has_ended: AtomicBool,
+    /// True once the tap's handle is dropped.
+    is_dropped: AtomicBool,
     /// The value that is kept until the tap has ended.
     held: Mutex<Option<Held>>,
     pub(super) over: Mutex<Option<TapEnd>>,
@@ -218,8 +220,9 @@ impl TapState {
 }
 
 impl Tap {
-    /// Creates a tap that writes blocks into this pipe: in one form or, if the node has replicas,
-    /// in one form for each replica. Returns the tap's handle, and a feed for the space of each
+    /// Creates a tap that writes blocks into this pipe, or lends them to it if the flag is true
+    /// ([`super::tap_pipe`]): in one form or, if the node has replicas, in one form for each
+    /// replica. Returns the tap's handle, and a feed for the space of each
     /// replica. The feeds send the blocks with the given classes, or by default the blocks that at
     /// least one arc accepts. The tap ends when its reader has read nothing for `patience`.
     ///
@@ -227,7 +230,7 @@ impl Tap {
     ///
     /// Fails if the pipe cannot be made nonblocking, or if the thread cannot be started.
     pub fn new(
-        pipe: OwnedFd,
+        (pipe, lends): (OwnedFd, bool),
         policy: OverrunPolicy,
         patience: Duration,
         (forms, classes): (Vec<TapForm>, Option<SelectedClasses>),
@@ -237,9 +240,8 @@ impl Tap {
         let shared = Arc::new(TapState { is_merged, ..TapState::default() });
         let (to, comes) = mpsc::channel();
         let (ends, ended) = mpsc::channel();
-        sys::fuse::set_nonblocking(&pipe)?;
         let writer = TapWriter {
-            pipe: File::from(pipe),
+            pipe: TapPipe::new(pipe, lends)?,
             patience,
             shared: Arc::clone(&shared),
             begun: false,
@@ -295,6 +297,8 @@ impl Tap {
 impl Drop for Tap {
     fn drop(&mut self) {
         self.shared.end(TapEnd::ReaderLeft);
+        // Relaxed: the flag guards no other memory.
+        self.shared.is_dropped.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             // The thread polls the end regularly and returns nothing.
             let _ended = thread.join();
@@ -304,7 +308,7 @@ impl Drop for Tap {
 
 /// The thread that writes a tap's records to the pipe.
 struct TapWriter {
-    pipe: File,
+    pipe: TapPipe,
     patience: Duration,
     shared: Arc<TapState>,
     /// True once the header of a capture has been sent.
@@ -319,6 +323,13 @@ impl TapWriter {
     fn run(mut self, comes: &mpsc::Receiver<Records>) {
         self.write_all(comes);
         self.shared.release();
+        let since = sys::clock::monotonic();
+        let (shared, patience) = (&self.shared, self.patience);
+        self.pipe.wait_until_taken(|| {
+            let waited = Duration::from_nanos(sys::clock::monotonic().saturating_sub(since));
+            let is_dropped = shared.is_dropped.load(Ordering::Relaxed);
+            waited >= if is_dropped { patience.min(COMPLETION_MAX) } else { patience }
+        });
     }
 
     /// Writes records until the tap ends.
@@ -333,18 +344,25 @@ impl TapWriter {
                     let cut = self.forms.iter().map(TapForm::cut).sum();
                     self.shared.cut.store(cut, Ordering::Relaxed);
                     let written = self.write(&records);
-                    self.shared.backlog.fetch_sub(length, Ordering::Relaxed);
+                    let free = self.pipe.keep(records.bytes, length);
+                    self.shared.backlog.fetch_sub(free, Ordering::Relaxed);
                     if let Err(why) = written {
                         return self.shared.end(why);
                     }
                 }
-                Err(mpsc::RecvTimeoutError::Timeout) if !self.shared.has_ended() => {}
+                Err(mpsc::RecvTimeoutError::Timeout) if !self.shared.has_ended() => self.release(),
                 Err(mpsc::RecvTimeoutError::Timeout) => return,
                 Err(mpsc::RecvTimeoutError::Disconnected) => {
                     return self.shared.end(TapEnd::PathEnded);
                 }
             }
         }
+    }
+
+    /// Subtracts the records that the reader has taken from the backlog.
+    fn release(&mut self) {
+        let free = self.pipe.release();
+        self.shared.backlog.fetch_sub(free, Ordering::Relaxed);
     }
 
     /// Writes records. Blocks until the pipe has accepted all of them, the tap ends, or the reader
@@ -360,7 +378,7 @@ impl TapWriter {
             if done == end {
                 return Err(TapEnd::ReaderLeft);
             }
-            match self.pipe.write(bytes.get(done..end).unwrap_or_default()) {
+            match self.pipe.put(bytes.get(done..end).unwrap_or_default()) {
                 Ok(written) => {
                     done += written;
                     since = sys::clock::monotonic();
@@ -371,9 +389,10 @@ impl TapWriter {
                         Duration::from_nanos(sys::clock::monotonic().saturating_sub(since));
                     let limit =
                         if over { self.patience.min(COMPLETION_MAX) } else { self.patience };
-                    if !sys::poll::writable(&self.pipe, END_POLL) && waited >= limit {
+                    if !self.pipe.wait_until_writable(END_POLL) && waited >= limit {
                         return Err(TapEnd::ReaderStuck(self.patience));
                     }
+                    self.release();
                 }
                 Err(_) => return Err(TapEnd::ReaderLeft),
             }

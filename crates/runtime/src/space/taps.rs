@@ -295,7 +295,8 @@ mod tests {
         let (mut reader, pipe) = io::pipe().unwrap();
         let capture = (vec![TapForm::Capture], None);
         let (tap, feeds) =
-            Tap::new(pipe.into(), OverrunPolicy::Skip, Duration::from_secs(60), capture).unwrap();
+            Tap::new((pipe.into(), false), OverrunPolicy::Skip, Duration::from_secs(60), capture)
+                .unwrap();
         feeds[0].send_records(records);
         reader.read_exact(&mut [0]).unwrap();
         tap.shared.end(TapEnd::NodeMoved);

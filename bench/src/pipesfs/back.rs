@@ -1,0 +1,83 @@
+//! What it would cost to hand the blocks of a written stream to filters in the kernel, compared
+//! with the same filters in the thread that receives them. FEATURES B8
+//!
+//! A frame reaches a program in the kernel from outside in two ways: it is sent over a device, on
+//! whose other side the program runs, or the program is run on it (`BPF_PROG_TEST_RUN`).
+
+use super::kernel::Counting;
+use crate::flood::{Flood, ReceivingHost};
+use crate::harness::{Better, Candidate, is_selected, measure_interleaved, rows_of_samples};
+use crate::line::run_request;
+use crate::processes::{Children, has_ingress_program, streamline_path};
+use crate::row::Row;
+use std::process::Stdio;
+use testkit::net::{SERVER_DEVICE, wait_until};
+
+/// Length of a frame in bytes.
+const LENGTH: usize = 64;
+/// Number of blocks in a measurement of the filters in a thread.
+const BLOCKS: u32 = 2_000_000;
+/// Number of frames in each other measurement.
+const FRAMES: u32 = 100_000;
+/// The filters.
+const FILTERS: &str = "ip | udp | dport |53 count";
+
+/// Measures the processor time per frame.
+pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
+    const ROW: &str = "back into the kernel";
+    if !is_selected(ROW) {
+        return Ok(Vec::new());
+    }
+    let program = Counting::load(false)?;
+    let mut flood = Flood::new(LENGTH, 1, ReceivingHost::Ignores)?;
+    let observer = format!("rx@kernel {SERVER_DEVICE} | {}", pinned_filters());
+    let mut command =
+        flood.pair.server.command(streamline_path().ok_or("there is nothing to measure")?);
+    command.args(["run", "-q", "--no-adapt", &observer]);
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    let mut observers = Children::default();
+    observers.add(command.spawn().map_err(|why| why.to_string())?);
+    wait_until("the program is attached", || {
+        observers.first_exited().is_some() || has_ingress_program(&flood.pair.server)
+    });
+    if observers.first_exited().is_some() {
+        return Err(format!("`{observer}` failed"));
+    }
+    let candidates = vec![
+        Candidate { name: "in the thread", measure: Box::new(measure_thread) },
+        Candidate {
+            name: "sent over a device",
+            measure: Box::new(|| Ok(flood.send(FRAMES as usize)? as f64 / f64::from(FRAMES))),
+        },
+        Candidate { name: "a test run", measure: Box::new(|| measure_test_runs(&program)) },
+    ];
+    let (sentinel_ns, samples) = measure_interleaved(rounds, candidates)?;
+    observers.interrupt_and_wait(&observer)?;
+    let subject = ("pipesfs", ROW, f64::NAN);
+    Ok(rows_of_samples(subject, ("ns CPU/frame", Better::Less), sentinel_ns, &samples, &[]))
+}
+
+/// Returns the filters, all of them in the kernel.
+fn pinned_filters() -> String {
+    FILTERS.split(" |").map(|filter| format!("{filter} @kernel")).collect::<Vec<_>>().join(" |")
+}
+
+/// Returns the cost of the filters in a thread, without that of the source.
+fn measure_thread() -> Result<f64, String> {
+    let cost = |behind: &str| {
+        let began = sys::clock::thread();
+        run_request(&format!("generate count={BLOCKS} size={LENGTH} port=53 | {behind}"))?;
+        Ok::<f64, String>((sys::clock::thread() - began) as f64 / f64::from(BLOCKS))
+    };
+    Ok((cost(FILTERS)? - cost("discard")?).max(0.001))
+}
+
+/// Returns the cost of running a program on one frame, given to it in a call of its own.
+fn measure_test_runs(program: &Counting) -> Result<f64, String> {
+    let frame = crate::flood::udp_frame(crate::flood::WANTED_PORT, LENGTH);
+    let began = sys::clock::thread();
+    for _ in 0..FRAMES {
+        program.program.test_run(&frame, 1).map_err(|why| why.to_string())?;
+    }
+    Ok((sys::clock::thread() - began) as f64 / f64::from(FRAMES))
+}

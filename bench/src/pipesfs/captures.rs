@@ -1,0 +1,139 @@
+//! A live line whose frames capture programs read from a file of the mount: each frame that the
+//! path has seen is read by the program, or counted as lost in `.error`.
+
+use super::programs::Programs;
+use crate::flood::{Flood, ReceivingHost};
+use crate::harness::{Better, Candidate, Goal, is_selected, measure_interleaved, rows_of_samples};
+use crate::processes::{number_before, read_text};
+use crate::row::Row;
+use std::cell::RefCell;
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Command;
+use testkit::net::{SERVER_DEVICE, wait_until};
+
+/// Length of a frame in bytes.
+const LENGTH: usize = 200;
+/// Frames per second.
+const RATE: f64 = 300_000.0;
+/// Number of frames: three seconds.
+const FRAMES: u32 = 900_000;
+/// Name of the path.
+const NAME: &str = "line";
+
+/// A program that reads a capture from standard input, and prints the number of its frames.
+struct Reader {
+    name: &'static str,
+    words: &'static [&'static str],
+    /// Returns the number of frames from what the program has printed.
+    count: fn(&str) -> u64,
+}
+
+const READERS: [Reader; 2] = [
+    Reader {
+        name: "tcpdump -r -",
+        words: &["tcpdump", "-n", "-r", "-", "--count"],
+        count: |printed| number_before(printed, " packet"),
+    },
+    Reader {
+        name: "tshark -i -",
+        words: &["tshark", "-n", "-q", "-i", "-", "-z", "io,stat,0"],
+        // The only line of the table: `| 0.0 <> Dur | FRAMES | BYTES |`.
+        count: |printed| {
+            let line = printed.lines().find(|line| line.contains("<>"));
+            let frames = line.and_then(|line| line.split('|').nth(2));
+            frames.and_then(|frames| frames.trim().parse().ok()).unwrap_or(u64::MAX)
+        },
+    },
+];
+
+/// Measures the frames that each program reads, and those that are counted as lost.
+pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
+    let mut rows = Vec::new();
+    for reader in &READERS {
+        let row = format!("300,000 frames/s, {}", reader.name);
+        if !is_selected(&row) {
+            continue;
+        }
+        if Command::new(reader.words[0]).arg("--version").output().is_err() {
+            eprintln!("left out: {} is not installed", reader.words[0]);
+            continue;
+        }
+        let told = RefCell::new(Vec::new());
+        let candidates = vec![
+            Candidate {
+                name: "read",
+                measure: Box::new(|| {
+                    let (read, lost) = measure(reader)?;
+                    told.borrow_mut().push(read + lost);
+                    Ok(read)
+                }),
+            },
+            Candidate {
+                name: "read or told",
+                measure: Box::new(|| told.borrow().last().copied().ok_or_else(String::new)),
+            },
+            Candidate { name: "passed", measure: Box::new(|| Ok(1.0)) },
+        ];
+        let (sentinel_ns, samples) = measure_interleaved(rounds, candidates)?;
+        let goal =
+            Goal { candidate: "read or told", reference: "passed", goal: "G21", target: 1.0 };
+        let subject = ("pipesfs", row.as_str(), f64::NAN);
+        let unit = ("of frames", Better::More);
+        rows.extend(rows_of_samples(subject, unit, sentinel_ns, &samples, &[goal]));
+    }
+    Ok(rows)
+}
+
+/// Sends frames to a device while a program reads the capture of a path there. Returns the shares,
+/// of the frames that the path has seen, that the program has read and that were counted as lost.
+fn measure(reader: &Reader) -> Result<(f64, f64), String> {
+    let text = |why: std::io::Error| why.to_string();
+    let mut flood = Flood::new(LENGTH, 1, ReceivingHost::Ignores)?;
+    flood.set_rate(Some(RATE));
+    let mut programs = Programs::start()?;
+    let request = format!("rx {SERVER_DEVICE} | count");
+    programs.add_path_in(Some(&flood.pair.server), NAME, &request)?;
+    let mount = programs.mount("pipes", None)?;
+    let source = mount.join(format!("{NAME}/rx:{SERVER_DEVICE}"));
+    wait_until("it is shown", || source.is_dir());
+    let capture = File::open(source.join("all.pcap")).map_err(text)?;
+    let printed = mount.with_file_name("printed");
+    let mut command = Command::new(reader.words[0]);
+    command.args(&reader.words[1..]).stdin(capture);
+    command.stdout(File::create(&printed).map_err(text)?).stderr(std::process::Stdio::null());
+    let mut child = command.spawn().map_err(text)?;
+    // The command holds the capture open.
+    drop(command);
+    flood.send(FRAMES as usize)?;
+    let seen = || number(&source.join("stats/blocks"));
+    let lost = || lost_before(&source);
+    wait_until("the path has seen all frames", || seen() + lost() >= u64::from(FRAMES));
+    let seen = seen();
+    let path = streamline::paths::connect(&programs.client()?, NAME);
+    path.and_then(|path| path.stop()).map_err(|why| why.to_string())?;
+    let status = child.wait().map_err(text)?;
+    let read = (reader.count)(&read_text(&printed));
+    if !status.success() || read == u64::MAX {
+        return Err(format!("{} ended with {status}: {}", reader.name, read_text(&printed)));
+    }
+    let error = read_text(&mount.join(".error"));
+    let told = if error.contains("blocks were skipped") {
+        number_before(&error, " blocks were skipped")
+    } else {
+        0
+    };
+    let share = |frames: u64| frames as f64 / seen as f64;
+    Ok((share(read), share(told)))
+}
+
+/// Returns the number in a file; 0 if there is none.
+fn number(file: &Path) -> u64 {
+    read_text(file).trim().parse().unwrap_or(0)
+}
+
+/// Returns the number of frames that the path lost before it saw them.
+fn lost_before(source: &Path) -> u64 {
+    let reasons = fs::read_dir(source.join("stats/dropped")).into_iter().flatten().flatten();
+    reasons.map(|reason| number(&reason.path())).sum()
+}

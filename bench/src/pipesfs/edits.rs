@@ -1,0 +1,124 @@
+//! The cost of changes through a mount beyond the edits themselves, which the reference makes over
+//! an open connection to the path. Everything runs on one core. Goal G21
+
+use super::ExtraCost;
+use super::programs::Programs;
+use crate::harness::{Candidate, is_selected, measure_interleaved};
+use crate::row::Row;
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use streamline::paths::{self, PathClient};
+use testkit::net::wait_until;
+
+/// Number of changes in a measurement. It is even, so that the argument has its first value at the
+/// end: the name of the directory contains it.
+const CHANGES: u32 = 200;
+/// Maximum cost of `mkdir` beyond its edit, in µs.
+const MKDIR_MAX_US: f64 = 25.0;
+/// Maximum cost of a write to an argument beyond its edit, in µs.
+const WRITE_MAX_US: f64 = 9.0;
+/// The path that is changed.
+const REQUEST: &str = "generate rate=1 | udp | sample 2 | count";
+
+const MKDIR: &str = "mkdir";
+const WRITE: &str = "control write";
+const EDIT: &str = "the edit itself";
+
+/// Measures `mkdir` and writes to arguments.
+pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
+    let mut rows = Vec::new();
+    if ![MKDIR, WRITE].iter().any(|row| is_selected(row)) {
+        return Ok(rows);
+    }
+    sys::process::pin_to(0).map_err(|why| why.to_string())?;
+    let mut programs = Programs::start()?;
+    programs.add_path("edited", REQUEST)?;
+    let mount = programs.mount("pipes", Some(0))?;
+    let udp = mount.join("edited/generate/udp");
+    wait_until("it is shown", || udp.is_dir());
+    let to = paths::connect(&programs.client()?, "edited").map_err(|why| why.to_string())?;
+    if is_selected(MKDIR) {
+        let candidates = vec![
+            Candidate { name: EDIT, measure: Box::new(|| add_filters(&to)) },
+            Candidate { name: "through the mount", measure: Box::new(|| make_directories(&udp)) },
+        ];
+        let (sentinel_ns, samples) = measure_interleaved(rounds, candidates)?;
+        let cost = ExtraCost { name: "beyond it", parts: 1, limit: MKDIR_MAX_US, goal: "G21" };
+        rows.extend(cost.rows((MKDIR, "us"), sentinel_ns, &samples));
+    }
+    if is_selected(WRITE) {
+        let file = udp.join("sample:2/config/every");
+        let candidates = vec![
+            Candidate { name: EDIT, measure: Box::new(|| set_argument(&to)) },
+            Candidate { name: "through the mount", measure: Box::new(|| write_argument(&file)) },
+        ];
+        let (sentinel_ns, samples) = measure_interleaved(rounds, candidates)?;
+        let cost = ExtraCost { name: "beyond it", parts: 1, limit: WRITE_MAX_US, goal: "G21" };
+        rows.extend(cost.rows((WRITE, "us"), sentinel_ns, &samples));
+    }
+    Ok(rows)
+}
+
+/// Returns the mean time of `change` in µs. `undo` restores the path after each change, and is not
+/// measured.
+fn time_changes(
+    mut change: impl FnMut(u32) -> Result<(), String>,
+    mut undo: impl FnMut() -> Result<(), String>,
+) -> Result<f64, String> {
+    let mut took = 0;
+    for number in 0..CHANGES {
+        let began = sys::clock::monotonic();
+        change(number)?;
+        took += sys::clock::monotonic() - began;
+        undo()?;
+    }
+    Ok(took as f64 / f64::from(CHANGES) / 1e3)
+}
+
+fn edit(to: &PathClient, words: &[&str]) -> Result<(), String> {
+    let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+    to.change(&words).map(drop).map_err(|why| why.to_string())
+}
+
+fn add_filters(to: &PathClient) -> Result<f64, String> {
+    time_changes(
+        |_| edit(to, &["add", "inspect", "below", "udp"]),
+        || edit(to, &["remove", "inspect", "leaf"]),
+    )
+}
+
+fn make_directories(udp: &Path) -> Result<f64, String> {
+    let directory = udp.join("inspect");
+    time_changes(
+        |_| fs::create_dir(&directory).map_err(text),
+        || fs::remove_dir(&directory).map_err(text),
+    )
+}
+
+/// Returns a value of the argument that differs from the previous one.
+fn value(number: u32) -> u32 {
+    3 - number % 2
+}
+
+fn set_argument(to: &PathClient) -> Result<f64, String> {
+    time_changes(
+        |number| edit(to, &["arg", "sample", &format!("every={}", value(number))]),
+        || Ok(()),
+    )
+}
+
+fn write_argument(file: &Path) -> Result<f64, String> {
+    let file = OpenOptions::new().write(true).open(file).map_err(text)?;
+    time_changes(
+        |number| {
+            let line = format!("{}\n", value(number));
+            file.write_all_at(line.as_bytes(), 0).map_err(text)
+        },
+        || Ok(()),
+    )
+}
+
+fn text(why: std::io::Error) -> String {
+    why.to_string()
+}
