@@ -44,6 +44,7 @@ impl Reader {
             policy: OverrunPolicy::Skip,
             patience: LIMIT,
             pipe,
+            lends: true,
         };
         let (tap, _) = live.tap(request, LIMIT)?;
         let bytes = Arc::new(Mutex::new(Vec::new()));

@@ -1,5 +1,5 @@
-//! What it would cost to hand the blocks of a written stream to filters in the kernel, compared
-//! with the same filters in the thread that receives them. FEATURES B8
+//! The cost of handing the blocks of a written stream to filters in the kernel, compared with the
+//! same filters in the thread that receives them. FEATURES B8
 //!
 //! A frame reaches a program in the kernel from outside in two ways: it is sent over a device, on
 //! whose other side the program runs, or the program is run on it (`BPF_PROG_TEST_RUN`).

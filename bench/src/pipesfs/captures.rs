@@ -118,10 +118,13 @@ fn measure(reader: &Reader) -> Result<(f64, f64), String> {
         return Err(format!("{} ended with {status}: {}", reader.name, read_text(&printed)));
     }
     let error = read_text(&mount.join(".error"));
-    let told = if error.contains("blocks were skipped") {
-        number_before(&error, " blocks were skipped")
-    } else {
-        0
+    let told = match error {
+        error if error.contains(" blocks were skipped, ") => {
+            number_before(&error, " blocks were skipped, ")
+        }
+        // The path has ended without the number.
+        error if error.contains("may be incomplete") => seen.saturating_sub(read),
+        _ => 0,
     };
     let share = |frames: u64| frames as f64 / seen as f64;
     Ok((share(read), share(told)))

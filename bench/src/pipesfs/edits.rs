@@ -1,7 +1,7 @@
 //! The cost of changes through a mount beyond the edits themselves, which the reference makes over
 //! an open connection to the path. Everything runs on one core. Goal G21
 
-use super::ExtraCost;
+use super::extra_cost::ExtraCost;
 use super::programs::Programs;
 use crate::harness::{Candidate, is_selected, measure_interleaved};
 use crate::row::Row;

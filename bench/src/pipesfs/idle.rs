@@ -1,7 +1,7 @@
 //! The cost of a mount that shows a path while no program reads its streams, compared with the path
 //! without a mount. FEATURES B9
 
-use super::ExtraCost;
+use super::extra_cost::ExtraCost;
 use super::programs::Programs;
 use crate::harness::{Candidate, is_selected, measure_interleaved};
 use crate::row::Row;

@@ -1,7 +1,7 @@
 //! The cost of the exits for readers that each filter in the kernel has, while nobody reads: a
 //! program with such exits, all closed, compared with the same program without exits. FEATURES B9
 
-use super::ExtraCost;
+use super::extra_cost::ExtraCost;
 use crate::harness::{Samples, is_selected};
 use crate::row::Row;
 use crate::sentinel::Sentinel;

@@ -9,13 +9,13 @@
 mod back;
 mod captures;
 mod edits;
+mod extra_cost;
 mod idle;
 mod kernel;
 pub(crate) mod programs;
 mod requests;
 mod streams;
 
-use crate::harness::{Better, Samples, rows_of_samples};
 use crate::options::Options;
 use crate::row::Row;
 
@@ -31,41 +31,4 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     rows.extend(captures::run_bench(options.rounds)?);
     rows.extend(back::run_bench(options.rounds)?);
     Ok(rows)
-}
-
-/// The cost of the second of two candidates beyond the first.
-struct ExtraCost {
-    /// Name of the row.
-    name: &'static str,
-    /// Number of equal parts into which the difference is divided.
-    parts: u32,
-    /// Maximum cost of a part.
-    limit: f64,
-    /// The goal with this limit.
-    goal: &'static str,
-}
-
-impl ExtraCost {
-    /// Returns the rows of two candidates, and of the difference of their samples in each round.
-    fn rows(
-        &self,
-        (row, unit): (&str, &'static str),
-        sentinel_ns: f64,
-        samples: &[Samples],
-    ) -> Vec<Row> {
-        let (subject, unit) = (("pipesfs", row, f64::NAN), (unit, Better::Less));
-        let mut rows = rows_of_samples(subject, unit, sentinel_ns, samples, &[]);
-        let [without, with] = samples else { return rows };
-        let values = with.values.iter().zip(&without.values);
-        let values = values.map(|(with, without)| (with - without) / f64::from(self.parts));
-        let values = values.map(|cost| cost.max(0.001)).collect();
-        let cost = Samples { name: self.name, values };
-        let mut row = rows_of_samples(subject, unit, sentinel_ns, &[cost], &[]).pop();
-        if let Some(row) = &mut row {
-            (row.reference, row.ratio) = ("limit", self.limit / row.value);
-            (row.goal, row.target) = (Some(self.goal), Some(1.0));
-        }
-        rows.extend(row);
-        rows
-    }
 }

@@ -44,6 +44,7 @@ pub struct StreamEnd {
     handle: u64,
     uid: u32,
     tap: PathClient,
+    is_late: bool,
 }
 
 /// An open stream.
@@ -68,6 +69,8 @@ struct OpenStream {
     place: Option<(DirectoryId, StreamForm)>,
     /// The state of a move of the node to another path, during and after such an edit.
     moving: Option<Move>,
+    /// True if the process of the path exited before the reader had read everything.
+    is_late: bool,
 }
 
 /// The user, the directory, the form and the byte counters of a stream that is being opened.
@@ -95,6 +98,10 @@ struct WaitingRead {
     unique: u64,
     size: u32,
 }
+
+/// Reason of a stream that may be incomplete.
+const LATE: &str = "a stream may be incomplete: its path had ended before the reader had read \
+                    everything, and did not say how many blocks were skipped";
 
 /// Event bits of poll(2): data can be read.
 const READABLE: u32 = 0x001 | 0x040;
@@ -124,6 +131,7 @@ impl Streams {
             watched: false,
             place,
             moving: None,
+            is_late: false,
         };
         self.lock().insert(handle, stream);
     }
@@ -193,7 +201,8 @@ impl Streams {
         let Some(mut stream) = self.lock().remove(&handle) else { return false };
         if let Some(StreamOrigin::Path(tap)) = stream.of.take() {
             // If the thread that examines ends no longer runs, the tap ends here.
-            let _ = self.ends.send(StreamEnd { handle, uid: stream.uid, tap });
+            let (uid, is_late) = (stream.uid, stream.is_late);
+            let _ = self.ends.send(StreamEnd { handle, uid, tap, is_late });
         }
         if stream.watched {
             let _ = self.watcher.forget(&stream.pipe);
@@ -245,7 +254,8 @@ impl Streams {
         }
         match stream.of.take() {
             Some(StreamOrigin::Path(tap)) => {
-                let _ = self.ends.send(StreamEnd { handle, uid: stream.uid, tap });
+                let (uid, is_late) = (stream.uid, stream.is_late);
+                let _ = self.ends.send(StreamEnd { handle, uid, tap, is_late });
             }
             Some(StreamOrigin::Events(_)) => self.end(stream, false),
             None => {}
@@ -255,10 +265,14 @@ impl Streams {
     /// Queries each ended tap for the reason why it ended and for blocks that its reader has lost.
     /// Blocks while a path does not reply. Returns when the streams are dropped.
     pub fn examine_ends(&self, endings: &StreamEnds) {
-        while let Ok(StreamEnd { handle, uid, tap }) = endings.recv() {
+        while let Ok(StreamEnd { handle, uid, tap, is_late }) = endings.recv() {
             // A path that does not reply has ended.
-            let report = tap.tap_report().unwrap_or_default();
+            let report = tap.tap_report();
             drop(tap);
+            if report.is_err() && is_late {
+                self.failures.set(uid, LATE.to_owned());
+            }
+            let report = report.unwrap_or_default();
             let over = report.over.as_ref().filter(|why| *why != PATH_ENDED);
             if report.skipped > 0 || report.cut > 0 {
                 let TapReport { skipped, cut, missing, .. } = &report;
@@ -302,7 +316,7 @@ impl Streams {
 
 impl OpenStream {
     /// Replies with the data that the pipe contains, up to `size` bytes. Does not block.
-    fn reply(&self, transfers: &TransferPipes, reply: Reply<'_>, size: u32) -> PipeRead {
+    fn reply(&mut self, transfers: &TransferPipes, reply: Reply<'_>, size: u32) -> PipeRead {
         if self.failed == Some(true) {
             return PipeRead::Failed;
         }
@@ -313,10 +327,18 @@ impl OpenStream {
             }
             PipeRead::Sent(length) => {
                 self.totals.iter().for_each(|totals| totals.add_read(length));
+                self.is_late |= self.has_lost_path();
                 PipeRead::Sent(length)
             }
             read => read,
         }
+    }
+
+    /// Returns true if the pipe contains data, and the process of the path has exited.
+    fn has_lost_path(&self) -> bool {
+        let Some(StreamOrigin::Path(tap)) = &self.of else { return false };
+        sys::pipe::readable_length(&self.pipe).is_ok_and(|left| left > 0)
+            && sys::poll::readable(&[tap.process()], Some(Duration::ZERO)) == [true]
     }
 
     /// Returns the current events of poll(2).

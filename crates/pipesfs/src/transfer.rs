@@ -1,7 +1,7 @@
 //! Transfer of bytes from the pipe of a stream to the reader. Small reads are copied through this
-//! process. For large reads, the reply refers to the pages in the pipe, and the kernel copies them to
-//! the reader. Bytes leave the pipe only after that, because the path may have lent their memory to
-//! the pipe: each byte is then copied less often than in a kernel pipe.
+//! process. For large reads, the reply refers to the pages in the pipe, and the kernel copies them
+//! to the reader. Bytes leave the pipe only after that, because the path may have lent their memory
+//! to the pipe: each byte is then copied less often than in a kernel pipe.
 
 use crate::protocol::{REPLY_HEAD, Reply};
 use std::fs::File;
@@ -12,8 +12,8 @@ use std::sync::{Mutex, PoisonError};
 /// Capacity of the pipe of a stream in bytes. Users other than root may have pipes of twice this
 /// size, which a transfer needs.
 pub const PIPE_SIZE: usize = 512 << 10;
-/// Minimum length in bytes at which a reply refers to pages. Below it, copying costs less than the system
-/// calls.
+/// Minimum length in bytes at which a reply refers to pages. Below it, copying costs less than the
+/// system calls.
 const REFERRED_MIN: usize = 32 << 10;
 /// Maximum number of idle transfer pipes kept for reuse.
 const KEPT_MAX: usize = 4;

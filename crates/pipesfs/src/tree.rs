@@ -10,10 +10,12 @@ mod groups;
 mod links;
 mod parents;
 mod places;
+mod reserved;
 
 use crate::names::{TakenNames, escape, filter_name};
 use groups::Groups;
 use parents::{Homes, Parents, first_parents, homes};
+use reserved::{NODE_ENTRIES, PATH_ENTRIES, ROOT_ENTRIES, STREAM_ENTRIES};
 use std::collections::{HashMap, VecDeque};
 use streamline::paths::{NodeDetails, PathView};
 
@@ -123,46 +125,8 @@ pub struct Tree {
     directory_of: HashMap<Member, usize>,
 }
 
-/// Reserved entry names in the directory of a node.
-const NODE_ENTRIES: &[&str] = &[
-    "all",
-    "all.pcap",
-    "all.jsonl",
-    "config",
-    "stats",
-    "place",
-    "replicas",
-    "process",
-    "processors",
-    "hook",
-    "why",
-    "program",
-    "state",
-];
-/// Reserved entry names in the root directory.
-const ROOT_ENTRIES: &[&str] = &["README"];
-/// Reserved entry names in the directory of a path.
-const PATH_ENTRIES: &[&str] = &["request"];
 /// Name of the source of a path that starts as an empty stream.
 pub const EMPTY_STREAM: &str = "stream";
-
-/// Reserved entry names in the directory of a path that is a stream.
-const STREAM_ENTRIES: &[&str] = &[
-    "all",
-    "all.pcap",
-    "all.jsonl",
-    "config",
-    "stats",
-    "place",
-    "replicas",
-    "process",
-    "processors",
-    "hook",
-    "why",
-    "program",
-    "state",
-    "request",
-];
 
 impl Tree {
     /// Creates the tree of these paths. On name conflicts, root's paths come first, then paths in

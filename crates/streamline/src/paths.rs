@@ -189,8 +189,8 @@ pub fn is_source(filter: &str) -> bool {
 }
 
 /// Returns the hooks of the kernel at which the programs that run a node are attached, such as `tc
-/// ingress eth0`: one for each source from which blocks reach the node. Fails with the reason if the
-/// request does not contain the node.
+/// ingress eth0`: one for each source from which blocks reach the node. Fails with the reason if
+/// the request does not contain the node.
 pub fn kernel_hooks(line: &str, node: &NodeDetails) -> Result<Vec<String>, String> {
     let (graph, at) = find_node(line, node)?;
     let mut upstream = vec![at];

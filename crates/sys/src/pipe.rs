@@ -1,6 +1,6 @@
 //! Transfer of bytes between descriptors inside the kernel, with splice(2), tee(2) and vmsplice(2).
 
-use crate::error::{ErrorContext as _, Result};
+use crate::error::{Error, ErrorContext as _, Result};
 use rustix::pipe::{IoSliceRaw, SpliceFlags};
 use std::os::fd::AsFd;
 
@@ -26,18 +26,17 @@ pub fn tee(pipe: impl AsFd, to: impl AsFd, length: usize) -> Result<usize> {
 /// Puts references to the memory of these bytes into a pipe. Does not block; fails with EAGAIN if
 /// the pipe is full. Returns the number of bytes.
 ///
-/// Who reads the pipe reads the memory as it is at that time. So the bytes must stay unchanged, and
-/// their memory unused for anything else, as long as a pipe refers to them.
+/// A reader of the pipe reads the memory as it is at that time. So the bytes must stay unchanged,
+/// and their memory unused for anything else, as long as a pipe refers to them.
 pub fn lend(pipe: impl AsFd, bytes: &[u8]) -> Result<usize> {
-    // SAFETY: to the writing end of a pipe, vmsplice(2) reads the memory of `bytes` and writes
-    // nothing there; other descriptors are refused.
-    let lent = match rustix::fs::fcntl_getfl(&pipe) {
-        Ok(flags) if flags.contains(rustix::fs::OFlags::WRONLY) => unsafe {
-            rustix::pipe::vmsplice(pipe, &[IoSliceRaw::from_slice(bytes)], SpliceFlags::NONBLOCK)
-        },
-        Ok(_) => Err(rustix::io::Errno::BADF),
-        Err(error) => Err(error),
-    };
+    let flags = rustix::fs::fcntl_getfl(&pipe).context("fcntl", "F_GETFL")?;
+    if !flags.contains(rustix::fs::OFlags::WRONLY) {
+        return Err(Error::new("vmsplice", "memory into a reading end", libc::EBADF));
+    }
+    let bytes = [IoSliceRaw::from_slice(bytes)];
+    // SAFETY: to the writing end of a pipe, vmsplice(2) reads the memory of `bytes`, and writes
+    // nothing there. Other ends were refused above.
+    let lent = unsafe { rustix::pipe::vmsplice(pipe, &bytes, SpliceFlags::NONBLOCK) };
     lent.context("vmsplice", "memory into a pipe")
 }
 

@@ -94,10 +94,10 @@ impl Task {
     }
 }
 
-/// Returns the path that a thread has passed to mkdir(2) or mkdirat(2), if it is in one of these calls.
-/// The thread must be about to wait, as for the reply to a request that it has made; this function
-/// waits until it does, for a limited time. Returns `None` if the kernel does not tell, because the
-/// thread belongs to another user or may not be traced.
+/// Returns the path that a thread has passed to mkdir(2) or mkdirat(2), if it is in one of these
+/// calls. The thread must be about to wait, as for the reply to a request that it has made; this
+/// function waits until it does, for a limited time. Returns `None` if the kernel does not tell,
+/// because the thread belongs to another user or may not be traced.
 #[must_use]
 pub fn directory_being_made(thread: u32) -> Option<Vec<u8>> {
     for _ in 0..CALL_ATTEMPTS_MAX {

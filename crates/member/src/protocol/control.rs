@@ -119,8 +119,8 @@ pub struct Tap {
     /// Form in which blocks are written: `capture`, which is the default, `bytes` or `json`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub form: Option<String>,
-    /// True if the reader takes bytes from the pipe only after it has copied them (tee(2)). The pipe
-    /// may then refer to memory of the path.
+    /// True if the reader takes bytes from the pipe only after it has copied them (tee(2)). The
+    /// pipe may then refer to memory of the path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lend: Option<bool>,
 }

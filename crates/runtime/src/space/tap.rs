@@ -350,19 +350,16 @@ impl TapWriter {
                         return self.shared.end(why);
                     }
                 }
-                Err(mpsc::RecvTimeoutError::Timeout) if !self.shared.has_ended() => self.release(),
+                Err(mpsc::RecvTimeoutError::Timeout) if !self.shared.has_ended() => {
+                    let free = self.pipe.release();
+                    self.shared.backlog.fetch_sub(free, Ordering::Relaxed);
+                }
                 Err(mpsc::RecvTimeoutError::Timeout) => return,
                 Err(mpsc::RecvTimeoutError::Disconnected) => {
                     return self.shared.end(TapEnd::PathEnded);
                 }
             }
         }
-    }
-
-    /// Subtracts the records that the reader has taken from the backlog.
-    fn release(&mut self) {
-        let free = self.pipe.release();
-        self.shared.backlog.fetch_sub(free, Ordering::Relaxed);
     }
 
     /// Writes records. Blocks until the pipe has accepted all of them, the tap ends, or the reader
@@ -392,7 +389,8 @@ impl TapWriter {
                     if !self.pipe.wait_until_writable(END_POLL) && waited >= limit {
                         return Err(TapEnd::ReaderStuck(self.patience));
                     }
-                    self.release();
+                    let free = self.pipe.release();
+                    self.shared.backlog.fetch_sub(free, Ordering::Relaxed);
                 }
                 Err(_) => return Err(TapEnd::ReaderLeft),
             }

@@ -86,10 +86,9 @@ impl TapPipe {
             return released;
         }
         let left = sys::pipe::readable_length(&self.pipe).map_or(u64::MAX, |left| left as u64);
-        while let Some(Lent { backlog, .. }) =
-            self.lent.pop_front_if(|lent| lent.end.saturating_add(left) <= self.put)
-        {
-            released += backlog;
+        let is_taken = |lent: &Lent| lent.end.saturating_add(left) <= self.put;
+        while self.lent.front().is_some_and(is_taken) {
+            released += self.lent.pop_front().map_or(0, |lent| lent.backlog);
         }
         released
     }

@@ -1,0 +1,41 @@
+//! Rows for two candidates, of which the second does more, and for the cost of that.
+
+use crate::harness::{Better, Samples, rows_of_samples};
+use crate::row::Row;
+
+/// The cost of the second of two candidates beyond the first.
+pub(super) struct ExtraCost {
+    /// Name of the row.
+    pub(super) name: &'static str,
+    /// Number of equal parts into which the difference is divided.
+    pub(super) parts: u32,
+    /// Maximum cost of a part.
+    pub(super) limit: f64,
+    /// The goal with this limit.
+    pub(super) goal: &'static str,
+}
+
+impl ExtraCost {
+    /// Returns the rows of two candidates, and of the difference of their samples in each round.
+    pub(super) fn rows(
+        &self,
+        (row, unit): (&str, &'static str),
+        sentinel_ns: f64,
+        samples: &[Samples],
+    ) -> Vec<Row> {
+        let (subject, unit) = (("pipesfs", row, f64::NAN), (unit, Better::Less));
+        let mut rows = rows_of_samples(subject, unit, sentinel_ns, samples, &[]);
+        let [without, with] = samples else { return rows };
+        let values = with.values.iter().zip(&without.values);
+        let values = values.map(|(with, without)| (with - without) / f64::from(self.parts));
+        let values = values.map(|cost| cost.max(0.001)).collect();
+        let cost = Samples { name: self.name, values };
+        let mut row = rows_of_samples(subject, unit, sentinel_ns, &[cost], &[]).pop();
+        if let Some(row) = &mut row {
+            (row.reference, row.ratio) = ("limit", self.limit / row.value);
+            (row.goal, row.target) = (Some(self.goal), Some(1.0));
+        }
+        rows.extend(row);
+        rows
+    }
+}

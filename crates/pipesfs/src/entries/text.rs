@@ -1,0 +1,64 @@
+//! The kinds of texts in files.
+
+/// The content of a file with a text.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Text {
+    /// The introduction in the root directory.
+    Readme,
+    /// The reason for the latest failure of the user who reads the file.
+    Error,
+    /// Programs and packet sockets of other applications on an interface.
+    Others,
+    /// The manual of a filter, by the name of the filter.
+    Manual(String),
+    /// The request of a path.
+    Request,
+    /// The value of an argument, by the name of the argument.
+    Argument(String),
+    /// The space in which a node runs.
+    Space,
+    /// The reason for the placement of a node.
+    Why,
+    /// The number of threads that run a node.
+    Replicas,
+    /// The hook of the kernel at which the program of a node is attached.
+    Hook,
+    /// The ids of the processes that run a node.
+    Process,
+    /// The processors on which a node may run.
+    Processors,
+    /// The instructions of a filter that runs in the kernel.
+    Program,
+    /// The remaining time for which the retained output of a source is kept.
+    Freeze,
+    /// The number of blocks that a node has received or made.
+    Blocks,
+    /// The length in bytes of the blocks that a node has received or made.
+    Bytes,
+    /// Mean time that a filter spends on a block, in ns.
+    NsPerBlock,
+    /// The number of blocks lost for a reason, by its name.
+    Lost(String),
+    /// A state that a filter publishes, by its name.
+    State(String),
+    /// Number of bytes that programs have read from the streams of a directory.
+    Read,
+    /// Number of bytes that programs have written to the streams of a directory.
+    Written,
+}
+
+impl Text {
+    /// Returns true if the text contains counters.
+    #[must_use]
+    pub const fn is_counter(&self) -> bool {
+        matches!(
+            self,
+            Self::Blocks
+                | Self::Bytes
+                | Self::NsPerBlock
+                | Self::Lost(_)
+                | Self::Process
+                | Self::Processors
+        )
+    }
+}
