@@ -3,7 +3,7 @@
 use crate::collected::{run_beside, run_replicated};
 use crate::request::PlannedRequest;
 use crate::scratch::Scratch;
-use crate::sessions::renumber_sessions;
+use crate::sessions::{delayed_traffic, renumber_sessions};
 use engine::change::{ChangeError, move_sessions, session_shares};
 use engine::live::Live;
 use pipeline::plan::Machine;
@@ -60,7 +60,7 @@ fn n3_n9_v13_moved_sessions_keep_output_and_order() {
         "udp | dns",
     ] {
         let file = scratch.path("traffic.pcap");
-        let capture = testkit::traffic::mixed_traffic(random.below(1 << 32), 1500);
+        let capture = delayed_traffic(random.below(1 << 32), 1500, 3000);
         std::fs::write(&file, capture.to_pcap()).expect("a capture");
         let pipe = if chain.ends_with("|all") { "" } else { "| " };
         let text = format!("replay '{}' | {chain} {pipe}KEEP | discard", file.display());

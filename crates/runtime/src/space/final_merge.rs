@@ -42,7 +42,7 @@ impl LocalGraph {
             (0..taken.len()).take_while(|at| *at == 0 || taken.entry(*at).marks.end_step() < end);
         let count = ours.count();
         let taken = gather.inputs[way].import.peek_up_to(count)?;
-        self.walk_ring_batches(&[taken], &[node]);
+        self.walk_ring_batches(&[taken], &[node], true);
         gather.inputs[way].import.release(count)?;
         Ok(true)
     }

@@ -48,7 +48,7 @@ impl Space {
         graph.pass.order = last_seq(own.near);
         let walked = match import.peek_up_to(count) {
             Ok(taken) => {
-                graph.walk_ring_batches(&[taken], &[at]);
+                graph.walk_ring_batches(&[taken], &[at], last);
                 import.release(count)
             }
             Err(fault) => Err(fault),
@@ -124,21 +124,22 @@ impl LocalGraph {
         let count: usize = shares.iter().map(|share| share.count).sum();
         if count == 0 {
             if whole {
+                if gather.is_partial {
+                    let now = self.clock.advance_to(0, self.live_time());
+                    self.tick(now, &[]);
+                }
                 gather.advance();
             }
             return Ok(whole);
         }
         let (mut all, mut nodes) = (Vec::new(), Vec::new());
-        let mut late: u64 = shares.iter().map(|share| share.late).sum();
-        if gather.broken {
-            late = count as u64;
-        }
+        let late: u64 = shares.iter().map(|share| share.late).sum();
         for (way, share) in gather.inputs.iter_mut().zip(&shares).filter(|(_, s)| s.count > 0) {
             all.push(way.import.peek_up_to(share.count)?);
             nodes.push(way.node);
         }
         self.pass.order = last_seq(gather.batch_id);
-        self.walk_ring_batches(&all, &nodes);
+        self.walk_ring_batches(&all, &nodes, whole);
         drop(all);
         for (way, share) in gather.inputs.iter_mut().zip(&shares).filter(|(_, s)| s.count > 0) {
             way.import.release(share.count)?;
@@ -153,14 +154,20 @@ impl LocalGraph {
         if whole {
             gather.advance();
         } else {
-            gather.broken = gather.mixed;
+            gather.is_partial = true;
         }
         Ok(true)
     }
 
     /// Walks the blocks of several rings together. The blocks of each ring enter at its node. Then
-    /// calls due timers.
-    pub(super) fn walk_ring_batches(&mut self, all: &[RingBatch<'_>], nodes: &[NodeId]) {
+    /// calls due timers if the blocks are the `last` of their batch, as a single instance does
+    /// after a batch.
+    pub(super) fn walk_ring_batches(
+        &mut self,
+        all: &[RingBatch<'_>],
+        nodes: &[NodeId],
+        last: bool,
+    ) {
         let mut batches: Vec<(NodeId, usize, usize, BatchMemory)> = Vec::new();
         let mut now = self.live_time();
         let live = now;
@@ -195,6 +202,8 @@ impl LocalGraph {
             walk.walk_waiting();
         });
         rooms.into_iter().for_each(|room| self.pass.keep_memory(room));
-        self.tick(now, all);
+        if last {
+            self.tick(now, all);
+        }
     }
 }

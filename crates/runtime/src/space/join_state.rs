@@ -40,9 +40,8 @@ pub struct ReplicaJoin {
     pub(super) mixed: bool,
     /// Lowest batch id that has not been joined.
     pub(super) batch_id: u64,
-    /// True if a part of the current batch was forwarded before the rest arrived. The rest then
-    /// counts as late.
-    pub(super) broken: bool,
+    /// True if the beginning of the current batch has been forwarded.
+    pub(super) is_partial: bool,
     /// Remaining sessions of the replica in this space; `None` until its input has ended.
     pub(super) final_sessions: Option<FinalSessions>,
     pub(super) ended: bool,
@@ -69,9 +68,11 @@ pub(super) struct BatchShare {
     pub(super) count: usize,
     /// True if the ring will receive no more entries of the batch.
     pub(super) whole: bool,
-    /// True if the ring is full of these entries, so that the rest of the batch cannot arrive
-    /// before they are taken.
-    pub(super) full: bool,
+    /// True if the ring has so many of these entries that the replica may wait for room: a ring
+    /// that was full wakes its writer once at least half of it is free.
+    may_block: bool,
+    /// Sequence number of the last of these entries; 0 if there are none.
+    last_seq: u32,
     /// Number of entries that belong to earlier batches.
     pub(super) late: u64,
 }
@@ -91,7 +92,7 @@ impl ReplicaJoin {
             node,
             mixed,
             batch_id: 0,
-            broken: false,
+            is_partial: false,
             final_sessions: None,
             ended: false,
         }
@@ -112,9 +113,13 @@ impl ReplicaJoin {
         self.inputs.iter_mut().map(|way| &mut way.import)
     }
 
-    /// Returns, for each input, the number of entries in its ring that belong to the current batch.
-    /// The caller must then take these entries from the rings. Returns an empty list if the join
-    /// must wait for the rest of the batch.
+    /// Returns, for each input, the number of entries in its ring that may be forwarded now: those
+    /// of the current batch, or of its beginning. The caller must then take these entries from the
+    /// rings. Returns an empty list if the join must wait.
+    ///
+    /// A replica that waits for room in its ring never finishes its batch unless entries are taken.
+    /// What a replica adds later follows the last entry in its ring. So the entries up to the
+    /// lowest of these last ones may be forwarded in order.
     pub(super) fn shares(&mut self) -> Result<Vec<BatchShare>, Fault> {
         let (batch_id, progress) = (self.batch_id, &self.progress);
         let shares = self.inputs.iter_mut().enumerate().map(|(copy, way)| {
@@ -122,20 +127,30 @@ impl ReplicaJoin {
             let may_add = progress.has_part(copy, batch_id);
             way.count_batch_entries(batch_id, may_add)
         });
-        let shares: Vec<BatchShare> = shares.collect::<Result<_, _>>()?;
-        let whole = shares.iter().all(|share| share.whole);
-        // A ring that is full of one batch must be drained, or its replica never finishes.
-        let full = shares.iter().any(|share| share.full);
-        if !whole {
-            progress.record_awaited(batch_id);
+        let mut shares: Vec<BatchShare> = shares.collect::<Result<_, _>>()?;
+        if shares.iter().all(|share| share.whole) {
+            return Ok(shares);
         }
-        if whole || !self.mixed || full { Ok(shares) } else { Ok(Vec::new()) }
+        progress.record_awaited(batch_id);
+        if !self.mixed {
+            return Ok(shares);
+        }
+        let unfinished = || shares.iter().filter(|share| !share.whole);
+        if !unfinished().any(|share| share.may_block) || unfinished().any(|share| share.count == 0)
+        {
+            return Ok(Vec::new());
+        }
+        let until = unfinished().map(|share| share.last_seq).min().unwrap_or(u32::MAX);
+        for (way, share) in self.inputs.iter_mut().zip(&mut shares) {
+            way.limit_share(share, batch_id, until)?;
+        }
+        Ok(shares)
     }
 
     /// Advances to the next batch.
     pub(super) fn advance(&mut self) {
         self.batch_id = next_batch_id(self.batch_id);
-        self.broken = false;
+        self.is_partial = false;
     }
 
     pub(super) fn is_finished(&mut self) -> Result<bool, Fault> {
@@ -166,12 +181,31 @@ impl ReplicaInput {
             }
             share.late += u64::from(of < batch_id);
             share.count += 1;
+            share.last_seq = seq;
             if self.own.is_some() && last {
                 share.whole = true;
                 break;
             }
         }
-        share.full = share.count >= self.entries;
+        share.may_block = share.count > self.entries / 2;
         Ok(share)
+    }
+
+    /// Reduces a share of the batch `batch_id` to the entries up to the sequence number `until`.
+    fn limit_share(
+        &mut self,
+        share: &mut BatchShare,
+        batch_id: u64,
+        until: u32,
+    ) -> Result<(), Fault> {
+        let waits = self.import.peek_up_to(share.count)?;
+        let is_within = |at: &usize| {
+            let (seq, _) = waits.entry(*at).marks.seq();
+            batch_id_of(seq, batch_id) < batch_id || seq <= until
+        };
+        let count = (0..share.count).take_while(is_within).count();
+        share.whole &= count == share.count;
+        share.count = count;
+        Ok(())
     }
 }

@@ -287,16 +287,10 @@ impl Tcp {
             cx.count(EVICTED, 1);
             evicted.close(info.time, self.rules, cx);
         }
-        cx.count(NEW_SESSIONS, 1);
         let by_client = info.is_from_client();
-        let connection = self.flows.begin_flow(key, info.is_down == by_client);
         let Ports { source, target } = info.ports;
-        connection.identity.port = if by_client { target } else { source };
-        connection.identity.word = info.time;
-        connection.origin = origin;
-        let waiting = TimerEntry { key, session: connection.identity.session };
-        cx.log_session_start(waiting.session);
-        self.idle_timeouts.add(waiting, info.time.saturating_add(self.timeout), cx.now);
+        let port = if by_client { target } else { source };
+        self.begin_session(key, (info.is_down == by_client, port, origin), info.time, cx);
     }
 
     /// Continues a connection after a RST that was ignored, as a new session that begins in
@@ -305,14 +299,28 @@ impl Tcp {
     fn reopen_connection(&mut self, key: u64, info: &SegmentInfo, cx: &mut StreamContext<'_, '_>) {
         let Some(old) = self.flows.remove(key) else { return };
         cx.count(RESETS_WITHDRAWN, 1);
-        cx.count(NEW_SESSIONS, 1);
-        let connection = self.flows.begin_flow(key, old.identity.is_forward_down != 0);
-        connection.identity.port = old.identity.port;
-        connection.identity.word = info.time;
-        connection.origin = old.origin;
+        let identity = (old.identity.is_forward_down != 0, old.identity.port, old.origin);
+        let connection = self.begin_session(key, identity, info.time, cx);
         connection.sides = old.sides.map(StreamSide::reopened);
+    }
+
+    /// Begins a session at `time`, given the direction of its client (true for down), the port of
+    /// its server, and the index of its source. Returns its record.
+    fn begin_session(
+        &mut self,
+        key: u64,
+        (down, port, origin): (bool, u16, u16),
+        time: Time,
+        cx: &mut StreamContext<'_, '_>,
+    ) -> &mut TcpConnection {
+        cx.count(NEW_SESSIONS, 1);
+        let connection = self.flows.begin_flow(key, down);
+        (connection.identity.port, connection.identity.word) = (port, time);
+        connection.origin = origin;
         let waiting = TimerEntry { key, session: connection.identity.session };
-        self.idle_timeouts.add(waiting, info.time.saturating_add(self.timeout), cx.now);
+        cx.log_session_start(waiting.session);
+        self.idle_timeouts.add(waiting, time.saturating_add(self.timeout), cx.now);
+        connection
     }
 
     /// Ends a connection because of a timeout, or because a new connection has the same addresses
