@@ -8,16 +8,19 @@
 //! A *step* is a filter in the kernel, an *exit* an edge over which blocks leave the kernel, and a
 //! *fork* the set of edges over which some of the requests leave a step or the source.
 
-use super::fused::{Fork, FusedTree, LeftReason, Member, Tally};
+mod forks;
+
+use super::fused::{FusedTree, LeftReason, Member, Tally};
+use super::taps::TapEmission;
 use super::tree::RequestTree;
 use ebpf::FilterSpan;
 use ebpf::emit::redirect::{self, Redirect};
 use ebpf::emit::tap::{self, DELIVERIES_MAX, Delivery, EXITS_MAX};
-use ebpf::emit::{Answer, Cmp, Emit, Exit, Layers, Scope, Target, Unfit, Value};
+use ebpf::emit::{Answer, Emit, Exit, Layers, Scope, Target, Unfit, Value};
 use endpoint::source::rx::take::FirstHeader;
 use filter::general::bpf::flows;
 use filter::{Arguments, FilterKind};
-use pipeline::ClassSet;
+use forks::{emit_class_test, may_contain};
 use pipeline::graph::NodeId;
 use std::cell::{Cell, RefCell};
 
@@ -72,13 +75,13 @@ pub(super) fn assemble(
         members,
         at: Cell::new(None),
         behind_tag: RefCell::new(vec![false; fused.exits.len()]),
-        taps_behind_tag: RefCell::new(vec![false; fused.taps.len()]),
+        taps: TapEmission::new(fused),
         first_headers: RefCell::new(vec![FirstHeader::Link; fused.exits.len()]),
     };
     let made = emission.emit_program(target, layout);
     let (behind_tag, first_headers) =
         (emission.behind_tag.into_inner(), emission.first_headers.into_inner());
-    let taps_behind_tag = emission.taps_behind_tag.into_inner();
+    let taps_behind_tag = emission.taps.into_behind_tag();
     let refused = |unfit: Unfit| AssemblyError { at: emission.at.get(), why: unfit.why.into() };
     let program = made.map_err(refused)?;
     Ok(Assembled { program, behind_tag, taps_behind_tag, first_headers })
@@ -97,7 +100,7 @@ struct Emitter<'t> {
     /// The request and node emitted last. If emission fails, this node is at fault.
     at: Cell<Option<(usize, NodeId)>>,
     behind_tag: RefCell<Vec<bool>>,
-    taps_behind_tag: RefCell<Vec<bool>>,
+    taps: TapEmission<'t>,
     first_headers: RefCell<Vec<FirstHeader>>,
 }
 
@@ -130,7 +133,7 @@ impl Emitter<'_> {
         done: Exit<'s>,
     ) -> Result<(), Unfit> {
         self.emit_tally(s, Tally::Ran, on);
-        self.emit_taps(s, None, on);
+        self.taps.emit(s, None, on);
         match self.fused.taken_mark() {
             None => self.emit_chain(s, on, done),
             Some(mark) => self.emit_gates(s, (mark, on), done),
@@ -158,7 +161,7 @@ impl Emitter<'_> {
                             s.only_unmarked(mark, elsewhere);
                             s.mark(mark, true);
                             self.emit_tally(s, Tally::Entered(*step), on);
-                            self.emit_taps(s, Some(*step), on);
+                            self.taps.emit(s, Some(*step), on);
                             self.emit_edges(s, Some(*step), on, next)
                         })?;
                         self.emit_end(s, left(LeftReason::Elsewhere), on, next);
@@ -211,7 +214,7 @@ impl Emitter<'_> {
                 let kept = s.save_layers(on);
                 let absent = |s: &mut Scope<'_, 's>| {
                     let on = Layers { class: Value::Const(0), ..s.restore_layers(kept) };
-                    self.emit_taps(s, Some(step), on);
+                    self.taps.emit(s, Some(step), on);
                     self.emit_edges(s, Some(step), on, done)
                 };
                 s.emit_twin_or(piece, on, absent, |s| {
@@ -221,7 +224,7 @@ impl Emitter<'_> {
             } else {
                 let (here, none) = (on, Layers { class: Value::Const(0), ..on });
                 let absent = |s: &mut Scope<'_, 's>| {
-                    self.emit_taps(s, Some(step), none);
+                    self.taps.emit(s, Some(step), none);
                     self.emit_edges(s, Some(step), none, done)
                 };
                 s.emit_twin_or(piece, on, absent, |s| {
@@ -230,27 +233,10 @@ impl Emitter<'_> {
             };
             self.emit_egress_mark(s, step);
             on = answer.layers;
-            self.emit_taps(s, Some(step), on);
+            self.taps.emit(s, Some(step), on);
             from = Some(step);
         }
         self.emit_edges(s, from, on, done)
-    }
-
-    /// Emits the taps of a step, or of the source if `at` is `None`, which a frame takes that
-    /// leaves there with the state `on`. While none is open, this is one load and one branch,
-    /// whatever the number of requests.
-    fn emit_taps<'s>(&self, s: &mut Scope<'s, '_>, at: Option<usize>, on: Layers<'s>) {
-        let taps: Vec<usize> = self.fused.taps_at(at).map(|(number, _)| number).collect();
-        for number in &taps {
-            self.taps_behind_tag.borrow_mut()[*number] = tap::is_after_stored_tag(&on);
-        }
-        if !taps.is_empty() {
-            let place = switch_place(at);
-            s.arm(|s, closed| {
-                s.only_switched(place, closed);
-                s.note_switched(place, on);
-            });
-        }
     }
 
     /// Returns true if a step edits frames.
@@ -300,7 +286,7 @@ impl Emitter<'_> {
     /// Emits code for a frame whose headers the program cannot read.
     fn emit_unreadable<'s>(&self, s: &mut Scope<'s, '_>, on: Layers<'s>) {
         self.emit_tally(s, Tally::Ran, on);
-        self.emit_taps(s, None, on);
+        self.taps.emit(s, None, on);
         for gate in 0..self.fused.gates.len() {
             self.emit_tally(s, Tally::Left(gate, LeftReason::Undecided), on);
         }
@@ -327,125 +313,6 @@ impl Emitter<'_> {
         }
     }
 
-    /// Emits the edges that leave a step, or the source if `from` is `None`, and continues at
-    /// `done`. `on` is the state of the block, including its class.
-    fn emit_edges<'s>(
-        &self,
-        s: &mut Scope<'s, '_>,
-        from: Option<usize>,
-        on: Layers<'s>,
-        done: Exit<'s>,
-    ) -> Result<(), Unfit> {
-        match self.fused.forks_at(from).count() {
-            0 => s.leave(done),
-            1 => self.emit_common_fork(s, from, on, done)?,
-            _ => self.emit_separate_forks(s, from, on, done)?,
-        }
-        Ok(())
-    }
-
-    /// Emits a fork where all requests take the same edges.
-    fn emit_common_fork<'s>(
-        &self,
-        s: &mut Scope<'s, '_>,
-        from: Option<usize>,
-        on: Layers<'s>,
-        done: Exit<'s>,
-    ) -> Result<(), Unfit> {
-        let fused = self.fused;
-        let Some((number, fork)) = fused.forks_at(from).next() else { return Ok(()) };
-        let several = (!fork.has_one_edge()).then(|| s.var(0));
-        for (step, classes) in fused.steps_after(from).filter(|(_, set)| may_contain(on.class, set))
-        {
-            s.arm(|t, end| {
-                emit_class_test(t, on.class, classes, end);
-                match several {
-                    Some(taken) => {
-                        t.set(taken, 1);
-                        self.emit_step(t, step, on, end)
-                    }
-                    None => self.emit_step(t, step, on, done),
-                }
-            })?;
-        }
-        for (exit, classes) in fused.exits_of(from).filter(|(_, set)| may_contain(on.class, set)) {
-            s.arm(|t, end| {
-                emit_class_test(t, on.class, classes, end);
-                self.emit_delivery(t, exit, on);
-                match several {
-                    Some(taken) => t.set(taken, 1),
-                    None => t.leave(done),
-                }
-            });
-        }
-        let length = s.view_length(on);
-        if let Some(taken) = several {
-            s.arm(|t, none| {
-                let taken = t.get(taken);
-                t.only(taken, Cmp::Ne, 0, none);
-                t.tally(fused.tally_index(Tally::Passed(number)), length);
-                t.leave(done);
-            });
-        }
-        s.tally(fused.tally_index(Tally::Unselected(number)), length);
-        s.leave(done);
-        Ok(())
-    }
-
-    /// Emits forks where requests take different edges. A taken fork is marked in memory; with
-    /// marks on the stack, the verifier would explore every combination of forks.
-    fn emit_separate_forks<'s>(
-        &self,
-        s: &mut Scope<'s, '_>,
-        from: Option<usize>,
-        on: Layers<'s>,
-        done: Exit<'s>,
-    ) -> Result<(), Unfit> {
-        let fused = self.fused;
-        let open = |fork: &Fork| self.may_take(fork, from, on.class);
-        let marks = || {
-            let open = fused.forks_at(from).filter(|(_, fork)| open(fork));
-            open.map(|(number, fork)| (mark_number(number), fork))
-        };
-        marks().for_each(|(mark, _)| s.mark(mark, false));
-        for (step, classes) in fused.steps_after(from).filter(|(_, set)| may_contain(on.class, set))
-        {
-            s.arm(|t, end| {
-                emit_class_test(t, on.class, classes, end);
-                let ours = marks().filter(|(_, fork)| fork.steps.contains(&step));
-                ours.for_each(|(mark, _)| t.mark(mark, true));
-                self.emit_step(t, step, on, end)
-            })?;
-        }
-        for (exit, classes) in fused.exits_of(from).filter(|(_, set)| may_contain(on.class, set)) {
-            s.arm(|t, end| {
-                emit_class_test(t, on.class, classes, end);
-                let ours = marks().filter(|(_, fork)| fork.exits.contains(&exit));
-                ours.for_each(|(mark, _)| t.mark(mark, true));
-                self.emit_delivery(t, exit, on);
-            });
-        }
-        let length = s.view_length(on);
-        for (number, fork) in fused.forks_at(from) {
-            if !open(fork) {
-                s.tally(fused.tally_index(Tally::Unselected(number)), length);
-                continue;
-            }
-            s.arm(|t, end| {
-                t.arm(|u, none| {
-                    u.only_marked(mark_number(number), none);
-                    if !fork.has_one_edge() {
-                        u.tally(fused.tally_index(Tally::Passed(number)), length);
-                    }
-                    u.leave(end);
-                });
-                t.tally(fused.tally_index(Tally::Unselected(number)), length);
-            });
-        }
-        s.leave(done);
-        Ok(())
-    }
-
     /// Emits a filter and all steps that follow it; continues at `end`.
     fn emit_step<'s>(
         &self,
@@ -460,11 +327,11 @@ impl Emitter<'_> {
             t.arm(|u, absent| {
                 let answer = u.emit_twin(word, twin, arguments, on, absent)?;
                 self.emit_egress_mark(u, step);
-                self.emit_taps(u, Some(step), answer.layers);
+                self.taps.emit(u, Some(step), answer.layers);
                 self.emit_edges(u, Some(step), answer.layers, end)
             })?;
             let none = Layers { class: Value::Const(0), ..on };
-            self.emit_taps(t, Some(step), none);
+            self.taps.emit(t, Some(step), none);
             self.emit_edges(t, Some(step), none, end)
         })?;
         self.emit_unsure_delivery(s, step, on, end);
@@ -512,50 +379,5 @@ impl Emitter<'_> {
                 false => s.tally(fused.tally_index(Tally::Unselected(number)), length),
             }
         }
-    }
-}
-
-impl Emitter<'_> {
-    /// Returns true if a block of this class may take an edge of a fork.
-    fn may_take(&self, fork: &Fork, from: Option<usize>, class: Value<'_>) -> bool {
-        let steps = fork.steps.iter().map(|step| &self.fused.steps[*step].classes);
-        let exits = self.fused.exits_of(from).filter(|(exit, _)| fork.exits.contains(exit));
-        steps.chain(exits.map(|(_, set)| set)).any(|set| may_contain(class, set))
-    }
-}
-
-/// Returns the word of the taps of a step, or of the source for `None`.
-pub(super) fn switch_place(at: Option<usize>) -> u32 {
-    at.map_or(0, |step| u32::try_from(step).unwrap_or(u32::MAX - 1) + 1)
-}
-
-fn mark_number(number: usize) -> u16 {
-    u16::try_from(number).unwrap_or(u16::MAX)
-}
-
-/// Returns true if the set may contain the class; always true for a class that is unknown at
-/// emission.
-fn may_contain(class: Value<'_>, set: &ClassSet) -> bool {
-    match class {
-        Value::Const(class) => set.contains(class),
-        Value::Num(_) => true,
-    }
-}
-
-/// Emits a test that continues if the class is in the set, and otherwise jumps to `miss`.
-fn emit_class_test<'s>(s: &mut Scope<'s, '_>, class: Value<'s>, set: &ClassSet, miss: Exit<'s>) {
-    let open = |high: u32| if high >= ebpf::emit::ZERO { u32::MAX } else { high };
-    match set.ranges() {
-        [] => s.leave(miss),
-        [(low, high)] => s.only_in(class, *low, open(*high), miss),
-        ranges => s.arm(|t, found| {
-            for (low, high) in ranges {
-                t.arm(|u, other| {
-                    u.only_in(class, *low, open(*high), other);
-                    u.leave(found);
-                });
-            }
-            t.leave(miss);
-        }),
     }
 }

@@ -5,11 +5,14 @@
 //! request are open at once. The program notes a frame that passes such a filter in a slot, of
 //! which it has a fixed number for all its requests.
 
+use super::fused::FusedTree;
 use super::tree::RequestTree;
 use crate::numbering::Ids;
-use ebpf::emit::tap::{EXITS_MAX, SWITCHED_EXITS};
+use ebpf::emit::tap::{self, EXITS_MAX, SWITCHED_EXITS};
+use ebpf::emit::{Layers, Scope};
 use pipeline::graph::NodeId;
 use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of taps of a request that are open at once.
@@ -126,6 +129,48 @@ impl RequestTree {
     pub(crate) fn tap_of(&self, node: NodeId) -> Option<usize> {
         self.taps.iter().position(|tap| tap.nodes.contains(&node))
     }
+}
+
+/// The emission of taps into the program of a fused tree.
+pub(super) struct TapEmission<'t> {
+    fused: &'t FusedTree,
+    /// For each tap emitted so far, true if its frames begin after a VLAN tag that the kernel
+    /// stores separately.
+    behind_tag: RefCell<Vec<bool>>,
+}
+
+impl<'t> TapEmission<'t> {
+    pub(super) fn new(fused: &'t FusedTree) -> Self {
+        Self { fused, behind_tag: RefCell::new(vec![false; fused.taps.len()]) }
+    }
+
+    /// Emits the taps of a step, or of the source if `at` is `None`, which a frame takes that
+    /// leaves there with the state `on`. While none is open, this is one load and one branch,
+    /// whatever the number of requests.
+    pub(super) fn emit<'s>(&self, s: &mut Scope<'s, '_>, at: Option<usize>, on: Layers<'s>) {
+        let taps: Vec<usize> = self.fused.taps_at(at).map(|(number, _)| number).collect();
+        for number in &taps {
+            self.behind_tag.borrow_mut()[*number] = tap::is_after_stored_tag(&on);
+        }
+        if !taps.is_empty() {
+            let place = switch_place(at);
+            s.arm(|s, closed| {
+                s.only_switched(place, closed);
+                s.note_switched(place, on);
+            });
+        }
+    }
+
+    /// Returns, for each tap, true if its frames begin after a VLAN tag that the kernel stores
+    /// separately.
+    pub(super) fn into_behind_tag(self) -> Vec<bool> {
+        self.behind_tag.into_inner()
+    }
+}
+
+/// Returns the word of the taps of a step, or of the source for `None`.
+pub(super) fn switch_place(at: Option<usize>) -> u32 {
+    at.map_or(0, |step| u32::try_from(step).unwrap_or(u32::MAX - 1) + 1)
 }
 
 #[cfg(test)]

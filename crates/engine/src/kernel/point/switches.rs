@@ -4,9 +4,8 @@
 //! frames that leave there, and each request a list of its open taps with their slots. A slot stays
 //! that of its step as long as a tap of the step is open.
 
-use super::super::assemble::switch_place;
 use super::super::fused::FusedTree;
-use super::super::taps::OpenTaps;
+use super::super::taps::{OpenTaps, switch_place};
 use super::request::AttachedRequest;
 use super::version::Version;
 use ebpf::emit::tap::{self, SWITCHED_SLOTS, SWITCHED_WORD, SwitchLayout};

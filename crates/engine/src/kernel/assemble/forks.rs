@@ -1,0 +1,174 @@
+//! Emission of the edges that leave a step or the source: one fork per set of requests.
+//!
+//! Input: the class of a block, as a constant or as a value of the program. Output: code that
+//! enters each step and delivers at each exit whose edge the class takes, and counts per fork
+//! whether the block took any.
+
+use super::super::fused::{Fork, Tally};
+use super::Emitter;
+use ebpf::emit::{Cmp, Exit, Layers, Scope, Unfit, Value};
+use pipeline::ClassSet;
+
+impl Emitter<'_> {
+    /// Emits the edges that leave a step, or the source if `from` is `None`, and continues at
+    /// `done`. `on` is the state of the block, including its class.
+    pub(super) fn emit_edges<'s>(
+        &self,
+        s: &mut Scope<'s, '_>,
+        from: Option<usize>,
+        on: Layers<'s>,
+        done: Exit<'s>,
+    ) -> Result<(), Unfit> {
+        match self.fused.forks_at(from).count() {
+            0 => s.leave(done),
+            1 => self.emit_common_fork(s, from, on, done)?,
+            _ => self.emit_separate_forks(s, from, on, done)?,
+        }
+        Ok(())
+    }
+
+    /// Emits a fork where all requests take the same edges.
+    fn emit_common_fork<'s>(
+        &self,
+        s: &mut Scope<'s, '_>,
+        from: Option<usize>,
+        on: Layers<'s>,
+        done: Exit<'s>,
+    ) -> Result<(), Unfit> {
+        let fused = self.fused;
+        let Some((number, fork)) = fused.forks_at(from).next() else { return Ok(()) };
+        let several = (!fork.has_one_edge()).then(|| s.var(0));
+        for (step, classes) in fused.steps_after(from).filter(|(_, set)| may_contain(on.class, set))
+        {
+            s.arm(|t, end| {
+                emit_class_test(t, on.class, classes, end);
+                match several {
+                    Some(taken) => {
+                        t.set(taken, 1);
+                        self.emit_step(t, step, on, end)
+                    }
+                    None => self.emit_step(t, step, on, done),
+                }
+            })?;
+        }
+        for (exit, classes) in fused.exits_of(from).filter(|(_, set)| may_contain(on.class, set)) {
+            s.arm(|t, end| {
+                emit_class_test(t, on.class, classes, end);
+                self.emit_delivery(t, exit, on);
+                match several {
+                    Some(taken) => t.set(taken, 1),
+                    None => t.leave(done),
+                }
+            });
+        }
+        let length = s.view_length(on);
+        if let Some(taken) = several {
+            s.arm(|t, none| {
+                let taken = t.get(taken);
+                t.only(taken, Cmp::Ne, 0, none);
+                t.tally(fused.tally_index(Tally::Passed(number)), length);
+                t.leave(done);
+            });
+        }
+        s.tally(fused.tally_index(Tally::Unselected(number)), length);
+        s.leave(done);
+        Ok(())
+    }
+
+    /// Emits forks where requests take different edges. A taken fork is marked in memory; with
+    /// marks on the stack, the verifier would explore every combination of forks.
+    fn emit_separate_forks<'s>(
+        &self,
+        s: &mut Scope<'s, '_>,
+        from: Option<usize>,
+        on: Layers<'s>,
+        done: Exit<'s>,
+    ) -> Result<(), Unfit> {
+        let fused = self.fused;
+        let open = |fork: &Fork| self.may_take(fork, from, on.class);
+        let marks = || {
+            let open = fused.forks_at(from).filter(|(_, fork)| open(fork));
+            open.map(|(number, fork)| (mark_number(number), fork))
+        };
+        marks().for_each(|(mark, _)| s.mark(mark, false));
+        for (step, classes) in fused.steps_after(from).filter(|(_, set)| may_contain(on.class, set))
+        {
+            s.arm(|t, end| {
+                emit_class_test(t, on.class, classes, end);
+                let ours = marks().filter(|(_, fork)| fork.steps.contains(&step));
+                ours.for_each(|(mark, _)| t.mark(mark, true));
+                self.emit_step(t, step, on, end)
+            })?;
+        }
+        for (exit, classes) in fused.exits_of(from).filter(|(_, set)| may_contain(on.class, set)) {
+            s.arm(|t, end| {
+                emit_class_test(t, on.class, classes, end);
+                let ours = marks().filter(|(_, fork)| fork.exits.contains(&exit));
+                ours.for_each(|(mark, _)| t.mark(mark, true));
+                self.emit_delivery(t, exit, on);
+            });
+        }
+        let length = s.view_length(on);
+        for (number, fork) in fused.forks_at(from) {
+            if !open(fork) {
+                s.tally(fused.tally_index(Tally::Unselected(number)), length);
+                continue;
+            }
+            s.arm(|t, end| {
+                t.arm(|u, none| {
+                    u.only_marked(mark_number(number), none);
+                    if !fork.has_one_edge() {
+                        u.tally(fused.tally_index(Tally::Passed(number)), length);
+                    }
+                    u.leave(end);
+                });
+                t.tally(fused.tally_index(Tally::Unselected(number)), length);
+            });
+        }
+        s.leave(done);
+        Ok(())
+    }
+
+    /// Returns true if a block of this class may take an edge of a fork.
+    pub(super) fn may_take(&self, fork: &Fork, from: Option<usize>, class: Value<'_>) -> bool {
+        let steps = fork.steps.iter().map(|step| &self.fused.steps[*step].classes);
+        let exits = self.fused.exits_of(from).filter(|(exit, _)| fork.exits.contains(exit));
+        steps.chain(exits.map(|(_, set)| set)).any(|set| may_contain(class, set))
+    }
+}
+
+fn mark_number(number: usize) -> u16 {
+    u16::try_from(number).unwrap_or(u16::MAX)
+}
+
+/// Returns true if the set may contain the class; always true for a class that is unknown at
+/// emission.
+pub(super) fn may_contain(class: Value<'_>, set: &ClassSet) -> bool {
+    match class {
+        Value::Const(class) => set.contains(class),
+        Value::Num(_) => true,
+    }
+}
+
+/// Emits a test that continues if the class is in the set, and otherwise jumps to `miss`.
+pub(super) fn emit_class_test<'s>(
+    s: &mut Scope<'s, '_>,
+    class: Value<'s>,
+    set: &ClassSet,
+    miss: Exit<'s>,
+) {
+    let open = |high: u32| if high >= ebpf::emit::ZERO { u32::MAX } else { high };
+    match set.ranges() {
+        [] => s.leave(miss),
+        [(low, high)] => s.only_in(class, *low, open(*high), miss),
+        ranges => s.arm(|t, found| {
+            for (low, high) in ranges {
+                t.arm(|u, other| {
+                    u.only_in(class, *low, open(*high), other);
+                    u.leave(found);
+                });
+            }
+            t.leave(miss);
+        }),
+    }
+}
