@@ -311,10 +311,6 @@ pub(super) const SLEEP_EXCEPTIONS: &[(&str, &str)] = &[
         "crates/endpoint/src/sink/tx/ring.rs",
         "waiting for a socket of AF_XDP makes the kernel send, and nobody hears what it refused",
     ),
-    (
-        "crates/engine/src/change/sessions.rs",
-        "a replica that has finished its blocks tells the join, and nobody else",
-    ),
     ("bench/src/moderation/mod.rs", "what a parked reader uses is measured over a stretch of time"),
     (
         "crates/engine/tests/record/common.rs",

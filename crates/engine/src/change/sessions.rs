@@ -39,10 +39,6 @@ pub struct SessionsMoved {
     pub paused_ns: u64,
 }
 
-/// Interval at which a stopped dispatcher looks whether the replicas have finished. They take less
-/// for a batch.
-const LOOK_INTERVAL: Duration = Duration::from_micros(50);
-
 /// Returns how many blocks of each class of sessions were dispatched since the last call, and to
 /// which replica. Returns `None` if the path has no replicas by session whose sessions can move, or
 /// if their dispatcher does not answer within `limit`.
@@ -109,14 +105,13 @@ impl Stopped {
     /// Waits until the replicas have finished everything that the dispatcher gave them.
     fn wait_for_replicas(&mut self, left: &dyn Fn() -> Duration) -> Result<(), ChangeError> {
         self.first.space.flush_outputs();
-        while !self.first.space.has_idle_replicas() {
-            if left().is_zero() {
+        match self.first.space.wait_for_replicas(left()) {
+            true => Ok(()),
+            false => {
                 let space = "a replica that finishes its blocks".to_owned();
-                return Err(CommandError::Late { space }.into());
+                Err(CommandError::Late { space }.into())
             }
-            std::thread::sleep(LOOK_INTERVAL);
         }
-        Ok(())
     }
 
     fn move_sessions(

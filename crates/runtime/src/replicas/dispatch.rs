@@ -14,6 +14,7 @@ use super::{ReplicaProgress, next_batch_id};
 use filter::sharing::ShardKey;
 use filter::{Batch, LaneMask, lanes};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Number of queued blocks at which a replica in another space counts as busy. Four batches suffice
 /// to keep the replica busy while the dispatcher's space processes a batch itself.
@@ -132,10 +133,13 @@ impl Dispatcher {
         }
     }
 
-    /// Returns true if all replicas elsewhere have finished the batches dispatched to them.
-    pub fn is_caught_up(&self) -> bool {
-        let others = (0..self.progress.copies()).filter(|copy| *copy != self.here);
-        others.into_iter().all(|copy| self.progress.has_finished_all(copy))
+    /// Blocks until all replicas elsewhere have finished the batches dispatched to them, for at
+    /// most `limit`. Returns true if they have.
+    pub fn wait_for_replicas(&self, limit: Duration) -> bool {
+        self.progress.wait_until(limit, |progress| {
+            let mut others = (0..progress.copies()).filter(|copy| *copy != self.here);
+            others.all(|copy| progress.has_finished_all(copy))
+        })
     }
 
     /// Returns the index of the replica in this space.

@@ -26,6 +26,7 @@ pub mod dispatch;
 use buffer::signal::Doorbell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Number of bits in a sequence number that contain the block's position in its batch.
 const LANE_BITS: u32 = filter::LANES.trailing_zeros();
@@ -203,6 +204,28 @@ impl ReplicaProgress {
         // (`Doorbell::has_unnotified_sleeper`).
         if self.join.has_unnotified_sleeper() && self.awaited.load() <= below {
             self.join.notify();
+        }
+    }
+
+    /// Blocks until `ready` returns true, for at most `limit`, and returns its last result. Calls
+    /// `ready` again whenever the join's doorbell is notified, as it is after every batch that a
+    /// replica finishes. For use while nothing is dispatched.
+    pub(crate) fn wait_until(&self, limit: Duration, mut ready: impl FnMut(&Self) -> bool) -> bool {
+        let begin = sys::clock::monotonic();
+        loop {
+            // A notification after this point ends the sleep. A replica notifies only if the join
+            // waits for no later batch than the finished one; the join does not wait for a batch
+            // after one that is unfinished.
+            let ticket = self.join.listen();
+            let passed = Duration::from_nanos(sys::clock::monotonic().saturating_sub(begin));
+            let left = limit.saturating_sub(passed);
+            if ready(self) {
+                return true;
+            }
+            if left.is_zero() {
+                return false;
+            }
+            self.join.sleep_for(ticket, left);
         }
     }
 

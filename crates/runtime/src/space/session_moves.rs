@@ -13,6 +13,7 @@ use crate::replicas::balance::{SessionMove, SessionShares};
 use filter::sharing::ShardKey;
 use filter::{Amount, PRIVATE_KEY};
 use std::collections::HashSet;
+use std::time::Duration;
 
 /// Sessions of all filters of a replica, on their way to another replica.
 #[derive(Debug, Default)]
@@ -44,13 +45,14 @@ impl Space {
         }
     }
 
-    /// Returns true if all replicas elsewhere have finished what the dispatcher in this space gave
-    /// them. The caller has stopped this space and flushed its outputs.
+    /// Blocks until all replicas elsewhere have finished what the dispatcher in this space gave
+    /// them, for at most `limit`. Returns true if they have. The caller has stopped this space and
+    /// flushed its outputs.
     #[must_use]
-    pub fn has_idle_replicas(&self) -> bool {
+    pub fn wait_for_replicas(&self, limit: Duration) -> bool {
         let mut dispatchers = self.graph.shape.dispatchers.iter();
         dispatchers.all(|at| match &self.graph.nodes[*at].operator {
-            Operator::Dispatch(dispatcher) => dispatcher.is_caught_up(),
+            Operator::Dispatch(dispatcher) => dispatcher.wait_for_replicas(limit),
             _ => true,
         })
     }
