@@ -17,8 +17,9 @@ const ERASE_LINE: &str = "\r\x1b[K";
 /// Returns the width of the terminal on standard output, in characters; `usize::MAX` if standard
 /// output is not a terminal.
 pub(crate) fn terminal_columns() -> usize {
-    let size = ratatui::crossterm::terminal::size();
-    let columns = size.ok().filter(|_| io::stdout().is_terminal()).map(|(columns, _)| columns);
+    // Asked second: without a terminal, crossterm runs `tput`.
+    let size = || ratatui::crossterm::terminal::size().ok();
+    let columns = io::stdout().is_terminal().then(size).flatten().map(|(columns, _)| columns);
     columns.filter(|columns| *columns > 0).map_or(usize::MAX, usize::from)
 }
 
