@@ -4,6 +4,10 @@
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
 mod common;
+#[path = "udp_door/drops.rs"]
+mod drops;
+#[path = "udp_door/groups.rs"]
+mod groups;
 #[path = "udp_door/name_servers.rs"]
 mod name_servers;
 #[path = "udp_door/options.rs"]
@@ -181,6 +185,7 @@ fn c1_udp_servers_receive_from_their_ring_by_each_call() {
         let client = server.client();
         exchange_numbered(&client, 400);
         exchange_many(&client, 64);
+        exchange(&client, b"");
         // The kernel reassembles the fragments of this datagram.
         exchange(&client, &[7; 3000]);
         exchange_many(&client, 8);

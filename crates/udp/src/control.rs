@@ -3,14 +3,13 @@
 
 use crate::address::{self, EncodedAddress};
 use crate::ring::Datagram;
-use crate::socket::ReceivedForm;
 use std::net::{SocketAddr, SocketAddrV4};
 use sys::preload::udp::{ControlMessage, ControlMessages};
 
 /// Length of `struct cmsghdr` in bytes.
 const HEADER_SIZE: usize = 16;
 /// Length in bytes of all control messages that a ring can write, with their padding.
-const LENGTH_MAX: usize = 24 * 8;
+const LENGTH_MAX: usize = 24 * 9;
 /// Levels and types of control messages.
 mod kind {
     pub(super) const SOL_SOCKET: i32 = 1;
@@ -18,6 +17,7 @@ mod kind {
     pub(super) const IPV6: i32 = 41;
     pub(super) const TIMESTAMP: (i32, i32) = (SOL_SOCKET, 29);
     pub(super) const TIMESTAMP_NS: (i32, i32) = (SOL_SOCKET, 35);
+    pub(super) const DROPS: (i32, i32) = (SOL_SOCKET, 40);
     pub(super) const PACKET_INFO: (i32, i32) = (IP, 8);
     pub(super) const TIME_TO_LIVE: (i32, i32) = (IP, 2);
     pub(super) const SERVICE_TYPE: (i32, i32) = (IP, 1);
@@ -25,6 +25,15 @@ mod kind {
     pub(super) const PACKET_INFO_6: (i32, i32) = (IPV6, 50);
     pub(super) const HOP_LIMIT: (i32, i32) = (IPV6, 52);
     pub(super) const TRAFFIC_CLASS: (i32, i32) = (IPV6, 67);
+}
+
+/// The form in which a program expects the addresses and control messages of datagrams.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ReceivedForm {
+    /// True for an IPv6 socket, which receives IPv4 addresses mapped to IPv6.
+    pub(crate) is_v6: bool,
+    /// The control messages that the program requests.
+    pub(crate) control: ControlMessages,
 }
 
 /// Encoded control messages.
@@ -49,6 +58,9 @@ impl EncodedControl {
             encoded.put(kind::TIMESTAMP_NS, &[&seconds, &nanoseconds.to_ne_bytes()]);
         } else if wanted.has(ControlMessage::Microseconds) {
             encoded.put(kind::TIMESTAMP, &[&seconds, &(nanoseconds / 1000).to_ne_bytes()]);
+        }
+        if wanted.has(ControlMessage::Drops) && datagram.drops > 0 {
+            encoded.put(kind::DROPS, &[&datagram.drops.to_ne_bytes()]);
         }
         if form.is_v6 && wanted.has(ControlMessage::Destination6) {
             let host = address::mapped(datagram.to.ip()).octets();
@@ -110,4 +122,33 @@ impl EncodedControl {
     pub(crate) fn bytes(&self) -> &[u8] {
         self.bytes.get(..self.length).unwrap_or_default()
     }
+}
+
+/// Adds `more` dropped datagrams to the number in the kernel's control messages, of which `used`
+/// bytes of the program's buffer `room` are used. Without such a message, one is appended if there
+/// is room. Returns the new number of used bytes; `None` if the message does not fit.
+pub(crate) fn add_drops(room: &mut [u8], used: usize, more: u32) -> Option<usize> {
+    let word =
+        |bytes: &[u8], at: usize| Some(i32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+    let mut at = 0;
+    while let Some(message) = room.get_mut(at..used).filter(|rest| rest.len() >= HEADER_SIZE) {
+        let length = message.first_chunk().map_or(0, |length| usize::from_ne_bytes(*length));
+        let found = (word(message, 8), word(message, 12));
+        if found == (Some(kind::DROPS.0), Some(kind::DROPS.1))
+            && let Some(place) = message.get_mut(HEADER_SIZE..HEADER_SIZE + 4)
+            && let Ok(drops) = <[u8; 4]>::try_from(&*place)
+        {
+            place.copy_from_slice(&u32::from_ne_bytes(drops).wrapping_add(more).to_ne_bytes());
+            return Some(used);
+        }
+        at += length.next_multiple_of(8).max(HEADER_SIZE);
+    }
+    let start = used.next_multiple_of(8);
+    let place = room.get_mut(start..start + HEADER_SIZE + 8)?;
+    let length = (HEADER_SIZE + 4).to_ne_bytes();
+    let (level, kind) = kind::DROPS;
+    let words = [level.to_ne_bytes(), kind.to_ne_bytes(), more.to_ne_bytes(), [0; 4]];
+    let source = length.iter().chain(words.as_flattened());
+    place.iter_mut().zip(source).for_each(|(to, from)| *to = *from);
+    Some(start + HEADER_SIZE + 8)
 }

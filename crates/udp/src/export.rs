@@ -12,6 +12,7 @@ use sys::preload::interpose::IoVec;
 
 pub mod descriptors;
 pub mod epoll;
+mod kernel;
 pub mod messages;
 mod receiving;
 pub mod waits;

@@ -17,18 +17,22 @@
 //! order of datagrams between the two is unspecified.
 //!
 //! Invariants. A socket that is not promoted is the kernel's, and its calls are passed through. A
-//! promoted socket returns to the kernel for good before a fork, before it is connected again, and
-//! when it gets an option that only the kernel can implement; datagrams in the ring can still be
-//! read. If the kernel program ends for another reason (the interface or the daemon is gone),
-//! datagrams reach the placeholder automatically (docs/book/decisions/0112).
+//! promoted socket returns to the kernel for good before it is connected again, and when it gets an
+//! option that only the kernel can implement; before a fork, and when other sockets share its port,
+//! it returns until it is promoted again. Datagrams in the ring can still be read. If the kernel
+//! program ends for another reason (the interface or the daemon is gone), datagrams reach the
+//! placeholder automatically (docs/book/decisions/0112).
 #![deny(unsafe_code)]
 
 mod address;
 mod control;
+mod drops;
 #[expect(unsafe_code, reason = "functions that C programs call")]
 pub mod export;
 mod promotion;
+mod registration;
 mod report;
 mod ring;
+mod share;
 mod socket;
 mod table;

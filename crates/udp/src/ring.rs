@@ -1,6 +1,7 @@
 //! The ring of a promoted socket: the datagrams that a kernel program takes for it.
 
 use crate::report::Totals;
+use crate::share::FlowShare;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use streamline::Options;
@@ -44,6 +45,17 @@ pub(crate) struct Ring {
     damaged: u64,
 }
 
+/// The flows whose datagrams a ring takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TakenFlows {
+    /// The destination port.
+    pub(crate) port: u16,
+    /// The only sender, if the socket is connected.
+    pub(crate) peer: Option<SocketAddr>,
+    /// The share of the socket among those with the same port.
+    pub(crate) share: FlowShare,
+}
+
 /// The datagrams that one interface receives for a socket.
 #[derive(Debug)]
 struct InterfaceRing {
@@ -83,21 +95,23 @@ pub(crate) struct Datagram<'r> {
     pub(crate) hops: u8,
     /// Type of service (TOS), or traffic class.
     pub(crate) service_type: u8,
+    /// Number of datagrams that the socket has dropped before this one.
+    pub(crate) drops: u32,
     pub(crate) bytes: &'r [u8],
 }
 
 impl Ring {
-    /// Opens a ring for the datagrams to a port: on each interface, for the addresses given with
-    /// the interface, and only from the peer if there is one. Skips interfaces on which no ring can
-    /// be opened. Fails with the reason if all are skipped.
+    /// Opens a ring for the datagrams of these flows: on each interface, for the addresses given
+    /// with the interface. Skips interfaces on which no ring can be opened. Fails with the reason
+    /// if all are skipped.
     pub(crate) fn open(
         interfaces: Vec<(Interface, Vec<IpAddr>)>,
-        flow: (u16, Option<SocketAddr>),
+        flows: TakenFlows,
     ) -> Result<Self, String> {
         let mut sources = Vec::new();
         let mut refusal = None;
         for (interface, hosts) in interfaces {
-            match InterfaceRing::open(interface, &hosts, flow) {
+            match InterfaceRing::open(interface, &hosts, flows) {
                 Ok(source) => sources.push(source),
                 Err(why) => refusal = refusal.or(Some(why)),
             }
@@ -141,7 +155,8 @@ impl Ring {
         let Pending { from, to, hops, service_type, time_ns, interface, .. } = self.pending?;
         let Pending { start, end, segment, .. } = self.pending?;
         let bytes = self.frame.get(start..end.min(start + segment))?;
-        Some(Datagram { from, to, time_ns, interface, hops, service_type, bytes })
+        let drops = 0;
+        Some(Datagram { from, to, time_ns, interface, hops, service_type, drops, bytes })
     }
 
     /// Removes the datagram that [`Self::peek`] has returned.
@@ -236,21 +251,29 @@ impl Ring {
     /// Adds the counts of the ring to the totals of a socket.
     pub(crate) fn add_to(&self, totals: &mut Totals) {
         totals.from_ring += self.read;
-        totals.lost += self.sources.iter().map(|source| source.capture.counts().lost).sum::<u64>();
+        totals.lost += self.lost();
         totals.damaged += self.damaged;
+    }
+
+    fn lost(&self) -> u64 {
+        self.sources.iter().map(|source| source.capture.counts().lost).sum()
+    }
+
+    /// Returns the number of datagrams that were dropped, for want of room or because of a wrong
+    /// length or checksum, before the next one. The kernel counts the same for a socket.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.lost() + self.damaged
     }
 }
 
 impl InterfaceRing {
-    fn open(
-        interface: Interface,
-        hosts: &[IpAddr],
-        (port, peer): (u16, Option<SocketAddr>),
-    ) -> Result<Self, String> {
+    fn open(interface: Interface, hosts: &[IpAddr], flows: TakenFlows) -> Result<Self, String> {
+        let TakenFlows { port, peer, share } = flows;
         let family = |is_v4: bool, header: &str| {
             let own = hosts.iter().filter(|host| host.is_ipv4() == is_v4);
             let own: Vec<String> = own.map(|host| format!("dst host {host}")).collect();
-            (!own.is_empty()).then(|| format!("({header} and ({}))", own.join(" or ")))
+            let flows = share.condition(is_v4);
+            (!own.is_empty()).then(|| format!("({header} and ({}){flows})", own.join(" or ")))
         };
         // Headers without options or extensions.
         let families = [family(true, "ip[0] = 0x45"), family(false, "ip6[6] = 17")];

@@ -1,26 +1,34 @@
 //! The state of a UDP socket.
 
-use crate::promotion::promote;
+use crate::control::ReceivedForm;
+use crate::drops::Drops;
+use crate::promotion::{Refusal, promote};
+use crate::registration::Registration;
 use crate::report::{self, Totals};
 use crate::ring::{Datagram, Ring};
+use crate::share::FlowShare;
 use crate::table;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use sys::preload;
-use sys::preload::udp::{self, ControlMessages};
+use sys::preload::udp::{self, ControlMessage, ControlMessages};
 
 /// Number of datagrams within [`HOT_INTERVAL`] after which a socket is promoted.
 const HOT_DATAGRAMS: u32 = 64;
 /// Time within which [`HOT_DATAGRAMS`] datagrams must arrive for a promotion.
 const HOT_INTERVAL: Duration = Duration::from_secs(10);
-/// Size in bytes of the placeholder's receive buffer during the promotion, which takes
-/// milliseconds.
+/// Size in bytes of the placeholder's receive buffer during the promotion, which takes milliseconds
+/// in which the socket is not read.
 const PROMOTION_BUFFER: i32 = 8 << 20;
 /// One in this many receive calls reads the placeholder before the ring, so that neither is starved
 /// by the other.
 const PLACEHOLDER_PERIOD: u32 = 64;
+/// Minimum time between two checks of which sockets share the port.
+const SHARE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// Time after a refused promotion before the next attempt, if the reason may have ceased to apply.
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A UDP socket of the program.
 #[derive(Debug)]
@@ -35,6 +43,8 @@ pub(crate) struct Socket {
     calls: AtomicU32,
     /// True while the placeholder may have datagrams from before the promotion.
     has_older: AtomicBool,
+    /// The dropped datagrams, which are counted if the program asks for them.
+    drops: Drops,
 }
 
 #[derive(Debug)]
@@ -46,43 +56,21 @@ struct SocketState {
     local: Option<SocketAddr>,
     is_connected: bool,
     from_kernel: u64,
+    /// The share of the ring among the sockets of the port, and the time of the last check; `None`
+    /// if the socket does not share its port.
+    share: Option<(FlowShare, Instant)>,
+    /// True if the socket must not be promoted again once its ring has ended.
+    is_final: bool,
 }
 
 #[derive(Debug)]
 enum Stage {
-    /// The socket is not promoted, and its datagrams are counted.
-    Counted { datagrams: u32, since: Option<Instant> },
+    /// The socket is not promoted, and its datagrams are counted from `not_before` on.
+    Counted { datagrams: u32, since: Option<Instant>, not_before: Option<Instant> },
     /// The socket is promoted.
     Promoted(Box<Ring>),
     /// The socket is not promoted, and never will be.
     Kernel,
-}
-
-/// The form in which a program expects the addresses and control messages of datagrams.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct ReceivedForm {
-    /// True for an IPv6 socket, which receives IPv4 addresses mapped to IPv6.
-    pub(crate) is_v6: bool,
-    /// The control messages that the program requests.
-    pub(crate) control: ControlMessages,
-}
-
-/// A registration of the socket with an epoll set.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Registration {
-    pub(crate) set: i32,
-    pub(crate) number: i32,
-    pub(crate) events: u32,
-    pub(crate) data: u64,
-}
-
-/// The result of reading the ring of a socket.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Taken {
-    /// The receive call returns this value.
-    Answer(isize),
-    /// No datagram is in the ring.
-    Nothing,
 }
 
 struct Locked<'s> {
@@ -96,16 +84,31 @@ impl Drop for Locked<'_> {
     }
 }
 
+impl Stage {
+    const fn counted(not_before: Option<Instant>) -> Self {
+        Self::Counted { datagrams: 0, since: None, not_before }
+    }
+
+    /// Returns the number of datagrams that the ring has dropped.
+    fn dropped(&self) -> u64 {
+        match self {
+            Self::Promoted(ring) => ring.dropped(),
+            _ => 0,
+        }
+    }
+}
+
 impl Socket {
     pub(crate) const fn new() -> Self {
-        let stage = Stage::Counted { datagrams: 0, since: None };
         let state = SocketState {
-            stage,
+            stage: Stage::counted(None),
             registrations: Vec::new(),
             form: ReceivedForm { is_v6: false, control: ControlMessages::NONE },
             local: None,
             is_connected: false,
             from_kernel: 0,
+            share: None,
+            is_final: false,
         };
         Self {
             state: Mutex::new(state),
@@ -113,6 +116,7 @@ impl Socket {
             owner: AtomicUsize::new(0),
             calls: AtomicU32::new(0),
             has_older: AtomicBool::new(false),
+            drops: Drops::new(),
         }
     }
 
@@ -159,14 +163,15 @@ impl Socket {
         let Some(mut locked) = self.lock() else { return };
         let state = &mut *locked.state;
         state.from_kernel += u64::from(self.is_promoted());
-        let Stage::Counted { datagrams, since } = &mut state.stage else { return };
+        let Stage::Counted { datagrams, since, not_before } = &mut state.stage else { return };
         let begun = *since.get_or_insert_with(Instant::now);
         *datagrams += 1;
         if *datagrams < HOT_DATAGRAMS {
             return;
         }
         (*datagrams, *since) = (0, None);
-        if begun.elapsed() > HOT_INTERVAL {
+        let is_early = not_before.is_some_and(|earliest| Instant::now() < earliest);
+        if is_early || begun.elapsed() > HOT_INTERVAL {
             return;
         }
         let Some(facts) = udp::udp_socket(number) else { return };
@@ -174,7 +179,9 @@ impl Socket {
         state.is_connected = facts.peer.is_some();
         state.stage = Stage::Kernel;
         match self.begin_ring(number, &facts, &state.registrations, register) {
-            Ok(ring) => {
+            Ok((ring, share)) => {
+                let may_share = facts.shares_address || facts.shares_port;
+                state.share = may_share.then(|| (share, Instant::now()));
                 let (is_v6, control) = (facts.local.is_ipv6(), ControlMessages::of(number));
                 state.form = ReceivedForm { is_v6, control };
                 let number = usize::try_from(ring.number()).unwrap_or(0);
@@ -183,7 +190,12 @@ impl Socket {
                 self.has_older.store(true, Ordering::Relaxed);
                 self.ring_number.store(number + 1, Ordering::Release);
             }
-            Err(why) => report::report_refusal(facts.local, &why),
+            Err(Refusal { why, may_end }) => {
+                if may_end {
+                    state.stage = Stage::counted(Some(Instant::now() + RETRY_INTERVAL));
+                }
+                report::report_refusal(facts.local, &why);
+            }
         }
     }
 
@@ -193,30 +205,50 @@ impl Socket {
         facts: &udp::UdpSocketFacts,
         registrations: &[Registration],
         register: impl Fn(&Registration, i32) -> bool,
-    ) -> Result<Ring, String> {
+    ) -> Result<(Ring, FlowShare), Refusal> {
         if registrations.iter().any(|known| !known.can_be_mirrored()) {
-            return Err("an epoll set reports it once, or to one of several waiters".to_owned());
+            let why = "an epoll set reports it once, or to one of several waiters";
+            return Err(why.to_owned().into());
         }
-        // The socket is not read meanwhile.
         let buffer = udp::replace_receive_buffer(number, PROMOTION_BUFFER);
         let ring = promote(number, facts);
         if let Some(buffer) = buffer {
             let _ = udp::replace_receive_buffer(number, buffer);
         }
-        let mut ring = ring?;
+        let (mut ring, share) = ring?;
         if registrations.iter().all(|known| register(known, ring.number())) {
-            return Ok(ring);
+            return Ok((ring, share));
         }
         ring.detach();
-        Err("an epoll set does not take its ring".to_owned())
+        Err("an epoll set does not take its ring".to_owned().into())
     }
 
     /// Returns true if this call must read the placeholder before the ring: while the placeholder
     /// has datagrams from before the promotion, and then once in [`PLACEHOLDER_PERIOD`] calls.
-    pub(crate) fn reads_placeholder_first(&self) -> bool {
-        self.has_older.load(Ordering::Relaxed)
-            || self.calls.fetch_add(1, Ordering::Relaxed) % PLACEHOLDER_PERIOD
-                == PLACEHOLDER_PERIOD - 1
+    pub(crate) fn reads_placeholder_first(&self, number: i32) -> bool {
+        let call = self.calls.fetch_add(1, Ordering::Relaxed);
+        let is_due = call % PLACEHOLDER_PERIOD == PLACEHOLDER_PERIOD - 1;
+        if is_due {
+            self.check_share(number);
+        }
+        is_due || self.has_older.load(Ordering::Relaxed)
+    }
+
+    /// Checks, once in [`SHARE_CHECK_INTERVAL`], that the sockets of the port are the same as at
+    /// the promotion. Otherwise returns the socket to the kernel until the next promotion.
+    fn check_share(&self, number: i32) {
+        let Some(mut locked) = self.lock() else { return };
+        let Some((share, checked)) = &mut locked.state.share else { return };
+        if checked.elapsed() < SHARE_CHECK_INTERVAL {
+            return;
+        }
+        *checked = Instant::now();
+        let share = *share;
+        drop(locked);
+        let facts = udp::udp_socket(number);
+        if !facts.is_some_and(|facts| FlowShare::find(number, &facts) == Ok(share)) {
+            self.release();
+        }
     }
 
     /// Updates the set of control messages that the program requests.
@@ -224,6 +256,17 @@ impl Socket {
         if let Some(mut locked) = self.lock() {
             locked.state.form.control = ControlMessages::of(number);
         }
+    }
+
+    /// Returns the number of datagrams that the rings have dropped, if the program asks for it and
+    /// there are any, else 0. Called when the placeholder has been read.
+    pub(crate) fn update_drops(&self, number: i32) -> u32 {
+        let Some(locked) = self.lock() else { return 0 };
+        if !locked.state.form.control.has(ControlMessage::Drops) {
+            return 0;
+        }
+        self.drops.update_kernel(number);
+        self.drops.update_ring(locked.state.stage.dropped())
     }
 
     /// Records that the placeholder was empty.
@@ -237,21 +280,25 @@ impl Socket {
         &self,
         is_kept: bool,
         take: impl FnOnce(&Datagram<'_>, ReceivedForm) -> isize,
-    ) -> Taken {
-        let Some(mut locked) = self.lock() else { return Taken::Nothing };
+    ) -> Option<isize> {
+        let mut locked = self.lock()?;
         let form = locked.state.form;
-        let Stage::Promoted(ring) = &mut locked.state.stage else { return Taken::Nothing };
+        let state = &mut *locked.state;
+        let Stage::Promoted(ring) = &mut state.stage else { return None };
+        if form.control.has(ControlMessage::Drops) && ring.find_next() {
+            self.drops.update_ring(ring.dropped());
+        }
         if let Some(datagram) = ring.peek() {
-            let answer = take(&datagram, form);
+            let answer = take(&Datagram { drops: self.drops.all(), ..datagram }, form);
             if !is_kept {
                 ring.pass();
             }
-            return Taken::Answer(answer);
+            return Some(answer);
         }
         if ring.is_detached() {
             self.end_ring(&mut locked.state);
         }
-        Taken::Nothing
+        None
     }
 
     /// Returns true if the ring has a datagram.
@@ -294,23 +341,39 @@ impl Socket {
 
     /// Returns the socket to the kernel for good. Datagrams in the ring can still be read.
     pub(crate) fn demote(&self) {
+        self.return_to_kernel(true);
+    }
+
+    /// Returns the socket to the kernel until it is promoted again. Datagrams in the ring can still
+    /// be read.
+    pub(crate) fn release(&self) {
+        self.return_to_kernel(false);
+    }
+
+    fn return_to_kernel(&self, is_final: bool) {
         let Some(mut locked) = self.lock() else { return };
-        match &mut locked.state.stage {
+        let state = &mut *locked.state;
+        state.is_final |= is_final;
+        match &mut state.stage {
             Stage::Promoted(ring) => {
                 ring.detach();
                 if !ring.find_next() {
-                    self.end_ring(&mut locked.state);
+                    self.end_ring(state);
                 }
             }
-            stage => *stage = Stage::Kernel,
+            stage if is_final => *stage = Stage::Kernel,
+            _ => {}
         }
     }
 
     fn end_ring(&self, state: &mut SocketState) {
-        if let Stage::Promoted(ring) = std::mem::replace(&mut state.stage, Stage::Kernel) {
+        self.drops.end_ring(state.stage.dropped());
+        let next = if state.is_final { Stage::Kernel } else { Stage::counted(None) };
+        if let Stage::Promoted(ring) = std::mem::replace(&mut state.stage, next) {
             self.ring_number.store(0, Ordering::Release);
             table::count_promoted(false);
-            let mut totals = Totals { from_kernel: state.from_kernel, ..Totals::default() };
+            let from_kernel = std::mem::take(&mut state.from_kernel);
+            let mut totals = Totals { from_kernel, ..Totals::default() };
             ring.add_to(&mut totals);
             if let Some(local) = state.local {
                 report::print_totals(local, &ring.interfaces(), &totals);
@@ -331,14 +394,5 @@ impl Socket {
 impl Drop for Socket {
     fn drop(&mut self) {
         self.close();
-    }
-}
-
-impl Registration {
-    /// Returns true if the ring can be registered with the same events.
-    fn can_be_mirrored(&self) -> bool {
-        const EPOLLONESHOT: u32 = 1 << 30;
-        const EPOLLEXCLUSIVE: u32 = 1 << 28;
-        self.events & (EPOLLONESHOT | EPOLLEXCLUSIVE) == 0
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sys::preload::{self, udp};
 
 /// Number of descriptors in this table, 0 to 1023.
-const DESCRIPTORS_MAX: usize = 1024;
+const DESCRIPTORS_MAX: usize = udp::DESCRIPTORS_MAX.cast_unsigned() as usize;
 /// The value in [`KINDS`] of a descriptor that has not been classified.
 const UNKNOWN: u8 = 0;
 /// The value in [`KINDS`] of a descriptor that is not a UDP socket.
@@ -101,13 +101,6 @@ pub(crate) fn record_duplicate(from: i32, to: i32) {
         (Some(socket), None) => socket.demote(),
         (None, _) => {}
     }
-}
-
-/// Returns true if a descriptor of the program is a socket with this inode that receives IPv6 only.
-pub(crate) fn is_own_v6_only(inode: u64) -> bool {
-    let numbers = (0..DESCRIPTORS_MAX).filter_map(|number| i32::try_from(number).ok());
-    let mut own = numbers.filter(|number| preload::inode(*number) == Some(inode));
-    own.any(udp::is_v6_only)
 }
 
 /// Calls `body` with each known socket.

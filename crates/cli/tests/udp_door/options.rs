@@ -190,7 +190,7 @@ fn iperf3_receives_from_a_ring() {
     let mut server = Guard(command.spawn().unwrap());
     wait_until("iperf3 listens", || folder.read("output").contains("Server listening"));
     let mut client = pair.client.command(iperf3.display().to_string());
-    client.args(["-u", "-c", SERVER, "-b", "40M", "-n", "4M", "-l", "1400", "--json"]);
+    client.args(["-u", "-c", SERVER, "-b", "40M", "-n", "8M", "-l", "1400", "--json"]);
     let sent = client.output().unwrap();
     assert!(sent.status.success(), "{}", String::from_utf8_lossy(&sent.stdout));
     wait_until("iperf3 ends", || server.0.try_wait().unwrap().is_some());

@@ -6,6 +6,10 @@ use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+/// Number of descriptors, from 0 on, among which sockets are looked for: as many as select(2)
+/// accepts (`FD_SETSIZE`).
+pub const DESCRIPTORS_MAX: c_int = 1024;
+
 /// A UDP socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UdpSocketFacts {
@@ -15,8 +19,12 @@ pub struct UdpSocketFacts {
     pub peer: Option<SocketAddr>,
     /// True for an IPv6 socket that receives IPv4 datagrams, too.
     pub has_both_families: bool,
-    /// True if other sockets may be bound to the same address (`SO_REUSEADDR`, `SO_REUSEPORT`).
-    pub may_share: bool,
+    /// True if other sockets with the same option may be bound to the same address
+    /// (`SO_REUSEADDR`).
+    pub shares_address: bool,
+    /// True if the socket shares its port with a group of sockets, each of which receives some of
+    /// the datagrams (`SO_REUSEPORT`).
+    pub shares_port: bool,
     /// A property of the socket that only the kernel can implement; `None` if there is none.
     pub obstacle: Option<&'static str>,
     /// Index of the interface to which the socket is bound; 0 for none.
@@ -32,6 +40,8 @@ pub enum ControlMessage {
     Microseconds,
     /// The time of reception in nanoseconds (`SO_TIMESTAMPNS`).
     Nanoseconds,
+    /// The number of datagrams that the socket has dropped (`SO_RXQ_OVFL`).
+    Drops,
     /// The destination address and the interface (`IP_PKTINFO`).
     Destination,
     /// The remaining hops (`IP_RECVTTL`).
@@ -49,9 +59,10 @@ pub enum ControlMessage {
 }
 
 /// The options that request a [`ControlMessage`], with their levels.
-const CONTROL_OPTIONS: [(c_int, c_int, ControlMessage); 9] = [
+const CONTROL_OPTIONS: [(c_int, c_int, ControlMessage); 10] = [
     (libc::SOL_SOCKET, libc::SO_TIMESTAMP, ControlMessage::Microseconds),
     (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, ControlMessage::Nanoseconds),
+    (libc::SOL_SOCKET, libc::SO_RXQ_OVFL, ControlMessage::Drops),
     (libc::IPPROTO_IP, libc::IP_PKTINFO, ControlMessage::Destination),
     (libc::IPPROTO_IP, libc::IP_RECVTTL, ControlMessage::Hops),
     (libc::IPPROTO_IP, libc::IP_RECVTOS, ControlMessage::ServiceType),
@@ -98,7 +109,6 @@ const OBSTACLES: &[(c_int, c_int, &str)] = &[
     (libc::SOL_SOCKET, SO_TIMESTAMP_NEW, "it asks for times (SO_TIMESTAMP_NEW)"),
     (libc::SOL_SOCKET, SO_TIMESTAMPNS_NEW, "it asks for times (SO_TIMESTAMPNS_NEW)"),
     (libc::SOL_SOCKET, libc::SO_TIMESTAMPING, "it asks for times (SO_TIMESTAMPING)"),
-    (libc::SOL_SOCKET, libc::SO_RXQ_OVFL, "it asks for drops (SO_RXQ_OVFL)"),
     (libc::IPPROTO_IP, libc::IP_RECVOPTS, "it asks for options (IP_RECVOPTS)"),
     (libc::IPPROTO_IP, libc::IP_RETOPTS, "it asks for options (IP_RETOPTS)"),
     (libc::IPPROTO_IP, IP_PASSSEC, "it asks for security contexts (IP_PASSSEC)"),
@@ -166,11 +176,24 @@ pub fn udp_socket(number: c_int) -> Option<UdpSocketFacts> {
         local,
         peer,
         has_both_families: local.is_ipv6() && !is_v6_only(number),
-        may_share: is_on(libc::SOL_SOCKET, libc::SO_REUSEADDR)
-            || is_on(libc::SOL_SOCKET, libc::SO_REUSEPORT),
+        shares_address: is_on(libc::SOL_SOCKET, libc::SO_REUSEADDR),
+        shares_port: shares_port(number),
         obstacle,
         device: device.unsigned_abs(),
     })
+}
+
+/// Returns true if a socket shares its port with others (`SO_REUSEPORT`).
+#[must_use]
+pub fn shares_port(number: c_int) -> bool {
+    option(number, libc::SOL_SOCKET, libc::SO_REUSEPORT).is_some_and(|value| value != 0)
+}
+
+/// Returns true if this option attaches a program that chooses among the sockets of a port.
+#[must_use]
+pub fn attaches_selector(level: c_int, name: c_int) -> bool {
+    let names = [libc::SO_ATTACH_REUSEPORT_CBPF, libc::SO_ATTACH_REUSEPORT_EBPF];
+    level == libc::SOL_SOCKET && names.contains(&name)
 }
 
 /// Returns true if a socket receives IPv6 only (`IPV6_V6ONLY`).
@@ -210,6 +233,24 @@ pub fn replace_receive_buffer(number: c_int, bytes: c_int) -> Option<c_int> {
 #[must_use]
 pub fn receive_timeout(number: c_int) -> Option<Duration> {
     sockopt::socket_timeout(borrow(number)?, sockopt::Timeout::Recv).ok().flatten()
+}
+
+/// Returns the number of datagrams that the kernel has dropped for a socket; 0 if it is unknown.
+#[must_use]
+pub fn kernel_drops(number: c_int) -> u32 {
+    /// Number of words of `SO_MEMINFO`, and the one that counts drops (`SK_MEMINFO_DROPS`).
+    const WORDS: usize = 9;
+    const DROPS: usize = 8;
+    let mut words = [0u32; WORDS];
+    let mut size = size_of_val(&words) as libc::socklen_t;
+    let saved = errno();
+    let place = words.as_mut_ptr().cast::<c_void>();
+    // SAFETY: getsockopt(2) writes at most `size` bytes to the place.
+    let got = unsafe {
+        libc::getsockopt(number, libc::SOL_SOCKET, libc::SO_MEMINFO, place, &raw mut size)
+    };
+    set_errno(saved);
+    if got == 0 { words[DROPS] } else { 0 }
 }
 
 /// Returns the network namespace cookie of a socket; `None` before Linux 5.14.

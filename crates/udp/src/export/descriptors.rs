@@ -1,5 +1,6 @@
 //! Calls on descriptors: closing, copying, connecting, options; and forks.
 
+use crate::share;
 use crate::socket::Socket;
 use crate::table;
 use std::ffi::{c_int, c_uint, c_void};
@@ -20,9 +21,10 @@ extern "C" fn end() {
     quietly(|| table::each(Socket::close));
 }
 
-/// Returns all sockets to the kernel, because the child reads the placeholders too.
+/// Returns all sockets to the kernel, because the child may read the placeholders too. A socket
+/// that is its process's alone again is promoted again.
 extern "C" fn before_fork() {
-    quietly(|| table::each(Socket::demote));
+    quietly(|| table::each(Socket::release));
 }
 
 extern "C" fn in_child() {
@@ -45,7 +47,7 @@ interpose!(
 );
 interpose!(
     /// `bind(2)`. Promoted sockets of the same port, which another socket may now share, return to
-    /// the kernel.
+    /// the kernel until they are promoted again.
     bind(number: c_int, address: *const c_void, size: c_uint) -> c_int, c"bind",
     |_, address, size| {
         if !address.is_null() && size >= 4 && !table::has_no_promoted() {
@@ -56,7 +58,7 @@ interpose!(
             let port = unsafe { place.read() };
             table::each(|socket| {
                 if socket.takes_port(u16::from_be_bytes(port)) {
-                    socket.demote();
+                    socket.release();
                 }
             });
         }
@@ -80,6 +82,15 @@ interpose!(
     |number, level, name, _, _| {
         if udp::is_obstacle(level, name) {
             demote(number);
+        }
+        if udp::attaches_selector(level, name) && let Some(facts) = udp::udp_socket(number) {
+            let port = facts.local.port();
+            share::note_selector(port);
+            table::each(|socket| {
+                if socket.takes_port(port) {
+                    socket.demote();
+                }
+            });
         }
         None
     },

@@ -1,6 +1,6 @@
 //! Epoll sets: the ring of a promoted socket is in the same sets as its placeholder.
 
-use crate::socket::Registration;
+use crate::registration::Registration;
 use crate::table;
 use std::ffi::{c_int, c_void};
 use sys::next_function;

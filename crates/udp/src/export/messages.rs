@@ -1,7 +1,9 @@
 //! The receive calls.
 
-use super::receiving::{count, flag, real_recvmsg, receive_promoted};
+use super::kernel::{add_drops_to, flag, real_recvmsg, receive_by_kernel};
+use super::receiving::{count, receive_promoted};
 use super::{Message, ReceivedMessage};
+use crate::drops;
 use crate::socket::Socket;
 use crate::table;
 use std::ffi::{c_int, c_long, c_uint, c_void};
@@ -9,7 +11,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use sys::next_function;
-use sys::preload::interpose::{IoVec, catch_panic, missing_function};
+use sys::preload::interpose::{IoVec, catch_panic, missing_function, quietly};
 
 type Receive = unsafe extern "C" fn(c_int, *mut c_void, usize, c_int) -> isize;
 type ReceiveFrom =
@@ -37,6 +39,15 @@ fn promoted(number: c_int, flags: c_int) -> Option<Arc<Socket>> {
         return None;
     }
     catch_panic(|| None, || table::find_promoted(number))
+}
+
+/// Returns the socket if one of its earlier rings may have dropped datagrams, whose number the
+/// program asks for.
+fn socket_after_drops(number: c_int) -> Option<Arc<Socket>> {
+    if !drops::has_ring_drops() {
+        return None;
+    }
+    catch_panic(|| None, || table::find(number))
 }
 
 /// Receives into one buffer on a promoted socket.
@@ -213,8 +224,13 @@ pub unsafe extern "C" fn recvmsg(number: c_int, message: *mut Message, flags: c_
         // SAFETY: U1.
         return unsafe { receive_promoted(&socket, number, message, flags) };
     }
-    // SAFETY: U1.
-    let received = unsafe { real_recvmsg(number, message, flags) };
+    let after_drops = socket_after_drops(number).filter(|_| !message.is_null());
+    let received = match after_drops {
+        // SAFETY: U1.
+        Some(socket) => unsafe { receive_by_kernel(&socket, number, message, flags) },
+        // SAFETY: U1.
+        None => unsafe { real_recvmsg(number, message, flags) },
+    };
     count(number, received, flags);
     received
 }
@@ -235,8 +251,21 @@ pub unsafe extern "C" fn recvmmsg(
         let Some(next) = next_function!(c"recvmmsg" as ReceiveMessages) else {
             return missing_function();
         };
+        let after_drops = socket_after_drops(number).filter(|_| !messages.is_null());
+        // `message` is the first field of `ReceivedMessage`.
+        let message = |at: c_uint| messages.wrapping_add(at as usize).cast::<Message>();
+        // SAFETY: U1: the array has `length` messages.
+        let room = |at: c_uint| unsafe { (*message(at)).control_length };
+        let rooms: Vec<usize> = after_drops.iter().flat_map(|_| (0..length).map(room)).collect();
         // SAFETY: I1, U1.
         let received = unsafe { next(number, messages, length, flags, limit) };
+        let drops = quietly(|| after_drops.map_or(0, |socket| socket.update_drops(number)));
+        if drops > 0 {
+            for (at, room) in (0..received.max(0).unsigned_abs()).zip(rooms) {
+                // SAFETY: U1; the kernel has received this message.
+                unsafe { add_drops_to(message(at), room, drops) };
+            }
+        }
         count_all(number, received, flags);
         return received;
     };

@@ -2,48 +2,21 @@
 
 use super::Message;
 use super::epoll::{self, real_epoll_ctl};
+use super::kernel::{flag, receive_by_kernel};
 use super::waits::wait_readable;
 use crate::address::EncodedAddress;
-use crate::control::EncodedControl;
+use crate::control::{EncodedControl, ReceivedForm};
 use crate::ring::Datagram;
-use crate::socket::{ReceivedForm, Socket, Taken};
+use crate::socket::Socket;
 use crate::table;
 use std::ffi::{c_int, c_uint};
 use std::ptr;
 use std::time::Instant;
-use sys::next_function;
 use sys::preload;
-use sys::preload::interpose::{IoVec, catch_panic, missing_function, quietly};
-
-type ReceiveMessage = unsafe extern "C" fn(c_int, *mut Message, c_int) -> isize;
-
-/// Flags of receive calls that this library knows.
-pub(super) mod flag {
-    pub(in crate::export) const PEEK: i32 = 0x2;
-    pub(in crate::export) const CTRUNC: i32 = 0x8;
-    pub(in crate::export) const TRUNC: i32 = 0x20;
-    pub(in crate::export) const DONTWAIT: i32 = 0x40;
-    pub(in crate::export) const WAITALL: i32 = 0x100;
-    pub(in crate::export) const WAITFORONE: i32 = 0x10000;
-    pub(in crate::export) const CMSG_CLOEXEC: i32 = 0x4000_0000;
-    pub(in crate::export) const KNOWN: i32 =
-        PEEK | TRUNC | DONTWAIT | WAITALL | WAITFORONE | CMSG_CLOEXEC;
-}
+use sys::preload::interpose::{IoVec, catch_panic, quietly};
 
 /// `EAGAIN`.
 const EAGAIN: i32 = 11;
-
-/// Receives a message with the C library's `recvmsg`.
-///
-/// # Safety
-/// U1 must hold for the message.
-pub(super) unsafe fn real_recvmsg(number: c_int, message: *mut Message, flags: c_int) -> isize {
-    match next_function!(c"recvmsg" as ReceiveMessage) {
-        // SAFETY: I1, U1.
-        Some(receive) => unsafe { receive(number, message, flags) },
-        None => missing_function(),
-    }
-}
 
 /// Counts a datagram that the kernel has delivered through a descriptor.
 pub(super) fn count(number: c_int, received: isize, flags: c_int) {
@@ -115,7 +88,7 @@ pub(super) unsafe fn receive_promoted(
     flags: c_int,
 ) -> isize {
     let mut begun = None;
-    let mut asks_kernel = socket.reads_placeholder_first();
+    let mut asks_kernel = socket.reads_placeholder_first(number);
     loop {
         if !asks_kernel {
             let errno = preload::errno();
@@ -123,16 +96,16 @@ pub(super) unsafe fn receive_promoted(
             let copy = |datagram: &Datagram<'_>, form| unsafe {
                 copy_to_message((datagram, form), message, flags)
             };
-            let taken =
-                catch_panic(|| Taken::Nothing, || socket.take(flags & flag::PEEK != 0, copy));
+            let taken = catch_panic(|| None, || socket.take(flags & flag::PEEK != 0, copy));
             preload::set_errno(errno);
-            if let Taken::Answer(answer) = taken {
+            if let Some(answer) = taken {
                 return answer;
             }
         }
         asks_kernel = false;
         // SAFETY: U1.
-        let received = unsafe { real_recvmsg(number, message, flags | flag::DONTWAIT) };
+        let received =
+            unsafe { receive_by_kernel(socket, number, message, flags | flag::DONTWAIT) };
         if received >= 0 {
             count(number, received, flags);
             return received;

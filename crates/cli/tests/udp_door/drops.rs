@@ -1,0 +1,87 @@
+//! Test of the number of dropped datagrams that a program asks for (`SO_RXQ_OVFL`).
+
+use super::{PROMOTING_DATAGRAMS, Server, address, exchange, prepare, receive};
+use std::net::UdpSocket;
+use std::process::Command;
+use testkit::need;
+
+/// Python server that counts the datagrams `fill`, and reads how many were dropped. It answers the
+/// datagram `ask` with both, and others with their bytes. `kernel` sets an option that only the
+/// kernel can implement.
+const SERVER_WITH_DROPS: &str = "
+import socket, struct, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(socket.SOL_SOCKET, 40, 1)
+s.bind(('', 5400))
+print('ready', file=sys.stderr, flush=True)
+filled = drops = 0
+data = b''
+while data != b'quit':
+    data, control, flags, sender = s.recvmsg(65536, 24)
+    for level, kind, value in control:
+        if (level, kind) == (1, 40): drops, = struct.unpack('I', value)
+    if data[:4] == b'fill':
+        filled += 1
+        continue
+    if data == b'kernel': s.setsockopt(socket.IPPROTO_IP, 6, 1)
+    if data == b'ask': data = b'%d %d' % (filled, drops)
+    s.sendto(data, sender)
+";
+
+/// Sends `count` datagrams of 1400 bytes while the server is stopped. Returns the numbers of
+/// those that the server has received so far, and of those that were dropped as it is told.
+fn fill_stopped(server: &Server<'_>, client: &UdpSocket, count: usize) -> (u64, u64) {
+    let number = server.process.0.id().to_string();
+    let signal = |name: &str| {
+        assert!(Command::new("kill").args([name, &number]).status().unwrap().success());
+    };
+    signal("-STOP");
+    let mut bytes = [b' '; 1400];
+    bytes[..4].copy_from_slice(b"fill");
+    for _ in 0..count {
+        client.send_to(&bytes, address()).unwrap();
+    }
+    signal("-CONT");
+    read_counts(client)
+}
+
+/// Asks until a question is not dropped itself.
+fn read_counts(client: &UdpSocket) -> (u64, u64) {
+    // The drops are those before this datagram.
+    exchange(client, b"next");
+    client.send_to(b"ask", address()).unwrap();
+    let mut room = [0; 100];
+    let (length, _) = receive(client, &mut room);
+    let text = String::from_utf8(room[..length].to_vec()).unwrap();
+    let mut counts = text.split(' ').map(|word| word.parse().unwrap());
+    (counts.next().unwrap(), counts.next().unwrap())
+}
+
+#[test]
+fn drops_told_are_those_of_ring_and_kernel_together() {
+    let Some((pair, ..)) = prepare() else { return };
+    if need::require_command("python3").is_none() {
+        return;
+    }
+    let server = Server::start(&pair, &["python3", "-c", SERVER_WITH_DROPS]);
+    let client = server.client();
+    // By the kernel, by the ring, and by the kernel again.
+    let (received, dropped_first) = fill_stopped(&server, &client, 5000);
+    assert_eq!(received + dropped_first, 5000);
+    assert!(dropped_first > 0);
+    for _ in 0..PROMOTING_DATAGRAMS {
+        exchange(&client, b"warm");
+    }
+    let (received, dropped) = fill_stopped(&server, &client, 20_000);
+    assert_eq!(received + dropped, 25_000);
+    assert!(dropped > dropped_first);
+    exchange(&client, b"kernel");
+    let (received, dropped_last) = fill_stopped(&server, &client, 5000);
+    assert_eq!(received + dropped_last, 30_000);
+    assert!(dropped_last > dropped);
+    let errors = server.finish(&client);
+    println!("{dropped_first}, {dropped}, {dropped_last} dropped: {errors}");
+    assert!(errors.contains("datagrams came from the ring"), "{errors}");
+    let lost = errors.split("; ").nth(1).and_then(|text| text.split(' ').next()).unwrap();
+    assert_eq!(lost.parse::<u64>().unwrap(), dropped - dropped_first);
+}

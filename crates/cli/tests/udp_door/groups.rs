@@ -1,0 +1,148 @@
+//! Tests of sockets that share a port (`SO_REUSEPORT`), and of processes that share a socket.
+
+use super::{
+    PROMOTING_DATAGRAMS, Server, address, exchange, exchange_numbered, ingress_programs, prepare,
+    receive, reported_lines,
+};
+use std::net::UdpSocket;
+use testkit::{need, wait_until};
+
+/// Python server of two processes with a socket each at one port. Each datagram is answered with
+/// the number of the process, 1 or 2, before its bytes. The first argument is the script itself.
+const TWO_PROCESSES: &str = "
+import os, signal, socket, subprocess, sys
+is_first = len(sys.argv) == 2
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+s.bind(('', 5400))
+if is_first:
+    command = [sys.executable, '-c', sys.argv[1], sys.argv[1], 'second']
+    other = subprocess.Popen(command, stdout=subprocess.PIPE, close_fds=False)
+    other.stdout.readline()
+    print('ready', file=sys.stderr, flush=True)
+else:
+    print('bound', flush=True)
+try:
+    while True:
+        data, sender = s.recvfrom(65536)
+        s.sendto(data if data == b'quit' else (b'1' if is_first else b'2') + data, sender)
+        if data == b'quit':
+            if not is_first: os.kill(os.getppid(), signal.SIGINT)
+            break
+except KeyboardInterrupt:
+    pass
+s.close()
+if is_first:
+    other.send_signal(signal.SIGINT)
+    other.wait()
+";
+
+/// Sends a datagram to a server of [`TWO_PROCESSES`]. Returns the number of the process that has
+/// answered.
+fn ask_member(client: &UdpSocket, bytes: &[u8]) -> u8 {
+    client.send_to(bytes, address()).unwrap();
+    let mut room = [0; 100];
+    let (length, _) = receive(client, &mut room);
+    assert_eq!(&room[1..length], bytes);
+    room[0]
+}
+
+#[test]
+fn flow_stays_with_its_process_among_those_that_share_a_port() {
+    let Some((pair, ..)) = prepare() else { return };
+    if need::require_command("python3").is_none() {
+        return;
+    }
+    let server = Server::start(&pair, &["python3", "-c", TWO_PROCESSES, TWO_PROCESSES]);
+    let clients: Vec<UdpSocket> = (0..32).map(|_| server.client()).collect();
+    // Enough for a ring of each process.
+    for client in clients.iter().cycle().take(clients.len() * 20) {
+        ask_member(client, b"warm");
+    }
+    let mut served = [0; 2];
+    for client in &clients {
+        let member = ask_member(client, b"x");
+        assert!((0..50_u32).all(|number| ask_member(client, &number.to_be_bytes()) == member));
+        served[usize::from(member - b'1')] += 1;
+    }
+    assert!(served.iter().all(|flows| *flows >= 4), "{served:?}");
+    let errors = server.finish(&clients[0]);
+    let lines = reported_lines(&errors);
+    assert_eq!(lines.len(), 2, "{errors}");
+    for (ring, all) in lines {
+        println!("{ring} of {all} from the ring");
+        assert!(ring * 100 >= all * 80, "{ring} of {all}");
+    }
+}
+
+#[test]
+fn socket_takes_over_the_flows_of_a_closed_one() {
+    let Some((pair, ..)) = prepare() else { return };
+    if need::require_command("python3").is_none() {
+        return;
+    }
+    let script = "
+import select, socket, sys
+def bound():
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    s.bind(('', 5400))
+    return s
+all = [bound(), bound()]
+print('ready', file=sys.stderr, flush=True)
+data = b''
+while data != b'quit':
+    for s in select.select(all, [], [])[0]:
+        data, sender = s.recvfrom(65536)
+        if data == b'close' and len(all) == 2: all.pop().close()
+        all[0].sendto(data, sender)
+";
+    let server = Server::start(&pair, &["python3", "-c", script]);
+    let clients: Vec<UdpSocket> = (0..32).map(|_| server.client()).collect();
+    let exchange_by_all = || clients.iter().for_each(|client| exchange(client, b"warm"));
+    (0..30).for_each(|_| exchange_by_all());
+    exchange(&clients[0], b"close");
+    // The closed socket reports its ring; then the other one that of its share.
+    wait_until("the other socket takes all flows", || {
+        exchange_by_all();
+        server.errors().matches("datagrams came from the ring").count() == 2
+    });
+    (0..30).for_each(|_| exchange_by_all());
+    let lines = reported_lines(&server.finish(&clients[0]));
+    let [_, _, (ring, all)] = lines[..] else { panic!("{lines:?}") };
+    println!("{ring} of {all} from the ring");
+    assert!(ring >= 700 && ring * 100 >= all * 95, "{ring} of {all}");
+}
+
+#[test]
+fn socket_is_promoted_again_after_the_child_of_a_fork_has_ended() {
+    let Some((pair, ..)) = prepare() else { return };
+    if need::require_command("python3").is_none() {
+        return;
+    }
+    let script = "
+import os, socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(('', 5400))
+print('ready', file=sys.stderr, flush=True)
+data = b''
+while data != b'quit':
+    data, sender = s.recvfrom(65536)
+    if data == b'fork':
+        child = os.fork()
+        if child == 0: os._exit(0)
+        os.waitpid(child, 0)
+    s.sendto(data, sender)
+";
+    let server = Server::start(&pair, &["python3", "-c", script]);
+    let client = server.client();
+    exchange_numbered(&client, PROMOTING_DATAGRAMS);
+    assert_eq!(ingress_programs(&pair), 1);
+    exchange(&client, b"fork");
+    assert_eq!(ingress_programs(&pair), 0);
+    exchange_numbered(&client, 2 * PROMOTING_DATAGRAMS);
+    assert_eq!(ingress_programs(&pair), 1);
+    let lines = reported_lines(&server.finish(&client));
+    let [_, (ring, all)] = lines[..] else { panic!("{lines:?}") };
+    assert!(ring >= 200 && ring * 100 >= all * 95, "{ring} of {all}");
+}

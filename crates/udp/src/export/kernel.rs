@@ -1,0 +1,77 @@
+//! Reception by the kernel, from the placeholder.
+
+use super::Message;
+use crate::control::add_drops;
+use crate::socket::Socket;
+use std::ffi::c_int;
+use sys::next_function;
+use sys::preload::interpose::{missing_function, quietly};
+
+type ReceiveMessage = unsafe extern "C" fn(c_int, *mut Message, c_int) -> isize;
+
+/// Flags of receive calls that this library knows.
+pub(super) mod flag {
+    pub(in crate::export) const PEEK: i32 = 0x2;
+    pub(in crate::export) const CTRUNC: i32 = 0x8;
+    pub(in crate::export) const TRUNC: i32 = 0x20;
+    pub(in crate::export) const DONTWAIT: i32 = 0x40;
+    pub(in crate::export) const WAITALL: i32 = 0x100;
+    pub(in crate::export) const WAITFORONE: i32 = 0x10000;
+    pub(in crate::export) const CMSG_CLOEXEC: i32 = 0x4000_0000;
+    pub(in crate::export) const KNOWN: i32 =
+        PEEK | TRUNC | DONTWAIT | WAITALL | WAITFORONE | CMSG_CLOEXEC;
+}
+
+/// Receives a message with the C library's `recvmsg`.
+///
+/// # Safety
+/// U1 must hold for the message.
+pub(super) unsafe fn real_recvmsg(number: c_int, message: *mut Message, flags: c_int) -> isize {
+    match next_function!(c"recvmsg" as ReceiveMessage) {
+        // SAFETY: I1, U1.
+        Some(receive) => unsafe { receive(number, message, flags) },
+        None => missing_function(),
+    }
+}
+
+/// Receives a message from the placeholder of a socket. Datagrams that a ring has dropped are added
+/// to those that the kernel reports.
+///
+/// # Safety
+/// U1 must hold for the message.
+pub(super) unsafe fn receive_by_kernel(
+    socket: &Socket,
+    number: c_int,
+    message: *mut Message,
+    flags: c_int,
+) -> isize {
+    // SAFETY: U1.
+    let room = unsafe { (*message).control_length };
+    // SAFETY: U1.
+    let received = unsafe { real_recvmsg(number, message, flags) };
+    let drops = quietly(|| socket.update_drops(number));
+    if received >= 0 && drops > 0 {
+        // SAFETY: U1; the kernel has received a message.
+        unsafe { add_drops_to(message, room, drops) };
+    }
+    received
+}
+
+/// Adds dropped datagrams to the number in a message that the kernel has received. The program's
+/// buffer for control messages has `room` bytes.
+///
+/// # Safety
+/// U1 must hold for the message.
+pub(super) unsafe fn add_drops_to(message: *mut Message, room: usize, drops: u32) {
+    // SAFETY: U1.
+    let message = unsafe { &mut *message };
+    if message.control.is_null() || message.control_length > room {
+        return;
+    }
+    // SAFETY: U1: the place has `room` writable bytes, and the program does not use them now.
+    let place = unsafe { std::slice::from_raw_parts_mut(message.control.cast::<u8>(), room) };
+    match add_drops(place, message.control_length, drops) {
+        Some(used) => message.control_length = used,
+        None => message.flags |= flag::CTRUNC,
+    }
+}

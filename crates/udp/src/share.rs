@@ -1,0 +1,166 @@
+//! The part of a port's datagrams that a socket receives, when several sockets share the port
+//! (`SO_REUSEPORT`).
+//!
+//! The kernel gives each datagram to one member of such a group, chosen by a hash of the flow with
+//! a secret key. A member with a ring takes the flows whose own hash selects it; all other flows
+//! stay with the kernel, which distributes them among all members. So a datagram reaches exactly
+//! one member, whichever of them have rings, and the datagrams of a flow reach the same member as
+//! long as the group stays the same (docs/book/decisions/0119).
+
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use sys::preload;
+use sys::preload::udp::{self, UdpSocketFacts};
+
+/// Odd factor that spreads the sum of address and port over the upper bits of a 32-bit word
+/// (Fibonacci hashing).
+const HASH_FACTOR: u32 = 0x9e37_79b1;
+/// Number of bits by which the product is shifted to the right.
+const HASH_SHIFT: u32 = 16;
+
+/// The flows of one member of a group: those whose hash modulo `members` is `member`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct FlowShare {
+    member: u32,
+    members: u32,
+}
+
+impl FlowShare {
+    /// All flows: the share of a socket that alone has its port.
+    pub(crate) const ALL: Self = Self { member: 0, members: 1 };
+
+    /// Determines the share of a socket among the sockets of the namespace that may receive
+    /// datagrams for its address. Fails with the reason if this library cannot determine which
+    /// of them the kernel would choose.
+    pub(crate) fn find(number: i32, facts: &UdpSocketFacts) -> Result<Self, String> {
+        // The datagrams of its peer are a connected socket's alone.
+        if facts.peer.is_some() || !(facts.shares_address || facts.shares_port) {
+            return Ok(Self::ALL);
+        }
+        let sockets = receiving_sockets(facts);
+        if sockets.len() == 1 {
+            return Ok(Self::ALL);
+        }
+        let others = "other sockets have the same port and address";
+        let own = preload::inode(number).ok_or(others)?;
+        let bound = &sockets.iter().find(|socket| socket.inode == own).ok_or(others)?.bound;
+        let is_equal = |socket: &ReceivingSocket| socket.bound == *bound && !socket.is_connected;
+        if !facts.shares_port || !sockets.iter().all(is_equal) {
+            return Err(others.to_owned());
+        }
+        // Without SO_REUSEADDR, the kernel lets no other sockets bind to the address than members.
+        let known = own_inodes();
+        let is_member = |socket: &ReceivingSocket| match known.get(&socket.inode) {
+            Some(number) => udp::shares_port(*number),
+            None => !facts.shares_address,
+        };
+        if !sockets.iter().all(is_member) {
+            return Err(others.to_owned());
+        }
+        if has_selector(facts.local.port()) {
+            return Err("a program chooses among the sockets of its port".to_owned());
+        }
+        let mut inodes: Vec<u64> = sockets.iter().map(|socket| socket.inode).collect();
+        inodes.sort_unstable();
+        let member = inodes.iter().position(|inode| *inode == own).ok_or(others)?;
+        match (u32::try_from(member), u32::try_from(inodes.len())) {
+            (Ok(member), Ok(members)) => Ok(Self { member, members }),
+            _ => Err(others.to_owned()),
+        }
+    }
+
+    /// Returns the pcap-filter(7) condition for a frame to belong to a flow of this share, with
+    /// ` and ` before it, for IPv4 or for IPv6; empty for all flows. The IP header must be without
+    /// options and extension headers, so that the ports follow it directly.
+    pub(crate) fn condition(self, is_v4: bool) -> String {
+        let Self { member, members } = self;
+        if members == 1 {
+            return String::new();
+        }
+        // Low bits of the source address, and source port.
+        let flow = if is_v4 { "ip[12:4] + ip[20:2]" } else { "ip6[20:4] + ip6[40:2]" };
+        format!(" and ((({flow}) * {HASH_FACTOR}) >> {HASH_SHIFT}) % {members} = {member}")
+    }
+}
+
+/// A socket that may receive datagrams for an address.
+struct ReceivingSocket {
+    /// Family and local address, as procfs prints the address.
+    bound: (bool, String),
+    inode: u64,
+    is_connected: bool,
+}
+
+/// Returns the UDP sockets of the namespace that may receive datagrams for the address of a socket,
+/// including the socket itself.
+fn receiving_sockets(facts: &UdpSocketFacts) -> Vec<ReceivingSocket> {
+    let read = |name: &str| {
+        std::fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap_or_default()
+    };
+    let receives_v4 = facts.local.is_ipv4() || facts.has_both_families;
+    let of_v4 = if receives_v4 { read("udp") } else { String::new() };
+    let of_v6 = read("udp6");
+    let of_v6 = of_v6.lines().map(|line| (line, true));
+    let lines = of_v4.lines().map(|line| (line, false)).chain(of_v6);
+    let mut found: Vec<ReceivingSocket> = lines
+        .filter_map(|(line, is_v6)| parse_socket(line, is_v6))
+        .filter(|socket| may_receive(&socket.bound.1, facts.local))
+        .collect();
+    // An IPv6 socket that receives IPv6 only does not compete with an IPv4 socket.
+    if facts.local.is_ipv4() && found.iter().any(|socket| socket.bound.0) {
+        let known = own_inodes();
+        let is_apart = |socket: &ReceivingSocket| {
+            socket.bound.0 && known.get(&socket.inode).is_some_and(|own| udp::is_v6_only(*own))
+        };
+        found.retain(|socket| !is_apart(socket));
+    }
+    found
+}
+
+/// Parses a line of `/proc/net/udp` or `udp6`.
+fn parse_socket(line: &str, is_v6: bool) -> Option<ReceivingSocket> {
+    let mut words = line.split_whitespace().skip(1);
+    let (bound, peer) = (words.next()?, words.next()?);
+    let inode = words.nth(6)?.parse().ok()?;
+    let is_connected = peer.bytes().any(|byte| byte != b'0' && byte != b':');
+    Some(ReceivingSocket { bound: (is_v6, bound.to_owned()), inode, is_connected })
+}
+
+/// Returns true if a socket bound to `bound`, an address in the format of procfs, may receive
+/// datagrams for `local`.
+fn may_receive(bound: &str, local: SocketAddr) -> bool {
+    let Some((host, port)) = bound.split_once(':') else { return false };
+    if u16::from_str_radix(port, 16) != Ok(local.port()) {
+        return false;
+    }
+    let word = |bytes: &[u8; 4]| format!("{:08X}", u32::from_ne_bytes(*bytes));
+    let own: String = match local.ip().to_canonical() {
+        IpAddr::V4(own) => word(&own.octets()),
+        IpAddr::V6(own) => own.octets().as_chunks::<4>().0.iter().map(word).collect(),
+    };
+    let is_everywhere = host.bytes().all(|digit| digit == b'0');
+    is_everywhere || local.ip().is_unspecified() || host.ends_with(&own)
+}
+
+/// Returns the descriptors of the program by their inode numbers.
+fn own_inodes() -> HashMap<u64, i32> {
+    let numbers = 0..udp::DESCRIPTORS_MAX;
+    numbers.filter_map(|number| Some((preload::inode(number)?, number))).collect()
+}
+
+/// The ports among whose sockets a program of the user chooses (`SO_ATTACH_REUSEPORT_EBPF`).
+static SELECTED_PORTS: Mutex<Option<HashSet<u16>>> = Mutex::new(None);
+
+/// Records that a program is to choose among the sockets of a port, which are then not promoted.
+pub(crate) fn note_selector(port: u16) {
+    selected_ports().get_or_insert_default().insert(port);
+}
+
+fn has_selector(port: u16) -> bool {
+    selected_ports().as_ref().is_some_and(|ports| ports.contains(&port))
+}
+
+fn selected_ports() -> MutexGuard<'static, Option<HashSet<u16>>> {
+    SELECTED_PORTS.lock().unwrap_or_else(PoisonError::into_inner)
+}
