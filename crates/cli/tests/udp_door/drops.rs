@@ -58,7 +58,7 @@ fn read_counts(client: &UdpSocket) -> (u64, u64) {
 }
 
 #[test]
-fn drops_told_are_those_of_ring_and_kernel_together() {
+fn c1_drops_told_are_those_of_ring_and_kernel_together() {
     let Some((pair, ..)) = prepare() else { return };
     if need::require_command("python3").is_none() {
         return;

@@ -48,7 +48,7 @@ fn ask_member(client: &UdpSocket, bytes: &[u8]) -> u8 {
 }
 
 #[test]
-fn flow_stays_with_its_process_among_those_that_share_a_port() {
+fn c1_flow_stays_with_its_process_among_those_that_share_a_port() {
     let Some((pair, ..)) = prepare() else { return };
     if need::require_command("python3").is_none() {
         return;
