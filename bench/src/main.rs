@@ -49,6 +49,7 @@ mod take;
 mod tap;
 mod tcpdump;
 mod temp_directory;
+mod udp;
 mod walk;
 
 use clap::Parser;
@@ -189,6 +190,11 @@ const BENCHES: &[Bench] = &[
         name: "pcap",
         summary: "ten and one `exec tcpdump` against stock tcpdumps, goal G20; needs root",
         run: pcap::run_bench,
+    },
+    Bench {
+        name: "udp",
+        summary: "UDP servers under `exec --with=udp` [SL figs. 13, 14], goal G18; needs root",
+        run: udp::run_bench,
     },
     Bench {
         name: "pipesfs",

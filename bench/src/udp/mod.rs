@@ -1,0 +1,152 @@
+//! `bench udp`: stock UDP servers that receive from their socket, against the same servers under
+//! `streamline exec --with=udp`, which receive from a ring. [SL §9.2, figs. 13, 14] Goal G18
+//!
+//! A client in another network namespace sends requests over a veth pair and spins until they are
+//! answered, with up to 64 outstanding requests at full rate, or at 5,000 per second, where each
+//! request wakes the server. The servers have one thread and run on the second processor. They send
+//! through their socket, with and without a ring.
+//!
+//! Results are the answers per second, or at the low rate the median time to the answer; the
+//! processor time of the server (and of the daemon, if there is one) for each answer; and that time
+//! together with that of the calls in which the client sends, because the kernel passes a request
+//! to the socket or to the ring in these calls. The bench fails if less than 95 % of the requests
+//! came from the ring, or more than 1 % had no answer.
+
+mod client;
+mod servers;
+
+use crate::harness::{Better, Goal, Samples, is_selected, rows_of_samples};
+use crate::options::Options;
+use crate::row::Row;
+use crate::sentinel::Sentinel;
+use crate::temp_directory::TempDirectory;
+use servers::{RunningServer, UdpLaunch, UdpServer, installed_servers};
+use testkit::net::{Cable, Pair};
+
+/// Number of requests before each sample, after which the server's socket has its ring.
+const WARM_UP_REQUESTS: usize = 2_000;
+/// The rate at which each request wakes the server, in requests per second.
+const LOW_RATE: f64 = 5_000.0;
+/// Number of requests per sample at [`LOW_RATE`].
+const LOW_RATE_REQUESTS: usize = 5_000;
+
+const SOCKET_NAME: &str = "socket";
+const RING_NAME: &str = "ring";
+const CANDIDATES: [(&str, UdpLaunch); 2] =
+    [(SOCKET_NAME, UdpLaunch::Stock), (RING_NAME, UdpLaunch::Exec)];
+
+/// The results of one sample.
+#[derive(Clone, Copy, Debug)]
+struct UdpSample {
+    /// Answers per second.
+    rate: f64,
+    /// Processor time of the server per answer, in ns.
+    server_ns: f64,
+    /// Processor time of the server and of sending the requests per answer, in ns.
+    total_ns: f64,
+    /// Median time from a request to its answer, in µs.
+    latency_us: f64,
+}
+
+/// Measures all installed servers.
+pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
+    testkit::need::require_bpf().ok_or("needs CAP_BPF and CAP_NET_ADMIN: it loads programs")?;
+    let pair = Pair::new(Cable::default()).ok_or("needs root and `ip`: it makes two namespaces")?;
+    let folder = TempDirectory::new("udp").map_err(|why| why.to_string())?;
+    let mut all = Vec::new();
+    for server in installed_servers() {
+        for (setting, rate) in [("full rate", None), ("5,000/s", Some(LOW_RATE))] {
+            let row = format!("{}, {setting}", server.name);
+            if !is_selected(&row) {
+                continue;
+            }
+            let mut samples = CANDIDATES.map(|_| Vec::new());
+            let mut sentinels = Vec::new();
+            for round in 0..=options.rounds {
+                sentinels.push(Sentinel::measure());
+                for ((_, launch), samples) in CANDIDATES.iter().zip(&mut samples) {
+                    let sample = measure(&pair, &folder, &server, *launch, rate)?;
+                    // The first round is a warm-up.
+                    if round > 0 {
+                        samples.push(sample);
+                    }
+                }
+            }
+            let sentinel_ns = crate::harness::median(&sentinels);
+            all.extend(result_rows(&row, rate.is_none(), &samples, sentinel_ns));
+        }
+    }
+    Ok(all)
+}
+
+/// Measures a sample of a server.
+fn measure(
+    pair: &Pair,
+    folder: &TempDirectory,
+    server: &UdpServer,
+    launch: UdpLaunch,
+    rate: Option<f64>,
+) -> Result<UdpSample, String> {
+    let running = RunningServer::start(&pair.server, &folder.0, launch, server)?;
+    client::exchange(pair, (server.request, WARM_UP_REQUESTS), rate)?;
+    let count = if rate.is_none() { server.requests } else { LOW_RATE_REQUESTS };
+    let before = running.processor_ns();
+    let done = client::exchange(pair, (server.request, count), rate)?;
+    let used = running.processor_ns().saturating_sub(before);
+    running.stop()?;
+    let answered = done.answered.max(1) as f64;
+    Ok(UdpSample {
+        rate: answered * 1e9 / done.elapsed_ns.max(1) as f64,
+        server_ns: used as f64 / answered,
+        total_ns: (used + done.sending_ns) as f64 / answered,
+        latency_us: done.latency_ns / 1e3,
+    })
+}
+
+/// Returns the rows of a server: answers per second at full rate, and the costs.
+fn result_rows(
+    row: &str,
+    is_full_rate: bool,
+    taken: &[Vec<UdpSample>; 2],
+    sentinel_ns: f64,
+) -> Vec<Row> {
+    let rows = |(unit, better), value: fn(&UdpSample) -> f64, goals: &[Goal]| {
+        let samples: Vec<Samples> = CANDIDATES
+            .iter()
+            .zip(taken)
+            .map(|((name, _), taken)| Samples { name, values: taken.iter().map(value).collect() })
+            .collect();
+        rows_of_samples(("udp", row, f64::NAN), (unit, better), sentinel_ns, &samples, goals)
+    };
+    // End to end: transmission stays with the kernel.
+    let goal = Goal { candidate: RING_NAME, reference: SOCKET_NAME, goal: "G18", target: 1.1 };
+    let goals = if row.starts_with("named") { &[goal][..] } else { &[] };
+    let mut all = Vec::new();
+    if is_full_rate {
+        all.extend(rows(("kqueries/s", Better::More), |sample| sample.rate / 1e3, &[]));
+    }
+    all.extend(rows(("ns server/query", Better::Less), |sample| sample.server_ns, &[]));
+    all.extend(rows(("ns CPU/query", Better::Less), |sample| sample.total_ns, goals));
+    if !is_full_rate {
+        all.extend(rows(("µs latency", Better::Less), |sample| sample.latency_us, &[]));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn goal_of_named_compares_all_processor_time_of_a_query() {
+        let sample =
+            |total_ns| UdpSample { rate: 1e5, server_ns: 1000.0, total_ns, latency_us: 50.0 };
+        let taken = [vec![sample(6000.0); 3], vec![sample(4000.0); 3]];
+        let goals = |row| -> Vec<_> {
+            let rows = result_rows(row, true, &taken, 0.0);
+            rows.into_iter().filter(|row| row.goal.is_some()).map(|row| row.ratio).collect()
+        };
+        assert_eq!(goals("named, full rate"), [1.5]);
+        assert!(goals("knotd, full rate").is_empty());
+    }
+}
