@@ -69,10 +69,10 @@ impl<'a> MessageRecord<'a> {
         self.number(field).and_then(|port| u16::try_from(port).ok())
     }
 
-    /// Returns the addresses and ports of the sender and the receiver; `backward` exchanges the
-    /// two. The transport protocol in the result is 0, because the record does not contain it.
-    /// Returns `None` if an address is missing.
-    pub(crate) fn flow(&self, backward: bool) -> Option<Flow> {
+    /// Returns the addresses and ports of the sender and the receiver; those of the client and the
+    /// server for an exchange. The transport protocol in the result is 0, because the record does
+    /// not contain it. Returns `None` if an address is missing.
+    pub(crate) fn flow(&self) -> Option<Flow> {
         let ports = self.port(Field::ClientPort).zip(self.port(Field::ServerPort));
         let flow = Flow {
             source: self.address(Field::Client)?,
@@ -80,7 +80,19 @@ impl<'a> MessageRecord<'a> {
             protocol: 0,
             ports: ports.map(|(source, target)| Ports { source, target }),
         };
-        Some(if backward { flow.reversed() } else { flow })
+        Some(if self.is_from_server() { flow.reversed() } else { flow })
+    }
+
+    /// Returns true if the server has sent the message. The direction of its block does not say
+    /// so: a session is forward from whoever was seen first.
+    fn is_from_server(&self) -> bool {
+        match self.kind() {
+            RecordKind::HttpRequest | RecordKind::HttpExchange => false,
+            RecordKind::HttpResponse => true,
+            RecordKind::Dns => self.has_flag(Field::Answer),
+            // Only the hello of a server has the cipher suite that was chosen.
+            RecordKind::Tls => self.text(Field::Cipher).is_some(),
+        }
     }
 
     /// Returns all fields with their raw values, in stored order.
@@ -248,17 +260,12 @@ const fn stream_of(block: &Block<'_>) -> (u32, Direction) {
 
 /// A description record, formatted as a phrase by its `Display` implementation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Phrase<'a> {
-    /// The description.
-    pub(crate) record: MessageRecord<'a>,
-    /// Direction of the message.
-    pub(crate) direction: Direction,
-}
+pub(crate) struct Phrase<'a>(pub(crate) MessageRecord<'a>);
 
 impl fmt::Display for Phrase<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let record = &self.record;
-        if let Some(flow) = record.flow(self.direction == Direction::Backward) {
+        let record = &self.0;
+        if let Some(flow) = record.flow() {
             write!(f, "{flow} ")?;
         }
         match record.kind() {
@@ -360,15 +367,15 @@ mod tests {
         })
     }
 
-    fn message_phrase(bytes: &[u8], direction: Direction) -> String {
-        Phrase { record: MessageRecord::parse(bytes).unwrap(), direction }.to_string()
+    fn message_phrase(bytes: &[u8]) -> String {
+        Phrase(MessageRecord::parse(bytes).unwrap()).to_string()
     }
 
     #[test]
     fn phrase_contains_no_control_characters() {
         let ends = "10.0.0.1:1234 > 10.0.0.2:80";
         assert_eq!(
-            message_phrase(&exchange(), Direction::Forward),
+            message_phrase(&exchange()),
             format!(
                 "{ends} http GET http://example.com/a\\x1B[2J\\x22\\xFF 200 OK, \
                  1024 bytes received, 12.345 ms"
@@ -385,7 +392,7 @@ mod tests {
             writer.add_number(Field::Incomplete, 1);
         });
         assert_eq!(
-            message_phrase(&response, Direction::Backward),
+            message_phrase(&response),
             "101:101:101:101:101:101:101:101 > :: http 404 Not\\x0AFound, text/html, \
              7 bytes stated, 3 bytes missing, incomplete"
         );
@@ -398,13 +405,36 @@ mod tests {
             writer.add_text(Field::Data, b"5.6.7.8");
         });
         let record = "dns answer NOERROR A example.com, 1.2.3.4, 5.6.7.8";
-        assert_eq!(message_phrase(&answer, Direction::Forward), record);
+        assert_eq!(message_phrase(&answer), record);
         let hello = description_record(RecordKind::Tls, |writer| {
             writer.add_text(Field::TlsVersion, b"1.3");
             writer.add_text(Field::ServerName, b"example.com");
             writer.add_text(Field::Alpn, b"h2");
         });
-        assert_eq!(message_phrase(&hello, Direction::Forward), "tls 1.3 example.com, h2");
+        assert_eq!(message_phrase(&hello), "tls 1.3 example.com, h2");
+    }
+
+    #[test]
+    fn sender_is_whom_the_message_names() {
+        let ends = ["10.0.0.1:1000 > 10.0.0.2:53", "10.0.0.2:53 > 10.0.0.1:1000"];
+        let sent = |kind, field, expected: &str| {
+            let record = description_record(kind, |writer| {
+                writer.add_text(Field::Client, &[10, 0, 0, 1]);
+                writer.add_number(Field::ClientPort, 1000);
+                writer.add_text(Field::Server, &[10, 0, 0, 2]);
+                writer.add_number(Field::ServerPort, 53);
+                writer.add_number(field, 1);
+            });
+            let phrase = message_phrase(&record);
+            assert!(phrase.starts_with(expected), "{kind:?} {field:?}: {phrase}");
+        };
+        sent(RecordKind::Dns, Field::Opcode, ends[0]);
+        sent(RecordKind::Dns, Field::Answer, ends[1]);
+        sent(RecordKind::Tls, Field::Ciphers, ends[0]);
+        sent(RecordKind::Tls, Field::Cipher, ends[1]);
+        sent(RecordKind::HttpRequest, Field::RequestHead, ends[0]);
+        sent(RecordKind::HttpResponse, Field::Status, ends[1]);
+        sent(RecordKind::HttpExchange, Field::Status, ends[0]);
     }
 
     #[test]

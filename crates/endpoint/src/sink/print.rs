@@ -108,8 +108,7 @@ impl Print {
 
     fn append_message(&mut self, block: &Block<'_>, record: MessageRecord<'_>, to: &mut Vec<u8>) {
         self.begin_line(block, record.time().unwrap_or(block.context.time), to);
-        let direction = block.context.flags.direction();
-        add!(to, "{}", Phrase { record, direction });
+        add!(to, "{}", Phrase(record));
         self.end_line(block, to);
     }
 

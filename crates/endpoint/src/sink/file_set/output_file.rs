@@ -191,8 +191,7 @@ impl OutputFile {
     /// Returns the part of the file name that contains addresses and ports; empty if they are
     /// unknown.
     pub(super) fn name_details(&self) -> String {
-        let backward = self.direction == Some("backward");
-        let flow = self.flow.or_else(|| self.description()?.flow(backward));
+        let flow = self.flow.or_else(|| self.description()?.flow());
         let Some(flow) = flow else { return String::new() };
         let end = |address: std::net::IpAddr, port: Option<u16>| match port {
             Some(port) => format!("-{address}.{port}"),
