@@ -20,6 +20,7 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use std::borrow::Cow;
 use std::net::IpAddr;
+use wire::Flow;
 use wire::ip::protocol;
 use wire::link::Network;
 
@@ -154,6 +155,23 @@ impl EndpointFields {
             dst_port: ports.map(|ports| ports.target),
             malformed: headers.layers.faults.malformed,
         }
+    }
+
+    /// Returns the addresses and ports of a description, which does not say the protocol.
+    pub(crate) fn from_described(flow: Flow) -> Self {
+        Self {
+            network: Some(if flow.source.is_ipv4() { "ipv4" } else { "ipv6" }.into()),
+            src: Some(flow.source),
+            dst: Some(flow.target),
+            src_port: flow.ports.map(|ports| ports.source),
+            dst_port: flow.ports.map(|ports| ports.target),
+            ..Self::default()
+        }
+    }
+
+    /// Returns true if the addresses are known.
+    pub(crate) const fn are_known(&self) -> bool {
+        self.src.is_some()
     }
 
     /// Exchanges source and destination.

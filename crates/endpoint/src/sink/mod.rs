@@ -25,5 +25,6 @@ mod headers;
 mod message;
 mod object;
 mod out;
+mod recent_frames;
 mod tail;
 mod text_sink;

@@ -9,8 +9,10 @@ mod table;
 
 use super::headers::Headers;
 use super::json::EndpointFields;
+use super::message::MessageRecord;
 use super::object::{add_member, write_line};
 use super::out::Out;
+use super::recent_frames::RecentFrames;
 use super::tail::LineFormat;
 use super::text_sink::{BlockFormatter, TextSink};
 use crate::clock::Rfc3339;
@@ -31,11 +33,15 @@ pub const ACCOUNT: Description = Description {
     summary: "write the account of each flow: peers, blocks, bytes, time",
     details: "\
 Writes one JSON object per line for each flow: version (1), start and end (times of its first and
-last block, RFC 3339 in UTC), blocks and bytes (in view) from the one who began, blocks_back and
-bytes_back to him, wire_bytes and wire_bytes_back (lengths of the frames on the wire), and why it
-was written: end (its session has ended in both directions), idle (`idle=` without a block), full
-(the table had `flows=` others; the rest of the flow is another line), stop (the path has ended). If
-known: origin, session, vlan, network, src, dst, proto, src_port, dst_port.
+last block, RFC 3339 in UTC), blocks and bytes (in view, without lost ones) from the one who began,
+blocks_back and bytes_back to him, wire_bytes and wire_bytes_back (lengths of the frames on the
+wire, each counted once), and why it was written: end (its session has ended in both directions),
+idle (`idle=` without a block), full (the table had `flows=` others; the rest of the flow is another
+line), stop (the path has ended). If known: origin, session, vlan, network, src, dst, proto,
+src_port, dst_port.
+
+Behind a filter of messages such as `http`, the blocks are descriptions and parts of messages, and
+no block says that a session has ended: the flow is written when it is idle, or at the end.
 
 A flow is a session if a filter such as `tcp` or `udp` has numbered them, otherwise all blocks
 between two addresses and ports. Times are those of the blocks, so an idle flow is written when
@@ -60,17 +66,17 @@ pub const ENTRY: SinkEntry = SinkEntry::new(&ACCOUNT, open)
 #[derive(Clone, Copy, Debug, Default)]
 struct Traffic {
     blocks: u64,
-    /// Bytes in the views.
+    /// Bytes in the views that are present.
     bytes: u64,
-    /// Bytes of frames on the wire.
+    /// Bytes of frames on the wire. A frame with several views is counted once.
     wire_bytes: u64,
 }
 
 impl Traffic {
-    fn add(&mut self, block: &Block<'_>) {
+    fn add(&mut self, block: &Block<'_>, has_new_frame: bool) {
         self.blocks += 1;
-        self.bytes += u64::from(block.length());
-        if block.marks.is_frame() {
+        self.bytes += block.bytes().len() as u64;
+        if has_new_frame {
             self.wire_bytes += u64::from(block.marks.wire_length);
         }
     }
@@ -82,6 +88,8 @@ struct Flow {
     origin: u16,
     session: Option<u32>,
     ends: EndpointFields,
+    /// True if `ends` are from the headers of a frame, false if from a description or unknown.
+    has_headers: bool,
     /// Direction of the first block, if the flow has no session.
     first: Option<Direction>,
     /// True for each direction in which the session has ended: forward, backward.
@@ -90,6 +98,24 @@ struct Flow {
     end: Time,
     forward: Traffic,
     backward: Traffic,
+}
+
+impl Flow {
+    /// Takes the addresses and ports from the first block with headers, and until then from a
+    /// description. `is_back` exchanges source and destination.
+    fn take_endpoints(&mut self, block: &Block<'_>, headers: Option<&Headers<'_>>, is_back: bool) {
+        if self.has_headers {
+            return;
+        }
+        let described = || MessageRecord::of_block(block)?.flow();
+        let ends = match headers {
+            Some(_) => EndpointFields::from_headers(headers),
+            None if self.ends.are_known() => return,
+            None => described().map(EndpointFields::from_described).unwrap_or_default(),
+        };
+        self.has_headers = headers.is_some();
+        self.ends = if is_back { ends.reversed() } else { ends };
+    }
 }
 
 /// The reason for which a flow is written.
@@ -134,6 +160,7 @@ impl Serialize for AccountLine<'_> {
 struct Account {
     origins: Origins,
     flows: FlowTable<Flow>,
+    frames: RecentFrames,
     written: u64,
     cut_short: u64,
     /// Blocks that belong to no flow.
@@ -148,6 +175,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     let formatter = Account {
         origins: opening.origins.clone(),
         flows: FlowTable::new(most, number("idle")),
+        frames: RecentFrames::new(opening.form),
         written: 0,
         cut_short: 0,
         others: 0,
@@ -177,8 +205,9 @@ impl BlockFormatter for Account {
                 self.cut_short += 1;
                 self.write(&oldest, Cause::Full, out)?;
             }
-            self.flows.add(key, now, first_account(block, session, headers.as_ref()));
+            self.flows.add(key, now, first_account(block, session));
         }
+        let has_new_frame = block.marks.is_frame() && self.frames.add(block);
         let Some(flow) = self.flows.touch(&key, now) else { return Ok(()) };
         flow.end = flow.end.max(now);
         let is_back = match pair {
@@ -188,11 +217,9 @@ impl BlockFormatter for Account {
             }
             _ => block.context.flags.has(Flags::BACKWARD),
         };
-        if is_back {
-            flow.backward.add(block)
-        } else {
-            flow.forward.add(block)
-        }
+        flow.take_endpoints(block, headers.as_ref(), is_back && session.is_some());
+        let traffic = if is_back { &mut flow.backward } else { &mut flow.forward };
+        traffic.add(block, has_new_frame);
         if session.is_some() && block.context.flags.has(Flags::END) {
             flow.ended[usize::from(is_back)] = true;
         }
@@ -236,13 +263,12 @@ impl Account {
 }
 
 /// Returns the account of a flow before its first block is added.
-fn first_account(block: &Block<'_>, session: Option<u32>, headers: Option<&Headers<'_>>) -> Flow {
-    let ends = EndpointFields::from_headers(headers);
-    let is_back = session.is_some() && block.context.flags.has(Flags::BACKWARD);
+fn first_account(block: &Block<'_>, session: Option<u32>) -> Flow {
     Flow {
         origin: block.context.origin,
         session,
-        ends: if is_back { ends.reversed() } else { ends },
+        ends: EndpointFields::default(),
+        has_headers: false,
         first: None,
         ended: [false; 2],
         start: block.context.time,

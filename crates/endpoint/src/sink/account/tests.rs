@@ -2,10 +2,12 @@
 
 use super::*;
 use crate::testing::{
-    TEST_TIME, TempDir, bare_block, batch_of, checked_arguments, decode_hex, frame_block,
-    sink_opening,
+    TEST_TIME, TempDir, bare_block, batch_of, checked_arguments, decode_hex, description_block,
+    description_record, frame_block, hole_block, sink_opening,
 };
+use filter::Form;
 use serde_json::{Value, json};
+use wire::record::{Field, RecordKind};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -20,11 +22,20 @@ fn datagram(from: u8, to: u8) -> Vec<u8> {
 
 /// Returns the lines for these blocks, and the report.
 fn accounts(given: &[(&str, &str)], blocks: &[Block<'_>]) -> (Vec<Value>, Vec<(String, u64)>) {
+    accounts_of(Form::Frame, given, blocks)
+}
+
+/// Returns the lines for these blocks of a form, and the report.
+fn accounts_of(
+    form: Form,
+    given: &[(&str, &str)],
+    blocks: &[Block<'_>],
+) -> (Vec<Value>, Vec<(String, u64)>) {
     let dir = TempDir::new();
     let path = dir.path("flows");
     let given: Vec<_> = given.iter().copied().chain([("file", path.as_str())]).collect();
     let given = checked_arguments(&ACCOUNT, &given);
-    let mut sink = open(&sink_opening(&given, &[])).unwrap();
+    let mut sink = open(&Opening { form, ..sink_opening(&given, &[]) }).unwrap();
     for part in blocks.chunks(64) {
         sink.consume(&batch_of(part), 0).unwrap();
     }
@@ -125,4 +136,72 @@ fn h15_blocks_without_a_flow_are_counted() {
     let (lines, rows) = accounts(&[], &[bare_block(b"a line"), bare_block(b"another")]);
     assert!(lines.is_empty());
     assert_eq!(rows[1], ("blocks without addresses and session".to_owned(), 2));
+}
+
+/// Returns the block with a session, a direction and flags.
+fn in_session<'b>(mut block: Block<'b>, session: u32, flags: Flags) -> Block<'b> {
+    (block.context.session, block.context.flags) = (session, flags);
+    block
+}
+
+#[test]
+fn h15_account_of_described_messages_has_endpoints() {
+    let answer = |session: u32| {
+        description_record(RecordKind::Dns, |writer| {
+            writer.add_text(Field::Client, &[10, 0, 0, 1]);
+            writer.add_number(Field::ClientPort, 1000 + u64::from(session));
+            writer.add_text(Field::Server, &[10, 0, 0, 2]);
+            writer.add_number(Field::ServerPort, 53);
+            writer.add_number(Field::Answer, 1);
+        })
+    };
+    let (one, other, frame) = (answer(0), answer(1), datagram(2, 1));
+    let blocks = [
+        // The answer was seen first: its sender began the session.
+        in_session(description_block(&one), 1, Flags::FIRST),
+        in_session(at(&frame, 0).narrow(42, 2), 1, Flags::LAST),
+        // Only the description is there, in the other direction.
+        in_session(description_block(&other), 2, Flags::FIRST.with(Flags::BACKWARD)),
+    ];
+    let (lines, _) = accounts_of(Form::Message, &[], &blocks);
+    let ends = |line: &Value| {
+        ["network", "src", "src_port", "dst", "dst_port", "proto"].map(|key| line[key].clone())
+    };
+    let first = json!(["ipv4", "10.0.0.2", 53, "10.0.0.1", 1000, "udp"]);
+    assert_eq!(json!(ends(&lines[0])), first);
+    let second = json!(["ipv4", "10.0.0.1", 1001, "10.0.0.2", 53, null]);
+    assert_eq!(json!(ends(&lines[1])), second);
+}
+
+#[test]
+fn h15_frame_with_several_views_is_counted_once() {
+    let (one, two) = (datagram(1, 2), datagram(1, 2));
+    let place = |mut block: Block<'static>, at: u32| {
+        block.pointer = abi::RichPointer::new(
+            abi::DbufId::new(1).unwrap(),
+            abi::Extent::new(at.into(), 44),
+            abi::Class::YES,
+        );
+        in_session(block, 1, Flags::NONE)
+    };
+    let (one, two) = (place(frame_block(one.leak()), 4096), place(frame_block(two.leak()), 8192));
+    let mut again = one;
+    again.context.time += SECOND;
+    let blocks = [one.narrow(42, 1), two.narrow(42, 2), one.narrow(43, 1), again.narrow(42, 2)];
+    let (lines, _) = accounts_of(Form::Stream, &[], &blocks);
+    assert_eq!((&lines[0]["bytes"], &lines[0]["wire_bytes"]), (&json!(6), &json!(3 * 44)));
+    let (lines, _) = accounts(&[], &[one, one]);
+    assert_eq!(lines[0]["wire_bytes"], 88, "a copy to each branch is a frame of its own");
+}
+
+#[test]
+fn h15_lost_bytes_are_no_bytes_of_the_account() {
+    let frame = datagram(1, 2);
+    let blocks = [
+        in_session(at(&frame, 0).narrow(42, 2), 1, Flags::FIRST),
+        in_session(hole_block(1000), 1, Flags::NONE),
+        in_session(hole_block(0), 1, Flags::END),
+    ];
+    let (lines, _) = accounts_of(Form::Stream, &[], &blocks);
+    assert_eq!((&lines[0]["blocks"], &lines[0]["bytes"]), (&json!(3), &json!(2)));
 }

@@ -2,20 +2,14 @@
 
 use crate::Failure;
 use crate::history::{self, FrameHeader};
-use abi::{Class, RichPointer};
+use crate::sink::recent_frames::RecentFrames;
 use filter::{Block, Form, Report};
 use wire::capture::write;
-
-/// Number of recent frames with which a frame is compared. Blocks that view the same frame arrive
-/// close together, but not always one after the other.
-const RECENT_FRAMES: usize = 16;
 
 /// Deduplication of frames, with counters.
 #[derive(Debug)]
 pub(super) struct FrameDeduplication {
-    /// Ring of the most recent frames. `None` if each block of this form has its own frame.
-    recent_frames: Option<[RichPointer; RECENT_FRAMES]>,
-    next: usize,
+    recent_frames: RecentFrames,
     pub(super) written: u64,
     pub(super) cut: u64,
     repeated: u64,
@@ -27,11 +21,8 @@ pub(super) struct FrameDeduplication {
 impl FrameDeduplication {
     /// Creates an empty state for blocks of this form.
     pub(super) fn new(form: Form) -> Self {
-        let shared = matches!(form, Form::Stream | Form::Message);
-        let recent = shared.then_some([RichPointer::default(); RECENT_FRAMES]);
         Self {
-            recent_frames: recent,
-            next: 0,
+            recent_frames: RecentFrames::new(form),
             written: 0,
             cut: 0,
             repeated: 0,
@@ -42,7 +33,7 @@ impl FrameDeduplication {
 
     /// Returns true if several blocks may view the same frame.
     pub(super) const fn has_shared_frames(&self) -> bool {
-        self.recent_frames.is_some()
+        self.recent_frames.are_shared()
     }
 
     /// Returns true if the block has a frame that has not been written yet. Counts all other
@@ -53,17 +44,9 @@ impl FrameDeduplication {
             self.made += u64::from(!block.pointer.is_hole());
             return false;
         }
-        let Some(recent) = &mut self.recent_frames else { return true };
-        let frame = block.entry().frame().with_class(Class::NONE);
-        if recent.contains(&frame) {
-            self.repeated += 1;
-            return false;
-        }
-        if let Some(place) = recent.get_mut(self.next % RECENT_FRAMES) {
-            *place = frame;
-        }
-        self.next += 1;
-        true
+        let is_new = self.recent_frames.add(block);
+        self.repeated += u64::from(!is_new);
+        is_new
     }
 
     /// Appends the frame of a block as a pcap record.

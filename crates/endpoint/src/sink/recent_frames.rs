@@ -1,0 +1,47 @@
+//! The frames that a sink has seen a moment ago, to count or write each frame once.
+//!
+//! Several blocks of a stream or message may view the same frame: requests that came together in
+//! one segment, or the pieces of segments that overlap.
+
+use abi::{Class, RichPointer};
+use filter::{Block, Form, Time};
+
+/// Number of recent frames with which a frame is compared. Blocks that view the same frame arrive
+/// close together, but not always one after the other.
+const RECENT_FRAMES: usize = 16;
+
+/// The most recent frames. Memory that is used again is told apart by the time of its frame.
+#[derive(Debug)]
+pub(crate) struct RecentFrames {
+    /// Ring of the most recent frames. `None` if each block of this form has its own frame.
+    frames: Option<[(RichPointer, Time); RECENT_FRAMES]>,
+    next: usize,
+}
+
+impl RecentFrames {
+    /// Creates an empty ring for blocks of this form.
+    pub(crate) fn new(form: Form) -> Self {
+        let shared = matches!(form, Form::Stream | Form::Message);
+        Self { frames: shared.then_some([(RichPointer::default(), 0); RECENT_FRAMES]), next: 0 }
+    }
+
+    /// Returns true if several blocks may view the same frame.
+    pub(crate) const fn are_shared(&self) -> bool {
+        self.frames.is_some()
+    }
+
+    /// Returns true if the frame of a block is not among the recent ones, and adds it. The block
+    /// must have a frame.
+    pub(crate) fn add(&mut self, block: &Block<'_>) -> bool {
+        let Some(recent) = &mut self.frames else { return true };
+        let frame = (block.entry().frame().with_class(Class::NONE), block.context.time);
+        if recent.contains(&frame) {
+            return false;
+        }
+        if let Some(place) = recent.get_mut(self.next % RECENT_FRAMES) {
+            *place = frame;
+        }
+        self.next += 1;
+        true
+    }
+}
