@@ -1,8 +1,8 @@
 //! `count`: counts messages, blocks and the bytes in their views.
 //!
-//! Input: any blocks. Output: the same blocks. Reads only rich pointers. A first block with an
-//! empty view is recognized as the description of a message. The counters are a private session of
-//! plain data, which moves with the filter. [SL §6.1 Table I]
+//! Input: any blocks. Output: the same blocks. Reads only rich pointers, and the marks of blocks
+//! with an empty view, which may describe a message. The counters are a private session of plain
+//! data, which moves with the filter. [SL §6.1 Table I]
 
 use crate::prelude::*;
 use crate::twin::EmitResult;
@@ -15,9 +15,10 @@ pub const COUNT: Description = Description {
     name: "count",
     summary: "count messages, blocks and bytes",
     details: "\
-Counts blocks and the bytes in their views, and reports both when the path stops. Also counts the
-messages that a filter such as `http` or `dns` describes; a description is a block without bytes.
-Leaves class and view unchanged.",
+Counts blocks and the bytes in their views, and reports both when the path stops. A hole (lost bytes
+of a stream, or its end) is a block without bytes. Also counts the messages that a filter such as
+`http` or `dns` describes; a description is a block without bytes, too. Leaves class and view
+unchanged.",
     example: "replay web.pcap | count | discard",
     kind: FilterKind::Statistics,
     reads: ReadDepth::Nothing,
@@ -52,10 +53,11 @@ struct Count {
 impl Statistics for Count {
     fn record(&mut self, tags: Tags<'_>, _now: Time) {
         let seen = self.seen.get_or_create(PRIVATE_KEY);
-        for (pointer, context) in tags.blocks() {
+        for (pointer, _, marks) in tags.marked_blocks() {
             seen.blocks = seen.blocks.wrapping_add(1);
-            seen.bytes = seen.bytes.wrapping_add(pointer.length().into());
-            let messages = u64::from(is_description(pointer, context));
+            let bytes = if pointer.is_hole() { 0 } else { pointer.length() };
+            seen.bytes = seen.bytes.wrapping_add(bytes.into());
+            let messages = u64::from(pointer.length() == 0 && marks.is_description());
             seen.messages = seen.messages.wrapping_add(messages);
         }
     }
@@ -70,12 +72,6 @@ impl Statistics for Count {
     fn state(&mut self) -> Option<&mut dyn FilterState> {
         Some(&mut self.seen)
     }
-}
-
-/// Returns true for the description that begins a message: a first block that has an empty view and
-/// is not a hole. (An empty hole marks the end of a direction without data.)
-fn is_description(pointer: RichPointer, context: BlockMetadata) -> bool {
-    pointer.length() == 0 && !pointer.is_hole() && context.flags.has(Flags::FIRST)
 }
 
 /// Emits the twin. It counts no messages, since frames contain no descriptions.
@@ -98,18 +94,44 @@ mod tests {
     use crate::testing::{Frame, report_rows};
     use abi::{DbufId, Extent};
 
+    /// Returns the report about blocks with these views and marks, all of which are first blocks.
+    fn rows_of<const N: usize>(blocks: [(RichPointer, Marks); N]) -> Vec<(String, u64)> {
+        let (pointers, marks) = (blocks.map(|block| block.0), blocks.map(|block| block.1));
+        let flags = Flags::FIRST.with(Flags::LAST);
+        let context = [BlockMetadata { flags, ..BlockMetadata::default() }; N];
+        let live = (1 << N) - 1;
+        let mut count = Count::default();
+        count.record(Tags { pointers: &pointers, context: &context, marks: &marks, live }, 0);
+        count.report().rows
+    }
+
+    fn named<const N: usize>(rows: [(&str, u64); N]) -> Vec<(String, u64)> {
+        rows.map(|(name, n)| (name.to_owned(), n)).to_vec()
+    }
+
+    fn view(length: u32) -> RichPointer {
+        RichPointer::new(DbufId::new(1).unwrap(), Extent::new(4096, length), Class(1))
+    }
+
     #[test]
     fn descriptions_are_messages() {
-        let place = Extent::new(4096, 0);
-        let description = RichPointer::new(DbufId::new(1).unwrap(), place, Class(1));
-        let pointers =
-            [description, description.with_class(Class(2)), RichPointer::hole(0), description];
-        let flags = [Flags::FIRST, Flags::FIRST.with(Flags::LAST), Flags::FIRST, Flags::LAST];
-        let context = flags.map(|flags| BlockMetadata { flags, ..BlockMetadata::default() });
-        let mut count = Count::default();
-        count.record(Tags { pointers: &pointers, context: &context, live: 0b1111 }, 0);
-        let rows = [("messages", 2), ("blocks", 4), ("bytes", 0)];
-        assert_eq!(count.report().rows, rows.map(|(name, n)| (name.to_owned(), n)));
+        let described = Marks::described(100);
+        let end = (RichPointer::hole(0), Marks::bare(0));
+        let blocks = [(view(0), described), (view(0), described), (view(9), Marks::bare(9)), end];
+        assert_eq!(rows_of(blocks), named([("messages", 2), ("blocks", 4), ("bytes", 9)]));
+    }
+
+    #[test]
+    fn empty_records_are_no_messages() {
+        let line = |length| (view(length), Marks::bare(length));
+        assert_eq!(rows_of([line(1), line(0), line(1)]), named([("blocks", 3), ("bytes", 2)]));
+    }
+
+    #[test]
+    fn lost_bytes_are_no_bytes() {
+        let hole = (RichPointer::hole(1000), Marks::bare(1000));
+        let blocks = [(view(5), Marks::bare(5)), hole];
+        assert_eq!(rows_of(blocks), named([("blocks", 2), ("bytes", 5)]));
     }
 
     #[test]

@@ -22,7 +22,8 @@ pub const HIST: Description = Description {
 Counts blocks by the time since the block before (`of=time`) or the length of the view
 (`of=length`), in buckets that double in width, and reports the buckets when the path stops; a
 terminal shows a bar for each. A block older than the one before is counted as `backwards` and has
-no interval. Leaves blocks unchanged.",
+no interval. Blocks that are no data (lost bytes or the end of a stream, the description of a
+message) have no length and are not counted by `of=length`. Leaves blocks unchanged.",
     example: "replay web.pcap | hist of=length | discard",
     kind: FilterKind::Statistics,
     reads: ReadDepth::Nothing,
@@ -100,8 +101,9 @@ struct Hist {
 impl Statistics for Hist {
     fn record(&mut self, tags: Tags<'_>, _now: Time) {
         let seen = self.seen.get_or_create(PRIVATE_KEY);
-        for (pointer, context) in tags.blocks() {
+        for (pointer, context, marks) in tags.marked_blocks() {
             match self.of {
+                Quantity::Length if pointer.is_hole() || marks.is_description() => {}
                 Quantity::Length => seen.add_value(pointer.length().into()),
                 Quantity::Time => seen.record_arrival(context.time),
             }
@@ -232,7 +234,7 @@ const BACKWARDS_OFFSET: u16 = offset_of!(Histogram, backwards) as u16;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Frame, report_rows};
+    use crate::testing::{Fragment, Frame, Node, report_rows, run_fragments};
     use ebpf::emit::{self, Finish};
     use ebpf::interpret::{Machine, Packet};
     use ebpf::{FilterSpan, Hook};
@@ -270,6 +272,14 @@ mod tests {
         ];
         assert_eq!(report_rows(&HIST, &["of=length"], &frames), owned_rows(&wanted));
         assert_eq!(report_rows(&HIST, &["length"], &[]), owned_rows(&[("blocks", 0)]));
+    }
+
+    #[test]
+    fn holes_and_descriptions_have_no_length() {
+        let pieces = [Fragment::description(1), Fragment::new(1, b"a"), Fragment::hole(1, 1000)];
+        let mut node = Node::new(&HIST, &["length"]).unwrap();
+        run_fragments(&mut node, &pieces);
+        assert_eq!(node.report().rows, owned_rows(&[("blocks", 1), ("1 bytes", 1)]));
     }
 
     #[test]

@@ -13,8 +13,9 @@ pub const INSPECT: Description = Description {
     details: "\
 Reads every byte in view and reports, when the path stops, blocks, bytes, the shortest, mean and
 longest block, the number of bytes per thousand that are printable ASCII or white space, and the
-entropy in thousandths of a bit per byte (8000: random, compressed or encrypted). Counts lost bytes
-as `bytes not here`. Leaves class and view unchanged.",
+entropy in thousandths of a bit per byte (8000: random, compressed or encrypted). Blocks that are no
+data (lost bytes or the end of a stream, the description of a message) are in none of these; lost
+bytes are counted as `bytes not here`. Leaves class and view unchanged.",
     example: "replay web.pcap | udp | inspect | discard",
     kind: FilterKind::Inspection,
     reads: ReadDepth::All,
@@ -61,9 +62,11 @@ struct Inspect {
 
 impl Classify for Inspect {
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
-        let (bytes, length) = (block.bytes(), block.length());
-        self.seen.get_or_create(PRIVATE_KEY).add_bytes(bytes, length);
-        let missing = u64::from(length) - bytes.len() as u64;
+        let bytes = block.bytes();
+        if !block.pointer.is_hole() && !block.marks.is_description() {
+            self.seen.get_or_create(PRIVATE_KEY).add_bytes(bytes);
+        }
+        let missing = u64::from(block.length()) - bytes.len() as u64;
         if missing > 0 {
             cx.count(BYTES_NOT_HERE, missing);
         }
@@ -97,7 +100,8 @@ impl Classify for Inspect {
 }
 
 impl ByteCounts {
-    fn add_bytes(&mut self, bytes: &[u8], length: u32) {
+    fn add_bytes(&mut self, bytes: &[u8]) {
+        let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         self.shortest = if self.blocks == 0 { length } else { self.shortest.min(length) };
         self.longest = self.longest.max(length);
         self.blocks = self.blocks.wrapping_add(1);
@@ -125,7 +129,7 @@ fn entropy_millibits(bytes: &[u64; 256], read: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Frame, answer_frames, report_rows};
+    use crate::testing::{Fragment, Frame, Node, answer_frames, report_rows, run_fragments};
 
     fn report_values(frames: &[Frame]) -> Vec<u64> {
         report_rows(&INSPECT, &[], frames).into_iter().map(|(_, n)| n).collect()
@@ -138,6 +142,21 @@ mod tests {
         let same = [Frame::new(1, b"aaaa"), Frame::new(1, b"aa"), Frame::new(1, &[])];
         assert_eq!(report_values(&same), [3, 6, 0, 2, 4, 1000, 0]);
         assert_eq!(report_values(&[]), [0; 7]);
+    }
+
+    #[test]
+    fn holes_and_descriptions_are_no_data() {
+        let pieces = [
+            Fragment::description(1),
+            Fragment::new(1, b"aaaa"),
+            Fragment::hole(1, 1000),
+            Fragment::new(1, b"aa").with_flags(Flags::END),
+        ];
+        let mut node = Node::new(&INSPECT, &[]).unwrap();
+        run_fragments(&mut node, &pieces);
+        let values: Vec<u64> = node.report().rows.into_iter().map(|(_, n)| n).collect();
+        assert_eq!(values, [2, 6, 2, 3, 4, 1000, 0]);
+        assert_eq!(node.counts.counters, [1000], "lost bytes");
     }
 
     #[test]

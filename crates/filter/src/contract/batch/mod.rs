@@ -347,7 +347,12 @@ impl<'a> Batch<'a> {
     #[must_use]
     pub fn tags(&self) -> Tags<'_> {
         let c = &*self.columns;
-        Tags { pointers: &c.pointers[..c.len], context: &c.context[..c.len], live: c.live }
+        Tags {
+            pointers: &c.pointers[..c.len],
+            context: &c.context[..c.len],
+            marks: &c.marks[..c.len],
+            live: c.live,
+        }
     }
 
     /// Looks up the frame slices of all lanes, stores them in `frames`, and clears `segment`.
@@ -443,13 +448,15 @@ fn into_reusable(columns: Box<Columns>, mut frames: Vec<&[u8]>) -> BatchMemory {
     BatchMemory { columns, frames }
 }
 
-/// The part of a batch that a statistics filter may read: rich pointers and metadata.
+/// The part of a batch that a statistics filter may read: rich pointers, metadata and marks.
 #[derive(Clone, Copy, Debug)]
 pub struct Tags<'b> {
     /// Rich pointers of the lanes in use, live or not.
     pub pointers: &'b [RichPointer],
     /// Metadata of the lanes in use, live or not.
     pub context: &'b [BlockMetadata],
+    /// Marks of the lanes in use, live or not.
+    pub marks: &'b [Marks],
     /// Mask of live lanes.
     pub live: LaneMask,
 }
@@ -458,5 +465,12 @@ impl Tags<'_> {
     /// Returns the pointers and metadata of the live blocks, in lane order.
     pub fn blocks(&self) -> impl Iterator<Item = (RichPointer, BlockMetadata)> + '_ {
         lanes(self.live).filter_map(|l| Some((*self.pointers.get(l)?, *self.context.get(l)?)))
+    }
+
+    /// Returns the pointers, metadata and marks of the live blocks, in lane order.
+    pub fn marked_blocks(&self) -> impl Iterator<Item = (RichPointer, BlockMetadata, &Marks)> + '_ {
+        lanes(self.live).filter_map(|l| {
+            Some((*self.pointers.get(l)?, *self.context.get(l)?, self.marks.get(l)?))
+        })
     }
 }
