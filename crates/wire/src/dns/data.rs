@@ -4,6 +4,7 @@
 //! are formatted as `\# length hex` (RFC 3597 §5), limited to [`DISPLAY_MAX`] bytes.
 
 use super::name::write_escaped;
+use super::service::Parameters;
 use super::{DnsFault, Name, RecordType};
 use crate::read::{array, be16, be32};
 use core::fmt::{self, Write as _};
@@ -79,9 +80,9 @@ impl<'m> Data<'m> {
                 Some(DataForm::Issuer(flags, tag, value))
             }
             64 | 65 => {
-                // The service parameters after the name are omitted.
-                let (name, _) = Name::read(self.message, self.at + 2).ok()?;
-                Some(DataForm::Preferred(self.be16(0)?, name))
+                let (name, at) = Name::read(self.message, self.at + 2).ok()?;
+                let parameters = Parameters::parse(self.message.get(at..)?)?;
+                Some(DataForm::Endpoint(self.be16(0)?, name, parameters))
             }
             _ => self.name().map(DataForm::Name),
         }
@@ -113,6 +114,7 @@ enum DataForm<'m> {
     Name(Name<'m>),
     Preferred(u16, Name<'m>),
     Service([u16; 3], Name<'m>),
+    Endpoint(u16, Name<'m>, Parameters<'m>),
     Authority(Name<'m>, Name<'m>, [u32; 5]),
     Pointer([u16; 2], &'m [u8], Name<'m>),
     Strings(&'m [u8]),
@@ -126,6 +128,9 @@ impl fmt::Display for Data<'_> {
             Some(DataForm::Ipv6(address)) => write!(f, "{address}"),
             Some(DataForm::Name(name)) => write!(f, "{name}"),
             Some(DataForm::Preferred(number, name)) => write!(f, "{number} {name}"),
+            Some(DataForm::Endpoint(priority, name, parameters)) => {
+                write!(f, "{priority} {name}{parameters}")
+            }
             Some(DataForm::Service([priority, weight, port], name)) => {
                 write!(f, "{priority} {weight} {port} {name}")
             }

@@ -12,6 +12,7 @@
 mod data;
 mod name;
 mod number;
+mod service;
 #[cfg(test)]
 mod tests;
 

@@ -134,7 +134,7 @@ fn record_data_are_formatted_by_type() {
     assert_eq!(format_data(33, b"\0\x01\0\x02\x14\x66\x01h\0"), "1 2 5222 h");
     assert_eq!(format_data(16, b"\x05v=a b\x02\"\xff\0"), r#""v=a b" "\"\255" """#);
     assert_eq!(format_data(257, b"\0\x05issueca.example"), r#"0 issue "ca.example""#);
-    assert_eq!(format_data(65, b"\0\x01\0\0\x01\0\x03\x02h2"), "1 .");
+    assert_eq!(format_data(65, b"\0\x01\0\0\x01\0\x03\x02h2"), "1 . alpn=h2");
     let soa = [&ns[..], b"\x02me\0", &[0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0, 5]];
     assert_eq!(format_data(6, &soa.concat()), "ns me 1 2 3 4 5");
     assert_eq!(
@@ -147,6 +147,46 @@ fn record_data_are_formatted_by_type() {
     assert_eq!(format_data(5, b"\x02ns\0x"), r"\# 5 026e730078", "bytes behind the name");
     assert_eq!(format_data(16, b"\x05a"), r"\# 2 0561");
     assert_eq!(format_data(10, &[0; 99]).len(), 6 + 2 * 64 + 3);
+}
+
+/// The texts are those of RFC 9460 appendix D and of the kinds that it lacks.
+#[test]
+fn service_parameters_are_formatted() {
+    let format = |parameters: &[u8]| format_data(64, &[b"\0\x10\x01a\0", parameters].concat());
+    assert_eq!(format(b""), "16 a");
+    assert_eq!(format(b"\0\x03\0\x02\0\x35"), "16 a port=53");
+    assert_eq!(format(b"\x02\x9b\0\x05hello"), r#"16 a key667="hello""#);
+    assert_eq!(format(b"\x02\x9b\0\x09hello\xd2qo\""), r#"16 a key667="hello\210qo\"""#);
+    assert_eq!(format(b"\x02\x9b\0\0"), "16 a key667");
+    let hints = b"\0\x04\0\x08\xc0\0\x02\x01\xc0\0\x02\x02\0\x05\0\x03\x01\x02\x03";
+    assert_eq!(format(hints), "16 a ipv4hint=192.0.2.1,192.0.2.2 ech=AQID");
+    let six = [&b"\0\x06\0\x10\x20\x01\x0d\xb8"[..], &[0; 11], &[1]].concat();
+    assert_eq!(format(&six), "16 a ipv6hint=2001:db8::1");
+    let mandatory = b"\0\0\0\x04\0\x01\0\x04\0\x01\0\x09\x02h2\x05h3-19\0\x02\0\0";
+    let expected = "16 a mandatory=alpn,ipv4hint alpn=h2,h3-19 no-default-alpn";
+    assert_eq!(format(mandatory), expected);
+    assert_eq!(format(b"\0\x01\0\x0c\x08f\\oo,bar\x02h2"), r"16 a alpn=f\\\\oo\\,bar,h2");
+}
+
+#[test]
+fn malformed_service_parameters_are_hexadecimal() {
+    for parameters in [
+        &b"\0\x03\0\x02\0"[..],
+        b"\0\x03\0",
+        b"\0\x03\0\x01\0",
+        b"\0\x01\0\x03\x05h2",
+        b"\0\x01\0\x01\0",
+        b"\0\x02\0\x01x",
+        b"\0\x04\0\x03\x01\x02\x03",
+        b"\0\x06\0\0",
+        b"\0\0\0\x01\0",
+        b"\x02\x9b\0\0\x02\x9b\0\0",
+        b"\x02\x9b\0\0\0\x02\0\0",
+    ] {
+        let data = [b"\0\x01\0", parameters].concat();
+        let text = format_data(65, &data);
+        assert!(text.starts_with(&format!("\\# {} 000100", data.len())), "{text}");
+    }
 }
 
 #[test]
