@@ -54,6 +54,8 @@ impl Flags {
     /// Set together with [`Flags::END`]: the session was aborted (reset, timeout, end of capture)
     /// rather than closed by its sender.
     pub const BROKEN: Self = Self(1 << 5);
+    /// Set on the bytes of a body whose content coding a filter has undone.
+    pub const DECODED: Self = Self(1 << 6);
     /// [`Flags::END`] and [`Flags::BROKEN`].
     pub const END_MASK: Self = Self(Self::END.0 | Self::BROKEN.0);
 

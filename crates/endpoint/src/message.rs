@@ -75,7 +75,8 @@ const FLAGS_DEFINED: Flags = Flags::FIRST
     .with(Flags::BACKWARD)
     .with(Flags::CHECKSUM_UNSET)
     .with(Flags::END)
-    .with(Flags::BROKEN);
+    .with(Flags::BROKEN)
+    .with(Flags::DECODED);
 
 /// Decodes the entry of a message without any check. Returns `None` if the message is too short.
 pub fn unchecked_entry(message: &[u8]) -> Option<Entry> {

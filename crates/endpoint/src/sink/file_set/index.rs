@@ -45,6 +45,8 @@ impl Serialize for IndexLine<'_> {
         add_member(&mut map, "missing", counted(file.missing))?;
         add_member(&mut map, "unfilled", counted(unfilled))?;
         map.serialize_entry("complete", &file.is_complete(policy.needs_beginning))?;
+        let decoded = file.decoding().filter(|_| policy.has_single_message && disk.is_some());
+        add_member(&mut map, "decoded", decoded)?;
         let digest = disk.and_then(|disk| disk.digest.clone());
         add_member(&mut map, "sha256", digest.map(|digest| format_hex(&digest.finalize())))?;
         add_member(&mut map, "messages", counted(messages))?;

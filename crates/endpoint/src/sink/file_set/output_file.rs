@@ -40,6 +40,8 @@ pub(crate) struct OutputFile {
     /// Number of received bytes.
     pub(super) bytes: u64,
     pub(super) missing: u64,
+    /// True if a block had bytes whose content coding was undone.
+    is_decoded: bool,
     /// Number of missing bytes that have been written as zeros.
     pub(super) filled: u64,
     /// Number of missing bytes that have yet to be written as zeros.
@@ -123,6 +125,7 @@ impl OutputFile {
             return;
         }
         let here = block.bytes().len() as u64;
+        self.is_decoded |= block.context.flags.has(Flags::DECODED);
         self.blocks += 1;
         self.bytes += here;
         self.missing += u64::from(block.length()).saturating_sub(here);
@@ -180,6 +183,13 @@ impl OutputFile {
                 .description()
                 .is_some_and(|description| description.has_flag(Field::Incomplete));
         self.missing == 0 && !cut && self.directions.iter().all(whole)
+    }
+
+    /// Returns true if the content coding of the file's message was undone, false if its bytes are
+    /// still coded, and `None` if its description names no coding.
+    pub(super) fn decoding(&self) -> Option<bool> {
+        let coding = self.description().and_then(|record| record.text(Field::ContentEncoding));
+        (coding.is_some() || self.is_decoded).then_some(self.is_decoded)
     }
 
     /// Returns the description of the first message, or `None` if there is no well-formed

@@ -35,7 +35,9 @@ file, only an entry in the index.
 nothing is missing), sha256 (of the file), and if known origin, session, direction, class and
 class_name (of the first block) and the endpoints as in `json`. A message adds the fields of its
 description as in `json`: kind, client, server, method, url, host, status, content_type,
-content_length and more. For the file of a session, the object has the number of its messages.
+content_length and more; decoded is false if the file has the content coding that content_encoding
+names, and true if `http decode=yes` has undone it (as far as the body goes, if complete is false).
+For the file of a session, the object has the number of its messages.
 
 Lost bytes become zeros in the file (at most 16 MiB; unfilled is the number of those that do not),
 or are left out with `holes=skip`. At most `open` files are open and at most `sessions` sessions

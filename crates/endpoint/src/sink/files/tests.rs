@@ -234,6 +234,37 @@ fn index_contains_message_descriptions() {
 }
 
 #[test]
+fn index_says_whether_a_body_was_decoded() {
+    let dir = TempDir::new();
+    let out = dir.path("out");
+    let mut files = files_sink(&out, &[], Form::Message);
+    let (plain, coded) = (
+        request_record(),
+        description_record(record::RecordKind::HttpResponse, |w| {
+            w.add_text(Field::ContentEncoding, b"gzip")
+        }),
+    );
+    let begin = |record| with_flags(description_block(record), FIRST_BLOCK);
+    let decoded = Flags::DECODED.0;
+    let blocks = [
+        begin(&plain),
+        session_block(1, LAST_BLOCK, b"plain"),
+        begin(&coded),
+        session_block(1, LAST_BLOCK, b"coded"),
+        begin(&coded),
+        session_block(1, decoded, b"a text "),
+        session_block(1, LAST_BLOCK | decoded, b"whole"),
+        begin(&coded),
+        session_block(1, END_FLAG | decoded, b"a text in part"),
+    ];
+    files.consume(&batch_of(&blocks), 0).unwrap();
+    files.finish().unwrap();
+    assert_eq!(file_texts(&out), ["plain", "coded", "a text whole", "a text in part"]);
+    assert_eq!(json!(index_column(&out, "decoded")), json!([null, false, true, true]));
+    assert_eq!(index_column(&out, "complete"), [true, true, true, false]);
+}
+
+#[test]
 fn message_described_as_incomplete_is_incomplete() {
     let dir = TempDir::new();
     let out = dir.path("out");

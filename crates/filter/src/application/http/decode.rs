@@ -57,7 +57,7 @@ impl BlockPass<'_, '_, '_> {
     }
 
     /// Decodes the held pieces of the body and emits the decoded bytes or, if decoding fails, the
-    /// pieces.
+    /// pieces. Marks the message as broken if its coding ends early.
     pub(super) fn decode_body(&mut self) {
         let codings = self.codings();
         self.cx.gather_views(&self.it.directions[self.direction].held, &mut self.decoder.input);
@@ -67,6 +67,9 @@ impl BlockPass<'_, '_, '_> {
         let decoded = self.decoder.decode(codings);
         let (Ok(counter) | Err(counter)) = decoded;
         self.cx.count(counter, 1);
+        if decoded == Ok(reasons::DECODED_IN_PART) {
+            self.direction().is_broken = 1;
+        }
         if decoded.is_ok() { self.emit_decoded_body() } else { self.give_up_decoding() }
     }
 
@@ -80,7 +83,7 @@ impl BlockPass<'_, '_, '_> {
         let class = Class(self.direction().class);
         let last = self.last_fragment_flag();
         let mut context = self.block.context;
-        context.flags = self.to_message_flags()(context.flags);
+        context.flags = self.to_message_flags()(context.flags).with(Flags::DECODED);
         let mut rest = self.decoder.output.as_slice();
         while !rest.is_empty() {
             let (next, after) = rest.split_at(rest.len().min(BLOCK_MAX));

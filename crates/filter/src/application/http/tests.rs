@@ -47,6 +47,8 @@ struct OutputMessage {
     /// Number of missing bytes: the total length of the holes.
     missing_bytes: u32,
     whole: bool,
+    /// True if a fragment has decoded bytes.
+    is_decoded: bool,
 }
 
 impl OutputMessage {
@@ -110,6 +112,7 @@ impl ConnectionOutput {
         message.bytes.extend(block.bytes());
         message.missing_bytes += block.length() - block.bytes().len() as u32;
         let flags = block.context.flags;
+        message.is_decoded |= flags.has(Flags::DECODED);
         if flags.has(Flags::LAST) || flags.has(Flags::END) {
             message.whole = flags.has(Flags::LAST);
             self.open[direction] = None;

@@ -24,9 +24,13 @@ fn run_coded_response(words: &[&str], coding: &str, body: &[u8]) -> (Vec<u8>, Ve
     let mut parts = vec![forward_block(GET_REQUEST)];
     parts.extend(coded_response(coding, body).chunks(1000).map(backward_block));
     let (seen, node) = run_connection(&words, false, &parts);
+    let (is_decoded, whole) = (seen.messages[1].is_decoded, seen.messages[1].whole);
     let counted = HTTP.counters.iter().zip(&node.counts.counters);
     let decoding = counted.filter(|(name, n)| name.contains("deco") && **n > 0);
-    (seen.messages[1].bytes.clone(), decoding.map(|(name, _)| *name).collect())
+    let decoding: Vec<_> = decoding.map(|(name, _)| *name).collect();
+    let in_part = decoding == ["decoded in part"];
+    assert_eq!((is_decoded, whole), (in_part || decoding == ["decoded bodies"], !in_part));
+    (seen.messages[1].bytes.clone(), decoding)
 }
 
 #[test]
