@@ -6,6 +6,7 @@
 
 use crate::clock::Rfc3339;
 use crate::sink::object::add_member;
+use abi::text::Visible;
 use abi::{Direction, Flags};
 use filter::{Amount, Block, Form, Report, Time};
 use serde::ser::{SerializeMap, SerializeSeq as _};
@@ -315,8 +316,22 @@ fn write_http(f: &mut fmt::Formatter<'_>, record: &MessageRecord<'_>) -> fmt::Re
 
 fn write_dns(f: &mut fmt::Formatter<'_>, record: &MessageRecord<'_>) -> fmt::Result {
     f.write_str(if record.has_flag(Field::Answer) { "dns answer" } else { "dns query" })?;
-    write_fields(f, " ", record, &[Field::RcodeName, Field::Type, Field::Name])?;
-    write_fields(f, ", ", record, &[Field::Data])
+    // Names and data are texts as in zone files, which have escapes of their own.
+    for (wanted, before) in
+        [(Field::RcodeName, " "), (Field::Type, " "), (Field::Name, " "), (Field::Data, ", ")]
+    {
+        for (field, value) in record.fields() {
+            if field == wanted && !value.is_empty() {
+                write!(f, "{before}{}", Visible(&String::from_utf8_lossy(value)))?;
+            }
+        }
+        if wanted == Field::Name
+            && let Some(questions) = record.number(Field::Questions)
+        {
+            write!(f, " (first of {questions} questions)")?;
+        }
+    }
+    Ok(())
 }
 
 fn write_tls(f: &mut fmt::Formatter<'_>, record: &MessageRecord<'_>) -> fmt::Result {
@@ -406,6 +421,13 @@ mod tests {
         });
         let record = "dns answer NOERROR A example.com, 1.2.3.4, 5.6.7.8";
         assert_eq!(message_phrase(&answer), record);
+        let escaped = description_record(RecordKind::Dns, |writer| {
+            writer.add_text(Field::Name, br"a\032b");
+            writer.add_number(Field::Questions, 2);
+            writer.add_text(Field::Data, b"\"k=v\" \x1b[2J");
+        });
+        let record = "dns query a\\032b (first of 2 questions), \"k=v\" ·[2J";
+        assert_eq!(message_phrase(&escaped), record, "zone files have escapes of their own");
         let hello = description_record(RecordKind::Tls, |writer| {
             writer.add_text(Field::TlsVersion, b"1.3");
             writer.add_text(Field::ServerName, b"example.com");
@@ -504,6 +526,7 @@ mod tests {
             "messages",
             "cut",
             "unfilled",
+            "decoded",
             "hole",
         ];
         let mut names: Vec<&str> = Field::ALL.iter().map(|field| field.json()).collect();

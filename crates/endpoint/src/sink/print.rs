@@ -16,6 +16,7 @@
 
 use super::class_names::ClassNames;
 use super::headers::Headers;
+use super::json::direction_word;
 use super::message::{MessageCounts, MessageRecord, Phrase};
 use super::out::Out;
 use super::text_sink::{BlockFormatter, TextSink};
@@ -124,11 +125,7 @@ impl Print {
         self.begin_line(block, block.context.time, to);
         match Headers::of_frame(block) {
             Some(headers) => add!(to, "{headers}"),
-            None if block.pointer.is_hole() && block.length() == 0 => {
-                add!(to, "{}, end", self.form.name());
-            }
-            None if block.pointer.is_hole() => add!(to, "{}, missing", self.form.name()),
-            None => add!(to, "{}", self.form.name()),
+            None => self.append_form(block, to),
         }
         add!(to, ", length {}", block.length());
         if block.marks.captured < block.marks.wire_length {
@@ -139,6 +136,19 @@ impl Print {
             DumpFormat::None => {}
             DumpFormat::Hex => append_dump(to, block.bytes()),
             DumpFormat::Text => append_text(to, block.bytes()),
+        }
+    }
+
+    /// Appends what a block without a frame is, and whose if it belongs to a session.
+    fn append_form(&self, block: &Block<'_>, to: &mut Vec<u8>) {
+        add!(to, "{}", self.form.name());
+        if block.context.session != 0 {
+            add!(to, " {}", direction_word(block));
+        }
+        match (block.pointer.is_hole(), block.length()) {
+            (true, 0) => add!(to, ", end"),
+            (true, _) => add!(to, ", missing"),
+            (false, _) => {}
         }
     }
 
@@ -271,7 +281,7 @@ mod tests {
         let third = bare_block(b"").with_class(Class::NONE);
         assert_eq!(
             printed_lines("none", number, &[first, second, third]),
-            "23:31:30.123456 [tw·[2J] bytes, length 1, class http, session 7\n\
+            "23:31:30.123456 [tw·[2J] bytes forward, length 1, class http, session 7\n\
              23:31:30.123456 [one.pcap] bytes, length 2, captured 2 of 9, class 81\n\
              23:31:30.123456 [one.pcap] bytes, length 0, no class\n"
         );
@@ -312,6 +322,10 @@ mod tests {
         let stream = printed_lines("none", |o| o.form = Form::Stream, &stream);
         assert_eq!(stream.lines().count(), 3, "a stream goes on beside what describes it");
         assert!(stream.ends_with("stream, end, length 0\n"), "{stream}");
+        let mut end = hole_block(0);
+        (end.context.session, end.context.flags) = (5, Flags::BACKWARD.with(Flags::END));
+        let end = printed_lines("none", |o| o.form = Form::Stream, &[end]);
+        assert!(end.ends_with("stream backward, end, length 0, session 5\n"), "{end}");
     }
 
     #[test]

@@ -121,6 +121,8 @@ fields! {
     Ciphers "ciphers" None, Number, "The number of cipher suites that the client offers.";
     Ja4 "ja4" Some("tls.client.ja4"), Text, "The client's fingerprint (JA4).";
     Resumed "resumed" Some("tls.resumed"), Flag, "True if an earlier session is resumed.";
+    Questions "questions" None, Number,
+        "The number of questions in the DNS message, if there are several; the first is described.";
 }
 
 impl Field {

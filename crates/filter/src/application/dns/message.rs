@@ -140,6 +140,9 @@ impl<'m> MessageProperties<'m> {
             write_display(writer, Field::Name, question.name);
             write_display(writer, Field::Type, question.kind);
             write_display(writer, Field::Class, question.class);
+            if message.questions() > 1 {
+                writer.add_number(Field::Questions, message.questions().into());
+            }
         } else if let Some(owner) = &self.owner_name {
             write_display(writer, Field::Name, owner);
         }

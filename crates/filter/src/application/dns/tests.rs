@@ -72,6 +72,20 @@ fn run_datagrams(frames: &[Frame]) -> Vec<DatagramOutput> {
 }
 
 #[test]
+fn further_questions_are_counted() {
+    let mut query = query_message(7);
+    let question = query[12..].to_vec();
+    let questions = |query: &[u8]| {
+        let out = run_datagrams(&[Frame::udp(4000, 53, query)]);
+        Record::parse(out[0].3.as_deref().unwrap()).unwrap().number(Field::Questions)
+    };
+    assert_eq!(questions(&query), None);
+    query.extend(question);
+    query[5] = 2;
+    assert_eq!(questions(&query), Some(2));
+}
+
+#[test]
 fn datagram_is_described_and_passed() {
     let (query, answer) = (query_message(7), answer_message(7));
     let frames = [
