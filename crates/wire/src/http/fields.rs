@@ -309,21 +309,37 @@ pub(super) fn trim(mut value: &[u8]) -> &[u8] {
 }
 
 /// Trims white space and control characters from both ends.
-pub(super) fn trim_control(mut text: &[u8]) -> &[u8] {
-    while let [0..=b' ', rest @ ..] = text {
-        text = rest;
-    }
-    while let [rest @ .., 0..=b' '] = text {
-        text = rest;
+pub(super) fn trim_control(text: &[u8]) -> &[u8] {
+    trim_bytes(text, |byte| byte <= b' ')
+}
+
+/// Trims what separates a field's value from its name and its line end: also further colons, as in
+/// `Name:: value`, and control characters. Those are kept in a text for people, of which only
+/// optional white space and line ends are no part (RFC 9110 §5.5).
+pub(super) fn trim_value(known: KnownField, text: &[u8]) -> &[u8] {
+    let is_text = matches!(known, KnownField::UserAgent | KnownField::Referer);
+    let is_blank = |byte| match is_text {
+        true => matches!(byte, b' ' | b'\t' | b'\r' | b'\n'),
+        false => byte <= b' ',
+    };
+    let mut text = trim_bytes(text, is_blank);
+    while let [b':', rest @ ..] = text {
+        text = trim_bytes(rest, is_blank);
     }
     text
 }
 
-/// Trims like [`trim_control`], and also strips leading colons, as in `Name:: value`.
-pub(super) fn trim_colons(text: &[u8]) -> &[u8] {
-    let mut text = trim_control(text);
-    while let [b':', rest @ ..] = text {
-        text = trim_control(rest);
+/// Trims bytes for which `is_blank` returns true from both ends.
+fn trim_bytes(mut text: &[u8], is_blank: impl Fn(u8) -> bool) -> &[u8] {
+    while let [byte, rest @ ..] = text
+        && is_blank(*byte)
+    {
+        text = rest;
+    }
+    while let [rest @ .., byte] = text
+        && is_blank(*byte)
+    {
+        text = rest;
     }
     text
 }

@@ -1,7 +1,7 @@
 //! Parser for the head of a message: the start line and the fields.
 
 use super::fault::{HeadError, HttpFault};
-use super::fields::{Fields, KnownField, is_text, is_token, trim, trim_colons, trim_control};
+use super::fields::{Fields, KnownField, is_text, is_token, trim, trim_control, trim_value};
 use super::lines::{HeadLine, is_blank, split_line};
 use super::mode::ParseMode;
 use super::start::{
@@ -257,7 +257,7 @@ fn split_strict_field(text: &[u8]) -> Result<(&[u8], &[u8]), HttpFault> {
 #[inline]
 fn store_lenient_field<'b>(fields: &mut Fields<'b>, text: &'b [u8]) -> Result<(), HttpFault> {
     if let Some((known, value)) = KnownField::from_line(text) {
-        return fields.take(known, trim_colons(value), ParseMode::Lenient);
+        return fields.take(known, trim_value(known, value), ParseMode::Lenient);
     }
     // Most fields are well-formed and unknown.
     let odd = |first: &u8| !first.is_ascii_alphabetic() || b"hurctap".contains(&(first | 0x20));
@@ -274,9 +274,9 @@ fn store_lenient_field<'b>(fields: &mut Fields<'b>, text: &'b [u8]) -> Result<()
         return Ok(());
     };
     let name = trim_control(text.get(..colon).unwrap_or_default());
-    let value = trim_colons(text.get(colon..).unwrap_or_default());
+    let value = text.get(colon..).unwrap_or_default();
     match KnownField::from_name_with_zeros(name) {
-        Some(known) => fields.take(known, value, ParseMode::Lenient),
+        Some(known) => fields.take(known, trim_value(known, value), ParseMode::Lenient),
         None => Ok(()),
     }
 }
