@@ -14,7 +14,7 @@ use engine::kernel::point::Points;
 use engine::live::Live;
 use engine::registry::MachineRegistry;
 use engine::run::{StopConditions, run};
-use engine::tap::{StreamForm, TapError, TapRequest, TappedNode};
+use engine::tap::{StreamForm, TapError, TapNode, TapRequest};
 use pipeline::edit::Edit;
 use pipeline::plan::plan;
 use runtime::space::tap::{OverrunPolicy, Tap};
@@ -37,7 +37,7 @@ impl Reader {
     fn begin(live: &Live, node: &str, class: &str, form: StreamForm) -> Result<Self, TapError> {
         let (near, pipe) = sys::descriptor::pipe().expect("a pipe");
         let request = TapRequest {
-            node: Some(TappedNode::Name(node.to_owned())),
+            node: Some(TapNode::Name(node.to_owned())),
             classes: Some(class.to_owned()),
             form,
             since: None,

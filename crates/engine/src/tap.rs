@@ -50,7 +50,7 @@ pub enum TapError {
 
 /// A node to tap, by name or number.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum TappedNode {
+pub enum TapNode {
     /// The node, by name, mark, or number among the nodes of the same name (`tcp`, `#X`,
     /// `count:2`).
     Name(String),
@@ -74,7 +74,7 @@ pub enum StreamForm {
 #[derive(Debug)]
 pub struct TapRequest {
     /// The node, or `None` for the first source.
-    pub node: Option<TappedNode>,
+    pub node: Option<TapNode>,
     /// The classes of the blocks, as after `|` in a request (`80`, `get`, empty for a plain pipe),
     /// or `None` for blocks that at least one arc accepts.
     pub classes: Option<String>,
@@ -179,7 +179,7 @@ impl Live {
     /// node.
     pub fn freeze_history(
         &self,
-        node: Option<&TappedNode>,
+        node: Option<&TapNode>,
         ns: u64,
         limit: Duration,
     ) -> Result<(), TapError> {
@@ -197,16 +197,16 @@ impl Live {
 
     /// Returns the number of the node that `wanted` names, or of the first source. Fails if there
     /// is no such node.
-    pub(crate) fn node_number(&self, wanted: Option<&TappedNode>) -> Result<usize, TapError> {
+    pub(crate) fn node_number(&self, wanted: Option<&TapNode>) -> Result<usize, TapError> {
         let unknown = || TapError::Closed("this path was not built from a plan".to_owned());
         let whole = self.running_path().ok_or_else(unknown)?;
         let state = whole.state();
         let plan = &state.plan;
         let at = match wanted {
-            Some(TappedNode::Number(number)) => {
+            Some(TapNode::Number(number)) => {
                 state.ids.nodes.iter().position(|known| known == number).map(NodeId)
             }
-            Some(TappedNode::Name(wanted)) => {
+            Some(TapNode::Name(wanted)) => {
                 let text = state.text.as_deref().ok_or_else(unknown)?;
                 let span = pipeline::edit::filter_span(text, wanted);
                 let span = span.map_err(|why| TapError::Which(why.to_string()))?;

@@ -1,7 +1,7 @@
 //! Writers of a running path: lookup of the node that a program writes to, and of its space.
 
 use crate::live::Live;
-use crate::tap::{TapError, TappedNode};
+use crate::tap::{TapError, TapNode};
 use abi::Class;
 use endpoint::written::{self, WriterSocket, WrittenBlocks, WrittenForm};
 use filter::Form;
@@ -12,7 +12,7 @@ use std::time::Duration;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WriterRequest {
     /// The node; `None` for the first source.
-    pub node: Option<TappedNode>,
+    pub node: Option<TapNode>,
     /// The class of the blocks, as after `|` in a request; empty for the class of a source.
     pub class: String,
     /// True if a capture is written.

@@ -7,7 +7,7 @@ use engine::kernel::point::Points;
 use engine::live::Live;
 use engine::registry::MachineRegistry;
 use engine::run::{Outcome, StopConditions, run};
-use engine::tap::{TapError, TapRequest, TappedNode};
+use engine::tap::{TapError, TapNode, TapRequest};
 use pipeline::edit::Edit;
 use pipeline::plan::{Machine, plan};
 use runtime::ledger::LossRanges;
@@ -67,7 +67,7 @@ fn blocks_emitted(live: &Live) -> u64 {
 /// time.
 fn tap_request(node: Option<&str>, since: Option<TapOrigin>) -> (TapRequest, Capture) {
     let (near, pipe) = sys::descriptor::pipe().expect("a pipe");
-    let node = node.map(|name| TappedNode::Name(name.to_owned()));
+    let node = node.map(|name| TapNode::Name(name.to_owned()));
     let (policy, patience) = (OverrunPolicy::Skip, TIME_LIMIT);
     let (classes, form, lends) = Default::default();
     let request = TapRequest { node, classes, form, since, policy, patience, pipe, lends };

@@ -102,7 +102,6 @@ fn compare(configuration: impl Fn(&str) -> String, server: &NameServer<'_>) {
             // Until all sockets of a port have a ring, each receives datagrams of the others, too.
             let least = if server.sockets == 1 { 95 } else { 80 };
             for (ring, all) in found {
-                println!("{}: {ring} of {all} from the ring", server.program);
                 assert!(ring >= 300 && ring * 100 >= all * least, "{ring} of {all}");
             }
         }

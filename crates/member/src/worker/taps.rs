@@ -5,7 +5,7 @@ use crate::faults;
 use crate::protocol::{FreezeHistory, Tap as Asked, TapReport, TapStart, WriteTo};
 use crate::varlink::Fault;
 use engine::live::Live;
-use engine::tap::{self as taps, StreamForm, TapRequest, TappedNode};
+use engine::tap::{self as taps, StreamForm, TapNode, TapRequest};
 use engine::written::WriterRequest;
 use runtime::space::tap::{self, OverrunPolicy, TapStats};
 use std::os::fd::OwnedFd;
@@ -100,9 +100,9 @@ fn only_component(lives: &[Live]) -> Result<&Live, Fault> {
 
 /// Returns the node that a client identifies by number or, if there is no number, by name; `None`
 /// if there is neither.
-fn asked_node(id: Option<u64>, name: Option<&String>) -> Option<TappedNode> {
-    let number = id.map(|id| TappedNode::Number(usize::try_from(id).unwrap_or(usize::MAX)));
-    number.or_else(|| name.cloned().map(TappedNode::Name))
+fn asked_node(id: Option<u64>, name: Option<&String>) -> Option<TapNode> {
+    let number = id.map(|id| TapNode::Number(usize::try_from(id).unwrap_or(usize::MAX)));
+    number.or_else(|| name.cloned().map(TapNode::Name))
 }
 
 /// Returns the state of a tap. Fails if there is none.

@@ -10,6 +10,7 @@
 //! invalid one ([`DnsFault::Invalid`]), because the capture may have truncated the message.
 
 mod data;
+mod fault;
 mod name;
 mod number;
 mod service;
@@ -17,11 +18,11 @@ mod service;
 mod tests;
 
 pub use data::Data;
+pub use fault::DnsFault;
 pub use name::{Labels, NAME_MAX, Name};
 pub use number::{OPT, Opcode, RCODES, Rcode, RecordClass, RecordType, TYPES};
 
 use crate::read::{be16, be32};
-use core::fmt;
 
 /// Length of the header in bytes.
 pub const HEADER_LENGTH: usize = 12;
@@ -29,26 +30,6 @@ pub const HEADER_LENGTH: usize = 12;
 const QUESTION_MIN: usize = 5;
 /// Minimum length in bytes of a record: the length of a record about the root that has no data.
 const RECORD_MIN: usize = 11;
-
-/// A fault that ended the parsing of a message, with its offset.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum DnsFault {
-    /// The message ends inside an item at this offset.
-    Truncated(usize),
-    /// The byte at this offset is invalid.
-    Invalid(usize),
-}
-
-impl fmt::Display for DnsFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Truncated(at) => write!(f, "the message ends inside what begins at byte {at}"),
-            Self::Invalid(at) => write!(f, "byte {at} of the message contradicts RFC 1035"),
-        }
-    }
-}
-
-impl core::error::Error for DnsFault {}
 
 /// A section of a message that contains records.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -234,7 +234,7 @@ fn index_contains_message_descriptions() {
 }
 
 #[test]
-fn index_says_whether_a_body_was_decoded() {
+fn index_marks_decoded_bodies() {
     let dir = TempDir::new();
     let out = dir.path("out");
     let mut files = files_sink(&out, &[], Form::Message);

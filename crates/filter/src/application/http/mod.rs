@@ -53,7 +53,8 @@ At most `pending=` requests of a connection wait for their responses; later ones
 `decode=yes` undoes Content-Encoding (gzip, deflate, br): the body is held until it ends, up to
 `most=` bytes, and leaves in blocks of up to a megabyte. A body that is longer, or would decode to
 more than `most=` bytes or `ratio=` times its length, leaves as sent; a truncated or corrupt one is
-decoded as far as possible, and the message is then incomplete. `strict=yes` accepts only what RFC 9112 permits.
+decoded as far as possible, and the message is then incomplete. `strict=yes` accepts only what
+RFC 9112 permits.
 
 Holes in a body pass, and are counted as missing. After a hole in a head, or a violation of the
 rules, messages are found again at the next line that is the start line of one, so header lines

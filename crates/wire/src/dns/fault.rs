@@ -1,0 +1,23 @@
+//! Faults of DNS messages.
+
+use core::fmt;
+
+/// A fault that ended the parsing of a message, with its offset.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DnsFault {
+    /// The message ends inside an item at this offset.
+    Truncated(usize),
+    /// The byte at this offset is invalid.
+    Invalid(usize),
+}
+
+impl fmt::Display for DnsFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Truncated(at) => write!(f, "the message ends inside what begins at byte {at}"),
+            Self::Invalid(at) => write!(f, "byte {at} of the message contradicts RFC 1035"),
+        }
+    }
+}
+
+impl core::error::Error for DnsFault {}
