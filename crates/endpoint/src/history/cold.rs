@@ -114,7 +114,8 @@ impl ColdChunks {
         bytes: &mut VecDeque<u8>,
         packer: &mut Packer,
     ) {
-        if self.sent >= Packer::JOBS_MAX {
+        // Also jobs whose chunks are gone occupy the thread. A later call tries again.
+        if packer.is_full() {
             return;
         }
         let Some((length, count)) = self.next_chunk(frames, bytes.len()) else { return };

@@ -20,8 +20,18 @@ pub(super) struct Packer {
 
 #[derive(Debug)]
 struct Worker {
-    jobs: SyncSender<Weak<PackingJob>>,
+    jobs: SyncSender<QueuedJob>,
+    /// Shared by all jobs that the thread has not finished, also those whose chunks are gone.
+    unfinished: Arc<()>,
     thread: JoinHandle<()>,
+}
+
+/// A job on its way to the thread. Gone if the history has evicted the chunk.
+#[derive(Debug)]
+struct QueuedJob {
+    job: Weak<PackingJob>,
+    /// Held until the thread has finished the job.
+    _unfinished: Arc<()>,
 }
 
 /// Bytes to be compressed, and the result.
@@ -54,8 +64,14 @@ impl Packer {
     /// Maximum number of jobs at a time.
     pub(super) const JOBS_MAX: usize = 4;
 
-    /// Hands bytes to the thread. Returns them if there is no thread, or if it has
-    /// [`Packer::JOBS_MAX`] jobs. Never waits.
+    /// Returns true if the thread has [`Packer::JOBS_MAX`] jobs that it has not finished.
+    pub(super) fn is_full(&self) -> bool {
+        let unfinished = |worker: &Worker| Arc::strong_count(&worker.unfinished) - 1;
+        self.worker.as_ref().is_some_and(|worker| unfinished(worker) >= Self::JOBS_MAX)
+    }
+
+    /// Hands bytes to the thread, which is not full. Returns them if there is no thread. Never
+    /// waits.
     pub(super) fn send(&mut self, bytes: Vec<u8>) -> Result<Arc<PackingJob>, Vec<u8>> {
         if self.worker.is_none() && !self.failed {
             self.worker = Worker::start();
@@ -63,11 +79,27 @@ impl Packer {
         }
         let Some(worker) = &self.worker else { return Err(bytes) };
         let job = Arc::new(PackingJob { plain: bytes, packed: OnceLock::new() });
-        match worker.jobs.try_send(Arc::downgrade(&job)) {
+        let _unfinished = Arc::clone(&worker.unfinished);
+        match worker.jobs.try_send(QueuedJob { job: Arc::downgrade(&job), _unfinished }) {
             Ok(()) => Ok(job),
             // Nobody else has got the job.
             Err(_) => Err(Arc::into_inner(job).map_or_else(Vec::new, |job| job.plain)),
         }
+    }
+}
+
+#[cfg(test)]
+impl Packer {
+    /// Returns a packer whose thread begins when the returned sender is dropped.
+    pub(super) fn waiting() -> (Self, std::sync::mpsc::Sender<()>) {
+        let (jobs, queue) = sync_channel(Self::JOBS_MAX);
+        let (begin, begins) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            let _ = begins.recv();
+            run(&queue);
+        });
+        let worker = Some(Worker { jobs, unfinished: Arc::default(), thread });
+        (Self { worker, failed: false }, begin)
     }
 }
 
@@ -76,13 +108,13 @@ impl Worker {
         let (jobs, queue) = sync_channel(Packer::JOBS_MAX);
         let thread = std::thread::Builder::new().name("history".to_owned());
         let thread = thread.spawn(move || run(&queue)).ok()?;
-        Some(Self { jobs, thread })
+        Some(Self { jobs, unfinished: Arc::default(), thread })
     }
 }
 
 impl Drop for Packer {
     fn drop(&mut self) {
-        let Some(Worker { jobs, thread }) = self.worker.take() else { return };
+        let Some(Worker { jobs, thread, .. }) = self.worker.take() else { return };
         // The thread ends after the job that it has begun; the chunks of the others are gone.
         drop(jobs);
         // A panic in the thread has already been printed.
@@ -90,11 +122,10 @@ impl Drop for Packer {
     }
 }
 
-fn run(queue: &Receiver<Weak<PackingJob>>) {
+fn run(queue: &Receiver<QueuedJob>) {
     sys::task::make_background();
-    while let Ok(job) = queue.recv() {
-        // Gone if the history has evicted the chunk.
-        if let Some(job) = job.upgrade() {
+    while let Ok(queued) = queue.recv() {
+        if let Some(job) = queued.job.upgrade() {
             let _ = job.packed.set(compression::compress(&job.plain));
         }
     }

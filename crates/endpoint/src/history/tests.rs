@@ -99,6 +99,34 @@ fn d16_own_thread_lengthens_the_history_without_delaying_its_caller() {
     assert_eq!(history.kept(), RetainedFrames::default());
 }
 
+/// Jobs whose chunks are gone still occupy the thread. Chunks after them are compressed, too.
+#[test]
+fn d16_own_thread_goes_on_after_the_history_was_cleared() {
+    let limits = HistoryLimits { bytes: 1 << 20, time: Time::MAX };
+    let mut history = History::new(limits, CompressingThread::Own);
+    let (packer, begin) = Packer::waiting();
+    history.packer = Some(packer);
+    let push_all = |history: &mut History, times: std::ops::Range<Time>| {
+        times.for_each(|time| history.push(&block_at(time, &[time as u8; 1000])));
+    };
+    push_all(&mut history, 0..1000);
+    assert!(history.packer.as_ref().is_some_and(Packer::is_full));
+    history.clear();
+    push_all(&mut history, 1000..2000);
+    // No chunk is given up while the thread is busy.
+    assert_eq!(history.cold.stored_size(), 0);
+    drop(begin);
+    let mut time = 2000;
+    testkit::wait_until("a thread that compresses", || {
+        push_all(&mut history, time..time + 100);
+        time += 100;
+        history.compressed_totals().0 > 4 * limits.bytes as u64
+    });
+    for (time, bytes) in stored_frames(&history, HistoryStart::Oldest) {
+        assert_eq!(bytes, [time as u8; 1000]);
+    }
+}
+
 #[test]
 fn d16_random_frames_stay_as_they_are() {
     let mut random = testkit::Random::replayable();
