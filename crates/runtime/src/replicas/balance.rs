@@ -3,7 +3,10 @@
 //! Input: the number of blocks of each class of sessions in an interval, and the replicas of the
 //! classes. Output: the classes that move from the replica with the most blocks to the one with the
 //! fewest. A class whose blocks are more than the half of the difference (an elephant) stays where
-//! it is, and the other sessions leave its replica. Pure: no clock, no space.
+//! it is, and the other sessions leave its replica. The class of the blocks without a session stays,
+//! too ([`can_move`]). Pure: no clock, no space.
+
+use super::dispatch::can_move;
 
 /// Number of blocks of each class in an interval, with the replica of each class.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -65,6 +68,7 @@ impl SessionShares {
         let mut room = (most - least) / 2;
         let mut classes: Vec<(u32, u16)> = (0..)
             .zip(self.replicas.iter().zip(&self.blocks))
+            .filter(|(class, _)| can_move(*class))
             .filter(|(_, (replica, blocks))| **replica == from && **blocks > 0)
             .map(|(class, (_, blocks))| (*blocks, class))
             .collect();
@@ -127,6 +131,14 @@ mod tests {
         assert_eq!(shares(&[(0, 5000), (0, 5000)]).choose_move().unwrap().classes.len(), 1);
         let one = SessionShares { copies: 1, ..shares(&[(0, 9000)]) };
         assert_eq!(one.choose_move(), None);
+    }
+
+    /// The state for blocks without a session is private to a replica, so these stay there.
+    #[test]
+    fn n3_blocks_without_a_session_stay() {
+        let heavy = shares(&[(0, 4000), (0, 3000), (1, 10), (0, 3000)]);
+        assert_eq!(heavy.choose_move().unwrap().classes, [3]);
+        assert_eq!(shares(&[(0, 3000), (0, 9000), (1, 10)]).choose_move(), None);
     }
 
     /// Moves lead to a balance from which no further move is chosen.

@@ -122,11 +122,11 @@ impl Dispatcher {
         }
     }
 
-    /// Dispatches these classes to another replica from now on. The caller has moved their
-    /// sessions.
+    /// Dispatches these classes to another replica from now on, except one that stays
+    /// ([`can_move`]). The caller has moved their sessions.
     pub fn reassign(&mut self, classes: &[u16], to: u8) {
         let DispatchPolicy::Session(table) = &mut self.by else { return };
-        for class in classes {
+        for class in classes.iter().filter(|class| can_move(**class)) {
             if let Some(replica) = table.replicas.get_mut(usize::from(*class)) {
                 *replica = to;
             }
@@ -187,9 +187,16 @@ fn least_loaded_replica(copies: usize, here: usize, mut load: impl FnMut(usize) 
 }
 
 /// Returns the class of a session, given the key and the number that the first filter with sessions
-/// has for it. Returns `None` if the sessions of such a key cannot move.
+/// has for it. Returns `None` if the sessions of such a key cannot move, or if the class stays.
 pub fn class_of_session(sharing: ShardKey, key: u64, number: u64) -> Option<u16> {
-    sharing.key_of_session(key, number).map(class_of)
+    sharing.key_of_session(key, number).map(class_of).filter(|class| can_move(*class))
+}
+
+/// Returns true if a class may move to another replica. The class of the blocks without a session
+/// stays where it is: what a filter keeps for them is private to the replica
+/// ([`filter::PRIVATE_KEY`]).
+pub const fn can_move(class: u16) -> bool {
+    class != class_of(filter::PRIVATE_KEY)
 }
 
 /// Returns the class of the sessions with this key.
