@@ -121,27 +121,39 @@ impl Space {
         Ok(())
     }
 
-    /// Loads sessions into a filter, beside those that it has. Counts nothing.
+    /// Loads sessions into a filter, beside those that it has. Counts nothing. If this fails, the
+    /// filter keeps the sessions before the one that failed, whose blocks are released.
     pub(super) fn load_sessions(&self, node: &mut Node, saved: &SavedState) -> Result<(), String> {
-        let memory = Memory { intakes: &self.graph.intakes, work: &self.graph.work, imported: &[] };
+        let mut memory =
+            Memory { intakes: &self.graph.intakes, work: &self.graph.work, imported: &[] };
         let Operator::Filter(filter) = &mut node.operator else {
             return Err("it is no filter".to_owned());
         };
         for session in &saved.sessions {
             let state = filter.state().ok_or("it keeps nothing")?;
-            let mut held = Vec::new();
-            for list in &session.lists {
-                let mut blocks = Vec::new();
-                for block in list {
-                    let adopted = memory.adopt_block(&block.entry, &block.frame);
-                    let (entry, pin) =
-                        adopted.ok_or("there is no memory for the blocks that it holds")?;
-                    blocks.push((block.key, entry, pin));
+            let mut pins = Vec::new();
+            let mut adopt = |block: &SavedBlock| {
+                let (entry, pin) = memory.adopt_block(&block.entry, &block.frame)?;
+                pins.push(pin);
+                Some((block.key, entry, pin))
+            };
+            let lists = session.lists.iter();
+            let held: Option<Vec<Vec<_>>> =
+                lists.map(|list| list.iter().map(&mut adopt).collect()).collect();
+            let loaded = match held {
+                Some(held) => {
+                    let bytes = session.bytes.clone();
+                    let moved = MovedSession { key: session.key, bytes, held };
+                    // On failure the filter has inserted none of the blocks.
+                    let put = state.put_session(moved, &mut node.holds);
+                    put.map_err(|mistake| mistake.to_string())
                 }
-                held.push(blocks);
+                None => Err("there is no memory for the blocks that it holds".to_owned()),
+            };
+            if loaded.is_err() {
+                pins.into_iter().for_each(|pin| memory.unpin(pin));
+                return loaded;
             }
-            let moved = MovedSession { key: session.key, bytes: session.bytes.clone(), held };
-            state.put_session(moved, &mut node.holds).map_err(|mistake| mistake.to_string())?;
         }
         Ok(())
     }
