@@ -16,6 +16,7 @@ pub(crate) fn zero_counts(description: &Description) -> Counts {
 pub(crate) fn with_description(mut node: Node, description: &'static Description) -> Node {
     node.reasons = description.reasons;
     node.counters = description.counters;
+    node.numbers_sessions = description.state.writes_session_numbers;
     node.holds = Holds::new(description.state.held_max, HOLD_BYTES);
     node
 }

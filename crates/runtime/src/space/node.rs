@@ -30,6 +30,8 @@ pub struct Node {
     pub has_moved: bool,
     /// True if the node is one of several replicas of a filter.
     pub copied: bool,
+    /// True if the operator is a filter that writes session numbers into the metadata of blocks.
+    pub numbers_sessions: bool,
     /// True if every filter downstream accepts fragments.
     pub fragments: bool,
     /// Output counters.
@@ -261,6 +263,7 @@ impl Node {
             wake: None,
             shown: None,
             copied: false,
+            numbers_sessions: false,
             fragments: false,
             reasons: &[],
             counters: &[],

@@ -2,7 +2,8 @@
 //! §5.4; CONTRACT 15, 16]
 //!
 //! Input: classes of sessions ([`crate::replicas::balance`]). The sessions of a class are found in
-//! the first filter with sessions by their key; in the filters behind it, by their number. They are
+//! the filter that numbers them by their key; in the filters behind it, by their number. The filters
+//! before it have no sessions. If all have been numbered before the chain, the number tells. They are
 //! copied to the other replica with their held blocks, and then removed from the first. The moved
 //! blocks count as consumed there and as made here, as with any move of a filter to another space.
 
@@ -22,8 +23,10 @@ pub struct MovedSessions {
     filters: Vec<SavedState>,
     /// The session numbers, with the sequence numbers of the first blocks.
     births: Vec<(u32, u32)>,
-    /// Number of sessions that the first filter with sessions had.
+    /// Number of sessions that the filter had by which they were found.
     pub sessions: usize,
+    /// True if there is a filter by which the sessions of a class are found.
+    are_found: bool,
 }
 
 impl MovedSessions {
@@ -71,11 +74,13 @@ impl Space {
         let mut moved = MovedSessions::default();
         let mut numbers: Option<HashSet<u64>> = None;
         for at in self.replica_filters() {
+            let finds = numbers.is_none() && self.finds_sessions(at, sharing);
             let mut found = HashSet::new();
             let mut wanted = |key: u64, number: u64| {
                 let is_wanted = key != PRIVATE_KEY
                     && match (&numbers, sharing) {
                         (Some(numbers), ShardKey::Flow) => numbers.contains(&number),
+                        (None, ShardKey::Flow) if !finds => false,
                         _ => {
                             let class =
                                 crate::replicas::dispatch::class_of_session(sharing, key, number);
@@ -93,9 +98,8 @@ impl Space {
                 Some(())
             };
             let wake = self.save_node(at, &mut wanted, &mut put).flatten();
-            // The first filter with sessions numbers those of the flows.
-            if numbers.is_none() && self.has_sessions(at) {
-                moved.sessions = sessions.len();
+            if finds {
+                (moved.sessions, moved.are_found) = (sessions.len(), true);
                 numbers = Some(found);
             }
             moved.filters.push(SavedState { sessions, wake });
@@ -106,8 +110,12 @@ impl Space {
         moved
     }
 
-    /// Adds sessions to the replica in this space. On failure the replica is as before.
+    /// Adds sessions to the replica in this space. Fails if memory is lacking, or if no filter tells
+    /// which sessions belong to the classes. On failure the replica is as before.
     pub fn add_sessions(&mut self, moved: &MovedSessions) -> Result<(), String> {
+        if !moved.are_found {
+            return Err("no filter of the replicas identifies their sessions".to_owned());
+        }
         let filters = self.replica_filters();
         if filters.len() != moved.filters.len() {
             return Err("the replicas have different filters".to_owned());
@@ -149,10 +157,13 @@ impl Space {
         filters.map(|(at, _)| at).collect()
     }
 
-    fn has_sessions(&mut self, at: usize) -> bool {
-        match &mut self.graph.nodes[at].operator {
-            Operator::Filter(filter) => filter.state().is_some(),
-            _ => false,
+    /// Returns true if this filter tells to which class a session belongs: the filter that numbers
+    /// the sessions; or any filter with sessions if they have been numbered before the chain.
+    fn finds_sessions(&mut self, at: usize, sharing: ShardKey) -> bool {
+        let node = &mut self.graph.nodes[at];
+        match (&mut node.operator, sharing) {
+            (Operator::Filter(filter), ShardKey::Session) => filter.state().is_some(),
+            _ => node.numbers_sessions,
         }
     }
 
