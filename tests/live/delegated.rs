@@ -30,7 +30,7 @@ const ALICE_UID: u32 = OVERFLOW_ID;
 const BOB_UID: u32 = OVERFLOW_ID - 1;
 
 /// Parses a request as the daemon does.
-fn parse_as_daemon(text: &str) -> Graph {
+pub(crate) fn parse_as_daemon(text: &str) -> Graph {
     let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     complete(graph, &MachineRegistry::Local).0
@@ -48,7 +48,7 @@ pub(crate) fn kernel_part(text: &str, machine: &Machine) -> KernelPart {
 }
 
 /// Attaches a request for a user.
-fn attach(
+pub(crate) fn attach(
     pair: &Pair,
     points: &Points,
     text: &str,

@@ -2,6 +2,7 @@
 //! once, whether the twin decides about the frame or the user implementation does; the program is
 //! never replaced; and while nobody reads, nothing is handed over. FEATURES B8, B9
 
+use crate::delegated::{attach, kernel_part, parse_as_daemon};
 use crate::frames::tagged_frames;
 use crate::numbers::{FRAME_LENGTH, numbered_frames};
 use crate::send::{parse_capture, send_all};
@@ -10,6 +11,7 @@ use crate::shared_program::{
 };
 use engine::build::{BuiltPath, Settings};
 use engine::change::change;
+use engine::kernel::delegation::{OpenTaps, Owner};
 use engine::kernel::point::Points;
 use engine::live::Live;
 use engine::registry::MachineRegistry;
@@ -245,4 +247,63 @@ fn b8_tap_stays_open_while_the_request_changes() {
     let captured = reader.take(usize::try_from(sent).expect("few"));
     assert!(captured == numbered_frames(0..sent, FRAME_LENGTH), "{} of {sent}", captured.len());
     request.stop();
+}
+
+#[test]
+fn b8_path_gets_each_frame_once_while_taps_come_and_go() {
+    const CHANGES: usize = 40;
+    let Some(pair) = quiet_pair() else { return };
+    let points = Points::default();
+    let text = format!("rx {SERVER_DEVICE} | ip | udp | dport |9 count");
+    let request = RunningRequest::start(&pair, &points, &text);
+    let live = live_of(&request, &text);
+    let stays = Reader::begin(&live, "udp", "", StreamForm::Capture).expect("a tap");
+    let stop = AtomicBool::new(false);
+    let sent = std::thread::scope(|scope| {
+        let sender = scope.spawn(|| send_until(&pair, 200, &stop));
+        for node in ["rx", "ip", "dport"].into_iter().cycle().take(CHANGES) {
+            let reader = Reader::begin(&live, node, "", StreamForm::Capture).expect("a tap");
+            wait_until("a frame is read", || !parse_capture(&reader.read()).is_empty());
+            drop(reader.end());
+            wait_until("its tap is closed", || open_taps(&points) == 1);
+        }
+        stop.store(true, Ordering::Relaxed);
+        sender.join().expect("a sender")
+    });
+    let captured = stays.take(usize::try_from(sent).expect("few"));
+    assert!(captured == numbered_frames(0..sent, FRAME_LENGTH), "{} of {sent}", captured.len());
+    let outcome = request.stop();
+    let told = crate::shared_program::reports_by_filter(&outcome);
+    assert_eq!(told["count"][0].1, sent, "{told:?}");
+}
+
+#[test]
+fn b8_change_of_a_request_leaves_the_taps_of_others_as_they_are() {
+    let Some(pair) = quiet_pair() else { return };
+    let points = Points::default();
+    let user = sys::process::OVERFLOW_ID;
+    let line = |port: u16| format!("rx {SERVER_DEVICE} | ip | udp | dport |{port} count");
+    let (_, changed) = attach(&pair, &points, &line(53), user);
+    let (_, other) = attach(&pair, &points, &line(80), user - 1);
+    let machine = pair.server.run_inside(engine::machine::inspect);
+    let taps_of_other = || {
+        let each = program_status(&points).each;
+        each.iter().find(|line| Some(line.number) == other.number()).map(|line| line.taps)
+    };
+    let mut running = changed;
+    for (port, open) in [(443, OpenTaps::from_indices([2])), (53, OpenTaps::default())] {
+        let next = pair.server.run_inside(|| {
+            let (graph, part) = (parse_as_daemon(&line(port)), kernel_part(&line(port), &machine));
+            let owner = Owner { uid: user, about: "" };
+            let how = (&[][..], OpenTaps::from_indices([1]));
+            let request = (&graph, &part);
+            points.prepare_successor_if(&running, request, &machine, how, (owner, &|_| Ok(())))
+        });
+        let (_, next) = next.expect("a program");
+        // After the next program was loaded with the taps as they were then.
+        other.set_taps(&open).expect("few taps");
+        running = next.switch().expect("a switch");
+        assert_eq!(taps_of_other(), Some(open.iter().count()));
+        assert_eq!(open_taps(&points), 1 + open.iter().count());
+    }
 }

@@ -15,13 +15,23 @@ pub struct SwitchLayout {
 }
 
 impl SwitchLayout {
-    /// Number of words in the list of a pointer ring: a bit mask of the slots in it, and for each
-    /// exit one more than its slot, or 0, and its exit number.
-    pub const LIST: u32 = 1 + 2 * SWITCHED_EXITS;
+    /// Number of words in the list of a pointer ring: a bit mask of the slots in it, and an entry
+    /// ([`Self::entry`]) for each exit.
+    pub const LIST: u32 = 1 + SWITCHED_EXITS;
+    /// Number of the lowest bit of the exit number in an entry.
+    pub(in crate::emit) const EXIT_SHIFT: u32 = 8;
 
     /// Returns the index of the first word in the list of a pointer ring.
     #[must_use]
     pub const fn list(&self, outlet: u32) -> u32 {
         self.places.saturating_add(outlet.saturating_mul(Self::LIST))
+    }
+
+    /// Returns the entry of an open exit in the list of a pointer ring: its number, and one more
+    /// than its slot. A closed exit has the entry 0. One word has both, so that a program which
+    /// runs meanwhile never combines the slot of one exit with the number of another.
+    #[must_use]
+    pub const fn entry(slot: u32, exit: u32) -> u32 {
+        exit << Self::EXIT_SHIFT | slot + 1
     }
 }

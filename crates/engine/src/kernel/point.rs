@@ -342,7 +342,7 @@ impl Point {
         let before = std::mem::replace(&mut line.taps, open.clone());
         let PointState { running, lines, .. } = &mut *state;
         let Some(running) = running else { return Ok(()) };
-        let set = running.version.set_taps(lines);
+        let set = running.version.set_taps(lines.iter());
         if set.is_err()
             && let Some(line) = lines.iter_mut().find(|line| line.number == number)
         {

@@ -5,7 +5,7 @@
 //! ([`SwitchLayout`](crate::emit::switch_layout::SwitchLayout)). Each place where requests have
 //! such exits has a word: 0, or one more than a slot of the scratch memory, in which a frame that
 //! comes by is noted. At the end of the frame, each pointer ring looks into its own list of open
-//! exits, which names slots. So the code at a place does not grow with the number of requests that
+//! exits, each with its slot. So the code at a place does not grow with the number of requests that
 //! share it. All these exits lead to one reader, to which the pointer names the exit.
 
 use super::shared::OutletUse;
@@ -42,8 +42,10 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             return b.refuse(Unfit::new("it has no switches"));
         };
         b.restore_region();
-        // The slot may change between here and there, so it is read once.
         b.load_switch(switches, place, R1);
+        // The exits may have been closed since `only_switched` looked.
+        let closed = b.asm.label();
+        b.asm.jump_if(Cond::Eq, R1, 0, closed);
         b.asm.push(Insn::alu(Alu::Sub, R1, 1));
         b.asm.push(Insn::alu(Alu::And, R1, SWITCHED_SLOTS.cast_signed() - 1));
         b.asm.push(Insn::mov(R2, 1));
@@ -64,6 +66,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.fetch_distance(on.at, R1);
         b.asm.push(Insn::store(Size::W, R5, view + 8, R1));
         b.set_held(R1, None);
+        b.asm.bind(closed);
     }
 }
 
@@ -163,11 +166,12 @@ impl Builder {
         self.asm.jump_if(Cond::Eq, R1, 0, none);
         for exit in 0..SWITCHED_EXITS {
             let not: Label = self.asm.label();
-            let entry = switches.list(ours.number.into()) + 1 + 2 * exit;
-            self.load_switch(switches, entry + 1, R0);
-            self.load_switch(switches, entry, R1);
+            // Who opens and closes exits does so while this runs, so an entry is read once.
+            self.load_switch(switches, switches.list(ours.number.into()) + 1 + exit, R1);
             let asm = &mut self.asm;
             asm.jump_if(Cond::Eq, R1, 0, not);
+            asm.push(Insn::mov(R0, R1));
+            asm.push(Insn::alu(Alu::Shr, R0, SwitchLayout::EXIT_SHIFT.cast_signed()));
             asm.push(Insn::alu(Alu::Sub, R1, 1));
             asm.push(Insn::alu(Alu::And, R1, SWITCHED_SLOTS.cast_signed() - 1));
             asm.push(Insn::load(Size::DW, R2, R9, scratch.switched));

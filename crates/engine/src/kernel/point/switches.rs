@@ -18,6 +18,18 @@ pub(super) struct Switches {
     layout: SwitchLayout,
     /// The slots in use, by place.
     slots: BTreeMap<u32, u32>,
+    /// The slot after the one that was assigned last. Slots are assigned in turn, so that a frame
+    /// in the program that was noted in a slot has left before another place gets the slot.
+    next_slot: u32,
+}
+
+/// An open tap of a request: its place, the request by its place in the fused tree, and the number
+/// of its exit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct OpenTap {
+    place: u32,
+    line: u32,
+    exit: u32,
 }
 
 /// Returns the layout of the switches, which are `base` bytes from the beginning of the map of
@@ -43,7 +55,7 @@ pub(super) fn memory_size(layout: &tap::FusedTap, fused: &FusedTree) -> u32 {
 impl Switches {
     /// Describes the switches of a program. Slots that are in use in the memory stay in use.
     pub(super) fn new(layout: SwitchLayout, memory: &ReadMapping) -> Self {
-        let mut switches = Self { layout, slots: BTreeMap::new() };
+        let mut switches = Self { layout, slots: BTreeMap::new(), next_slot: 0 };
         for place in 0..layout.places {
             if let Some(slot) = switches.word(memory, place).checked_sub(1) {
                 switches.slots.insert(place, slot);
@@ -72,19 +84,38 @@ impl Switches {
             let line = lines.get(line).copied().flatten();
             line.is_some_and(|line| line.taps.iter().any(|open| open == tap))
         };
-        let open: Vec<(u32, usize, usize)> = fused
+        let number = |index: usize| u32::try_from(index).unwrap_or(u32::MAX);
+        let open: Vec<OpenTap> = fused
             .taps
             .iter()
             .filter(|tap| is_open(tap.line, tap.number_in_request))
-            .map(|tap| (switch_place(tap.from), tap.line, tap.number_in_request))
+            .map(|tap| {
+                let request = lines.get(tap.line).copied().flatten();
+                let exits = request.map_or(0, |line| line.tree.exits.len());
+                let exit = number(exits + tap.number_in_request);
+                OpenTap { place: switch_place(tap.from), line: number(tap.line), exit }
+            })
             .collect();
-        let mut slots = self.slots.clone();
-        slots.retain(|place, _| open.iter().any(|(read, ..)| read == place));
-        for (place, ..) in &open {
-            let free = (0..SWITCHED_SLOTS).find(|slot| !slots.values().any(|used| used == slot));
+        self.assign_slots(&open)?;
+        let words = switches_size(fused) / SWITCHED_WORD;
+        let before: Vec<u32> = (0..words).map(|word| self.word(memory, word)).collect();
+        for (word, value) in stores(layout, before, &self.slots, &open) {
+            memory.set_word32(self.offset(word), value);
+        }
+        Ok(())
+    }
+
+    /// Gives each place with an open tap a slot, and takes back the slots of the other places. If
+    /// there are too few slots, fails and changes nothing.
+    fn assign_slots(&mut self, open: &[OpenTap]) -> Result<(), String> {
+        let (mut slots, mut next) = (self.slots.clone(), self.next_slot);
+        slots.retain(|place, _| open.iter().any(|tap| tap.place == *place));
+        for OpenTap { place, .. } in open {
             if slots.contains_key(place) {
                 continue;
             }
+            let mut from_next = (0..SWITCHED_SLOTS).map(|step| (next + step) % SWITCHED_SLOTS);
+            let free = from_next.find(|slot| !slots.values().any(|used| used == slot));
             let Some(free) = free else {
                 return Err(format!(
                     "{SWITCHED_SLOTS} filters are being read in the program at this interface, \
@@ -92,29 +123,9 @@ impl Switches {
                 ));
             };
             slots.insert(*place, free);
+            next = (free + 1) % SWITCHED_SLOTS;
         }
-        let mut words = vec![0_u32; (switches_size(fused) / SWITCHED_WORD) as usize];
-        let mut put = |at: u32, value: u32| {
-            words.get_mut(at as usize).into_iter().for_each(|word| *word |= value);
-        };
-        let mut counts: BTreeMap<usize, u32> = BTreeMap::new();
-        for (place, slot) in &slots {
-            put(*place, slot + 1);
-        }
-        for (place, line, tap) in open {
-            let Some(slot) = slots.get(&place) else { continue };
-            let list = layout.list(u32::try_from(line).unwrap_or(u32::MAX));
-            let count = counts.entry(line).or_default();
-            put(list, 1 << slot);
-            put(list + 1 + 2 * *count, slot + 1);
-            let exits = lines.get(line).copied().flatten().map_or(0, |line| line.tree.exits.len());
-            put(list + 2 + 2 * *count, u32::try_from(exits + tap).unwrap_or(u32::MAX));
-            *count += 1;
-        }
-        for (word, value) in (0..).zip(words) {
-            memory.set_word32(self.offset(word), value);
-        }
-        self.slots = slots;
+        (self.slots, self.next_slot) = (slots, next);
         Ok(())
     }
 
@@ -136,8 +147,11 @@ impl Switches {
 impl Version {
     /// Opens and closes the taps of these requests, which are those of the program and perhaps
     /// others. Fails with the reason; the taps are then as before.
-    pub(super) fn set_taps(&mut self, lines: &[AttachedRequest]) -> Result<(), String> {
-        let of = |number: &u32| lines.iter().find(|line| line.number == *number);
+    pub(super) fn set_taps<'l>(
+        &mut self,
+        lines: impl Iterator<Item = &'l AttachedRequest> + Clone,
+    ) -> Result<(), String> {
+        let of = |number: &u32| lines.clone().find(|line| line.number == *number);
         let here: Vec<Option<&AttachedRequest>> = self.lines.iter().map(of).collect();
         self.set_open_taps(&here)
     }
@@ -155,5 +169,195 @@ impl Version {
         let place = self.lines.iter().position(|number| *number == line);
         let of = |line| self.switches.open_taps((&self.tallies, &self.fused), line);
         place.map_or_else(OpenTaps::default, of)
+    }
+}
+
+/// Returns the words to store, in this order, while the program runs, so that exactly these taps are
+/// open. `before` has the words as they are.
+///
+/// The program reads, for each frame, first words of places, then masks, then entries. So a tap is
+/// closed from its place to its entry and opened from its entry to its place, and the entry of a tap
+/// that stays open stays where it is.
+fn stores(
+    layout: SwitchLayout,
+    before: Vec<u32>,
+    slots: &BTreeMap<u32, u32>,
+    open: &[OpenTap],
+) -> Vec<(u32, u32)> {
+    let mut after = vec![0; before.len()];
+    for (place, slot) in slots {
+        after[*place as usize] = slot + 1;
+    }
+    let entry_of = |tap: &OpenTap| {
+        slots.get(&tap.place).map(|slot| (*slot, SwitchLayout::entry(*slot, tap.exit)))
+    };
+    let is_place = |word: u32| word < layout.places;
+    let is_mask = |word: u32| !is_place(word) && (word - layout.places) % SwitchLayout::LIST == 0;
+    let lists = (layout.places as usize..before.len()).step_by(SwitchLayout::LIST as usize);
+    for (line, list) in (0..).zip(lists) {
+        let entries = open.iter().filter(|tap| tap.line == line).filter_map(entry_of);
+        let mut new: Vec<u32> = Vec::new();
+        for (slot, entry) in entries {
+            after[list] |= 1 << slot;
+            new.push(entry);
+        }
+        let places = list + 1..list + SwitchLayout::LIST as usize;
+        for at in places.clone() {
+            if let Some(stays) = new.iter().position(|entry| *entry == before[at]) {
+                after[at] = new.swap_remove(stays);
+            }
+        }
+        let free = places.filter(|at| after[*at] == 0).collect::<Vec<_>>();
+        for (at, entry) in free.into_iter().zip(new) {
+            after[at] = entry;
+        }
+    }
+    let words = || (0_u32..).zip(before.iter().copied().zip(after.iter().copied()));
+    let closed = |(word, (before, after)): (u32, (u32, u32))| {
+        let value = match is_mask(word) {
+            true => before & after,
+            false => {
+                if before == after {
+                    after
+                } else {
+                    0
+                }
+            }
+        };
+        (value != before).then_some((word, value))
+    };
+    let opened =
+        |(word, (before, after)): (u32, (u32, u32))| (before != after).then_some((word, after));
+    let mut closing: Vec<(u32, u32)> = words().filter_map(closed).collect();
+    let mut opening: Vec<(u32, u32)> =
+        words().filter(|(_, (_, after))| *after != 0).filter_map(opened).collect();
+    let rank = |word: u32| {
+        if is_place(word) {
+            0
+        } else if is_mask(word) {
+            1
+        } else {
+            2
+        }
+    };
+    closing.sort_by_key(|(word, _)| rank(*word));
+    opening.sort_by_key(|(word, _)| std::cmp::Reverse(rank(*word)));
+    closing.into_iter().chain(opening).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLACES: u32 = 4;
+    const LINES: u32 = 2;
+
+    /// Switches in plain memory, with the taps that are open.
+    struct Memory {
+        switches: Switches,
+        words: Vec<u32>,
+        open: Vec<OpenTap>,
+    }
+
+    impl Memory {
+        fn new() -> Self {
+            let layout = SwitchLayout { map: 0, base: 0, places: PLACES };
+            let switches = Switches { layout, slots: BTreeMap::new(), next_slot: 0 };
+            let words = vec![0; layout.list(LINES) as usize];
+            Self { switches, words, open: Vec::new() }
+        }
+
+        /// Opens exactly these taps. Returns the memory before the first store and after each.
+        fn set(&mut self, open: Vec<OpenTap>) -> Vec<Vec<u32>> {
+            self.switches.assign_slots(&open).expect("free slots");
+            let Switches { layout, slots, .. } = &self.switches;
+            let mut moments = vec![self.words.clone()];
+            for (word, value) in stores(*layout, self.words.clone(), slots, &open) {
+                self.words[word as usize] = value;
+                moments.push(self.words.clone());
+            }
+            self.open = open;
+            moments
+        }
+
+        fn list<'w>(&self, words: &'w [u32], line: u32) -> &'w [u32] {
+            &words[self.switches.layout.list(line) as usize..][..SwitchLayout::LIST as usize]
+        }
+
+        /// Returns the taps that a frame takes which passes all places, as the program finds them:
+        /// it reads the places, the masks and the entries at these moments.
+        fn taken(&self, [places, masks, entries]: [&[u32]; 3]) -> Vec<OpenTap> {
+            let noted = |slot: u32| places[..PLACES as usize].iter().position(|p| *p == slot + 1);
+            let slots = (0..SWITCHED_SLOTS).filter(|slot| noted(*slot).is_some());
+            let bits: u32 = slots.map(|slot| 1 << slot).sum();
+            let mut taken = Vec::new();
+            for line in (0..LINES).filter(|line| self.list(masks, *line)[0] & bits != 0) {
+                for entry in self.list(entries, line)[1..].iter().filter(|entry| **entry > 0) {
+                    let Some(place) = noted((entry & 0xff) - 1) else { continue };
+                    let place = u32::try_from(place).expect("few");
+                    taken.push(OpenTap { place, line, exit: entry >> 8 });
+                }
+            }
+            taken
+        }
+    }
+
+    fn tap(place: u32, line: u32) -> OpenTap {
+        OpenTap { place, line, exit: 10 + place }
+    }
+
+    /// Returns the taps of a number: a bit for each place of each request.
+    fn taps(bits: u32) -> Vec<OpenTap> {
+        let all = (0..LINES).flat_map(|line| (0..PLACES).map(move |place| tap(place, line)));
+        (0..).zip(all).filter(|(bit, _)| bits >> bit & 1 > 0).map(|(_, tap)| tap).collect()
+    }
+
+    #[test]
+    fn frame_takes_the_right_taps_while_others_are_opened_and_closed() {
+        let mut memory = Memory::new();
+        let changes = (0..1_u32 << (PLACES * LINES)).map(|n| n.wrapping_mul(151) % 256);
+        for bits in changes {
+            let before = memory.open.clone();
+            let moments = memory.set(taps(bits));
+            let stay = |tap: &&OpenTap| before.contains(tap);
+            let stay: Vec<OpenTap> = memory.open.iter().filter(stay).copied().collect();
+            for (first, places) in moments.iter().enumerate() {
+                for (second, masks) in moments.iter().enumerate().skip(first) {
+                    for entries in &moments[second..] {
+                        let taken = memory.taken([places, masks, entries]);
+                        let known =
+                            |tap: &OpenTap| before.contains(tap) || memory.open.contains(tap);
+                        assert!(taken.iter().all(known), "{taken:?}");
+                        let times = |of: &OpenTap| taken.iter().filter(|tap| *tap == of).count();
+                        assert!(taken.iter().all(|tap| times(tap) == 1), "{taken:?}");
+                        assert!(stay.iter().all(|tap| times(tap) == 1), "{stay:?} {taken:?}");
+                    }
+                }
+            }
+            let mut all = memory.taken([memory.words.as_slice(); 3]);
+            all.sort_by_key(|tap| (tap.line, tap.place));
+            assert_eq!(all, memory.open);
+        }
+    }
+
+    #[test]
+    fn slot_of_a_closed_tap_is_not_used_at_once() {
+        let mut memory = Memory::new();
+        memory.set(vec![tap(0, 0)]);
+        memory.set(vec![tap(1, 0)]);
+        assert_eq!(memory.switches.slots, BTreeMap::from([(1, 1)]));
+        memory.set(Vec::new());
+        assert!(memory.words.iter().all(|word| *word == 0));
+    }
+
+    #[test]
+    fn more_places_than_slots_are_refused() {
+        let mut switches = Memory::new().switches;
+        let open: Vec<OpenTap> = (0..SWITCHED_SLOTS).map(|place| tap(place, 0)).collect();
+        switches.assign_slots(&open).expect("enough slots");
+        let slots = switches.slots.clone();
+        let more: Vec<OpenTap> = (1..=SWITCHED_SLOTS + 1).map(|place| tap(place, 0)).collect();
+        assert!(switches.assign_slots(&more).expect_err("too many").contains("16 filters"));
+        assert_eq!(switches.slots, slots);
     }
 }
