@@ -117,6 +117,8 @@ impl PreparedSwitch {
             let made = Version::load(&point.site, &lines, &UNLOGGED);
             (version, states) = made.map_err(|failure| failure.why)?;
         }
+        // Readers of the other requests may have come and gone since the preparation.
+        version.set_taps(state.lines.iter().chain([&line]))?;
         start_states(&line, &states)?;
         let next = NextProgram { version: &version, line: Some(&line), states: &states };
         point.store(&mut state, Some(next));
