@@ -32,6 +32,6 @@ impl SwitchLayout {
     /// runs meanwhile never combines the slot of one exit with the number of another.
     #[must_use]
     pub const fn entry(slot: u32, exit: u32) -> u32 {
-        exit << Self::EXIT_SHIFT | slot + 1
+        (exit << Self::EXIT_SHIFT) | (slot + 1)
     }
 }

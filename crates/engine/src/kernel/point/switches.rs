@@ -192,7 +192,8 @@ fn stores(
         slots.get(&tap.place).map(|slot| (*slot, SwitchLayout::entry(*slot, tap.exit)))
     };
     let is_place = |word: u32| word < layout.places;
-    let is_mask = |word: u32| !is_place(word) && (word - layout.places) % SwitchLayout::LIST == 0;
+    let is_mask =
+        |word: u32| !is_place(word) && (word - layout.places).is_multiple_of(SwitchLayout::LIST);
     let lists = (layout.places as usize..before.len()).step_by(SwitchLayout::LIST as usize);
     for (line, list) in (0..).zip(lists) {
         let entries = open.iter().filter(|tap| tap.line == line).filter_map(entry_of);
