@@ -233,4 +233,21 @@ mod tests {
         }
         assert_eq!(debian_path(Path::new("share/streamline/LICENSE-MIT")), None);
     }
+
+    #[test]
+    fn packages_replace_the_files_that_another_one_had() {
+        // Without these fields dpkg refuses to overwrite the file of an earlier version.
+        for (file, package) in [
+            ("share/man/man1/streamline-page.1", "streamline-page"),
+            ("lib/streamline/libstreamline_udp.so", "libstreamline"),
+        ] {
+            assert_eq!(package_of(&debian_path(Path::new(file)).unwrap()), package);
+            let manifests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dist/debian");
+            let text = fs::read_to_string(manifests.join(format!("{package}.toml"))).unwrap();
+            for field in ["breaks", "replaces"] {
+                let line = format!("{field} = \"streamline (<< @VERSION@-@REVISION@)\"\n");
+                assert!(text.contains(&line), "{package}: {line}");
+            }
+        }
+    }
 }
