@@ -35,7 +35,9 @@ struct PageAddress {
 /// the machine-wide daemon.
 #[must_use]
 pub fn page_directory(directory: Option<&Path>) -> PathBuf {
-    let mut name = directory.unwrap_or_else(|| Path::new(MACHINE_DIRECTORY)).as_os_str().to_owned();
+    let directory = directory.unwrap_or_else(|| Path::new(MACHINE_DIRECTORY));
+    // Without its components, a path that ends in a slash would name a file in the directory.
+    let mut name = directory.components().as_path().as_os_str().to_owned();
     name.push("-page");
     name.into()
 }
@@ -134,7 +136,9 @@ mod tests {
     #[test]
     fn door_is_beside_the_directory_of_the_daemon() {
         assert_eq!(page_directory(None), Path::new("/run/streamline-page"));
-        assert_eq!(page_directory(Some(Path::new("/tmp/d"))), Path::new("/tmp/d-page"));
+        for directory in ["/tmp/d", "/tmp/d/", "/tmp/d//", "/tmp/d/."] {
+            assert_eq!(page_directory(Some(Path::new(directory))), Path::new("/tmp/d-page"));
+        }
         let nowhere = Path::new("/nonexistent/streamline");
         assert_eq!(find_page(Some(nowhere), OpenPage::default()), Ok(None));
     }
