@@ -85,8 +85,8 @@ impl Inodes {
     }
 
     /// Replaces the directories of objects whose nodes have moved; `places` maps each old directory
-    /// to the new one. The objects keep their inode numbers. Of several numbers of an object, the one
-    /// that a lookup has returned last stays the one that lookups return.
+    /// to the new one. The objects keep their inode numbers. Of several numbers of an object, the
+    /// one that a lookup has returned last stays the one that lookups return.
     pub fn rebind(&mut self, places: &HashMap<DirectoryId, DirectoryId>) {
         let mut moved = Vec::new();
         for (number, known) in &mut self.objects {

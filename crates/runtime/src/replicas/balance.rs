@@ -3,8 +3,8 @@
 //! Input: the number of blocks of each class of sessions in an interval, and the replicas of the
 //! classes. Output: the classes that move from the replica with the most blocks to the one with the
 //! fewest. A class whose blocks are more than the half of the difference (an elephant) stays where
-//! it is, and the other sessions leave its replica. The class of the blocks without a session stays,
-//! too ([`can_move`]). Pure: no clock, no space.
+//! it is, and the other sessions leave its replica. The class of the blocks without a session
+//! stays, too ([`can_move`]). Pure: no clock, no space.
 
 use super::dispatch::can_move;
 

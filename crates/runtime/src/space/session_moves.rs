@@ -2,10 +2,11 @@
 //! §5.4; CONTRACT 15, 16]
 //!
 //! Input: classes of sessions ([`crate::replicas::balance`]). The sessions of a class are found in
-//! the filter that numbers them by their key; in the filters behind it, by their number. The filters
-//! before it have no sessions. If all have been numbered before the chain, the number tells. They are
-//! copied to the other replica with their held blocks, and then removed from the first. The moved
-//! blocks count as consumed there and as made here, as with any move of a filter to another space.
+//! the filter that numbers them by their key; in the filters behind it, by their number. The
+//! filters before it have no sessions. If all have been numbered before the chain, the number
+//! tells. They are copied to the other replica with their held blocks, and then removed from the
+//! first. The moved blocks count as consumed there and as made here, as with any move of a filter
+//! to another space.
 
 use super::Space;
 use super::node::{Node, Operator};
@@ -110,8 +111,8 @@ impl Space {
         moved
     }
 
-    /// Adds sessions to the replica in this space. Fails if memory is lacking, or if no filter tells
-    /// which sessions belong to the classes. On failure the replica is as before.
+    /// Adds sessions to the replica in this space. Fails if memory is lacking, or if no filter
+    /// tells which sessions belong to the classes. On failure the replica is as before.
     pub fn add_sessions(&mut self, moved: &MovedSessions) -> Result<(), String> {
         if !moved.are_found {
             return Err("no filter of the replicas identifies their sessions".to_owned());

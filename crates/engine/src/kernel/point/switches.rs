@@ -176,8 +176,8 @@ impl Version {
 /// open. `before` has the words as they are.
 ///
 /// The program reads, for each frame, first words of places, then masks, then entries. So a tap is
-/// closed from its place to its entry and opened from its entry to its place, and the entry of a tap
-/// that stays open stays where it is.
+/// closed from its place to its entry and opened from its entry to its place, and the entry of a
+/// tap that stays open stays where it is.
 fn stores(
     layout: SwitchLayout,
     before: Vec<u32>,
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn frame_takes_the_right_taps_while_others_are_opened_and_closed() {
+    fn frame_takes_the_right_taps_while_others_open_and_close() {
         let mut memory = Memory::new();
         let changes = (0..1_u32 << (PLACES * LINES)).map(|n| n.wrapping_mul(151) % 256);
         for bits in changes {
