@@ -172,8 +172,8 @@ impl Version {
     }
 }
 
-/// Returns the words to store, in this order, while the program runs, so that exactly these taps are
-/// open. `before` has the words as they are.
+/// Returns the words to store, in this order, while the program runs, so that exactly these taps
+/// are open. `before` has the words as they are.
 ///
 /// The program reads, for each frame, first words of places, then masks, then entries. So a tap is
 /// closed from its place to its entry and opened from its entry to its place, and the entry of a
