@@ -17,7 +17,7 @@ use filter::{
 };
 use filter::{Report, Time, Type, Value};
 use std::fs::{File, OpenOptions};
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Seek as _, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use wire::link::LinkType;
@@ -38,8 +38,8 @@ class, which are the history).
 
 At most `bytes` of memory store frames; the oldest are compressed before any are discarded: of live
 traffic by a thread of low priority, so that the path never waits for it. A file has the stored
-frames and at most `bytes` more. The report counts frames that could not be written, and the path
-continues. Times are those of the blocks.",
+frames and at most `bytes` more. If a file cannot be written, as on a full disk, the path continues
+and fails at its end, with the number of frames that are missing. Times are those of the blocks.",
     example: "replay web.pcap | freeze alert.pcap when=\"tcp port 443\" before=1s after=500ms",
     input_forms: Forms::of(&[Form::Frame, Form::Packet, Form::Segment]),
     state: StateFacts::NONE.with_worker_rule(|_| {
@@ -93,6 +93,8 @@ struct Freeze {
     /// The capture file being written, if any.
     capture: Option<Capture>,
     counts: FreezeCounts,
+    /// The first failure to write a file, which the end of the path reports.
+    failure: Option<Failure>,
 }
 
 /// Counters in the report.
@@ -100,23 +102,30 @@ struct Freeze {
 struct FreezeCounts {
     triggers: u64,
     files: u64,
+    /// Number of frames in the files.
     frames: u64,
     /// Number of triggers ignored because the maximum number of files had already been created.
     ignored_triggers: u64,
     /// Number of frames omitted because they exceed the size limit, or because their link type
     /// differs from that of the file's first frame.
     omitted_frames: u64,
-    failed: u64,
+    /// Number of files that could not be created.
+    files_missing: u64,
+    /// Number of frames that could not be written.
+    frames_missing: u64,
 }
 
 /// A capture file being written.
 struct Capture {
     file: File,
+    name: PathBuf,
     link: LinkType,
     until: Time,
     /// Number of bytes that may still be written to the file.
     room_left: usize,
     buffer: Vec<u8>,
+    /// Number of frames in the buffer.
+    buffered: u64,
 }
 
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
@@ -141,6 +150,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
         most: RetainedFrames::default(),
         capture: None,
         counts: FreezeCounts::default(),
+        failure: None,
     }))
 }
 
@@ -172,30 +182,30 @@ impl Sink for Freeze {
     }
 
     fn on_idle(&mut self) -> Result<(), Failure> {
-        if let Some(capture) = &mut self.capture
-            && capture.flush_buffer().is_err()
-        {
-            self.abandon_capture();
-        }
+        self.flush_capture();
         Ok(())
     }
 
     fn finish(&mut self) -> Result<Report, Failure> {
         self.close_capture();
+        if let Some(mut failure) = self.failure.take() {
+            let frames = self.counts.frames_missing;
+            failure.why = format!("{}; {frames} frames around triggers are missing", failure.why);
+            return Err(failure);
+        }
         let FreezeCounts {
             triggers,
             files,
             frames,
             ignored_triggers: ignored,
             omitted_frames: left_out,
-            failed,
+            ..
         } = self.counts;
         let (before, after) = self.history.compressed_totals();
         let always = [("triggers", triggers), ("files", files), ("frames", frames)];
         let others = [
             ("triggers without a file", ignored),
             ("frames left out", left_out),
-            ("files not written", failed),
             ("bytes compressed", before),
             ("bytes after compression", after),
             ("bytes kept at most", self.most.bytes),
@@ -237,7 +247,7 @@ impl Freeze {
                 }
                 self.add_frame(&FrameHeader::for_block(block), block.frame);
             }
-            None if triggers && self.counts.files + self.counts.failed >= self.files_max => {
+            None if triggers && self.counts.files + self.counts.files_missing >= self.files_max => {
                 self.counts.ignored_triggers += 1;
             }
             None if triggers => self.begin_capture(LinkType(block.marks.link), until),
@@ -247,15 +257,21 @@ impl Freeze {
 
     /// Creates a file and writes the stored frames, the last of which is the trigger.
     fn begin_capture(&mut self, link: LinkType, until: Time) {
-        let Ok(file) = create_capture(&self.into, self.files_max) else {
-            self.counts.failed += 1;
-            return;
+        let (file, name) = match create_capture(&self.into, self.files_max) {
+            Ok(created) => created,
+            Err((error, name)) => {
+                self.counts.files_missing += 1;
+                self.counts.frames_missing += 1;
+                self.note_failure("create", &name, &error);
+                return;
+            }
         };
         self.counts.files += 1;
         let buffer = history::file_header(link).to_vec();
         // Room for the history, which may be compressed, and for its limit again.
         let room = self.history.capture_size().saturating_add(self.bytes);
-        self.capture = Some(Capture { file, link, until, room_left: room, buffer });
+        self.capture =
+            Some(Capture { file, name, link, until, room_left: room, buffer, buffered: 0 });
         let none = History::new(HistoryLimits::NONE, CompressingThread::Caller);
         let remembered = std::mem::replace(&mut self.history, none);
         remembered.visit_since(HistoryStart::Oldest, |header, frame| self.add_frame(header, frame));
@@ -275,22 +291,37 @@ impl Freeze {
         }
         capture.room_left -= needs;
         history::append_record(header, frame, &mut capture.buffer);
-        self.counts.frames += 1;
-        if capture.buffer.len() >= FLUSH_SIZE && capture.flush_buffer().is_err() {
-            self.abandon_capture();
+        capture.buffered += 1;
+        if capture.buffer.len() >= FLUSH_SIZE {
+            self.flush_capture();
         }
     }
 
     /// Writes the buffered frames and closes the file.
     fn close_capture(&mut self) {
-        let flushed = self.capture.as_mut().is_none_or(|capture| capture.flush_buffer().is_ok());
+        self.flush_capture();
         self.capture = None;
-        self.counts.failed += u64::from(!flushed);
     }
 
-    fn abandon_capture(&mut self) {
-        self.capture = None;
-        self.counts.failed += 1;
+    /// Writes the buffered frames. Those that cannot be written are counted; the file stays open,
+    /// because there may be room for later frames.
+    fn flush_capture(&mut self) {
+        let Some(capture) = &mut self.capture else { return };
+        let frames = std::mem::take(&mut capture.buffered);
+        match capture.flush_buffer() {
+            Ok(()) => self.counts.frames += frames,
+            Err(error) => {
+                self.counts.frames_missing += frames;
+                let name = capture.name.clone();
+                self.note_failure("write", &name, &error);
+            }
+        }
+    }
+
+    fn note_failure(&mut self, call: &'static str, file: &Path, error: &std::io::Error) {
+        let failure =
+            || Failure::new(call, file.to_string_lossy(), error).with_errno(error.raw_os_error());
+        self.failure.get_or_insert_with(failure);
     }
 }
 
@@ -298,31 +329,42 @@ impl Freeze {
 const FLUSH_SIZE: usize = 256 << 10;
 
 impl Capture {
-    /// Writes the buffer to the file. After a failure the file is truncated, so that it does not
-    /// end with an incomplete frame.
+    /// Writes the buffer to the file. After a failure, the file is truncated to its previous
+    /// length, and the frames of the buffer are discarded; the header of a capture stays in the
+    /// buffer until it is written.
     fn flush_buffer(&mut self) -> std::io::Result<()> {
-        let before = self.file.metadata()?.len();
-        if let Err(error) = self.file.write_all(&self.buffer) {
+        let written = self.file.metadata()?.len();
+        let result = self.file.write_all(&self.buffer);
+        if result.is_err() {
             // An error of the cut is ignored in favor of the original error.
-            let _ = self.file.set_len(before);
-            return Err(error);
+            let _ = self.file.set_len(written);
+            let _ = self.file.seek(SeekFrom::Start(written));
         }
-        self.buffer.clear();
-        Ok(())
+        let is_begun = result.is_ok() || written > 0;
+        self.buffer.truncate(if is_begun { 0 } else { history::FILE_HEADER_SIZE });
+        result
     }
 }
 
 /// Creates a file that only its owner can read. The name is that of `into`, or the first of FILE.2,
-/// FILE.3 … that does not exist.
-fn create_capture(into: &Path, files_max: u64) -> std::io::Result<File> {
-    let mut last = Err(ErrorKind::AlreadyExists.into());
+/// FILE.3 … that does not exist. Returns the name with the file, or with the error.
+fn create_capture(
+    into: &Path,
+    files_max: u64,
+) -> Result<(File, PathBuf), (std::io::Error, PathBuf)> {
+    let mut last = Err((ErrorKind::AlreadyExists.into(), into.to_owned()));
     for number in 1..=files_max.saturating_add(1000) {
         let mut name = into.as_os_str().to_owned();
         if number > 1 {
             name.push(format!(".{number}"));
         }
-        last = OpenOptions::new().write(true).create_new(true).mode(0o600).open(name);
-        if !matches!(&last, Err(error) if error.kind() == ErrorKind::AlreadyExists) {
+        let name = PathBuf::from(name);
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&name);
+        last = match file {
+            Ok(file) => return Ok((file, name)),
+            Err(error) => Err((error, name)),
+        };
+        if !matches!(&last, Err((error, _)) if error.kind() == ErrorKind::AlreadyExists) {
             break;
         }
     }
@@ -407,6 +449,47 @@ mod tests {
         );
         assert!(std::fs::metadata(&path).unwrap().len() <= 128 << 10);
         assert_eq!(captured_seconds(&path)[0], 15, "what fits in 64 KB before it");
+    }
+
+    #[test]
+    fn v9_failed_file_is_reported_with_its_missing_frames() {
+        // Writing to this device fails as on a full disk; creating a file beside it does not.
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let dir = TempDir::new();
+        let path = dir.path("alert.pcap");
+        let mut sink = Freeze {
+            capture: Some(Capture {
+                file: full,
+                name: path.clone().into(),
+                link: LinkType(1),
+                until: 2 * SECOND,
+                room_left: 1 << 20,
+                buffer: history::file_header(LinkType(1)).to_vec(),
+                buffered: 0,
+            }),
+            ..new_freeze(&path)
+        };
+        feed_seconds(&mut sink, 0..10, &[1, 6]);
+        let failure = sink.finish().unwrap_err();
+        assert_eq!((failure.call, failure.errno), ("write", Some(28)));
+        assert!(failure.why.ends_with("; 3 frames around triggers are missing"), "{failure}");
+        assert_eq!(captured_seconds(&path).last(), Some(&7), "the next file is whole");
+    }
+
+    fn new_freeze(path: &str) -> Freeze {
+        let none = CompressingThread::Caller;
+        Freeze {
+            into: path.into(),
+            trigger: None,
+            after: SECOND,
+            bytes: 1 << 20,
+            files_max: 10,
+            history: History::new(HistoryLimits { bytes: 1 << 20, time: SECOND }, none),
+            most: RetainedFrames::default(),
+            capture: None,
+            counts: FreezeCounts::default(),
+            failure: None,
+        }
     }
 
     #[test]
