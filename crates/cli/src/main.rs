@@ -47,6 +47,8 @@ use std::process::ExitCode;
 use streamline::Served;
 
 fn main() -> ExitCode {
+    // If this fails, output to a closed standard output is lost without an error, as it was before.
+    let _ = sys::closed_output::fail_if_closed();
     streamline::use_daemon_ids();
     match streamline::serve_if_asked(&failure::notices(false)) {
         Some(Served::Filter(status)) => return ExitCode::from(status),

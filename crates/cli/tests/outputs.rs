@@ -406,3 +406,17 @@ fn reports_in_front_of_discard_are_printed() {
     let json = folder.run(&["-j", "replay examples/web.pcap | count | discard"]);
     assert_eq!(json.out.matches("\"report\"").count(), 1, "{}", json.out);
 }
+
+#[test]
+fn output_to_a_closed_descriptor_is_no_success() {
+    let folder = Folder::new();
+    for line in
+        ["generate count=10 | print", "generate count=10 | count", "generate count=10 | json"]
+    {
+        let mut command = Command::new("sh");
+        command.args(["-c", "exec \"$0\" run -q \"$1\" >&-"]);
+        command.arg(env!("CARGO_BIN_EXE_streamline")).arg(line).current_dir(folder.path());
+        let ran = CommandResult::from(command.output().unwrap());
+        assert_eq!(ran.status, Some(141), "{line}: {ran:?}");
+    }
+}

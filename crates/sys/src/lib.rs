@@ -9,6 +9,7 @@ pub mod abstract_socket;
 pub mod bpf;
 pub mod children;
 pub mod clock;
+pub mod closed_output;
 pub mod confine;
 pub mod descriptor;
 pub mod doorbell;
