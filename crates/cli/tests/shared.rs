@@ -171,6 +171,10 @@ fn p1_paths_are_controlled_by_their_owner_only() {
     assert_eq!(wrong.status, Some(2), "{wrong:?}");
     assert!(wrong.err.contains("no filter is called `nonsense`"), "{wrong:?}");
     assert!(fixture.start(BOB, "web") != number, "names are each user's own");
+    for name in ["../../../elsewhere", "12", "-x", ""] {
+        let wrong = fixture.run(ALICE, &["start", &format!("--as={name}"), COUNT_REQUEST]);
+        assert_eq!(wrong.status, Some(2), "{name}: {wrong:?}");
+    }
     let taken = fixture.run(ALICE, &["start", "--as=web", COUNT_REQUEST]);
     assert_eq!(taken.status, Some(1), "`--as` gives the name, too: {taken:?}");
 

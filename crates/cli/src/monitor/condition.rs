@@ -171,6 +171,11 @@ impl FromStr for Condition {
             None => (rest, None),
         };
         let limit = parse_limit(limit.trim())?;
+        if number.name == "fill" && !(0.0..=1.0).contains(&limit) {
+            return Err(format!(
+                "`fill` is at most 100%: write for example 'fill>=90%', not {limit}"
+            ));
+        }
         let duration = duration.map(|time| pipeline::explain::parse_time(time.trim()));
         let duration_ns = duration.transpose()?.unwrap_or(0);
         Ok(Self { text: text.to_owned(), number, operator, limit, duration_ns })
@@ -215,6 +220,7 @@ mod tests {
             ("lots>0", "did you mean `lost`?"),
             ("lost=0", ">="),
             ("lost>many", "`many` is no number"),
+            ("fill>=90", "at most 100%"),
             ("lost>0 for ever", "ever"),
         ] {
             let refused = text.parse::<Condition>().unwrap_err();

@@ -41,6 +41,13 @@ const LOG_MODE: u32 = 0o600;
 /// Starts a path in the background and prints its number.
 pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
     let (name, text) = match &given.path_name {
+        Some(name) if !is_path_name(name) => {
+            terminal::print_error(&format!(
+                "`{name}` is no name of a path: a name has letters, digits, `.`, `-` and `_`, and \
+                 is no number"
+            ));
+            return Err(Status::Usage);
+        }
         Some(name) => (Some(name.as_str()), given.words.join(" ")),
         None => split_name(&given.words),
     };
@@ -124,14 +131,20 @@ fn check_name(client: &Client, name: Option<&str>) -> Result<(), Status> {
     Err(Status::Failed)
 }
 
+/// Returns true if a word consists of the characters of a name and is no option.
+fn has_name_form(word: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
+    !word.starts_with('-') && word.chars().all(plain)
+}
+
+/// Returns true if a path can have this name. A log is named after it.
+fn is_path_name(word: &str) -> bool {
+    has_name_form(word) && !word.chars().all(|c| c.is_ascii_digit())
+}
+
 /// Splits the arguments into an optional name and the request.
 fn split_name(words: &[String]) -> (Option<&str>, String) {
-    let is_name = |word: &str| {
-        let plain = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
-        !word.starts_with('-')
-            && word.chars().all(plain)
-            && MachineRegistry::Local.find(word).is_none()
-    };
+    let is_name = |word: &str| has_name_form(word) && MachineRegistry::Local.find(word).is_none();
     match words {
         [name, rest @ ..] if !rest.is_empty() && is_name(name) => {
             (Some(name.as_str()), rest.join(" "))
