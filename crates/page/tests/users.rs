@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
@@ -17,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
+use sys::local_socket::{self, Framing};
 use testkit::{need, wait_until};
 
 /// Maximum time without data after which a test fails.
@@ -34,10 +36,21 @@ struct Host {
 impl Host {
     /// Starts a page whose processes end after this idle time.
     fn start(machine: &Machine, listen: &str, idle: &str) -> Self {
+        Self::start_with(machine, listen, idle, |_| {})
+    }
+
+    /// Starts such a page with a command that `change` has changed.
+    fn start_with(
+        machine: &Machine,
+        listen: &str,
+        idle: &str,
+        change: impl FnOnce(&mut Command),
+    ) -> Self {
         let mut command = Command::new(page_program(machine));
         machine.set_environment(&mut command);
         command.args(["--all-users", "--listen", listen, "--idle", idle]).arg("--socket");
         command.arg(machine.path("daemon")).env("PATH", search_path(machine));
+        change(&mut command);
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let lines = lines_of(child.stderr.take().unwrap());
         let host = Self { child, lines };
@@ -331,6 +344,27 @@ fn process_has_the_ids_of_its_user_and_nothing_else() {
 }
 
 #[test]
+fn process_of_root_has_the_environment_of_a_login() {
+    let Some(()) = need::require_root() else { return };
+    let machine = Machine::new();
+    // A service has no home, and a socket to the service manager.
+    let service = [("NOTIFY_SOCKET", "/nonexistent/notify"), ("WATCHDOG_USEC", "1")];
+    let host = Host::start_with(&machine, "127.0.0.1:0", "60000", |command| {
+        command.env_remove("HOME").envs(service);
+    });
+    let url = fetch_url(&machine, 0, &[]);
+    assert_eq!(Browser::at(&url).get("/api/captures").0, 200);
+    let [process] = host.processes()[..] else { panic!("{:?}", host.processes()) };
+    let environment = fs::read(format!("/proc/{process}/environ")).unwrap();
+    let environment = String::from_utf8_lossy(&environment);
+    let names: Vec<_> = environment.split('\0').filter_map(|it| it.split_once('=')).collect();
+    let home = names.iter().find(|(name, _)| *name == "HOME").unwrap().1;
+    let there = fs::read_link(format!("/proc/{process}/cwd")).unwrap();
+    assert_eq!((there.to_str(), home == "/"), (Some(home), false));
+    assert!(!names.iter().any(|(name, _)| service.iter().any(|it| it.0 == *name)), "{names:?}");
+}
+
+#[test]
 fn idle_process_ends_and_starts_with_the_next_request() {
     let Some(()) = need::require_root() else { return };
     let machine = Machine::new();
@@ -501,4 +535,30 @@ fn page_of_a_user_serves_this_user_only() {
     }
     let refused = fetch(BOB);
     assert!(!refused.status.success() && refused.stdout.is_empty(), "{refused:?}");
+    // The program of the other user asks no page but that of root; the page refuses by itself.
+    let reply = call_door(&door, BOB, r#"{"method":"io.streamline.page.Open"}"#);
+    assert_eq!(reply["error"], "io.streamline.page.NotYourPage", "{reply}");
+    assert_eq!(reply["parameters"], json!({ "uid": ALICE }));
+    let reply = call_door(&door, ALICE, r#"{"method":"io.streamline.page.Open"}"#);
+    assert_eq!(reply["parameters"]["url"], url.trim(), "{reply}");
+}
+
+/// Calls the door of a page as a user. Returns the reply.
+fn call_door(directory: &Path, uid: u32, call: &str) -> Value {
+    let socket = connect_to_door(directory, uid);
+    local_socket::send_now(&socket, call.as_bytes(), &[]).unwrap();
+    read_reply(&socket)
+}
+
+/// Connects to the door of a page as a user.
+fn connect_to_door(directory: &Path, uid: u32) -> OwnedFd {
+    let path = directory.join("io.streamline.page");
+    let connect = || local_socket::connect_to(&path, Framing::Packets, LIMIT);
+    sys::process::act_as((uid, uid), connect).unwrap().unwrap()
+}
+
+fn read_reply(socket: &OwnedFd) -> Value {
+    let mut reply = [0; 4096];
+    let (length, _) = sys::descriptor::receive(socket, &mut reply).unwrap();
+    serde_json::from_slice(&reply[..length]).unwrap()
 }

@@ -18,7 +18,7 @@ use sys::process::UserIds;
 
 /// Search path of a process that does not inherit that of its starter.
 const SEARCH_PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
-/// Variables that the process of another user inherits.
+/// Variables that a process which root starts inherits.
 const INHERITED: [&str; 3] = ["LANG", "LC_ALL", "TZ"];
 /// Time within which a process that was told to end must have ended.
 const END_LIMIT: Duration = Duration::from_secs(10);
@@ -164,12 +164,13 @@ fn command(who: &UserIds, control: OwnedFd) -> Result<Command, String> {
     let mut command = Command::new(own);
     command.arg(USER_PROCESS_FLAG).stdin(Stdio::from(control)).stdout(Stdio::null());
     let (uid, _) = sys::process::identity();
-    if who.uid != uid {
-        set_environment(&mut command, who.uid);
-        command.stderr(Stdio::null());
-    }
     if uid == 0 {
+        // A service has no login, so root's process gets an environment, too.
+        set_environment(&mut command, who.uid);
         sys::process::run_as(&mut command, who);
+    }
+    if who.uid != uid {
+        command.stderr(Stdio::null());
     }
     Ok(command)
 }
