@@ -16,6 +16,7 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use sys::abstract_socket::Accepts;
 use sys::local_socket::{self, Framing};
 use sys::steps::{Resource, Steps};
 
@@ -171,7 +172,12 @@ impl Directory {
         steps.announce(Resource::Descriptor, name)?;
         local_socket::remove(&self.directory, name)?;
         let mode = if open { 0o666 } else { 0o600 };
-        Ok(local_socket::listen_at(&self.directory, name, mode, form, BACKLOG_MAX)?)
+        // Messages on a stream have no descriptors.
+        let accepts = match form {
+            Framing::Packets => Accepts::Descriptors,
+            Framing::Stream => Accepts::Bytes,
+        };
+        Ok(local_socket::listen_at(&self.directory, name, mode, (form, accepts), BACKLOG_MAX)?)
     }
 
     /// Returns the descriptor of the open directory.

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use sys::eventfd::EventFd;
 use sys::local_socket::{self, Framing};
 
@@ -87,8 +87,12 @@ fn call_method(socket: &OwnedFd, method: &str, parameters: Value) -> Reply {
 /// Registers a path that has no process of its own. Returns the registering connection, the
 /// admission socket and the reply.
 fn register_path(daemon: &Daemon, name: &str) -> (OwnedFd, OwnedFd, Reply) {
+    register_path_over(daemon.connect_socket(Framing::Packets), name)
+}
+
+/// Registers a path over a connection as [`register_path`] does.
+fn register_path_over(socket: OwnedFd, name: &str) -> (OwnedFd, OwnedFd, Reply) {
     let (near, far) = sys::descriptor::pair().unwrap();
-    let socket = daemon.connect_socket(Framing::Packets);
     let register = Register {
         name: Some(name.to_owned()),
         line: "rx lo | count".to_owned(),
@@ -370,6 +374,64 @@ fn t8_t12_hostile_client_disturbs_no_others() {
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     // The daemon may not yet have noticed every disconnect.
     testkit::wait_until("few descriptors are open", || open() < 400);
+}
+
+#[test]
+fn t8_descriptor_that_lingers_delays_no_other_client() {
+    const LINGER: Duration = Duration::from_secs(8);
+    const OTHER_USER: u32 = 41_601;
+    let Some(()) = testkit::need::require_root() else { return };
+    let daemon = Daemon::start();
+    let as_other = |form| {
+        let connect = || daemon.connect_socket(form);
+        sys::process::act_as((OTHER_USER, OTHER_USER), connect).unwrap()
+    };
+    let list = Call::new("io.streamline.List", &json!({})).to_bytes();
+    let mut begun = Instant::now();
+    let mut about = || {
+        let socket = daemon.connect_socket(Framing::Packets);
+        assert_eq!(call_method(&socket, "io.streamline.About", json!({})).error, None);
+        assert!(begun.elapsed() < LINGER / 2, "{:?}", begun.elapsed());
+        begun = Instant::now();
+    };
+    // With a call that asks for none.
+    let (slow, first_peer) = testkit::lingering(LINGER);
+    let socket = as_other(Framing::Packets);
+    sys::descriptor::send(&socket, &list, &[slow.as_fd()]).unwrap();
+    drop(slow);
+    assert_eq!(receive_reply(&socket).unwrap().0.error, None, "it is served");
+    about();
+    // With a message that is no call, and with one behind it.
+    let (slow, second_peer) = testkit::lingering(LINGER);
+    for _ in 0..2 {
+        let _ = sys::descriptor::send(&socket, b"no call", &[slow.as_fd()]);
+    }
+    drop(slow);
+    assert!(receive_reply(&socket).unwrap().0.error.is_some());
+    about();
+    // From the process of a path.
+    let (slow, third_peer) = testkit::lingering(LINGER);
+    let (_path, admissions, _) = register_path_over(as_other(Framing::Packets), "slow");
+    sys::descriptor::send(&admissions, b"x", &[slow.as_fd()]).unwrap();
+    drop(slow);
+    about();
+    // More than a message may have.
+    let (slow, fourth_peer) = testkit::lingering(LINGER);
+    let socket = as_other(Framing::Packets);
+    testkit::lingering::send_copies(&socket, &list, &slow);
+    drop(slow);
+    assert!(receive_reply(&socket).unwrap().0.error.is_some());
+    about();
+    // Over the stream, where the kernel refuses it since Linux 6.16.
+    let (slow, fifth_peer) = testkit::lingering(LINGER);
+    let socket = as_other(Framing::Stream);
+    match sys::descriptor::send(&socket, b"x", &[slow.as_fd()]) {
+        Ok(()) => drop(slow),
+        // This process has the only copy, which is closed at once without its peer.
+        Err(_) => drop((fifth_peer, slow)),
+    }
+    about();
+    drop((first_peer, second_peer, third_peer, fourth_peer));
 }
 
 #[test]

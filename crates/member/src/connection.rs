@@ -4,11 +4,14 @@
 //! The memory that a peer can occupy is bounded: one partial message, and [`UNSENT_MAX`] bytes of
 //! unsent replies. A peer that reads its replies too slowly is disconnected. The server always
 //! reads incoming data promptly, so that no descriptor of the peer stays in the receive queue and
-//! every hangup is noticed.
+//! every hangup is noticed. Descriptors that nobody takes, and the socket itself, are closed by
+//! another thread ([`sys::closer`]). A peer whose descriptors wait to be closed is disconnected if
+//! it sends more of them.
 
 use crate::varlink::MESSAGE_MAX;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use sys::closer::{self, Foreign};
 use sys::local_socket::{self, Framing};
 use sys::watcher::{Interest, Watcher};
 
@@ -20,7 +23,7 @@ const DESCRIPTORS_MAX: usize = 16;
 /// A non-blocking connection to a peer.
 #[derive(Debug)]
 pub struct Connection {
-    socket: OwnedFd,
+    socket: Foreign,
     framing: Framing,
     /// Beginning of an incomplete message, on a stream.
     partial: Vec<u8>,
@@ -46,7 +49,7 @@ pub enum Received {
     /// No complete message is available yet.
     Pending,
     /// A message, with its descriptors.
-    Message(Vec<u8>, Vec<OwnedFd>),
+    Message(Vec<u8>, Vec<Foreign>),
     /// The message or its descriptors exceed the limit. The connection is then unusable.
     TooLong,
     /// The peer has closed the connection.
@@ -62,6 +65,12 @@ impl Connection {
     /// Creates a connection on a connected socket.
     #[must_use]
     pub fn new(socket: OwnedFd, framing: Framing) -> Self {
+        Self::on(Foreign::of_peer(socket), framing)
+    }
+
+    /// Creates a connection on a socket of a user.
+    #[must_use]
+    pub fn on(socket: Foreign, framing: Framing) -> Self {
         let (partial, out) = (Vec::new(), VecDeque::new());
         Self { socket, framing, partial, scanned: 0, out, unsent: 0, watched_for_room: false }
     }
@@ -87,7 +96,13 @@ impl Connection {
             Ok(Some((0, _))) => Received::Closed,
             Ok(Some((length, descriptors))) => {
                 bytes.truncate(length);
-                Received::Message(bytes, descriptors)
+                let uid = self.socket.uid();
+                let has_some = !descriptors.is_empty();
+                let descriptors = Foreign::all(descriptors, uid);
+                match has_some && closer::is_overloaded(uid) {
+                    true => Received::Closed,
+                    false => Received::Message(bytes, descriptors),
+                }
             }
             Err(error) if error.errno == EMSGSIZE => Received::TooLong,
             Err(_) => Received::Closed,
@@ -115,7 +130,8 @@ impl Connection {
                 Ok(Some((0, _))) => return Received::Closed,
                 // A stream cannot attach descriptors to a message, so they are dropped, which
                 // closes them.
-                Ok(Some((length, _))) => {
+                Ok(Some((length, descriptors))) => {
+                    drop(Foreign::all(descriptors, self.socket.uid()));
                     self.partial.extend_from_slice(bytes.get(..length).unwrap_or_default());
                 }
                 Err(error) if error.errno == EMSGSIZE => return Received::TooLong,

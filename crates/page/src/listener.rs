@@ -135,6 +135,9 @@ fn bind_private(path: &Path, admission: Admission) -> io::Result<UnixListener> {
     let bound = (|| {
         let inside = private.join(name);
         let listener = UnixListener::bind(&inside)?;
+        // Requests have no descriptors, whose closing could take long.
+        let refused = sys::abstract_socket::refuse_descriptors(&listener);
+        refused.map_err(|error| io::Error::from_raw_os_error(error.errno))?;
         std::fs::set_permissions(&inside, std::fs::Permissions::from_mode(mode))?;
         // A link, unlike a rename, never replaces a file.
         std::fs::hard_link(&inside, path)?;

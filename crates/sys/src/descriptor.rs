@@ -3,6 +3,7 @@
 //! Receiving 0 bytes means that the peer has closed its end (RELIABILITY T10). Received descriptors
 //! are allegations: the receiver checks seals and size before it maps anything.
 
+use crate::closer::Foreign;
 use crate::error::{Error, ErrorContext as _, Result};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
@@ -15,6 +16,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Maximum number of descriptors in one message.
 pub const DESCRIPTORS_MAX: usize = 64;
+/// Maximum number of descriptors in one message that the kernel passes (SCM_MAX_FD).
+const PASSED_MAX: usize = 253;
 
 /// Creates a connected pair of Unix SEQPACKET sockets. Both are closed on exec, except when passed
 /// to a child as a standard stream.
@@ -104,7 +107,8 @@ fn receive_with(
     message: &mut [u8],
     flags: RecvFlags,
 ) -> Result<(usize, Vec<OwnedFd>)> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    // The kernel would close those without space before it returns, however long that takes.
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PASSED_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(message)];
     // A socket with a timeout is not restarted after a signal (signal(7)), so retry here.
@@ -112,7 +116,11 @@ fn receive_with(
     let got = retry_on_intr(|| rustix::net::recvmsg(&socket, &mut parts, &mut control, flags));
     let got = got.context("recvmsg", "a socket")?;
     let descriptors = take_descriptors(&mut control);
-    if got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+    if got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
+        || descriptors.len() > DESCRIPTORS_MAX
+    {
+        let uid = peer_identity(&socket).map_or(u32::MAX, |(uid, _)| uid);
+        drop(Foreign::all(descriptors, uid));
         return Err(Error::new("recvmsg", "a message longer than agreed", libc::EMSGSIZE));
     }
     Ok((got.bytes, descriptors))

@@ -10,6 +10,7 @@ pub mod bpf;
 pub mod children;
 pub mod clock;
 pub mod closed_output;
+pub mod closer;
 pub mod confine;
 pub mod descriptor;
 pub mod doorbell;

@@ -16,6 +16,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
+use crate::abstract_socket::{Accepts, refuse_descriptors};
 use crate::descriptor::{send_error, send_with};
 use crate::packet::option;
 
@@ -74,10 +75,13 @@ pub fn listen_at(
     directory: &OwnedFd,
     name: &str,
     mode: u32,
-    form: Framing,
+    (form, accepted): (Framing, Accepts),
     backlog: i32,
 ) -> Result<OwnedFd> {
     let socket = open_socket(form, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+    if accepted == Accepts::Bytes {
+        refuse_descriptors(&socket)?;
+    }
     let path = format!("/proc/self/fd/{}/{name}", directory.as_raw_fd());
     let address = SocketAddrUnix::new(path.as_str()).context("bind", name.to_owned())?;
     bind(&socket, &address).context("bind", name.to_owned())?;
@@ -257,7 +261,7 @@ mod tests {
         let folder = TempDirectory::new("sys-local");
         let held = open_directory(&folder.0).unwrap();
         for (form, name) in [(Framing::Packets, "packets"), (Framing::Stream, "stream")] {
-            let listener = listen_at(&held, name, 0o666, form, 4).unwrap();
+            let listener = listen_at(&held, name, 0o666, (form, Accepts::Descriptors), 4).unwrap();
             assert!(accept(&listener).unwrap().is_none());
             let there = connect_to(&folder.0.join(name), form, LIMIT).unwrap();
             let here = accept(&listener).unwrap().unwrap();

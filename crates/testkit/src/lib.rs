@@ -14,6 +14,7 @@
 
 pub mod cases;
 pub mod generated;
+pub mod lingering;
 pub mod need;
 pub mod net;
 pub mod packet;
@@ -27,6 +28,7 @@ pub mod wait;
 
 pub use cases::{capture_paths, case_directory, corpus_captures};
 pub use generated::{Captures, generated_captures};
+pub use lingering::lingering;
 pub use packet::{Frame, Segment};
 pub use program::streamline_program;
 pub use random::Random;

@@ -7,6 +7,7 @@ use member::connection::Connection;
 use member::faults;
 use member::varlink::Reply;
 use std::os::fd::OwnedFd;
+use sys::closer::{self, Foreign};
 use sys::local_socket::{self, Framing};
 use sys::watcher::Interest;
 
@@ -37,10 +38,15 @@ impl Server {
     }
 
     fn admit_client(&mut self, visitor: OwnedFd, form: Framing) -> sys::Result<()> {
+        let visitor = Foreign::of_peer(visitor);
+        // The user has sent descriptors whose closing takes long.
+        if closer::is_overloaded(visitor.uid()) {
+            return local_socket::hang_up(&visitor);
+        }
         let peer = sys::abstract_socket::peer(&visitor)?;
         let process = peer.process;
         let who = Credentials { uid: peer.uid, gid: peer.gid, groups: peer.groups };
-        let mut connection = Connection::new(visitor, form);
+        let mut connection = Connection::on(visitor, form);
         if self.exceeded_limit(who.uid).is_some() {
             self.disconnect_gone(who.uid, 0);
         }

@@ -7,6 +7,7 @@ use engine::kernel::point::Keeper as _;
 use member::connection::Connection;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd as _, OwnedFd};
+use sys::closer::Foreign;
 use sys::service;
 
 /// A connected client.
@@ -33,7 +34,7 @@ pub(super) struct Client {
     pub(super) waits_for_counters: bool,
     /// Messages received while the client waits for the kernel thread to attach its request, to
     /// switch to it, or to report the programs.
-    pub(super) deferred: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
+    pub(super) deferred: VecDeque<(Vec<u8>, Vec<Foreign>)>,
 }
 
 /// The process of a path.

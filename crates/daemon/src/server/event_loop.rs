@@ -107,6 +107,9 @@ impl Server {
         let place = Directory::acquire(directory, true, steps)?;
         let with_form = |socket: OwnedFd| {
             let form = local_socket::framing(&socket)?;
+            if form == Framing::Stream {
+                sys::abstract_socket::refuse_descriptors(&socket)?;
+            }
             // Sockets from a service manager may be blocking.
             let socket = UnixListener::from(socket);
             let refused = |error: std::io::Error| {
@@ -263,6 +266,8 @@ impl Server {
             let gone = client.path.as_ref().and_then(|path| self.registry.remove(path.number));
             gone.iter().for_each(|entry| store::discard_path(entry.number));
             let ended = client.path.as_mut().and_then(|path| path.ended.take());
+            // The peer may have gone. Otherwise it need not wait until the socket is closed.
+            let _ = local_socket::hang_up(&client.connection);
             drop(client);
             if let Some(entry) = gone {
                 self.log_end(&entry, ended);

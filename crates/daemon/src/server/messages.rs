@@ -8,6 +8,7 @@ use member::connection::Received;
 use member::protocol::Event;
 use member::varlink::{Call, Fault, Reply};
 use std::os::fd::OwnedFd;
+use sys::closer::Foreign;
 use sys::watcher::WatchEvent;
 
 /// Maximum number of messages handled per client in one event.
@@ -59,7 +60,7 @@ impl Server {
         }
     }
 
-    fn handle_message(&mut self, id: u64, bytes: &[u8], descriptors: Vec<OwnedFd>) {
+    fn handle_message(&mut self, id: u64, bytes: &[u8], descriptors: Vec<Foreign>) {
         let Ok(call) = Call::read(bytes) else {
             // A peer that does not speak Varlink receives one error and is disconnected.
             self.send(id, Reply::from(&Fault::invalid_parameter("message")), Vec::new());

@@ -22,6 +22,7 @@ use member::varlink::{Call, Fault, REPLY_MAX, interface};
 use serde::Serialize;
 use serde_json::Value;
 use std::os::fd::{AsFd as _, OwnedFd};
+use sys::closer::Foreign;
 use sys::local_socket::{self, Framing};
 use sys::steps::Resource;
 use sys::watcher::Interest;
@@ -60,7 +61,7 @@ impl Server {
         &mut self,
         id: u64,
         call: &Call,
-        descriptors: Vec<OwnedFd>,
+        descriptors: Vec<Foreign>,
     ) -> Result<Answer, Fault> {
         let (named, method) = call.interface_and_method();
         if named == interface::SERVICE_INTERFACE.name {
@@ -284,7 +285,7 @@ impl Server {
         &mut self,
         id: u64,
         wanted: Register,
-        descriptors: Vec<OwnedFd>,
+        descriptors: Vec<Foreign>,
     ) -> Result<Answer, Fault> {
         let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
         if client.path.is_some() {
@@ -379,14 +380,14 @@ impl Server {
 
 /// Extracts the descriptor of a registration: the socket over which the path's process accepts
 /// connections. Fails unless there is exactly one descriptor, and it is a packet socket.
-fn admission_socket(client: &Client, descriptors: Vec<OwnedFd>) -> Result<Connection, Fault> {
+fn admission_socket(client: &Client, descriptors: Vec<Foreign>) -> Result<Connection, Fault> {
     if client.connection.framing() != Framing::Packets {
         return Err(faults::needs_descriptors(PACKET_SOCKET));
     }
     let mut descriptors = descriptors.into_iter();
     match (descriptors.next(), descriptors.next()) {
         (Some(one), None) if sys::descriptor::is_packet_socket(&one) => {
-            Ok(Connection::new(one, Framing::Packets))
+            Ok(Connection::on(one, Framing::Packets))
         }
         _ => Err(faults::refused(
             "descriptor",

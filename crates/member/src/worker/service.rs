@@ -16,6 +16,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
+use sys::closer::Foreign;
 use sys::local_socket::Framing;
 use sys::watcher::{Interest, WatchEvent, Watcher};
 
@@ -218,10 +219,10 @@ impl Service {
         }
     }
 
-    fn admit_client(&mut self, socket: OwnedFd) -> sys::Result<()> {
+    fn admit_client(&mut self, socket: Foreign) -> sys::Result<()> {
         let id = self.next;
         self.next += 1;
-        let connection = Connection::new(socket, Framing::Packets);
+        let connection = Connection::on(socket, Framing::Packets);
         self.watcher.watch(&connection, id, Interest::Read)?;
         let (schedule, unsent_pages, counted, tap) = Default::default();
         let client = AdmittedClient { connection, schedule, unsent_pages, counted, tap };

@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use streamline::paths::page_door::{self, PAGE_SOCKET, page_directory};
+use sys::abstract_socket::Accepts;
+use sys::closer::Foreign;
 use sys::local_socket::{self, Framing};
 use sys::process::UserIds;
 
@@ -60,8 +62,8 @@ impl Door {
         }
         let path = directory.join(PAGE_SOCKET);
         remove_stale(&path).map_err(failed)?;
-        let listener =
-            local_socket::listen_at(&held, PAGE_SOCKET, socket_mode, Framing::Packets, BACKLOG);
+        let form = (Framing::Packets, Accepts::Bytes);
+        let listener = local_socket::listen_at(&held, PAGE_SOCKET, socket_mode, form, BACKLOG);
         let listener = listener.map_err(|error| match path.exists() {
             true => format!("another page serves {}: {error}", directory.display()),
             false => error.to_string(),
@@ -87,7 +89,7 @@ impl Drop for Door {
 
 /// A connection whose call has not arrived.
 struct Caller {
-    socket: OwnedFd,
+    socket: Foreign,
     who: UserIds,
     /// Time at which the connection ends.
     until: Instant,
@@ -120,6 +122,7 @@ fn serve_callers(listener: &OwnedFd, accounts: &Accounts) {
 fn accept(listener: &OwnedFd, callers: &mut Vec<Caller>) -> sys::Result<()> {
     let Some(socket) = local_socket::accept(listener)? else { return Ok(()) };
     let Some(who) = peer_ids(&socket) else { return Ok(()) };
+    let socket = Foreign::new(socket, who.uid);
     let own = callers.iter().filter(|caller| caller.who.uid == who.uid).count();
     if own < PER_USER_MAX && callers.len() < CALLERS_MAX {
         callers.push(Caller { socket, who, until: Instant::now() + CALL_LIMIT });
@@ -128,11 +131,14 @@ fn accept(listener: &OwnedFd, callers: &mut Vec<Caller>) -> sys::Result<()> {
 }
 
 /// Replies to a call. Returns true if the connection has ended with that.
-fn reply(caller: &OwnedFd, who: &UserIds, accounts: &Accounts) -> bool {
+fn reply(caller: &Foreign, who: &UserIds, accounts: &Accounts) -> bool {
     let mut call = [0; CALL_MAX];
     let length = match sys::descriptor::try_receive(caller, &mut call) {
         Ok(None) => return false,
-        Ok(Some((length, _))) => length,
+        Ok(Some((length, descriptors))) => {
+            drop(Foreign::all(descriptors, who.uid));
+            length
+        }
         Err(_) => 0,
     };
     let reply = page_door::reply_to(call.get(..length).unwrap_or_default(), |given| {
@@ -144,4 +150,31 @@ fn reply(caller: &OwnedFd, who: &UserIds, accounts: &Accounts) -> bool {
     // A caller that has gone needs no reply.
     let _ = local_socket::send_now(caller, &reply, &[]);
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptor_that_lingers_does_not_delay_the_door() {
+        const LINGER: Duration = Duration::from_secs(8);
+        let begun = Instant::now();
+        let (caller, here) = sys::descriptor::pair().unwrap();
+        let (slow, peer) = testkit::lingering(LINGER);
+        let call = br#"{"method":"io.streamline.page.Open"}"#;
+        for _ in 0..2 {
+            sys::descriptor::send(&caller, call, &[slow.as_fd()]).unwrap();
+        }
+        drop(slow);
+        let accounts = Accounts::new("unix:/run/page".to_owned(), None, Duration::ZERO);
+        let (uid, gid) = sys::process::identity();
+        let who = UserIds { uid, gid, groups: Vec::new() };
+        // The second call is still in the queue when the socket is closed.
+        assert!(reply(&Foreign::of_peer(here), &who, &accounts));
+        let mut bytes = [0; CALL_MAX];
+        assert!(sys::descriptor::receive(&caller, &mut bytes).unwrap().0 > 0);
+        assert!(begun.elapsed() < LINGER / 2, "{:?}", begun.elapsed());
+        drop(peer);
+    }
 }

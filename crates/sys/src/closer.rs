@@ -1,0 +1,190 @@
+//! Closing of descriptors that other users have sent, and of sockets to other users, without
+//! waiting.
+//!
+//! close(2) waits for whoever made the file: for the peer of a TCP connection with SO_LINGER, for
+//! the server of a FUSE file. A Unix socket waits for each descriptor that is still in its queue. A
+//! thread that serves several users would hence stand still as long as one of them likes. So such a
+//! descriptor is closed by another thread: at most one thread at a time for each user, so that a
+//! user delays only the closing of the user's own descriptors.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Maximum number of threads that close descriptors.
+const THREADS_MAX: usize = 64;
+/// Maximum number of a user's descriptors that wait to be closed before the user is refused.
+const WAITING_MAX: usize = 256;
+/// Time after which a thread that has nothing to close ends.
+const IDLE_LIMIT: Duration = Duration::from_secs(10);
+
+/// A descriptor that a user has sent, or a socket to a user. Dropping it never blocks: another
+/// thread closes it.
+#[derive(Debug)]
+pub struct Foreign {
+    /// Taken when it is dropped.
+    descriptor: Option<OwnedFd>,
+    uid: u32,
+}
+
+impl Foreign {
+    /// Takes over a descriptor of a user.
+    #[must_use]
+    pub const fn new(descriptor: OwnedFd, uid: u32) -> Self {
+        Self { descriptor: Some(descriptor), uid }
+    }
+
+    /// Takes over descriptors of a user.
+    #[must_use]
+    pub fn all(descriptors: Vec<OwnedFd>, uid: u32) -> Vec<Self> {
+        descriptors.into_iter().map(|descriptor| Self::new(descriptor, uid)).collect()
+    }
+
+    /// Takes over a connected Unix socket, which is closed for the user that its peer had when it
+    /// was connected.
+    #[must_use]
+    pub fn of_peer(socket: OwnedFd) -> Self {
+        // A socket without credentials is nobody's.
+        let uid = crate::descriptor::peer_identity(&socket).map_or(u32::MAX, |(uid, _)| uid);
+        Self::new(socket, uid)
+    }
+
+    /// Returns the user.
+    #[must_use]
+    pub const fn uid(&self) -> u32 {
+        self.uid
+    }
+}
+
+impl AsFd for Foreign {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_ref().unwrap_or_else(|| unreachable!("taken by `drop` alone")).as_fd()
+    }
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        if let Some(descriptor) = self.descriptor.take() {
+            lock().add(self.uid, descriptor);
+            CHANGED.notify_one();
+        }
+    }
+}
+
+/// Returns true if so many descriptors of a user wait to be closed that the user should not send
+/// any more.
+#[must_use]
+pub fn is_overloaded(uid: u32) -> bool {
+    lock().users.get(&uid).is_some_and(|user| user.waiting.len() >= WAITING_MAX)
+}
+
+/// The descriptors to close.
+struct Closer {
+    users: BTreeMap<u32, User>,
+    threads: usize,
+    /// Number of threads that wait for a descriptor.
+    idle: usize,
+}
+
+#[derive(Default)]
+struct User {
+    waiting: VecDeque<OwnedFd>,
+    /// True while a thread closes a descriptor of the user.
+    is_closing: bool,
+}
+
+static CLOSER: Mutex<Closer> = Mutex::new(Closer { users: BTreeMap::new(), threads: 0, idle: 0 });
+static CHANGED: Condvar = Condvar::new();
+
+fn lock() -> MutexGuard<'static, Closer> {
+    CLOSER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Closer {
+    fn add(&mut self, uid: u32, descriptor: OwnedFd) {
+        self.users.entry(uid).or_default().waiting.push_back(descriptor);
+        let due = self.users.values().filter(|user| user.is_due()).count();
+        if due > self.idle && self.threads < THREADS_MAX {
+            let thread = std::thread::Builder::new().name("closer".to_owned());
+            // Without a thread it waits for the next descriptor.
+            self.threads += usize::from(thread.spawn(close_all).is_ok());
+        }
+    }
+
+    /// Takes a descriptor of a user for whom no other thread closes one.
+    fn take(&mut self) -> Option<(u32, OwnedFd)> {
+        let (uid, user) = self.users.iter_mut().find(|(_, user)| user.is_due())?;
+        user.is_closing = true;
+        user.waiting.pop_front().map(|descriptor| (*uid, descriptor))
+    }
+
+    fn end(&mut self, uid: u32) {
+        if let Some(user) = self.users.get_mut(&uid) {
+            user.is_closing = false;
+            if user.waiting.is_empty() {
+                self.users.remove(&uid);
+            }
+        }
+    }
+}
+
+impl User {
+    fn is_due(&self) -> bool {
+        !self.is_closing && !self.waiting.is_empty()
+    }
+}
+
+/// Closes descriptors until there has been none for a while.
+fn close_all() {
+    let mut closer = lock();
+    loop {
+        if let Some((uid, descriptor)) = closer.take() {
+            drop(closer);
+            drop(descriptor);
+            closer = lock();
+            closer.end(uid);
+            continue;
+        }
+        closer.idle += 1;
+        let waited = CHANGED.wait_timeout(closer, IDLE_LIMIT);
+        let (back, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        closer = back;
+        closer.idle -= 1;
+        if timeout.timed_out() && !closer.users.values().any(User::is_due) {
+            closer.threads -= 1;
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    /// Time for which the descriptor of [`lingering`] keeps close(2) from returning.
+    const LINGER: Duration = Duration::from_secs(4);
+
+    #[test]
+    fn descriptor_that_lingers_delays_its_own_user_only() {
+        let begun = Instant::now();
+        let (slow, peer) = testkit::lingering(LINGER);
+        let (own, own_peer) = crate::descriptor::pair().unwrap();
+        let (other, other_peer) = crate::descriptor::pair().unwrap();
+        let (uid, other_uid) = (4_000_000_001, 4_000_000_002);
+        drop(Foreign::new(slow, uid));
+        drop(Foreign::new(own, uid));
+        drop(Foreign::new(other, other_uid));
+        testkit::wait_until_closed(&other_peer);
+        assert!(begun.elapsed() < LINGER, "{:?}", begun.elapsed());
+        assert!(!crate::local_socket::is_gone(&own_peer), "it waits for the first");
+        assert!(!is_overloaded(uid));
+        let many: Vec<_> = (0..WAITING_MAX).map(|_| crate::descriptor::pair().unwrap().0).collect();
+        drop(Foreign::all(many, uid));
+        assert!(is_overloaded(uid) && !is_overloaded(other_uid));
+        drop(peer);
+        testkit::wait_until_closed(&own_peer);
+        testkit::wait_until("all are closed", || !lock().users.contains_key(&uid));
+    }
+}

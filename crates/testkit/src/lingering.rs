@@ -1,0 +1,35 @@
+//! Descriptors whose closing takes time.
+
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use std::io::{ErrorKind, IoSlice, Write as _};
+use std::mem::MaybeUninit;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::Duration;
+
+/// Returns a descriptor that keeps close(2) from returning for `linger` if nothing else has it
+/// open, and the socket at its other end, which ends that when it is dropped.
+#[must_use]
+pub fn lingering(linger: Duration) -> (OwnedFd, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let slow = TcpStream::connect(listener.local_addr().expect("an address")).expect("connects");
+    let (peer, _) = listener.accept().expect("a peer");
+    slow.set_nonblocking(true).expect("a socket");
+    let full = (0..100_000).find_map(|_| (&slow).write(&[0; 65536]).err());
+    assert_eq!(full.map(|error| error.kind()), Some(ErrorKind::WouldBlock));
+    rustix::net::sockopt::set_socket_linger(&slow, Some(linger)).expect("a socket");
+    (slow.into(), peer)
+}
+
+/// Number of descriptors that the kernel passes in one message (SCM_MAX_FD).
+const PASSED_MAX: usize = 253;
+
+/// Sends a message with as many duplicates of a descriptor as the kernel passes.
+pub fn send_copies(socket: &OwnedFd, message: &[u8], descriptor: &OwnedFd) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PASSED_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let all = [descriptor.as_fd(); PASSED_MAX];
+    assert!(control.push(SendAncillaryMessage::ScmRights(&all)));
+    let message = [IoSlice::new(message)];
+    sendmsg(socket, &message, &mut control, SendFlags::empty()).expect("a message");
+}
