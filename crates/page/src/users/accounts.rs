@@ -1,7 +1,7 @@
 //! The users of the page with their tokens.
 
 use super::own_process::Settings;
-use super::process::{UserProcess, lock};
+use super::process::{Use, UserProcess, lock};
 use crate::access::Token;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -14,6 +14,8 @@ use sys::process::UserIds;
 const PER_USER_MAX: usize = 8;
 /// Maximum number of accounts.
 const ACCOUNTS_MAX: usize = 4096;
+/// Maximum number of groups in all accounts, for each of which the kernel allows 65,536.
+const GROUPS_MAX: usize = 1 << 20;
 
 /// The ids with which a user has asked for the page: the token, and the process.
 #[derive(Debug)]
@@ -65,13 +67,18 @@ impl Accounts {
     }
 
     /// Returns the account of a user, which is added if it is missing. Fails for another user if
-    /// this process cannot act as other users.
-    pub fn open(&self, who: &UserIds) -> Result<Arc<Account>, Fault> {
+    /// this process cannot act as other users. `renew` first removes the user's accounts, whatever
+    /// their groups; their tokens become invalid, and their processes end.
+    pub fn open(&self, who: &UserIds, renew: bool) -> Result<Arc<Account>, Fault> {
         let (own, _) = sys::process::identity();
         if own != 0 && who.uid != own && who.uid != 0 {
             return Err(faults::not_your_page(own));
         }
         let mut all = lock(&self.all);
+        if renew {
+            all.extract_if(.., |account| account.who().uid == who.uid)
+                .for_each(|gone| gone.process.close());
+        }
         if let Some(found) = all.iter().find(|account| account.who() == who) {
             return Ok(Arc::clone(found));
         }
@@ -79,11 +86,9 @@ impl Accounts {
         if all.iter().filter(of_user).count() >= PER_USER_MAX
             && let Some(oldest) = all.iter().position(|account| of_user(&account))
         {
-            all.remove(oldest).process.end();
+            all.remove(oldest).process.close();
         }
-        if all.len() >= ACCOUNTS_MAX {
-            return Err(faults::too_many_tokens(ACCOUNTS_MAX));
-        }
+        make_room(&mut all, who.groups.len())?;
         let token = Token::random();
         let token = token.map_err(|error| faults::refused("token", &error.to_string()))?;
         let settings = Settings {
@@ -95,13 +100,6 @@ impl Accounts {
         let account = Arc::new(Account { token, process });
         all.push(Arc::clone(&account));
         Ok(account)
-    }
-
-    /// Removes the account of a user, whose process ends.
-    pub fn remove(&self, who: &UserIds) {
-        let mut all = lock(&self.all);
-        all.iter().filter(|account| account.who() == who).for_each(|gone| gone.process.end());
-        all.retain(|account| account.who() != who);
     }
 
     /// Returns the URL for a user.
@@ -116,6 +114,24 @@ impl Accounts {
     fn needs_token(&self) -> bool {
         !self.address.starts_with("unix:")
     }
+}
+
+/// Removes accounts until there is room for another one with this number of groups: the oldest
+/// without a process, and of these first those that never had one. Fails if all others have one.
+fn make_room(all: &mut Vec<Arc<Account>>, groups: usize) -> Result<(), Fault> {
+    let kept: usize = all.iter().map(|account| account.who().groups.len()).sum();
+    let mut kept = kept + groups;
+    while all.len() >= ACCOUNTS_MAX || kept > GROUPS_MAX {
+        let oldest =
+            |use_of: Use| all.iter().position(|account| account.process.last_use() == use_of);
+        let Some(gone) = oldest(Use::Never).or_else(|| oldest(Use::Earlier)) else {
+            return Err(faults::too_many_tokens(ACCOUNTS_MAX));
+        };
+        let gone = all.remove(gone);
+        gone.process.close();
+        kept -= gone.who().groups.len();
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -134,24 +150,60 @@ mod tests {
     #[test]
     fn token_finds_the_ids_that_asked_for_it() {
         let accounts = accounts();
-        let (one, other) = (accounts.open(&own(1)).unwrap(), accounts.open(&own(2)).unwrap());
+        let open = |who: &UserIds| accounts.open(who, false).unwrap();
+        let (one, other) = (open(&own(1)), open(&own(2)));
         let find = |account: &Account| accounts.find(&format!("Bearer {}", account.token.text()));
         assert_eq!(*find(&one).unwrap().who(), own(1));
         assert_eq!(*find(&other).unwrap().who(), own(2));
-        assert_eq!(accounts.open(&own(1)).unwrap().token.text(), one.token.text(), "the same");
+        assert_eq!(open(&own(1)).token.text(), one.token.text(), "the same");
         assert!(accounts.find("Bearer ").is_none());
         assert!(accounts.url(&one).ends_with(one.token.text()));
-        accounts.remove(&own(1));
-        assert!(find(&one).is_none(), "renewed");
-        assert!(find(&other).is_some());
+    }
+
+    #[test]
+    fn renewal_makes_all_tokens_of_the_user_invalid() {
+        let Some(()) = testkit::need::require_root() else { return };
+        let accounts = accounts();
+        let user = |uid, group| UserIds { uid, gid: group, groups: vec![group] };
+        let open = |who: &UserIds, renew| accounts.open(who, renew).unwrap();
+        let first = [open(&user(7, 1), false), open(&user(7, 2), false)];
+        let other = open(&user(8, 1), false);
+        let new = open(&user(7, 1), true);
+        let find = |account: &Account| accounts.find(&format!("Bearer {}", account.token.text()));
+        assert!(first.iter().all(|account| find(account).is_none()));
+        assert!(find(&other).is_some() && find(&new).is_some());
+        // Whoever has found the account before its end gets no process any more.
+        let (socket, _peer) = sys::descriptor::pair().unwrap();
+        for account in first {
+            let refused = account.process.hand_over(b"t", socket.as_fd()).unwrap_err();
+            assert!(refused.contains("--renew"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn user_who_fills_the_list_shuts_out_no_other() {
+        let Some(()) = testkit::need::require_root() else { return };
+        let accounts = accounts();
+        let user = |uid, groups| UserIds { uid, gid: uid, groups: vec![uid; groups] };
+        for uid in 0..u32::try_from(ACCOUNTS_MAX).unwrap() + 10 {
+            accounts.open(&user(uid, 1), false).unwrap();
+        }
+        assert_eq!(lock(&accounts.all).len(), ACCOUNTS_MAX);
+        assert_eq!(lock(&accounts.all)[0].who().uid, 10, "the oldest have gone");
+        for uid in 10_000..10_040 {
+            accounts.open(&user(uid, 65_536), false).unwrap();
+        }
+        let all = lock(&accounts.all);
+        assert!(all.iter().map(|account| account.who().groups.len()).sum::<usize>() <= GROUPS_MAX);
+        assert_eq!(all.last().unwrap().who().uid, 10_039);
     }
 
     #[test]
     fn tokens_of_a_user_are_limited() {
         let accounts = accounts();
-        let first = accounts.open(&own(0)).unwrap();
+        let first = accounts.open(&own(0), false).unwrap();
         for group in 1..100 {
-            accounts.open(&own(group)).unwrap();
+            accounts.open(&own(group), false).unwrap();
         }
         assert_eq!(lock(&accounts.all).len(), PER_USER_MAX);
         assert!(accounts.find(&format!("Bearer {}", first.token.text())).is_none());

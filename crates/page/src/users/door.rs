@@ -142,10 +142,8 @@ fn reply(caller: &Foreign, who: &UserIds, accounts: &Accounts) -> bool {
         Err(_) => 0,
     };
     let reply = page_door::reply_to(call.get(..length).unwrap_or_default(), |given| {
-        if given.renew == Some(true) {
-            accounts.remove(who);
-        }
-        accounts.open(who).map(|account| accounts.url(&account))
+        let account = accounts.open(who, given.renew == Some(true))?;
+        Ok(accounts.url(&account))
     });
     // A caller that has gone needs no reply.
     let _ = local_socket::send_now(caller, &reply, &[]);

@@ -134,10 +134,12 @@ impl Host {
         let Ok(Ok(head)) = head else { return };
         let account = match &socket {
             Socket::Tcp(_) => authorization(&head).and_then(|given| self.accounts.find(given)),
-            Socket::Unix(socket) => match peer_ids(socket).map(|who| self.accounts.open(&who)) {
-                Some(Ok(account)) => Some(account),
-                _ => return,
-            },
+            Socket::Unix(socket) => {
+                match peer_ids(socket).map(|who| self.accounts.open(&who, false)) {
+                    Some(Ok(account)) => Some(account),
+                    _ => return,
+                }
+            }
         };
         match account {
             Some(account) => hand_over(&account.process, socket, head).await,

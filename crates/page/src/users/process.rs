@@ -23,6 +23,17 @@ const INHERITED: [&str; 3] = ["LANG", "LC_ALL", "TZ"];
 /// Time within which a process that was told to end must have ended.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
+/// Times when the process of a user was last used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Use {
+    /// It has never run.
+    Never,
+    /// It has run.
+    Earlier,
+    /// It runs.
+    Now,
+}
+
 /// The process of a user, which runs while the user looks.
 pub struct UserProcess {
     who: UserIds,
@@ -34,6 +45,8 @@ pub struct UserProcess {
 #[derive(Debug, Default)]
 struct ProcessState {
     running: Option<Running>,
+    /// True if the token is no longer valid.
+    is_closed: bool,
     /// Number of the latest process.
     latest: u64,
 }
@@ -81,6 +94,12 @@ impl UserProcess {
     ) -> Result<(), String> {
         let user = self.user();
         let mut state = lock(&self.state);
+        if state.is_closed {
+            return Err(format!(
+                "the token for {user} is no longer valid: `streamline page --renew` has replaced it; \
+                 `streamline page` prints the new URL"
+            ));
+        }
         for _ in 0..2 {
             let mut running = match state.running.take() {
                 Some(running) => running,
@@ -112,9 +131,24 @@ impl UserProcess {
         Err(format!("the process of the page for {user} ends at once"))
     }
 
-    /// Lets the process end.
-    pub(super) fn end(&self) {
-        let running = lock(&self.state).running.take();
+    /// Returns when the process was last used.
+    pub(super) fn last_use(&self) -> Use {
+        // While the lock is held, a connection is handed over.
+        let Ok(state) = self.state.try_lock() else { return Use::Now };
+        match (&state.running, state.latest) {
+            (Some(_), _) => Use::Now,
+            (None, 0) => Use::Never,
+            (None, _) => Use::Earlier,
+        }
+    }
+
+    /// Lets the process end, and starts no other.
+    pub(super) fn close(&self) {
+        let running = {
+            let mut state = lock(&self.state);
+            state.is_closed = true;
+            state.running.take()
+        };
         running.iter().for_each(|running| drop(local_socket::hang_up(&running.control)));
     }
 
