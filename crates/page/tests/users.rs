@@ -413,6 +413,32 @@ fn killed_process_is_reported_and_replaced() {
 }
 
 #[test]
+fn process_that_keeps_ending_starts_after_a_pause() {
+    let Some(()) = need::require_root() else { return };
+    let machine = Machine::new();
+    let host = Host::start(&machine, "127.0.0.1:0", "60000");
+    let (alice, bob) = (Browser::of(&machine, ALICE), Browser::of(&machine, BOB));
+    for _ in 0..3 {
+        wait_until("it starts", || alice.get("/api/captures").0 == 200);
+        let [process] = host.processes()[..] else { panic!("{:?}", host.processes()) };
+        send_signal("-KILL", process);
+        host.wait_for(&format!("process {process} has ended"));
+    }
+    // Another token of the user changes nothing.
+    let renewed = Browser::at(&fetch_url(&machine, ALICE, &["--renew"]));
+    let (status, text) = renewed.get("/api/captures");
+    assert!(status == 503 && text.contains("has ended 3 times soon after its start"), "{text}");
+    let refused = (0..20).filter(|_| renewed.get("/api/captures").0 == 503).count();
+    assert!(refused > 0);
+    assert_eq!(bob.get("/api/captures").0, 200, "others need not wait");
+    wait_until("it starts again", || renewed.get("/api/captures").0 == 200);
+    // The refusals before the third start may have been reported, or those after it.
+    let rest: Vec<String> = host.lines.try_iter().collect();
+    let reported = rest.iter().filter(|line| line.contains("soon after its start")).count();
+    assert!(reported <= 1, "{rest:?}");
+}
+
+#[test]
 fn page_of_a_daemon_ends_with_it() {
     let Some(()) = need::require_root() else { return };
     let mut machine = Machine::with(&["--page", "127.0.0.1:0"]);

@@ -75,6 +75,8 @@ impl Accounts {
             return Err(faults::not_your_page(own));
         }
         let mut all = lock(&self.all);
+        let first = all.iter().find(|account| account.who().uid == who.uid);
+        let starts = first.map(|account| account.process.starts()).unwrap_or_default();
         if renew {
             all.extract_if(.., |account| account.who().uid == who.uid)
                 .for_each(|gone| gone.process.close());
@@ -96,7 +98,7 @@ impl Accounts {
             daemon: self.daemon.clone(),
             idle_ms: u64::try_from(self.idle.as_millis()).unwrap_or(u64::MAX),
         };
-        let process = UserProcess::new(who.clone(), settings);
+        let process = UserProcess::new(who.clone(), settings, starts);
         let account = Arc::new(Account { token, process });
         all.push(Arc::clone(&account));
         Ok(account)

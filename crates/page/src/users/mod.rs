@@ -6,7 +6,8 @@
 //! ```
 //!
 //! - [`door`]: gives a user the URL with the user's token; [`accounts`]: tokens and users;
-//! - [`process`]: the process of a user, as the host sees it; [`own_process`]: that process itself.
+//! - [`process`]: the process of a user, as the host sees it; [`own_process`]: that process itself;
+//! - `starts`: how often a user makes the host start a process, and write to its log.
 //!
 //! The host runs as root, or serves its own user alone. It serves the files of the page and nothing
 //! else: it reads the head of each request, and hands the connection with the head to the process
@@ -21,6 +22,7 @@ pub mod accounts;
 pub mod door;
 pub mod own_process;
 pub mod process;
+mod starts;
 
 use crate::connection::{Connection, Incoming, Socket, authorization};
 use crate::listener::{Address, Admission, Listener};
@@ -158,10 +160,10 @@ async fn hand_over(process: &Arc<UserProcess>, socket: Socket, head: Vec<u8>) {
     let sent = tokio::task::spawn_blocking(move || {
         let message = [&[socket.kind()], head.as_slice()].concat();
         let sent = process.hand_over(&message, socket.as_fd());
+        let sent = sent.inspect_err(|why| process.report_refusal(why));
         sent.map_err(|why| (socket, why))
     });
     let Ok(Err((socket, why))) = sent.await else { return };
-    warn(&why);
     let body = serde_json::json!({ "error": why }).to_string();
     let reply = format!(
         "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: \

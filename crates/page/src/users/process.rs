@@ -5,13 +5,14 @@
 //! and the host never waits for it.
 
 use super::own_process::{Settings, USER_PROCESS_FLAG};
+use super::starts::{STEADY_MIN, Starts};
 use std::fmt;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use streamline::paths::{home_directory, user_name};
 use sys::local_socket;
 use sys::process::UserIds;
@@ -40,6 +41,7 @@ pub struct UserProcess {
     /// The first message to each process.
     settings: Settings,
     state: Mutex<ProcessState>,
+    starts: Arc<Mutex<Starts>>,
 }
 
 #[derive(Debug, Default)]
@@ -69,8 +71,23 @@ impl fmt::Debug for UserProcess {
 }
 
 impl UserProcess {
-    pub(super) fn new(who: UserIds, settings: Settings) -> Arc<Self> {
-        Arc::new(Self { who, settings, state: Mutex::default() })
+    pub(super) fn new(who: UserIds, settings: Settings, starts: Arc<Mutex<Starts>>) -> Arc<Self> {
+        Arc::new(Self { who, settings, state: Mutex::default(), starts })
+    }
+
+    /// Returns what all processes of the user share.
+    pub(super) fn starts(&self) -> Arc<Mutex<Starts>> {
+        Arc::clone(&self.starts)
+    }
+
+    /// Reports that a connection was not handed over, unless one was reported a moment ago.
+    pub(super) fn report_refusal(&self, why: &str) {
+        let due = lock(&self.starts).refuse(Instant::now());
+        match due {
+            Some(0) => warn(why),
+            Some(earlier) => warn(&format!("{why}; {earlier} requests were refused before")),
+            None => {}
+        }
     }
 
     /// Returns the ids of the process.
@@ -103,7 +120,7 @@ impl UserProcess {
         for _ in 0..2 {
             let mut running = match state.running.take() {
                 Some(running) => running,
-                None => start(self, &mut state).map_err(|why| {
+                None => self.start_again(&mut state).map_err(|why| {
                     format!("the process of the page for {user} cannot be started: {why}")
                 })?,
             };
@@ -129,6 +146,17 @@ impl UserProcess {
             }
         }
         Err(format!("the process of the page for {user} ends at once"))
+    }
+
+    fn start_again(self: &Arc<Self>, state: &mut ProcessState) -> Result<Running, String> {
+        let pause = lock(&self.starts).pause(Instant::now());
+        match pause {
+            Some((ends, pause)) => Err(format!(
+                "it has ended {ends} times soon after its start; try again in {} s",
+                pause.as_secs() + 1
+            )),
+            None => start(self, state),
+        }
     }
 
     /// Returns when the process was last used.
@@ -187,7 +215,8 @@ fn start(owner: &Arc<UserProcess>, state: &mut ProcessState) -> Result<Running, 
     let (number, control) = (state.latest, Arc::new(control));
     let (owner, shared) = (Arc::clone(owner), Arc::clone(&control));
     let thread = std::thread::Builder::new().name("process of a user".to_owned());
-    let waits = thread.spawn(move || wait(&owner, number, shared, (child, &process)));
+    let begun = Instant::now();
+    let waits = thread.spawn(move || wait(&owner, (number, begun), shared, (child, &process)));
     waits.map_err(|error| failed(&error))?;
     Ok(Running { control, number, handed: 0 })
 }
@@ -231,11 +260,16 @@ fn set_environment(command: &mut Command, uid: u32) {
 /// Waits until the process of a user has ended, and reports why. Lets it end when it is idle.
 fn wait(
     owner: &UserProcess,
-    number: u64,
+    (number, begun): (u64, Instant),
     control: Arc<OwnedFd>,
     (mut child, process): (Child, &OwnedFd),
 ) {
     let is_idle = serve_reports(owner, number, &control, process);
+    let idle = Duration::from_millis(owner.settings.idle_ms);
+    // One that is the user's own program may claim anything.
+    let steady = if is_idle { idle } else { STEADY_MIN };
+    let now = Instant::now();
+    lock(&owner.starts).end(now, now - begun >= steady);
     owner.forget(number);
     // Only now can it know that it ends: a duplicate may be in the hands of whoever sends.
     let _ = local_socket::hang_up(&control);

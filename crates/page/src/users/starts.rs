@@ -1,0 +1,92 @@
+//! Limits to how often a user makes the host start a process, and write to its log.
+//!
+//! A user can end the user's own process as often as the user likes, and make requests in vain.
+
+use std::time::{Duration, Instant};
+
+/// Time after its start when the end of a process no longer counts as early.
+pub(super) const STEADY_MIN: Duration = Duration::from_secs(60);
+/// Pause before the next start after the second early end in a row. It doubles with each further one.
+const PAUSE_MIN: Duration = Duration::from_secs(2);
+/// Longest pause.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// Time between two reports of refused requests.
+const REPORT_PAUSE: Duration = Duration::from_secs(60);
+
+/// The starts of a user's processes, whatever their groups and tokens.
+#[derive(Debug, Default)]
+pub(super) struct Starts {
+    /// Number of processes that ended early since one did not.
+    early_ends: u32,
+    /// Time of the next start.
+    next: Option<Instant>,
+    /// Time of the latest report of a refused request.
+    reported: Option<Instant>,
+    /// Number of refused requests since then.
+    refused: u64,
+}
+
+impl Starts {
+    /// Returns the number of early ends and the time until the next start, or `None` if a process
+    /// can start now.
+    pub(super) fn pause(&self, now: Instant) -> Option<(u32, Duration)> {
+        let pause = self.next?.saturating_duration_since(now);
+        (!pause.is_zero()).then_some((self.early_ends, pause))
+    }
+
+    /// Counts the end of a process. The next one starts after a pause if several have not been
+    /// steady.
+    pub(super) fn end(&mut self, now: Instant, was_steady: bool) {
+        if was_steady {
+            (self.early_ends, self.next) = (0, None);
+            return;
+        }
+        self.early_ends = self.early_ends.saturating_add(1);
+        let doublings = self.early_ends.checked_sub(2);
+        let pause = doublings.map(|doublings| PAUSE_MIN * 2u32.pow(doublings.min(5)));
+        self.next = pause.map(|pause| now + pause.min(PAUSE_MAX));
+    }
+
+    /// Counts a refused request. Returns the number of those before that were not reported, or
+    /// `None` if this one is not to be reported.
+    pub(super) fn refuse(&mut self, now: Instant) -> Option<u64> {
+        if self.reported.is_some_and(|reported| now - reported < REPORT_PAUSE) {
+            self.refused += 1;
+            return None;
+        }
+        self.reported = Some(now);
+        Some(std::mem::take(&mut self.refused))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pause_grows_until_a_process_lasts() {
+        let (mut starts, now) = (Starts::default(), Instant::now());
+        let pauses: Vec<u64> = (0..9)
+            .map(|_| {
+                starts.end(now, false);
+                starts.pause(now).map_or(0, |(_, pause)| pause.as_secs())
+            })
+            .collect();
+        assert_eq!(pauses, [0, 2, 4, 8, 16, 32, 60, 60, 60]);
+        assert_eq!(starts.pause(now + PAUSE_MAX), None);
+        starts.end(now, true);
+        assert_eq!(starts.pause(now), None);
+        starts.end(now, false);
+        assert_eq!(starts.pause(now), None, "the count begins again");
+    }
+
+    #[test]
+    fn refused_requests_are_reported_once_in_a_while() {
+        let (mut starts, now) = (Starts::default(), Instant::now());
+        assert_eq!(starts.refuse(now), Some(0));
+        for _ in 0..1000 {
+            assert_eq!(starts.refuse(now + REPORT_PAUSE / 2), None);
+        }
+        assert_eq!(starts.refuse(now + REPORT_PAUSE), Some(1000));
+    }
+}
