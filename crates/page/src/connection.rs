@@ -7,11 +7,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::mpsc;
-use tokio::time::Sleep;
 
 /// Maximum length of the head of a request in bytes.
 pub const HEAD_MAX: usize = 16 << 10;
@@ -105,8 +103,10 @@ pub struct Connection {
     socket: Socket,
     /// Received bytes that the routes have not read.
     received: Vec<u8>,
-    /// Time at which the connection ends, if it does.
-    deadline: Option<Pin<Box<Sleep>>>,
+    /// The connection ends when this is done.
+    end: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    /// True once it was done.
+    has_ended: bool,
     /// Dropped with the connection.
     _guard: Box<dyn Send>,
 }
@@ -114,18 +114,20 @@ pub struct Connection {
 impl Connection {
     /// Creates a connection. `guard` is dropped with it.
     pub fn new(socket: Socket, received: Vec<u8>, guard: impl Send + 'static) -> Self {
-        Self { socket, received, deadline: None, _guard: Box::new(guard) }
+        Self { socket, received, end: None, has_ended: false, _guard: Box::new(guard) }
     }
 
-    /// Limits the time for which the connection lasts.
+    /// Lets the connection end when `end` is done.
     #[must_use]
-    pub fn lasting(self, limit: Duration) -> Self {
-        Self { deadline: Some(Box::pin(tokio::time::sleep(limit))), ..self }
+    pub fn lasting_until(self, end: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self { end: Some(Box::pin(end)), ..self }
     }
 
-    fn check_deadline(&mut self, context: &mut Context<'_>) -> io::Result<()> {
-        let deadline = self.deadline.as_mut().map(|deadline| deadline.as_mut().poll(context));
-        match deadline.is_some_and(|reached| reached.is_ready()) {
+    fn check_end(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        let Some(end) = &mut self.end else { return Ok(()) };
+        // A future must not be polled again when it is done.
+        self.has_ended = self.has_ended || end.as_mut().poll(context).is_ready();
+        match self.has_ended {
             true => Err(io::ErrorKind::TimedOut.into()),
             false => Ok(()),
         }
@@ -159,7 +161,7 @@ impl AsyncRead for Connection {
         to: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let connection = self.get_mut();
-        connection.check_deadline(context)?;
+        connection.check_end(context)?;
         if connection.received.is_empty() {
             return Pin::new(&mut connection.socket).poll_read(context, to);
         }
@@ -177,7 +179,7 @@ impl AsyncWrite for Connection {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let connection = self.get_mut();
-        connection.check_deadline(context)?;
+        connection.check_end(context)?;
         let written = match &mut connection.socket {
             Socket::Tcp(socket) => Pin::new(socket).poll_write(context, bytes),
             Socket::Unix(socket) => Pin::new(socket).poll_write(context, bytes),

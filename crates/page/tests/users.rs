@@ -17,7 +17,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use sys::local_socket::{self, Framing};
 use testkit::{need, wait_until};
 
@@ -383,8 +383,8 @@ fn idle_process_ends_and_starts_with_the_next_request() {
     let mut next = || events.by_ref().find(|line| line.starts_with("data: ")).unwrap();
     next();
     let [process] = host.processes()[..] else { panic!("{:?}", host.processes()) };
-    let end = std::time::Instant::now() + Duration::from_millis(1500);
-    while std::time::Instant::now() < end {
+    let end = Instant::now() + Duration::from_millis(1500);
+    while Instant::now() < end {
         next();
     }
     assert_eq!(host.processes(), [process]);
@@ -436,6 +436,26 @@ fn process_that_keeps_ending_starts_after_a_pause() {
     let rest: Vec<String> = host.lines.try_iter().collect();
     let reported = rest.iter().filter(|line| line.contains("soon after its start")).count();
     assert!(reported <= 1, "{rest:?}");
+}
+
+#[test]
+fn connections_without_a_request_hold_up_nobody() {
+    let Some(()) = need::require_root() else { return };
+    // The page waits 10 s for a request.
+    const HEAD_LIMIT: Duration = Duration::from_secs(10);
+    let _ = sys::process::raise_descriptor_limit();
+    let machine = Machine::new();
+    let _host = Host::start(&machine, "127.0.0.1:0", "60000");
+    let alice = Browser::of(&machine, ALICE);
+    let begun = Instant::now();
+    let idle: Vec<_> = (0..1100).map(|_| TcpStream::connect(&alice.host).unwrap()).collect();
+    assert_eq!(alice.get("/api/captures").0, 200);
+    assert_eq!(alice.get("/").0, 200);
+    assert!(begun.elapsed() < HEAD_LIMIT, "{:?}", begun.elapsed());
+    // The latest still have their time.
+    let mut latest = idle.last().unwrap();
+    let host = format!("Host: {}\r\n", alice.host);
+    assert_eq!(exchange(&mut latest, "GET /", &host, "").0, 200);
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //!
 //! - [`door`]: gives a user the URL with the user's token; [`accounts`]: tokens and users;
 //! - [`process`]: the process of a user, as the host sees it; [`own_process`]: that process itself;
+//! - `places`: of the connections that are not yet those of a user;
 //! - `starts`: how often a user makes the host start a process, and write to its log.
 //!
 //! The host runs as root, or serves its own user alone. It serves the files of the page and nothing
@@ -21,6 +22,7 @@
 pub mod accounts;
 pub mod door;
 pub mod own_process;
+mod places;
 pub mod process;
 mod starts;
 
@@ -29,13 +31,14 @@ use crate::listener::{Address, Admission, Listener};
 use crate::server::{routes_without_data, with_one_reply};
 use accounts::{Accounts, peer_ids};
 use door::{ACCEPT_PAUSE, Door};
+use places::{Place, Places, Stage};
 use process::{UserProcess, report, warn};
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{mpsc, oneshot};
 
 /// Maximum number of connections that are not yet those of a user.
 const CONNECTIONS_MAX: usize = 512;
@@ -73,7 +76,7 @@ pub fn serve(options: HostOptions) -> Result<(), String> {
     door.serve(&accounts).map_err(|error| format!("cannot start: {error}"))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
-    let (ended, end) = tokio::sync::oneshot::channel();
+    let (ended, end) = oneshot::channel();
     std::thread::spawn(move || {
         let stdin = io::stdin();
         let mut ends: Vec<BorrowedFd<'_>> = vec![signals.as_fd()];
@@ -112,13 +115,15 @@ struct Host {
 impl Host {
     /// Accepts connections until the listener fails.
     async fn accept(self: Arc<Self>, listener: &Listener) -> io::Result<()> {
-        let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let places = Places::new(CONNECTIONS_MAX);
         let accepts = AsyncListener::new(listener)?;
         loop {
-            let place = Arc::clone(&places).acquire_owned().await.map_err(io::Error::other)?;
             match accepts.accept().await {
                 Ok(socket) => {
-                    tokio::spawn(Arc::clone(&self).receive(socket, place));
+                    // Otherwise all connections are being handed over, and this one ends.
+                    if let Some((place, end)) = places.take() {
+                        tokio::spawn(Arc::clone(&self).receive(socket, place, end));
+                    }
                 }
                 Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
             }
@@ -127,9 +132,17 @@ impl Host {
 
     /// Finds the user of a connection, and hands it to the user's process. Replies itself if the
     /// connection asks for a file, or is that of no user.
-    async fn receive(self: Arc<Self>, socket: Socket, place: OwnedSemaphorePermit) {
+    async fn receive(
+        self: Arc<Self>,
+        socket: Socket,
+        place: Place,
+        mut end: oneshot::Receiver<()>,
+    ) {
         let head = match &socket {
-            Socket::Tcp(_) => tokio::time::timeout(HEAD_LIMIT, socket.read_head()).await,
+            Socket::Tcp(_) => tokio::select! {
+                head = tokio::time::timeout(HEAD_LIMIT, socket.read_head()) => head,
+                _ = &mut end => return,
+            },
             // The kernel names the user, and no head is needed.
             Socket::Unix(_) => Ok(Ok(Vec::new())),
         };
@@ -144,9 +157,16 @@ impl Host {
             }
         };
         match account {
-            Some(account) => hand_over(&account.process, socket, head).await,
+            Some(account) => {
+                place.reach(Stage::Handover);
+                hand_over(&account.process, socket, head).await;
+            }
             None => {
-                let connection = Connection::new(socket, head, place).lasting(FILE_LIMIT);
+                place.reach(Stage::File);
+                let limit = async {
+                    let _ = tokio::time::timeout(FILE_LIMIT, end).await;
+                };
+                let connection = Connection::new(socket, head, place).lasting_until(limit);
                 // The receiver lives as long as the runtime.
                 let _ = self.files.send(connection).await;
             }

@@ -1,0 +1,123 @@
+//! Places of the connections that are not yet those of a user. Whoever opens connections without a
+//! request, or does not read the reply, holds up nobody: a new connection ends the oldest of these.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use tokio::sync::oneshot;
+
+use super::process::lock;
+
+/// How far a connection is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Stage {
+    /// Its head has not arrived.
+    Head,
+    /// It receives a file of the page.
+    File,
+    /// It is handed to the process of a user.
+    Handover,
+}
+
+/// All places.
+#[derive(Debug)]
+pub(super) struct Places {
+    max: usize,
+    taken: Mutex<Taken>,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    /// The connections, from the oldest to the newest.
+    all: BTreeMap<u64, Connected>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Connected {
+    stage: Stage,
+    /// Ends the connection when it is dropped.
+    _end: oneshot::Sender<()>,
+}
+
+/// The place of a connection, which dropping it frees.
+#[derive(Debug)]
+pub(super) struct Place {
+    places: Arc<Places>,
+    number: u64,
+}
+
+impl Places {
+    /// Creates places for this number of connections.
+    pub(super) fn new(max: usize) -> Arc<Self> {
+        Arc::new(Self { max, taken: Mutex::default() })
+    }
+
+    /// Takes a place for a new connection. The connection has to end when the returned receiver is
+    /// done. If all places are taken, ends the oldest connection without a head, or else the oldest
+    /// that receives a file; returns `None` if there is neither.
+    pub(super) fn take(self: &Arc<Self>) -> Option<(Place, oneshot::Receiver<()>)> {
+        let mut taken = lock(&self.taken);
+        if taken.all.len() >= self.max {
+            let oldest = |stage: Stage| {
+                let mut all = taken.all.iter();
+                all.find(|(_, connected)| connected.stage == stage).map(|(number, _)| *number)
+            };
+            let oldest = oldest(Stage::Head).or_else(|| oldest(Stage::File))?;
+            taken.all.remove(&oldest);
+        }
+        let number = taken.next;
+        taken.next += 1;
+        let (end, ended) = oneshot::channel();
+        taken.all.insert(number, Connected { stage: Stage::Head, _end: end });
+        drop(taken);
+        Some((Place { places: Arc::clone(self), number }, ended))
+    }
+}
+
+impl Place {
+    /// Notes how far the connection is.
+    pub(super) fn reach(&self, stage: Stage) {
+        if let Some(connected) = lock(&self.places.taken).all.get_mut(&self.number) {
+            connected.stage = stage;
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        lock(&self.places.taken).all.remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn new_connection_ends_the_oldest_without_a_head() {
+        let places = Places::new(3);
+        let take = || places.take().unwrap();
+        let is_over = |end: &mut oneshot::Receiver<()>| {
+            end.try_recv() == Err(oneshot::error::TryRecvError::Closed)
+        };
+        let (mut first, mut second, mut third) = (take(), take(), take());
+        first.0.reach(Stage::File);
+        let mut fourth = take();
+        assert_eq!(
+            [&mut first, &mut second, &mut third].map(|it| is_over(&mut it.1)),
+            [false, true, false]
+        );
+        for place in [&third.0, &fourth.0] {
+            place.reach(Stage::Handover);
+        }
+        let fifth = take();
+        assert!(is_over(&mut first.1), "then the oldest with a file");
+        fifth.0.reach(Stage::Handover);
+        assert!(places.take().is_none());
+        assert!(!is_over(&mut third.1) && !is_over(&mut fourth.1));
+        drop((first, second));
+        assert!(places.take().is_none(), "their places were taken already");
+        drop(third);
+        assert!(places.take().is_some());
+    }
+}
