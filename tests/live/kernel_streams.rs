@@ -154,18 +154,18 @@ fn b8_stream_of_a_filter_in_the_kernel_equals_what_tcpdump_sees() {
 
 #[test]
 fn b9_killed_server_closes_what_its_readers_opened() {
-    let Some(scene) = Scene::new("rx | udp | dport |53 count", "udp") else { return };
+    let request = "rx | ip | udp | sport | dport |53 count";
+    let Some(scene) = Scene::new(request, "ip/udp/sport/dport") else { return };
     let programs = program_ids(&scene.pair);
     let other = mount(&scene.folder, &scene.daemon, "other");
-    let place = other.0.join(format!("rx:{SERVER_DEVICE}/udp"));
-    wait_until("the path is shown there, too", || place.is_dir());
+    let place = other.0.join(format!("rx:{SERVER_DEVICE}"));
+    wait_until("the path is shown there, too", || place.join("ip/udp").is_dir());
     // Four filters can be read at once: as many are open, until the server dies.
-    let names = ["all.pcap", "udp/all.pcap", "udp/dport/all.pcap", "udp/dport/53/count/all.pcap"];
-    let open: Vec<File> = names
-        .iter()
-        .filter_map(|name| File::open(other.0.join(format!("rx:{SERVER_DEVICE}")).join(name)).ok())
-        .collect();
-    assert!(!open.is_empty());
+    let names = ["all.pcap", "ip/all.pcap", "ip/udp/all.pcap", "ip/udp/sport/all.pcap"];
+    let _open = names.map(|name| File::open(place.join(name)).expect("a stream"));
+    let fifth = "ip/udp/sport/dport/all.pcap";
+    let why = scene.failure(&format!("cat rx/{fifth}"));
+    assert!(why.contains("cannot be read at once"), "{why}");
     let server = fs::read_dir("/proc").expect("processes").flatten().find_map(|one| {
         let words = fs::read(one.path().join("cmdline")).ok()?;
         let words = String::from_utf8_lossy(&words).into_owned();
@@ -174,7 +174,8 @@ fn b9_killed_server_closes_what_its_readers_opened() {
     });
     let killed = Command::new("kill").args(["-9", &server.expect("a server")]).status();
     assert!(killed.expect("kill").success());
-    let (_reader, read) = scene.read("udp/all.pcap", "udp.pcap");
+    wait_until("what they opened is closed", || File::open(scene.file(fifth)).is_ok());
+    let (_reader, read) = scene.read(fifth, "dport.pcap");
     let frames = datagrams(40);
     send_all(&scene.pair, &frames);
     wait_until("all frames are read", || {
