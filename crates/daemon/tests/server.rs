@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use sys::eventfd::EventFd;
 use sys::local_socket::{self, Framing};
 
@@ -378,7 +378,7 @@ fn t8_t12_hostile_client_disturbs_no_others() {
 
 #[test]
 fn t8_descriptor_that_lingers_delays_no_other_client() {
-    const LINGER: Duration = Duration::from_secs(8);
+    const LINGER: Duration = Duration::from_secs(600);
     const OTHER_USER: u32 = 41_601;
     let Some(()) = testkit::need::require_root() else { return };
     let daemon = Daemon::start();
@@ -387,12 +387,10 @@ fn t8_descriptor_that_lingers_delays_no_other_client() {
         sys::process::act_as((OTHER_USER, OTHER_USER), connect).unwrap()
     };
     let list = Call::new("io.streamline.List", &json!({})).to_bytes();
-    let mut begun = Instant::now();
-    let mut about = || {
+    // A daemon that waits sends no reply within the limit of the socket.
+    let about = || {
         let socket = daemon.connect_socket(Framing::Packets);
         assert_eq!(call_method(&socket, "io.streamline.About", json!({})).error, None);
-        assert!(begun.elapsed() < LINGER / 2, "{:?}", begun.elapsed());
-        begun = Instant::now();
     };
     // With a call that asks for none.
     let (slow, first_peer) = testkit::lingering(LINGER);

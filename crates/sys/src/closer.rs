@@ -161,14 +161,12 @@ fn close_all() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Instant;
 
     /// Time for which the descriptor of [`lingering`] keeps close(2) from returning.
-    const LINGER: Duration = Duration::from_secs(4);
+    const LINGER: Duration = Duration::from_secs(600);
 
     #[test]
     fn descriptor_that_lingers_delays_its_own_user_only() {
-        let begun = Instant::now();
         let (slow, peer) = testkit::lingering(LINGER);
         let (own, own_peer) = crate::descriptor::pair().unwrap();
         let (other, other_peer) = crate::descriptor::pair().unwrap();
@@ -177,7 +175,6 @@ mod tests {
         drop(Foreign::new(own, uid));
         drop(Foreign::new(other, other_uid));
         testkit::wait_until_closed(&other_peer);
-        assert!(begun.elapsed() < LINGER, "{:?}", begun.elapsed());
         assert!(!crate::local_socket::is_gone(&own_peer), "it waits for the first");
         assert!(!is_overloaded(uid));
         let many: Vec<_> = (0..WAITING_MAX).map(|_| crate::descriptor::pair().unwrap().0).collect();

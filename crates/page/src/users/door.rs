@@ -156,9 +156,9 @@ mod tests {
 
     #[test]
     fn descriptor_that_lingers_does_not_delay_the_door() {
-        const LINGER: Duration = Duration::from_secs(8);
-        let begun = Instant::now();
+        const LINGER: Duration = Duration::from_secs(600);
         let (caller, here) = sys::descriptor::pair().unwrap();
+        local_socket::set_timeouts(&caller, testkit::wait::LIMIT).unwrap();
         let (slow, peer) = testkit::lingering(LINGER);
         let call = br#"{"method":"io.streamline.page.Open"}"#;
         for _ in 0..2 {
@@ -169,10 +169,9 @@ mod tests {
         let (uid, gid) = sys::process::identity();
         let who = UserIds { uid, gid, groups: Vec::new() };
         // The second call is still in the queue when the socket is closed.
-        assert!(reply(&Foreign::of_peer(here), &who, &accounts));
+        std::thread::spawn(move || assert!(reply(&Foreign::of_peer(here), &who, &accounts)));
         let mut bytes = [0; CALL_MAX];
         assert!(sys::descriptor::receive(&caller, &mut bytes).unwrap().0 > 0);
-        assert!(begun.elapsed() < LINGER / 2, "{:?}", begun.elapsed());
         drop(peer);
     }
 }

@@ -31,7 +31,7 @@ use crate::listener::{Address, Admission, Listener};
 use crate::server::{routes_without_data, with_one_reply};
 use accounts::{Accounts, peer_ids};
 use door::{ACCEPT_PAUSE, Door};
-use places::{Place, Places, Stage};
+use places::{HeldPlace, Places, Stage};
 use process::{UserProcess, report, warn};
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -135,7 +135,7 @@ impl Host {
     async fn receive(
         self: Arc<Self>,
         socket: Socket,
-        place: Place,
+        place: HeldPlace,
         mut end: oneshot::Receiver<()>,
     ) {
         let head = match &socket {

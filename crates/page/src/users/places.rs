@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 
 use super::process::lock;
 
-/// How far a connection is.
+/// State of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
     /// Its head has not arrived.
@@ -41,7 +41,7 @@ struct Connected {
 
 /// The place of a connection, which dropping it frees.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct HeldPlace {
     places: Arc<Places>,
     number: u64,
 }
@@ -55,7 +55,7 @@ impl Places {
     /// Takes a place for a new connection. The connection has to end when the returned receiver is
     /// done. If all places are taken, ends the oldest connection without a head, or else the oldest
     /// that receives a file; returns `None` if there is neither.
-    pub(super) fn take(self: &Arc<Self>) -> Option<(Place, oneshot::Receiver<()>)> {
+    pub(super) fn take(self: &Arc<Self>) -> Option<(HeldPlace, oneshot::Receiver<()>)> {
         let mut taken = lock(&self.taken);
         if taken.all.len() >= self.max {
             let oldest = |stage: Stage| {
@@ -70,11 +70,11 @@ impl Places {
         let (end, ended) = oneshot::channel();
         taken.all.insert(number, Connected { stage: Stage::Head, _end: end });
         drop(taken);
-        Some((Place { places: Arc::clone(self), number }, ended))
+        Some((HeldPlace { places: Arc::clone(self), number }, ended))
     }
 }
 
-impl Place {
+impl HeldPlace {
     /// Notes how far the connection is.
     pub(super) fn reach(&self, stage: Stage) {
         if let Some(connected) = lock(&self.places.taken).all.get_mut(&self.number) {
@@ -83,7 +83,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for HeldPlace {
     fn drop(&mut self) {
         lock(&self.places.taken).all.remove(&self.number);
     }

@@ -113,8 +113,8 @@ impl UserProcess {
         let mut state = lock(&self.state);
         if state.is_closed {
             return Err(format!(
-                "the token for {user} is no longer valid: `streamline page --renew` has replaced it; \
-                 `streamline page` prints the new URL"
+                "the token for {user} is no longer valid: `streamline page --renew` has replaced \
+                 it; `streamline page` prints the new URL"
             ));
         }
         for _ in 0..2 {

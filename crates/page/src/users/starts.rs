@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 /// Time after its start when the end of a process no longer counts as early.
 pub(super) const STEADY_MIN: Duration = Duration::from_secs(60);
-/// Pause before the next start after the second early end in a row. It doubles with each further one.
+/// Pause before the next start after the second early end in a row. It doubles with each further
+/// one.
 const PAUSE_MIN: Duration = Duration::from_secs(2);
 /// Longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
