@@ -39,7 +39,9 @@ fn n2_n9_v13_replicas_by_session_keep_output_and_order() {
         ] {
             let pipe = if chain.ends_with("|all") { "" } else { "| " };
             let text = format!("replay '{file}' | {chain} {pipe}KEEP | discard");
-            assert_replicas_agree(&text);
+            let blocks = assert_replicas_agree(&text);
+            // A few scenes may have no traffic of a protocol.
+            assert!(blocks > 0 || connections < 60, "{text}");
         }
     }
 }
@@ -68,7 +70,8 @@ fn n2_v13_open_sessions_end_in_single_instance_order() {
         std::fs::write(&file, capture.to_pcap()).expect("a capture");
         for chain in ["tcp |", "tcp | http |all", "tcp |all tls |all", "tcp |all dns |all"] {
             let text = format!("replay '{}' | {chain} KEEP | discard", file.display());
-            assert_replicas_agree(&text);
+            let blocks = assert_replicas_agree(&text);
+            assert!(blocks > 0 || connections < 40, "{text}");
         }
     }
 }
@@ -91,10 +94,9 @@ pub(crate) fn delayed_traffic(seed: u64, connections: usize, distance: usize) ->
 }
 
 /// Asserts that this request gives the same blocks, in the same order, with 2 to 4 replicas as with
-/// a single instance, and that no block comes late.
-fn assert_replicas_agree(text: &str) {
+/// a single instance, and that no block comes late. Returns the number of blocks.
+fn assert_replicas_agree(text: &str) -> usize {
     let one = renumber_sessions(collect(text, 1));
-    assert!(!one.is_empty(), "{text}");
     for replicas in 2..=4 {
         let (several, outcome) = run_replicated(text, replicas);
         assert!(outcome.failures.is_empty(), "{text}: {:?}", outcome.failures);
@@ -107,6 +109,7 @@ fn assert_replicas_agree(text: &str) {
         let late = rows.flat_map(|row| &row.counters).find(|(name, _)| name == "late");
         assert_eq!(late, None, "{text}: {replicas} copies");
     }
+    one.len()
 }
 
 #[test]
@@ -128,7 +131,8 @@ fn n2_n9_v13_delayed_frames_keep_output_and_order() {
             "tcp gap=1h | pcap |",
             "udp | dns |",
         ] {
-            assert_replicas_agree(&format!("replay '{}' | {chain} KEEP | discard", file.display()));
+            let text = format!("replay '{}' | {chain} KEEP | discard", file.display());
+            assert!(assert_replicas_agree(&text) > 0, "{text}");
         }
     }
 }
@@ -164,7 +168,8 @@ fn n2_v13_sessions_after_a_reset_end_in_single_instance_order() {
     }
     std::fs::write(&file, Capture::from_frames(frames).to_pcap()).expect("a capture");
     for chain in ["tcp gap=1h |", "tcp gap=1h | http |all"] {
-        assert_replicas_agree(&format!("replay '{}' | {chain} KEEP | discard", file.display()));
+        let text = format!("replay '{}' | {chain} KEEP | discard", file.display());
+        assert!(assert_replicas_agree(&text) > 0, "{text}");
     }
 }
 
@@ -188,6 +193,7 @@ fn n9_v13_batch_larger_than_a_ring_keeps_order() {
     }
     std::fs::write(&file, Capture::from_frames(frames).to_pcap()).expect("a capture");
     for chain in ["tcp gap=1h |", "tcp gap=1h | http |all", "tcp gap=1h |all dns |all"] {
-        assert_replicas_agree(&format!("replay '{}' | {chain} KEEP | discard", file.display()));
+        let text = format!("replay '{}' | {chain} KEEP | discard", file.display());
+        assert!(assert_replicas_agree(&text) > 0, "{text}");
     }
 }

@@ -513,8 +513,7 @@ fn page_of_a_daemon_starts_again() {
     wait_until("another page runs", || host().len() == 1 && host() != first);
     let door = machine.path("daemon-page").join("io.streamline.page");
     wait_until("it is open", || {
-        UnixStream::connect(&door)
-            .is_err_and(|error| error.kind() != std::io::ErrorKind::ConnectionRefused)
+        UnixStream::connect(&door).is_err_and(|error| error.kind() != ErrorKind::ConnectionRefused)
     });
     assert_eq!(Browser::of(&machine, BOB).get("/api/captures").0, 200);
 }
