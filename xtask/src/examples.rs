@@ -24,8 +24,10 @@ pub(crate) fn check(root: &Path) -> bool {
             return false;
         }
     };
-    let mut build = cargo::cargo(root);
-    if !cargo::run(build.args(["build", "--package", "streamline-cli"])) {
+    // Built as the tests are: `build --package streamline-cli` selects other features, and compiles
+    // most crates once more.
+    let mut build = crate::test::test_command(root);
+    if !cargo::run(build.args(["--workspace", "--no-run", "--quiet"])) {
         return false;
     }
     let command = cargo::target(root).join("debug/streamline");

@@ -145,7 +145,8 @@ fn run_corpus(root: &Path, folder: &Path, arguments: &TestArguments<'_>) -> Test
     run_and_count(root, vec![command], arguments.strict)
 }
 
-fn test_command(root: &Path) -> Command {
+/// The command of all tests: `cargo test`, with the lock file as it stands where `CI` is set.
+pub(crate) fn test_command(root: &Path) -> Command {
     let mut command = cargo::cargo(root);
     command.args(["test", "--no-fail-fast"]);
     if std::env::var_os("CI").is_some() {
