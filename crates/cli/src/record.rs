@@ -12,12 +12,13 @@ use std::path::Path;
 use streamline::record::{Differences, Recorded, Repetition, compare_with_record};
 
 /// Prints the size of a record, unless `--quiet` is given. If the record reached its size limit,
-/// first prints the number of blocks that it lacks. If recording failed, prints only the reason.
-pub(crate) fn print_summary(summary: &Summary, given: &RunArguments) {
+/// first prints the number of blocks that it lacks. If recording failed, prints only the reason,
+/// and returns false.
+pub(crate) fn print_summary(summary: &Summary, given: &RunArguments) -> bool {
     let target = &summary.target;
     if let Some(why) = &summary.failure {
-        terminal::print_warning(&format!("the record {target} is incomplete: {why}"));
-        return;
+        terminal::print_error(&format!("the record {target} is incomplete: {why}"));
+        return false;
     }
     let beyond = summary.beyond;
     if beyond.since.is_some() {
@@ -34,6 +35,7 @@ pub(crate) fn print_summary(summary: &Summary, given: &RunArguments) {
             summary.bytes
         ));
     }
+    true
 }
 
 /// Replays a record, and prints the differences from the recorded run.

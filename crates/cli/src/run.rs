@@ -91,9 +91,11 @@ pub(crate) fn run_prepared(
             if status == Status::Done { drawn } else { status }
         }
     };
-    if let Some(summary) = &finished.results.recorded {
-        record::print_summary(summary, given);
-    }
+    let recorded = finished.results.recorded.as_ref();
+    let status = match recorded.is_none_or(|summary| record::print_summary(summary, given)) {
+        false if status == Status::Done => Status::Failed,
+        _ => status,
+    };
     let sentence = finished.results.sentence();
     finished.end_registration(status.exit_code(), sentence);
     Ok(status)

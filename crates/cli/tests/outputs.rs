@@ -122,6 +122,19 @@ fn file_of_another_owner_keeps_its_owner() {
     assert_eq!(count_packets(&folder, "x.pcap"), 105);
 }
 
+/// Runs a shell script with this argument in the directory, in a mount namespace of its own.
+fn run_unshared(folder: &Folder, script: &str, argument: &str) -> CommandResult {
+    let mut command = Command::new("unshare");
+    for (name, value) in folder.shell("true").get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command.args(["-m", "sh", "-c", script, argument]).current_dir(folder.path());
+    CommandResult::from(command.output().unwrap())
+}
+
 #[test]
 fn full_disk_leaves_the_old_capture_and_whole_lines() {
     if need::require_root().is_none() {
@@ -150,18 +163,7 @@ fn full_disk_leaves_the_old_capture_and_whole_lines() {
             $(($(df --output=avail -k full | tail -1) / 4 - 2)) 2>/dev/null
         streamline \"$0 | pcap full/c per=connection\"; echo status $?
         cp -r full/c connections";
-    let mut command = folder.shell("true");
-    let environment: Vec<_> =
-        command.get_envs().map(|(name, value)| (name.to_owned(), value.map(Into::into))).collect();
-    command = Command::new("unshare");
-    for (name, value) in environment {
-        match value {
-            Some::<std::ffi::OsString>(value) => command.env(name, value),
-            None => command.env_remove(name),
-        };
-    }
-    command.args(["-m", "sh", "-c", script, REPLAY_CAPTURE]).current_dir(folder.path());
-    let ran = CommandResult::from(command.output().unwrap());
+    let ran = run_unshared(&folder, script, REPLAY_CAPTURE);
     let listed = "d\nfiller\nlog\npage\nx.pcap\n";
     let ended = "status 1\nstatus 1\nstatus 0\nstatus 1\n";
     let expected = format!("status 1\nyesterday\n{listed}{ended}");
@@ -186,6 +188,41 @@ fn full_disk_leaves_the_old_capture_and_whole_lines() {
     for line in &whole[1..] {
         assert!(serde_json::from_str::<Value>(line).unwrap().is_object());
     }
+}
+
+#[test]
+fn full_disk_report_counts_only_what_was_written() {
+    if need::require_root().is_none() {
+        return;
+    }
+    let folder = Folder::new();
+    let script = "
+        mkdir full && mount -t tmpfs -o size=256k none full
+        streamline \"$0 | pcap full/x.pcap\" 2> pcap.err; echo status $?
+        tcpdump -r full/x.pcap 2> /dev/null | wc -l; rm full/x.pcap
+        streamline \"$0 | json\" > full/lines 2> json.err; echo status $?
+        wc -l < full/lines; rm full/lines
+        streamline \"$0 | print\" > full/lines 2> print.err; echo status $?
+        wc -l < full/lines; rm full/lines
+        streamline run --record full/record \"$0 | discard\" 2> record.err; echo status $?";
+    let request = "generate size=1000 count=5000";
+    let ran = run_unshared(&folder, script, request);
+    let lines: Vec<&str> = ran.out.lines().collect();
+    assert_eq!(lines.len(), 7, "{ran:?}");
+    for (at, (name, unit)) in
+        [("pcap", "packets written"), ("json", "lines written"), ("print", "blocks printed")]
+            .into_iter()
+            .enumerate()
+    {
+        assert_eq!(lines[2 * at], "status 1", "{ran:?}");
+        let report = folder.read(&format!("{name}.err"));
+        let expected = format!("{} {unit} ", lines[2 * at + 1]);
+        let is_said = report.lines().any(|line| line.trim_start().starts_with(&expected));
+        assert!(is_said, "{expected:?}: {report}");
+    }
+    let report = folder.read("record.err");
+    assert!(report.contains("error: the record full/record is incomplete: no space"), "{report}");
+    assert_eq!(lines[6], "status 1", "{ran:?}");
 }
 
 #[test]

@@ -220,8 +220,6 @@ struct Json {
     form: Form,
     payload: PayloadEncoding,
     described: MessageCounts,
-    /// Number of objects written.
-    object_count: u64,
 }
 
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
@@ -231,11 +229,12 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 impl BlockFormatter for Json {
     fn append(&mut self, block: &Block<'_>, out: &mut Out) -> Result<(), Failure> {
         let record = self.next_record(block);
-        record.map_or(Ok(()), |record| write_line(out, &JsonLine { json: self, block, record }))
+        let Some(record) = record else { return Ok(()) };
+        write_line(out, &JsonLine { json: self, block, record })
     }
 
     fn report(&self, out: &Out) -> Report {
-        out.report(self.described.rows(out.written()), self.object_count, "line")
+        out.report(self.described.rows(out.written()), "line")
     }
 }
 
@@ -247,13 +246,7 @@ impl Json {
             _ => PayloadEncoding::None,
         };
         let described = MessageCounts::new(opening.form);
-        Self {
-            names: ClassNames::new(opening),
-            form: opening.form,
-            payload,
-            described,
-            object_count: 0,
-        }
+        Self { names: ClassNames::new(opening), form: opening.form, payload, described }
     }
 
     /// Counts a block. Returns `None` if the block has no line of its own. Otherwise returns the
@@ -262,7 +255,6 @@ impl Json {
         let record = MessageRecord::of_block(block);
         let hidden = record.is_none() && self.payload == PayloadEncoding::None;
         let has_line = !(hidden && self.described.is_counted(block));
-        self.object_count += u64::from(has_line);
         self.described.count_block(block);
         has_line.then_some(record)
     }

@@ -10,9 +10,10 @@ use serde_json::Serializer;
 use serde_json::ser::Formatter;
 use std::io;
 
-/// Appends an object as a line.
+/// Appends an object as a line, an item of the output.
 pub(crate) fn write_line(out: &mut Out, object: &impl Serialize) -> Result<(), Failure> {
     let written = append_line(out.buffer(), object);
+    out.end_item();
     written.map_err(|error| Failure::new("write", out.target(), error))
 }
 

@@ -56,16 +56,31 @@ pub(crate) struct Out {
     /// True if the output is /dev/null.
     is_null: bool,
     buffer: Vec<u8>,
-    /// End offset of each unwritten block, with the number of viewed bytes in the block.
-    block_ends: Vec<(usize, u32)>,
+    /// The blocks in the buffer.
+    blocks: Vec<BufferedBlock>,
+    /// Number of items (lines, packets) in the buffer after the last block.
+    items_after_blocks: u32,
     /// Number of unwritten bytes that are written directly from kernel memory, without the buffer
     /// ([`in_place`]).
     bytes_outside_buffer: usize,
     written: Amount,
+    /// Number of items in the written blocks.
+    items_written: u64,
     /// Longest duration of a flush, in ns, since the last [`Out::take_longest_write`].
     longest_write: u64,
     /// Notes for the final report.
     remarks: Vec<String>,
+}
+
+/// A block in the buffer of an output.
+#[derive(Clone, Copy, Debug)]
+struct BufferedBlock {
+    /// Offset of the end of its output, in bytes from the start of the unwritten output.
+    end: usize,
+    /// Number of bytes that the block views.
+    bytes: u32,
+    /// Number of items (lines, packets) in its output.
+    items: u32,
 }
 
 /// Treatment of the file's old contents at the first write.
@@ -179,9 +194,11 @@ impl Out {
             is_locked: false,
             is_shared: false,
             buffer: Vec::new(),
-            block_ends: Vec::new(),
+            blocks: Vec::new(),
+            items_after_blocks: 0,
             bytes_outside_buffer: 0,
             written: Amount::default(),
+            items_written: 0,
             longest_write: 0,
             remarks: Vec::new(),
         }
@@ -203,8 +220,9 @@ impl Out {
 
     /// Returns a report with these rows and the number of items written. `unit` is the name of an
     /// item.
-    pub(crate) fn report(&self, rows: Report, count: u64, unit: &str) -> Report {
-        let mut report = rows.with_delivered(count, unit, format!("written to {}", self.target));
+    pub(crate) fn report(&self, rows: Report, unit: &str) -> Report {
+        let done = format!("written to {}", self.target);
+        let mut report = rows.with_delivered(self.items_written, unit, done);
         report.remarks.extend(self.remarks.iter().cloned());
         if self.will_replace_old() {
             report
@@ -229,10 +247,16 @@ impl Out {
         &mut self.buffer
     }
 
+    /// Counts an item (a line, a packet) whose output has been appended to the buffer. The item
+    /// belongs to the block that ends next.
+    pub(crate) const fn end_item(&mut self) {
+        self.items_after_blocks += 1;
+    }
+
     /// Marks the end of a block of `bytes` viewed bytes in the buffer, and writes the buffer if it
     /// is full.
     pub(crate) fn end_block(&mut self, bytes: u32) -> Result<(), Failure> {
-        self.block_ends.push((self.buffer.len(), bytes));
+        self.end_block_unflushed(bytes);
         self.flush_if_full()
     }
 
@@ -258,14 +282,17 @@ impl Out {
         let took = sys::clock::monotonic().saturating_sub(begin);
         self.longest_write = self.longest_write.max(took);
         if outcome.is_err() {
-            let whole = tail::complete_length(done, self.block_ends.iter().map(|(end, _)| *end));
+            let whole = tail::complete_length(done, self.blocks.iter().map(|block| block.end));
             // An error of the truncation is ignored in favor of the original error.
             let _ = self.with_exclusive_end(|out| tail::truncate_tail(&out.file, done - whole));
         }
-        for (end, bytes) in self.block_ends.drain(..) {
-            if end <= done {
-                self.written.add(bytes);
-            }
+        for block in self.blocks.drain(..).filter(|block| block.end <= done) {
+            self.written.add(block.bytes);
+            self.items_written += u64::from(block.items);
+        }
+        let items = std::mem::take(&mut self.items_after_blocks);
+        if outcome.is_ok() {
+            self.items_written += u64::from(items);
         }
         self.buffer.clear();
         self.bytes_outside_buffer = 0;
@@ -280,6 +307,11 @@ impl Out {
     /// Returns the number of completely written blocks, and of their viewed bytes.
     pub(crate) fn written(&self) -> Amount {
         self.written
+    }
+
+    /// Returns the number of items in the written output.
+    pub(crate) const fn items_written(&self) -> u64 {
+        self.items_written
     }
 
     /// Replaces the old contents or repairs their last line, as required before the first write.
@@ -416,6 +448,7 @@ mod tests {
 
     fn append_block(out: &mut Out, text: &[u8]) -> Result<(), Failure> {
         out.buffer().extend_from_slice(text);
+        out.end_item();
         out.end_block(1)
     }
 
@@ -496,6 +529,7 @@ mod tests {
         assert!(outcome.unwrap_err().is_quiet);
         let left = out.written().blocks;
         assert!((10..200).contains(&left), "{left}");
+        assert_eq!(out.items_written(), left, "the report names no line that was not written");
     }
 
     #[test]

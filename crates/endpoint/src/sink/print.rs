@@ -66,8 +66,6 @@ struct Print {
     form: Form,
     payload: DumpFormat,
     described: MessageCounts,
-    /// Number of lines printed. A fragment of a described message has no line of its own.
-    printed_lines: u64,
 }
 
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
@@ -82,10 +80,15 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 
 impl BlockFormatter for Print {
     fn append(&mut self, block: &Block<'_>, out: &mut Out) -> Result<(), Failure> {
-        match MessageRecord::of_block(block) {
-            Some(record) => self.append_message(block, record, out.buffer()),
-            None if self.payload == DumpFormat::None && self.described.is_counted(block) => {}
-            None => self.append_line(block, out.buffer()),
+        // A fragment of a described message has no line of its own.
+        let record = MessageRecord::of_block(block);
+        let is_hidden = self.payload == DumpFormat::None && self.described.is_counted(block);
+        if record.is_some() || !is_hidden {
+            match record {
+                Some(record) => self.append_message(block, record, out.buffer()),
+                None => self.append_line(block, out.buffer()),
+            }
+            out.end_item();
         }
         self.described.count_block(block);
         Ok(())
@@ -93,7 +96,7 @@ impl BlockFormatter for Print {
 
     fn report(&self, out: &Out) -> Report {
         let rows = self.described.rows(out.written());
-        rows.with_delivered(self.printed_lines, "block", "printed".to_owned())
+        rows.with_delivered(out.items_written(), "block", "printed".to_owned())
     }
 }
 
@@ -104,7 +107,7 @@ macro_rules! add {
 
 impl Print {
     const fn new(names: ClassNames, form: Form, payload: DumpFormat) -> Self {
-        Self { names, form, payload, described: MessageCounts::new(form), printed_lines: 0 }
+        Self { names, form, payload, described: MessageCounts::new(form) }
     }
 
     fn append_message(&mut self, block: &Block<'_>, record: MessageRecord<'_>, to: &mut Vec<u8>) {
@@ -114,7 +117,6 @@ impl Print {
     }
 
     fn begin_line(&mut self, block: &Block<'_>, time: Time, to: &mut Vec<u8>) {
-        self.printed_lines += 1;
         add!(to, "{} ", TimeOfDay(time));
         if let Some(origin) = self.names.origin_name(block.context.origin) {
             add!(to, "[{}] ", Visible(origin));

@@ -161,7 +161,6 @@ struct Account {
     origins: Origins,
     flows: FlowTable<Flow>,
     frames: RecentFrames,
-    written: u64,
     cut_short: u64,
     /// Blocks that belong to no flow.
     others: u64,
@@ -176,7 +175,6 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
         origins: opening.origins.clone(),
         flows: FlowTable::new(most, number("idle")),
         frames: RecentFrames::new(opening.form),
-        written: 0,
         cut_short: 0,
         others: 0,
     };
@@ -238,11 +236,11 @@ impl BlockFormatter for Account {
     }
 
     fn report(&self, out: &Out) -> Report {
-        let rows = Report::from_rows([("flows", self.written)]).with_nonzero_rows([
+        let rows = Report::from_rows([("flows", out.items_written())]).with_nonzero_rows([
             ("flows cut short: the table was full", self.cut_short),
             ("blocks without addresses and session", self.others),
         ]);
-        let mut report = out.report(rows, self.written, "line");
+        let mut report = out.report(rows, "line");
         if self.cut_short > 0 {
             report.remarks.push(format!(
                 "flows cut short, because more than `flows=` were known: {}; their lines say \
@@ -256,7 +254,6 @@ impl BlockFormatter for Account {
 
 impl Account {
     fn write(&mut self, flow: &Flow, why: Cause, out: &mut Out) -> Result<(), Failure> {
-        self.written += 1;
         let origin = self.origins.distinguishing_name(flow.origin);
         write_line(out, &AccountLine { flow, origin, why })
     }

@@ -5,7 +5,7 @@
 //! the write, and the written bytes must then be removed from the file. This is possible only for
 //! regular files. It is not needed for /dev/null.
 
-use super::{FLUSH_SIZE, OldContents, Out};
+use super::{BufferedBlock, FLUSH_SIZE, OldContents, Out};
 use crate::Failure;
 use crate::failure::io_failure;
 use crate::sink::tail;
@@ -48,19 +48,22 @@ impl Out {
     /// Returns a mark at the current end of the buffer. The caller must not flush the output before
     /// [`Self::rewind`].
     pub(crate) const fn mark(&self) -> OutMark {
-        OutMark { buffered: self.buffer.len(), blocks: self.block_ends.len() }
+        OutMark { buffered: self.buffer.len(), blocks: self.blocks.len() }
     }
 
     /// Removes everything that was appended to the buffer after the mark.
     pub(crate) fn rewind(&mut self, mark: OutMark) {
         self.buffer.truncate(mark.buffered);
-        self.block_ends.truncate(mark.blocks);
+        self.blocks.truncate(mark.blocks);
+        self.items_after_blocks = 0;
         self.bytes_outside_buffer = 0;
     }
 
     /// Marks the end of a block in the buffer, without writing the buffer.
     pub(crate) fn end_block_unflushed(&mut self, bytes: u32) {
-        self.block_ends.push((self.buffer.len() + self.bytes_outside_buffer, bytes));
+        let end = self.buffer.len() + self.bytes_outside_buffer;
+        let items = std::mem::take(&mut self.items_after_blocks);
+        self.blocks.push(BufferedBlock { end, bytes, items });
     }
 
     /// Returns a piece for the first `length` bytes of a frame, to be written after the bytes now
@@ -92,9 +95,10 @@ impl Out {
         })
     }
 
-    /// Removes the last `bytes` bytes, which contain these blocks, from the file.
+    /// Removes the last `bytes` bytes, which contain these blocks with one item each, from the file.
     pub(crate) fn retract(&mut self, bytes: usize, blocks: Amount) -> Result<(), Failure> {
         self.written = self.written.saturating_sub(blocks);
+        self.items_written = self.items_written.saturating_sub(blocks.blocks);
         tail::truncate_tail(&self.file, bytes)
             .map_err(|error| io_failure("shorten", &self.target, &error))
     }

@@ -10,7 +10,8 @@ use wire::capture::write;
 #[derive(Debug)]
 pub(super) struct FrameDeduplication {
     recent_frames: RecentFrames,
-    pub(super) written: u64,
+    /// Number of frames appended to the output. Those that a failed write lost are included.
+    pub(super) appended: u64,
     pub(super) cut: u64,
     repeated: u64,
     /// Number of blocks without a frame.
@@ -23,7 +24,7 @@ impl FrameDeduplication {
     pub(super) fn new(form: Form) -> Self {
         Self {
             recent_frames: RecentFrames::new(form),
-            written: 0,
+            appended: 0,
             cut: 0,
             repeated: 0,
             blocks_without_frame: 0,
@@ -52,20 +53,21 @@ impl FrameDeduplication {
     /// Appends the frame of a block as a pcap record.
     pub(super) fn append_frame(&mut self, block: &Block<'_>, to: &mut Vec<u8>) {
         let captured = block.frame.len().min(write::SNAP_LENGTH as usize);
-        self.written += 1;
+        self.appended += 1;
         self.cut += u64::from(captured < block.marks.captured as usize);
         history::append_record(&FrameHeader::for_block(block), block.frame, to);
     }
 
-    /// Returns the report rows. Fails if blocks with bytes arrived but none had a frame.
-    pub(super) fn rows(&self, target: &str) -> Result<Report, Failure> {
-        if self.written == 0 && self.made > 0 {
+    /// Returns the report rows of a sink that has written this number of frames. Fails if blocks
+    /// with bytes arrived but none had a frame.
+    pub(super) fn rows(&self, written: u64, target: &str) -> Result<Report, Failure> {
+        if self.appended == 0 && self.made > 0 {
             let why = "no block that it received is part of a frame";
             let hint = "put `pcap` before the filter that makes new bytes, or write them with \
                         `files`";
             return Err(Failure::new("write", target, why).hint(hint));
         }
-        let always = [("frames", self.written), ("cut", self.cut)];
+        let always = [("frames", written), ("cut", self.cut)];
         let others = [("repeated", self.repeated), ("not frames", self.blocks_without_frame)];
         Ok(Report::from_rows(always).with_nonzero_rows(others))
     }

@@ -64,7 +64,7 @@ impl Pcap {
             self.check_link_type(&first)?;
         }
         let frames = frames.batch();
-        let (begin, counts) = (self.out.mark(), (self.frames.written, self.frames.cut));
+        let (begin, counts) = (self.out.mark(), (self.frames.appended, self.frames.cut));
         let mut pieces = std::mem::take(&mut self.in_place.pieces);
         pieces.clear();
         let in_place = self.out.writes_in_place();
@@ -84,7 +84,7 @@ impl Pcap {
         if frames.are_intact(whole) {
             return self.out.flush_if_full();
         }
-        (self.frames.written, self.frames.cut) = counts;
+        (self.frames.appended, self.frames.cut) = counts;
         match was_written {
             true => self.out.retract(bytes, batch.amount_in(batch.live()))?,
             false => self.out.rewind(begin),
@@ -109,6 +109,7 @@ impl Pcap {
                 frames.copy_frame(frame, length, self.out.buffer());
             }
         }
+        self.out.end_item();
         self.out.end_block_unflushed(block.length());
         write::RECORD_HEADER_SIZE + length
     }
@@ -117,7 +118,7 @@ impl Pcap {
     /// the header.
     fn add_record_header(&mut self, block: &Block<'_>) -> usize {
         let captured = block.marks.captured.min(write::SNAP_LENGTH);
-        self.frames.written += 1;
+        self.frames.appended += 1;
         self.frames.cut += u64::from(captured < block.marks.captured);
         let header = write::record_header(block.context.time, captured, block.marks.wire_length);
         self.out.buffer().extend_from_slice(&header);
@@ -132,17 +133,18 @@ impl Pcap {
         frames: &BatchInPlace<'_>,
     ) -> Result<(), Failure> {
         for (_, block) in batch.blocks() {
-            let (begin, counts) = (self.out.mark(), (self.frames.written, self.frames.cut));
+            let (begin, counts) = (self.out.mark(), (self.frames.appended, self.frames.cut));
             let length = self.add_record_header(&block);
             let frame = frames.find_frame(block.entry().frame());
             if let Some(frame) = frame {
                 frames.copy_frame(frame, length, self.out.buffer());
             }
             if frame.is_some_and(|frame| frames.is_intact(frame)) {
+                self.out.end_item();
                 self.out.end_block(block.length())?;
             } else {
                 self.out.rewind(begin);
-                (self.frames.written, self.frames.cut) = counts;
+                (self.frames.appended, self.frames.cut) = counts;
                 self.in_place.lapped.add(block.length());
             }
         }

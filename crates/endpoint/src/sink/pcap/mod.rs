@@ -113,6 +113,7 @@ impl Sink for Pcap {
             if self.frames.has_new_frame(&block) {
                 self.check_link_type(&block)?;
                 self.frames.append_frame(&block, self.out.buffer());
+                self.out.end_item();
             }
             self.out.end_block(block.length())?;
         }
@@ -138,8 +139,8 @@ impl Sink for Pcap {
             self.write_header(LinkType::ETHERNET);
         }
         self.out.flush()?;
-        let rows = self.frames.rows(self.out.target())?;
-        Ok(self.out.report(rows, self.frames.written, "packet"))
+        let rows = self.frames.rows(self.out.items_written(), self.out.target())?;
+        Ok(self.out.report(rows, "packet"))
     }
 
     fn amount_written(&self) -> Option<Amount> {

@@ -16,6 +16,7 @@ pub(super) struct SplitPcap {
     /// True if each direction of a connection has its own file.
     one_way: bool,
     frames: FrameDeduplication,
+    frames_written: u64,
     written: Amount,
     /// Buffer for the next pcap record. The first record is preceded by the file header.
     record: Vec<u8>,
@@ -42,7 +43,8 @@ impl SplitPcap {
             fills_holes: false,
         };
         let file_set = FileSet::open(path, policy, opening)?;
-        Ok(Self { file_set, one_way, frames, written: Amount::default(), record: Vec::new() })
+        let (frames_written, written) = Default::default();
+        Ok(Self { file_set, one_way, frames, frames_written, written, record: Vec::new() })
     }
 
     fn file_key(&self, block: &Block<'_>) -> FileKey {
@@ -97,7 +99,9 @@ impl SplitPcap {
         }
         file.take_addresses(block);
         self.frames.append_frame(block, &mut self.record);
-        self.file_set.write_bytes(file, &self.record)
+        self.file_set.write_bytes(file, &self.record)?;
+        self.frames_written += 1;
+        Ok(())
     }
 }
 
@@ -116,7 +120,7 @@ impl Sink for SplitPcap {
 
     fn finish(&mut self) -> Result<Report, Failure> {
         self.file_set.finish_all()?;
-        let mut rows = self.frames.rows(&self.file_set.target())?;
+        let mut rows = self.frames.rows(self.frames_written, &self.file_set.target())?;
         rows.rows.insert(0, ("files".to_owned(), self.file_set.files_created()));
         Ok(self.file_set.report(rows))
     }

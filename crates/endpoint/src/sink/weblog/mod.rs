@@ -71,7 +71,6 @@ pub const ENTRY: SinkEntry = SinkEntry::new(&WEBLOG, open)
 struct Weblog {
     ecs: bool,
     stamp: CachedTime,
-    exchanges: u64,
     others: u64,
 }
 
@@ -83,7 +82,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     let file = opening.arguments.text("file").unwrap_or("-");
     let out = Out::append(file, lines, (opening.steps, opening.readers))?;
     let stamp = CachedTime { zone, second: None, text: Vec::new() };
-    Ok(Box::new(TextSink { formatter: Weblog { ecs, stamp, exchanges: 0, others: 0 }, out }))
+    Ok(Box::new(TextSink { formatter: Weblog { ecs, stamp, others: 0 }, out }))
 }
 
 impl BlockFormatter for Weblog {
@@ -100,13 +99,13 @@ impl BlockFormatter for Weblog {
     }
 
     fn report(&self, out: &Out) -> Report {
-        let what = match self.exchanges {
+        let what = match out.items_written() {
             0 => "blocks that are no exchange; write `http |exchange weblog`",
             _ => "blocks that are no exchange",
         };
-        let rows = Report::from_rows([("exchanges", self.exchanges)])
+        let rows = Report::from_rows([("exchanges", out.items_written())])
             .with_nonzero_rows([(what, self.others)]);
-        out.report(rows, self.exchanges, "line")
+        out.report(rows, "line")
     }
 }
 
@@ -117,13 +116,13 @@ impl Weblog {
         record: &MessageRecord<'_>,
         out: &mut Out,
     ) -> Result<(), Failure> {
-        self.exchanges += 1;
         if self.ecs {
             return object::write_line(out, &ecs::exchange_object(record, block.context.time));
         }
         let stamp = self.stamp.format_time(record.end_time().unwrap_or(block.context.time));
         append_combined(out.buffer(), record, stamp);
         out.buffer().push(b'\n');
+        out.end_item();
         Ok(())
     }
 }
