@@ -197,10 +197,17 @@ pub(crate) fn print_results(
     let Results { plan, outcome, crashes, .. } = results;
     let form = if given.json { Form::Json } else { Form::Text };
     let report = results.report();
-    let printed = terminal::print_text(&match (form, terminal::drawing_columns()) {
+    let ends = match (form, terminal::drawing_columns()) {
         (Form::Text, Some(columns)) => report.drawn_line_end_reports(columns),
         (form, _) => report.line_end_reports(form),
-    });
+    };
+    let printed = match plan.graph.writes_capture_to_standard_output() {
+        true => {
+            terminal::print_error_text(&ends);
+            Status::Done
+        }
+        false => terminal::print_text(&ends),
+    };
     if given.analyze {
         print_analysis(results);
     }

@@ -226,6 +226,26 @@ fn full_disk_report_counts_only_what_was_written() {
 }
 
 #[test]
+fn capture_on_standard_output_stays_a_capture() {
+    let folder = Folder::new();
+    for other in ["print", "json", "pcap -", "weblog -", "exec \"cat\""] {
+        let ran = folder.run(&["check", &format!("{REPLAY_CAPTURE} | pcap - + {other}")]);
+        assert_eq!(ran.status, Some(2), "{other}: {ran:?}");
+        let name = other.split(' ').next().unwrap();
+        let expected = format!("`{name}` would write into the capture that `pcap` writes");
+        assert!(ran.err.contains(&expected), "{ran:?}");
+    }
+    // Reports that would follow the capture go to standard error.
+    let ran = folder.shell(&format!("streamline '{REPLAY_CAPTURE} | pcap - + count' > x.pcap"));
+    let ran = CommandResult::from({ ran }.output().unwrap());
+    assert_eq!(ran.status, Some(0), "{ran:?}");
+    assert!(ran.err.contains("105 blocks, "), "{ran:?}");
+    assert_eq!(count_packets(&folder, "x.pcap"), 105);
+    let ran = folder.run(&[&format!("{REPLAY_CAPTURE} | print + json + pcap x.pcap")]);
+    assert_eq!(ran.status, Some(0), "{ran:?}");
+}
+
+#[test]
 fn torn_line_of_a_killed_run_is_repaired_and_reported() {
     let folder = Folder::new();
     let at = |name: &str| folder.path().join(name);

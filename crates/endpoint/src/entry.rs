@@ -3,7 +3,7 @@
 use crate::contract::{Opening, Sink, Source, StartedProcess};
 use crate::failure::Failure;
 use crate::process::child::ProcessRole;
-use filter::{Arguments, Description, EndpointFacts, Mistake};
+use filter::{Arguments, Description, EndpointFacts, Mistake, StandardOutput};
 use wire::LinkType;
 
 /// A source in the catalog.
@@ -77,11 +77,26 @@ impl SinkEntry {
         self.with_facts(EndpointFacts { writes_files: true, ..self.facts })
     }
 
+    /// Sets the function that returns the use of standard output
+    /// ([`EndpointFacts::standard_output`]).
+    #[must_use]
+    pub const fn with_standard_output(self, used: fn(&Arguments) -> StandardOutput) -> Self {
+        self.with_facts(EndpointFacts { standard_output: Some(used), ..self.facts })
+    }
+
     /// Sets the predicate that returns true if a sink with these arguments only appends to one open
     /// file ([`EndpointFacts::only_appends`]).
     #[must_use]
     pub const fn appending(self, appends: fn(&Arguments) -> bool) -> Self {
         self.with_facts(EndpointFacts { only_appends: Some(appends), ..self.facts })
+    }
+}
+
+/// Returns the use of standard output by a sink that writes lines to its argument `file`.
+pub(crate) fn lines_unless_file(arguments: &Arguments) -> StandardOutput {
+    match arguments.text("file") {
+        Some("-") => StandardOutput::Lines,
+        _ => StandardOutput::Unused,
     }
 }
 

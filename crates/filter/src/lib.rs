@@ -107,7 +107,9 @@ pub mod testing;
 
 pub use abi::text;
 pub use contract::*;
-pub use endpoint::{Attach, EndpointFacts, ObservedSource, Outlet, Side, SourceOverlap};
+pub use endpoint::{
+    Attach, EndpointFacts, ObservedSource, Outlet, Side, SourceOverlap, StandardOutput,
+};
 
 /// Common imports of a filter's source file.
 pub mod prelude {

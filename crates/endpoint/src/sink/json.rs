@@ -15,7 +15,9 @@ use crate::{Failure, Opening, Origins, Sink, SinkEntry};
 use abi::{Direction, Flags};
 use base64::display::Base64Display;
 use base64::engine::general_purpose::STANDARD;
-use filter::{Arguments, Block, Classes, Description, Form, Parameter, Report, Type};
+use filter::{
+    Arguments, Block, Classes, Description, Form, Parameter, Report, StandardOutput, Type,
+};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use std::borrow::Cow;
@@ -60,7 +62,8 @@ bytes that are not UTF-8.",
 };
 
 /// The catalog entry of `json`.
-pub const ENTRY: SinkEntry = SinkEntry::new(&JSON, open);
+pub const ENTRY: SinkEntry =
+    SinkEntry::new(&JSON, open).with_standard_output(|_| StandardOutput::Lines);
 
 /// One line of output: a block, or the message that it describes.
 struct JsonLine<'a> {

@@ -24,7 +24,7 @@ use crate::clock::TimeOfDay;
 use crate::{Failure, Opening, Sink, SinkEntry};
 use abi::Class;
 use abi::text::Visible;
-use filter::{Block, Description, Form, Parameter, Report, Time, Type};
+use filter::{Block, Description, Form, Parameter, Report, StandardOutput, Time, Type};
 use std::io::Write;
 
 /// Description of `print`, the sink that writes a line of text per block.
@@ -51,7 +51,8 @@ pieces of 64 KB, or when the input pauses.",
 };
 
 /// The catalog entry of `print`.
-pub const ENTRY: SinkEntry = SinkEntry::new(&PRINT, open);
+pub const ENTRY: SinkEntry =
+    SinkEntry::new(&PRINT, open).with_standard_output(|_| StandardOutput::Lines);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum DumpFormat {

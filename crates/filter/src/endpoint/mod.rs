@@ -14,6 +14,17 @@ use crate::contract::Arguments;
 /// none.
 type FindAttach = fn(&Arguments) -> Result<Attach, String>;
 
+/// The use of standard output by a sink.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StandardOutput {
+    /// The sink does not write to standard output.
+    Unused,
+    /// The sink writes lines, which other sinks may write there too.
+    Lines,
+    /// The sink writes a capture, which is no longer readable if anything else is written there.
+    Capture,
+}
+
 /// Facts about a source, sink or program in addition to its [`Description`](crate::Description).
 #[derive(Clone, Copy, Debug)]
 pub struct EndpointFacts {
@@ -35,6 +46,9 @@ pub struct EndpointFacts {
     /// Returns true if a sink that writes files only appends to an open file, and may therefore run
     /// in the thread that reads a kernel ring. `None` if the sink must never run there.
     pub only_appends: Option<fn(&Arguments) -> bool>,
+    /// Returns the use of standard output by a sink with these arguments. `None` if it never writes
+    /// there.
+    pub standard_output: Option<fn(&Arguments) -> StandardOutput>,
     /// True for an external program, which always has its own space (CONTRACT 27).
     pub is_program: bool,
 }
@@ -48,6 +62,7 @@ impl EndpointFacts {
         observed_source: None,
         writes_files: false,
         only_appends: None,
+        standard_output: None,
         is_program: false,
     };
 }

@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 use filter::{
     Arguments, Attach, Description, Effect, EndpointFacts, FilterKind, Form, Outlet, STATE,
-    UNTRUSTED,
+    StandardOutput, UNTRUSTED,
 };
 
 use crate::classes::ClassSet;
@@ -259,6 +259,26 @@ impl Graph {
     /// Returns a node's incoming edges, in text order.
     pub fn inputs(&self, to: NodeId) -> impl Iterator<Item = &Edge> {
         self.edges.iter().filter(move |edge| edge.to == to)
+    }
+
+    /// Returns true if a sink writes a capture to standard output, where nothing else may be written.
+    #[must_use]
+    pub fn writes_capture_to_standard_output(&self) -> bool {
+        self.ids().any(|(id, _)| self.standard_output(id) == StandardOutput::Capture)
+    }
+
+    /// Returns the use of standard output by a node.
+    #[must_use]
+    pub fn standard_output(&self, id: NodeId) -> StandardOutput {
+        let Some(used) = self.node(id).filter() else { return StandardOutput::Unused };
+        match used.endpoint.standard_output {
+            Some(output) => output(&used.arguments),
+            // A program at the end of a path inherits standard output.
+            None if used.endpoint.is_program && self.outputs(id).next().is_none() => {
+                StandardOutput::Lines
+            }
+            None => StandardOutput::Unused,
+        }
     }
 
     /// Returns a node's outgoing edges, in text order.

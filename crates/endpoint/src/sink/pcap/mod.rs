@@ -15,8 +15,8 @@ use crate::source::kernel::in_place::FramesInPlace;
 use crate::{DropReason, Failure, Opening, Sink, SinkEntry};
 use deduplication::FrameDeduplication;
 use filter::{
-    Amount, Batch, Block, Description, Form, Forms, Parameter, Report, StateFacts, Time, Type,
-    WorkerRule,
+    Amount, Batch, Block, Description, Form, Forms, Parameter, Report, StandardOutput, StateFacts,
+    Time, Type, WorkerRule,
 };
 use in_place::InPlace;
 use split::SplitPcap;
@@ -78,7 +78,11 @@ const FRAMED_FORMS: Forms =
 /// The catalog entry of `pcap`.
 pub const ENTRY: SinkEntry = SinkEntry::new(&PCAP, open)
     .writing_files()
-    .appending(|given| given.text("per") == Some("all") && given.text("file") != Some("-"));
+    .appending(|given| given.text("per") == Some("all") && given.text("file") != Some("-"))
+    .with_standard_output(|given| match given.text("file") {
+        Some("-") => StandardOutput::Capture,
+        _ => StandardOutput::Unused,
+    });
 
 #[derive(Debug)]
 struct Pcap {
