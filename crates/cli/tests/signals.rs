@@ -59,7 +59,7 @@ fn has_no_pending_signal(process: u32) -> bool {
 
 #[test]
 fn first_signal_drains_the_path() {
-    for name in ["INT", "TERM"] {
+    for name in ["INT", "TERM", "HUP"] {
         let folder = Folder::new();
         let mut child = start_request(&folder, "generate | count");
         wait_until_child("it runs", &mut child, has_space);

@@ -1,9 +1,10 @@
 //! Counting of stop signals, none of which is lost. (CONTRACT 28)
 //!
-//! The first SIGINT or SIGTERM requests an orderly stop: [`stop_requests`] counts it, and the
-//! descriptor from [`watch`] becomes readable. The second signal kills our child groups
+//! The first SIGINT, SIGTERM or SIGHUP requests an orderly stop: [`stop_requests`] counts it, and the
+//! descriptor from [`watch`] becomes readable. The second SIGINT or SIGTERM kills our child groups
 //! ([`crate::process_group`]) and exits with status 130 at once. A signal that follows the first
-//! within 100 ms is ignored, because `timeout` signals the process and then its group.
+//! within 100 ms is ignored, because `timeout` signals the process and then its group. SIGHUP stays
+//! ignored if it was ignored when the process started (`nohup`).
 
 use crate::error::{Error, Result};
 use crate::eventfd::EventFd;
@@ -28,7 +29,7 @@ const COINCIDENCE_NS: u64 = 100_000_000;
 /// Exit status after a second stop signal.
 const EXIT_INTERRUPTED: i32 = 130;
 
-/// Starts counting SIGINT and SIGTERM. The returned eventfd becomes readable with the first signal.
+/// Starts counting SIGINT, SIGTERM and SIGHUP. The returned eventfd becomes readable with the first signal.
 /// Later calls return the same eventfd.
 pub fn watch() -> Result<&'static EventFd> {
     let event = match EVENT.get() {
@@ -40,7 +41,8 @@ pub fn watch() -> Result<&'static EventFd> {
     };
     EVENT_FD.store(event.as_fd().as_raw_fd(), Ordering::Release);
     let handler: extern "C" fn(libc::c_int) = on_stop_signal;
-    for signal in [libc::SIGINT, libc::SIGTERM] {
+    let hangup = (!is_ignored(libc::SIGHUP)?).then_some(libc::SIGHUP);
+    for signal in [libc::SIGINT, libc::SIGTERM].into_iter().chain(hangup) {
         install_action(signal, handler as *const () as libc::sighandler_t, libc::SA_RESTART)?;
     }
     Ok(event)
@@ -58,10 +60,14 @@ pub fn stop_requests() -> u32 {
 
 /// Signal handler. Uses only atomics, clock_gettime(2), write(2), kill(2) and _exit(2), which
 /// signal-safety(7) allows.
-extern "C" fn on_stop_signal(_signal: libc::c_int) {
+extern "C" fn on_stop_signal(signal: libc::c_int) {
     let now = crate::clock::monotonic().max(1);
     let first = FIRST_NS.compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire);
     if first.is_err_and(|first| now.saturating_sub(first) < COINCIDENCE_NS) {
+        return;
+    }
+    // The kernel and the shell both send SIGHUP when a terminal closes.
+    if signal == libc::SIGHUP && stop_requests() > 0 {
         return;
     }
     if STOP_REQUESTS.fetch_add(1, Ordering::AcqRel) > 0 {
@@ -80,6 +86,18 @@ extern "C" fn on_stop_signal(_signal: libc::c_int) {
     unsafe { libc::write(event, ptr::from_ref(&one).cast(), size_of::<u64>()) };
     // SAFETY: as above; the code that was interrupted must not see another errno.
     unsafe { errno.write(before) };
+}
+
+/// Returns true if the process ignores this signal.
+fn is_ignored(signal: libc::c_int) -> Result<bool> {
+    // SAFETY: all-zero bytes are a valid `sigaction`: an empty mask and no flags.
+    let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+    // SAFETY: no new action is given, and `action` is valid for the current one (sigaction(2)).
+    let status = unsafe { libc::sigaction(signal, ptr::null(), &raw mut action) };
+    if status != 0 {
+        return Err(Error::last("sigaction", format!("signal {signal}")));
+    }
+    Ok(action.sa_sigaction == libc::SIG_IGN)
 }
 
 fn install_action(
@@ -115,6 +133,10 @@ mod tests {
         // SAFETY: as above.
         assert_eq!(unsafe { libc::raise(libc::SIGTERM) }, 0);
         assert_eq!(stop_requests(), 1, "the same signal, sent to us and to our group");
+        FIRST_NS.store(1, Ordering::Release);
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::raise(libc::SIGHUP) }, 0);
+        assert_eq!(stop_requests(), 1, "a closed terminal sends it twice");
         assert_eq!(crate::poll::readable(&[event.as_fd()], None), [true]);
     }
 }

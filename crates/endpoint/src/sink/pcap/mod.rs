@@ -34,7 +34,8 @@ that several blocks of a stream view is written once. Blocks without a frame (lo
 descriptions, decoded bodies) are omitted, and counted in the report. The file has the link type of
 its first frame; a frame of another type ends the path with an error. Frames of more than 262,144
 bytes, which no reader accepts, are truncated to that length and counted. An existing file is
-replaced when the first frame arrives. `-` is standard output.
+replaced when the first frame arrives. `-` is standard output, to which no other sink of the request
+may then write; the reports of `count` and others follow on standard error.
 
 `per=connection` writes one file for each connection into the directory FILE, `per=session` one for
 each of its directions, as `files` does: names such as 000001-10.0.0.1.1234-10.0.0.2.80.pcap,
