@@ -20,6 +20,9 @@ use pipeline::plan::{
 };
 use std::collections::{HashMap, HashSet};
 
+/// The reason, in explanations, why a change leaves a filter in its space.
+const STAYS_REASON: &str = "a change of the path leaves it where it runs";
+
 /// A new plan whose nodes and edges are matched with those of the running path.
 pub(super) struct MatchedPlan {
     pub(super) plan: Plan,
@@ -85,7 +88,7 @@ impl MatchedPlan {
             }
             for (new, asked) in matched.plan.graph.nodes.iter_mut().zip(&graph.nodes) {
                 if let (Step::Filter(new), Step::Filter(asked)) = (&mut new.step, &asked.step) {
-                    new.pin.clone_from(&asked.pin);
+                    (new.pin, new.pin_reason) = (asked.pin.clone(), asked.pin_reason);
                 }
             }
             return Ok(matched);
@@ -483,7 +486,10 @@ fn pin_staying(
             .map(|old| home_space(&state.plan, old))
             .filter(|space| space.kind != SpaceKind::Process);
         if let (Some(space), Step::Filter(used)) = (space, &mut pinned.nodes[id.0].step) {
-            used.pin.get_or_insert_with(|| space.name.clone());
+            if used.pin.is_none() {
+                used.pin = Some(space.name.clone());
+                used.pin_reason = Some(STAYS_REASON);
+            }
         }
     }
     pinned

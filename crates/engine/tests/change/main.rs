@@ -32,6 +32,12 @@ fn v3_filter_is_inserted_and_removed_within_a_space() {
         wait_for_blocks(live, 200);
         let inserted = edit_losslessly(live, "insert ipproto before pcap");
         assert_eq!(live.request_text().as_deref(), Some(inserted.text.as_str()));
+        // Of all nodes the request pins `pcap` alone.
+        let plan = live.plan().expect("a plan");
+        for (node, placement) in plan.graph.nodes.iter().zip(&plan.placements) {
+            let because = placement.because.as_str();
+            assert_eq!(because.contains("pinned"), node.name() == "pcap", "{because}");
+        }
         wait_for_blocks(live, 200);
         let replaced = edit_losslessly(live, "replace ipproto with dport");
         wait_for_blocks(live, 200);
