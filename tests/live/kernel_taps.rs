@@ -220,18 +220,39 @@ fn b8_more_filters_than_can_be_read_at_once_are_refused() {
 
 #[test]
 fn b8_tap_stays_open_while_the_request_changes() {
+    let edits = ["insert ip before udp", "move dport process", "move dport kernel", "remove ip"];
+    check_tap_during_changes("udp | dport |9 count", &edits);
+}
+
+#[test]
+fn b8_tap_follows_its_filter_into_the_kernel_and_out_of_it() {
+    let edits = ["move udp kernel", "move udp process", "move udp kernel"];
+    check_tap_during_changes("ip | udp@thread0 | dport |9 count", &edits);
+}
+
+/// Ends the sender also if the test fails, so that the scope of its thread ends.
+struct StopOnDrop<'s>(&'s AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Checks that a tap of `udp` gets each frame once, in order, while its request is edited. Between
+/// two edits frames reach the tap.
+fn check_tap_during_changes(filters: &str, edits: &[&str]) {
     let Some(pair) = quiet_pair() else { return };
     let points = Points::default();
-    let text = format!("rx {SERVER_DEVICE} | udp | dport |9 count");
+    let text = format!("rx {SERVER_DEVICE} | {filters}");
     let request = RunningRequest::start(&pair, &points, &text);
     let live = live_of(&request, &text);
     let reader = Reader::begin(&live, "udp", "", StreamForm::Capture).expect("a tap");
     let stop = AtomicBool::new(false);
     let sent = std::thread::scope(|scope| {
         let sender = scope.spawn(|| send_until(&pair, 200, &stop));
-        for words in
-            ["insert ip before udp", "move dport process", "move dport kernel", "remove ip"]
-        {
+        let stops = StopOnDrop(&stop);
+        for words in edits {
             let before = reader.read().len();
             wait_until("frames come", || reader.read().len() > before);
             let words: Vec<&str> = words.split(' ').collect();
@@ -240,10 +261,12 @@ fn b8_tap_stays_open_while_the_request_changes() {
             let done = pair.server.run_inside(|| change(&live, &edit, &machine, LIMIT));
             assert!(done.is_ok(), "{done:?}");
         }
-        stop.store(true, Ordering::Relaxed);
+        let before = reader.read().len();
+        wait_until("frames come", || reader.read().len() > before);
+        drop(stops);
         sender.join().expect("a sender")
     });
-    assert!(program_status(&points).replaced >= 4);
+    assert!(program_status(&points).replaced >= edits.len() as u64);
     let captured = reader.take(usize::try_from(sent).expect("few"));
     assert!(captured == numbered_frames(0..sent, FRAME_LENGTH), "{} of {sent}", captured.len());
     request.stop();

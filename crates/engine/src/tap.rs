@@ -93,7 +93,7 @@ pub struct TapRequest {
     pub lends: bool,
 }
 
-/// An open tap of a node in the kernel, which is closed on drop.
+/// A reader of a node in the programs of a path, which is removed on drop.
 struct KernelTap {
     kernels: Weak<Mutex<Vec<Kernel>>>,
     number: usize,
@@ -103,8 +103,7 @@ impl Drop for KernelTap {
     fn drop(&mut self) {
         let Some(kernels) = self.kernels.upgrade() else { return };
         let mut kernels = kernels.lock().unwrap_or_else(PoisonError::into_inner);
-        let kernel = kernels.iter_mut().find(|kernel| kernel.has_reader(self.number));
-        kernel.into_iter().for_each(|kernel| kernel.close_tap(self.number));
+        kernels.iter_mut().for_each(|kernel| kernel.close_tap(self.number));
     }
 }
 
@@ -163,8 +162,11 @@ impl Live {
                 remembers: before.remembers || began.remembers,
             });
         }
-        if in_kernel {
-            tap.hold(Box::new(self.open_kernel_tap(number, limit)?));
+        // A change of the path may move the node into the kernel or out of it while it is read.
+        if (in_kernel || since.is_none() && !self.is_source(number))
+            && let Some(held) = self.open_kernel_tap(number, limit, in_kernel)?
+        {
+            tap.hold(Box::new(held));
         }
         Ok((tap, whole.unwrap_or_default()))
     }
@@ -249,19 +251,39 @@ impl Live {
         })
     }
 
-    /// Opens the tap of a node in the kernel, until the returned value is dropped.
-    fn open_kernel_tap(&self, number: usize, limit: Duration) -> Result<KernelTap, TapError> {
-        let gone = || TapError::NotTaken(CommandError::Ended);
-        let kernels = self.kernels().ok_or_else(gone)?;
-        let running = kernels.upgrade().ok_or_else(gone)?;
+    /// Returns true if a node is a source.
+    fn is_source(&self, number: usize) -> bool {
+        let plan = self.plan();
+        let node = plan.as_ref().zip(self.node_with_number(number));
+        node.is_some_and(|(plan, at)| plan.graph.node(at).kind() == Some(FilterKind::Source))
+    }
+
+    /// Adds a reader of a node to the programs of this path, until the returned value is dropped.
+    /// Returns `None` if the path has no program. Fails if `in_kernel` is true and no program
+    /// contains the node.
+    fn open_kernel_tap(
+        &self,
+        number: usize,
+        limit: Duration,
+        in_kernel: bool,
+    ) -> Result<Option<KernelTap>, TapError> {
+        let Some(kernels) = self.kernels() else { return Ok(None) };
+        let Some(running) = kernels.upgrade() else {
+            return Err(TapError::NotTaken(CommandError::Ended));
+        };
         let mut running = running.lock().unwrap_or_else(PoisonError::into_inner);
-        let kernel = running.iter_mut().find(|kernel| kernel.has_tap(number));
-        let Some(kernel) = kernel else {
+        if in_kernel && !running.iter().any(|kernel| kernel.has_tap(number)) {
             let why = "it was changed at this moment: try again".to_owned();
             return Err(TapError::Closed(why));
-        };
-        kernel.open_tap(number, limit).map_err(TapError::Closed)?;
-        Ok(KernelTap { kernels, number })
+        }
+        for place in 0..running.len() {
+            if let Err(why) = running[place].open_tap(number, limit) {
+                running[..place].iter_mut().for_each(|kernel| kernel.close_tap(number));
+                return Err(TapError::Closed(why));
+            }
+        }
+        drop(running);
+        Ok(Some(KernelTap { kernels, number }))
     }
 
     /// Returns the kernel programs of this path.

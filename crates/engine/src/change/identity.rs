@@ -485,11 +485,11 @@ fn pin_staying(
             .filter(|old| source || stays(*old))
             .map(|old| home_space(&state.plan, old))
             .filter(|space| space.kind != SpaceKind::Process);
-        if let (Some(space), Step::Filter(used)) = (space, &mut pinned.nodes[id.0].step) {
-            if used.pin.is_none() {
-                used.pin = Some(space.name.clone());
-                used.pin_reason = Some(STAYS_REASON);
-            }
+        if let (Some(space), Step::Filter(used)) = (space, &mut pinned.nodes[id.0].step)
+            && used.pin.is_none()
+        {
+            used.pin = Some(space.name.clone());
+            used.pin_reason = Some(STAYS_REASON);
         }
     }
     pinned

@@ -19,19 +19,25 @@ impl Kernel {
     }
 
     /// Adds a reader of the output of the node with this number: the program then hands over each
-    /// frame that leaves it. Blocks for at most `limit` if another process runs the program. Fails
-    /// with the reason.
+    /// frame that leaves it, as soon as the node is part of the program. Blocks for at most `limit`
+    /// if another process runs the program. Fails with the reason.
     pub(crate) fn open_tap(&mut self, node: usize, limit: Duration) -> Result<(), String> {
+        let Generation { tree, ids, .. } = &self.generation;
+        if self.has_tap(node) && !self.has_reader(node) {
+            self.taps.in_tree(tree, ids).check_room()?;
+        }
         let before = self.taps.clone();
-        self.taps.add_reader(node)?;
+        self.taps.add_reader(node);
         let set = self.set_taps(&before, limit);
         if set.is_err() {
-            self.taps = before;
+            // The tap may be open, or open later: only the reply is known to be missing.
+            let failed = std::mem::replace(&mut self.taps, before);
+            let _ = self.set_taps(&failed, Duration::ZERO);
         }
         set
     }
 
-    /// Removes a reader. Does not block.
+    /// Removes a reader, if the node has one. Does not block.
     pub(crate) fn close_tap(&mut self, node: usize) {
         let before = self.taps.clone();
         self.taps.remove_reader(node);

@@ -32,16 +32,15 @@ pub(crate) struct TreeTap {
 pub struct OpenTaps(BTreeSet<usize>);
 
 impl OpenTaps {
-    /// Opens a tap. Fails if as many as possible are open.
-    fn open(&mut self, tap: usize) -> Result<(), String> {
-        if self.0.len() >= OPEN_MAX && !self.0.contains(&tap) {
-            return Err(format!(
-                "{OPEN_MAX} filters of this path that run in the kernel are being read, and more \
-                 cannot be read at once: close one of them"
-            ));
+    /// Fails if another tap than these cannot be opened as well.
+    pub(super) fn check_room(&self) -> Result<(), String> {
+        if self.0.len() < OPEN_MAX {
+            return Ok(());
         }
-        self.0.insert(tap);
-        Ok(())
+        Err(format!(
+            "{OPEN_MAX} filters of this path that run in the kernel are being read, and more \
+             cannot be read at once: close one of them"
+        ))
     }
 
     /// Returns the open taps.
@@ -54,32 +53,23 @@ impl OpenTaps {
     pub fn from_indices(indices: impl IntoIterator<Item = usize>) -> Self {
         Self(indices.into_iter().take(OPEN_MAX).collect())
     }
-
-    /// Returns the same open taps for another tree: those for which `index_of` returns a tap.
-    fn translate(&self, index_of: impl Fn(usize) -> Option<usize>) -> Self {
-        Self::from_indices(self.iter().filter_map(index_of))
-    }
 }
 
-/// The nodes of a path whose output in the kernel is being read, by the numbers that they keep
-/// through changes.
+/// The nodes of a path whose output is being read, by the numbers that they keep through changes.
+/// Some of them may run in a thread at present: a change can move them into the kernel.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NodeTaps {
     /// The number of readers of each node.
     readers: BTreeMap<usize, usize>,
-    /// These nodes.
-    open: OpenTaps,
     /// True once a node has been read.
     used: bool,
 }
 
 impl NodeTaps {
-    /// Adds a reader of a node. Fails if as many nodes as possible are being read.
-    pub(super) fn add_reader(&mut self, node: usize) -> Result<(), String> {
-        self.open.open(node)?;
+    /// Adds a reader of a node.
+    pub(super) fn add_reader(&mut self, node: usize) {
         *self.readers.entry(node).or_default() += 1;
         self.used = true;
-        Ok(())
     }
 
     /// Removes a reader of a node.
@@ -88,7 +78,6 @@ impl NodeTaps {
         *readers -= 1;
         if *readers == 0 {
             self.readers.remove(&node);
-            self.open.0.remove(&node);
         }
     }
 
@@ -104,10 +93,10 @@ impl NodeTaps {
 
     /// Returns the open taps of a tree whose nodes have these numbers.
     pub(super) fn in_tree(&self, tree: &RequestTree, ids: &Ids) -> OpenTaps {
-        self.open.translate(|number| {
-            let place = ids.nodes.iter().position(|known| *known == number)?;
+        OpenTaps::from_indices(self.readers.keys().filter_map(|number| {
+            let place = ids.nodes.iter().position(|known| known == number)?;
             tree.tap_of(NodeId(place))
-        })
+        }))
     }
 }
 
@@ -179,26 +168,22 @@ mod tests {
 
     #[test]
     fn no_more_taps_are_open_than_possible() {
-        let mut open = OpenTaps::default();
-        for tap in [7, 3, 9, 0, 3] {
-            open.open(tap).unwrap();
-        }
-        assert!(open.open(4).unwrap_err().contains("4 filters"));
-        let moved = open.translate(|tap| (tap != 9).then_some(tap + 1));
-        assert_eq!(moved.iter().collect::<Vec<_>>(), [1, 4, 8]);
-        assert_eq!(OpenTaps::from_indices(0..9).iter().count(), OPEN_MAX);
+        OpenTaps::from_indices(0..OPEN_MAX - 1).check_room().unwrap();
+        let open = OpenTaps::from_indices(0..9);
+        assert_eq!(open.iter().count(), OPEN_MAX);
+        assert!(open.check_room().unwrap_err().contains("4 filters"));
     }
 
     #[test]
     fn node_is_read_until_its_last_reader_leaves() {
         let mut taps = NodeTaps::default();
         for node in [5, 5, 6] {
-            taps.add_reader(node).unwrap();
+            taps.add_reader(node);
         }
         taps.remove_reader(5);
-        assert_eq!(taps.open.iter().collect::<Vec<_>>(), [5, 6]);
+        assert_eq!([5, 6].map(|node| taps.has_reader(node)), [true, true]);
         taps.remove_reader(5);
         taps.remove_reader(5);
-        assert_eq!(taps.open.iter().collect::<Vec<_>>(), [6]);
+        assert_eq!([5, 6].map(|node| taps.has_reader(node)), [false, true]);
     }
 }

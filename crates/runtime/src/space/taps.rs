@@ -224,7 +224,9 @@ impl Taps {
 
     /// Sends blocks that left a node in the kernel to the taps of that node.
     pub(super) fn feed_from_kernel(&mut self, from: &Node, batch: &Batch<'_>, wanted: LaneMask) {
-        self.feed(from.planned, batch, wanted, |_| true);
+        // Other taps of a source receive the blocks that its thread emits.
+        let is_source = matches!(from.operator, Operator::Source(_));
+        self.feed(from.planned, batch, wanted, |feed| !is_source || feed.in_kernel);
     }
 
     /// Sends blocks to the taps of a node for which `takes` is true.
