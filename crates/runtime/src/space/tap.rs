@@ -7,18 +7,20 @@ use super::tap_form::{TapForm, Written};
 use super::tap_pipe::TapPipe;
 use crate::ledger::LossRanges;
 use endpoint::history::FrameHeader;
-use std::io;
+use std::fs::File;
+use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use sys::memory::{Memfd, Seals};
 
 /// Maximum backlog of a tap in bytes.
 pub const BACKLOG_MAX: usize = 8 << 20;
 /// Interval at which a thread that waits for the tap's reader checks whether the tap has ended.
 const END_POLL: Duration = Duration::from_millis(100);
-/// Maximum time to finish writing a record after the tap has ended.
+/// Maximum time to finish writing a record after the tap's handle is dropped.
 const COMPLETION_MAX: Duration = Duration::from_secs(1);
 
 /// The policy for frames that arrive while the backlog of a tap is full.
@@ -44,6 +46,8 @@ pub enum TapEnd {
     NodeMoved,
     /// The path has ended.
     PathEnded,
+    /// The path has ended, and there was no memory for the records that the reader had not read.
+    RestLost,
 }
 
 impl std::fmt::Display for TapEnd {
@@ -56,6 +60,9 @@ impl std::fmt::Display for TapEnd {
             Self::BacklogFull => write!(f, "its reader was {} MB behind", BACKLOG_MAX >> 20),
             Self::NodeMoved => f.write_str("its node was changed: begin it again"),
             Self::PathEnded => f.write_str("the path has ended"),
+            Self::RestLost => f.write_str(
+                "the path has ended, and found no memory for what its reader had not read",
+            ),
         }
     }
 }
@@ -108,8 +115,8 @@ pub struct TapStart {
 pub struct Tap {
     pub(super) shared: Arc<TapState>,
     thread: Option<JoinHandle<()>>,
-    /// Receiver that is disconnected once the thread has ended.
-    ended: mpsc::Receiver<()>,
+    /// Receiver of the records that the pipe did not hold; disconnected once the thread has ended.
+    ended: mpsc::Receiver<Option<Memfd>>,
 }
 
 /// The part of a tap that belongs to a space and sends records to the writing thread.
@@ -188,6 +195,8 @@ pub(super) struct TapState {
     pub(super) has_ended: AtomicBool,
     /// True once the tap's handle is dropped.
     is_dropped: AtomicBool,
+    /// True once the thread must not wait for the reader any more ([`Tap::begin_finish`]).
+    finishes: AtomicBool,
     /// The value that is kept until the tap has ended.
     held: Mutex<Option<Held>>,
     pub(super) over: Mutex<Option<TapEnd>>,
@@ -216,6 +225,10 @@ impl TapState {
 
     pub(super) fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::Relaxed)
+    }
+
+    fn is_dropped(&self) -> bool {
+        self.is_dropped.load(Ordering::Relaxed)
     }
 }
 
@@ -246,7 +259,8 @@ impl Tap {
             shared: Arc::clone(&shared),
             begun: false,
             forms,
-            _ends: ends,
+            rest: None,
+            ends,
         };
         let thread = std::thread::Builder::new().name("tap".to_owned());
         let thread = thread.spawn(move || writer.run(&comes)).map_err(|error| {
@@ -278,8 +292,34 @@ impl Tap {
     /// Waits for at most `limit` until the tap has ended. After the path ends, its taps end once
     /// their readers have read everything.
     pub fn wait_for_end(&self, limit: Duration) {
-        // No message is ever sent.
-        let _ = self.ended.recv_timeout(limit);
+        let deadline = Instant::now() + limit;
+        // The records that the pipe did not hold, if any, are not wanted here.
+        while self.ended.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_ok() {}
+    }
+
+    /// Makes the tap end without its reader, because the path has ended: what the pipe does not
+    /// hold is written to a memory file, which [`finish`](Self::finish) returns.
+    pub fn begin_finish(&self) {
+        // Relaxed: the flag guards no other memory.
+        self.shared.finishes.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns the final counters of the tap, and a sealed file with the records that follow the
+    /// contents of the pipe; `None` if the pipe holds all of them. Waits for at most `limit` until
+    /// the records are written. The reader may read the pipe and the file at any later time.
+    pub fn finish(mut self, limit: Duration) -> (TapStats, Option<Memfd>) {
+        self.begin_finish();
+        let rest = match self.ended.recv_timeout(limit) {
+            Ok(rest) => rest,
+            Err(_) => {
+                self.shared.end(TapEnd::RestLost);
+                None
+            }
+        };
+        let stats = self.stats();
+        // The thread keeps the memory to which the pipe refers until the reader has read it.
+        self.thread = None;
+        (stats, rest)
     }
 
     /// Returns the counters of the tap.
@@ -296,10 +336,10 @@ impl Tap {
 
 impl Drop for Tap {
     fn drop(&mut self) {
-        self.shared.end(TapEnd::ReaderLeft);
-        // Relaxed: the flag guards no other memory.
-        self.shared.is_dropped.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
+            self.shared.end(TapEnd::ReaderLeft);
+            // Relaxed: the flag guards no other memory.
+            self.shared.is_dropped.store(true, Ordering::Relaxed);
             // The thread polls the end regularly and returns nothing.
             let _ended = thread.join();
         }
@@ -315,20 +355,29 @@ struct TapWriter {
     begun: bool,
     /// The form in which each replica's blocks are written.
     forms: Vec<TapForm>,
-    /// Sender; dropping it reports the end of the thread.
-    _ends: mpsc::Sender<()>,
+    /// The records that the pipe does not hold, once the tap no longer waits for its reader.
+    rest: Option<File>,
+    /// Sender of the records that the pipe does not hold; dropping it reports the end of the
+    /// thread.
+    ends: mpsc::Sender<Option<Memfd>>,
 }
 
 impl TapWriter {
     fn run(mut self, comes: &mpsc::Receiver<Records>) {
         self.write_all(comes);
         self.shared.release();
+        let rest = self.rest.take().map(seal).transpose();
+        let rest = rest.unwrap_or_else(|_| {
+            self.shared.end(TapEnd::RestLost);
+            None
+        });
+        // A handle that was dropped wants nothing.
+        let _ = self.ends.send(rest);
         let since = sys::clock::monotonic();
         let (shared, patience) = (&self.shared, self.patience);
         self.pipe.wait_until_taken(|| {
             let waited = Duration::from_nanos(sys::clock::monotonic().saturating_sub(since));
-            let is_dropped = shared.is_dropped.load(Ordering::Relaxed);
-            waited >= if is_dropped { patience.min(COMPLETION_MAX) } else { patience }
+            waited >= if shared.is_dropped() { patience.min(COMPLETION_MAX) } else { patience }
         });
     }
 
@@ -350,37 +399,51 @@ impl TapWriter {
                         return self.shared.end(why);
                     }
                 }
-                Err(mpsc::RecvTimeoutError::Timeout) if !self.shared.has_ended() => {
+                Err(mpsc::RecvTimeoutError::Timeout) if !self.is_over() => {
                     let free = self.pipe.release();
                     self.shared.backlog.fetch_sub(free, Ordering::Relaxed);
                 }
-                Err(mpsc::RecvTimeoutError::Timeout) => return,
-                Err(mpsc::RecvTimeoutError::Disconnected) => {
-                    return self.shared.end(TapEnd::PathEnded);
-                }
+                Err(_) => return self.shared.end(TapEnd::PathEnded),
             }
         }
     }
 
-    /// Writes records. Blocks until the pipe has accepted all of them, the tap ends, or the reader
-    /// has read nothing for too long. If the tap ends while a record is being written, completes
-    /// the record first, for at most [`COMPLETION_MAX`], so that the reader finds no truncated
-    /// record.
+    /// Returns true if no further records come.
+    fn is_over(&self) -> bool {
+        self.shared.has_ended() || self.finishes()
+    }
+
+    fn finishes(&self) -> bool {
+        self.shared.finishes.load(Ordering::Relaxed)
+    }
+
+    /// Writes records. Blocks until the pipe has accepted all of them, the tap's handle is dropped,
+    /// or the reader has read nothing for too long. If the handle is dropped while a record is being
+    /// written, completes the record first, for at most [`COMPLETION_MAX`], so that the reader finds
+    /// no truncated record. Once the tap finishes, writes what the pipe does not hold to a file.
     fn write(&mut self, records: &Written) -> Result<(), TapEnd> {
         let bytes = records.bytes.as_slice();
         let (mut done, mut since) = (0, sys::clock::monotonic());
         while done < bytes.len() {
-            let over = self.shared.has_ended();
+            let over = self.shared.is_dropped();
             let end = if over { records.record_end(done) } else { bytes.len() };
             if done == end {
                 return Err(TapEnd::ReaderLeft);
             }
-            match self.pipe.put(bytes.get(done..end).unwrap_or_default()) {
+            let part = bytes.get(done..end).unwrap_or_default();
+            if let Some(rest) = &mut self.rest {
+                return rest.write_all(part).map_err(|_| TapEnd::RestLost);
+            }
+            match self.pipe.put(part) {
                 Ok(written) => {
                     done += written;
                     since = sys::clock::monotonic();
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.finishes() => {
+                    let rest = Memfd::create("unread", 0).map_err(|_| TapEnd::RestLost)?;
+                    self.rest = Some(File::from(OwnedFd::from(rest)));
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let waited =
                         Duration::from_nanos(sys::clock::monotonic().saturating_sub(since));
@@ -397,4 +460,11 @@ impl TapWriter {
         }
         Ok(())
     }
+}
+
+/// Seals a file, so that its reader can rely on its contents.
+fn seal(file: File) -> sys::Result<Memfd> {
+    let file = Memfd::from_fd(OwnedFd::from(file))?;
+    file.seal(Seals::FROZEN)?;
+    Ok(file)
 }

@@ -284,10 +284,11 @@ mod tests {
     use std::io::{self, Read as _};
     use std::time::Duration;
 
-    #[test]
-    fn v8_tap_ended_during_a_write_leaves_only_whole_records() {
-        // Each record is longer than the pipe.
-        const LENGTH: u32 = 100_000;
+    /// Length of a record, which is longer than a pipe.
+    const LENGTH: u32 = 100_000;
+
+    /// Starts a tap to which a capture of two records was sent.
+    fn capture_of_two_records() -> (Tap, Vec<TapFeed>, io::PipeReader) {
         let mut records = vec![0; history::FILE_HEADER_SIZE];
         for _ in 0..2 {
             let at = records.len();
@@ -301,13 +302,48 @@ mod tests {
                 .unwrap();
         feeds[0].send_records(records);
         reader.read_exact(&mut [0]).unwrap();
-        tap.shared.end(TapEnd::NodeMoved);
+        (tap, feeds, reader)
+    }
+
+    fn length_of_records(count: usize) -> usize {
+        history::FILE_HEADER_SIZE + count * (history::RECORD_HEADER_SIZE + LENGTH as usize)
+    }
+
+    #[test]
+    fn v8_tap_dropped_during_a_write_leaves_only_whole_records() {
+        let (tap, _feeds, mut reader) = capture_of_two_records();
+        let dropping = std::thread::spawn(move || drop(tap));
         let mut rest = Vec::new();
         reader.read_to_end(&mut rest).unwrap();
-        assert_eq!(
-            1 + rest.len(),
-            history::FILE_HEADER_SIZE + history::RECORD_HEADER_SIZE + LENGTH as usize
-        );
+        dropping.join().unwrap();
+        let whole = [1, 2].map(length_of_records);
+        assert!(whole.contains(&(1 + rest.len())), "{}", rest.len());
+    }
+
+    #[test]
+    fn v8_tap_of_a_moved_node_delivers_its_backlog() {
+        let (tap, feeds, mut reader) = capture_of_two_records();
+        tap.shared.end(TapEnd::NodeMoved);
+        drop(feeds);
+        let mut rest = Vec::new();
+        reader.read_to_end(&mut rest).unwrap();
+        assert_eq!(1 + rest.len(), length_of_records(2));
         assert_eq!(tap.stats().over, Some(TapEnd::NodeMoved));
+    }
+
+    #[test]
+    fn v8_finished_tap_returns_what_its_pipe_does_not_hold() {
+        let (tap, feeds, mut reader) = capture_of_two_records();
+        drop(feeds);
+        let (stats, unread) = tap.finish(Duration::from_secs(60));
+        assert_eq!(stats.over, Some(TapEnd::PathEnded));
+        let mut rest = Vec::new();
+        reader.read_to_end(&mut rest).unwrap();
+        let unread = std::fs::File::from(std::os::fd::OwnedFd::from(unread.unwrap()));
+        let at = rest.len();
+        rest.resize(length_of_records(2) - 1, 0);
+        std::os::unix::fs::FileExt::read_exact_at(&unread, &mut rest[at..], 0).unwrap();
+        assert!(rest[at..].iter().filter(|byte| **byte == 7).count() > LENGTH as usize);
+        assert_eq!(unread.metadata().unwrap().len() as usize, rest.len() - at);
     }
 }

@@ -1,0 +1,124 @@
+//! Ends of streams in PipesFS: what a path has written stays readable after its end, and an
+//! incomplete stream ends with an error.
+
+mod common;
+
+use common::mounted::{Mounted, signal};
+use common::{Folder, Guard};
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::process::Stdio;
+use testkit::wait_until;
+
+/// Starts the path `bytes`, which passes on its standard input.
+fn start_bytes(folder: &Folder, mounted: &Mounted) -> Guard {
+    let mut path = folder.streamline(&["run", "-q", "--as", "bytes", "read - block=64k | discard"]);
+    path.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    let path = Guard(path.spawn().unwrap());
+    wait_until("it is shown", || mounted.path("bytes/read:-").is_dir());
+    path
+}
+
+/// Bytes of this length that repeat only after a long period.
+fn numbered(length: usize) -> Vec<u8> {
+    let words = (0u32..).map(|word| word.wrapping_mul(2_654_435_761)).flat_map(u32::to_le_bytes);
+    words.take(length).collect()
+}
+
+/// Ends the input of a path, and waits until its process has exited.
+fn end_input(path: &mut Guard) {
+    drop(path.0.stdin.take());
+    let status = path.0.wait().unwrap();
+    assert!(status.success(), "{status}");
+}
+
+/// Reads a stream to its end. Returns the bytes and the error number of the end, if any.
+fn read_all(stream: &mut File) -> (Vec<u8>, Option<i32>) {
+    let mut bytes = Vec::new();
+    let end = stream.read_to_end(&mut bytes);
+    (bytes, end.err().and_then(|error| error.raw_os_error()))
+}
+
+const EIO: i32 = 5;
+
+#[test]
+fn b2_backlog_stays_readable_after_the_path_has_exited() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
+    let mut path = start_bytes(&folder, &mounted);
+    let mut first = File::open(mounted.path("bytes/read:-/all")).unwrap();
+    let mut second = File::open(mounted.path("bytes/read:-/all")).unwrap();
+    let sent = numbered(6 << 20);
+    path.0.stdin.as_mut().unwrap().write_all(&sent).unwrap();
+    let mut begun = vec![0; 100_000];
+    first.read_exact(&mut begun).unwrap();
+    end_input(&mut path);
+    let (rest, end) = read_all(&mut first);
+    begun.extend(rest);
+    assert!(begun == sent, "{} of {} bytes", begun.len(), sent.len());
+    assert_eq!(end, None);
+    let (all, end) = read_all(&mut second);
+    assert!(all == sent, "{} of {} bytes", all.len(), sent.len());
+    assert_eq!(end, None);
+    assert_eq!(mounted.text(".error"), "");
+}
+
+#[test]
+fn b2_stream_of_a_killed_path_ends_with_an_error() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
+    let mut path = start_bytes(&folder, &mounted);
+    let mut stream = File::open(mounted.path("bytes/read:-/all")).unwrap();
+    let sent = numbered(64 << 10);
+    path.0.stdin.as_mut().unwrap().write_all(&sent).unwrap();
+    let mut all = vec![0; sent.len()];
+    stream.read_exact(&mut all).unwrap();
+    assert!(all == sent);
+    signal("-KILL", path.0.id());
+    path.0.wait().unwrap();
+    assert_eq!(read_all(&mut stream), (Vec::new(), Some(EIO)));
+    assert!(mounted.text(".error").contains("was killed"), "{}", mounted.text(".error"));
+}
+
+#[test]
+fn b2_stream_that_lost_blocks_ends_with_an_error() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
+    let mut path = start_bytes(&folder, &mounted);
+    let mut stream = File::open(mounted.path("bytes/read:-/all")).unwrap();
+    let missed = || mounted.number("bytes/read:-/stats/missed_by_readers");
+    assert_eq!(missed(), 0);
+    // This is more than the buffer of a reader holds.
+    let sent = numbered(16 << 20);
+    path.0.stdin.as_mut().unwrap().write_all(&sent).unwrap();
+    wait_until("the loss is counted while the stream is open", || missed() > 0);
+    end_input(&mut path);
+    let (all, end) = read_all(&mut stream);
+    assert!(all.len() >= 8 << 20, "{} bytes", all.len());
+    assert!(all == sent[..all.len()], "the first blocks are whole");
+    assert_eq!(end, Some(EIO));
+    assert!(mounted.text(".error").contains("blocks were skipped"), "{}", mounted.text(".error"));
+}
+
+#[test]
+fn b2_stream_of_a_removed_filter_ends_after_its_backlog() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
+    let mut path = start_bytes(&folder, &mounted);
+    assert_eq!(folder.run(&["set", "bytes", "insert", "head", "before", "discard"]).status, Some(0));
+    wait_until("it is shown", || mounted.path("bytes/read:-/head").is_dir());
+    let mut stream = File::open(mounted.path("bytes/read:-/head/all")).unwrap();
+    let blocks = || mounted.number("bytes/read:-/discard/stats/bytes");
+    let sent = numbered(6 << 20);
+    path.0.stdin.as_mut().unwrap().write_all(&sent).unwrap();
+    let _ = blocks;
+    assert_eq!(folder.run(&["set", "bytes", "remove", "head"]).status, Some(0));
+    let (all, end) = read_all(&mut stream);
+    assert!(all == sent, "{} of {} bytes", all.len(), sent.len());
+    assert_eq!(end, Some(EIO));
+    end_input(&mut path);
+}
