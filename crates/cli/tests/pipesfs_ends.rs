@@ -12,7 +12,8 @@ use testkit::wait_until;
 
 /// Starts the path `bytes`, which passes on its standard input.
 fn start_bytes(folder: &Folder, mounted: &Mounted) -> Guard {
-    let mut path = folder.streamline(&["run", "-q", "--as", "bytes", "read - block=64k | discard"]);
+    let request = "read - block=64k | inspect | discard";
+    let mut path = folder.streamline(&["run", "-q", "--as", "bytes", request]);
     path.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
     let path = Guard(path.spawn().unwrap());
     wait_until("it is shown", || mounted.path("bytes/read:-").is_dir());
@@ -109,14 +110,13 @@ fn b2_stream_of_a_removed_filter_ends_after_its_backlog() {
     let _daemon = folder.daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
     let mut path = start_bytes(&folder, &mounted);
-    assert_eq!(folder.run(&["set", "bytes", "insert", "head", "before", "discard"]).status, Some(0));
-    wait_until("it is shown", || mounted.path("bytes/read:-/head").is_dir());
-    let mut stream = File::open(mounted.path("bytes/read:-/head/all")).unwrap();
-    let blocks = || mounted.number("bytes/read:-/discard/stats/bytes");
+    let mut stream = File::open(mounted.path("bytes/read:-/inspect/all")).unwrap();
     let sent = numbered(6 << 20);
     path.0.stdin.as_mut().unwrap().write_all(&sent).unwrap();
-    let _ = blocks;
-    assert_eq!(folder.run(&["set", "bytes", "remove", "head"]).status, Some(0));
+    let passed = || mounted.number("bytes/read:-/inspect/stats/bytes");
+    wait_until("all has passed the filter", || passed() == sent.len() as u64);
+    let removed = folder.run(&["set", "bytes", "remove", "inspect"]);
+    assert_eq!(removed.status, Some(0), "{}", removed.err);
     let (all, end) = read_all(&mut stream);
     assert!(all == sent, "{} of {} bytes", all.len(), sent.len());
     assert_eq!(end, Some(EIO));

@@ -78,6 +78,7 @@ pub fn text(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<String>
         | Text::Others
         | Text::Read
         | Text::Written
+        | Text::Missed
         | Text::Freeze
         | Text::State(_) => None,
     }

@@ -204,6 +204,7 @@ impl Tree {
                 key.text("bytes", Text::Bytes),
                 key.text("ns_per_block", Text::NsPerBlock),
                 key.text("taken_by_readers", Text::Read),
+                key.text("missed_by_readers", Text::Missed),
                 key.text("written", Text::Written),
                 key.entry("dropped", Part::Dropped),
             ]),

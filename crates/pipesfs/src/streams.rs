@@ -3,24 +3,28 @@
 //! pipe has data, the stream ends, or a signal interrupts the caller. The tap begins when the file
 //! is opened and ends when the file is closed.
 
+mod ends;
 mod moves;
+mod taps;
 
+pub use ends::{StreamEnd, StreamEnds};
 pub use moves::Continuation;
+pub use taps::TapConnection;
 
 use crate::entries::StreamForm;
 use crate::events::Follower;
 use crate::failures::Failures;
-use crate::protocol::{Reply, errno};
+use crate::protocol::{REPLY_HEAD, Reply, errno};
 use crate::totals::Totals;
-use crate::transfer::{PipeRead, TransferPipes};
+use crate::transfer::{PIPE_SIZE, PipeRead, TransferPipes};
 use crate::tree::DirectoryId;
 use moves::Move;
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::FileExt as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
-use streamline::paths::{PATH_ENDED, PathClient, TapReport};
 use sys::watcher::{Interest, Watcher};
 
 /// The open streams.
@@ -35,18 +39,6 @@ pub struct Streams {
     transfers: TransferPipes,
 }
 
-/// Receiver of the taps whose end must be examined, for [`Streams::examine_ends`].
-pub type StreamEnds = mpsc::Receiver<StreamEnd>;
-
-/// A tap whose stream has ended or was closed.
-#[derive(Debug)]
-pub struct StreamEnd {
-    handle: u64,
-    uid: u32,
-    tap: PathClient,
-    is_late: bool,
-}
-
 /// An open stream.
 #[derive(Debug)]
 struct OpenStream {
@@ -54,8 +46,12 @@ struct OpenStream {
     /// The origin of the bytes, or `None` while the end of the stream is examined. Dropping the
     /// origin ends it.
     of: Option<StreamOrigin>,
-    /// True if the stream ended before the path did, or `None` until this is known.
+    /// True if the stream ends with an error, or `None` until this is known.
     failed: Option<bool>,
+    /// The bytes that follow those in the pipe, after the path has ended.
+    rest: Option<Rest>,
+    /// True if blocks were skipped or messages cut in an earlier tap of the stream.
+    is_incomplete: bool,
     /// The user who opened the stream.
     uid: u32,
     /// Byte counters of the directory; `None` for the events of the daemon.
@@ -69,8 +65,15 @@ struct OpenStream {
     place: Option<(DirectoryId, StreamForm)>,
     /// The state of a move of the node to another path, during and after such an edit.
     moving: Option<Move>,
-    /// True if the process of the path exited before the reader had read everything.
-    is_late: bool,
+}
+
+/// The bytes that the pipe of a tap did not hold when its path ended.
+#[derive(Debug)]
+struct Rest {
+    /// A sealed memory file.
+    file: File,
+    /// Number of bytes that were read.
+    at: u64,
 }
 
 /// The user, the directory, the form and the byte counters of a stream that is being opened.
@@ -88,7 +91,7 @@ pub struct StreamFacts {
 #[derive(Debug)]
 pub enum StreamOrigin {
     /// The connection of a tap.
-    Path(PathClient),
+    Path(Arc<TapConnection>),
     /// The events of the daemon.
     Events(Follower),
 }
@@ -98,10 +101,6 @@ struct WaitingRead {
     unique: u64,
     size: u32,
 }
-
-/// Reason of a stream that may be incomplete.
-const LATE: &str = "a stream may be incomplete: its path had ended before the reader had read \
-                    everything, and did not say how many blocks were skipped";
 
 /// Event bits of poll(2): data can be read.
 const READABLE: u32 = 0x001 | 0x040;
@@ -124,6 +123,8 @@ impl Streams {
             pipe,
             of: Some(of),
             failed: None,
+            rest: None,
+            is_incomplete: false,
             uid,
             totals,
             waiting: Vec::new(),
@@ -131,7 +132,6 @@ impl Streams {
             watched: false,
             place,
             moving: None,
-            is_late: false,
         };
         self.lock().insert(handle, stream);
     }
@@ -200,9 +200,7 @@ impl Streams {
     pub fn close(&self, handle: u64) -> bool {
         let Some(mut stream) = self.lock().remove(&handle) else { return false };
         if let Some(StreamOrigin::Path(tap)) = stream.of.take() {
-            // If the thread that examines ends no longer runs, the tap ends here.
-            let (uid, is_late) = (stream.uid, stream.is_late);
-            let _ = self.ends.send(StreamEnd { handle, uid, tap, is_late });
+            self.send_end(handle, (&stream, true), tap);
         }
         if stream.watched {
             let _ = self.watcher.forget(&stream.pipe);
@@ -245,64 +243,6 @@ impl Streams {
         }
     }
 
-    /// Passes the tap of an ended stream to the thread that examines ends. Reads of the stream wait
-    /// until the examination is complete.
-    fn examine(&self, handle: u64, stream: &mut OpenStream) {
-        if stream.watched {
-            stream.watched = false;
-            let _ = self.watcher.forget(&stream.pipe);
-        }
-        match stream.of.take() {
-            Some(StreamOrigin::Path(tap)) => {
-                let (uid, is_late) = (stream.uid, stream.is_late);
-                let _ = self.ends.send(StreamEnd { handle, uid, tap, is_late });
-            }
-            Some(StreamOrigin::Events(_)) => self.end(stream, false),
-            None => {}
-        }
-    }
-
-    /// Queries each ended tap for the reason why it ended and for blocks that its reader has lost.
-    /// Blocks while a path does not reply. Returns when the streams are dropped.
-    pub fn examine_ends(&self, endings: &StreamEnds) {
-        while let Ok(StreamEnd { handle, uid, tap, is_late }) = endings.recv() {
-            // A path that does not reply has ended.
-            let report = tap.tap_report();
-            drop(tap);
-            if report.is_err() && is_late {
-                self.failures.set(uid, LATE.to_owned());
-            }
-            let report = report.unwrap_or_default();
-            let over = report.over.as_ref().filter(|why| *why != PATH_ENDED);
-            if report.skipped > 0 || report.cut > 0 {
-                let TapReport { skipped, cut, missing, .. } = &report;
-                let missing = missing.as_deref().unwrap_or("unknown");
-                let why = format!(
-                    "a stream was incomplete: {skipped} blocks were skipped, because its reader \
-                     was too slow (numbers {missing}), and {cut} messages were cut"
-                );
-                self.failures.set(uid, why);
-            }
-            let mut open = self.lock();
-            if let Some(stream) = open.get_mut(&handle) {
-                if self.outlives_tap(handle, stream, over.map(String::as_str)) {
-                    continue;
-                }
-                over.iter().for_each(|why| self.failures.set(uid, (*why).clone()));
-                self.end(stream, over.is_some());
-            }
-        }
-    }
-
-    /// Ends the waiting reads of a stream, and all later reads.
-    fn end(&self, stream: &mut OpenStream, failed: bool) {
-        stream.failed = Some(failed);
-        for read in stream.waiting.drain(..) {
-            let reply = Reply::new(&self.device, read.unique);
-            if failed { reply.error(errno::EIO) } else { reply.data(&[]) }
-        }
-    }
-
     fn watch(&self, handle: u64, stream: &mut OpenStream) {
         if !stream.watched && self.watcher.watch(&stream.pipe, handle, Interest::Read).is_ok() {
             stream.watched = true;
@@ -315,30 +255,19 @@ impl Streams {
 }
 
 impl OpenStream {
-    /// Replies with the data that the pipe contains, up to `size` bytes. Does not block.
+    /// Replies with the data that the pipe contains, or else the rest, up to `size` bytes. Does not
+    /// block.
     fn reply(&mut self, transfers: &TransferPipes, reply: Reply<'_>, size: u32) -> PipeRead {
-        if self.failed == Some(true) {
-            return PipeRead::Failed;
+        // Once the end is known, the pipe has been read to its end.
+        let read = match (&mut self.rest, self.failed) {
+            (Some(rest), Some(failed)) => rest.reply(reply, size, failed),
+            (None, Some(failed)) => end_reply(reply, failed),
+            (_, None) => transfers.reply(&self.pipe, reply, size),
+        };
+        if let PipeRead::Sent(length) = read {
+            self.totals.iter().for_each(|totals| totals.add_read(length));
         }
-        match transfers.reply(&self.pipe, reply, size) {
-            PipeRead::End if self.failed.is_some() => {
-                reply.data(&[]);
-                PipeRead::Sent(0)
-            }
-            PipeRead::Sent(length) => {
-                self.totals.iter().for_each(|totals| totals.add_read(length));
-                self.is_late |= self.has_lost_path();
-                PipeRead::Sent(length)
-            }
-            read => read,
-        }
-    }
-
-    /// Returns true if the pipe contains data, and the process of the path has exited.
-    fn has_lost_path(&self) -> bool {
-        let Some(StreamOrigin::Path(tap)) = &self.of else { return false };
-        sys::pipe::readable_length(&self.pipe).is_ok_and(|left| left > 0)
-            && sys::poll::readable(&[tap.process()], Some(Duration::ZERO)) == [true]
+        read
     }
 
     /// Returns the current events of poll(2).
@@ -348,4 +277,32 @@ impl OpenStream {
         let bits = |ready: Vec<bool>, events| u32::from(ready == [true]) * events;
         bits(readable, READABLE) | bits(gone, CLOSED)
     }
+}
+
+impl Rest {
+    /// Replies with up to `size` bytes, or with the end of the stream. Does not block.
+    fn reply(&mut self, reply: Reply<'_>, size: u32, failed: bool) -> PipeRead {
+        let mut bytes = vec![0; REPLY_HEAD + (size as usize).min(PIPE_SIZE)];
+        let room = bytes.get_mut(REPLY_HEAD..).unwrap_or_default();
+        match self.file.read_at(room, self.at) {
+            Ok(0) if size > 0 => end_reply(reply, failed),
+            Ok(length) => {
+                self.at += length as u64;
+                bytes.truncate(REPLY_HEAD + length);
+                reply.message(bytes);
+                PipeRead::Sent(length)
+            }
+            Err(_) => end_reply(reply, true),
+        }
+    }
+}
+
+/// Replies with the end of a stream, which is an error if the stream is incomplete.
+fn end_reply(reply: Reply<'_>, failed: bool) -> PipeRead {
+    if failed {
+        reply.error(errno::EIO)
+    } else {
+        reply.data(&[])
+    }
+    PipeRead::Sent(0)
 }

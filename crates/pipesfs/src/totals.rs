@@ -1,5 +1,5 @@
 //! Counters of the bytes that programs have read from and written to the streams of each directory
-//! since the mount.
+//! since the mount, and of the blocks that readers have missed.
 //!
 //! This server counts the bytes of its reads and writes. The paths count the same bytes on their
 //! side, so the ledger spans a program that reads from one directory and writes to another.
@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Totals {
     read: AtomicU64,
     written: AtomicU64,
+    missed: AtomicU64,
 }
 
 impl Totals {
@@ -25,6 +26,11 @@ impl Totals {
     /// Counts bytes that a program has written.
     pub fn add_written(&self, bytes: usize) {
         self.written.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Counts blocks that were skipped for a reader whose stream has ended.
+    pub fn add_missed(&self, blocks: u64) {
+        self.missed.fetch_add(blocks, Ordering::Relaxed);
     }
 
     /// Returns the bytes read and written so far.
@@ -57,5 +63,12 @@ impl TotalsByPlace {
     pub fn read_and_written(&self, place: &DirectoryId) -> (u64, u64) {
         let places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         places.get(place).map_or((0, 0), |totals| totals.read_and_written())
+    }
+
+    /// Returns the number of blocks that were skipped for readers whose streams have ended.
+    #[must_use]
+    pub fn missed(&self, place: &DirectoryId) -> u64 {
+        let places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        places.get(place).map_or(0, |totals| totals.missed.load(Ordering::Relaxed))
     }
 }

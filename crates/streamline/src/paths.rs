@@ -17,6 +17,7 @@ pub use member::rights::{home_directory, user_name};
 pub use member::varlink::Fault;
 pub use new_filter::{NewFilter, new_filter, with_arguments};
 pub use published::published_state;
+pub use sys::memory::Memfd;
 
 mod edit_check;
 mod new_filter;

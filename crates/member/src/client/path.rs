@@ -14,6 +14,7 @@ use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 use sys::local_socket;
+use sys::memory::{Memfd, Seals};
 
 /// The method that describes a path.
 pub const DESCRIBE: &str = "io.streamline.path.Describe";
@@ -23,6 +24,9 @@ pub const COUNT: &str = "io.streamline.path.Count";
 pub const NODES: &str = "io.streamline.path.Nodes";
 /// The method that ends the sources of a path.
 pub const STOP: &str = "io.streamline.path.Stop";
+
+/// The method that returns the state of a tap.
+const TAPPED: &str = "io.streamline.path.Tapped";
 
 /// Name of the error for an unknown parameter.
 const INVALID_PARAMETER: &str = "org.varlink.service.InvalidParameter";
@@ -191,7 +195,30 @@ impl PathClient {
 
     /// Returns the state of this connection's tap. Fails if the connection has no tap.
     pub fn tap_report(&self) -> Result<TapReport, ClientError> {
-        self.call("io.streamline.path.Tapped", &NoParameters {})
+        self.call(TAPPED, &NoParameters {})
+    }
+
+    /// Asks the path for a last report of this connection's tap when the path ends, which
+    /// [`tap_state`](Self::tap_state) returns. The path then waits for no reader of the tap. Does
+    /// not wait for a reply.
+    pub fn await_tap_end(&self) -> Result<(), ClientError> {
+        let call = Call::new(TAPPED, &NoParameters {});
+        self.caller.send(&Call { more: true, ..call }, &[])
+    }
+
+    /// Returns the state of this connection's tap after [`await_tap_end`](Self::await_tap_end). If
+    /// the path has ended, this is the last report, with a file of the bytes that follow those in
+    /// the pipe; `None` if the pipe holds all of them. Blocks for at most `limit`. Fails if the
+    /// path's process has exited without a last report.
+    pub fn tap_state(&self, limit: Duration) -> Result<(TapReport, Option<Memfd>), ClientError> {
+        self.caller.set_timeout(limit)?;
+        self.caller.send(&Call::new(TAPPED, &NoParameters {}), &[])?;
+        let reply = self.caller.reply();
+        self.caller.set_timeout(CALL_TIMEOUT)?;
+        let (reply, descriptors) = reply.map_err(|error| self.hangup_as_end(error))?;
+        let report = reply.deserialize_result()?;
+        let rest = descriptors.into_iter().next().map(sealed_file).transpose()?;
+        Ok((report, rest))
     }
 
     /// Kills the path's process. Succeeds if the process has already exited.
@@ -277,6 +304,19 @@ impl PathClient {
 impl AsFd for PathClient {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.caller.as_fd()
+    }
+}
+
+/// Adopts a received file whose contents are final. Other descriptors are refused, because a read
+/// from them may block.
+fn sealed_file(descriptor: OwnedFd) -> Result<Memfd, ClientError> {
+    let file = Memfd::from_fd(descriptor)?;
+    match file.seals()?.has(Seals::FROZEN) {
+        true => Ok(file),
+        false => {
+            let why = "a file came that its sender can change".to_owned();
+            Err(ClientError::Malformed(MessageError::Invalid(why)))
+        }
     }
 }
 

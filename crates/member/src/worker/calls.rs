@@ -106,10 +106,17 @@ impl Service {
         Ok(None)
     }
 
-    fn report_tap(&self, id: u64, call: &Call) -> Result<Option<Reply>, Fault> {
+    /// Returns the state of a tap. With `more`, the reply is sent when the path ends, by
+    /// [`Service::finish_taps`].
+    fn report_tap(&mut self, id: u64, call: &Call) -> Result<Option<Reply>, Fault> {
         let NoParameters {} = call.deserialize_parameters()?;
-        let tap = self.clients.get(&id).and_then(|client| client.tap.as_ref());
-        single_reply(&taps::tap_report(tap)?)
+        let client = self.clients.get_mut(&id);
+        let report = taps::tap_report(client.as_ref().and_then(|client| client.tap.as_ref()))?;
+        if let Some(client) = client {
+            client.awaits_tap_end |= call.more;
+            client.has_last_report |= report.over.is_some();
+        }
+        if call.more { Ok(None) } else { single_reply(&report) }
     }
 
     fn attach_writer(&mut self, id: u64, call: &Call) -> Result<Option<Reply>, Fault> {

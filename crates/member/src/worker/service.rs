@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use sys::closer::Foreign;
 use sys::local_socket::Framing;
 use sys::watcher::{Interest, WatchEvent, Watcher};
@@ -57,6 +57,10 @@ pub(super) struct AdmittedClient {
     pub(super) counted: Option<Counters>,
     /// The client's tap; it ends with the connection.
     pub(super) tap: Option<runtime::space::tap::Tap>,
+    /// True if the client awaits the last report of its tap when the path ends.
+    pub(super) awaits_tap_end: bool,
+    /// True if the client has received the report of its tap after the tap's end.
+    pub(super) has_last_report: bool,
 }
 
 /// Token of the descriptor that wakes the serving thread.
@@ -75,8 +79,19 @@ const MESSAGES_PER_EVENT: usize = 4;
 pub(super) const COUNTERS_TIMEOUT: Duration = Duration::from_millis(200);
 /// Maximum time to wait until followers have read the last update.
 const FINAL_UPDATE_TIMEOUT: Duration = Duration::from_millis(500);
-/// Maximum time to wait until readers of taps have read everything, after the path has ended.
-const FINAL_TAP_TIMEOUT: Duration = Duration::from_secs(2);
+
+impl AdmittedClient {
+    fn new(connection: Connection) -> Self {
+        let (schedule, unsent_pages, counted, tap) = Default::default();
+        let (awaits_tap_end, has_last_report) = (false, false);
+        Self { connection, schedule, unsent_pages, counted, tap, awaits_tap_end, has_last_report }
+    }
+
+    /// Returns true if the client has a tap, and has not received a report since the tap ended.
+    fn may_ask_for_report(&self) -> bool {
+        self.tap.is_some() && !self.has_last_report
+    }
+}
 
 impl Service {
     pub(super) fn new(
@@ -224,8 +239,7 @@ impl Service {
         self.next += 1;
         let connection = Connection::on(socket, Framing::Packets);
         self.watcher.watch(&connection, id, Interest::Read)?;
-        let (schedule, unsent_pages, counted, tap) = Default::default();
-        let client = AdmittedClient { connection, schedule, unsent_pages, counted, tap };
+        let client = AdmittedClient::new(connection);
         self.clients.insert(id, client);
         Ok(())
     }
@@ -338,17 +352,9 @@ impl Service {
         }
     }
 
-    /// Waits until the readers of taps have read everything, for at most [`FINAL_TAP_TIMEOUT`].
-    fn drain_taps(&self) {
-        let deadline = Instant::now() + FINAL_TAP_TIMEOUT;
-        for tap in self.clients.values().filter_map(|client| client.tap.as_ref()) {
-            tap.wait_for_end(deadline.saturating_duration_since(Instant::now()));
-        }
-    }
-
-    /// Sends the exit status to all followers. Blocks for at most [`FINAL_TAP_TIMEOUT`] until the
-    /// readers of taps have read everything, and then for at most [`FINAL_UPDATE_TIMEOUT`] until
-    /// the followers have.
+    /// Sends the exit status to all followers, and ends all taps ([`Service::finish_taps`]). Then
+    /// blocks for at most [`FINAL_UPDATE_TIMEOUT`] until the followers have read everything, and
+    /// the other clients with taps have asked for its last report.
     fn finish(mut self, ended: &Ended) {
         // Connections and calls that are already queued are served first.
         self.accept_clients();
@@ -372,12 +378,13 @@ impl Service {
         let follow = self.clients.iter().filter(|(_, client)| client.schedule.is_some());
         let mut waiting: Vec<u64> = follow.map(|(id, _)| *id).collect();
         self.send_last_updates(&mut waiting, ended);
-        self.drain_taps();
+        self.finish_taps();
         let deadline = sys::clock::monotonic() + FINAL_UPDATE_TIMEOUT.as_nanos() as u64;
         loop {
             self.send_last_updates(&mut waiting, ended);
             let unsent = self.clients.values().any(|client| client.connection.has_unsent());
-            if waiting.is_empty() && !unsent {
+            let unreported = self.clients.values().any(AdmittedClient::may_ask_for_report);
+            if waiting.is_empty() && !unsent && !unreported {
                 return;
             }
             let now = sys::clock::monotonic();
@@ -389,6 +396,9 @@ impl Service {
                     WAKE_TOKEN => drop(self.shared.wake.clear()),
                     id if event.gone => self.drop_client(id),
                     id if event.writable => self.flush_replies(id),
+                    id if self.clients.get(&id).is_some_and(AdmittedClient::may_ask_for_report) => {
+                        self.handle_client_event(id, event);
+                    }
                     id => self.drop_client(id),
                 }
             }

@@ -1,18 +1,23 @@
 //! Taps of a path, which copy the frames that leave a node to a client's pipe, and writers, whose
 //! blocks are added to a node's output.
 
+use super::service::Service;
 use crate::faults;
 use crate::protocol::{FreezeHistory, Tap as Asked, TapReport, TapStart, WriteTo};
-use crate::varlink::Fault;
+use crate::varlink::{Fault, Reply};
 use engine::live::Live;
 use engine::tap::{self as taps, StreamForm, TapNode, TapRequest};
 use engine::written::WriterRequest;
 use runtime::space::tap::{self, OverrunPolicy, TapStats};
 use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Default and maximum time, in ms, for which a tap's reader may read nothing before the tap ends.
 const PATIENCE_MS: (u64, u64) = (10_000, 24 * 3600 * 1000);
+
+/// Maximum time to wait for the taps of a path that has ended, and for readers that await no last
+/// report.
+const FINAL_TAP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Capacity of a tap's pipe, in bytes.
 const PIPE_SIZE: usize = 512 << 10;
@@ -108,7 +113,35 @@ fn asked_node(id: Option<u64>, name: Option<&String>) -> Option<TapNode> {
 /// Returns the state of a tap. Fails if there is none.
 pub(super) fn tap_report(tap: Option<&tap::Tap>) -> Result<TapReport, Fault> {
     let none = || faults::untapped("this connection has no tap");
-    let TapStats { frames, skipped, missing, no_frame, cut, over } = tap.ok_or_else(none)?.stats();
+    Ok(stats_report(&tap.ok_or_else(none)?.stats()))
+}
+
+fn stats_report(stats: &TapStats) -> TapReport {
+    let TapStats { frames, skipped, missing, no_frame, cut, over } = stats;
+    let (frames, skipped, no_frame, cut) = (*frames, *skipped, *no_frame, *cut);
     let missing = (!missing.is_empty()).then(|| missing.to_string());
-    Ok(TapReport { frames, skipped, missing, no_frame, cut, over: over.map(|why| why.to_string()) })
+    TapReport { frames, skipped, missing, no_frame, cut, over: over.map(|why| why.to_string()) }
+}
+
+impl Service {
+    /// Ends the taps of a path that has ended: sends a last report to each client that awaits one,
+    /// with a file of the records that the pipe does not hold. The reader of such a tap delays
+    /// nothing. Then waits for at most [`FINAL_TAP_TIMEOUT`] until the readers of the other taps
+    /// have read everything.
+    pub(super) fn finish_taps(&mut self) {
+        let deadline = Instant::now() + FINAL_TAP_TIMEOUT;
+        let left = || deadline.saturating_duration_since(Instant::now());
+        let awaiting = self.clients.iter_mut().filter(|(_, client)| client.awaits_tap_end);
+        let ending: Vec<_> =
+            awaiting.filter_map(|(id, client)| Some((*id, client.tap.take()?))).collect();
+        ending.iter().for_each(|(_, tap)| tap.begin_finish());
+        for (id, tap) in ending {
+            let (stats, rest) = tap.finish(left());
+            let rest = rest.into_iter().map(OwnedFd::from).collect();
+            self.send_with(id, &Reply::new(&stats_report(&stats)), rest);
+        }
+        for tap in self.clients.values().filter_map(|client| client.tap.as_ref()) {
+            tap.wait_for_end(left());
+        }
+    }
 }

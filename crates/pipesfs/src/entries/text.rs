@@ -45,6 +45,8 @@ pub enum Text {
     Read,
     /// Number of bytes that programs have written to the streams of a directory.
     Written,
+    /// Number of blocks that were skipped for readers of the streams of a directory.
+    Missed,
 }
 
 impl Text {

@@ -7,7 +7,7 @@ use crate::edits::{Refusal, moved_places, new_child, plan_rename};
 use crate::entries::{Key, Part, Stream};
 use crate::protocol::{Header, TreeEdit, errno};
 use crate::snapshot::{CURRENT, Snapshot};
-use crate::streams::Continuation;
+use crate::streams::{Continuation, TapConnection};
 use crate::tree::{Child, DirectoryId, Tree, key_of};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -187,6 +187,7 @@ impl Server {
                         self.failures.set(uid, why);
                     }
                     let (pipe, totals) = (pipe.into(), self.totals.at(&to, new));
+                    let tap = TapConnection::new(tap);
                     let next = Continuation { pipe, tap, place: to, totals };
                     self.streams.continue_at(handle, next);
                 }

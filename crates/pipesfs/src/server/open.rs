@@ -5,7 +5,7 @@ use crate::content::{self, CountersByPath};
 use crate::entries::{Key, Part, Stream, Text};
 use crate::protocol::{Header, O_ACCMODE, Operation, Request, errno};
 use crate::snapshot::{COUNTERS_CURRENT, CURRENT, REPLY_LIMIT};
-use crate::streams::{StreamFacts, StreamOrigin};
+use crate::streams::{StreamFacts, StreamOrigin, TapConnection};
 use crate::tree::{DirectoryId, Member, Tree};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl Server {
         };
         let counts = |key: Key| match &key.part {
             Part::Stream(_) | Part::Events => true,
-            Part::Text(Text::Others | Text::NsPerBlock | Text::State(_)) => true,
+            Part::Text(Text::Others | Text::NsPerBlock | Text::Missed | Text::State(_)) => true,
             Part::Dropped => !are_known(&key, CURRENT),
             Part::Text(text) => text.is_counter() && !are_known(&key, COUNTERS_CURRENT),
             _ => false,
@@ -79,7 +79,8 @@ impl Server {
                     let totals = Some(self.totals.at(&key.place, tree));
                     let place = Some((key.place.clone(), stream.form));
                     let facts = StreamFacts { uid, place, totals };
-                    return self.add_stream(pipe, (StreamOrigin::Path(to), facts));
+                    return self
+                        .add_stream(pipe, (StreamOrigin::Path(TapConnection::new(to)), facts));
                 }
                 Err(error) => refused = refused.or(Some(error)),
             }
@@ -138,6 +139,7 @@ impl Server {
             Text::Error => Ok(self.failures.line(uid)),
             Text::Read => Ok(format!("{}\n", self.totals.read_and_written(&key.place).0)),
             Text::Written => Ok(format!("{}\n", self.totals.read_and_written(&key.place).1)),
+            Text::Missed => self.missed((tree, key), uid),
             Text::Freeze => Ok(format!("{}s\n", self.seconds_frozen(&key.place))),
             Text::Others => {
                 let DirectoryId::Interface(name) = &key.place else { return Err(errno::ENOENT) };
@@ -179,6 +181,19 @@ impl Server {
             Some((_, number)) => {
                 let directory = tree.path_to(key);
                 let why = format!("{directory}: path {number} does not return its counters");
+                Err(self.fail(uid, errno::EIO, why))
+            }
+        }
+    }
+
+    /// Returns the number of blocks that were skipped for readers of the streams of a directory.
+    fn missed(&self, (tree, key): (&Tree, &Key), uid: u32) -> Result<String, i32> {
+        let ended = self.totals.missed(&key.place);
+        match self.streams.skipped(&key.place) {
+            Some(skipped) => Ok(format!("{}\n", ended + skipped)),
+            None => {
+                let directory = tree.path_to(key);
+                let why = format!("{directory}: a path does not return the state of its readers");
                 Err(self.fail(uid, errno::EIO, why))
             }
         }

@@ -3,14 +3,14 @@
 //! The edit marks the streams of the nodes that it moves ([`Streams::await_moves`]). If the tap of
 //! a marked stream ends because the node has left the path, the stream waits for a continuation.
 
-use super::{OpenStream, StreamOrigin, Streams};
+use super::{OpenStream, StreamOrigin, Streams, TapConnection};
 use crate::entries::StreamForm;
 use crate::totals::Totals;
 use crate::tree::DirectoryId;
 use std::collections::HashSet;
 use std::fs::File;
 use std::sync::Arc;
-use streamline::paths::{NODE_CHANGED, PathClient};
+use streamline::paths::NODE_CHANGED;
 
 /// The state of a stream whose filter moves to another path.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub struct Continuation {
     /// The pipe of the tap.
     pub pipe: File,
     /// The connection of the tap.
-    pub tap: PathClient,
+    pub tap: Arc<TapConnection>,
     /// The new directory of the node or class.
     pub place: DirectoryId,
     /// Byte counters of the new directory.

@@ -1,0 +1,112 @@
+//! The examination of ended streams: whether they are complete, and what their readers missed.
+
+use super::taps::TapConnection;
+use super::{OpenStream, Rest, StreamOrigin, Streams, WaitingRead};
+use crate::protocol::Reply;
+use crate::totals::Totals;
+use crate::transfer::PipeRead;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, mpsc};
+use streamline::paths::{PATH_ENDED, TapReport};
+
+/// Receiver of the taps whose end must be examined, for [`Streams::examine_ends`].
+pub type StreamEnds = mpsc::Receiver<StreamEnd>;
+
+/// A tap whose stream has ended or was closed.
+#[derive(Debug)]
+pub struct StreamEnd {
+    handle: u64,
+    uid: u32,
+    tap: Arc<TapConnection>,
+    totals: Option<Arc<Totals>>,
+    /// True if the reader has closed the stream.
+    is_closed: bool,
+}
+
+/// Reason of a stream whose path exited without a report of the tap.
+const KILLED: &str = "a stream may be incomplete: the process of its path was killed, or failed, \
+                      and did not report what was skipped";
+
+impl Streams {
+    /// Passes a tap to the thread that examines ends. If the thread no longer runs, the tap ends
+    /// here.
+    pub(super) fn send_end(
+        &self,
+        handle: u64,
+        (stream, is_closed): (&OpenStream, bool),
+        tap: Arc<TapConnection>,
+    ) {
+        let (uid, totals) = (stream.uid, stream.totals.clone());
+        let _ = self.ends.send(StreamEnd { handle, uid, tap, totals, is_closed });
+    }
+
+    /// Passes the tap of an ended stream to the thread that examines ends. Reads of the stream wait
+    /// until the examination is complete.
+    pub(super) fn examine(&self, handle: u64, stream: &mut OpenStream) {
+        if stream.watched {
+            stream.watched = false;
+            let _ = self.watcher.forget(&stream.pipe);
+        }
+        match stream.of.take() {
+            Some(StreamOrigin::Path(tap)) => self.send_end(handle, (stream, false), tap),
+            Some(StreamOrigin::Events(_)) => self.end(stream, false),
+            None => {}
+        }
+    }
+
+    /// Queries each ended tap for the reason why it ended and for blocks that its reader has lost.
+    /// Blocks while a path does not reply. Returns when the streams are dropped.
+    pub fn examine_ends(&self, endings: &StreamEnds) {
+        while let Ok(StreamEnd { handle, uid, tap, totals, is_closed }) = endings.recv() {
+            let (report, rest) = match tap.end(is_closed) {
+                Some((report, rest)) => (Some(report), rest),
+                None => (None, None),
+            };
+            drop(tap);
+            if report.is_none() && !is_closed {
+                self.failures.set(uid, KILLED.to_owned());
+            }
+            let failed = report.is_none();
+            let report = report.unwrap_or_default();
+            let over = report.over.as_deref().filter(|why| *why != PATH_ENDED);
+            let is_incomplete = report.skipped > 0 || report.cut > 0;
+            if is_incomplete {
+                totals.iter().for_each(|totals| totals.add_missed(report.skipped));
+                self.failures.set(uid, loss(&report));
+            }
+            let mut open = self.lock();
+            if let Some(stream) = open.get_mut(&handle) {
+                stream.is_incomplete |= is_incomplete;
+                if self.outlives_tap(handle, stream, over) {
+                    continue;
+                }
+                over.iter().for_each(|why| self.failures.set(uid, (*why).to_owned()));
+                let file = rest.map(|rest| File::from(OwnedFd::from(rest)));
+                stream.rest = file.map(|file| Rest { file, at: 0 });
+                self.end(stream, failed || over.is_some() || stream.is_incomplete);
+            }
+        }
+    }
+
+    /// Marks the end of a stream, and replies to its waiting reads, with the rest of its bytes if
+    /// there is one.
+    pub(super) fn end(&self, stream: &mut OpenStream, failed: bool) {
+        stream.failed = Some(failed);
+        for WaitingRead { unique, size } in std::mem::take(&mut stream.waiting) {
+            let reply = Reply::new(&self.device, unique);
+            let read = stream.reply(&self.transfers, reply, size);
+            debug_assert!(matches!(read, PipeRead::Sent(_)), "the end of a stream is a reply");
+        }
+    }
+}
+
+/// Describes the blocks that a reader has lost.
+fn loss(report: &TapReport) -> String {
+    let TapReport { skipped, cut, missing, .. } = report;
+    let missing = missing.as_deref().unwrap_or("unknown");
+    format!(
+        "a stream was incomplete: {skipped} blocks were skipped, because its reader was too slow \
+         (numbers {missing}), and {cut} messages were cut"
+    )
+}

@@ -1,0 +1,84 @@
+//! The connections of open taps.
+
+use super::{StreamOrigin, Streams};
+use crate::tree::DirectoryId;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use streamline::paths::{Memfd, PathClient, TapReport};
+
+/// Maximum time to wait for the report of a tap whose reader has closed its stream, or still reads.
+const REPORT_LIMIT: Duration = Duration::from_secs(1);
+/// Maximum time to wait for the report of a tap that has ended.
+const END_LIMIT: Duration = Duration::from_secs(10);
+
+/// A report of a tap, with the bytes that its pipe did not hold when the path ended.
+pub(super) type TapEndReport = (TapReport, Option<Memfd>);
+
+/// The connection of a tap, which awaits the last report of the tap.
+#[derive(Debug)]
+pub struct TapConnection(Mutex<TapState>);
+
+#[derive(Debug)]
+struct TapState {
+    path: PathClient,
+    /// The last report, if it came in place of an earlier one.
+    last: Option<TapEndReport>,
+}
+
+impl TapConnection {
+    /// Adopts the connection of a tap.
+    #[must_use]
+    pub fn new(path: PathClient) -> Arc<Self> {
+        // If it cannot be sent, the path has exited, which the next call reports.
+        let _ = path.await_tap_end();
+        Arc::new(Self(Mutex::new(TapState { path, last: None })))
+    }
+
+    /// Returns the report of a tap that has ended, or whose reader has closed its stream. Returns
+    /// `None` if the path does not reply.
+    pub(super) fn end(&self, is_closed: bool) -> Option<TapEndReport> {
+        let limit = if is_closed { REPORT_LIMIT } else { END_LIMIT };
+        let mut tap = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(last) = tap.last.take() {
+            return Some(last);
+        }
+        let report = tap.path.tap_state(limit).ok()?;
+        if report.0.over.is_some() || is_closed {
+            return Some(report);
+        }
+        // A path of an older version has replied at once when the last report was awaited.
+        tap.path.tap_state(limit).ok()
+    }
+
+    /// Returns the number of blocks that were skipped so far, or `None` if the path does not reply.
+    fn skipped(&self) -> Option<u64> {
+        let mut tap = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if tap.last.is_none() {
+            let report = tap.path.tap_state(REPORT_LIMIT).ok()?;
+            if report.0.over.is_none() {
+                return Some(report.0.skipped);
+            }
+            tap.last = Some(report);
+        }
+        tap.last.as_ref().map(|(report, _)| report.skipped)
+    }
+}
+
+impl Streams {
+    /// Returns the number of blocks that were skipped so far for the readers of the open streams of
+    /// a directory, or `None` if a path does not reply. Blocks for a limited time per stream.
+    #[must_use]
+    pub fn skipped(&self, place: &DirectoryId) -> Option<u64> {
+        let open = self.lock();
+        let here = open
+            .values()
+            .filter(|stream| stream.place.as_ref().is_some_and(|(known, _)| known == place));
+        let tap = |origin: &StreamOrigin| match origin {
+            StreamOrigin::Path(tap) => Some(Arc::clone(tap)),
+            StreamOrigin::Events(_) => None,
+        };
+        let taps: Vec<_> = here.filter_map(|stream| stream.of.as_ref().and_then(tap)).collect();
+        drop(open);
+        taps.iter().map(|tap| tap.skipped()).sum()
+    }
+}
