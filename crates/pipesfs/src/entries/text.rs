@@ -50,6 +50,23 @@ pub enum Text {
 }
 
 impl Text {
+    /// Returns true if the length of the text is known without a query of the path. Other files
+    /// have the size 0, like those of `/proc`.
+    #[must_use]
+    pub const fn has_size(&self) -> bool {
+        matches!(
+            self,
+            Self::Readme
+                | Self::Manual(_)
+                | Self::Request
+                | Self::Argument(_)
+                | Self::Space
+                | Self::Why
+                | Self::Replicas
+                | Self::Hook
+        )
+    }
+
     /// Returns true if the text contains counters.
     #[must_use]
     pub const fn is_counter(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use super::{Handle, Outcome, Server, lock};
 use crate::content::{self, CountersByPath};
-use crate::entries::{Entry, Key, ObjectKind, Part, Text};
+use crate::entries::{Entry, Key, ObjectKind, Part};
 use crate::mount::Others;
 use crate::protocol::{Attributes, DirectoryBuffer, EntryTimes, Header, errno};
 use crate::snapshot::{CURRENT, Snapshot};
@@ -69,7 +69,8 @@ impl Server {
             (false, _) => read,
         };
         let size = match &key.part {
-            Part::Text(Text::Readme | Text::Manual(_)) => {
+            // Programs such as rsync and tar read as much as the size tells.
+            Part::Text(text) if text.has_size() => {
                 content::text(tree, key, &CountersByPath::new()).map_or(0, |text| text.len() as u64)
             }
             Part::Link(_) => tree.target(key).map_or(0, |target| target.len() as u64),
