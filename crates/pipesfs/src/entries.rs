@@ -104,6 +104,8 @@ pub struct Entry {
 const KERNEL: &str = "kernel";
 /// Name of the unlisted directory with the streams.
 const STREAMS: &str = ".streams";
+/// Name of the stream of events.
+const EVENTS: &str = ".events";
 
 impl Key {
     /// Creates the key of a directory of the tree.
@@ -219,6 +221,7 @@ impl Tree {
                 let state = |name: &str| key.text(name, Text::State(name.to_owned()));
                 Some(published_name(node).map(state).into_iter().collect())
             }
+            (Part::Streams, DirectoryId::Root) => Some(vec![key.entry(EVENTS, Part::Events)]),
             (Part::Streams, _) => {
                 let forms = self.forms(&key.place).into_iter();
                 Some(forms.map(|(form, name)| key.entry(name, stream(form, None))).collect())
@@ -353,7 +356,8 @@ fn root_entries(key: &Key) -> Vec<Entry> {
     vec![
         key.text("README", Text::Readme),
         key.text(".error", Text::Error),
-        key.entry(".events", Part::Events),
+        // A program that walks the tree would read the events without end.
+        key.entry(EVENTS, Part::Link(EVENTS.to_owned())),
         Entry { name: ".filters".to_owned(), key: Key::directory(DirectoryId::Filters) },
         Entry { name: ".machine".to_owned(), key: Key::directory(DirectoryId::Machine) },
     ]
