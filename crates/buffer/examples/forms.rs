@@ -52,7 +52,7 @@ fn with_policies<R: Skip>(readers: Vec<R>) -> Result<Vec<RatedReader<R>>, Fault>
     paced.map(|(reader, (start, rate))| RatedReader::new(reader, start, rate)).collect()
 }
 
-#[expect(clippy::print_stdout, reason = "an example says what it does")]
+#[expect(clippy::print_stdout, reason = "an example prints what it does")]
 fn print_counts<R: Skip>(
     ring: &str,
     readers: &mut [RatedReader<R>],

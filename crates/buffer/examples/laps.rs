@@ -5,7 +5,7 @@
 use abi::DbufId;
 use streamline_buffer::stream::{Config, stream};
 
-#[expect(clippy::print_stdout, clippy::cast_precision_loss, reason = "says a rate")]
+#[expect(clippy::print_stdout, clippy::cast_precision_loss, reason = "prints a rate")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1).map_while(|word| word.parse::<usize>().ok());
     let block = arguments.next().unwrap_or(64);

@@ -12,7 +12,7 @@ const MB: usize = 1 << 20;
 const MAPPING_SIZE: usize = 64 * MB;
 const ROUNDS: usize = 7;
 
-#[expect(clippy::print_stdout, reason = "says ratios")]
+#[expect(clippy::print_stdout, reason = "prints ratios")]
 fn main() -> sys::Result<()> {
     println!("{:?}", facts());
     for size in [MB, 2 * MB, 16 * MB, 64 * MB] {

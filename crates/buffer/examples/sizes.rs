@@ -5,7 +5,7 @@ use abi::DbufId;
 use streamline_buffer::scale::Scaling;
 use streamline_buffer::stream::{Config, stream};
 
-#[expect(clippy::print_stdout, reason = "shows what happens")]
+#[expect(clippy::print_stdout, reason = "prints each step")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let caches = sys::machine::Machine::detect().caches;
     let config = Config::new(DbufId::new(1).ok_or("no id")?)

@@ -1,17 +1,18 @@
 //! A lock for objects that are used by one thread at a time, and mostly by the same thread.
 //! [SL §5.1: reads and writes are local calls]
 //!
-//! A call that finds the object in use fails instead of waiting. The thread that uses the object
-//! first becomes the owner, whose calls cost no atomic exchange: a call to `streamline_splice` on
-//! two ends would otherwise spend a third of its time in locks (decision 0105).
+//! A call that finds the object in use fails instead of waiting. The first thread that uses the
+//! object becomes its owner, and calls by the owner need no atomic exchange. With an exchange, a
+//! call to `streamline_splice` on two ends would spend a third of its time in locks (decision
+//! 0105).
 //!
 //! Invariants, cited below:
 //! - B1 The owner writes the address of the lock into its record, executes a light fence, and reads
 //!   `owner` again before it touches the value. A thread that wants to become the owner writes
 //!   `MOVING` to `owner`, executes a heavy fence, and reads the record of the owner. Thus either
 //!   the owner sees `MOVING`, or the other thread sees the address.
-//! - B2 A record is written only by its thread, so a thread that was the owner and has not noticed
-//!   the change disturbs no later owner.
+//! - B2 A record is written only by its thread, so a former owner that has not yet noticed the
+//!   change cannot disturb a later owner.
 //! - B3 Only the thread that wrote `MOVING` replaces it.
 //! - B4 While `owner` is `SHARED`, the value belongs to the thread that has set `locked` and has
 //!   then read `SHARED`. Only that thread replaces `SHARED`, as its last access.
@@ -97,7 +98,7 @@ impl<T> BiasedLock<T> {
 
     /// Takes the lock; returns `None` if another thread, or an interrupted call of this thread,
     /// holds it or is changing its owner, or if this thread holds four other locks as their owner.
-    // Without inlining: 3 ns more per call of the C library.
+    // Inlined: an out-of-line call costs the C library 3 ns more per call.
     #[cfg(not(loom))]
     #[inline(always)]
     pub fn try_lock(&self) -> Option<BiasedGuard<'_, T>> {
@@ -151,7 +152,8 @@ impl<T> BiasedLock<T> {
                 SlowResult::Again
             }
             MOVING => SlowResult::Busy,
-            // An interrupted call of this thread, or one that has just become the owner.
+            // A signal handler of this thread has become the owner, or another thread gave up
+            // replacing it.
             owner if owner == own => SlowResult::Again,
             _ => {
                 if !replace(MOVING) {
@@ -202,8 +204,8 @@ impl Record {
         Self { held, taken }
     }
 
-    /// Records in this thread's record that the thread takes the lock at `address`. Returns `None`
-    /// if the thread already holds this lock, or holds too many others.
+    /// Enters the lock at `address` in this thread's record. Returns `None` if the thread already
+    /// holds this lock, or holds too many others.
     #[inline(always)]
     fn enter(&self, address: u64) -> Option<&AtomicU64> {
         let holds_none =
@@ -290,7 +292,8 @@ impl<T> fmt::Debug for BiasedGuard<'_, T> {
     }
 }
 
-/// Together with another thread's [`heavy_fence`], orders the owner's store before its load.
+/// Orders the owner's store before the owner's next load, as seen by a thread that calls
+/// [`heavy_fence`].
 #[inline]
 fn light_fence() {
     #[cfg(any(loom, miri))]
@@ -358,7 +361,7 @@ mod records {
         };
         let Some(at) = RECORDS.iter().position(is_free) else { return NO_RECORD };
         let number = at as u64 + FIRST_OWNER;
-        // While the thread ends, nobody would return the record.
+        // A thread that is ending would never release the record.
         match OWN_RECORD.try_with(|own| own.set(Some(OwnRecord(at)))) {
             Ok(()) => OWN_NUMBER.set(number),
             Err(_) => {

@@ -1,5 +1,5 @@
-//! Crossings of blocks between spaces of one process: rings of rich pointers whose bytes stay in
-//! place. [SL §5.3.1, §5.3.3]
+//! Crossings between spaces of one process: rings of rich pointers to blocks that stay in place.
+//! [SL §5.3.1, §5.3.3]
 //!
 //! The writer pushes entries together with the *origin* of their bytes: its pool, or the batch that
 //! it is reading from another crossing, so a block passes through many spaces without a copy. Each
@@ -21,8 +21,8 @@
 //!   remaining readers passed that position. A writer that exits leaves its leases to the ring,
 //!   which holds them until the last reader has left.
 //! - C4 A reader advances its cursor only in [`CrossingReader::release`] and in `drop`, both of
-//!   which need exclusive access to the reader: so while a [`Batch`] lives, its entries are not
-//!   passed.
+//!   which need exclusive access to the reader. Hence no entry of a [`Batch`] is passed while the
+//!   batch lives.
 //! - C5 From C2 to C4: while a batch lives, the writer holds a lease on each segment that the batch
 //!   points into; by M4 the bytes are not written. The ring's table `memories` keeps the memory
 //!   alive under the id that entries name: the writer registers a memory before it pushes the first

@@ -101,7 +101,7 @@ impl RingMemory {
     }
 
     /// Returns the writer's published counts of blocks put and dropped.
-    pub(crate) fn put(&self) -> WriterCounts {
+    pub(crate) fn writer_counts(&self) -> WriterCounts {
         WriterCounts::from_words(counts::read(&self.writer, writer::COMMIT, writer::LEDGER))
     }
 

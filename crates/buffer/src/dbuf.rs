@@ -94,7 +94,7 @@ impl BlockVisitor {
         Self::from_walk(RecordWalk::new(side))
     }
 
-    /// Returns the state of this reader. A stream uses it to read, and adds waiting.
+    /// Returns the state of this reader, through which a stream reads blocks.
     pub(crate) const fn walk(&mut self) -> &mut RecordWalk {
         &mut self.0
     }

@@ -235,8 +235,7 @@ impl PointerWriter {
         self.side.put
     }
 
-    /// Returns the counts that a reader has published, or `None` if there is no
-    /// such reader.
+    /// Returns the counts that a reader has published, or `None` if there is no such reader.
     #[must_use]
     pub fn reader_counts(&self, reader: usize) -> Option<ReaderCounts> {
         self.side.store.reader_counts(reader)
@@ -336,7 +335,7 @@ impl PointerReader {
     /// Returns the counts that the writer has published.
     #[must_use]
     pub fn writer_counts(&self) -> WriterCounts {
-        self.side.store.put()
+        self.side.store.writer_counts()
     }
 
     fn read_lossy(&mut self, out: &mut [Entry]) -> Result<ReadResult, Fault> {
@@ -443,9 +442,9 @@ impl<'s> EntrySlots<'s> {
         Self { words, capacity: store.capacity, lanes }
     }
 
-    /// Stores the columns of an entry for which the ring has room. The compiler hoists the match on
-    /// the columns out of a caller's loop, so the loop body becomes straight-line code. This also
-    /// applies to [`EntrySlots::load`].
+    /// Stores the columns of an entry. The ring must have room for the entry. The compiler hoists
+    /// the match on the columns out of a caller's loop, so the loop body becomes straight-line
+    /// code; the same holds for [`EntrySlots::load`].
     #[inline(always)]
     fn store(self, position: u64, entry: Entry) {
         let words: [u64; 8] = zerocopy::transmute!(entry);

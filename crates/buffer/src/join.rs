@@ -6,8 +6,8 @@
 //! the page. The writer learns of joined and departed readers at its next [`JoinQueue::drain`]. A
 //! reader that joins late starts after the last published block.
 //!
-//! The queue cannot ask the writer for the start position, because the writer may be idle. A writer
-//! that is not idle may overwrite recently published blocks before it learns of the new reader; the
+//! The queue cannot obtain the start position from the writer, which may be idle. A writer that is
+//! not idle may overwrite recently published blocks before it learns of the new reader; the
 //! following protocol prevents that.
 //!
 //! SYNC POINT *joining*: the host thread sets the pending word, issues a fence, and then loads the

@@ -22,11 +22,11 @@
 //! - M3 A slot is assigned another segment only in [`Pool::end_pass`], which has `&mut Pool`: so no
 //!   slice from [`Pool::bytes`] is alive, no draft is open, and no lease is being created through
 //!   the pool.
-//! - M4 ... and only while its `leases` are 0. A lease is a reference count that safe code cannot
-//!   forge: it is created from `&Pool` (excluded by M3), from a lease (so the count was not 0), or
-//!   from a `crossing::Batch` (so the crossing's writer has a lease on the segment). A dropped
-//!   lease decrements the count with Release, and `end_pass` loads the count with Acquire: the last
-//!   read of the bytes happens before their reuse.
+//! - M4 A slot is assigned another segment only while its `leases` is 0. A lease is a reference
+//!   count that safe code cannot forge: it is created from `&Pool` (excluded by M3), from a lease
+//!   (so the count was not 0), or from a `crossing::Batch` (so the crossing's writer has a lease on
+//!   the segment). A dropped lease decrements the count with Release, and `end_pass` loads the
+//!   count with Acquire: the last read of the bytes happens before their reuse.
 //! - M5 Pins are plain numbers for callers to store anywhere. Soundness never depends on them:
 //!   after one unpin too many, [`Pool::bytes`] eventually returns `None`, and the error is counted.
 //! - M6 The memory lives as long as a pool, lease, or crossing refers to it (`Arc`).

@@ -137,7 +137,7 @@ impl Region {
     /// 1. `at + len` must not exceed `self.len()`, and the memory must not be mapped read-only.
     /// 2. No other party may read or write these bytes while the slice lives.
     #[cfg(not(loom))]
-    #[expect(clippy::mut_from_ref, reason = "memory is shared out by position; promise 2")]
+    #[expect(clippy::mut_from_ref, reason = "callers get disjoint ranges (promise 2)")]
     pub(crate) unsafe fn bytes_mut(&self, at: usize, len: usize) -> &mut [u8] {
         debug_assert!(at.checked_add(len).is_some_and(|end| end <= self.len()));
         let base = self.base.as_ptr().cast::<u8>().wrapping_add(at);

@@ -14,11 +14,11 @@
 //! - More than one cache matters. A writer and a reader that alternate on one processor benefit
 //!   from few task switches: their ring grows beyond the second-level cache, whose misses cost less
 //!   than a task switch. If the reader takes each block immediately, the ring never grows and fits
-//!   into the second-level cache. On two processors, data written by one is fetched fastest by the
-//!   other from the shared third-level cache: from the writer's second-level cache it arrives at a
-//!   fraction of that rate, and half of the third-level cache is more than other programs leave
-//!   free. On two processors, one size is therefore best, at any pressure; the reader's last known
-//!   processor selects the range. For processors without a shared cache see `remote`.
+//!   into the second-level cache. On two processors, the reader fetches data fastest from the
+//!   shared third-level cache: data that is still in the writer's second-level cache arrives at a
+//!   fraction of that rate, and other programs leave less than half of the third-level cache free.
+//!   On two processors, one size is therefore best at any pressure. The reader's last published
+//!   processor selects the size range. For processors without a shared cache see `remote`.
 //! - A ring that was full does not shrink for some rounds. The number of rounds doubles each time
 //!   the ring is full again after it has shrunk. Otherwise a writer and a reader that alternate, so
 //!   that the ring is full in one round and nearly empty in the next, would resize it forever.
@@ -252,8 +252,7 @@ impl SizingState {
         step
     }
 
-    /// Counts the last decided change of size as applied. The caller omits this call if the resize
-    /// failed.
+    /// Counts the last decided change of size as applied. Must not be called if the resize failed.
     pub fn count_step(&mut self) {
         if let Some((round, step)) = &self.last {
             self.grown += u64::from(step.capacity > round.capacity);

@@ -48,9 +48,9 @@ pub fn blocks(config: &dbuf::BlockConfig) -> sys::Result<(dbuf::BlockWriter, Vec
     resizable_blocks(config, 0)
 }
 
-/// Creates a ring like [`blocks`], but one whose capacity can change in place up to `extent` bytes;
-/// it is fixed if `extent` is 0. Readers of a resizable ring must trust the writer, which can punch
-/// holes into the memory.
+/// Creates a ring like [`blocks`] whose capacity can change in place up to `extent` bytes. If
+/// `extent` is 0, the capacity is fixed. Readers of a resizable ring must trust the writer, which
+/// can punch holes into the memory.
 pub(crate) fn resizable_blocks(
     config: &dbuf::BlockConfig,
     extent: usize,

@@ -8,12 +8,13 @@
 //! its own data.
 //!
 //! **Wake-ups.** A party with nothing to do publishes in its own page that it is asleep, and the
-//! position at which it must be woken (`wait`); the other side notifies it ([`sys::doorbell`]) when
-//! that position is reached, and at no other time. There are thus no events while both sides run,
-//! and two per lap if they share a processor. A writer that found the ring full waits until half of
-//! it is free; a reader that found it empty waits until a quarter is filled, or for any block once
-//! the writer pauses ([`Output::flush`], and before the writer waits). If the two sides share a
-//! processor, the writer waits for seven eighths, the reader for the entire ring. No timer is
+//! position at which it must be woken (`wait`). The other side notifies the sleeper
+//! ([`sys::doorbell`]) when that position is reached, and at no other time. There are thus no
+//! events while both sides run, and two per lap if they share a processor. A writer that found the
+//! ring full waits until half of it is free; a reader that found the ring empty waits until a
+//! quarter is filled, or for any block once the writer pauses ([`Output::flush`], and before the
+//! writer waits). If the two sides share a processor, the writer waits for seven eighths, the
+//! reader for the entire ring. No timer is
 //! armed: as with any buffered writer, the caller flushes before it turns to other work. Blocks are
 //! published after [`Config::every`] blocks or 64 KB (a sixteenth of a small ring). [SL §5.4;
 //! BASELINES, event batching]

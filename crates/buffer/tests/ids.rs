@@ -1,7 +1,7 @@
 //! Tests that dbuf ids are unique in a tree of processes; this test program starts itself as the
 //! child.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -42,7 +42,8 @@ fn d3_q10_ids_are_unique_in_a_tree_of_processes() {
     all.extend(child_ids(Some(&variable)));
     all.extend((0..20).map(|_| ids::fresh().unwrap().number()));
     assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len(), "{all:?}");
-    // Another tree has a counter of its own, as has one whose variable lost its descriptor.
+    // A process without the variable, or whose variable names a closed descriptor, begins a tree
+    // with its own counter.
     let alone = child_ids(None);
     assert_eq!(alone, (1..=20).collect::<Vec<_>>());
     drop(kept);

@@ -1,7 +1,7 @@
 //! Tests of names that several users open: permissions, the rights of a received descriptor, killed
 //! processes, and hostile clients. (RELIABILITY T1, T8, T10, T12, T13, T17)
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod common;
 

@@ -1,7 +1,7 @@
 //! Tests of a ring whose reader runs as another user: delivery, write protection, and killed or
 //! hostile readers. (CONTRACT 24; RELIABILITY T1 to T3, T7, T8, T10)
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod common;
 

@@ -2,7 +2,7 @@
 //! stream change: delivery, hostile writers of segments, and the release of memory. (CONTRACT 23,
 //! RELIABILITY T2, T3, T11)
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod common;
 
@@ -137,7 +137,7 @@ fn published_blocks_survive_a_writer_killed_resizing() {
     common::check_published_blocks_survive_kill(10_000);
 }
 
-/// The name of a false statement about the next segment, and a predicate for the fault that the
+/// The name of an invalid property of the next segment, and a predicate for the fault that the
 /// reader must get.
 type FalseSegment = (&'static str, fn(&Fault) -> bool);
 

@@ -1,7 +1,7 @@
 //! Tests of rings of slots between processes of different users: delivery, counted losses, and
 //! hostile writers. (FEATURES D11; RELIABILITY T1, T3, T5, T7)
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod common;
 

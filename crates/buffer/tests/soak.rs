@@ -5,7 +5,7 @@
 //! for its remaining reader. After all kills, no descriptor, mapping or memory is left over.
 //! `STREAMLINE_SOAK` sets the duration in seconds; the default is a few seconds.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod common;
 

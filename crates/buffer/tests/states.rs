@@ -1,7 +1,7 @@
 //! Tests of published filter states between users: access rights, and the state left by a killed
 //! writer. [Th §5.3.3], FEATURES M3
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod common;
 

@@ -1,7 +1,7 @@
 //! Tests of streams between processes of different users: delivery, killed processes, and hostile
 //! readers. (RELIABILITY T3, T8, T10, T15)
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod common;
 

@@ -74,7 +74,7 @@ fn additions_of_many_threads_are_all_counted() {
         }
         let mut added = 0;
         while added < rounds {
-            // A thread that ends, and whose record the next one gets.
+            // Each thread ends after one call, and the next thread gets its record.
             let turn = || {
                 lock.try_lock().map_or(0, |mut guard| {
                     *guard += 1;

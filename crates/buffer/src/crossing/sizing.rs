@@ -1,9 +1,9 @@
 //! Automatic sizing of a crossing. [SL §5.4, reallocation]
 //!
 //! The writer decides on the size once per lap, and whenever the ring is full, by the same rules as
-//! for a stream ([`crate::scale`]). To resize the ring, it continues in new memory without waiting
-//! for the readers. The readers read the remaining entries in the old memory, and then follow. The
-//! bytes of blocks are not affected, since positions continue (C2, C3).
+//! for a stream ([`crate::scale`]). To resize the ring, the writer continues in new memory without
+//! waiting for the readers, which read the remaining entries from the old memory and then follow.
+//! Positions continue, so the bytes of blocks are not affected (C2, C3).
 
 use super::CrossingWriter;
 use crate::scale::{Scaler, Scaling, Sides, SizingState};

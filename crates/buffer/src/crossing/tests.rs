@@ -381,7 +381,7 @@ fn processor_count() -> usize {
 const SIZES: crate::scale::Scaling = crate::scale::Scaling::pointers(16 * 64, 256 * 64);
 
 #[test]
-fn f6_full_crossing_grows_and_goes_on_without_its_reader() {
+fn f6_full_crossing_grows_without_waiting_for_its_reader() {
     let mut pool = create_pool(1);
     let doorbell = create_doorbells(2);
     let (writer, mut readers) =

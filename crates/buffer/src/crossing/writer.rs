@@ -138,7 +138,8 @@ impl CrossingWriter {
         self.ring.distance()
     }
 
-    /// Returns the number of free entries in the ring (see [`ibuf::PointerWriter::room`]).
+    /// Returns the number of free entries in the ring. Reads the readers' positions only if fewer
+    /// than `wanted` entries are known to be free.
     pub fn room(&mut self, wanted: usize) -> Result<usize, Fault> {
         self.ring.room(wanted)
     }
@@ -160,8 +161,7 @@ impl CrossingWriter {
         self.ring.counts()
     }
 
-    /// Returns the counts that a reader has published, or `None` if there is no
-    /// such reader.
+    /// Returns the counts that a reader has published, or `None` if there is no such reader.
     #[must_use]
     pub fn reader_counts(&self, reader: usize) -> Option<ReaderCounts> {
         self.ring.reader_counts(reader)

@@ -146,7 +146,8 @@ impl Consumer {
         self.store = store;
     }
 
-    /// Changes the capacity in place, from the next position on.
+    /// Changes the ring's capacity within the same memory. The change applies from the next
+    /// position on.
     pub(crate) fn change_capacity(&mut self, capacity: u64) {
         self.release();
         self.capacity = capacity;

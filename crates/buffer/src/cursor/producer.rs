@@ -127,8 +127,8 @@ impl Producer {
         self.records.get(reader).map(|record| &*record.page)
     }
 
-    /// Returns true if every reader that has not left last ran on this processor. `unknown` answers
-    /// for a reader that has not published its processor.
+    /// Returns true if every reader that has not left last ran on this processor. For a reader that
+    /// has not published its processor, uses the result of `unknown`.
     pub fn are_readers_on(&self, processor: usize, unknown: impl Fn() -> bool) -> bool {
         let present = self.records.iter().filter(|record| !record.gone);
         present.into_iter().all(|record| match acquire(record.page.word(reader::PROCESSOR)) {
@@ -232,10 +232,10 @@ impl Producer {
         self.store = store;
     }
 
-    /// From the head on, continues in new memory of this process, which has `data_words` words for
-    /// a lap of `capacity` positions. Readers read the old memory to the end and then follow
-    /// ([`available`](super::Consumer::available)). Does nothing and returns false if, as of the
-    /// last refresh, a reader had not yet followed the previous change.
+    /// Continues in new memory of this process from the head on. The new memory has `data_words`
+    /// words for a lap of `capacity` positions. Readers read the old memory to the end and then
+    /// follow ([`available`](super::Consumer::available)). Does nothing and returns false if, as of
+    /// the last refresh, a reader had not yet followed the previous change.
     pub(crate) fn continue_within(&mut self, data_words: usize, capacity: u64) -> bool {
         // A reader that has released exactly up to `start` may still be in the memory before it;
         // it finds the whole chain there, in order.
@@ -260,15 +260,15 @@ impl Producer {
         self.store.writer.word(writer::STATE).store(SWITCHED, Ordering::Release);
     }
 
-    /// Changes the capacity in place. The change applies from the head on.
+    /// Changes the capacity within the same memory. The change applies from the head on.
     pub(crate) fn change_capacity(&mut self, capacity: u64) {
         self.publish();
         self.cut = Some(CapacityChange { at: self.head, from: self.capacity });
         self.capacity = capacity;
     }
 
-    /// Returns the capacity before the last in-place change, once all readers have passed that
-    /// change. Returns it only once; otherwise returns `None`.
+    /// Returns the capacity before the last in-place change if all readers have passed that change.
+    /// Later calls return `None`.
     pub(crate) fn take_passed_capacity(&mut self) -> Option<u64> {
         let oldest = self.oldest;
         self.cut.take_if(|cut| oldest >= cut.at).map(|cut| cut.from)
@@ -285,8 +285,8 @@ impl Producer {
     /// with [`Fault::Poisoned`] if an evicted reader was the last and no other can join.
     pub fn refresh(&mut self) -> Result<u64, Fault> {
         self.poll_joins();
-        // A reader that joins later starts at the published position, so nothing is written more
-        // than a lap past that (`join`, SYNC POINT joining).
+        // A reader that joins later starts at the published position, so the writer stays within
+        // one lap of that position (`join`, SYNC POINT joining).
         let newest = if self.queue.is_some() { self.published } else { self.head };
         let (mut oldest, mut lie) = (newest, None);
         for (at, record) in self.records.iter_mut().enumerate() {

@@ -6,8 +6,8 @@
 //!   the memory mapped while this value lives.
 //! - A2 `mask + 1` is the capacity: a power of two, at least a page, and at most the number of
 //!   bytes after `base` (asserted in `new`, checked in `set_capacity`).
-//! - A3 It follows that a position under the mask, rounded down to a multiple of 16, is followed by
-//!   16 bytes of data.
+//! - A3 From A1 and A2: 16 bytes of data follow each masked position that is rounded down to a
+//!   multiple of 16.
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::cursor::{DATA_WORDS, RingMemory};
@@ -128,7 +128,7 @@ impl DataArea {
     ///    read-only.
     /// 2. No other code may read or write these bytes while the slice lives.
     #[inline]
-    #[expect(clippy::mut_from_ref, reason = "memory is shared out by position; promise 2")]
+    #[expect(clippy::mut_from_ref, reason = "callers get disjoint ranges (promise 2)")]
     pub(crate) unsafe fn bytes_mut(&self, position: u64, length: usize) -> &mut [u8] {
         debug_assert!(length as u64 <= self.bytes_to_lap_end(position));
         let first = self.base.cast::<u8>().as_ptr().wrapping_add(self.offset(position));

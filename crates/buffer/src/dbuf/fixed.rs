@@ -16,8 +16,9 @@
 //! same tests (`tests/forms`).
 //!
 //! `&[u8]` is sound here (rings that block or drop new, in one process) by D1 to D5 of
-//! [`dbuf`](super), where the writer's words are the control words, the table and the slots. A
+//! [`dbuf`](super). In D1, the writer's words are the control words, the table and the slots. A
 //! slot's table word is written before the slot is published, and a reader that does not trust the
+//! writer copies the word once and checks the copy.
 //! writer copies it once and checks it.
 
 use crate::atomic::Ordering;

@@ -22,9 +22,9 @@ pub trait BlockWalk: fmt::Debug {
     fn counts(&self) -> ReaderCounts {
         self.side().taken
     }
-    /// Returns the next block if a single comparison shows that it is published and valid;
-    /// otherwise `None`, and the caller calls [`BlockWalk::find`]. Always returns `None` in a ring
-    /// that overwrites.
+    /// Returns the next block if a single comparison shows that the block is published and valid.
+    /// Otherwise returns `None`, and the caller must call [`BlockWalk::find`]. Always returns
+    /// `None` in a ring that overwrites.
     #[inline]
     fn next_fast(&mut self) -> Option<Self::Found> {
         None
@@ -183,6 +183,6 @@ impl<W: BlockWalk, P> RingReader<W, P> {
     /// validated.
     #[must_use]
     pub fn writer_counts(&self) -> WriterCounts {
-        self.0.side().store.put()
+        self.0.side().store.writer_counts()
     }
 }

@@ -15,8 +15,8 @@ pub trait BlockLayout: fmt::Debug + Sized {
     /// Returns the padding before a block of this length at the head, and the sum of padding and
     /// block, both in positions.
     fn needed_room(&self, head: u64, length: u32) -> (u64, u64);
-    /// If a block of `length` bytes fits at the head below the limit, returns the length as a
-    /// `u32`; otherwise `None`. Reads no cursors.
+    /// Returns `length` as a `u32` if a block of this length fits at the head below the limit;
+    /// otherwise returns `None`. Reads no cursors.
     fn fitting_length(writer: &RingWriter<Self>, length: usize) -> Option<u32>;
     /// Sets the limit of the fast path, given the padding at the head and the free room, both in
     /// positions.
@@ -89,14 +89,14 @@ impl<L: BlockLayout> RingWriter<L> {
 
     /// Copies a block into the ring if it fits below the limit. Otherwise does nothing and returns
     /// false. This is the fast path of [`RingWriter::write`], with a minimum of instructions.
-    // Not a call: saving its registers would cost as much as copying 64 bytes (`bench pipe`).
+    // Inlined: saving registers for a call would cost as much as copying 64 bytes (`bench pipe`).
     #[inline(always)]
     pub(crate) fn try_put(&mut self, block: &[u8]) -> bool {
         L::try_put(self, block)
     }
 
-    /// If a block of `length` bytes fits at the head below the limit, returns the length as a
-    /// `u32`; otherwise `None`. Reads no cursors.
+    /// Returns `length` as a `u32` if a block of this length fits at the head below the limit;
+    /// otherwise returns `None`. Reads no cursors.
     #[inline]
     pub(crate) fn fitting_length(&self, length: usize) -> Option<u32> {
         L::fitting_length(self, length)
@@ -174,8 +174,7 @@ impl<L: BlockLayout> RingWriter<L> {
         self.side.put
     }
 
-    /// Returns the counts that a reader has published, or `None` if there is no
-    /// such reader.
+    /// Returns the counts that a reader has published, or `None` if there is no such reader.
     #[must_use]
     pub fn reader_counts(&self, reader: usize) -> Option<ReaderCounts> {
         self.side.reader_counts(reader)

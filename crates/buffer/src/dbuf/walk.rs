@@ -149,7 +149,7 @@ impl RecordWalk {
         self.fast_limit = self.fast_limit.min(position);
     }
 
-    /// Sends the next record through the slow path with all checks.
+    /// Makes the next record take the slow path with all checks.
     pub(crate) const fn disable_fast_path(&mut self) {
         self.fast_limit = 0;
     }

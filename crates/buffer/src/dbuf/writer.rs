@@ -83,7 +83,7 @@ impl BlockWriter {
         self.layout.is_handed_over
     }
 
-    /// Returns the cursor of this writer. A stream uses it to write, and adds waiting.
+    /// Returns the cursor of this writer, through which a stream writes blocks.
     pub(crate) const fn side(&mut self) -> &mut Producer {
         &mut self.side
     }

@@ -27,7 +27,7 @@ pub(super) enum SocketOwner {
 }
 
 /// Connects to a socket without blocking, and determines the user whose process listens at it. If
-/// that user is `owner`, `limit` bounds later receives on the connection.
+/// that user is `owner`, later receives on the connection time out after `limit`.
 pub(super) fn probe(socket: &[u8], owner: u32, limit: Duration) -> Result<SocketOwner, Error> {
     let connection = match sys::abstract_socket::try_connect(socket, limit) {
         Ok(Some(connection)) => connection,

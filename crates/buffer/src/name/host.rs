@@ -336,7 +336,7 @@ fn serve(shared: &SharedHost, doorbell: &SocketDoorbell) {
                 return;
             }
             drop(state.take_ended());
-            // After a refusal by the kernel no client is accepted for a moment.
+            // After accept(2) has failed, no client is accepted until `pause` has passed.
             let names = state.names.iter().filter(|_| pause.is_none());
             let listeners: Vec<_> = names.map(|name| name.listener.clone()).collect();
             (listeners, state.doorbells())

@@ -146,7 +146,7 @@ mod tests {
 
     // SAFETY: the mapping lives as long as the value; it is written only by `fill`, which the tests
     // call for segments that are not lent out.
-    #[expect(unsafe_code, reason = "stands for the kernel")]
+    #[expect(unsafe_code, reason = "plays the role of the kernel")]
     unsafe impl Lender for Filler {
         fn base(&self) -> NonNull<u8> {
             self.memory.base()
@@ -176,7 +176,7 @@ mod tests {
             let slot = number % SEGMENTS;
             assert!(!self.has_arrived(slot), "no segment free");
             let at = self.memory.base().as_ptr().wrapping_add(slot * SEGMENT);
-            #[expect(unsafe_code, reason = "stands for the kernel")]
+            #[expect(unsafe_code, reason = "plays the role of the kernel")]
             // SAFETY: the segment is in the mapping and is not lent out (asserted).
             unsafe {
                 at.write_bytes(byte, SEGMENT);

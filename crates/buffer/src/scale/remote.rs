@@ -127,7 +127,7 @@ impl RemoteTrial {
             self.cost = if self.cost == 0 { cost.max(1) } else { self.cost.min(cost) };
         }
         if self.laps == WARMUP_LAPS + TRIAL_LAPS {
-            // A trial without a measurement fails, too.
+            // A trial without a measurement fails as well.
             let is_better = self.cost > 0
                 && self.cost.saturating_mul(100) <= self.before.saturating_mul(COST_PERCENT_MAX);
             if is_better {
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn f1_slow_laps_start_a_trial_that_is_kept_if_faster() {
+    fn f1_slow_laps_start_a_trial_that_is_retained_if_faster() {
         let mut far = RemoteTrial::new();
         assert!(
             (0..1000).all(|_| !record_lap(&mut far, SHARED_CACHE_COST)),

@@ -21,7 +21,7 @@
 //! - S3 A reader that enters a segment notifies the writer: a writer that waits for room in the new
 //!   segment announces its sleep only in the new page, which the reader has not checked before.
 //! - S4 Room: in new memory the writer may fill one capacity from S on at once, regardless of data
-//!   that readers still need in the old memory; where the capacity changed in place, the smaller of
+//!   that readers still need in the old memory. If the capacity changed in place, the smaller of
 //!   the two capacities applies until all readers have passed S (`cursor`, room).
 
 use super::{Refusal, RingOffer, SharedFiles, check_file, duplicate, map_ring, read_geometry};

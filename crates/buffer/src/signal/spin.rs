@@ -1,5 +1,5 @@
-//! Adaptive spinning: how often to poll before sleeping, learned from past polls. A party polls
-//! while blocks arrive often, and sleeps while they arrive rarely. [SL §6.2], FEATURES K10
+//! Adaptive spinning: the number of polls before a sleep follows the success of past polls. A party
+//! polls while blocks arrive often, and sleeps while they arrive rarely. [SL §6.2], FEATURES K10
 //!
 //! Polling finds a block that arrives sooner than a sleep and a wake-up take (2 to 25 µs:
 //! BASELINES), so a party first polls for that long. After several fruitless waits in a row,

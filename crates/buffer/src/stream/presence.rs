@@ -13,7 +13,7 @@ impl Output {
     }
 
     /// Waits until a reader is present, for at most `limit` (`None` means no limit). Returns true
-    /// if one is present. Returns immediately if the stream was created without admission of
+    /// if a reader is present. Returns immediately if the stream was created without admission of
     /// readers. Fails if the kernel refuses an event descriptor.
     pub fn wait_for_reader(&mut self, limit: Option<Duration>) -> sys::Result<bool> {
         let Some(queue) = self.ring.side().join_queue() else {

@@ -209,8 +209,8 @@ fn reader_on_the_writers_processor_waits_for_a_full_ring() {
     assert_eq!([DropNew, Overwrite].map(|policy| wake_threshold(policy, 0)), [1024; 2]);
 }
 
-/// A reader that asks for marks gets each empty block as a mark, and never gets bytes from before
-/// and after an empty block in one read.
+/// A reader that requests marks gets each empty block as a mark, and no read returns bytes from
+/// both before and after an empty block.
 #[test]
 fn read_part_reports_empty_blocks_between_bytes() {
     let (mut output, mut offers) = stream(&Config::new(DbufId::new(3).unwrap())).unwrap();
@@ -236,7 +236,7 @@ fn read_part_reports_empty_blocks_between_bytes() {
 
 /// Blocks and bytes of a reader's counts belong to the same position, even before a release.
 #[test]
-fn ledger_of_a_reader_counts_blocks_that_are_not_released() {
+fn reader_counts_include_unreleased_blocks() {
     let (mut output, mut offers) = stream(&Config::new(DbufId::new(1).unwrap())).unwrap();
     let mut input = offers.pop().unwrap().open().unwrap();
     let mut out = [0; 8];
@@ -289,14 +289,15 @@ fn o6_reader_passes_unwanted_blocks_and_copies_heads() {
 fn o6_flush_does_not_end_a_rest_before_a_quarter_is_unread() {
     let (mut output, mut inputs) = open(&stream_config().policy(Policy::Overwrite));
     let mut input = inputs.pop().unwrap();
-    let is_rung = |input: &Input| sys::poll::readable(&[input.as_fd()], Some(Duration::ZERO))[0];
+    let is_notified =
+        |input: &Input| sys::poll::readable(&[input.as_fd()], Some(Duration::ZERO))[0];
     input.announce_rest();
     output.write(b"few").unwrap();
     output.flush();
-    assert!(!is_rung(&input) && !input.is_rest_over(true).unwrap());
+    assert!(!is_notified(&input) && !input.is_rest_over(true).unwrap());
     output.write(&[1; 1100]).unwrap();
     output.flush();
-    assert!(is_rung(&input) && input.is_rest_over(false).unwrap());
+    assert!(is_notified(&input) && input.is_rest_over(false).unwrap());
     input.wake(true);
     // A sleep ends with the flush.
     let mut out = [0; 2000];
@@ -304,5 +305,5 @@ fn o6_flush_does_not_end_a_rest_before_a_quarter_is_unread() {
     assert_eq!(input.announce_sleep_until_flush(), Ok(false));
     output.write(b"few").unwrap();
     output.flush();
-    assert!(is_rung(&input));
+    assert!(is_notified(&input));
 }

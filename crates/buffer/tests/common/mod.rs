@@ -9,7 +9,7 @@
 //! No wait here is unbounded: a hang becomes a failure that reports its location ([`patience`]).
 
 #![allow(dead_code, unused_imports, reason = "no test file needs all of it")]
-#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod blocks;
 mod other;

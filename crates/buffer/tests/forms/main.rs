@@ -5,7 +5,7 @@
 //! The writer numbers its blocks. A reader must get intact blocks in increasing order, and must
 //! count all other blocks exactly, as lost or skipped.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod rings;
 

@@ -238,7 +238,7 @@ impl<P> readers::RingReader<SlotWalk, P> {
 }
 
 impl SlotVisitor {
-    /// Returns the cursor of this reader. A stream uses it to read, and adds waiting.
+    /// Returns the cursor of this reader, through which a stream reads blocks.
     pub(super) const fn side(&mut self) -> &mut Consumer {
         &mut self.0.side
     }

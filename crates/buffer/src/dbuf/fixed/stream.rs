@@ -152,7 +152,7 @@ impl SlotOutput {
         self.ring.reader_counts(reader)
     }
 
-    /// Excludes a reader from flow control and notifies it no longer.
+    /// Excludes a reader from flow control, and stops notifying the reader.
     pub fn disconnect(&mut self, reader: usize) {
         self.doorbells.disconnect(&mut self.ring.side, reader);
     }
