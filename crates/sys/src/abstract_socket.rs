@@ -111,8 +111,8 @@ fn supplementary_groups(socket: &impl AsFd) -> Result<Vec<u32>> {
     Ok(groups)
 }
 
-/// Makes the kernel reject descriptors sent to this socket, or to those that a listener accepts.
-/// Has no effect before Linux 6.16.
+/// Makes the kernel reject descriptors sent to this socket or, if it is a listener, to the sockets
+/// that it accepts. Has no effect before Linux 6.16.
 pub fn refuse_descriptors(socket: impl AsFd) -> Result<()> {
     const PASS_RIGHTS: option::Name = (83, "SO_PASSRIGHTS");
     match option::set::<c_int>(socket.as_fd(), libc::SOL_SOCKET, PASS_RIGHTS, &0) {

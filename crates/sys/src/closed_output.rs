@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 static WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// The loader calls the functions of this section before the standard library is initialized.
+/// Registers [`note_closed_output`] with the loader, which calls the functions of this section
+/// before the standard library is initialized.
 // The attribute is safe: the section holds pointers to functions of this type, which the loader
 // calls once, in one thread. The function needs nothing that is initialized later: it makes one
 // system call.
@@ -22,8 +23,8 @@ extern "C" fn note_closed_output() {
     WAS_CLOSED.store(is_closed, Ordering::Relaxed);
 }
 
-/// Makes writes to standard output fail if it was closed when the program started, as a pipe
-/// without a reader does. Called at the beginning of `main`.
+/// Makes writes to standard output fail if it was closed when the program started: replaces it with
+/// a pipe that has no reader. Called at the beginning of `main`.
 pub fn fail_if_closed() -> Result<()> {
     std::hint::black_box(&NOTE_AT_START);
     if WAS_CLOSED.load(Ordering::Relaxed) {

@@ -1,10 +1,10 @@
 //! Closing of descriptors that other users have sent, and of sockets to other users, without
-//! waiting.
+//! blocking.
 //!
-//! close(2) waits for whoever made the file: for the peer of a TCP connection with SO_LINGER, for
-//! the server of a FUSE file. A Unix socket waits for each descriptor that is still in its queue. A
-//! thread that serves several users would hence stand still as long as one of them likes. So such a
-//! descriptor is closed by another thread: at most one thread at a time for each user, so that a
+//! close(2) can block for as long as another party wants: on a TCP socket with SO_LINGER it waits
+//! for the peer, on a FUSE file for the server. Closing a Unix socket also closes every descriptor
+//! in its receive queue. One user could thus stall a thread that serves several users. Such
+//! descriptors are therefore closed by other threads, at most one per user at a time, so that a
 //! user delays only the closing of the user's own descriptors.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -14,43 +14,42 @@ use std::time::Duration;
 
 /// Maximum number of threads that close descriptors.
 const THREADS_MAX: usize = 64;
-/// Maximum number of a user's descriptors that wait to be closed before the user is refused.
+/// Number of descriptors of one user waiting to be closed at which the user counts as overloaded.
 const WAITING_MAX: usize = 256;
-/// Time after which a thread that has nothing to close ends.
+/// Time after which an idle thread exits.
 const IDLE_LIMIT: Duration = Duration::from_secs(10);
 
-/// A descriptor that a user has sent, or a socket to a user. Dropping it never blocks: another
-/// thread closes it.
+/// A descriptor that a user has sent, or a socket to a user. Dropping the value never blocks:
+/// another thread closes the descriptor.
 #[derive(Debug)]
 pub struct Foreign {
-    /// Taken when it is dropped.
+    /// The descriptor; `None` only while the value is dropped.
     descriptor: Option<OwnedFd>,
     uid: u32,
 }
 
 impl Foreign {
-    /// Takes over a descriptor of a user.
+    /// Wraps a descriptor that user `uid` has sent.
     #[must_use]
     pub const fn new(descriptor: OwnedFd, uid: u32) -> Self {
         Self { descriptor: Some(descriptor), uid }
     }
 
-    /// Takes over descriptors of a user.
+    /// Wraps descriptors that user `uid` has sent.
     #[must_use]
     pub fn all(descriptors: Vec<OwnedFd>, uid: u32) -> Vec<Self> {
         descriptors.into_iter().map(|descriptor| Self::new(descriptor, uid)).collect()
     }
 
-    /// Takes over a connected Unix socket, which is closed for the user that its peer had when it
-    /// was connected.
+    /// Wraps a connected Unix socket. Its user is the user of the peer at the time of the
+    /// connection, or `u32::MAX` if the kernel reports no credentials.
     #[must_use]
     pub fn of_peer(socket: OwnedFd) -> Self {
-        // A socket without credentials is nobody's.
         let uid = crate::descriptor::peer_identity(&socket).map_or(u32::MAX, |(uid, _)| uid);
         Self::new(socket, uid)
     }
 
-    /// Returns the user.
+    /// Returns the user id.
     #[must_use]
     pub const fn uid(&self) -> u32 {
         self.uid
@@ -72,18 +71,18 @@ impl Drop for Foreign {
     }
 }
 
-/// Returns true if so many descriptors of a user wait to be closed that the user should not send
-/// any more.
+/// Returns true if 256 or more descriptors of this user are waiting to be closed. The caller should
+/// then accept no further descriptors from the user.
 #[must_use]
 pub fn is_overloaded(uid: u32) -> bool {
     lock().users.get(&uid).is_some_and(|user| user.waiting.len() >= WAITING_MAX)
 }
 
-/// The descriptors to close.
+/// The state that the users of descriptors share with the closing threads.
 struct Closer {
     users: BTreeMap<u32, User>,
     threads: usize,
-    /// Number of threads that wait for a descriptor.
+    /// Number of threads that are waiting for a descriptor.
     idle: usize,
 }
 
@@ -107,19 +106,21 @@ impl Closer {
         let due = self.users.values().filter(|user| user.is_due()).count();
         if due > self.idle && self.threads < THREADS_MAX {
             let thread = std::thread::Builder::new().name("closer".to_owned());
-            // Without a thread it waits for the next descriptor.
+            // If no thread can be started, the descriptor stays queued until the next one arrives.
             self.threads += usize::from(thread.spawn(close_all).is_ok());
         }
     }
 
-    /// Takes a descriptor of a user for whom no other thread closes one.
-    fn take(&mut self) -> Option<(u32, OwnedFd)> {
+    /// Removes and returns a descriptor of a user for whom no thread is closing a descriptor, with
+    /// the user id. Returns `None` if there is none.
+    fn take_due(&mut self) -> Option<(u32, OwnedFd)> {
         let (uid, user) = self.users.iter_mut().find(|(_, user)| user.is_due())?;
         user.is_closing = true;
         user.waiting.pop_front().map(|descriptor| (*uid, descriptor))
     }
 
-    fn end(&mut self, uid: u32) {
+    /// Records that a thread has finished closing a descriptor of this user.
+    fn finish(&mut self, uid: u32) {
         if let Some(user) = self.users.get_mut(&uid) {
             user.is_closing = false;
             if user.waiting.is_empty() {
@@ -135,15 +136,15 @@ impl User {
     }
 }
 
-/// Closes descriptors until there has been none for a while.
+/// Runs a closing thread: closes descriptors until none has arrived for [`IDLE_LIMIT`].
 fn close_all() {
     let mut closer = lock();
     loop {
-        if let Some((uid, descriptor)) = closer.take() {
+        if let Some((uid, descriptor)) = closer.take_due() {
             drop(closer);
             drop(descriptor);
             closer = lock();
-            closer.end(uid);
+            closer.finish(uid);
             continue;
         }
         closer.idle += 1;
@@ -166,7 +167,7 @@ mod tests {
     const LINGER: Duration = Duration::from_secs(600);
 
     #[test]
-    fn descriptor_that_lingers_delays_its_own_user_only() {
+    fn lingering_descriptor_delays_only_its_own_user() {
         let (slow, peer) = testkit::lingering(LINGER);
         let (own, own_peer) = crate::descriptor::pair().unwrap();
         let (other, other_peer) = crate::descriptor::pair().unwrap();

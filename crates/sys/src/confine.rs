@@ -255,7 +255,7 @@ const SI_SYSCALL: usize = 24;
 extern "C" fn on_sigsys(_: libc::c_int, about: *const libc::siginfo_t, _: *const libc::c_void) {
     let place = about.cast::<u8>().wrapping_add(SI_SYSCALL).cast::<u32>();
     // SAFETY: with SA_SIGINFO the kernel gives a structure of 128 bytes that lives as long as the
-    // handler runs; of SIGSYS these four are the number of the call.
+    // handler runs; for SIGSYS these four bytes are the number of the call.
     let call = unsafe { ptr::read_unaligned(place) }.to_le_bytes();
     send_report(&[REFUSED_CALL, call[0], call[1], call[2], call[3]]);
     // SAFETY: _exit(2) takes any status and does not return.

@@ -107,7 +107,7 @@ fn receive_with(
     message: &mut [u8],
     flags: RecvFlags,
 ) -> Result<(usize, Vec<OwnedFd>)> {
-    // The kernel would close those without space before it returns, however long that takes.
+    // The kernel closes descriptors without space before it returns, which may take long.
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PASSED_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(message)];

@@ -46,20 +46,20 @@ pub fn mount(directory: &Path, for_all: bool) -> Result<OwnedFd> {
 /// has exited. Fails with ENOENT if the helper is not installed.
 pub fn mount_by_helper(directory: &Path) -> Result<OwnedFd> {
     let target = || format!("{HELPER} {}", directory.display());
-    let (near, far) = descriptor::pair()?;
+    let (own_end, helper_end) = descriptor::pair()?;
     let mut command = Command::new(HELPER);
     let options = format!("fsname={NAME},subtype={NAME},nosuid,nodev,noatime,default_permissions");
     command.args(["-o", &options, "--"]).arg(directory);
     // The helper sends the device over this descriptor.
-    command.env("_FUSE_COMMFD", "0").stdin(Stdio::from(far));
+    command.env("_FUSE_COMMFD", "0").stdin(Stdio::from(helper_end));
     command.stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().context("execve", HELPER)?;
     // The command holds the helper's end.
     drop(command);
-    let received = descriptor::receive(&near, &mut [0; 8]);
+    let received = descriptor::receive(&own_end, &mut [0; 8]);
     let mut words = String::new();
     if let Some(errors) = &mut child.stderr {
-        // Without words of the helper, its status is the message.
+        // If the helper printed nothing, its status is the message.
         let _ = errors.read_to_string(&mut words);
     }
     let status = child.wait().context("waitpid", target())?;
@@ -144,10 +144,10 @@ mod tests {
 
     #[test]
     fn message_of_the_helper_is_split_into_reason_and_error() {
-        let told = "fusermount3: failed to open /dev/fuse: Permission denied\n";
-        assert_eq!(helper_failure(told), ("failed to open /dev/fuse", libc::EACCES));
-        let told = "fusermount3: mount failed: Operation not permitted";
-        assert_eq!(helper_failure(told), ("mount failed", libc::EPERM));
+        let message = "fusermount3: failed to open /dev/fuse: Permission denied\n";
+        assert_eq!(helper_failure(message), ("failed to open /dev/fuse", libc::EACCES));
+        let message = "fusermount3: mount failed: Operation not permitted";
+        assert_eq!(helper_failure(message), ("mount failed", libc::EPERM));
         assert_eq!(helper_failure("fusermount3: busy"), ("busy", libc::EPERM));
         assert_eq!(helper_failure(""), ("", libc::EPERM));
         let error =

@@ -42,7 +42,7 @@ impl HelperProcess {
         Self::spawn_command(command)
     }
 
-    /// Starts a command. The command itself must ask to be killed with its parent thread
+    /// Starts a command. The command must arrange to be killed when its parent thread ends
     /// ([`crate::confine::end_with_parent`]).
     pub fn spawn_command(mut command: Command) -> Result<Self> {
         let end = Arc::new(HelperOutcome::default());

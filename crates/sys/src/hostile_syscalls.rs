@@ -57,7 +57,7 @@ impl HostileAct {
             "kill" => kill(self.parent, libc::SIGKILL),
             "memfd" => drop(crate::memory::Memfd::create("mine", 4096)),
             "open" => drop(File::open("/etc/passwd")),
-            #[expect(clippy::panic, reason = "a deed")]
+            #[expect(clippy::panic, reason = "the act is a panic")]
             "panic" => panic!("this filter panics on purpose"),
             "ptrace" => ptrace(self.parent),
             "ring" => self.write_read_only_ring(),

@@ -137,12 +137,12 @@ pub(crate) fn accept_as(listener: impl AsFd, flags: SocketFlags) -> Result<Optio
 
 /// Returns the framing of a Unix socket. Fails with EPROTOTYPE for a socket of any other type.
 pub fn framing(socket: impl AsFd) -> Result<Framing> {
-    let send_error = |errno| Err(Error::new("getsockopt", "SO_TYPE", errno));
+    let failed = |errno| Err(Error::new("getsockopt", "SO_TYPE", errno));
     match (sockopt::socket_domain(&socket), sockopt::socket_type(&socket)) {
         (Ok(AddressFamily::UNIX), Ok(SocketType::SEQPACKET)) => Ok(Framing::Packets),
         (Ok(AddressFamily::UNIX), Ok(SocketType::STREAM)) => Ok(Framing::Stream),
-        (Err(errno), _) | (_, Err(errno)) => send_error(errno.raw_os_error()),
-        _ => send_error(libc::EPROTOTYPE),
+        (Err(errno), _) | (_, Err(errno)) => failed(errno.raw_os_error()),
+        _ => failed(libc::EPROTOTYPE),
     }
 }
 
@@ -211,8 +211,8 @@ pub fn peer_process(socket: impl AsFd) -> Result<OwnedFd> {
 /// Opens a pidfd by process id. The pidfd becomes readable when the process ends.
 pub fn open_process(number: i32) -> Result<OwnedFd> {
     let shown = format!("process {number}");
-    let send_error = || Error::new("pidfd_open", shown.clone(), libc::ESRCH);
-    let pid = rustix::process::Pid::from_raw(number).ok_or_else(send_error)?;
+    let no_process = || Error::new("pidfd_open", shown.clone(), libc::ESRCH);
+    let pid = rustix::process::Pid::from_raw(number).ok_or_else(no_process)?;
     rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())
         .context("pidfd_open", shown)
 }

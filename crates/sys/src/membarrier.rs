@@ -14,7 +14,7 @@ const PRIVATE_EXPEDITED: i32 = 1 << 3;
 /// The command that registers the process for [`PRIVATE_EXPEDITED`].
 const REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
 
-/// Returns true if the kernel lets this process use [`order_all_threads`]. Asks the kernel only
+/// Returns true if the kernel lets this process use [`order_all_threads`]. Queries the kernel only
 /// once.
 #[must_use]
 pub fn is_supported() -> bool {
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn barrier_of_all_threads_succeeds_where_registration_did() {
+    fn barrier_of_all_threads_succeeds_if_registration_did() {
         assert_eq!(order_all_threads(), is_supported());
         let other = std::thread::spawn(order_all_threads);
         assert_eq!(other.join().unwrap(), is_supported());

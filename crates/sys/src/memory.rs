@@ -100,7 +100,10 @@ impl Memfd {
     /// Returns the size in bytes at creation or adoption. The size is final once [`Seals::SIZE`] is
     /// set.
     #[must_use]
-    #[expect(clippy::len_without_is_empty, reason = "an empty file is not a case of its own")]
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "no caller needs to know whether a file is empty"
+    )]
     pub const fn len(&self) -> usize {
         self.len
     }

@@ -200,7 +200,7 @@ fn open_pipe_with_reader(path: &Path) -> io::Result<File> {
     let opened = Arc::new(EventFd::new().map_err(refused)?);
     // A blocking open(2) is the only way to learn of a reader. If a signal ends the wait, the
     // thread ends with the process.
-    let (told, path) = (Arc::clone(&opened), PathBuf::from(path));
+    let (notifier, path) = (Arc::clone(&opened), PathBuf::from(path));
     let wait = move || {
         let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
         let opened: io::Result<OwnedFd> =
@@ -208,12 +208,12 @@ fn open_pipe_with_reader(path: &Path) -> io::Result<File> {
                 .map_err(io::Error::from);
         // The receiver is gone only when the process is about to exit.
         let _ = answer.send(opened);
-        told.notify();
+        notifier.notify();
     };
     std::thread::Builder::new().name("pipe".to_owned()).spawn(wait)?;
-    let asked = signal::stop_event();
+    let stop = signal::stop_event();
     let descriptors: Vec<BorrowedFd<'_>> =
-        [Some(opened.as_fd()), asked.map(AsFd::as_fd)].into_iter().flatten().collect();
+        [Some(opened.as_fd()), stop.map(AsFd::as_fd)].into_iter().flatten().collect();
     loop {
         let ready = crate::poll::readable(&descriptors, None);
         if let Ok(opened) = answered.try_recv() {

@@ -70,7 +70,7 @@ pub fn prefer(memory: &Mapping, node: u32) -> Result<()> {
     let Some(mask) = 1_u64.checked_shl(node) else { return Ok(()) };
     let (at, len) = (memory.base().as_ptr(), memory.len());
     // SAFETY: the range is that mapping, of which no byte is changed (mbind(2)); the mask is one
-    // word that lives through the call. The kernel reads one bit fewer than it is told.
+    // word that lives through the call. The kernel reads one bit fewer than the argument states.
     let done = unsafe {
         libc::syscall(libc::SYS_mbind, at, len, libc::MPOL_PREFERRED, &raw const mask, 65_usize, 0)
     };
@@ -127,10 +127,10 @@ mod tests {
         put("kernel/mm/transparent_hugepage/hpage_pmd_size", "2097152\n");
         put("kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "7\n");
         put("devices/system/node/has_memory", "0-1\n");
-        let told = PageFacts::from_sysfs(&folder);
+        let chosen = PageFacts::from_sysfs(&folder);
         fs::remove_dir_all(&folder).unwrap();
         let expected = PageFacts { huge: 2 << 20, reserved: 7, transparent: true, nodes: 2 };
-        assert_eq!(told, expected);
+        assert_eq!(chosen, expected);
     }
 
     /// Also runs on a machine with one node, where the request changes nothing.
@@ -139,10 +139,10 @@ mod tests {
         let memory = Mapping::anonymous(1 << 16).unwrap();
         let here = node().unwrap();
         prefer(&memory, here).unwrap();
-        let told = preferred(&memory).unwrap();
-        assert!(told.is_none_or(|node| node == here), "{told:?}");
+        let chosen = preferred(&memory).unwrap();
+        assert!(chosen.is_none_or(|node| node == here), "{chosen:?}");
         if PageFacts::detect().nodes > 0 {
-            assert_eq!(told, Some(here), "the kernel knows nodes");
+            assert_eq!(chosen, Some(here), "the kernel knows nodes");
         }
         prefer(&memory, 1000).unwrap();
     }

@@ -115,7 +115,7 @@ pub fn act_as<T>((uid, gid): (u32, u32), body: impl FnOnce() -> T) -> Result<T> 
     let begun = begin();
     let done = begun.map(|()| body());
     if end().is_err() {
-        // The next request of this thread would run as this user.
+        // Otherwise the next request that this thread serves would run as this user.
         std::process::abort();
     }
     done
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn child_has_the_rights_of_a_user_and_no_descriptors() {
         let Some(()) = testkit::need::require_root() else { return };
-        let (inherited, _far) = crate::descriptor::pair().unwrap();
+        let (inherited, _peer) = crate::descriptor::pair().unwrap();
         rustix::io::fcntl_setfd(&inherited, rustix::io::FdFlags::empty()).unwrap();
         let who = UserIds { uid: 64_001, gid: 64_002, groups: vec![64_003, 64_004] };
         let mut command = Command::new("sh");

@@ -94,10 +94,11 @@ impl Task {
     }
 }
 
-/// Returns the path that a thread has passed to mkdir(2) or mkdirat(2), if it is in one of these
-/// calls. The thread must be about to wait, as for the reply to a request that it has made; this
-/// function waits until it does, for a limited time. Returns `None` if the kernel does not tell,
-/// because the thread belongs to another user or may not be traced.
+/// Returns the path argument of a mkdir(2) or mkdirat(2) call that a thread is executing. The
+/// thread must be blocked in the call or about to block, for example to wait for the reply of a
+/// FUSE server; this function retries until the thread has blocked, for a limited time. Returns
+/// `None` if the thread is in another call, or if the kernel refuses because the thread belongs to
+/// another user or may not be traced.
 #[must_use]
 pub fn directory_being_made(thread: u32) -> Option<Vec<u8>> {
     for _ in 0..CALL_ATTEMPTS_MAX {
@@ -108,7 +109,7 @@ pub fn directory_being_made(thread: u32) -> Option<Vec<u8>> {
             "running" => std::thread::yield_now(),
             number => {
                 let number: libc::c_long = number.parse().ok()?;
-                let (_, at) = MAKING_CALLS.iter().find(|(known, _)| *known == number)?;
+                let (_, at) = MKDIR_CALLS.iter().find(|(known, _)| *known == number)?;
                 let address = words.nth(*at)?.strip_prefix("0x")?;
                 return read_text_at(thread, u64::from_str_radix(address, 16).ok()?);
             }
@@ -117,7 +118,8 @@ pub fn directory_being_made(thread: u32) -> Option<Vec<u8>> {
     None
 }
 
-/// Reads a text that ends with a zero from the memory of a process.
+/// Reads a zero-terminated text from the memory of a process. Returns `None` if the memory cannot
+/// be read or has no zero within [`PATH_MAX`] bytes.
 fn read_text_at(process: u32, address: u64) -> Option<Vec<u8>> {
     let mut bytes = vec![0; PATH_MAX];
     let memory = fs::File::open(format!("/proc/{process}/mem")).ok()?;
@@ -126,16 +128,16 @@ fn read_text_at(process: u32, address: u64) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Maximum length of a path in bytes, with the zero at its end.
+/// Maximum length of a path in bytes, including the final zero.
 const PATH_MAX: usize = 4096;
-/// Maximum number of times that the system call of a thread is read until the thread waits.
+/// Maximum number of attempts to read the system call of a thread that is still running.
 const CALL_ATTEMPTS_MAX: usize = 1000;
-/// The system calls that make a directory, each with the index of the argument that is the path.
+/// System calls that create a directory, each with the index of its path argument.
 #[cfg(target_arch = "x86_64")]
-const MAKING_CALLS: [(libc::c_long, usize); 2] = [(libc::SYS_mkdir, 0), (libc::SYS_mkdirat, 1)];
-/// The system calls that make a directory, each with the index of the argument that is the path.
+const MKDIR_CALLS: [(libc::c_long, usize); 2] = [(libc::SYS_mkdir, 0), (libc::SYS_mkdirat, 1)];
+/// System calls that create a directory, each with the index of its path argument.
 #[cfg(not(target_arch = "x86_64"))]
-const MAKING_CALLS: [(libc::c_long, usize); 1] = [(libc::SYS_mkdirat, 1)];
+const MKDIR_CALLS: [(libc::c_long, usize); 1] = [(libc::SYS_mkdirat, 1)];
 
 /// Lists the thread ids of a process.
 fn thread_ids(process: u32) -> BTreeSet<u32> {
@@ -167,9 +169,8 @@ pub fn pin(thread: Option<u32>, processors: &[usize]) -> Result<()> {
     rustix::thread::sched_setaffinity(id, &set).context("sched_setaffinity", target())
 }
 
-/// Makes the calling thread yield to all others of its process: gives it the lowest priority, and
-/// lets it run on every processor of the process's first thread. Where the kernel refuses, the
-/// thread stays as it is.
+/// Gives the calling thread the lowest priority, and permits it to run on every CPU that the first
+/// thread of the process may use. Ignores refusals by the kernel.
 pub fn make_background() {
     // On Linux, priorities are those of threads.
     let _ = rustix::process::setpriority_process(None, LOWEST_PRIORITY);
@@ -178,7 +179,7 @@ pub fn make_background() {
     }
 }
 
-/// The nice value with the least share of a processor.
+/// The nice value of the lowest priority.
 const LOWEST_PRIORITY: i32 = 19;
 
 /// Maximum number of times that the threads of a process are listed. After each listing, the
@@ -230,9 +231,9 @@ mod tests {
     #[test]
     fn process_is_pinned_with_all_its_threads() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
-        let seen = Task::of_process(child.id()).unwrap();
-        assert_eq!(seen.parent, std::process::id());
-        let last = *seen.processors.last().unwrap();
+        let observed = Task::of_process(child.id()).unwrap();
+        assert_eq!(observed.parent, std::process::id());
+        let last = *observed.processors.last().unwrap();
         pin_process(child.id(), &[last]).unwrap();
         assert_eq!(Task::of_process(child.id()).unwrap().processors, [last]);
         drop(child.stdin.take());

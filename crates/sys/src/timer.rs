@@ -22,7 +22,7 @@ impl Timer {
     /// Sets the timer to expire after a duration, or stops it if `after` is `None`. The descriptor
     /// is not readable before the timer expires.
     pub fn set(&self, after: Option<Duration>) {
-        // At 0 the kernel stops a timer.
+        // The kernel stops a timer that is set to 0.
         let value = timespec(after.map_or(Duration::ZERO, |after| after.max(SHORTEST)));
         let times = Itimerspec { it_interval: timespec(Duration::ZERO), it_value: value };
         let _ = timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &times);

@@ -1,7 +1,7 @@
 //! Tests of generated programs in the kernel: they load, return the same results as the interpreter
 //! and plain Rust, compute the same arithmetic, and cannot change frozen maps.
 
-// The judge is shared with tests outside this crate, which say `sys`.
+// The judge is shared with tests outside this crate, which refer to this crate as `sys`.
 extern crate streamline_sys as sys;
 
 mod judge;

@@ -1,7 +1,7 @@
 //! Tests of BPF maps: tail calls, notifications, type information, and checks on received maps.
-#![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
-#[expect(dead_code, reason = "only what counts is needed here")]
+#[expect(dead_code, reason = "only the counting programs are needed here")]
 mod attach;
 
 use attach::{counter_value, load_constant, load_counter};

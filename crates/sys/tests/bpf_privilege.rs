@@ -1,5 +1,5 @@
 //! Tests of refusals to threads without capabilities: each error names the missing capability.
-#![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 #[expect(dead_code, reason = "only programs that answer and count are needed here")]
 mod attach;

@@ -1,7 +1,7 @@
 //! Tests of our programs alongside other programs on one device: an XDP program attached by `ip`, a
 //! tc filter, and TCX links before and after ours. All are listed, all see every packet, none is
 //! moved, and each can be removed first.
-#![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 #[expect(dead_code, reason = "only programs that count and frames to be counted are needed here")]
 mod attach;

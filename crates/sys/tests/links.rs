@@ -1,6 +1,6 @@
 //! Tests of links on real devices: an attached program runs, can be replaced, and is detached
 //! however its owner exits, while programs that were already present stay.
-#![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod attach;
 

@@ -1,6 +1,6 @@
 //! Tests of AF_XDP on virtual devices: every frame sent is received, only descriptors move, and
 //! each frame of the memory has exactly one owner.
-#![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -128,7 +128,7 @@ struct BtfAttributes {
 }
 
 // SAFETY: the fields of BTF_LOAD with the padding at its end spelled out (1); `bytes` is a vector
-// that outlives the call, the log is none (2).
+// that outlives the call, and there is no log (2).
 unsafe impl Attributes for BtfAttributes {}
 
 #[cfg(test)]

@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn kernel_function_is_found_by_whole_name() {
         if !std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
-            eprintln!("skipped: the kernel tells nothing of its types");
+            eprintln!("skipped: the kernel has no BTF");
             return;
         }
         let number = kernel_function("schedule");

@@ -295,8 +295,8 @@ struct KernelLinkInfo {
     rest: [u32; 4],
 }
 
-// SAFETY: a prefix of `struct bpf_link_info`, integers only, no padding; no address in it is asked
-// for, since all of it is zero.
+// SAFETY: a prefix of `struct bpf_link_info`, integers only, no padding. All of it is zero at the
+// call, so the kernel writes through no address in it.
 unsafe impl Info for KernelLinkInfo {}
 
 impl KernelLinkInfo {

@@ -104,8 +104,8 @@ struct TestRunAttributes {
 }
 
 // SAFETY: the fields of PROG_TEST_RUN with the padding at its end spelled out (1); `input` is a
-// slice, `output` and `context_output` each zero or a slice of as many bytes as stands beside and
-// that is ours alone, all outlive the call, the other address is zero (2).
+// slice; `output` and `context_output` are each zero or an exclusively borrowed slice of the stated
+// size; all slices outlive the call, and the other address is zero (2).
 unsafe impl Attributes for TestRunAttributes {}
 
 #[cfg(test)]

@@ -91,7 +91,7 @@ pub unsafe fn copy_bytes(from: *const u8, to: *mut u8, length: usize) {
 /// If the lengths of `bytes` and `words` differ, or are below [`COPY_MIN`].
 #[inline]
 pub fn copy_into_words(bytes: &[u8], words: &[AtomicU64]) {
-    assert!(bytes.len() == size_of_val(words) && bytes.len() >= COPY_MIN, "the caller has looked");
+    assert!(bytes.len() == size_of_val(words) && bytes.len() >= COPY_MIN, "invalid length");
     let to = words.as_ptr().cast_mut().cast::<u8>();
     // SAFETY: the words have room for as many bytes (asserted) and are borrowed. As atomics they
     // may be written through a shared reference; so `bytes`, which may not be written, are

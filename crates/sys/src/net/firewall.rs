@@ -44,7 +44,7 @@ pub fn has_packet_rules() -> Result<bool> {
         found |= kind == number::NEW_CHAIN && has_hook(body);
     });
     match listed {
-        // Without the module of nftables there is nobody who answers.
+        // Without the nftables module, no subsystem answers the request.
         Err(Error { errno: libc::EINVAL | libc::EOPNOTSUPP | libc::ENOENT, .. }) => Ok(false),
         listed => listed.map(|()| found),
     }

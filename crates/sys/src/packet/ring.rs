@@ -115,7 +115,7 @@ struct Gaps {
     known: VecDeque<Gap>,
     /// Number of dropped frames already assigned to a gap.
     counted: u64,
-    /// Number of segments returned before the first one that has not been returned.
+    /// Number of segments returned without interruption, counted from the first.
     passed: u64,
     /// For each slot, true if its segment has been returned out of order, before an earlier one.
     ahead: Vec<bool>,
@@ -135,8 +135,8 @@ impl Gaps {
             Some(last) if last.behind == behind => last.drops += new,
             _ => self.known.push_back(Gap { behind, drops: new }),
         }
-        // A caller that polls knows them all: there are never more than segments. Otherwise drop
-        // the oldest.
+        // A caller that takes gaps regularly never leaves more of them than there are segments.
+        // Otherwise the oldest is dropped.
         if self.known.len() > segments {
             self.known.pop_front();
         }

@@ -64,7 +64,7 @@ impl PacketSender {
         let mut sent = 0;
         while let Some(rest) = frames.get(sent..).filter(|rest| !rest.is_empty()) {
             let batch = rest.get(..BATCH_MAX).unwrap_or(rest);
-            // A short batch carries no reason: the next call starts with the frame that caused it.
+            // A short batch reports no reason: the next call starts with the frame that caused it.
             match self.send_batch(batch) {
                 Ok(count) => sent += count,
                 Err(stop) => return SendReport { frames: sent, stopped: Some(stop) },

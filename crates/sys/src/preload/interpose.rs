@@ -290,7 +290,7 @@ pub fn copy_for_program(values: &[c_int]) -> *mut c_int {
     // SAFETY: malloc(3) returns memory of this size for any type, or null.
     let place = unsafe { libc::malloc(size_of_val(values)) }.cast::<c_int>();
     if !place.is_null() {
-        // SAFETY: the new memory has room for the values, and nobody else knows it.
+        // SAFETY: the new memory has room for the values, and no other code has its address.
         unsafe { ptr::copy_nonoverlapping(values.as_ptr(), place, values.len()) };
     }
     place

@@ -6,8 +6,8 @@ use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Number of descriptors, from 0 on, among which sockets are looked for: as many as select(2)
-/// accepts (`FD_SETSIZE`).
+/// Number of descriptors, counted from 0, that are searched for sockets: the limit of select(2)
+/// (`FD_SETSIZE`).
 pub const DESCRIPTORS_MAX: c_int = 1024;
 
 /// A UDP socket.
@@ -15,9 +15,9 @@ pub const DESCRIPTORS_MAX: c_int = 1024;
 pub struct UdpSocketFacts {
     /// The address to which the socket is bound.
     pub local: SocketAddr,
-    /// The only address that the socket receives from, if it is connected.
+    /// Address of the peer if the socket is connected; it then receives from no other address.
     pub peer: Option<SocketAddr>,
-    /// True for an IPv6 socket that receives IPv4 datagrams, too.
+    /// True for an IPv6 socket that also receives IPv4 datagrams.
     pub has_both_families: bool,
     /// True if other sockets with the same option may be bound to the same address
     /// (`SO_REUSEADDR`).
@@ -32,8 +32,8 @@ pub struct UdpSocketFacts {
 }
 
 /// A control message (cmsg(3)) about a received datagram, which a program requests with a socket
-/// option. The kernel adds it to datagrams from the socket; the library that receives datagrams
-/// from a ring adds it to those.
+/// option. The kernel adds the message to datagrams that the socket delivers; for datagrams from a
+/// ring, the preloaded library adds it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ControlMessage {
     /// The time of reception in microseconds (`SO_TIMESTAMP`).
@@ -283,7 +283,7 @@ fn has_filter(number: c_int) -> bool {
     let mut count = 0;
     let saved = errno();
     let (name, nowhere) = (libc::SO_GET_FILTER, std::ptr::null_mut());
-    // SAFETY: with a size of 0, getsockopt(2) only tells the number of instructions.
+    // SAFETY: with a size of 0, getsockopt(2) only returns the number of instructions.
     let got = unsafe { libc::getsockopt(number, libc::SOL_SOCKET, name, nowhere, &raw mut count) };
     set_errno(saved);
     got == 0 && count > 0

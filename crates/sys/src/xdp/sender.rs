@@ -158,7 +158,7 @@ impl XdpSender {
         let mut pushed = PushReport { taken: self.remove_taken()?, ..PushReport::default() };
         if woken == WakeOutcome::Refused && !self.is_zero_copy() {
             pushed.refused = true;
-            // The last one published as taken, else the first that waits.
+            // The dropped packet is the last one published as taken, else the first one waiting.
             match self.last.is_empty() {
                 false => pushed.taken -= 1,
                 true => self.make_ghost(),

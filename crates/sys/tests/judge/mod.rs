@@ -1,7 +1,7 @@
 //! The kernel as judge of generated programs: each must pass the verifier, and is then executed on
 //! every packet in a test run.
 
-#![allow(dead_code, reason = "each test binary uses its share")]
+#![allow(dead_code, reason = "each test binary uses some of the helpers")]
 #![allow(unreachable_pub, reason = "shared by test binaries")]
 
 use std::os::fd::{AsFd, AsRawFd};
