@@ -7,7 +7,7 @@ use abi::DbufId;
 use streamline_iolite::file::{CachedFile, Sent};
 use streamline_iolite::resolve::Table;
 
-#[expect(clippy::print_stderr, reason = "an example says what it does")]
+#[expect(clippy::print_stderr, reason = "an example prints what it does")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = std::env::args().nth(1).ok_or("say which file")?;
     let file = CachedFile::open(DbufId::new(9).ok_or("an id")?, path)?;

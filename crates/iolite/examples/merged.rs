@@ -7,7 +7,7 @@ use buffer::stream::{Config, stream};
 use std::time::Duration;
 use streamline_iolite::merge::{Merged, Next, Order, Stamped};
 
-#[expect(clippy::print_stdout, reason = "an example says what it does")]
+#[expect(clippy::print_stdout, reason = "an example prints what it does")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Producers may differ by 10 000 units; a silent one is waited for 50 ms.
     let order = Order::Stamped(Stamped::new(10_000, Duration::from_millis(50), block_timestamp));

@@ -6,7 +6,7 @@
 //! Here the stages are threads. If they were processes, they would send each other the offers and
 //! the sockets of grant servers with `sys::descriptor::send`; nothing else would change.
 
-#![expect(clippy::print_stdout, reason = "an example says what it did")]
+#![expect(clippy::print_stdout, reason = "an example prints what it did")]
 
 use abi::DbufId;
 use abi::access::{AccessList, Credentials};

@@ -14,7 +14,7 @@ use streamline_iolite::file::{CachedFile, Sent, SpliceCall};
 const FILE_SIZE: usize = 64 << 20;
 const ROUNDS: usize = 5;
 
-#[expect(clippy::print_stdout, reason = "says ratios")]
+#[expect(clippy::print_stdout, reason = "prints ratios")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = std::env::temp_dir().join(format!("streamline-ways-{}", std::process::id()));
     let mut file = File::create(&path)?;

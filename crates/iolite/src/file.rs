@@ -184,11 +184,11 @@ impl CachedFile {
     /// Updates the file size. Also remaps the file if it has grown beyond the mapping.
     fn refresh_view(&self) -> Result<FileView, Refusal> {
         let size = sys::file::status(&self.inner.file)?.size;
-        let seen = self.inner.view.read().unwrap_or_else(PoisonError::into_inner);
-        if seen.size == size {
-            return Ok(seen.clone());
+        let known = self.inner.view.read().unwrap_or_else(PoisonError::into_inner);
+        if known.size == size {
+            return Ok(known.clone());
         }
-        drop(seen);
+        drop(known);
         let mut view = self.inner.view.write().unwrap_or_else(PoisonError::into_inner);
         view.size = size;
         let is_mapped = |mapping: &Arc<FileMapping>| mapping.len() as u64 >= size;

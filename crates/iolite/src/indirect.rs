@@ -18,9 +18,8 @@
 //! Besides writing and reading, a stream of pointers can be *spliced* ([`crate::splice`]).
 //!
 //! Deviation: in the paper, one kernel maps the target of a pointer. Here the owner of a dbuf
-//! grants it (a [`GrantServer`]) over a socket that the
-//! reader has received, so the writer of a stream need not own the memory to which its pointers
-//! refer.
+//! grants it ([`GrantServer`]) over a socket that the reader has received, so the writer of a
+//! stream need not own the memory to which its pointers refer.
 
 mod backing;
 mod flight;

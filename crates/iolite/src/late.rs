@@ -1,7 +1,7 @@
 //! Tests of races between a reader's check for input and the end of its writer, for the readers of
 //! this crate. An event of `buffer::late` reproduces each race.
 
-#![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use crate::aggregate::AllocationPool;
 use crate::aggregate::owner::Creator;

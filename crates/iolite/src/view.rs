@@ -2,9 +2,9 @@
 //! fault", cached translation]
 //!
 //! Input: rich pointers from rings, which are allegations. Output: copies, or bytes in place, or a
-//! [`Fault`] with the reason. A [`Space`] consists of mappings, and of the owners to ask for
-//! further ones. Each reader has its own [`Translation`], a small table that needs neither lock nor
-//! system call.
+//! [`Fault`] with the reason. A [`Space`] consists of mappings, and of the owners from which it
+//! requests further ones. Each reader has its own [`Translation`], a small table that needs neither
+//! lock nor system call.
 //!
 //! ```text
 //! pointer ── Translation (16 lines) ── Space (a map) ── owner's grant server (a socket)
@@ -46,8 +46,8 @@ mod translation;
 
 pub(crate) use translation::{BackOff, Translation};
 
-/// The foreign memory that a space can read: its mappings, and the owners to ask for further ones.
-/// Clones share the same state.
+/// The foreign memory that a space can read: its mappings, and the owners from which it requests
+/// further ones. Clones share the same state.
 ///
 /// Ids of dbufs must be unique among the owners of one space. Owners are queried in the order of
 /// introduction; the first owner that has the dbuf decides.
@@ -141,8 +141,8 @@ impl Space {
         if known.views.len() >= VIEWS_MAX {
             return Err(Fault::UnknownDbuf(dbuf));
         }
-        let asked = self.query_owners(&mut known, dbuf);
-        match asked.and_then(|(grant, trusted)| View::admit(&grant, trusted)) {
+        let queried = self.query_owners(&mut known, dbuf);
+        match queried.and_then(|(grant, trusted)| View::admit(&grant, trusted)) {
             Ok(view) => {
                 let view = Arc::new(view);
                 known.views.insert(dbuf, view.clone());
@@ -163,9 +163,9 @@ impl Space {
         Ok(self.query_owners(&mut known, dbuf)?.0)
     }
 
-    /// Queries the owners one after the other. If an owner does not know the dbuf, the next one is
-    /// asked; a refusal of access is final. Removes an owner that does not reply in time. Returns
-    /// the grant, with true if its owner is trusted.
+    /// Queries the owners one after the other. If an owner does not know the dbuf, queries the next
+    /// one; a refusal of access is final. Removes an owner that does not reply in time. Returns the
+    /// grant, with true if its owner is trusted.
     fn query_owners(&self, known: &mut KnownOwners, dbuf: DbufId) -> Result<(Grant, bool), Fault> {
         let mut fault = Fault::UnknownDbuf(dbuf);
         if known.owners.is_empty() {
@@ -173,7 +173,7 @@ impl Space {
         }
         let mut at = 0;
         while let Some(owner) = known.owners.get_mut(at) {
-            match owner.ask_within(dbuf, REPLY_TIMEOUT) {
+            match owner.request_within(dbuf, REPLY_TIMEOUT) {
                 Ok(grant) => {
                     let trusted = owner.owner().is_ok_and(|(user, _)| self.trusts(user));
                     return Ok((grant, trusted));
@@ -185,7 +185,7 @@ impl Space {
                     fault = Fault::Unmapped { dbuf, errno: error.errno }
                 }
                 Err(GrantRefusal::Abandoned) => {
-                    // A late reply would be mistaken for that to the next query.
+                    // A late reply would be mistaken for the reply to the next query.
                     known.owners.remove(at);
                     fault = Fault::OwnerGone(dbuf);
                     continue;

@@ -5,7 +5,7 @@
 //! The other process requests grants, receives pointers, reads, releases, and reports each step. It
 //! is killed at each of these steps.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 extern crate buffer as streamline_buffer;
 
@@ -176,7 +176,7 @@ fn q18_process_killed_at_any_step_releases_everything() {
             (STEP_MAPPED, 0),
             (STEP_READ, 3),
             (STEP_RELEASED, 2),
-            (STEP_ASKED, 2),
+            (STEP_REQUESTED, 2),
             (STEP_COPYING, 2),
         ] {
             let client = fixture.start_client().unwrap();
@@ -207,7 +207,7 @@ fn q18_process_killed_at_any_step_releases_everything() {
     report_step(&survivor.other, "go");
     fixture.serve(&survivor, STEP_RELEASED);
     report_step(&survivor.other, "go");
-    fixture.serve(&survivor, STEP_ASKED);
+    fixture.serve(&survivor, STEP_REQUESTED);
     let (kept, _) = fixture.kill(survivor);
     assert_eq!(
         kept.segments,
@@ -298,11 +298,11 @@ const STEP_GRANTED: u64 = 1;
 const STEP_MAPPED: u64 = 2;
 const STEP_READ: u64 = 3;
 const STEP_RELEASED: u64 = 4;
-const STEP_ASKED: u64 = 5;
+const STEP_REQUESTED: u64 = 5;
 const STEP_COPYING: u64 = 6;
 
 #[test]
-#[ignore = "not a test: what the others start"]
+#[ignore = "run by another test, in a process of its own"]
 fn run_other_process() {
     let Some(role) = common::child_role() else { return };
     let socket = stdin().as_fd().try_clone_to_owned().unwrap();
@@ -345,7 +345,7 @@ fn run_client(socket: &OwnedFd) {
     report_step(socket, &format!("back {} {}", blocks[0][0], blocks[0][1]));
     at(STEP_RELEASED);
     report_step(socket, &format!("grant {SHARED_DBUF}"));
-    at(STEP_ASKED);
+    at(STEP_REQUESTED);
     report_step(socket, &format!("step {STEP_COPYING}"));
     loop {
         check_block(&window, &blocks[1]);
@@ -365,7 +365,7 @@ fn request_grants(socket: OwnedFd, role: &str) {
     let [first, _] = [0, 3].map(|at| read(&numbers[at..at + 3]));
     client.release(first).unwrap();
     // Until it is killed during a request.
-    while client.ask(dbuf_id(SHARED_DBUF)).is_ok() {}
+    while client.request(dbuf_id(SHARED_DBUF)).is_ok() {}
 }
 
 fn own_memory(socket: &OwnedFd) {

@@ -1,7 +1,7 @@
 //! Tests of aggregates passed between processes by reference: delivery, segments held for the
 //! reader, and their release however the reader ends. (FEATURES Q14, Q18; RELIABILITY T4, T8, T10)
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 extern crate buffer as streamline_buffer;
 

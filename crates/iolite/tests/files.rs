@@ -1,7 +1,7 @@
 //! Tests of a cached file read by a process of another user: read permission, resolution of
 //! pointers, and defense against a hostile owner. (FEATURES E5; RELIABILITY T4, T17; CONTRACT 26)
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 extern crate buffer as streamline_buffer;
 
@@ -165,7 +165,7 @@ fn run_other_process() {
 
 /// Copies random extents until both outcomes have occurred often: all bytes, and a fault because of
 /// truncation.
-#[expect(clippy::print_stdout, reason = "what this process reports")]
+#[expect(clippy::print_stdout, reason = "prints the report of this process")]
 fn copy_until_both_outcomes(mut client: Client) {
     let (mut random, mut copies, mut cuts) = (Random::new(9), 0, 0);
     let mut out = [0; LENGTH];
@@ -186,7 +186,7 @@ fn copy_until_both_outcomes(mut client: Client) {
     println!("{copies} copies, {cuts} of what was cut off");
 }
 
-#[expect(clippy::print_stdout, reason = "what this process reports")]
+#[expect(clippy::print_stdout, reason = "prints the report of this process")]
 fn observe(mut client: Client) {
     let pointer = |number, at, length| {
         RichPointer::new(dbuf_id(number), abi::Extent::new(at, length), abi::Class::YES)
@@ -204,7 +204,7 @@ fn observe(mut client: Client) {
     assert_eq!(refused, Err(ResolveError::Refused(forbidden)));
     // The received descriptor is not writable.
     let granted =
-        File::from(client.ask(dbuf_id(1)).unwrap().descriptor().try_clone_to_owned().unwrap());
+        File::from(client.request(dbuf_id(1)).unwrap().descriptor().try_clone_to_owned().unwrap());
     assert!(granted.write_at(b"x", 0).is_err() && granted.set_len(0).is_err());
     let fd = std::os::fd::AsRawFd::as_raw_fd(&granted);
     assert!(File::options().write(true).open(format!("/proc/self/fd/{fd}")).is_err());

@@ -2,7 +2,7 @@
 //! processes, and hostile writers. (FEATURES D4, D5, D6, D7, D8, E2, E6; RELIABILITY T3, T4, T10,
 //! T17)
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 extern crate buffer as streamline_buffer;
 
@@ -365,8 +365,8 @@ fn d4_hostile_writer_damages_only_its_own_stream() {
         (faults, Some(0))
     );
     assert!(faults > 10_000, "{faults}");
-    let asked = space.faults();
-    assert!(asked.mapped == 2 && asked.refused < 200, "{asked:?} for {faults} faults");
+    let requests = space.faults();
+    assert!(requests.mapped == 2 && requests.refused < 200, "{requests:?} for {faults} faults");
     other.wait_for_success();
 }
 
@@ -391,11 +391,11 @@ fn run_other_process() {
 }
 
 fn report_end(word: &str, fault: Option<Fault>, input: &Input) {
-    let asked = input.space().faults();
+    let requests = input.space().faults();
     let lost = input.counts().lost;
     report(&format!(
         "{word} {fault:?} mapped {} refused {} lost {lost}",
-        asked.mapped, asked.refused
+        requests.mapped, requests.refused
     ));
 }
 

@@ -2,7 +2,7 @@
 //! killed or writes garbage into its own ring is removed, and the other producers lose nothing.
 //! (CONTRACT 24; RELIABILITY T3, T10)
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 extern crate buffer as streamline_buffer;
 
@@ -122,7 +122,7 @@ fn killed_or_lying_producer_is_removed_and_others_continue() {
 // ---- there
 
 #[test]
-#[ignore = "what the other processes run"]
+#[ignore = "run by another test, in a process of its own"]
 fn run_other_process() {
     let Some(role) = common::child_role() else { return };
     let (role, who) = role.rsplit_once(' ').unwrap();

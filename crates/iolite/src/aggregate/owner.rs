@@ -95,8 +95,9 @@ impl Creator {
     }
 
     /// Makes memory or a file, which another owner has granted to this process, available for
-    /// grants by this owner to users permitted by `access`. The mode of a file takes the place of
-    /// `access`. Readers validate the memory themselves, as they do with any owner.
+    /// grants by this owner. Memory is granted to users permitted by `access`; for a file, the
+    /// file's mode decides instead. Readers validate the memory themselves, as they do with any
+    /// owner.
     pub(crate) fn share_granted(
         &mut self,
         grant: Grant,
@@ -125,12 +126,12 @@ impl Creator {
     /// Checks that a peer may read all pools that contain slices of an aggregate (CONTRACT 21). A
     /// pool that is not shared is readable by no peer, not even root.
     pub fn may_read(&self, aggregate: &Aggregate, peer: &Credentials) -> Result<(), GrantRefusal> {
-        let mut asked = DbufId::HOLE;
+        let mut checked = DbufId::HOLE;
         for slice in aggregate.slices() {
             let dbuf = slice.pointer().dbuf();
-            if dbuf != asked {
+            if dbuf != checked {
                 self.check_readable(dbuf, peer)?;
-                asked = dbuf;
+                checked = dbuf;
             }
         }
         Ok(())
@@ -331,7 +332,7 @@ impl Window {
             MappedPool::Memory(memory) => memory,
             MappedPool::File(file) => return file.copy(pointer.place, out),
         };
-        // A position is at its value modulo the pool size, a power of two.
+        // Position p is stored at p modulo the pool size, which is a power of two.
         let at = pointer.place.position() & (view.len() as u64 - 1);
         let at = usize::try_from(at).unwrap_or(usize::MAX);
         if at.saturating_add(length) > view.len() {

@@ -37,16 +37,19 @@ pub fn pipe(
     reader: Credentials,
 ) -> sys::Result<(Sender, PipeOffer)> {
     let (output, mut offers) = stream::stream(&stream::Config::new(id))?;
-    let (peer, asks) = server.introduce(reader)?;
+    let (peer, grant_socket) = server.introduce(reader)?;
     let none = || sys::Error::new("pipe", "a stream without a reader", 0);
-    Ok((Sender { output, peer }, PipeOffer { stream: offers.pop().ok_or_else(none)?, asks }))
+    Ok((
+        Sender { output, peer },
+        PipeOffer { stream: offers.pop().ok_or_else(none)?, grant_socket },
+    ))
 }
 
 /// The five descriptors that a reader needs to open the receiving end.
 #[derive(Debug)]
 pub struct PipeOffer {
     stream: stream::Offer,
-    asks: OwnedFd,
+    grant_socket: OwnedFd,
 }
 
 impl PipeOffer {
@@ -57,7 +60,7 @@ impl PipeOffer {
     #[must_use]
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         let mut all = self.stream.descriptors().to_vec();
-        all.push(self.asks.as_fd());
+        all.push(self.grant_socket.as_fd());
         all
     }
 
@@ -65,8 +68,8 @@ impl PipeOffer {
     pub fn from_descriptors(mut descriptors: Vec<OwnedFd>) -> Result<Self, share::Refusal> {
         let count = descriptors.len();
         match descriptors.pop() {
-            Some(asks) if count == Self::DESCRIPTORS => {
-                Ok(Self { stream: stream::Offer::from_descriptors(descriptors)?, asks })
+            Some(grant_socket) if count == Self::DESCRIPTORS => {
+                Ok(Self { stream: stream::Offer::from_descriptors(descriptors)?, grant_socket })
             }
             _ => Err(share::Refusal::Descriptors(count)),
         }
@@ -75,7 +78,11 @@ impl PipeOffer {
     /// Opens the receiving end after validating the offer.
     pub fn open(self) -> Result<Receiver, share::Refusal> {
         let input = self.stream.open()?;
-        Ok(Receiver { input, client: Client::new(self.asks), buffer: vec![0; POINTER_SIZE * 64] })
+        Ok(Receiver {
+            input,
+            client: Client::new(self.grant_socket),
+            buffer: vec![0; POINTER_SIZE * 64],
+        })
     }
 }
 
@@ -135,10 +142,10 @@ impl Sender {
     /// Sends like [`Sender::try_send`], but blocks while the reader holds the maximum of segments.
     pub fn send(&mut self, server: &GrantServer, aggregate: &Aggregate) -> Result<(), SendError> {
         loop {
-            let seen = server.returns();
+            let returns = server.returns();
             match self.try_send(server, aggregate) {
                 Err(SendError::Refused(GrantRefusal::Limit { .. })) => {
-                    server.wait_for_returns(seen)
+                    server.wait_for_returns(returns)
                 }
                 done => return done,
             }
@@ -166,7 +173,7 @@ impl Receiver {
                 Ok(BlockRead::Nothing) => {
                     self.input.wait(None)?;
                 }
-                // At most what the ring allows, which was checked.
+                // The length was checked against the ring's maximum.
                 Err(Fault::TooLong { length, .. }) => self.buffer.resize(length, 0),
                 Err(fault) => return Err(fault),
             }

@@ -110,11 +110,11 @@ impl GrantServer {
         lock_state(&self.state).returns
     }
 
-    /// Blocks while [`GrantServer::returns`] still returns `seen`: until a slice is released or a
-    /// client departs.
-    pub fn wait_for_returns(&self, seen: u64) {
+    /// Blocks while [`GrantServer::returns`] returns `known`: until a slice is released or a client
+    /// departs.
+    pub fn wait_for_returns(&self, known: u64) {
         let mut state = lock_state(&self.state);
-        while state.returns == seen {
+        while state.returns == known {
             state = self.returned.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }

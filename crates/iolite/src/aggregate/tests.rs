@@ -342,7 +342,7 @@ fn panic_in_fill_leaves_the_pool_usable() {
 fn out_of_range_operations_fail_without_change() {
     let mut pool = pool_of(1, 4);
     let mut aggregate = pool.copy(b"0123456789").unwrap();
-    #[expect(clippy::reversed_empty_ranges, reason = "it must be refused")]
+    #[expect(clippy::reversed_empty_ranges, reason = "a reversed range must be refused")]
     for wrong in [0..11, 10..11, 11..11, 7..3, 0..usize::MAX, usize::MAX..usize::MAX] {
         let refused = Error::OutOfRange { from: wrong.start, to: wrong.end, length: 10 };
         assert_eq!(aggregate.subrange(wrong.clone()).unwrap_err(), refused);

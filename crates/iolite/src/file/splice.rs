@@ -56,30 +56,30 @@ impl CachedFile {
     pub fn splice(&self, place: Extent, to: impl AsFd) -> Result<Sent, Refusal> {
         let view = self.view(place.position().saturating_add(place.length().into()))?;
         let kind = sys::file::status(&to)?.kind;
-        let way = SpliceCall::choose(view.mapping.is_some(), kind, place.length() as usize);
-        self.splice_by(way, place, to)
+        let call = SpliceCall::choose(view.mapping.is_some(), kind, place.length() as usize);
+        self.splice_by(call, place, to)
     }
 
     /// Transfers the bytes of an extent like [`CachedFile::splice`], but by the given system call,
     /// or by `sendfile` if the file is not mapped.
     pub fn splice_by(
         &self,
-        way: SpliceCall,
+        call: SpliceCall,
         place: Extent,
         to: impl AsFd,
     ) -> Result<Sent, Refusal> {
-        retry_missing_page(|| self.splice_once(way, place, to.as_fd()))
+        retry_missing_page(|| self.splice_once(call, place, to.as_fd()))
     }
 
     fn splice_once(
         &self,
-        way: SpliceCall,
+        call: SpliceCall,
         place: Extent,
         to: BorrowedFd<'_>,
     ) -> Result<Sent, Refusal> {
         let view = self.view(place.position().saturating_add(place.length().into()))?;
         let Some((at, length)) = clamp_to_file(&view, place) else { return Ok(Sent::End) };
-        let sent = match (way, &view.mapping) {
+        let sent = match (call, &view.mapping) {
             (SpliceCall::Write, Some(mapping)) => mapping.write_to(at, length, to)?,
             (SpliceCall::Vmsplice, Some(mapping)) => mapping.splice_to(&[(at, length)], to)?,
             _ => sys::file::send(self.descriptor(), at as u64, length, to)?,

@@ -35,16 +35,16 @@ fn create_pipe() -> (File, OwnedFd) {
 /// Splices an extent into a pipe and reads the pipe.
 fn splice_through_pipe(
     cached: &CachedFile,
-    way: SpliceCall,
+    call: SpliceCall,
     place: Extent,
 ) -> Result<Vec<u8>, Refusal> {
     let (mut read, write) = create_pipe();
-    let sent = cached.splice_by(way, place, &write)?;
+    let sent = cached.splice_by(call, place, &write)?;
     drop(write);
     let mut out = Vec::new();
     read.read_to_end(&mut out).unwrap();
     let count = if let Sent::Bytes(count) = sent { count } else { 0 };
-    assert_eq!(out.len(), count, "{way:?}");
+    assert_eq!(out.len(), count, "{call:?}");
     Ok(out)
 }
 
@@ -59,11 +59,11 @@ fn e5_g4_any_range_transfers_by_copy_and_every_splice() {
         let (at, length) = (random.within(0..60_000), random.within(1..20_000));
         let place = Extent::new(at as u64, length as u32);
         let expected = bytes.get(at..(at + length).min(bytes.len())).unwrap_or_default();
-        for way in CALLS {
+        for call in CALLS {
             assert_eq!(
-                splice_through_pipe(&cached, way, place).unwrap(),
+                splice_through_pipe(&cached, call, place).unwrap(),
                 expected,
-                "{way:?} {at} {length}"
+                "{call:?} {at} {length}"
             );
         }
         let mut out = vec![0; length];
@@ -85,8 +85,8 @@ fn empty_file_is_an_empty_dbuf_that_may_grow() {
     assert_eq!((cached.size(), reader.next(100)), (Ok(0), Ok(None)));
     assert_eq!(reader.read(&mut out).unwrap(), 0);
     assert_eq!(reader.splice(100, create_pipe().1).unwrap(), Sent::End);
-    for way in CALLS {
-        assert_eq!(splice_through_pipe(&cached, way, Extent::new(0, 8)).unwrap(), b"");
+    for call in CALLS {
+        assert_eq!(splice_through_pipe(&cached, call, Extent::new(0, 8)).unwrap(), b"");
     }
     for round in 0..40_u64 {
         file.write_all_at(&[round as u8; 5000], round * 5000).unwrap();
@@ -108,20 +108,20 @@ fn truncated_file_is_reported_and_never_faults() {
     let whole = splice_through_pipe(&cached, SpliceCall::Write, all).unwrap();
     assert_eq!(whole, [7; 10 * 4096]);
     cached.populate(all).unwrap();
-    for way in [SpliceCall::Write, SpliceCall::Vmsplice] {
+    for call in [SpliceCall::Write, SpliceCall::Vmsplice] {
         file.set_len(10 * 4096).unwrap();
         cached.refresh_view().unwrap();
         file.set_len(5 * 4096 + 100).unwrap();
         // The page that contains the end exists, with zeros beyond the end.
         let (_read, write) = create_pipe();
-        let cut = cached.splice_by(way, all, &write);
+        let cut = cached.splice_by(call, all, &write);
         assert_eq!(
             cut,
             Err(Refusal::Truncated { sent: 6 * 4096, good: 5 * 4096 + 100 }),
-            "{way:?}"
+            "{call:?}"
         );
         assert_eq!(
-            splice_through_pipe(&cached, way, all).unwrap().len(),
+            splice_through_pipe(&cached, call, all).unwrap().len(),
             5 * 4096 + 100,
             "it was noticed"
         );
@@ -149,16 +149,16 @@ fn sealed_file_is_sent_completely_and_may_grow() {
         "the kernel holds the seal"
     );
     let all = Extent::new(0, 30_000);
-    for way in CALLS {
-        assert_eq!(splice_through_pipe(&cached, way, all).unwrap(), bytes[..20_000], "{way:?}");
+    for call in CALLS {
+        assert_eq!(splice_through_pipe(&cached, call, all).unwrap(), bytes[..20_000], "{call:?}");
     }
     file.write_all_at(&bytes[20_000..], 20_000).unwrap();
-    for way in CALLS {
-        assert_eq!(splice_through_pipe(&cached, way, all).unwrap(), bytes, "{way:?}");
+    for call in CALLS {
+        assert_eq!(splice_through_pipe(&cached, call, all).unwrap(), bytes, "{call:?}");
         assert_eq!(
-            splice_through_pipe(&cached, way, Extent::new(30_000, 1)).unwrap(),
+            splice_through_pipe(&cached, call, Extent::new(30_000, 1)).unwrap(),
             b"",
-            "{way:?}"
+            "{call:?}"
         );
     }
     let unsealed = Memfd::create("cut", 10).unwrap();
@@ -179,9 +179,9 @@ fn sparse_file_beyond_4_gb_is_addressed_to_the_byte() {
     let mut out = [0; 8];
     cached.copy(pointer.place, &mut out).unwrap();
     assert_eq!(&out, text);
-    for way in CALLS {
-        assert_eq!(splice_through_pipe(&cached, way, pointer.place).unwrap(), text, "{way:?}");
-        let hole = splice_through_pipe(&cached, way, Extent::new(1 << 32, 5000)).unwrap();
+    for call in CALLS {
+        assert_eq!(splice_through_pipe(&cached, call, pointer.place).unwrap(), text, "{call:?}");
+        let hole = splice_through_pipe(&cached, call, Extent::new(1 << 32, 5000)).unwrap();
         assert_eq!(hole, [0; 5000], "a hole is zeros");
     }
     let mut reader = cached.reader();

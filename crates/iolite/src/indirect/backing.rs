@@ -39,8 +39,9 @@ impl Backing {
         Self { pool: Arc::new(Mutex::new(pool)), id, block_max, window: None }
     }
 
-    /// Makes the stream use as much of the pool as this window has, which follows the pressure. Has
-    /// no effect if the dbuf has clones: the size then depends on several streams. [SL §5.4]
+    /// Limits the stream to the part of the pool that this window permits. The size of the window
+    /// follows the pressure. Has no effect if the dbuf has clones: the size then depends on several
+    /// streams. [SL §5.4]
     #[must_use]
     pub fn within(self, window: SegmentWindow) -> Self {
         Self { window: Some(Arc::new(window)), ..self }

@@ -13,7 +13,7 @@
 //! - F3 A dropped writer leaves its holds to [`sweep`], which keeps them until F2 permits dropping
 //!   them.
 //! - F4 A reader that violates the protocol reads bytes written later, in pools that it may read
-//!   anyway: so it damages only its own data.
+//!   anyway, and so damages only its own data.
 //! - F5 A ring that this process reads is released only up to the oldest entry under a claim
 //!   ([`Keeper`]). Thus the ring's writer holds the bytes for this process (F1, in the writer's
 //!   process), and this process holds them for its readers.

@@ -45,7 +45,7 @@ pub struct Input {
     ring: ibuf::PointerReader,
     doorbell: SocketDoorbell,
     sleeper: Sleeper,
-    ringer: Notifier,
+    notifier: Notifier,
     translation: Translation,
     /// True if the writer of the ring is trusted (V3).
     trusted: bool,
@@ -55,9 +55,11 @@ pub struct Input {
     lent: Option<RichPointer>,
     /// Copy of the current entry's bytes.
     staging: Vec<u8>,
+    /// True if `staging` holds the bytes of the current entry.
     staged: bool,
     /// Number of passed entries that are released together: an eighth of the ring.
     release_interval: u64,
+    /// Number of bytes in passed entries that have not been released.
     owed_bytes: u64,
     gone: bool,
     spin: Spin,
@@ -108,7 +110,7 @@ impl Input {
             ring,
             doorbell,
             sleeper: Sleeper::default(),
-            ringer: Notifier::default(),
+            notifier: Notifier::default(),
             translation: Translation::new(space.clone()),
             trusted,
             policy,
@@ -425,7 +427,7 @@ impl StreamReader for Input {
         side.set_processor(sys::machine::current_processor() as u64);
         side.release();
         side.next = next;
-        if self.ringer.is_due(&side.store.writer, writer::WAIT, limit, Urgency::More) {
+        if self.notifier.is_due(&side.store.writer, writer::WAIT, limit, Urgency::More) {
             self.gone |= self.doorbell.notify() == Peer::Gone;
         }
         self.unreleased_blocks()

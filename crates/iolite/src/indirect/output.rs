@@ -3,7 +3,7 @@
 //!
 //! A write performs up to four lookups, the cheapest first: the segment of the last *hit* (in which
 //! an earlier write found its bytes), the address ranges of eight dbufs in one cache line, the
-//! blocks at which followed inputs peek, and the ranges of all dbufs if there are more than eight.
+//! blocks peeked from followed inputs, and the ranges of all dbufs if there are more than eight.
 //! Bytes that no lookup finds are copied into the backing dbuf. Writing a pointer instead of the
 //! bytes is sound for these reasons, together with F1 to F5 of `flight`:
 //! - S1 The ranges belong to memories to which this output holds references (`known`), so nothing
@@ -148,21 +148,20 @@ impl Output {
         self.publish_at = self.publish_at.min(self.ring.side.head + self.every as u64);
         self.set_stop();
         let known = self.known.iter().position(|known| Arc::ptr_eq(&known.memory, memory));
-        let name = known.unwrap_or(self.known.len());
+        let index = known.unwrap_or(self.known.len());
         if known.is_none() {
             self.known.push(KnownDbuf { memory: memory.clone(), back_off: BackOff::default() });
         }
         let (address, length) = memory.extent();
-        self.ranges.insert(address, length, name);
+        self.ranges.insert(address, length, index);
         true
     }
 
-    /// Follows an input, after which writes of bytes peeked in place from the input
-    /// (`peek`) produce pointers. The input holds such entries until
-    /// the readers of this output have passed them, so the input's writer gets their memory back
-    /// later. A caller that waits for input must therefore wait for both streams
-    /// ([`splice::wait`](crate::splice::wait)). Returns false if the input has the maximum number
-    /// of followers.
+    /// Follows an input, after which writes of bytes peeked in place from the input (`peek`)
+    /// produce pointers. The input holds such entries until the readers of this output have passed
+    /// them, so the input's writer gets their memory back later. A caller that waits for input must
+    /// therefore wait for both streams ([`splice::wait`](crate::splice::wait)). Returns false if
+    /// the input has the maximum number of followers.
     pub fn follow(&mut self, input: &super::Input) -> bool {
         self.flights.follow(input.keeper()).is_some()
     }
@@ -243,7 +242,7 @@ impl Output {
         }
     }
 
-    /// Extends the hold on the segment in which the last write found its bytes to the current head.
+    /// Extends the hold on the segment of the last hit up to the current head position.
     fn extend_hold(&self) {
         self.flights.extend(self.ring.side.head);
     }

@@ -14,7 +14,7 @@ pub(super) const RANGES: usize = 8;
 pub(super) struct Ranges {
     line: RangeLine,
     /// Index of the known dbuf, for each range.
-    names: [usize; RANGES],
+    indices: [usize; RANGES],
     /// Index of the next range to replace.
     next: usize,
 }
@@ -42,11 +42,11 @@ impl Ranges {
         for (at, range) in self.line.0.iter().enumerate() {
             hits |= u32::from(is_in(*range)) << at;
         }
-        self.names.get(hits.trailing_zeros() as usize).copied()
+        self.indices.get(hits.trailing_zeros() as usize).copied()
     }
 
     /// Adds the range of a dbuf. Replaces another range if the line is full.
-    pub(super) fn insert(&mut self, address: usize, length: usize, name: usize) {
+    pub(super) fn insert(&mut self, address: usize, length: usize, index: usize) {
         let first = address as u64 >> PAGE_BITS;
         let end = (address as u64).saturating_add(length as u64).div_ceil(1 << PAGE_BITS);
         let range = first << COUNT_BITS | (end - first).min(COUNT_MASK);
@@ -55,8 +55,8 @@ impl Ranges {
         if known.is_none() {
             self.next = self.next.wrapping_add(1);
         }
-        if let (Some(word), Some(known)) = (self.line.0.get_mut(at), self.names.get_mut(at)) {
-            (*word, *known) = (range, name);
+        if let (Some(word), Some(known)) = (self.line.0.get_mut(at), self.indices.get_mut(at)) {
+            (*word, *known) = (range, index);
         }
     }
 }
@@ -69,15 +69,15 @@ mod tests {
     fn e1_address_lookup_matches_only_its_range() {
         let mut ranges = Ranges::default();
         assert_eq!(ranges.find(0), None, "empty ranges hold nothing, not even address 0");
-        let start = |name: usize| 0x7f00_0000_0000 + name * 0x10_0000;
-        for name in 0..RANGES {
-            ranges.insert(start(name), 0x4000, name);
+        let start = |index: usize| 0x7f00_0000_0000 + index * 0x10_0000;
+        for index in 0..RANGES {
+            ranges.insert(start(index), 0x4000, index);
         }
-        for name in 0..RANGES {
-            assert_eq!(ranges.find(start(name)), Some(name));
-            assert_eq!(ranges.find(start(name) + 0x3fff), Some(name));
-            assert_eq!(ranges.find(start(name) + 0x4000), None);
-            assert_eq!(ranges.find(start(name) - 1), None);
+        for index in 0..RANGES {
+            assert_eq!(ranges.find(start(index)), Some(index));
+            assert_eq!(ranges.find(start(index) + 0x3fff), Some(index));
+            assert_eq!(ranges.find(start(index) + 0x4000), None);
+            assert_eq!(ranges.find(start(index) - 1), None);
         }
         ranges.insert(start(2), 0x4000, 2);
         assert_eq!(ranges.find(start(0)), Some(0), "what is there takes no other place");

@@ -194,7 +194,7 @@ fn e1_segment_is_held_until_every_reader_has_passed() {
         // A reader that leaves without reading holds nothing back.
         if at == 0 {
             let fault = Fault::UnknownDbuf(dbuf_id(9));
-            assert_eq!(inputs[0].read(&mut [0; 4]), Err(fault), "no desk shares it");
+            assert_eq!(inputs[0].read(&mut [0; 4]), Err(fault), "no server shares it");
             inputs[0].release_consumed();
         } else {
             inputs.remove(1);

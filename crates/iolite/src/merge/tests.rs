@@ -153,7 +153,7 @@ fn stamped_merge_yields_the_oldest_of_all_producers() {
 #[test]
 fn silent_producer_delays_no_other_and_is_late() {
     // A loaded machine may take longer than the patience to read the available blocks; repeat then.
-    testkit::wait_until("what there is was read in time", read_in_time_beside_silent_producer);
+    testkit::wait_until("available blocks are read in time", read_in_time_beside_silent_producer);
 }
 
 /// Runs the test once. Returns false, without a verdict, if the machine was so busy that reading
@@ -232,7 +232,7 @@ fn producer_with_old_timestamps_starves_no_other() {
 fn producers_join_and_leave_during_reads() {
     let mut merged = Merged::new(Order::Fair(4));
     let mut out = [0; 24];
-    assert_eq!(merged.read(&mut out).unwrap(), Next::End, "there is nobody");
+    assert_eq!(merged.read(&mut out).unwrap(), Next::End, "there is no producer");
     let (mut one, input) = open_stream(Policy::Block);
     let first = merged.join(input);
     assert_eq!(merged.try_read(&mut out).unwrap(), Next::Nothing);

@@ -41,7 +41,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"SL pipe2");
 const SEGMENT_SIZE: usize = 64 << 10;
 /// Minimum number of segments: one is written while others are read.
 const SEGMENTS_MIN: usize = 4;
-/// Size in bytes with which memory begins that sizes itself.
+/// Initial size in bytes of memory that sizes itself.
 const INITIAL_SIZE: usize = 1 << 20;
 /// Maximum size of the memory for copied bytes.
 const BYTES_MAX: u64 = 1 << 36;
@@ -142,8 +142,8 @@ pub fn open_read(end: OwnedFd, space: &Space) -> Result<Option<Input>, PipeError
     Ok(Some(Input::open(Offer::new(ring, SocketDoorbell::from(end)), space)?))
 }
 
-/// Returns the configuration of the ring, and the size of the memory for copied bytes, or `None` if
-/// that sizes itself.
+/// Returns the configuration of the ring, and the size in bytes of the memory for copied bytes, or
+/// `None` if the memory sizes itself.
 fn config(shape: &PipeShape) -> Option<(Config, Option<usize>)> {
     let id = DbufId::new(shape.id).filter(|_| shape.magic == MAGIC)?;
     let number = |value: u64| usize::try_from(value).ok();

@@ -42,7 +42,7 @@ fn d9_each_read_end_has_its_own_position() {
 /// Opening the writing end creates the ring, possibly in a process other than the one that
 /// configured the ring.
 #[test]
-fn f6_pipe_keeps_its_configured_or_its_own_size() {
+fn f6_pipe_keeps_a_fixed_size_or_sizes_itself() {
     for (config, fixed) in
         [(pipe_config(), true), (Config::new(pipe_config().ring.id).self_sizing(), false)]
     {
@@ -57,7 +57,7 @@ fn f6_pipe_keeps_its_configured_or_its_own_size() {
 fn unopened_ends_may_be_closed() {
     let mut ends = mpipe(3, &pipe_config()).unwrap();
     drop(ends.remove(0));
-    assert!(open_read(ends.remove(0)).unwrap().is_none(), "nobody writes");
+    assert!(open_read(ends.remove(0)).unwrap().is_none(), "no writer");
     let mut ends = mpipe(3, &pipe_config()).unwrap();
     let kept = ends.pop().unwrap();
     drop(ends.pop());

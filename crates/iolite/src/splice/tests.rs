@@ -280,7 +280,7 @@ fn dropped_block_of_a_copying_source_is_counted_once() {
 /// Splices of random lengths move files as runs of adjacent blocks. The reader gets each byte once,
 /// in blocks that neither a run nor a full ring has changed.
 #[test]
-fn e2_runs_of_blocks_arrive_as_single_blocks_do() {
+fn e2_runs_of_blocks_arrive_like_single_blocks() {
     let mut random = Random::replayable();
     for turn in 0..40 {
         let place = SpliceFixture::new(Space::new());

@@ -70,9 +70,9 @@ impl Client {
         descriptor::peer_identity(&self.socket)
     }
 
-    /// Requests a dbuf like [`Client::ask`], but waits for each message for at most `limit`. After
+    /// Requests a dbuf like [`Client::request`], but waits at most `limit` for each message. After
     /// a timeout the client must not be used again.
-    pub(crate) fn ask_within(
+    pub(crate) fn request_within(
         &mut self,
         dbuf: DbufId,
         limit: Duration,
@@ -109,7 +109,7 @@ impl Client {
 
     /// Requests a dbuf and blocks for the reply. Returns immediately if the owner has sent the dbuf
     /// without a request. Fails with [`GrantRefusal::Abandoned`] if the server has departed.
-    pub fn ask(&mut self, dbuf: DbufId) -> Result<Grant, GrantRefusal> {
+    pub fn request(&mut self, dbuf: DbufId) -> Result<Grant, GrantRefusal> {
         if let Some(grant) = self.take_early(dbuf) {
             return Ok(grant);
         }
@@ -159,7 +159,7 @@ impl Client {
     }
 
     fn request_and_map(&mut self, dbuf: DbufId) -> Result<(), GrantRefusal> {
-        let grant = self.ask(dbuf)?;
+        let grant = self.request(dbuf)?;
         self.window.admit(grant)
     }
 }

@@ -110,8 +110,8 @@ fn misbehaving_client_is_evicted_alone() {
         },
         // Sends requests and never reads; the eviction cannot even be reported to it.
         &|socket| {
-            let ask = Message::new(REQUEST_GRANT, id, [0; 2]);
-            while descriptor::send(socket, ask.as_bytes(), &[]).is_ok() {}
+            let request = Message::new(REQUEST_GRANT, id, [0; 2]);
+            while descriptor::send(socket, request.as_bytes(), &[]).is_ok() {}
         },
     ];
     for speak in nonsense {
@@ -120,10 +120,10 @@ fn misbehaving_client_is_evicted_alone() {
         speak(&socket);
         wait_until("it is shown out", || reference_count(&server, peer).is_none());
         let mut evicted = Client::new(socket);
-        while evicted.ask(id).is_ok() {}
-        assert_eq!(evicted.ask(id).unwrap_err(), GrantRefusal::Abandoned);
+        while evicted.request(id).is_ok() {}
+        assert_eq!(evicted.request(id).unwrap_err(), GrantRefusal::Abandoned);
         client.copy(slice_pointers(&sent)[0], &mut [0; 4]).unwrap();
-        assert!(client.ask(id).is_ok(), "the others are served");
+        assert!(client.request(id).is_ok(), "the others are served");
     }
     assert_eq!(server.owner(|owner| owner.holders().peers().collect::<Vec<_>>()), [honest]);
     drop(sent);
@@ -144,7 +144,7 @@ fn closing_server_leaves_no_client_waiting() {
     client.copy(pointer, &mut out).unwrap();
     drop((sent, server));
     assert_eq!(pool.usage().leased, 0);
-    assert_eq!(client.ask(pool.pool().id()).unwrap_err(), GrantRefusal::Abandoned);
+    assert_eq!(client.request(pool.pool().id()).unwrap_err(), GrantRefusal::Abandoned);
     assert_eq!(client.release(pointer), Err(GrantRefusal::Abandoned));
     client.copy(pointer, &mut out).unwrap();
     assert_eq!(&out, b"data", "what is mapped stays");
@@ -163,7 +163,7 @@ fn prints_costs_of_grants() {
     let id = pool.pool().id();
     let start = Instant::now();
     for _ in 0..10_000 {
-        drop(client.ask(id).unwrap());
+        drop(client.request(id).unwrap());
     }
     println!("ask for a dbuf and get it: {:?}", start.elapsed() / 10_000);
     for length in [64, 1024, 4096] {

@@ -212,8 +212,8 @@ impl Input {
 
     /// Copies the next block of a ring that overwrites into the staging buffer. Retries if the
     /// writer has meanwhile begun to overwrite the entry or its bytes (F2 of `flight`). Returns the
-    /// length of the block in bytes, or `None` if no block is published or the writer has overtaken
-    /// all [`READ_ATTEMPTS_MAX`].
+    /// length of the block in bytes, or `None` if no block is published or the writer has lapped
+    /// the reader in each of [`READ_ATTEMPTS_MAX`] attempts.
     fn stage_lossy(&mut self) -> Result<Option<usize>, Fault> {
         for _ in 0..READ_ATTEMPTS_MAX {
             if let (Some(current), true) = (self.current, self.staged) {

@@ -9,8 +9,8 @@ impl Output {
     /// Writes a block whose bytes are not in the segment in which the last write found its bytes.
     /// Blocks, returns and fails like `StreamWriter::write`.
     pub(super) fn write_outside_hot(&mut self, block: &[u8]) -> Result<bool, Fault> {
-        if let Some(name) = self.ranges.find(block.as_ptr().addr())
-            && self.splice_known(name, block)
+        if let Some(index) = self.ranges.find(block.as_ptr().addr())
+            && self.splice_known(index, block)
         {
             return Ok(true);
         }
@@ -21,8 +21,8 @@ impl Output {
             self.put(pointer);
             return Ok(true);
         }
-        if let Some(name) = self.find_outside_line(block)
-            && self.splice_known(name, block)
+        if let Some(index) = self.find_outside_line(block)
+            && self.splice_known(index, block)
         {
             return Ok(true);
         }
@@ -35,8 +35,8 @@ impl Output {
     /// Appends a pointer to a slice that is expected in a known dbuf. Returns false, and appends
     /// nothing, if the bytes are not published, or if the dbuf is not searched now because recent
     /// searches failed.
-    fn splice_known(&mut self, name: usize, block: &[u8]) -> bool {
-        let Some(known) = self.known.get_mut(name) else { return false };
+    fn splice_known(&mut self, index: usize, block: &[u8]) -> bool {
+        let Some(known) = self.known.get_mut(index) else { return false };
         // After a miss in an expected dbuf, the next attempts are skipped. [SL §5.3.3]
         if !known.back_off.next_attempt_due() {
             return false;
@@ -75,8 +75,8 @@ impl Output {
         let at = block.as_ptr().addr();
         let extents = self.known.iter().map(|known| known.memory.extent());
         let is_in = |(from, length): (usize, usize)| at.wrapping_sub(from) < length;
-        let (name, (from, length)) = extents.enumerate().find(|(_, extent)| is_in(*extent))?;
-        self.ranges.insert(from, length, name);
-        Some(name)
+        let (index, (from, length)) = extents.enumerate().find(|(_, extent)| is_in(*extent))?;
+        self.ranges.insert(from, length, index);
+        Some(index)
     }
 }

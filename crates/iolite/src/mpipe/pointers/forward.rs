@@ -54,7 +54,7 @@ fn pass_on(
         let grant = space.request_grant(dbuf)?;
         let access = AccessList::private(identity());
         match grants.owner(|owner| owner.share_granted(grant, access)) {
-            // A dbuf of this process that comes back, or one that was forwarded before.
+            // The dbuf belongs to this process, or was forwarded before.
             Ok(()) | Err(GrantRefusal::Taken(_)) => {}
             Err(_) => return Err(Fault::UnknownDbuf(dbuf)),
         }
