@@ -56,7 +56,7 @@ impl Flags {
     pub const BROKEN: Self = Self(1 << 5);
     /// Set on the bytes of a body whose content coding a filter has undone.
     pub const DECODED: Self = Self(1 << 6);
-    /// [`Flags::END`] and [`Flags::BROKEN`].
+    /// The flags [`Flags::END`] and [`Flags::BROKEN`] together.
     pub const END_MASK: Self = Self(Self::END.0 | Self::BROKEN.0);
 
     /// Returns true if all flags of `other` are set.

@@ -44,8 +44,8 @@ pub mod writer {
     /// Offset of the words with which the writer announces that it sleeps until readers reach a
     /// position ([`super::wait`]).
     pub const WAIT: usize = 5 * LINE_WORDS;
-    /// Offset of the number, plus 1, of the CPU on which the writer last checked for room; 0 there
-    /// means that the CPU is unknown.
+    /// Offset of the word with the number, plus 1, of the CPU on which the writer last checked for
+    /// room. The word is 0 if the CPU is unknown.
     pub const PROCESSOR: usize = 6 * LINE_WORDS;
 }
 
@@ -63,8 +63,8 @@ pub mod reader {
     /// Offset of the words with which the reader announces that it sleeps until the writer reaches
     /// a position ([`super::wait`]).
     pub const WAIT: usize = 3 * LINE_WORDS;
-    /// Offset of the number, plus 1, of the CPU on which the reader last released data; 0 there
-    /// means that the CPU is unknown.
+    /// Offset of the word with the number, plus 1, of the CPU on which the reader last released
+    /// data. The word is 0 if the CPU is unknown.
     pub const PROCESSOR: usize = 4 * LINE_WORDS;
 }
 
