@@ -6,7 +6,7 @@
 //! reasons. The suite is not part of the repository; if it is missing, the tests report that they
 //! were skipped. `SEED=` repeats a run.
 
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test that reports its counts")]
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "the test prints its counts")]
 
 #[path = "classic/cases.rs"]
 mod cases;

@@ -5,14 +5,14 @@
 //! `tests/kernel` has the same tests with the kernel as the judge. `SEED=` repeats a run, and
 //! `ROUNDS=` extends it.
 
-#![expect(clippy::print_stdout, reason = "a test that reports its counts")]
+#![expect(clippy::print_stdout, reason = "the test prints its counts")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 #[path = "classic/cases.rs"]
-#[expect(dead_code, reason = "the cases use the rest")]
+#[expect(dead_code, reason = "other test binaries use the rest")]
 mod cases;
 #[path = "classic/frames.rs"]
-#[expect(dead_code, reason = "the cases use the rest")]
+#[expect(dead_code, reason = "other test binaries use the rest")]
 mod frames;
 #[path = "classic/programs.rs"]
 mod programs;

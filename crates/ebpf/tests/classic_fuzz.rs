@@ -5,7 +5,7 @@
 //! extends it.
 
 #[path = "classic/frames.rs"]
-#[expect(dead_code, reason = "the cases use the rest")]
+#[expect(dead_code, reason = "other test binaries use the rest")]
 mod frames;
 
 use std::time::Instant;

@@ -7,13 +7,13 @@
 //! judged unchanged, and with its bytes 12 to 15 interpreted as a tag in the skb. Every socket
 //! filter must also pass the kernel's check. `SEED=` repeats a run, and `ROUNDS=` extends it.
 
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test that reports its counts")]
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "the test prints its counts")]
 
 #[path = "classic/cases.rs"]
-#[expect(dead_code, reason = "the cases use the rest")]
+#[expect(dead_code, reason = "other test binaries use the rest")]
 mod cases;
 #[path = "classic/frames.rs"]
-#[expect(dead_code, reason = "the cases use the rest")]
+#[expect(dead_code, reason = "other test binaries use the rest")]
 mod frames;
 #[path = "classic/programs.rs"]
 mod programs;

@@ -19,7 +19,7 @@
     allow(
         clippy::indexing_slicing,
         clippy::cast_possible_truncation,
-        reason = "a test fails by panicking, and knows its numbers"
+        reason = "tests fail by panicking, and their numbers are known"
     )
 )]
 

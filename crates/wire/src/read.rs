@@ -39,14 +39,20 @@ pub(crate) const fn decode64(big: bool, bytes: [u8; 8]) -> u64 {
 
 /// Returns a length or offset as 16 bits. No bits are lost, because the formats limit such values
 /// to far less than 65,536.
-#[expect(clippy::cast_possible_truncation, reason = "named so that the callers need no cast")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the truncation is the purpose of the function"
+)]
 #[inline]
 pub(crate) const fn low16(value: usize) -> u16 {
     value as u16
 }
 
 /// Returns the low 64 bits of a number.
-#[expect(clippy::cast_possible_truncation, reason = "named so that the callers need no cast")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the truncation is the purpose of the function"
+)]
 #[inline]
 pub(crate) const fn low64(value: u128) -> u64 {
     value as u64

@@ -2,7 +2,7 @@
 //! external. The reader must neither panic nor loop, marks must stay inside the frame, and if
 //! `pcap-parser` reads a capture without an error, both readers must return the same packets.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test that reports its counts")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "the test prints its counts")]
 
 use std::fs;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Programs for tests that translate classic BPF: the programs of libpcap's test suite, our
 //! programs for the same expressions and for this project's expressions, and random programs.
 
-#![allow(dead_code, reason = "each test binary uses its share")]
+#![allow(dead_code, reason = "each test binary uses some of the helpers")]
 
 use ebpf::classic::insn::code;
 use ebpf::classic::{ClassicProgram, Instruction, LinkType, Options, compile};

@@ -1,7 +1,7 @@
 //! Classic programs translated to eBPF, and frames to judge them: captured, steered and truncated
 //! frames, in every form in which the kernel may hold a frame.
 
-#![allow(dead_code, reason = "each test binary uses its share")]
+#![allow(dead_code, reason = "each test binary uses some of the helpers")]
 
 use ebpf::classic::{ClassicProgram, Metadata};
 use ebpf::emit::{self, Answer, Finish, Outcome, Target, Unfit};

@@ -2,7 +2,7 @@
 //! module `rust_judge` makes the same decisions in ordinary Rust, and `frames` provides frames for
 //! both.
 
-#![allow(dead_code, reason = "each test binary uses its share")]
+#![allow(dead_code, reason = "each test binary uses some of the helpers")]
 #![allow(unreachable_pub, reason = "shared by test binaries")]
 
 pub mod frames;

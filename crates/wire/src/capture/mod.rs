@@ -30,8 +30,8 @@ pub use fault::{CaptureFault, FaultKind};
 
 use crate::link::LinkType;
 
-/// Maximum length in bytes of an accepted record, which is the longest data that a rich pointer can
-/// name.
+/// Maximum length in bytes of an accepted record, which is also the maximum length of a rich
+/// pointer's data.
 pub const DATA_MAX: u32 = (1 << 20) - 1;
 /// Maximum length in bytes of a pcapng block that must be complete in the buffer: the data plus 128
 /// KB of options, as in libpcap.

@@ -55,8 +55,8 @@ impl Pcap {
         let (major, minor) = (u16_at(4), u16_at(6));
         let lengths = length_order(major, minor)
             .ok_or_else(|| bad(FaultKind::Version { format: "pcap", major, minor }))?;
-        // The upper four bits give the length of a frame check sequence, bit 26 says that it is
-        // present.
+        // The upper four bits give the length of a frame check sequence, and bit 26 indicates its
+        // presence.
         let reserved = u32_at(20) & 0x03ff_0000;
         if reserved != 0 {
             return Err(bad(FaultKind::Reserved { bits: reserved }));
@@ -110,11 +110,11 @@ impl Pcap {
     #[inline]
     fn header_words(&self, header: &[u8; 16]) -> [u32; 4] {
         let (words, _) = header.as_chunks::<4>();
-        let mut answer = [0u32; 4];
-        for (number, word) in answer.iter_mut().zip(words) {
+        let mut decoded = [0u32; 4];
+        for (number, word) in decoded.iter_mut().zip(words) {
             *number = decode32(self.big, *word);
         }
-        answer
+        decoded
     }
 }
 

@@ -156,7 +156,7 @@ impl<'m> LabelWalk<'m> {
         let low = *self.message.get(at + 1).ok_or(DnsFault::Truncated(at))?;
         let target = usize::from(first & 0x3f) << 8 | usize::from(low);
         self.pointers += 1;
-        // A loop ends here, or by exceeding the longest name.
+        // Ends a loop of pointers, unless the name exceeds the maximum length first.
         if self.pointers > POINTERS_MAX {
             return Err(DnsFault::Invalid(at));
         }
