@@ -40,9 +40,9 @@ fn compare_with_reference_reader(captures: &Captures) -> (usize, usize, usize) {
         if let Some(fault) = end {
             refused.push(format!("{}: {fault}", path.display()));
         }
-        // Where we stop with a fault, the other reader may have continued.
+        // If this crate reports a fault, the other reader may have continued.
         let Some(theirs) = reference_packets(&bytes) else { continue };
-        // The other reader keeps 32 bits of the seconds.
+        // The other reader stores only 32 bits of the seconds.
         let late = |time_ns| time_ns > u64::from(u32::MAX) * SECOND;
         let same = ours
             .iter()
@@ -135,7 +135,8 @@ fn read_with_flipped_bits(captures: &Captures) {
         bytes.truncate(BYTES_MAX);
         let flips = 1 + bytes.len() / 200;
         random.flip_bits(&mut bytes, flips);
-        // A flipped length ends the walk early: continue after it, as if records began anywhere.
+        // A flipped length ends the walk early. A second walk therefore begins at a random offset,
+        // as if a record began there.
         read_capture(&bytes);
         let mut headless = bytes.get(..24).unwrap_or_default().to_vec();
         headless.extend(bytes.get(random.within(0..bytes.len() + 1)..).unwrap_or_default());

@@ -12,8 +12,8 @@ use streamline_wire::http::{Body, BodyPart, Head, HeadError, ParseMode, RequestM
 /// file, and reason.
 const EXCLUDED: &[(&str, usize, &str)] = &[
     ("request/invalid.md", 13, "a method may be any token (RFC 9110 §9.1); llhttp knows a list"),
-    ("request/method.md", 11, "ICE/1.0 is no HTTP"),
-    ("request/method.md", 14, "PRI of HTTP/1.1 is no preface of HTTP/2 (RFC 9113 §3.4)"),
+    ("request/method.md", 11, "ICE/1.0 is not HTTP"),
+    ("request/method.md", 14, "PRI of HTTP/1.1 is not the preface of HTTP/2 (RFC 9113 §3.4)"),
     ("response/sample.md", 1, "RTSP/1.1 is no HTTP"),
     ("response/sample.md", 2, "ICE/1.1 is no HTTP"),
 ];
@@ -117,35 +117,35 @@ fn parse_offset(line: &str) -> usize {
 }
 
 fn expected_events(case: &Case) -> ParserEvents {
-    let mut told = ParserEvents::default();
+    let mut events = ParserEvents::default();
     let mut begin = 0;
     for line in &case.log {
         if line.ends_with("message begin") {
             begin = parse_offset(line);
         } else if line.contains("headers complete") {
             let head = parse_offset(line);
-            told.messages.push(HttpMessage { begin, head, ..HttpMessage::default() });
+            events.messages.push(HttpMessage { begin, head, ..HttpMessage::default() });
         } else if line.contains("span[body]") {
             let length = line.split("len=").nth(1).expect("a length").split(' ').next();
             let length: usize = length.and_then(|n| n.parse().ok()).expect("a number");
             let from = parse_offset(line);
-            let message = told.messages.last_mut().expect("a body behind a head");
+            let message = events.messages.last_mut().expect("a body after a head");
             message.body.extend(&case.input[from..from + length]);
         } else if line.ends_with("message complete") {
-            told.messages.last_mut().expect("a message").end = Some(parse_offset(line));
+            events.messages.last_mut().expect("a message").end = Some(parse_offset(line));
         } else if line.contains("error code=22") {
-            told.switched = true;
+            events.switched = true;
         } else if line.contains("error code=") {
-            told.refused = true;
+            events.refused = true;
         }
     }
-    told
+    events
 }
 
 /// A reader of one direction of a connection that receives its input in pieces.
 struct PieceReader<'c> {
     case: &'c Case,
-    told: ParserEvents,
+    events: ParserEvents,
     /// Bytes of an incomplete head, which begins at offset `at`.
     held: Vec<u8>,
     at: usize,
@@ -155,7 +155,7 @@ struct PieceReader<'c> {
 
 impl PieceReader<'_> {
     fn read_piece(&mut self, mut piece: &[u8]) {
-        while !piece.is_empty() && !self.told.refused && !self.told.switched {
+        while !piece.is_empty() && !self.events.refused && !self.events.switched {
             match self.open {
                 Some(body) => piece = self.read_body(body, piece),
                 None => piece = self.read_head(piece),
@@ -168,7 +168,7 @@ impl PieceReader<'_> {
         self.held.extend(piece);
         let blank = self.held.iter().all(|byte| matches!(byte, b'\r' | b'\n'));
         if self.closed && !blank {
-            self.told.refused = true;
+            self.events.refused = true;
         }
         let requests = self.case.kind.starts_with("request");
         let read = match requests {
@@ -178,10 +178,10 @@ impl PieceReader<'_> {
         let head = match read {
             Err(HeadError::Incomplete) => return &[],
             Err(HeadError::Fault(_)) => {
-                self.told.refused = true;
+                self.events.refused = true;
                 return &[];
             }
-            Ok(_) if self.told.refused => return &[],
+            Ok(_) if self.events.refused => return &[],
             Ok(head) => head,
         };
         let message = HttpMessage {
@@ -189,7 +189,7 @@ impl PieceReader<'_> {
             head: self.at + head.end,
             ..HttpMessage::default()
         };
-        self.told.messages.push(message);
+        self.events.messages.push(message);
         let asked = if self.case.skip_body { RequestMethod::Head } else { RequestMethod::Other };
         let body = match requests {
             true if self.case.skip_body => Ok(Body::default()),
@@ -209,13 +209,13 @@ impl PieceReader<'_> {
                 self.open = Some(body);
                 self.end_message(body, switches);
             }
-            Err(_) => self.told.refused = true,
+            Err(_) => self.events.refused = true,
         }
         &piece[end - before..]
     }
 
     fn read_body<'p>(&mut self, mut body: Body, piece: &'p [u8]) -> &'p [u8] {
-        let message = self.told.messages.last_mut().expect("a body behind a head");
+        let message = self.events.messages.last_mut().expect("a body after a head");
         let taken = match body.take(piece) {
             Ok(BodyPart::Data(length)) => {
                 message.body.extend(&piece[..length]);
@@ -224,7 +224,7 @@ impl PieceReader<'_> {
             Ok(BodyPart::Framing(length)) => length,
             Ok(BodyPart::End) => 0,
             Err(_) => {
-                self.told.refused = true;
+                self.events.refused = true;
                 0
             }
         };
@@ -237,8 +237,8 @@ impl PieceReader<'_> {
 
     fn end_message(&mut self, body: Body, switches: bool) {
         if body.has_ended() || body.is_switched() {
-            self.told.messages.last_mut().expect("a message").end = Some(self.at);
-            self.told.switched = body.is_switched() || switches;
+            self.events.messages.last_mut().expect("a message").end = Some(self.at);
+            self.events.switched = body.is_switched() || switches;
             self.open = None;
         }
     }
@@ -247,7 +247,7 @@ impl PieceReader<'_> {
 fn read_case(case: &Case, cut: usize) -> ParserEvents {
     let mut reader = PieceReader {
         case,
-        told: ParserEvents::default(),
+        events: ParserEvents::default(),
         held: Vec::new(),
         at: 0,
         open: None,
@@ -256,7 +256,7 @@ fn read_case(case: &Case, cut: usize) -> ParserEvents {
     let (first, second) = case.input.split_at(cut);
     reader.read_piece(first);
     reader.read_piece(second);
-    reader.told
+    reader.events
 }
 
 #[test]
@@ -299,14 +299,14 @@ type SentMessage<'s> = (&'s str, &'s str, &'s str, bool);
 /// Builds a case and its expected events.
 fn build_case(kind: &str, messages: &[SentMessage<'_>], rest: &str) -> (Case, ParserEvents) {
     let mut input = String::new();
-    let mut told = ParserEvents::default();
+    let mut events = ParserEvents::default();
     for (head, sent, body, ended) in messages {
         let begin = input.len();
         input.push_str(head);
         let head = input.len();
         input.push_str(sent);
         let end = ended.then_some(input.len());
-        told.messages.push(HttpMessage { begin, head, body: body.as_bytes().to_vec(), end });
+        events.messages.push(HttpMessage { begin, head, body: body.as_bytes().to_vec(), end });
     }
     input.push_str(rest);
     let case = Case {
@@ -317,7 +317,7 @@ fn build_case(kind: &str, messages: &[SentMessage<'_>], rest: &str) -> (Case, Pa
         input: input.into_bytes(),
         log: Vec::new(),
     };
-    (case, told)
+    (case, events)
 }
 
 /// Builds a head from lines.

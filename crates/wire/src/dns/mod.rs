@@ -158,7 +158,7 @@ impl<'m> Message<'m> {
         let records = sections.map(|section| usize::from(self.records(section)));
         let all: usize = records.iter().sum();
         let opcode = self.opcode();
-        let sent = match opcode {
+        let is_usual = match opcode {
             _ if !opcode.is_assigned() => false,
             _ if self.is_response() => true,
             _ if self.rcode().0 != 0 => false,
@@ -170,7 +170,7 @@ impl<'m> Message<'m> {
             Opcode::STATEFUL | Opcode::STATUS => questions + all == 0,
             _ => questions > 0,
         };
-        sent && HEADER_LENGTH + questions * QUESTION_MIN + all * RECORD_MIN <= length
+        is_usual && HEADER_LENGTH + questions * QUESTION_MIN + all * RECORD_MIN <= length
     }
 
     /// Returns true if the stated counts fit into `length` bytes, and the message is not an empty
@@ -180,8 +180,8 @@ impl<'m> Message<'m> {
         let sections = [Section::Answer, Section::Authority, Section::Additional];
         let all: usize = sections.iter().map(|section| usize::from(self.records(*section))).sum();
         let questions = usize::from(self.questions());
-        let some = questions + all > 0 || self.is_response();
-        some && HEADER_LENGTH + questions * QUESTION_MIN + all * RECORD_MIN <= length
+        let has_content = questions + all > 0 || self.is_response();
+        has_content && HEADER_LENGTH + questions * QUESTION_MIN + all * RECORD_MIN <= length
     }
 
     /// Returns true if the bytes are exactly one complete message, even with an unusual header: a
@@ -189,8 +189,8 @@ impl<'m> Message<'m> {
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let mut entries = self.entries();
-        let read = self.is_possible(self.bytes.len()) && entries.all(|entry| entry.is_ok());
-        read && entries.offset() == self.bytes.len()
+        let is_complete = self.is_possible(self.bytes.len()) && entries.all(|entry| entry.is_ok());
+        is_complete && entries.offset() == self.bytes.len()
     }
 
     /// Iterates over the questions, then the records. Ends after the first fault.

@@ -149,7 +149,7 @@ fn record_data_are_formatted_by_type() {
     assert_eq!(format_data(10, &[0; 99]).len(), 6 + 2 * 64 + 3);
 }
 
-/// The texts are those of RFC 9460 appendix D and of the kinds that it lacks.
+/// Checks the texts of RFC 9460 appendix D, and texts of parameters that it does not cover.
 #[test]
 fn service_parameters_are_formatted() {
     let format = |parameters: &[u8]| format_data(64, &[b"\0\x10\x01a\0", parameters].concat());

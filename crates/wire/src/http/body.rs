@@ -122,15 +122,16 @@ impl Body {
     /// Returns the body that follows the head of a response to a request with this method (RFC 9112
     /// §6.3).
     #[must_use]
-    pub fn after_response_head(head: &Head<'_>, asked: RequestMethod, mode: ParseMode) -> Self {
+    pub fn after_response_head(head: &Head<'_>, method: RequestMethod, mode: ParseMode) -> Self {
         let Start::Response { status, .. } = head.start else { return Self::default() };
         let fields = &head.fields;
         let lenient = mode == ParseMode::Lenient;
         let stated = fields.length.is_some_and(|length| length > 0) || fields.chunked;
-        match (status, asked) {
+        match (status, method) {
             (101, _) if head.may_switch() => return Self::switched(),
             (_, RequestMethod::Head) | (304, _) => return Self::default(),
-            // These must not state a length (RFC 9110 §8.6); a sender that does may send a body.
+            // These must not state a length (RFC 9110 §8.6), but a sender that does may also send a
+            // body.
             (100..200 | 204, _) if !(lenient && stated) => return Self::default(),
             (200..300, RequestMethod::Connect) => return Self::switched(),
             _ => {}
@@ -256,7 +257,7 @@ impl Body {
                 continue;
             }
             if let Err(fault) = self.step(*byte) {
-                // An oversized chunk size is a size nevertheless.
+                // An oversized chunk size still counts as a size.
                 let first = state == FIRST_SIZE && self.left >> 60 == 0;
                 return if first { self.reinterpret_as_unchunked(bytes) } else { Err(fault) };
             }

@@ -274,7 +274,7 @@ pub(super) const fn is_token(byte: u8) -> bool {
     TOKEN[byte as usize]
 }
 
-#[expect(clippy::indexing_slicing, reason = "built when compiled, over all values of a byte")]
+#[expect(clippy::indexing_slicing, reason = "the table has an element for every byte value")]
 static TOKEN: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0;
@@ -313,9 +313,9 @@ pub(super) fn trim_control(text: &[u8]) -> &[u8] {
     trim_bytes(text, |byte| byte <= b' ')
 }
 
-/// Trims what separates a field's value from its name and its line end: also further colons, as in
-/// `Name:: value`, and control characters. Those are kept in a text for people, of which only
-/// optional white space and line ends are no part (RFC 9110 §5.5).
+/// Trims the separators around a field's value: white space, control characters, and further
+/// colons, as in `Name:: value`. In a text for people, control characters are part of the value,
+/// and only optional white space and line ends are trimmed (RFC 9110 §5.5).
 pub(super) fn trim_value(known: KnownField, text: &[u8]) -> &[u8] {
     let is_text = matches!(known, KnownField::UserAgent | KnownField::Referer);
     let is_blank = |byte| match is_text {

@@ -260,8 +260,9 @@ fn store_lenient_field<'b>(fields: &mut Fields<'b>, text: &'b [u8]) -> Result<()
         return fields.take(known, trim_value(known, value), ParseMode::Lenient);
     }
     // Most fields are well-formed and unknown.
-    let odd = |first: &u8| !first.is_ascii_alphabetic() || b"hurctap".contains(&(first | 0x20));
-    if !text.first().is_some_and(odd) {
+    let may_be_known =
+        |first: &u8| !first.is_ascii_alphabetic() || b"hurctap".contains(&(first | 0x20));
+    if !text.first().is_some_and(may_be_known) {
         return Ok(());
     }
     let name = text.iter().position(|byte| !is_token(*byte)).unwrap_or(text.len());

@@ -278,7 +278,7 @@ fn assemble_message<'b>(
             return Ok(room.get(..wanted.unwrap_or(MESSAGE_HEADER_SIZE)).unwrap_or_default());
         }
         if at > bytes.len() {
-            // The last record continues for so many bytes.
+            // Number of bytes that are missing from the last record.
             let open = at - bytes.len();
             let next = if missing > open { RECORD_HEADER_SIZE + missing - open } else { 0 };
             return Err(FirstHello::Need(bytes.len() + missing.min(open) + next));
