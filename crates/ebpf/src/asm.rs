@@ -61,7 +61,7 @@ pub struct Asm {
     labels: Vec<LabelSite>,
     jumps: Vec<(usize, Label)>,
     dead: bool,
-    mistake: Option<AsmError>,
+    error: Option<AsmError>,
 }
 
 #[derive(Debug, Default)]
@@ -166,8 +166,8 @@ impl Asm {
 
     /// Resolves all jumps. Returns the code, or the first error.
     pub fn finish(mut self) -> Result<Vec<Insn>, AsmError> {
-        if let Some(mistake) = self.mistake {
-            return Err(mistake);
+        if let Some(error) = self.error {
+            return Err(error);
         }
         for (at, label) in &self.jumps {
             let target = self.labels.get(label.0).and_then(|site| site.at);
@@ -195,8 +195,8 @@ impl Asm {
         self.push(insn);
     }
 
-    fn record_error(&mut self, mistake: AsmError) {
-        self.mistake.get_or_insert(mistake);
+    fn record_error(&mut self, error: AsmError) {
+        self.error.get_or_insert(error);
     }
 }
 

@@ -253,10 +253,10 @@ fn ruling_outcome(ruling: &Ruling) -> Option<Outcome> {
 
 fn rulings_agree(rulings: &[Ruling]) -> bool {
     let Some((reference, twins)) = rulings.split_first() else { return true };
-    let mut asked = twins.iter().filter(|ruling| !matches!(ruling, Ruling::Refused(_)));
-    let Some(first) = asked.next() else { return true };
-    let honest = ruling_outcome(first) == Some(Outcome::Unsure) || first == reference;
-    honest && !matches!(first, Ruling::Broken(_)) && asked.all(|ruling| ruling == first)
+    let mut given = twins.iter().filter(|ruling| !matches!(ruling, Ruling::Refused(_)));
+    let Some(first) = given.next() else { return true };
+    let acceptable = ruling_outcome(first) == Some(Outcome::Unsure) || first == reference;
+    acceptable && !matches!(first, Ruling::Broken(_)) && given.all(|ruling| ruling == first)
 }
 
 /// Yields the frame truncated to every length, from 0 to its full length.

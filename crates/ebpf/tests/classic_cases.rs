@@ -42,7 +42,7 @@ fn case_netmask(case: &Value) -> Option<u32> {
 
 #[test]
 fn corpus_expressions_accept_the_expected_frames() {
-    let Some(folder) = case_folder("apply") else { return };
+    let Some(folder) = case_folder("corpus_expressions_accept_the_expected_frames") else { return };
     let table = read_table(&folder, "apply.json");
     let mut passed = 0;
     for case in &table {
@@ -170,7 +170,7 @@ struct AcceptCase<'a> {
     /// Our programs for each alias of the expression, optimized and unoptimized, without
     /// duplicates.
     ours: Vec<ClassicProgram>,
-    left_to_libpcap: bool,
+    is_unsupported: bool,
 }
 
 fn check_accept_row(
@@ -188,9 +188,9 @@ fn check_accept_row(
         .map(|listing| listing.parse().unwrap_or_else(|error| panic!("{name}: {error}")))
         .collect();
     let mut row =
-        AcceptCase { name, link, snaplen, theirs, ours: Vec::new(), left_to_libpcap: false };
+        AcceptCase { name, link, snaplen, theirs, ours: Vec::new(), is_unsupported: false };
     compile_aliases(case, &mut row, counts);
-    if skip_reason(name).is_some() || row.left_to_libpcap {
+    if skip_reason(name).is_some() || row.is_unsupported {
         counts.excluded += 1;
         return;
     }
@@ -240,7 +240,7 @@ fn compile_aliases(case: &Value, row: &mut AcceptCase<'_>, counts: &mut CaseCoun
             let program = match compile(alias, link, &options) {
                 Ok(program) => program,
                 Err(error) if error.kind == ErrorKind::Unsupported => {
-                    row.left_to_libpcap = true;
+                    row.is_unsupported = true;
                     continue;
                 }
                 Err(error) => {
@@ -295,7 +295,8 @@ fn generated_frames_reveal_planted_faults() {
     let Some(tcpdump) = tcpdump::find_tcpdump("generated_frames_reveal_planted_faults") else {
         return;
     };
-    // The rows are few: each runs several times, and a missed fault weighs more.
+    // There are few rows. Each is therefore used several times, and a missed fault lowers the
+    // percentage more.
     let table = tcpdump::rows_accepted_by_tcpdump(&tcpdump, programs::EXPRESSIONS);
     check_planted_faults(&[table.as_slice(); 6].concat(), 85);
 }
@@ -399,7 +400,8 @@ const INVALID_EXPRESSIONS: &[&str] = &[
 
 #[test]
 fn expressions_that_tcpdump_rejects_have_an_error_span() {
-    let Some(tcpdump) = tcpdump::find_tcpdump("what_tcpdump_refuses_is_refused_at_its_place")
+    let Some(tcpdump) =
+        tcpdump::find_tcpdump("expressions_that_tcpdump_rejects_have_an_error_span")
     else {
         return;
     };

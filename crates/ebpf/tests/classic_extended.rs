@@ -6,7 +6,7 @@
 //! `ROUNDS=` extends it.
 
 #![expect(clippy::print_stdout, reason = "the test prints its counts")]
-#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 #[path = "classic/cases.rs"]
 #[expect(dead_code, reason = "other test binaries use the rest")]
@@ -81,7 +81,7 @@ fn corpus_libpcap_programs_give_the_same_verdict_as_ebpf() {
     let captured: Vec<Frame> = captured.map(|(_, frame)| frame).collect();
     let (mut sums, mut loops) = (Vec::new(), 0);
     for (index, (name, program)) in programs(&folder).iter().enumerate() {
-        if program.has_loop() || asks_a_socket(program) {
+        if program.has_loop() || needs_socket_metadata(program) {
             loops += 1;
             continue;
         }
@@ -93,7 +93,7 @@ fn corpus_libpcap_programs_give_the_same_verdict_as_ebpf() {
     assert!(loops * 10 < sums.len(), "{loops} of {} cannot be translated", sums.len());
 }
 
-fn asks_a_socket(program: &ClassicProgram) -> bool {
+fn needs_socket_metadata(program: &ClassicProgram) -> bool {
     use ebpf::classic::insn::{ANCILLARY, code};
     let mut loads = program.instructions().iter();
     loads.any(|i| i.code & 0xe7 == code::LD | code::ABS && i.k >= ANCILLARY)

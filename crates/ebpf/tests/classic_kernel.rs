@@ -206,7 +206,7 @@ fn compare_with_filter(
 
 #[test]
 fn corpus_libpcap_programs_decide_alike_with_tag_in_skb() {
-    let test = "corpus_libpcaps_programs_answer_alike_with_the_tag_in_the_skb";
+    let test = "corpus_libpcap_programs_decide_alike_with_tag_in_skb";
     let Some(folder) = case_folder(test) else { return };
     let (seed, rounds) = (env_number("SEED", 20_261_121), env_number("ROUNDS", 1) as usize);
     println!("{test}: SEED={seed}");
@@ -231,7 +231,7 @@ fn corpus_libpcap_programs_decide_alike_with_tag_in_skb() {
 #[test]
 fn project_expressions_decide_alike_with_tag_in_skb() {
     let (seed, rounds) = (env_number("SEED", 20_261_121), env_number("ROUNDS", 1) as usize);
-    println!("the_houses_expressions_answer_alike_with_the_tag_in_the_skb: SEED={seed}");
+    println!("project_expressions_decide_alike_with_tag_in_skb: SEED={seed}");
     let (mut counts, mut silent) = (JudgeCounts::default(), 0);
     for (index, expression) in EXPRESSIONS.iter().enumerate() {
         for optimize in [true, false] {
@@ -255,7 +255,7 @@ fn project_expressions_decide_alike_with_tag_in_skb() {
 #[test]
 fn random_programs_decide_alike_with_tag_in_skb() {
     let (seed, rounds) = (env_number("SEED", 20_261_121), env_number("ROUNDS", 1) as usize);
-    println!("programs_of_dice_answer_alike_with_the_tag_in_the_skb: SEED={seed}");
+    println!("random_programs_decide_alike_with_tag_in_skb: SEED={seed}");
     let mut counts = JudgeCounts::default();
     let mut random = Random(seed);
     for _ in 0..RANDOM_PROGRAMS.0 * rounds {

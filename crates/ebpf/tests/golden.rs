@@ -40,16 +40,16 @@ fn source_map_attributes_instructions_to_filters() {
     let chain = [Eth, Step::Ip, Dport];
     let program = program(&chain, Hook::Tc, Finish::Answer).unwrap();
     let text = request(&chain);
-    let mut seen = Vec::new();
+    let mut names = Vec::new();
     for at in 0..program.code.len() {
         if let Some(word) = program.filter_at(at) {
             assert_eq!(&text[word.at..word.at + word.length], word.filter);
-            seen.push(word.filter.clone());
+            names.push(word.filter.clone());
         }
     }
-    seen.dedup();
+    names.dedup();
     // A filter's exits follow its own code.
-    assert_eq!(seen, ["eth", "ip", "dport"]);
+    assert_eq!(names, ["eth", "ip", "dport"]);
     assert!(program.filter_at(0).is_none(), "the frame code has no filter");
     let counters: Vec<&str> = program.counters.iter().map(|counter| &*counter.name).collect();
     assert_eq!(counters, ["short", "other", "malformed", "short", "no_port"]);

@@ -17,8 +17,8 @@ fn truncated_frames<'f>(frames: &'f [Vec<u8>], hook: Hook) -> impl Iterator<Item
     frames.iter().flat_map(|frame| truncations(frame)).flat_map(move |bytes| {
         let whole = Packet::new(bytes);
         let tagged = [whole.tagged(0x2007, 0x8100), whole.tagged(0, 0x88a8)];
-        let beside = if hook == Hook::Xdp { 0 } else { 2 };
-        std::iter::once(whole).chain(tagged.into_iter().take(beside))
+        let tag_count = if hook == Hook::Xdp { 0 } else { 2 };
+        std::iter::once(whole).chain(tagged.into_iter().take(tag_count))
     })
 }
 

@@ -112,9 +112,9 @@ pub struct Egress {
 pub struct Scratch {
     /// Size in bytes of a region.
     pub stride: u32,
-    pub(super) chosen: i16,
+    pub(super) delivery_words: i16,
     pub(super) outlets: u16,
-    pub(super) handed: i16,
+    pub(super) delivered_views: i16,
     pub(super) marks: i16,
     pub(super) marks_max: u16,
     pub(super) tallies: i16,
@@ -162,9 +162,9 @@ impl Scratch {
     /// The scratch memory layout of a tap for one request, in the first page of the tap's rings.
     const PLAIN: Self = Self {
         stride: 0,
-        chosen: offset::DELIVERED,
+        delivery_words: offset::DELIVERED,
         outlets: 1,
-        handed: offset::VIEWS,
+        delivered_views: offset::VIEWS,
         marks: 0,
         marks_max: 0,
         tallies: offset::TALLIES,
@@ -189,9 +189,9 @@ impl Scratch {
     /// offsets exceed 16 bits.
     #[must_use]
     pub fn new(outlets: usize, marks: usize, tallies: usize) -> Option<Self> {
-        let handed = outlets.checked_mul(8)?;
+        let delivered_views = outlets.checked_mul(8)?;
         let each = 16 * usize::try_from(DELIVERIES_MAX).ok()?;
-        let from = handed.checked_add(outlets.checked_mul(each)?)?;
+        let from = delivered_views.checked_add(outlets.checked_mul(each)?)?;
         let to = from.checked_add(marks.checked_mul(8)?)?;
         let switched = to.checked_add(tallies.checked_mul(16)?)?;
         let end = switched.checked_add(8 + 16 * SWITCHED_SLOTS as usize)?;
@@ -199,9 +199,9 @@ impl Scratch {
         i16::try_from(end).ok()?;
         Some(Self {
             stride: u32::try_from(end.next_multiple_of(64)).ok()?,
-            chosen: 0,
+            delivery_words: 0,
             outlets: u16::try_from(outlets).ok()?,
-            handed: i16::try_from(handed).ok()?,
+            delivered_views: i16::try_from(delivered_views).ok()?,
             marks: i16::try_from(from).ok()?,
             marks_max: u16::try_from(marks).ok()?,
             tallies: i16::try_from(to).ok()?,
@@ -223,7 +223,7 @@ impl Scratch {
     }
 
     pub(super) fn delivery_word(&self, number: u16) -> i16 {
-        self.chosen + 8 * number.cast_signed()
+        self.delivery_words + 8 * number.cast_signed()
     }
 
     pub(super) fn mark(&self, number: u16) -> i16 {
@@ -231,7 +231,7 @@ impl Scratch {
     }
 
     pub(super) fn delivered_view(&self, number: u16) -> i16 {
-        self.handed + 16 * number.cast_signed()
+        self.delivered_views + 16 * number.cast_signed()
     }
 }
 

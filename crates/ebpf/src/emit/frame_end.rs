@@ -19,11 +19,11 @@ pub(super) fn program_with_end(
     body: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>, Exit<'p>) -> Result<(), Unfit>,
     unsure: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>),
 ) -> Result<Program, Unfit> {
-    let asks = frame_end.tags().is_some();
+    let tag_out = frame_end.tags().is_some();
     let (builder, out) = Builder::begin_with_end(target, frame_end);
     let mut scope = Scope::root(builder);
-    // First, so that the body can end in another part than it begins in.
-    if let Some(known) = scope.builder().begin_unsure(asks) {
+    // Emitted first, because the body may end in another part than it begins in.
+    if let Some(known) = scope.builder().begin_unsure(tag_out) {
         unsure(&mut scope, Layers::unparsed(target.hook));
         scope.builder().begin_body(known, out.label);
     }

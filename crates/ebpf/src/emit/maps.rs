@@ -22,14 +22,14 @@ pub(super) enum ProgramMap {
 }
 
 impl ProgramMap {
-    /// Returns the parameters of the map, for a program with the filters `words` and
+    /// Returns the parameters of the map, for a program with the given filters and
     /// `parts` continuations.
-    pub(super) fn spec(self, words: &[FilterSpan], parts: usize) -> MapSpec {
+    pub(super) fn spec(self, filters: &[FilterSpan], parts: usize) -> MapSpec {
         match self {
-            Self::State(word, size) => {
-                let filter = word.and_then(|word| words.get(word));
-                let filter = filter.map_or("state", |word| &word.filter);
-                MapSpec { state_of: word, ..MapSpec::array(filter, size.into()) }
+            Self::State(index, size) => {
+                let filter = index.and_then(|index| filters.get(index));
+                let filter = filter.map_or("state", |filter| &filter.filter);
+                MapSpec { state_of: index, ..MapSpec::array(filter, size.into()) }
             }
             Self::Rows => MapSpec::array("rows", (PROCESSORS << ROW_BITS).cast_unsigned()),
             Self::Links => {

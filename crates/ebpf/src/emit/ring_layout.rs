@@ -101,6 +101,6 @@ pub const EXITS_MAX: u32 = 320;
 const _: () = assert!(offset::COUNTS as u32 + 8 * EXITS_MAX <= offset::END as u32);
 /// Number of tallies of a [`Tap`](super::config::Tap).
 pub const TALLIES_MAX: u16 = ((offset::END - offset::TALLIES) / 16) as u16;
-/// Base-2 logarithm of the number of laps round the ring in which frames are copied although no
+/// Base-2 logarithm of the number of laps around the ring in which frames are copied although no
 /// doorbell is drained. After these laps, frames are only counted.
 pub const UNREAD_LAPS: u32 = 4;

@@ -1,7 +1,7 @@
 //! SipHash-2-4 in straight-line eBPF, without helpers or loops.
 //!
 //! Input: a key known while emitting, and 64-bit numbers as read from the packet. Output: the tag,
-//! as it is stored in a packet. The state lives in four stack slots that arms may update, so the
+//! as it is stored in a packet. The state is kept in four stack slots that arms may update, so the
 //! number of input words may depend on the packet. (Aumasson, Bernstein, 2012: "SipHash: a fast
 //! short-input PRF".)
 //!
@@ -70,7 +70,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
         self.builder().asm.push(Insn::mov(R0, R1));
         self.swap_bytes(R0);
-        self.keep_wide()
+        self.store_wide()
     }
 
     fn sip_fetch(&mut self, sip: Sip<'s>) {

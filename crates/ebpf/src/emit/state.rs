@@ -43,7 +43,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     pub fn read(&mut self, state: TwinState<'s>, at: u16) -> Wide<'s> {
         self.point_at_state(state, at, 8);
         self.builder().asm.push(Insn::load(Size::DW, R0, R1, 0));
-        self.keep_wide()
+        self.store_wide()
     }
 
     /// Atomically adds to the number at byte `at` of the state.
@@ -65,7 +65,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let fetch = Insn::atomic(Size::DW, atomic::ADD | atomic::FETCH, R1, 0, R2);
         self.builder().asm.push(fetch);
         self.builder().asm.push(Insn::mov(R0, R2));
-        self.keep_wide()
+        self.store_wide()
     }
 
     /// Atomically adds to the `nth` of `count` numbers that begin at byte `at`. Does nothing if
@@ -109,7 +109,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.fetch_wide(new, R0);
         self.point_at_state(state, at, 8);
         self.builder().asm.push(Insn::atomic(Size::DW, atomic::XCHG, R1, 0, R0));
-        self.keep_wide()
+        self.store_wide()
     }
 
     /// Compares and swaps the number at byte `at` of the state. Leaves through `other` if the
@@ -130,7 +130,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Emits a read of the monotonic clock, in ns. A call of the helper was measured at 32 ns.
     pub fn now(&mut self) -> Wide<'s> {
         self.builder().call(Helper::KtimeNs);
-        self.keep_wide()
+        self.store_wide()
     }
 
     // ---- arithmetic
@@ -138,7 +138,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Loads a 64-bit constant and returns it as a number.
     pub fn wide(&mut self, value: u64) -> Wide<'s> {
         self.builder().asm.push_wide(Insn::load64(R0, value));
-        self.keep_wide()
+        self.store_wide()
     }
 
     /// Zero-extends a number to 64 bits.
@@ -173,7 +173,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     pub fn shl_wide(&mut self, left: Wide<'s>, bits: u32) -> Wide<'s> {
         self.fetch_wide(left, R0);
         self.builder().asm.push(Insn::alu(Alu::Shl, R0, (bits & 63).cast_signed()));
-        self.keep_wide()
+        self.store_wide()
     }
 
     /// Combines an upper and a lower half into a 64-bit number.
@@ -183,7 +183,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.fetch(low.into(), R1);
         b.asm.push(Insn::alu(Alu::Shl, R0, 32));
         b.asm.push(Insn::alu(Alu::Or, R0, R1));
-        self.keep_wide()
+        self.store_wide()
     }
 
     /// Returns `left | right`.
@@ -211,13 +211,13 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
         b.asm.compute(R1, R0, Alu::Shr, 31);
         b.asm.push(Insn::alu(Alu::Xor, R0, R1));
-        self.keep_wide()
+        self.store_wide()
     }
 
     /// Creates a 64-bit variable, which arms may set, with the initial value `first`.
     pub fn wide_var(&mut self, first: Wide<'s>) -> WideVar<'s> {
         self.fetch_wide(first, R0);
-        WideVar(self.keep_wide())
+        WideVar(self.store_wide())
     }
 
     /// Sets a 64-bit variable, in this scope or in an inner arm.
@@ -229,7 +229,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Returns the value of a 64-bit variable.
     pub fn get_wide(&mut self, var: WideVar<'s>) -> Wide<'s> {
         self.fetch_wide(var.0, R0);
-        self.keep_wide()
+        self.store_wide()
     }
 
     /// Returns `left % by`. `by` must not be 0.
@@ -251,11 +251,11 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.asm.jump_if(Cond::Ge, R0, R1, done);
         b.asm.push(Insn::mov(R0, R1));
         b.bind(done);
-        self.keep_wide()
+        self.store_wide()
     }
 
     /// Continues only if the comparison of 64-bit numbers holds; otherwise leaves through `miss`.
-    /// Refuses [`Cmp::Any`].
+    /// [`Cmp::Any`] is not supported, and makes the program unfit.
     pub fn only_wide(&mut self, left: Wide<'s>, cmp: Cmp, right: Wide<'s>, miss: Exit<'s>) {
         self.fetch_wide(left, R0);
         self.fetch_wide(right, R1);
@@ -367,8 +367,9 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.point_at_state(state, at, count.saturating_mul(8));
         let b = self.builder();
         if b.positions_are_offsets() {
-            // Without CAP_PERFMON the verifier needs an index of unknown range, the same on all
-            // paths. A context field is unknown to it.
+            // Without CAP_PERFMON, the verifier requires an index whose range is unknown, and the
+            // same on all paths. The XOR with a context field, which the verifier does not know,
+            // hides the range.
             let unknown = if b.target.hook == Hook::Xdp { xdp::QUEUE } else { skb::LEN };
             b.asm.push(Insn::load(Size::W, R0, R6, unknown));
             b.asm.push(Insn::alu(Alu::Xor, R3, R0));
@@ -383,7 +384,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.fetch_wide(left, R0);
         self.fetch_wide(right, R1);
         self.builder().asm.push(Insn::alu(op, R0, R1));
-        self.keep_wide()
+        self.store_wide()
     }
 
     pub(super) fn fetch_wide(&mut self, wide: Wide<'s>, to: crate::insn::Reg) {
@@ -391,7 +392,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.builder().set_held(to, None);
     }
 
-    pub(super) fn keep_wide(&mut self) -> Wide<'s> {
+    pub(super) fn store_wide(&mut self) -> Wide<'s> {
         let b = self.builder();
         b.invalidate_registers();
         Wide(b.store_new(R0))

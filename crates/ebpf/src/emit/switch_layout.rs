@@ -27,9 +27,10 @@ impl SwitchLayout {
         self.places.saturating_add(outlet.saturating_mul(Self::LIST))
     }
 
-    /// Returns the entry of an open exit in the list of a pointer ring: its number, and one more
-    /// than its slot. A closed exit has the entry 0. One word has both, so that a program which
-    /// runs meanwhile never combines the slot of one exit with the number of another.
+    /// Returns the entry of an open exit in the list of a pointer ring: the exit number, and the
+    /// slot plus one. The entry of a closed exit is 0. Both numbers are in one word, so that a
+    /// program that runs at the same time never combines the slot of one exit with the number of
+    /// another.
     #[must_use]
     pub const fn entry(slot: u32, exit: u32) -> u32 {
         (exit << Self::EXIT_SHIFT) | (slot + 1)

@@ -153,12 +153,12 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let rest = self.rest(on.at);
         match on.length {
             Some(length) => self.min(length, rest),
-            // At XDP the driver removed the tag: its length is known.
+            // At XDP, the driver has removed the tag, whose length is known.
             None if on.tags == 0 && self.builder().is_tag_out => self.add(rest, 4),
             None if on.tags == 0 && self.may_have_stored_tag() => {
                 let present = self.load_metadata(Meta::TagPresent);
-                let beside = self.shl(present, 2);
-                self.add(rest, beside)
+                let tag_length = self.shl(present, 2);
+                self.add(rest, tag_length)
             }
             None => rest,
         }

@@ -43,8 +43,8 @@ pub fn mutants(program: &Program) -> Vec<Mutant> {
     {
         let second = std::mem::replace(&mut wide, insn.is_load_imm64());
         if !second && !insn.is_load_imm64() && !is_dead {
-            let slips = mutated_insns(*insn).into_iter();
-            mutants.extend(slips.map(|replacement| Mutant {
+            let replacements = mutated_insns(*insn).into_iter();
+            mutants.extend(replacements.map(|replacement| Mutant {
                 at,
                 replacement,
                 program: replace_instruction(program, at, replacement),
@@ -67,10 +67,10 @@ fn mutated_insns(insn: Insn) -> Vec<Insn> {
     match insn.class() {
         class::ALU | class::ALU64 if insn.code & 0xf0 == 0xd0 => Vec::new(),
         class::ALU | class::ALU64 if immediate && insn.code & 0xf0 != Alu::Neg as u8 => constants,
-        // Loads from the stack are not mutated, since the choice of a slot decides nothing.
+        // Loads from the stack are not mutated, because the choice of a slot affects no decision.
         class::LDX if insn.src != R10.number() => offsets,
         class::JMP | class::JMP32 if !matches!(insn.code, 0x05 | 0x06 | 0x85 | 0x95) => {
-            // A condition and its near miss differ in the operation bits.
+            // A comparison and its faulty variant differ in the operation bits.
             let other = match insn.code & 0xf0 {
                 0x10 => 0x50,
                 0x20 => 0x30,

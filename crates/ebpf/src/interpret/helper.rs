@@ -163,8 +163,8 @@ impl Run<'_, '_> {
     fn adjust_head(&mut self) -> Result<u64, FaultKind> {
         const FRAME_MIN: usize = 14;
         self.context_argument()?;
-        // Growing the headroom depends on the driver and no emitted code needs it: positive deltas
-        // only.
+        // Negative deltas, which extend the frame into its headroom, are not supported, because
+        // they depend on the driver.
         let by =
             usize::try_from(self.read_register(2)? as i32).map_err(|_| FaultKind::Argument(2))?;
         if by + FRAME_MIN > self.memory.frame_length() {

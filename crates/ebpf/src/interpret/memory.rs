@@ -118,16 +118,16 @@ impl<'m, 'p> Memory<'m, 'p> {
     /// Pops the outermost tag like the kernel's `skb_vlan_pop`, which moves the next tag from the
     /// frame into the metadata.
     pub(super) fn pop_tag(&mut self) {
-        let inside = |frame: &[u8]| {
+        let inline_tag = |frame: &[u8]| {
             let protocol = frame.get(12..14).map(|kind| u16::from_be_bytes([kind[0], kind[1]]))?;
             let tci = frame.get(14..16).map(|tci| u16::from_be_bytes([tci[0], tci[1]]))?;
             let known = matches!(protocol, 0x8100 | 0x88a8) && frame.len() >= 18;
             known.then_some(Tag { tci, protocol })
         };
-        if self.tag.take().is_none() && inside(&self.frame).is_some() {
+        if self.tag.take().is_none() && inline_tag(&self.frame).is_some() {
             self.frame.to_mut().drain(12..16);
         }
-        if let Some(tag) = inside(&self.frame) {
+        if let Some(tag) = inline_tag(&self.frame) {
             self.frame.to_mut().drain(12..16);
             self.tag = Some(tag);
         }
@@ -215,39 +215,39 @@ impl<'m, 'p> Memory<'m, 'p> {
 
     /// Returns bytes for writing, and marks stack bytes as written.
     pub(super) fn bytes_mut(&mut self, address: u64, size: usize) -> Result<&mut [u8], FaultKind> {
-        let wild = FaultKind::OutsideRegions { address, size };
-        let (region, range) = split_address(address, size).ok_or(wild)?;
+        let outside = FaultKind::OutsideRegions { address, size };
+        let (region, range) = split_address(address, size).ok_or(outside)?;
         if region == STACK >> 32 {
-            self.stack_written.get_mut(range.clone()).ok_or(wild)?.fill(true);
-            return self.stack.get_mut(range).ok_or(wild);
+            self.stack_written.get_mut(range.clone()).ok_or(outside)?.fill(true);
+            return self.stack.get_mut(range).ok_or(outside);
         }
         if region == self.region && self.hook == Hook::Xdp {
-            return self.frame.to_mut().get_mut(range).ok_or(wild);
+            return self.frame.to_mut().get_mut(range).ok_or(outside);
         }
         if region == CTX >> 32 || region == self.region {
             return Err(FaultKind::ReadOnly(address));
         }
         let map = region.checked_sub(FIRST_MAP_REGION).and_then(|map| usize::try_from(map).ok());
-        let value = map.and_then(|map| self.maps.get_mut(map)).ok_or(wild)?;
-        value.get_mut(range).ok_or(wild)
+        let value = map.and_then(|map| self.maps.get_mut(map)).ok_or(outside)?;
+        value.get_mut(range).ok_or(outside)
     }
 
     fn bytes(&self, address: u64, size: usize) -> Result<&[u8], FaultKind> {
-        let wild = FaultKind::OutsideRegions { address, size };
-        let (region, range) = split_address(address, size).ok_or(wild)?;
+        let outside = FaultKind::OutsideRegions { address, size };
+        let (region, range) = split_address(address, size).ok_or(outside)?;
         if region == self.region {
             let direct = !self.hook.reads_by_helper() && range.end <= self.linear;
-            return self.frame.get(range).filter(|_| direct).ok_or(wild);
+            return self.frame.get(range).filter(|_| direct).ok_or(outside);
         }
         if region == STACK >> 32 {
-            let written = self.stack_written.get(range.clone()).ok_or(wild)?;
+            let written = self.stack_written.get(range.clone()).ok_or(outside)?;
             if !written.iter().all(|written| *written) {
                 return Err(FaultKind::UninitializedStack(address));
             }
-            return self.stack.get(range).ok_or(wild);
+            return self.stack.get(range).ok_or(outside);
         }
         let map = region.checked_sub(FIRST_MAP_REGION).and_then(|map| usize::try_from(map).ok());
-        map.and_then(|map| self.maps.get(map)).and_then(|value| value.get(range)).ok_or(wild)
+        map.and_then(|map| self.maps.get(map)).and_then(|value| value.get(range)).ok_or(outside)
     }
 
     fn read_context(&self, offset: u64, size: usize) -> Result<u64, FaultKind> {

@@ -141,12 +141,12 @@ pub(crate) fn steer_frame(
             JMP => {
                 let k = if i.code & X != 0 { x } else { i.k };
                 let sides = [i.jt, i.jf].map(|skip| accepting[at + usize::from(skip)]);
-                let wish = match sides {
+                let wanted = match sides {
                     [true, false] => !random.one_in(6),
                     [false, true] => random.one_in(6),
                     _ => random.one_in(2),
                 };
-                change_origin(frame, &mut a, i.code & 0xf0, k, wish, random);
+                change_origin(frame, &mut a, i.code & 0xf0, k, wanted, random);
                 let holds = match i.code & 0xf0 {
                     JEQ => a.is == k,
                     JGT => a.is > k,
@@ -229,21 +229,21 @@ fn can_accept(program: &ClassicProgram) -> Vec<bool> {
 }
 
 /// Changes the bytes of the frame from which `a` was loaded so that the comparison of `a` with `k`
-/// mostly gives `wish`. Does nothing in one of eight cases, and if `a` was not loaded from the
+/// mostly gives `wanted`. Does nothing in one of eight cases, and if `a` was not loaded from the
 /// frame.
 fn change_origin(
     frame: &mut Frame,
     a: &mut SymbolicValue,
     op: u16,
     k: u32,
-    wish: bool,
+    wanted: bool,
     random: &mut Random,
 ) {
     let Some(Origin { at, size, mask }) = a.from else { return };
     if random.one_in(8) {
         return;
     }
-    let wanted = match (op, wish) {
+    let target = match (op, wanted) {
         (JSET, true) => a.is | k & random.word() | k & k.wrapping_neg(),
         (JSET, false) => a.is & !k,
         (JEQ, true) => k,
@@ -253,7 +253,7 @@ fn change_origin(
     } & mask;
     let Some(bytes) = frame.bytes.get_mut(at..at + size) else { return };
     let old = bytes.iter().fold(0u32, |value, byte| value << 8 | u32::from(*byte));
-    let new = old & !mask | wanted;
+    let new = old & !mask | target;
     bytes.copy_from_slice(&new.to_be_bytes()[4 - size..]);
-    a.is = wanted;
+    a.is = target;
 }

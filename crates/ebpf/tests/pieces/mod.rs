@@ -137,8 +137,8 @@ fn vlan<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emi
             }
             let present = u.load_metadata(Meta::TagPresent);
             u.only(present, Cmp::Ne, 0, inline);
-            let beside = u.load_metadata(Meta::TagTci);
-            u.set(tci, beside);
+            let from_metadata = u.load_metadata(Meta::TagTci);
+            u.set(tci, from_metadata);
             let header = u.need::<14>(on.frame, short);
             let inner = u.load(header, be16::<12>());
             u.set(next, inner);

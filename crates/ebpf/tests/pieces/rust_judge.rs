@@ -102,9 +102,9 @@ fn vlan(packet: &Packet<'_>, view: &mut View) -> Result<u32, NoAnswer> {
     if !matches!(view.next, 0x8100 | 0x88a8) {
         return Err(NoAnswer::Absent("untagged"));
     }
-    let beside = packet.tag.filter(|_| view.tags == 0);
+    let metadata_tag = packet.tag.filter(|_| view.tags == 0);
     let short = NoAnswer::Absent("short");
-    let tci = match beside {
+    let tci = match metadata_tag {
         Some(tag) => {
             view.next = be16(packet.bytes, 12).ok_or(short)?;
             tag.tci

@@ -73,11 +73,11 @@ impl ControlFlowGraph {
     /// Returns true if any path through the graph accepts the frame.
     pub(super) fn can_accept(&self) -> bool {
         let reached = self.reachable_blocks();
-        let leads =
+        let accepts =
             |block: &Block| block.yes == EdgeTarget::Accept || block.no == EdgeTarget::Accept;
-        let by_direction = self.entry == EdgeTarget::Accept;
-        by_direction
-            || self.blocks.iter().zip(reached).any(|(block, reached)| reached && leads(block))
+        let accepts_all = self.entry == EdgeTarget::Accept;
+        accepts_all
+            || self.blocks.iter().zip(reached).any(|(block, reached)| reached && accepts(block))
     }
 
     /// Returns, for each block, true if it is reachable.

@@ -51,7 +51,7 @@ const fn ethernet_layout(header: u32) -> Layout {
 pub(super) fn link_layout(link: LinkType) -> Option<Layout> {
     use LinkType as L;
     Some(match link {
-        // libpcap supports these, this compiler does not.
+        // Supported by libpcap, but not by this compiler.
         L::SUNATM | L::PFLOG => return None,
         L::ARCNET => fixed_layout(2, 6, 0, 0),
         L::ARCNET_LINUX => fixed_layout(4, 8, 0, 0),

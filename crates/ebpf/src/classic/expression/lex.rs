@@ -249,8 +249,8 @@ fn ip6_length(rest: &[u8]) -> usize {
     }
     loop {
         let tail = &rest[at..];
-        let room = if gap { groups <= 5 } else { groups == 6 };
-        if room && let Some(length) = dotted_length(tail) {
+        let may_end_dotted = if gap { groups <= 5 } else { groups == 6 };
+        if may_end_dotted && let Some(length) = dotted_length(tail) {
             longest = longest.max(at + length);
         }
         let digits = hexadecimal_run_length(tail, 4);

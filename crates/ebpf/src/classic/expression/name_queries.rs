@@ -37,10 +37,10 @@ fn collect_names(tree: &Tree, found: &mut Vec<(NameQuery, String)>) {
         }
         Tree::Not(inner) => collect_names(inner, found),
         Tree::Leaf(Primitive::Id(qualifiers, Id::Name(name)), _) => {
-            for (question, name) in name_lookups(*qualifiers, name) {
-                let asked = (question, name.to_owned());
-                if !found.contains(&asked) {
-                    found.push(asked);
+            for (kind, name) in name_lookups(*qualifiers, name) {
+                let query = (kind, name.to_owned());
+                if !found.contains(&query) {
+                    found.push(query);
                 }
             }
         }
@@ -80,8 +80,8 @@ mod tests {
     fn each_name_is_queried_once_per_lookup() {
         use NameQuery::{Ethernet, Host, Network, Port, Protocol};
         let found = |text: &str| name_queries(text).unwrap();
-        let names = |asked: &[(NameQuery, &str)]| -> Vec<(NameQuery, String)> {
-            asked.iter().map(|(question, name)| (*question, (*name).to_owned())).collect()
+        let names = |queries: &[(NameQuery, &str)]| -> Vec<(NameQuery, String)> {
+            queries.iter().map(|(kind, name)| (*kind, (*name).to_owned())).collect()
         };
         assert_eq!(found("tcp port 80 and host 10.0.0.1 and ip6 net fe80::/10"), []);
         assert_eq!(

@@ -148,11 +148,11 @@ fn vlan_tag_in_metadata_shifts_no_offsets() {
     let mut tagged = bare.clone();
     tagged.splice(12..12, [0x81, 0x00, 0x00, 100]);
     let tag = |tci| Metadata { vlan: Some(VlanTag { tci, tpid: 0x8100 }), ..Metadata::default() };
-    let asks = |frame: &[u8], metadata: &Metadata| program.run(frame, 60, metadata) != 0;
-    assert!(asks(&bare, &tag(100)));
-    assert!(!asks(&bare, &tag(101)));
-    assert!(!asks(&bare, &Metadata::default()));
-    assert!(asks(&tagged, &Metadata::default()));
+    let accepts = |frame: &[u8], metadata: &Metadata| program.run(frame, 60, metadata) != 0;
+    assert!(accepts(&bare, &tag(100)));
+    assert!(!accepts(&bare, &tag(101)));
+    assert!(!accepts(&bare, &Metadata::default()));
+    assert!(accepts(&tagged, &Metadata::default()));
 }
 
 /// Uses an expression for which libpcap's own program reads uninitialized scratch words.

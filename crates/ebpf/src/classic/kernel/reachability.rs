@@ -30,19 +30,19 @@ pub(super) fn instruction_fates(instructions: &[Instruction]) -> Vec<InsnFate> {
     if let Some(first) = types.first_mut() {
         *first = Some(false);
     }
-    let mut reaches = Vec::with_capacity(instructions.len());
+    let mut fates = Vec::with_capacity(instructions.len());
     for (at, instruction) in instructions.iter().enumerate() {
         let Some(is_type) = types.get(at).copied().flatten() else {
-            reaches.push(InsnFate::Unreachable);
+            fates.push(InsnFate::Unreachable);
             continue;
         };
-        let reach = match instruction.is_comparison() && is_type {
+        let fate = match instruction.is_comparison() && is_type {
             true => decide_comparison(*instruction).map_or(InsnFate::Unchanged, InsnFate::Decided),
             false => InsnFate::Unchanged,
         };
         let is_type = holds_type_after(*instruction, is_type);
         let (yes, no) = (usize::from(instruction.jt), usize::from(instruction.jf));
-        let next: &[usize] = match (instruction.class(), reach) {
+        let next: &[usize] = match (instruction.class(), fate) {
             (code::RET, _) => &[],
             (code::JMP, InsnFate::Decided(holds)) => &[if holds { yes } else { no }],
             (code::JMP, _) if instruction.is_comparison() => &[yes, no],
@@ -54,9 +54,9 @@ pub(super) fn instruction_fates(instructions: &[Instruction]) -> Vec<InsnFate> {
                 *there = Some(there.unwrap_or(true) && is_type);
             }
         }
-        reaches.push(reach);
+        fates.push(fate);
     }
-    reaches
+    fates
 }
 
 /// Returns true if A holds the tag's type after the instruction. `before` is true if A held it
@@ -86,8 +86,8 @@ mod tests {
     use crate::classic::{ClassicProgram, LinkType, Options, compile};
 
     fn reachable_indices(program: &ClassicProgram) -> Vec<usize> {
-        let reaches = instruction_fates(program.instructions());
-        (0..reaches.len()).filter(|at| reaches[*at] != InsnFate::Unreachable).collect()
+        let fates = instruction_fates(program.instructions());
+        (0..fates.len()).filter(|at| fates[*at] != InsnFate::Unreachable).collect()
     }
 
     #[test]

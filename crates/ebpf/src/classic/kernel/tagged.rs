@@ -151,10 +151,10 @@ impl CodeWriter {
             // X is at least `TAG_LENGTH - k`, so the subtraction does not wrap.
             None => {
                 let free = free?;
-                let less = alu_k(code::SUB, TAG_LENGTH - k);
+                let subtract = alu_k(code::SUB, TAG_LENGTH - k);
                 self.push_all([
                     non_branching(code::STX, free),
-                    less,
+                    subtract,
                     TAX,
                     load(0),
                     memory_to_x(free),

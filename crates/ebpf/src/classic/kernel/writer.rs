@@ -98,8 +98,8 @@ impl CodeWriter {
             self.push_all([constant_to_a(0)]);
         }
         let reached = instructions.iter().zip(instruction_fates).enumerate();
-        for (at, (instruction, reach)) in
-            reached.filter(|(_, (_, reach))| *reach != InsnFate::Unreachable)
+        for (at, (instruction, fate)) in
+            reached.filter(|(_, (_, fate))| *fate != InsnFate::Unreachable)
         {
             self.bind(labels[at]);
             let target = |distance: usize| match instructions.get(at + 1 + distance) {
@@ -115,7 +115,7 @@ impl CodeWriter {
                     let compare = Compare { op: instruction.code & 0xf0, with };
                     let yes = target(instruction.jt.into());
                     let no = target(instruction.jf.into());
-                    match reach {
+                    match fate {
                         InsnFate::Decided(holds) => self.jump(if holds { yes } else { no }),
                         _ => self.code.push(PseudoInsn::Branch { compare, yes, no }),
                     }
@@ -177,9 +177,9 @@ impl CodeWriter {
 
     /// Appends the two return instructions. Fails if the program has too many instructions.
     pub(super) fn finish(mut self) -> Result<ClassicProgram, SocketFilterError> {
-        for (label, answer) in [(self.pass, WHOLE), (self.reject, 0)] {
+        for (label, value) in [(self.pass, WHOLE), (self.reject, 0)] {
             self.bind(label);
-            self.push_all([non_branching(code::RET | code::K, answer)]);
+            self.push_all([non_branching(code::RET | code::K, value)]);
         }
         let too_long = |length| SocketFilterError::TooLong { length };
         let instructions = assemble_program(self.code).map_err(too_long)?;

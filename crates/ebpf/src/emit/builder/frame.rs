@@ -135,16 +135,19 @@ impl Builder {
     /// Returns the exit for a failed direct bounds check up to byte `end`. If the position is
     /// computed, `end` is an upper bound.
     pub(in crate::emit) fn miss_exit(&mut self, base: PosBase, end: u32, miss: Label) -> Label {
-        let near = match self.target.hook {
+        let direct_end = match self.target.hook {
             Hook::Socket | Hook::Cgroup => return miss,
             // A single-buffer frame ends where its buffer does.
             Hook::Xdp if self.target.single => return miss,
             Hook::Tc if self.target.hardened => 0,
             Hook::Tc | Hook::Xdp => PULL_MAX,
         };
-        if end <= near {
+        if end <= direct_end {
             return miss;
         }
-        self.push_stub(StubTask::Deep(if base == PosBase::Frame { end } else { near + 1 }), miss)
+        self.push_stub(
+            StubTask::Deep(if base == PosBase::Frame { end } else { direct_end + 1 }),
+            miss,
+        )
     }
 }

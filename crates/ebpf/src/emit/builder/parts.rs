@@ -179,7 +179,8 @@ impl Builder {
     pub(super) fn end_frame(&mut self) {
         self.filter = None;
         self.attribute_code();
-        // Never reached unsure: every processor has a row for the values between parts.
+        // The program is never unsure here, because every processor has a row for the values
+        // between parts.
         for label in [self.unsure, self.none] {
             self.bind(label);
         }
@@ -202,7 +203,7 @@ impl Builder {
         let mut parts = Vec::new();
         for (mut asm, source, reach_patches) in self.finished_parts.into_iter().chain([last]) {
             reach_patches.into_iter().for_each(|at| asm.patch_immediate(at, pulled));
-            let mut code = asm.finish().map_err(|mistake| Unfit::new(mistake.to_string()))?;
+            let mut code = asm.finish().map_err(|error| Unfit::new(error.to_string()))?;
             maps::number_maps(&mut code, !self.counters.is_empty(), own);
             parts.push(TailProgram { code, source });
         }

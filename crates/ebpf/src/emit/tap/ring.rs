@@ -78,7 +78,7 @@ impl Builder {
                 self.deliver_to(fused, owner, &outlets);
             }
         }
-        // After all reads of the frame: sending a copy may move it.
+        // Sending a copy may move the frame, so this follows all reads of the frame.
         fused.egresses.iter().for_each(|egress| self.send_copy(fused.scratch, *egress));
         if let Some(own) = &fused.user {
             self.release_region(own);
@@ -181,8 +181,8 @@ impl Builder {
             let not = self.asm.label();
             self.skip_unless_delivered(word, place.first, not);
             let region = self.tally_base(scratch, &place, not);
-            let handed = scratch.delivered_view(place.first.number);
-            self.asm.push(Insn::load(Size::W, R2, R9, handed));
+            let view = scratch.delivered_view(place.first.number);
+            self.asm.push(Insn::load(Size::W, R2, R9, view));
             self.add_to_word(region, tally + 8, R2);
             self.add_to_word(region, tally, 1);
             self.asm.bind(not);

@@ -89,12 +89,12 @@ impl Builder {
     /// `not` if the exit number is invalid. Clobbers r3 and r4.
     pub(super) fn tally_base(&mut self, scratch: Scratch, place: &SharedSlot, not: Label) -> Reg {
         let SharedSlot { first, last } = *place;
-        let ways = last.exit - first.exit;
-        if ways == 0 {
+        let difference = last.exit - first.exit;
+        if difference == 0 {
             return R9;
         }
         let apart = last.failed.zip(first.failed).and_then(|(to, from)| to.checked_sub(from));
-        if apart.map(u32::from) != Some(ways) {
+        if apart.map(u32::from) != Some(difference) {
             self.refuse(Unfit::new(
                 "the tallies of ways that share a place are not in their order",
             ));
@@ -102,7 +102,7 @@ impl Builder {
         let asm = &mut self.asm;
         asm.push(Insn::load(Size::W, R3, R9, scratch.delivered_view(first.number) + EXIT));
         asm.push(Insn::alu(Alu::Sub, R3, first.exit.cast_signed()));
-        asm.jump_if(Cond::Gt, R3, ways.cast_signed(), not);
+        asm.jump_if(Cond::Gt, R3, difference.cast_signed(), not);
         asm.push(Insn::alu(Alu::Mul, R3, 16));
         asm.compute(R4, R9, Alu::Add, R3);
         R4

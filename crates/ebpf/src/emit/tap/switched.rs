@@ -3,10 +3,12 @@
 //!
 //! Input: words in a map that the program only reads
 //! ([`SwitchLayout`](crate::emit::switch_layout::SwitchLayout)). Each place where requests have
-//! such exits has a word: 0, or one more than a slot of the scratch memory, in which a frame that
-//! comes by is noted. At the end of the frame, each pointer ring looks into its own list of open
-//! exits, each with its slot. So the code at a place does not grow with the number of requests that
-//! share it. All these exits lead to one reader, to which the pointer names the exit.
+//! such exits has a word: 0 if no exit is open there, otherwise one more than the number of a slot
+//! in the scratch memory, in which every frame that reaches the place is noted. At the end of the
+//! frame, the program inspects the list of each pointer ring, which contains the open exits and
+//! their slots. The code at a place therefore does not grow with the number of requests that share
+//! it. All switched exits of a pointer ring lead to one reader, and the pointer contains the number
+//! of the exit.
 
 use super::shared::OutletUse;
 use super::store_ordered;
@@ -79,8 +81,7 @@ impl Builder {
         self.set_held(to, None);
     }
 
-    /// Marks, in the words of the pointer rings, those that have an open exit which the frame has
-    /// taken.
+    /// Sets a bit in the word of each pointer ring that has an open exit which the frame has taken.
     pub(super) fn mark_switched(&mut self, fused: &FusedTap) {
         let (Some(switches), scratch) = (fused.switches, fused.scratch) else { return };
         let none = self.asm.label();
@@ -121,8 +122,8 @@ impl Builder {
         });
     }
 
-    /// Counts the frame for each open exit that it has taken, without a pointer: the reader finds a
-    /// gap.
+    /// Counts the frame for each open exit that it has taken, without writing a pointer. The reader
+    /// detects the gap.
     pub(super) fn count_switched(&mut self, fused: &FusedTap, ours: &OutletUse<'_>, region: Reg) {
         self.for_each_switched(fused, ours, |b| b.count_switched_exit(region, None));
     }
@@ -142,7 +143,7 @@ impl Builder {
     /// Clobbers r0, r3 and r5.
     fn count_switched_exit(&mut self, region: Reg, pointer: Option<Reg>) {
         let (not, asm) = (self.asm.label(), &mut self.asm);
-        // Always in range, unknown to the verifier.
+        // The exit number is always in range, which the verifier does not know.
         asm.jump_if(Cond::Ge, R0, EXITS_MAX.cast_signed(), not);
         asm.push(Insn::alu(Alu::Mul, R0, 8));
         asm.compute(R3, region, Alu::Add, R0);
@@ -166,7 +167,7 @@ impl Builder {
         self.asm.jump_if(Cond::Eq, R1, 0, none);
         for exit in 0..SWITCHED_EXITS {
             let not: Label = self.asm.label();
-            // Who opens and closes exits does so while this runs, so an entry is read once.
+            // An exit may be opened or closed at any time, so each entry is read only once.
             self.load_switch(switches, switches.list(ours.number.into()) + 1 + exit, R1);
             let asm = &mut self.asm;
             asm.jump_if(Cond::Eq, R1, 0, not);
@@ -187,8 +188,8 @@ impl Builder {
     }
 }
 
-/// The bit in the word of a pointer ring that says that a frame has taken an open exit. All higher
-/// bits are clear.
+/// Number of the bit, in the word of a pointer ring, that is set if the frame has taken an open
+/// exit. All higher bits are clear.
 const SWITCHED_BIT: i32 = 32;
 
 impl FrameEnd {

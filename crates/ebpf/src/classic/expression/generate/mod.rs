@@ -179,7 +179,7 @@ impl Generator<'_> {
             Primitive::Multicast(protocol) => self.test_multicast(*protocol),
             Primitive::Less(length) => Ok(test_length(code::JGT, *length).not()),
             Primitive::Greater(length) => Ok(test_length(code::JGE, *length)),
-            Primitive::Byte { offset, op, value } => self.byte(*offset, *op, *value),
+            Primitive::Byte { offset, op, value } => self.test_byte(*offset, *op, *value),
             Primitive::Direction { outbound } => self.test_direction(*outbound),
             Primitive::Interface(index) => self.test_interface(*index),
             Primitive::Encapsulation(encapsulation, number) => match encapsulation {
@@ -196,7 +196,7 @@ impl Generator<'_> {
         }
     }
 
-    fn byte(&mut self, offset: u32, op: ByteOp, value: u32) -> Generated<Condition> {
+    fn test_byte(&mut self, offset: u32, op: ByteOp, value: u32) -> Generated<Condition> {
         self.check_maximum("byte argument", value, 0xff)?;
         let mut lines = self.load_field(HeaderBase::Header.byte(offset))?;
         Ok(match op {

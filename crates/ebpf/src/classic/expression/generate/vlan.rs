@@ -47,8 +47,9 @@ impl Generator<'_> {
     fn test_inline_tag(&mut self, number: Option<u32>) -> Generated<Condition> {
         let mut condition = self.test_tag_protocol()?;
         if let Some(number) = number {
-            let own = self.test_masked_equal(HeaderBase::Network.half(0), number, VLAN_ID_MAX)?;
-            condition = condition.and(own);
+            let id_matches =
+                self.test_masked_equal(HeaderBase::Network.half(0), number, VLAN_ID_MAX)?;
+            condition = condition.and(id_matches);
         }
         self.payload = self.payload.map(|place| place.plus(TAG_LENGTH));
         self.protocol = self.protocol.map(|place| place.plus(TAG_LENGTH));
@@ -62,36 +63,36 @@ impl Generator<'_> {
     }
 
     fn test_inline_or_metadata_tag(&mut self, number: Option<u32>) -> Generated<Condition> {
-        let beside = compare_k(vec![load_tag_presence()], code::JEQ, 1);
-        let inside = self.test_tag_protocol()?;
-        let own = match number {
+        let in_metadata = compare_k(vec![load_tag_presence()], code::JEQ, 1);
+        let inline = self.test_tag_protocol()?;
+        let id_matches = match number {
             Some(number) => self.test_vlan_id(number)?,
             None => Condition::Always,
         };
-        let mut moved = Code::new();
+        let mut shifts = Code::new();
         for place in [HeaderBase::Llc, HeaderBase::Protocol] {
             let word = self.allocate_word()?;
-            moved.extend([memory_to_a(word), alu_k(code::ADD, TAG_LENGTH), store_a(word)]);
+            shifts.extend([memory_to_a(word), alu_k(code::ADD, TAG_LENGTH), store_a(word)]);
             let place =
                 if place == HeaderBase::Llc { &mut self.payload } else { &mut self.protocol };
             if let Some(place) = place {
                 place.word = Some(word);
             }
         }
-        Ok(beside.or(inside.with_code_before(moved)).and(own))
+        Ok(in_metadata.or(inline.with_code_before(shifts)).and(id_matches))
     }
 
     /// Tests the VLAN id of the tag, whether inline or in metadata.
     fn test_vlan_id(&mut self, number: u32) -> Generated<Condition> {
-        let (beside, inside, read) = (self.new_label(), self.new_label(), self.new_label());
+        let (in_metadata, inline, read) = (self.new_label(), self.new_label(), self.new_label());
         let compare = Compare { op: code::JEQ, with: Some(1) };
         let mut lines = vec![
             load_tag_presence(),
-            PseudoInsn::Branch { compare, yes: beside, no: inside },
-            PseudoInsn::Bind(beside),
+            PseudoInsn::Branch { compare, yes: in_metadata, no: inline },
+            PseudoInsn::Bind(in_metadata),
             non_branching(code::LD | code::H | code::ABS, TAG_OFFSET),
             PseudoInsn::Goto(read),
-            PseudoInsn::Bind(inside),
+            PseudoInsn::Bind(inline),
         ];
         lines.extend(self.load_field(HeaderBase::Network.half(0))?);
         lines.extend([PseudoInsn::Bind(read), alu_k(code::AND, VLAN_ID_MAX)]);

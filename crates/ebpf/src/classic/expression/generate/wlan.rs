@@ -108,12 +108,12 @@ impl Generator<'_> {
     /// and address 2 of management frames.
     fn test_wlan_source(
         &mut self,
-        ask: &dyn Fn(&mut Self, u32) -> Generated<Condition>,
+        test_address: &dyn Fn(&mut Self, u32) -> Generated<Condition>,
     ) -> Generated<Condition> {
-        self.test_wlan_end(ask, (ADDRESS2, FROM_DS), |g| {
+        self.test_wlan_end(test_address, (ADDRESS2, FROM_DS), |g| {
             let from = g.test_control_bit(1, FROM_DS)?;
-            let third = g.test_control_bit(1, TO_DS)?.not().and(ask(g, ADDRESS3)?);
-            let fourth = g.test_control_bit(1, TO_DS)?.and(ask(g, ADDRESS4)?);
+            let third = g.test_control_bit(1, TO_DS)?.not().and(test_address(g, ADDRESS3)?);
+            let fourth = g.test_control_bit(1, TO_DS)?.and(test_address(g, ADDRESS4)?);
             Ok(from.and(third.or(fourth)))
         })
     }
@@ -122,10 +122,10 @@ impl Generator<'_> {
     /// and address 1 of management frames.
     fn test_wlan_target(
         &mut self,
-        ask: &dyn Fn(&mut Self, u32) -> Generated<Condition>,
+        test_address: &dyn Fn(&mut Self, u32) -> Generated<Condition>,
     ) -> Generated<Condition> {
-        self.test_wlan_end(ask, (ADDRESS1, TO_DS), |g| {
-            Ok(g.test_control_bit(1, TO_DS)?.and(ask(g, ADDRESS3)?))
+        self.test_wlan_end(test_address, (ADDRESS1, TO_DS), |g| {
+            Ok(g.test_control_bit(1, TO_DS)?.and(test_address(g, ADDRESS3)?))
         })
     }
 
@@ -133,14 +133,14 @@ impl Generator<'_> {
     /// Tests other data frames with `otherwise`.
     fn test_wlan_end(
         &mut self,
-        ask: &dyn Fn(&mut Self, u32) -> Generated<Condition>,
+        test_address: &dyn Fn(&mut Self, u32) -> Generated<Condition>,
         (place, bit): (u32, u32),
         otherwise: impl FnOnce(&mut Self) -> Generated<Condition>,
     ) -> Generated<Condition> {
         let not_control = self.test_control_bit(0, TYPE_CONTROL)?.not();
-        let management = self.test_control_bit(0, TYPE_DATA)?.not().and(ask(self, place)?);
+        let management = self.test_control_bit(0, TYPE_DATA)?.not().and(test_address(self, place)?);
         let data = self.test_control_bit(0, TYPE_DATA)?;
-        let direct = self.test_control_bit(1, bit)?.not().and(ask(self, place)?);
+        let direct = self.test_control_bit(1, bit)?.not().and(test_address(self, place)?);
         let data = data.and(direct.or(otherwise(self)?));
         Ok(not_control.and(management.or(data)))
     }
