@@ -74,7 +74,8 @@ impl Automaton {
     ///
     /// # Errors
     ///
-    /// Fails if a pattern is invalid, which the error then names, or the automaton is too large.
+    /// Fails if a pattern is invalid (the error contains its index), or if the automaton is too
+    /// large.
     pub(crate) fn new(patterns: &[&[u8]], options: CompileOptions) -> Result<Self, PatternError> {
         let parsed = patterns.iter().enumerate().map(|(which, pattern)| {
             parse_pattern(pattern)
@@ -93,7 +94,7 @@ impl Automaton {
             dfa.start_state(&start::Config::new().anchored(anchored).look_behind(before))
         };
         let from = |before| from(before).map_err(|error| PatternError::new(error.to_string()));
-        // Unseen bytes count as one that neither ends a line nor belongs to a word.
+        // A missing byte counts as NUL, which neither ends a line nor belongs to a word.
         let (begin, after_hole) = (from(None)?, from(Some(0))?);
         let starts: Vec<StateID> =
             (0..=u8::MAX).map(|byte| from(Some(byte))).collect::<Result<_, _>>()?;
@@ -138,7 +139,7 @@ impl Automaton {
                 let before = id;
                 id = self.dfa.next_state(id, *byte);
                 if self.dfa.is_match_state(id) {
-                    // A match that ended with the previous piece, undecided there.
+                    // A match that ended with the previous piece, but depended on this byte.
                     found
                         .record(self, id, |pattern| !self.matches_before_any_byte(before, pattern));
                 }
@@ -241,16 +242,16 @@ impl Automaton {
     }
 }
 
-/// The matched pattern with the lowest index so far: the index in `first`, or `None` before a
-/// match. Further matches are recorded only if their index is less than `below`.
+/// The lowest index of a pattern that has matched (`first`), or `None` before the first match. A
+/// match is recorded only if the index of its pattern is less than `below`.
 struct LowestMatch {
     below: u32,
     first: Option<u32>,
 }
 
 impl LowestMatch {
-    /// Records the lowest pattern of match state `id` for which `counts` returns true, if it is
-    /// lower than the recorded one.
+    /// Records the lowest pattern of match state `id` for which `counts` returns true, if its index
+    /// is less than `below`.
     #[inline]
     fn record(&mut self, automaton: &Automaton, id: StateID, counts: impl Fn(PatternID) -> bool) {
         if self.below == 0 {
@@ -394,27 +395,27 @@ fn fingerprint(dfa: &dense::DFA<Vec<u32>>) -> u32 {
 fn highest_state(dfa: &dense::DFA<Vec<u32>>, from: impl Iterator<Item = StateID>) -> StateID {
     let bytes: Vec<u8> =
         dfa.byte_classes().representatives(0..=u8::MAX).filter_map(|unit| unit.as_u8()).collect();
-    let (mut known, mut open) = (Vec::new(), Vec::new());
-    let mut meet = |id: StateID, open: &mut Vec<StateID>| {
+    let (mut known, mut pending) = (Vec::new(), Vec::new());
+    let mut visit = |id: StateID, pending: &mut Vec<StateID>| {
         let at = id.as_usize() >> dfa.stride2();
         if at >= known.len() {
             known.resize(at + 1, false);
         }
         if !std::mem::replace(&mut known[at], true) {
-            open.push(id);
+            pending.push(id);
         }
     };
-    from.for_each(|id| meet(id, &mut open));
+    from.for_each(|id| visit(id, &mut pending));
     let mut last = StateID::ZERO;
-    while let Some(id) = open.pop() {
+    while let Some(id) = pending.pop() {
         last = last.max(id);
-        bytes.iter().for_each(|byte| meet(dfa.next_state(id, *byte), &mut open));
+        bytes.iter().for_each(|byte| visit(dfa.next_state(id, *byte), &mut pending));
     }
     last
 }
 
-/// Returns the lowest offset, not less than `at`, at which `haystack` contains one of the
-/// `needles`, of which there are one to three. Returns the length of `haystack` if there is none.
+/// Returns the offset of the first byte of `haystack`, at or after offset `at`, that equals one of
+/// `needles` (one to three bytes). Returns the length of `haystack` if there is no such byte.
 #[inline]
 fn find_any_byte(needles: &[u8], haystack: &[u8], at: usize) -> usize {
     let rest = haystack.get(at..).unwrap_or_default();

@@ -28,7 +28,7 @@ use wire::{Layers, LinkType};
 pub const HEAD_SIZE: u16 = 512;
 
 /// Reason for a header that cannot be read. A header filter must list these reasons first, in the
-/// order of [`HeaderError::NAMES`] ([`HeaderError::assert_names`]).
+/// order of [`HeaderError::NAMES`] (checked by [`HeaderError::assert_names`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HeaderError {
     /// The frame contains no IP packet, or the block is not a frame.
@@ -55,8 +55,8 @@ impl HeaderError {
         Reason(self as u8)
     }
 
-    /// Asserts at compile time that a description begins with the first `count` names in its list
-    /// of reasons.
+    /// Asserts at compile time that the list of reasons of a description begins with the first
+    /// `count` names of [`HeaderError::NAMES`].
     #[expect(clippy::indexing_slicing, reason = "at build time only: every caller is a constant")]
     pub const fn assert_names(reasons: &[&str], count: usize) {
         let mut i = 0;
@@ -83,7 +83,7 @@ impl HeaderError {
 /// An IP packet in a frame. All offsets are from the first byte of the frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Packet {
-    /// Protocol after all IP headers.
+    /// Number of the protocol after all IP headers.
     pub protocol: u8,
     /// Offset of the IP header.
     pub network: u32,
@@ -245,8 +245,8 @@ pub fn segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, HeaderE
 
 /// Returns the segment in a frame of the most common form: untagged Ethernet, IPv4 without options,
 /// not fragmented. Returns `None` for frames of other forms, and if the headers are invalid or not
-/// completely captured. This is the fast path of [`any_segment`]; a segment that it returns is the
-/// same as the result of the full parse.
+/// completely captured. This is the fast path of [`segment`]; for such a frame, the full parse
+/// ([`any_segment`]) returns the same segment.
 #[inline]
 pub(crate) fn common_segment<'a>(block: &mut Block<'a>) -> Option<Segment<'a>> {
     const TCP_OFFSET: u32 = 34;

@@ -7,8 +7,9 @@
 //! [`layers`] (header access), then any filter, in processing order: `link`, `network`,
 //! `transport`, `general`, `application`, `content`, `stats`.
 //!
-//! Signatures enforce the rights of each kind. Each of the four examples below compiles, and fails
-//! to compile after the one change that breaks a rule. A statistics filter has no access to bytes:
+//! Signatures enforce the rights of each kind. Each of the four examples below compiles. The
+//! variant after each example breaks one rule and does not compile. A statistics filter has no
+//! access to bytes:
 //! ```
 //! # use filter::prelude::*;
 //! # struct Lengths(u64);

@@ -48,8 +48,8 @@ impl ShardKey {
     }
 
     /// Returns the key of the session to which a block belongs, in the tables of filters with this
-    /// seed ([`Arguments::seed`](crate::Arguments::seed)). Like [`ShardKey::hash`], it is the same
-    /// for all blocks of a session; moreover it can be computed from the session
+    /// seed ([`Arguments::seed`](crate::Arguments::seed)). Like [`ShardKey::hash`], the key is the
+    /// same for all blocks of a session. Unlike the hash, the key can be computed without a block
     /// ([`ShardKey::key_of_session`]).
     #[inline]
     #[must_use]
@@ -65,9 +65,10 @@ impl ShardKey {
         }
     }
 
-    /// Returns [`ShardKey::session_key`] of the blocks of a session, given the key and the number
-    /// that the first filter with sessions has for it. Returns `None` if the key of that filter
-    /// does not determine it, as for addresses.
+    /// Computes the [`ShardKey::session_key`] of a session from `key` and `number`, the key and the
+    /// number of the session in the first filter that has sessions. Returns `None` for
+    /// [`ShardKey::Addresses`], because the filter's key does not determine the hash of the
+    /// addresses.
     #[must_use]
     pub const fn key_of_session(self, key: u64, number: u64) -> Option<u64> {
         match self {
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn n2_flow_has_one_key_both_ways() {
+    fn n2_flow_has_one_key_in_both_directions() {
         for by in [ShardKey::Flow, ShardKey::Addresses] {
             let frames = |swapped: bool| -> Vec<Frame> {
                 let frame = |port: u16| match port % 2 {
@@ -226,10 +227,10 @@ mod tests {
         }
     }
 
-    /// The key of a block is that of its session in `tcp` and `udp`, in both directions and behind
-    /// any headers.
+    /// The session key of a block equals the key in the session table of `tcp` or `udp`, in both
+    /// directions, with and without a VLAN tag.
     #[test]
-    fn n3_session_key_is_the_key_of_the_filters() {
+    fn n3_session_key_equals_the_key_in_the_filters_table() {
         use crate::transport::{tcp::TCP, udp::UDP};
         use crate::{Arguments, PRIVATE_KEY};
         let seed = 77;

@@ -61,7 +61,7 @@ fn is_name(text: &str) -> bool {
 }
 
 #[test]
-fn names_are_unique_words_of_the_language() {
+fn filter_names_are_unique_and_valid() {
     for (number, d) in FILTERS.iter().enumerate() {
         assert!(is_name(d.name) && !["all", "zero"].contains(&d.name), "`{}`", d.name);
         let twice = FILTERS.iter().skip(number + 1).any(|other| other.name == d.name);
@@ -72,7 +72,7 @@ fn names_are_unique_words_of_the_language() {
 }
 
 #[test]
-fn texts_fit_their_columns() {
+fn summaries_and_details_fit_their_columns() {
     for d in FILTERS {
         assert!((10..=72).contains(&d.summary.len()), "summary of `{}`", d.name);
         assert!(!d.summary.ends_with('.'), "summary of `{}`: no full stop", d.name);
@@ -127,7 +127,7 @@ fn class_names_map_to_one_number_in_range() {
 /// use the same service names, so it is enough if a class of one of them selects the blocks for the
 /// named filter.
 #[test]
-fn class_named_like_a_filter_leads_to_it() {
+fn class_named_like_a_filter_selects_its_blocks() {
     assert_classes_lead_to_filters(corpus::generated_frames);
 }
 
@@ -314,7 +314,7 @@ fn ended_or_held(counts: &Counts) -> u64 {
 }
 
 #[test]
-fn no_bytes_or_marks_make_a_filter_panic() {
+fn filters_never_panic_on_any_bytes_or_marks() {
     assert_no_panic(corpus::generated_frames);
 }
 
@@ -461,7 +461,7 @@ fn m1_m4_saved_state_continues_in_another_instance() {
 }
 
 fn assert_saved_state_continues(captured: CaptureReader) {
-    // Every shape on both sides of the move, so that every filter has state.
+    // The header cases precede and follow the move, so that every filter has state.
     let (shapes, captured) = (corpus::header_cases(), captured(1));
     let (early, late) = captured.split_at(captured.len() / 2);
     let mut frames = [&shapes, early, &shapes, late].concat();
@@ -476,7 +476,7 @@ fn assert_saved_state_continues(captured: CaptureReader) {
             let mut space = Space::new(&arena);
             let mut batch = space.batch(std::slice::from_ref(frame));
             let mut block = batch.block(0);
-            // Some blocks have sessions, as behind a filter that assigns them.
+            // Some blocks have sessions, as after a filter that assigns sessions.
             block.context.session = number as u32 % 5;
             batch.set_block(0, block);
             for batch in node.pass(batch, &mut space, frame.time) {

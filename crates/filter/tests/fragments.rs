@@ -146,7 +146,7 @@ fn compare_with_tshark(
         let (ours, theirs) = (run_ip(&frames, &[]), tshark_datagrams(&path));
         let numbers: BTreeSet<usize> = ours.joined.keys().chain(theirs.keys()).copied().collect();
         for number in numbers {
-            // For IPv6 tshark counts extension headers behind the fragment header as data.
+            // For IPv6 tshark counts extension headers after the fragment header as data.
             match (ours.joined.get(&number), theirs.get(&number)) {
                 (Some(ours), Some(theirs)) if theirs.ends_with(&ours.data) => same += 1,
                 (ours, theirs) => {
@@ -199,7 +199,7 @@ fn corpus_suricata_reports_the_same_fragment_faults() {
         (format!("{evasion}17/frag-17.pcap"), &[("overlap", 4)]),
         // "FRAG IPv6 Fragment invalid length"
         (format!("{evasion}22/frag-22.pcap"), &[("malformed", 1), ("fragments missing", 2)]),
-        // "FRAG IPv6 Packet size too large", and of 32 also the invalid length
+        // "FRAG IPv6 Packet size too large", and for capture 32 also the invalid length
         (format!("{evasion}31/frag-31.pcap"), &[("too big", 1), ("fragments missing", 47)]),
         (
             format!("{evasion}32/frag-32.pcap"),
@@ -267,7 +267,7 @@ fn corpus_zeek_reports_the_same_anomalies() {
     let counts =
         |name: &str, words: &[&str]| run_ip(&read_frames(&traces.join(name)), words).counts;
     // `excessively_small_fragment`, `fragment_size_inconsistency`, `fragment_inconsistency`: 18
-    // bytes with others behind them; then a fragment behind the last one.
+    // bytes with more fragments after them; then a fragment after the last one.
     let found = counts("ipv4/fragmented-1.pcap", &[]);
     let expected = [("malformed", 1), ("joined datagrams", 1), ("overlapping datagrams", 1)];
     assert_eq!(found, expected.into_iter().collect());
@@ -325,7 +325,7 @@ fn fragments_are_joined_or_counted_by_reason() {
     }
     let many = run_ip(&read_frames(&testkit::generated::capture_path("fragments/many.pcap")), &[]);
     assert_eq!(many.counts, [("joined datagrams", 200)].into());
-    // Each holds the original data: a UDP header, then bytes that count in sevens.
+    // Each datagram contains a UDP header, then bytes that increase by seven.
     for JoinedDatagram { data, class, .. } in many.joined.values() {
         assert_eq!((data.len(), class.0), (3_008, 17));
         assert!(data[8..].iter().enumerate().all(|(at, byte)| usize::from(*byte) == at * 7 % 251));

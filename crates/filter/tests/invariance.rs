@@ -377,7 +377,7 @@ fn split_segment(frame: &Frame) -> Option<Vec<Frame>> {
     let layers = wire::layers(LinkType(frame.link), &frame.bytes);
     let (tcp, data) = (usize::from(layers.l4?), usize::from(layers.payload?));
     let is_four = layers.protocol == Some(6) && frame.bytes[at] >> 4 == 4;
-    // A SYN has a number of its own.
+    // A SYN occupies a sequence number.
     if !is_four || end < data + 2 || frame.bytes[tcp + 13] & 2 != 0 {
         return None;
     }

@@ -96,7 +96,7 @@ fn field_predicate((name, value): &(String, String)) -> Option<ConnectionPredica
 }
 
 #[test]
-fn v21_hellos_are_described_whole_cut_and_alone() {
+fn v21_hellos_of_each_generated_capture_are_described() {
     let client = ["1.3", "secret.example.org", "http/1.1", ""];
     let server = ["1.3", "secret.example.org", "", "TLS_AES_128_GCM_SHA256"];
     for (name, wanted) in [

@@ -45,7 +45,7 @@ fn v4_every_twin_answers_like_its_filter() {
             continue;
         }
         for place in HOOKS {
-            // The longer the chain, the more of it is covered by shorter ones.
+            // The longer the chain, the more of it is covered by shorter chains.
             let step = match (chain.len(), place) {
                 (1, _) => 1,
                 (2, Hook::Tc) => 3,
@@ -109,7 +109,7 @@ fn i6_checksums_that_look_pending_are_updated() {
         let mends =
             request_text(&chain).starts_with("rewrite") && request_text(&chain).contains("port=");
         if let (true, [Some(tc), Some(xdp)]) = (mends, sat) {
-            // Half of them are IPv6, whose addresses are not rewritten.
+            // Half of the frames are IPv6, whose addresses are not rewritten.
             assert_eq!((tc.answered * 2, tc.unsure), (tc.packets, 0), "{}", request_text(&chain));
             assert_eq!(xdp.unsure * 2, xdp.packets, "{}", request_text(&chain));
         }
@@ -133,7 +133,7 @@ fn i6_pending_checksums_stay_pending() {
         let mends =
             request_text(&chain).starts_with("rewrite") && request_text(&chain).contains("port=");
         if let (true, [Some(tc), Some(xdp)]) = (mends, sat) {
-            // Half of them are IPv6, whose addresses are not rewritten.
+            // Half of the frames are IPv6, whose addresses are not rewritten.
             assert_eq!((tc.answered * 2, tc.unsure), (tc.packets, 0), "{}", request_text(&chain));
             assert_eq!(xdp.unsure * 2, xdp.packets, "{}", request_text(&chain));
         }
@@ -168,12 +168,12 @@ fn assert_truncated_frames_answered(captured: corpus::CaptureReader) {
 }
 
 #[test]
-fn twins_are_sure_of_plain_captures() {
+fn twins_answer_most_frames_of_plain_captures() {
     assert_plain_frames_answered(corpus::application_traffic);
 }
 
 #[test]
-fn corpus_twins_are_sure_of_external_captures() {
+fn corpus_twins_answer_most_external_frames() {
     if testkit::corpus_captures().is_some() {
         assert_plain_frames_answered(corpus::external_frames);
     }
@@ -198,7 +198,7 @@ fn assert_plain_frames_answered(captured: corpus::CaptureReader) {
 /// Chains of any length must obey CONTRACT 18. A chain that is too long for one program becomes
 /// several programs, whose tail calls the interpreter follows.
 #[test]
-fn i6_long_chains_in_several_programs_answer_alike() {
+fn i6_long_chains_in_several_programs_agree_with_filters() {
     let borders = boundary_frames();
     let packets = kernel_layouts(&borders);
     for (number, chain) in long_chains().iter().enumerate() {
@@ -215,7 +215,7 @@ fn i6_long_chains_in_several_programs_answer_alike() {
 /// programs (initial values of variables that are always set, repeated bounds checks, positions for
 /// later filters only), or are visible only to the kernel.
 #[test]
-fn exam_notices_mutated_twins() {
+fn comparison_detects_mutated_twins() {
     let (borders, unfilled) = (boundary_frames(), pending_checksum_frames());
     let (mut caught, mut all) = (0_u64, 0_u64);
     for chain in chains(1) {

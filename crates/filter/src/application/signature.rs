@@ -163,24 +163,26 @@ const MPEG_SIGNATURE: Signature = Signature {
             r"(?s)\A(?:HTTP/1\.[01] 2[0-9]{2}[^\n]*\n(?:[^\r\n][^\n]*\n)*\r?\n",
             // The length of the first chunk.
             r"(?:[0-9A-Fa-f]{1,8}[ ;]?[^\n]*\n)?)?(?:",
-            // A transport stream, alone or in RTP: no error, some adaptation or payload.
+            // Transport stream packets, alone or in RTP: no error flag; adaptation field or
+            // payload.
             r"(?:\x80[\x21\xa1].{10})?(?:\x47[\x00-\x7f].[\x10-\x3f\x50-\x7f\x90-\xbf\xd0-\xff]",
             r".{184}){2}(?:\x47|\z)",
-            // A pack of MPEG-2, of MPEG-1, or a PES packet, each with its marker bits.
+            // An MPEG-2 pack, an MPEG-1 pack or a PES packet, each with its marker bits.
             r"|\x00\x00\x01(?:\xba[\x44-\x47\x4c-\x4f\x54-\x57\x5c-\x5f\x64-\x67\x6c-\x6f",
             r"\x74-\x77\x7c-\x7f]|\xba[\x21\x23\x25\x27\x29\x2b\x2d\x2f]",
             r"|[\xbd\xc0-\xef]..[\x80-\xbf].[\x00-\x3f])",
-            // A sequence of MPEG-1 or MPEG-2: size, shape and rate that exist, the marker bit.
+            // An MPEG-1 or MPEG-2 sequence header: size, valid aspect ratio and frame rate, marker
+            // bit.
             r"|\x00\x00\x01\xb3.{3}[\x11-\x18\x21-\x28\x31-\x38\x41-\x48\x51-\x58\x61-\x68",
             r"\x71-\x78\x81-\x88\x91-\x98\xa1-\xa8\xb1-\xb8\xc1-\xc8\xd1-\xd8\xe1-\xe8]",
             r"..[\x20-\x3f\x60-\x7f\xa0-\xbf\xe0-\xff]",
-            // Visual objects of MPEG-4; the parameters of AVC, with or without a delimiter before
-            // them.
+            // MPEG-4 visual objects, or an AVC parameter set, with or without an access unit
+            // delimiter.
             r"|\x00\x00\x01\xb0.\x00\x00\x01\xb5|\x00\x00\x01[\x00-\x1f]\x00\x00\x01[\x20-\x2f]",
             r"|(?:\x00{2,3}\x01\x09[\x10-\xf0])?\x00{2,3}\x01[\x27\x47\x67]",
             r"[\x42\x4d\x58\x64\x6e\x7a\xf4])"
         ),
-        // Video of MPEG-1 and MPEG-2 in RTP: a header of four bytes, then a start code.
+        // MPEG-1 or MPEG-2 video in RTP: a header of four bytes, then a start code.
         r"(?s)\A\x80[\x20\xa0].{14}\x00\x00\x01[\x00-\xaf\xb3\xb8]",
     ],
     server_only: &[],
@@ -203,7 +205,7 @@ fn make_filter(arguments: &Arguments, signature: &'static Signature) -> Result<F
         any: compiled(first)?,
         server: own.transpose()?,
         search_max: signature.search_max,
-        most: arguments.usize_number("sessions"),
+        sessions_max: arguments.usize_number("sessions"),
         sessions: Sessions::default(),
     }))
 }
@@ -213,7 +215,7 @@ struct Recognizer {
     /// Automaton for bytes from the server, or `None` if both ends use the same patterns.
     server: Option<Automaton>,
     search_max: u32,
-    most: usize,
+    sessions_max: usize,
     sessions: Sessions<SessionVerdicts>,
 }
 
@@ -313,7 +315,7 @@ impl Recognizer {
         bytes: &[u8],
         cx: &mut ClassifyContext<'_>,
     ) -> u16 {
-        let evicted = self.sessions.make_room(session, self.most);
+        let evicted = self.sessions.make_room(session, self.sessions_max);
         cx.count(EVICTED_SESSIONS, evicted.is_some().into());
         let mut known = *self.sessions.get_or_create(session);
         let fingerprint =

@@ -11,7 +11,7 @@ use wire::record::{Field, Record, TEXT_MAX};
 pub(super) struct TestPiece {
     session: u32,
     flags: Flags,
-    /// The bytes of the piece; for a hole, its length in bytes.
+    /// The bytes of the piece as `Ok`, or the length of a hole in bytes as `Err`.
     bytes: Result<Vec<u8>, u32>,
 }
 

@@ -166,7 +166,8 @@ impl Decoder {
         const INITIAL_OUTPUT_SIZE: usize = 16 * 1024;
         let (mut taken, mut made) = (0, used);
         loop {
-            // One byte beyond the limit distinguishes too large from exactly full.
+            // The output may exceed the limit by one byte, to distinguish output that is too large
+            // from output of exactly the maximum size.
             let room = (made.max(INITIAL_OUTPUT_SIZE) * 2).min(limit + 1);
             if self.out.len() < room {
                 self.out.resize(room, 0);

@@ -58,7 +58,7 @@ impl Lanes for Compress {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         for l in lanes(batch.live()) {
             let block = batch.block(l);
-            // The end of a connection, or the description of a message.
+            // The end of a connection and the description of a message have no bytes in view.
             if block.length() == 0 && (block.pointer.is_hole() || block.marks.is_description()) {
                 continue;
             }

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn truncation_is_detected_and_leaves_the_block() {
+    fn truncated_block_is_reported_and_passes_unchanged() {
         for format in FORMATS {
             let whole = compressed_bytes(format, &b"to be or not to be ".repeat(40));
             for cut in 0..whole.len() {

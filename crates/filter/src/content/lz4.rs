@@ -54,7 +54,7 @@ pub(super) fn decode(
             return Err(CodecError::Corrupt);
         }
         let block = at.read_bytes(length)?;
-        if header.block_checksums && at.read_le32()? != hash(block) {
+        if header.block_checksums && at.read_le32()? != checksum(block) {
             return Err(CodecError::Corrupt);
         }
         let room = header.block_max.min(limit - made);
@@ -72,7 +72,7 @@ pub(super) fn decode(
         };
     }
     let contents = out.get(used..made).unwrap_or_default();
-    if header.content_checksum && at.read_le32()? != hash(contents) {
+    if header.content_checksum && at.read_le32()? != checksum(contents) {
         return Err(CodecError::Corrupt);
     }
     match header.content_size {
@@ -101,7 +101,7 @@ fn copy_stored(block: &[u8], out: &mut [u8]) -> Result<usize, CodecError> {
     Ok(block.len())
 }
 
-fn hash(bytes: &[u8]) -> u32 {
+fn checksum(bytes: &[u8]) -> u32 {
     let mut hasher = XxHash32::with_seed(0);
     hasher.write(bytes);
     hasher.finish() as u32
@@ -136,7 +136,7 @@ impl FrameHeader {
         };
         let content_size = if has(3) { Some(u64::from_le_bytes(at.read_array()?)) } else { None };
         let described = at.bytes.get(from..at.at).unwrap_or_default();
-        let wanted = (hash(described) >> 8 & 0xff) as u8;
+        let wanted = (checksum(described) >> 8 & 0xff) as u8;
         if at.read_array::<1>()? != [wanted] {
             return Err(CodecError::Corrupt);
         }

@@ -58,7 +58,7 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     let patterns = parse_patterns(arguments)?;
     let nocase = arguments.flag("nocase");
     let at = arguments.number("at").map(|at| at as usize);
-    // Each search is a filter type of its own, so that there is no branch per block.
+    // Each kind of search has its own filter type, so that there is no branch per block.
     Ok(match (at, patterns.as_slice()) {
         (Some(at), [one]) if one.len() == 1 && !nocase => {
             Filter::lanes(ByteAtOffset { at, byte: one.first().copied().unwrap_or(0) })
@@ -118,7 +118,8 @@ fn parse_hex(text: &str) -> Result<Vec<u8>, Mistake> {
 
 /// A search for patterns in a view.
 trait PatternSearch: Send {
-    /// Returns the index of the first pattern in the list that occurs in `bytes`.
+    /// Returns the index of the first pattern in the list that occurs in `bytes`, or `None` if no
+    /// pattern occurs.
     fn first_pattern(&self, bytes: &[u8]) -> Option<usize>;
 }
 
@@ -177,11 +178,11 @@ impl Lanes for OnePattern {
 impl PatternSearch for PatternsAtOffset {
     fn first_pattern(&self, bytes: &[u8]) -> Option<usize> {
         let bytes = bytes.get(self.at..)?;
-        let stands = |pattern: &Vec<u8>| match bytes.get(..pattern.len()) {
+        let matches_here = |pattern: &Vec<u8>| match bytes.get(..pattern.len()) {
             Some(here) if self.nocase => here.eq_ignore_ascii_case(pattern),
             here => here == Some(pattern.as_slice()),
         };
-        self.patterns.iter().position(stands)
+        self.patterns.iter().position(matches_here)
     }
 }
 

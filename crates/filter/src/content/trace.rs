@@ -54,8 +54,8 @@ const REPEATED: Counter = PCAP_FILTER.counter("repeated");
 const EVICTED_SESSIONS: Counter = PCAP_FILTER.counter("evicted sessions");
 
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
-    let most = arguments.usize_number("sessions");
-    Ok(Filter::stream(PcapFilter { most, traces: Sessions::default() }))
+    let sessions_max = arguments.usize_number("sessions");
+    Ok(Filter::stream(PcapFilter { sessions_max, traces: Sessions::default() }))
 }
 
 /// The state of one session's capture.
@@ -74,14 +74,14 @@ struct SessionCapture {
 impl Session for SessionCapture {}
 
 struct PcapFilter {
-    most: usize,
+    sessions_max: usize,
     traces: Sessions<SessionCapture>,
 }
 
 impl Stream for PcapFilter {
     fn process_block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         let key = u64::from(block.context.session);
-        if self.traces.make_room(key, self.most).is_some() {
+        if self.traces.make_room(key, self.sessions_max).is_some() {
             cx.count(EVICTED_SESSIONS, 1);
         }
         let trace = self.traces.get_or_create(key);
@@ -90,7 +90,7 @@ impl Stream for PcapFilter {
         if block.marks.is_frame() {
             trace.emit_record(&block, context, cx);
         } else if ends && trace.link_plus_one != 0 {
-            // The block without bytes that ends a connection ends its capture.
+            // A block without bytes that ends the connection also ends its capture.
             let end = Block { pointer: RichPointer::hole(0), frame: &[], ..block };
             let end = Block { marks: Marks::bare(0), context, ..end };
             cx.consume(&block);

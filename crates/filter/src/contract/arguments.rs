@@ -179,8 +179,8 @@ impl Arguments {
     /// Sets the class ranges that the filter's outgoing arcs select. Plain pipes and `|all` add
     /// none.
     #[must_use]
-    pub fn with_classes(self, asked: Vec<(u32, u32)>) -> Self {
-        Self { selected_classes: asked, ..self }
+    pub fn with_classes(self, classes: Vec<(u32, u32)>) -> Self {
+        Self { selected_classes: classes, ..self }
     }
 
     /// Returns true if an outgoing arc selects a class range within these bounds. A filter calls

@@ -41,8 +41,8 @@ pub trait Edit: Send {
     }
 }
 
-/// Services of a space for the block that is being edited. The engine implements it; filters use it
-/// through [`Editable`].
+/// Services of a space for the block that is being edited. The engine implements this trait;
+/// filters use it through [`Editable`].
 pub trait EditBackend {
     /// Returns the current bytes of the frame.
     fn frame(&mut self) -> &[u8];
@@ -141,9 +141,9 @@ impl<'e> Editable<'e> {
         room
     }
 
-    /// Replaces the block with a new block of at most `room` bytes, without a frame. Nothing is
-    /// copied. `fill` writes the bytes and returns their number. If memory runs out, the block is
-    /// counted as lost, and the result is false.
+    /// Replaces the block with a new block of at most `room` bytes, all of them in view. No old
+    /// bytes are copied. `fill` writes the bytes and returns their number. If memory runs out, the
+    /// block is counted as lost, and the result is false.
     pub fn replace(&mut self, room: usize, fill: impl FnOnce(&mut [u8]) -> usize) -> bool {
         let made = self.backend.replace(room.min(abi::BLOCK_MAX));
         let used = made.map(|made| fill(made).min(made.len()));

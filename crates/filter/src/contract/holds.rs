@@ -38,9 +38,9 @@ impl HeldList {
 /// Tickets identify the blocks ([`abi::Marks::ticket`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// The block was held one more time.
+    /// The block, or a part of it, was added to a list of held blocks.
     Held(u32),
-    /// The block was removed from a list of held blocks.
+    /// The block, or a part of it, was removed from a list of held blocks.
     Left(u32),
     /// The block was dropped and counted under a reason.
     Dropped(u32),
@@ -78,8 +78,8 @@ impl Holds {
 
     /// Enables or disables the recording of fates. The engine enables it if the filter is an
     /// operand of a section, or is itself a section whose operands may hold blocks.
-    pub fn set_fate_tracking(&mut self, asked: bool) {
-        match asked {
+    pub fn set_fate_tracking(&mut self, enabled: bool) {
+        match enabled {
             true => drop(self.fates.get_or_insert_default()),
             false => self.fates = None,
         }

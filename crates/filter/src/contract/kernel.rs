@@ -30,7 +30,7 @@ pub const fn target(attach: &Attach, hardened: bool) -> Target {
         Attach { redirects: true, .. } => Hook::Xdp,
         _ => Hook::Tc,
     };
-    // Programs on control groups read bytes through a helper, which needs no more rights.
+    // A cgroup program reads packet bytes through a helper, which needs no CAP_PERFMON.
     let hardened = hardened || attach.own_sockets;
     Target { hook: place, hardened, redirects: attach.redirects, single: false }
 }

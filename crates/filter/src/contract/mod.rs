@@ -5,14 +5,14 @@
 //! - [`traits`]: the six traits that a filter can implement, by right;
 //! - [`context`]: contexts passed to a filter call (count, edit, append, hold, release);
 //! - [`edit`]: editing one block at a time;
-//! - [`holds`]: held blocks, stored by the space, named by plain data;
+//! - [`holds`]: held blocks, which the space stores and a session refers to by plain data;
 //! - [`state`]: sessions as plain data, saved and moved by one implementation for all filters;
 //! - [`numbers`]: the session numbers of a filter;
 //! - [`published`]: published state;
 //! - [`report`]: reports of filters and sinks;
 //! - [`description`]: facts for planner, help, completion and tests;
 //! - [`signature`]: the effect of a filter on the stream;
-//! - [`state_facts`]: facts about its state;
+//! - [`state_facts`]: facts about the state of a filter;
 //! - [`parameter`] and [`value`]: parameters, and parsing of their values;
 //! - [`arguments`]: the typed arguments of one filter in a request;
 //! - [`compiler`], [`keys`], [`names`]: services that do I/O for a filter;

@@ -31,6 +31,6 @@ pub trait NameResolver: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// Fails with the reason why the name has no meaning of the requested kind.
+    /// Fails with the reason if the name cannot be resolved to a value of the requested kind.
     fn resolve(&self, question: NameQuery, name: &str) -> Result<NameAnswer, String>;
 }

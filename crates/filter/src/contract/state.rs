@@ -129,14 +129,14 @@ impl<S: Session> Sessions<S> {
     /// CPU cache, and prefetching makes the misses overlap.
     #[inline]
     pub fn prefetch(&mut self, keys: impl IntoIterator<Item = u64>) {
-        let mut seen = 0;
+        let mut folded = 0;
         for key in keys {
             let number = self.index_of(key);
             let state = number.and_then(|number| self.states.get(number as usize));
             let bytes = state.map_or(&[][..], S::as_bytes);
-            seen ^= bytes.iter().step_by(CACHE_LINE).fold(0, |seen, byte| seen ^ byte);
+            folded ^= bytes.iter().step_by(CACHE_LINE).fold(0, |folded, byte| folded ^ byte);
         }
-        std::hint::black_box(seen);
+        std::hint::black_box(folded);
     }
 
     /// Removes the session with this key and returns its state, or `None` if there is no such
@@ -330,7 +330,8 @@ impl<S: Session> FilterState for Sessions<S> {
             foreign(format!("the saved state has {came} bytes, the filter's has {own}"))
         })?;
         let lists = session.held_lists();
-        // Lists from elsewhere are invalid here, even if no blocks came with them.
+        // The lists refer to slots in the table of another space, so they are rebuilt even if no
+        // blocks were moved.
         let (here, came) = (lists.len(), moved.held.len());
         if came > here {
             let what = format!("the saved state holds {came} lists of blocks, the filter's {here}");
@@ -413,7 +414,7 @@ mod tests {
             sessions.get_or_create(key).blocks = key;
         }
         let evicted = |sessions: &mut Sessions<TestSession>| sessions.evict().map(|(key, _)| key);
-        assert_eq!(evicted(&mut sessions), Some(1), "nobody was asked for: the oldest");
+        assert_eq!(evicted(&mut sessions), Some(1), "no session was used: the oldest is evicted");
         assert_eq!(sessions.find(2).map(|session| session.blocks), Some(2));
         assert_eq!(evicted(&mut sessions), Some(3));
         assert!(sessions.find(3).is_none());

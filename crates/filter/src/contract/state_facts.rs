@@ -125,8 +125,8 @@ impl StateFacts {
 
     /// Sets the rule for several worker processes.
     #[must_use]
-    pub const fn with_worker_rule(self, several: fn(&Arguments) -> WorkerRule) -> Self {
-        Self { worker_rule: several, ..self }
+    pub const fn with_worker_rule(self, rule: fn(&Arguments) -> WorkerRule) -> Self {
+        Self { worker_rule: rule, ..self }
     }
 }
 

@@ -38,7 +38,7 @@ pub struct EndpointFacts {
     /// that rejected frames never reach the process
     /// ([`Analysis::pushdown`](crate::Analysis::pushdown)).
     pub takes_filter: bool,
-    /// Identifies the file or traffic that a source observes, so that `++` can remove duplicates.
+    /// Returns the file or traffic that a source observes, so that `++` can remove duplicates.
     /// `None` if no other source can observe the same file or traffic.
     pub observed_source: Option<fn(&Arguments) -> ObservedSource>,
     /// True for a sink that writes files, which by default runs in its own space (CONTRACT 27).

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_share_what_both_observe() {
+    fn sources_overlap_in_traffic_that_both_observe() {
         let (rx, tx, both) = ((true, false), (false, true), (true, true));
         let of = |name, (received, sent)| frames_source(name, received, sent);
         for (one, other, shares) in [

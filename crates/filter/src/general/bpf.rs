@@ -312,13 +312,13 @@ mod tests {
     }
 
     #[test]
-    fn expression_is_judged_for_the_links_of_its_source() {
+    fn expression_is_checked_for_link_types_of_its_source() {
         let judged = |text: &str, links: &[u16]| make_filter(&arguments_for(text, links)).map(drop);
         assert_eq!(judged("type mgt", &[WLAN_LINK]), Ok(()));
         let mistake = judged("type mgt", &[1]).unwrap_err();
         assert_eq!(mistake.message, "`type` is not supported on EN10MB (Ethernet)");
         assert_eq!(judged("type mgt", &[1, WLAN_LINK]), Ok(()), "one of them knows it");
-        // Before the first frame the link type is unknown: valid for any one suffices.
+        // If the link types are unknown, the expression must be valid for at least one link type.
         let anywhere = |text: &str| make_filter(&parse_arguments(&BPF, &[text]).unwrap()).map(drop);
         assert_eq!(anywhere("type mgt"), Ok(()));
         assert_eq!(anywhere("tcp prot 80").unwrap_err().range, Some(4..8));

@@ -59,7 +59,7 @@ const PERIOD_MAX: u64 = 86_400_000_000_000;
 
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     let rate = RateParameters::new(arguments)?;
-    Ok(Filter::classify(RateLimit { rate, kept: Sessions::default() }))
+    Ok(Filter::classify(RateLimit { rate, due_times: Sessions::default() }))
 }
 
 /// Returns an initial state for the twin without any allowance for early blocks. Filter and twin
@@ -125,14 +125,14 @@ impl Session for DueTime {
 
 struct RateLimit {
     rate: RateParameters,
-    kept: Sessions<DueTime>,
+    due_times: Sessions<DueTime>,
 }
 
 impl Classify for RateLimit {
     const SETS_MARKS: bool = false;
 
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
-        let due = self.kept.get_or_create(PRIVATE_KEY);
+        let due = self.due_times.get_or_create(PRIVATE_KEY);
         let now = self.rate.arrival(block.context.time, due.next, cx.now);
         if due.next > now.saturating_add(self.rate.allowance) {
             return cx.absent(TOO_FAST);
@@ -142,7 +142,7 @@ impl Classify for RateLimit {
     }
 
     fn state(&mut self) -> Option<&mut dyn FilterState> {
-        Some(&mut self.kept)
+        Some(&mut self.due_times)
     }
 
     fn set(&mut self, arguments: &Arguments) -> Result<(), Mistake> {
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn batch_passes_like_single_blocks() {
+    fn batch_gives_the_same_answers_as_single_blocks() {
         let mut node = Node::new(&RATELIMIT, &["10", "burst=3"]).unwrap();
         let arena = Arena::new(ARRIVALS.len());
         let mut space = Space::new(&arena);

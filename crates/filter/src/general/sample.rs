@@ -43,7 +43,7 @@ const PASSED_OVER: Reason = SAMPLE.reason("passed over");
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     Ok(Filter::classify(Sample {
         every: sample_interval(arguments).into(),
-        seen: Sessions::default(),
+        counter: Sessions::default(),
     }))
 }
 
@@ -60,26 +60,26 @@ struct SampleCount {
 
 impl Session for SampleCount {
     const FIELDS: &'static [Field<Self>] =
-        &[Field::new("blocks", Unit::Blocks, "processed", |seen, _| seen.blocks)];
+        &[Field::new("blocks", Unit::Blocks, "processed", |counter, _| counter.blocks)];
 }
 
 struct Sample {
     every: u64,
-    seen: Sessions<SampleCount>,
+    counter: Sessions<SampleCount>,
 }
 
 impl Classify for Sample {
     const SETS_MARKS: bool = false;
 
     fn classify(&mut self, _: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
-        let seen = self.seen.get_or_create(PRIVATE_KEY);
-        let number = seen.blocks;
-        seen.blocks = number.wrapping_add(1);
+        let counter = self.counter.get_or_create(PRIVATE_KEY);
+        let number = counter.blocks;
+        counter.blocks = number.wrapping_add(1);
         if number.is_multiple_of(self.every) { Class::YES } else { cx.absent(PASSED_OVER) }
     }
 
     fn state(&mut self) -> Option<&mut dyn FilterState> {
-        Some(&mut self.seen)
+        Some(&mut self.counter)
     }
 
     fn set(&mut self, arguments: &Arguments) -> Result<(), Mistake> {
@@ -96,8 +96,8 @@ fn emit_twin<'s>(
     out: Exit<'s>,
 ) -> EmitResult<'s> {
     let passed_over = s.absent("passed over", out);
-    let seen = s.state(size_of::<SampleCount>() as u16);
-    let number = s.fetch_add(seen, 0, 1);
+    let counter = s.state(size_of::<SampleCount>() as u16);
+    let number = s.fetch_add(counter, 0, 1);
     let rest = s.remainder(number, sample_interval(a));
     s.only(rest, Cmp::Eq, 0, passed_over);
     Ok(Answer::new(Class::YES.0, on))

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn n7_flow_belongs_to_one_share_both_ways() {
+    fn n7_flow_belongs_to_one_share_in_both_directions() {
         let there: Vec<Frame> = (1..100).map(|port| Frame::udp(port, 53, b"x")).collect();
         let back: Vec<Frame> =
             (1..100).map(|port| Frame::udp(53, port, b"x").with_swapped_addresses()).collect();

@@ -104,9 +104,9 @@ fn make_round_robin(arguments: &Arguments) -> Result<Filter, Mistake> {
 
 fn make_split(arguments: &Arguments, by_flow: bool) -> Filter {
     let ways = class_count(arguments).into();
-    let mut given = Sessions::<RoundRobin>::default();
-    given.get_or_create(PRIVATE_KEY);
-    Filter::classify(Split { ways, by_flow, given })
+    let mut counter = Sessions::<RoundRobin>::default();
+    counter.get_or_create(PRIVATE_KEY);
+    Filter::classify(Split { ways, by_flow, counter })
 }
 
 /// Returns the class, from 1 to `ways`, for a hash or count.
@@ -122,13 +122,15 @@ struct RoundRobin {
 
 impl Session for RoundRobin {
     const FIELDS: &'static [Field<Self>] =
-        &[Field::new("blocks", Unit::Blocks, "distributed in rotation", |given, _| given.blocks)];
+        &[Field::new("blocks", Unit::Blocks, "distributed in rotation", |counter, _| {
+            counter.blocks
+        })];
 }
 
 struct Split {
     ways: u64,
     by_flow: bool,
-    given: Sessions<RoundRobin>,
+    counter: Sessions<RoundRobin>,
 }
 
 impl Classify for Split {
@@ -139,14 +141,14 @@ impl Classify for Split {
                 Err(why) => cx.absent(why.reason()),
             };
         }
-        let given = self.given.get_or_create(PRIVATE_KEY);
-        let number = given.blocks;
-        given.blocks = number.wrapping_add(1);
+        let counter = self.counter.get_or_create(PRIVATE_KEY);
+        let number = counter.blocks;
+        counter.blocks = number.wrapping_add(1);
         class_of_number(number, self.ways)
     }
 
     fn state(&mut self) -> Option<&mut dyn FilterState> {
-        Some(&mut self.given)
+        Some(&mut self.counter)
     }
 }
 
@@ -173,8 +175,8 @@ fn emit_round_robin<'s>(
     on: Layers<'s>,
     _: Exit<'s>,
 ) -> EmitResult<'s> {
-    let given = s.state(size_of::<RoundRobin>() as u16);
-    let number = s.fetch_add(given, 0, 1);
+    let counter = s.state(size_of::<RoundRobin>() as u16);
+    let number = s.fetch_add(counter, 0, 1);
     let rest = s.remainder(number, class_count(a));
     Ok(Answer::new(s.add(rest, 1), on))
 }
@@ -189,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn flow_has_one_class_both_ways() {
+    fn flow_has_one_class_in_both_directions() {
         let there: Vec<Frame> = (1..100).map(|port| Frame::udp(port, 53, b"x")).collect();
         let back: Vec<Frame> =
             (1..100).map(|port| Frame::udp(53, port, b"x").with_swapped_addresses()).collect();

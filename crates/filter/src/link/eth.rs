@@ -118,7 +118,7 @@ fn emit_twin<'s>(
     s.arm(|t, done| {
         t.arm(|u, plain| {
             twin::require_tag(u, kind, plain);
-            // The whole tag must be present, and may announce another.
+            // The whole tag must be present. A second tag after it makes the twin unsure.
             let (_, next, _) = twin::tag(u, (on.frame, at), 0, cut);
             twin::require_untagged(u, next, unsure);
             u.leave(done);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn cooked_headers_with_a_tag() {
+    fn tag_after_cooked_header_is_found() {
         let mut cooked = vec![0; 14];
         cooked.extend([0x81, 0, 0, 7, 8, 0, 0x45]);
         let mut cooked2 = vec![0x81, 0];

@@ -233,7 +233,8 @@ fn emit_tag<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitRes
     twin::require_tag(s, kind, no_tag);
     let (_, next, _) = twin::tag(s, (on.frame, at), 0, no_tag);
     if s.may_have_stored_tag() {
-        // The kernel would move a second tag into metadata, and does not recognize the third type.
+        // The kernel would move a second tag into metadata, and does not recognize the tag type
+        // 0x9100.
         twin::require_untagged(s, next, unsure);
         s.only(kind, Cmp::Ne, u32::from(vlan::STACKED), unsure);
         s.pop_tag();

@@ -2,7 +2,7 @@
 //!
 //! Input: frames, or packets from `eth`. Output: packets. The new view begins after the first tag
 //! at or after the start of the old view, so `vlan | vlan` parses two tags, the outer one first. Id
-//! 0 (priority only) is class `zero` (CONTRACT 9). At most eight tags are followed.
+//! 0 (priority only) is class `zero` (CONTRACT 9). At most eight tags are parsed.
 
 use crate::layers;
 use crate::prelude::*;

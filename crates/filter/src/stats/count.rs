@@ -39,38 +39,38 @@ struct Totals {
 
 impl Session for Totals {
     const FIELDS: &'static [Field<Self>] = &[
-        Field::new("blocks", Unit::Blocks, "processed", |seen, _| seen.blocks),
-        Field::new("bytes", Unit::Bytes, "in their views", |seen, _| seen.bytes),
-        Field::new("messages", Unit::Messages, "described", |seen, _| seen.messages),
+        Field::new("blocks", Unit::Blocks, "processed", |totals, _| totals.blocks),
+        Field::new("bytes", Unit::Bytes, "in their views", |totals, _| totals.bytes),
+        Field::new("messages", Unit::Messages, "described", |totals, _| totals.messages),
     ];
 }
 
 #[derive(Default)]
 struct Count {
-    seen: Sessions<Totals>,
+    totals: Sessions<Totals>,
 }
 
 impl Statistics for Count {
     fn record(&mut self, tags: Tags<'_>, _now: Time) {
-        let seen = self.seen.get_or_create(PRIVATE_KEY);
+        let totals = self.totals.get_or_create(PRIVATE_KEY);
         for (pointer, _, marks) in tags.marked_blocks() {
-            seen.blocks = seen.blocks.wrapping_add(1);
+            totals.blocks = totals.blocks.wrapping_add(1);
             let bytes = if pointer.is_hole() { 0 } else { pointer.length() };
-            seen.bytes = seen.bytes.wrapping_add(bytes.into());
+            totals.bytes = totals.bytes.wrapping_add(bytes.into());
             let messages = u64::from(pointer.length() == 0 && marks.is_description());
-            seen.messages = seen.messages.wrapping_add(messages);
+            totals.messages = totals.messages.wrapping_add(messages);
         }
     }
 
     fn report(&self) -> Report {
-        let seen = self.seen.get(PRIVATE_KEY).copied().unwrap_or_default();
-        let messages = Some(("messages", seen.messages)).filter(|(_, n)| *n > 0);
-        let rows = [("blocks", seen.blocks), ("bytes", seen.bytes)];
+        let totals = self.totals.get(PRIVATE_KEY).copied().unwrap_or_default();
+        let messages = Some(("messages", totals.messages)).filter(|(_, n)| *n > 0);
+        let rows = [("blocks", totals.blocks), ("bytes", totals.bytes)];
         Report::from_rows(messages.into_iter().chain(rows))
     }
 
     fn state(&mut self) -> Option<&mut dyn FilterState> {
-        Some(&mut self.seen)
+        Some(&mut self.totals)
     }
 }
 
@@ -81,10 +81,10 @@ fn emit_twin<'s>(
     on: Layers<'s>,
     _: Exit<'s>,
 ) -> EmitResult<'s> {
-    let seen = s.state(size_of::<Totals>() as u16);
-    s.add_to(seen, offset_of!(Totals, blocks) as u16, 1);
+    let totals = s.state(size_of::<Totals>() as u16);
+    s.add_to(totals, offset_of!(Totals, blocks) as u16, 1);
     let length = s.view_length(on);
-    s.add_to(seen, offset_of!(Totals, bytes) as u16, length);
+    s.add_to(totals, offset_of!(Totals, bytes) as u16, length);
     Ok(Answer::new(on.class, on))
 }
 
@@ -94,7 +94,8 @@ mod tests {
     use crate::testing::{Frame, report_rows};
     use abi::{DbufId, Extent};
 
-    /// Returns the report about blocks with these views and marks, all of which are first blocks.
+    /// Returns the report about blocks with these views and marks. All blocks have the flags first
+    /// and last.
     fn rows_of<const N: usize>(blocks: [(RichPointer, Marks); N]) -> Vec<(String, u64)> {
         let (pointers, marks) = (blocks.map(|block| block.0), blocks.map(|block| block.1));
         let flags = Flags::FIRST.with(Flags::LAST);
@@ -122,13 +123,13 @@ mod tests {
     }
 
     #[test]
-    fn empty_records_are_no_messages() {
+    fn empty_records_are_not_messages() {
         let line = |length| (view(length), Marks::bare(length));
         assert_eq!(rows_of([line(1), line(0), line(1)]), named([("blocks", 3), ("bytes", 2)]));
     }
 
     #[test]
-    fn lost_bytes_are_no_bytes() {
+    fn lost_bytes_are_not_counted() {
         let hole = (RichPointer::hole(1000), Marks::bare(1000));
         let blocks = [(view(5), Marks::bare(5)), hole];
         assert_eq!(rows_of(blocks), named([("blocks", 2), ("bytes", 5)]));

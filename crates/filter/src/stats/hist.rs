@@ -51,7 +51,7 @@ message) have no length and are not counted by `of=length`. Leaves blocks unchan
 };
 
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
-    Ok(Filter::statistics(Hist { of: Quantity::new(arguments), seen: Sessions::default() }))
+    Ok(Filter::statistics(Hist { of: Quantity::new(arguments), histogram: Sessions::default() }))
 }
 
 /// Number of buckets: one for the value 0, and one for each power of two in 64 bits.
@@ -74,12 +74,12 @@ impl Default for Histogram {
 
 impl Session for Histogram {
     const FIELDS: &'static [Field<Self>] = &[
-        Field::new("blocks", Unit::Blocks, "processed", |seen, _| seen.blocks),
-        Field::new("backwards", Unit::Blocks, "older than the block before", |seen, _| {
-            seen.backwards
+        Field::new("blocks", Unit::Blocks, "processed", |histogram, _| histogram.blocks),
+        Field::new("backwards", Unit::Blocks, "older than the block before", |histogram, _| {
+            histogram.backwards
         }),
-        Field::array("bucket", Unit::Blocks, BUCKETS, BUCKET_HELP, |seen, number| {
-            seen.buckets.get(number).copied().unwrap_or(0)
+        Field::array("bucket", Unit::Blocks, BUCKETS, BUCKET_HELP, |histogram, number| {
+            histogram.buckets.get(number).copied().unwrap_or(0)
         }),
     ];
 }
@@ -95,37 +95,37 @@ enum Quantity {
 
 struct Hist {
     of: Quantity,
-    seen: Sessions<Histogram>,
+    histogram: Sessions<Histogram>,
 }
 
 impl Statistics for Hist {
     fn record(&mut self, tags: Tags<'_>, _now: Time) {
-        let seen = self.seen.get_or_create(PRIVATE_KEY);
+        let histogram = self.histogram.get_or_create(PRIVATE_KEY);
         for (pointer, context, marks) in tags.marked_blocks() {
             match self.of {
                 Quantity::Length if pointer.is_hole() || marks.is_description() => {}
-                Quantity::Length => seen.add_value(pointer.length().into()),
-                Quantity::Time => seen.record_arrival(context.time),
+                Quantity::Length => histogram.add_value(pointer.length().into()),
+                Quantity::Time => histogram.record_arrival(context.time),
             }
         }
     }
 
     fn report(&self) -> Report {
-        let seen = self.seen.get(PRIVATE_KEY).copied().unwrap_or_default();
-        let mut rows = vec![("blocks".to_owned(), seen.blocks)];
+        let histogram = self.histogram.get(PRIVATE_KEY).copied().unwrap_or_default();
+        let mut rows = vec![("blocks".to_owned(), histogram.blocks)];
         let filled = |n: &u64| *n > 0;
-        let first = seen.buckets.iter().position(filled).unwrap_or(BUCKETS);
-        let last = seen.buckets.iter().rposition(filled).map_or(0, |last| last + 1);
-        let buckets = seen.buckets.iter().enumerate().take(last).skip(first);
+        let first = histogram.buckets.iter().position(filled).unwrap_or(BUCKETS);
+        let last = histogram.buckets.iter().rposition(filled).map_or(0, |last| last + 1);
+        let buckets = histogram.buckets.iter().enumerate().take(last).skip(first);
         rows.extend(buckets.map(|(number, n)| (self.of.bucket_label(number), *n)));
         if self.of == Quantity::Time {
-            rows.push(("backwards".to_owned(), seen.backwards));
+            rows.push(("backwards".to_owned(), histogram.backwards));
         }
         Report::from_rows(rows)
     }
 
     fn state(&mut self) -> Option<&mut dyn FilterState> {
-        Some(&mut self.seen)
+        Some(&mut self.histogram)
     }
 }
 
@@ -191,16 +191,16 @@ fn emit_twin<'s>(
     on: Layers<'s>,
     _: Exit<'s>,
 ) -> EmitResult<'s> {
-    let seen = s.state(size_of::<Histogram>() as u16);
+    let histogram = s.state(size_of::<Histogram>() as u16);
     match Quantity::new(a) {
         Quantity::Length => {
-            s.add_to(seen, BLOCKS_OFFSET, 1);
+            s.add_to(histogram, BLOCKS_OFFSET, 1);
             let length = s.view_length(on);
             let length = s.widen(length);
             let bucket = s.bucket_index(length);
-            s.add_nth(seen, BUCKETS_ROW, bucket, 1);
+            s.add_nth(histogram, BUCKETS_ROW, bucket, 1);
         }
-        Quantity::Time => emit_arrival(s, seen),
+        Quantity::Time => emit_arrival(s, histogram),
     }
     Ok(Answer::new(on.class, on))
 }
@@ -208,10 +208,10 @@ fn emit_twin<'s>(
 /// Emits the code that records an arrival. The code exchanges the time of the last arrival, then
 /// increments the count of arrivals. If another CPU records an arrival between these two steps, the
 /// recorded interval is wrong.
-fn emit_arrival<'s>(s: &mut Scope<'s, '_>, seen: TwinState<'s>) {
+fn emit_arrival<'s>(s: &mut Scope<'s, '_>, histogram: TwinState<'s>) {
     let now = s.now();
-    let last = s.exchange(seen, LAST_OFFSET, now);
-    let before = s.fetch_add(seen, BLOCKS_OFFSET, 1);
+    let last = s.exchange(histogram, LAST_OFFSET, now);
+    let before = s.fetch_add(histogram, BLOCKS_OFFSET, 1);
     let none = s.wide(0);
     s.arm(|t, done| {
         t.only_wide(before, Cmp::Ne, none, done);
@@ -219,10 +219,10 @@ fn emit_arrival<'s>(s: &mut Scope<'s, '_>, seen: TwinState<'s>) {
             u.only_wide(now, Cmp::Ge, last, backwards);
             let interval = u.sub_wide(now, last);
             let bucket = u.bucket_index(interval);
-            u.add_nth(seen, BUCKETS_ROW, bucket, 1);
+            u.add_nth(histogram, BUCKETS_ROW, bucket, 1);
             u.leave(done);
         });
-        t.add_to(seen, BACKWARDS_OFFSET, 1);
+        t.add_to(histogram, BACKWARDS_OFFSET, 1);
     });
 }
 
@@ -291,12 +291,12 @@ mod tests {
         let program = program.unwrap();
         let mut machine = Machine::for_program(&program);
         let times = [1_000, 1_000, 1_003, 2_500, 2_400, 4_000_002_400, u64::MAX];
-        let mut seen = Histogram::default();
+        let mut histogram = Histogram::default();
         for time in times {
             machine.now_ns = time;
             machine.run(&program.code, Hook::Xdp, &Packet::new(&[0; 60])).unwrap();
-            seen.record_arrival(time);
-            assert_eq!(machine.maps[0], seen.as_bytes(), "at {time}");
+            histogram.record_arrival(time);
+            assert_eq!(machine.maps[0], histogram.as_bytes(), "at {time}");
         }
     }
 

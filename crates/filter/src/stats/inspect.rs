@@ -48,23 +48,23 @@ impl Default for ByteCounts {
 
 impl Session for ByteCounts {
     const FIELDS: &'static [Field<Self>] = &[
-        Field::new("blocks", Unit::Blocks, "processed", |seen, _| seen.blocks),
-        Field::new("bytes", Unit::Bytes, "in their views", |seen, _| seen.length),
-        Field::new("shortest", Unit::Bytes, "block", |seen, _| seen.shortest.into()),
-        Field::new("longest", Unit::Bytes, "block", |seen, _| seen.longest.into()),
+        Field::new("blocks", Unit::Blocks, "processed", |counts, _| counts.blocks),
+        Field::new("bytes", Unit::Bytes, "in their views", |counts, _| counts.length),
+        Field::new("shortest", Unit::Bytes, "block", |counts, _| counts.shortest.into()),
+        Field::new("longest", Unit::Bytes, "block", |counts, _| counts.longest.into()),
     ];
 }
 
 #[derive(Default)]
 struct Inspect {
-    seen: Sessions<ByteCounts>,
+    counts: Sessions<ByteCounts>,
 }
 
 impl Classify for Inspect {
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         let bytes = block.bytes();
         if !block.pointer.is_hole() && !block.marks.is_description() {
-            self.seen.get_or_create(PRIVATE_KEY).add_bytes(bytes);
+            self.counts.get_or_create(PRIVATE_KEY).add_bytes(bytes);
         }
         let missing = u64::from(block.length()) - bytes.len() as u64;
         if missing > 0 {
@@ -74,28 +74,29 @@ impl Classify for Inspect {
     }
 
     fn report(&self) -> Report {
-        let seen = self.seen.get(PRIVATE_KEY).copied().unwrap_or_default();
+        let counts = self.counts.get(PRIVATE_KEY).copied().unwrap_or_default();
         let sum = |sum: u64, n: &u64| sum.saturating_add(*n);
-        let read = seen.bytes.iter().fold(0, sum);
-        let printable = seen.bytes.iter().zip(0..=u8::MAX).filter(|(_, byte)| is_printable(*byte));
+        let read = counts.bytes.iter().fold(0, sum);
+        let printable =
+            counts.bytes.iter().zip(0..=u8::MAX).filter(|(_, byte)| is_printable(*byte));
         let printable = printable.map(|(n, _)| n).fold(0, sum);
         let rows = [
-            ("blocks", seen.blocks),
-            ("bytes", seen.length),
-            ("shortest, bytes", seen.shortest.into()),
-            ("mean, bytes", seen.length.checked_div(seen.blocks).unwrap_or(0)),
-            ("longest, bytes", seen.longest.into()),
+            ("blocks", counts.blocks),
+            ("bytes", counts.length),
+            ("shortest, bytes", counts.shortest.into()),
+            ("mean, bytes", counts.length.checked_div(counts.blocks).unwrap_or(0)),
+            ("longest, bytes", counts.longest.into()),
             (
                 "printable, per thousand",
                 printable.saturating_mul(1000).checked_div(read).unwrap_or(0),
             ),
-            ("entropy, thousandths of a bit per byte", entropy_millibits(&seen.bytes, read)),
+            ("entropy, thousandths of a bit per byte", entropy_millibits(&counts.bytes, read)),
         ];
         Report::from_rows(rows)
     }
 
     fn state(&mut self) -> Option<&mut dyn FilterState> {
-        Some(&mut self.seen)
+        Some(&mut self.counts)
     }
 }
 
@@ -107,8 +108,8 @@ impl ByteCounts {
         self.blocks = self.blocks.wrapping_add(1);
         self.length = self.length.wrapping_add(length.into());
         for byte in bytes {
-            let seen = &mut self.bytes[usize::from(*byte)];
-            *seen = seen.wrapping_add(1);
+            let counts = &mut self.bytes[usize::from(*byte)];
+            *counts = counts.wrapping_add(1);
         }
     }
 }
@@ -121,8 +122,8 @@ const fn is_printable(byte: u8) -> bool {
 /// occurrences of each byte value, and `read` is their sum.
 fn entropy_millibits(bytes: &[u64; 256], read: u64) -> u64 {
     let share = |n: &u64| *n as f64 / read as f64;
-    let seen = bytes.iter().filter(|n| **n > 0).map(share);
-    let bits: f64 = seen.map(|share| -share * share.log2()).sum();
+    let shares = bytes.iter().filter(|n| **n > 0).map(share);
+    let bits: f64 = shares.map(|share| -share * share.log2()).sum();
     (bits * 1000.0).round().max(0.0) as u64
 }
 

@@ -2,7 +2,7 @@
 //! also provides a judge that runs the user implementations, for comparison with the interpreter
 //! and the kernel.
 
-use super::example::examined_words;
+use super::example::twin_test_words;
 use super::{Arena, ETHERNET, Frame, Node, Space, parse_arguments};
 use crate::catalog::FILTERS;
 use crate::contract::{
@@ -40,7 +40,7 @@ impl Examined {
     fn all_cases() -> Vec<Self> {
         let twins = FILTERS.iter().copied().filter(|d| d.kernel.is_some());
         let each = twins.flat_map(|description| {
-            let words = examined_words(description).into_iter();
+            let words = twin_test_words(description).into_iter();
             words.map(move |words| Self { description, words })
         });
         each.collect()

@@ -25,7 +25,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 #[derive(Debug)]
 pub(crate) struct FlowTable<R> {
     table: Sessions<R>,
-    most: usize,
+    flows_max: usize,
     /// Session numbers that the table assigns to flows.
     numbers: SessionNumbers,
     /// Session numbers of known flows that are greater than the number assigned last, in descending
@@ -121,7 +121,8 @@ impl<R: FlowRecord> FilterState for FlowTable<R> {
         let numbers = self.numbers;
         let shared = self.table.get_or_create(PRIVATE_KEY).identity_mut();
         if !numbers.contains(shared.session) {
-            // Numbers assigned elsewhere may belong to others here: continue with unused ones.
+            // A number assigned by another instance may belong to another flow here, so only unused
+            // numbers are assigned from now on.
             (shared.session, shared.flags) = (0, shared.flags | NUMBERS_REUSED);
         }
         Ok(())
@@ -133,16 +134,15 @@ impl<R: FlowRecord> FilterState for FlowTable<R> {
 }
 
 impl<R: FlowRecord> FlowTable<R> {
-    /// Creates a table for `most` flows, but for at least one and for at most as many as there are
-    /// session numbers. `seed` is the seed of the flow hash
-    /// ([`Arguments::seed`](crate::Arguments::seed)), and `numbers` are the session numbers to
-    /// assign.
-    pub(crate) fn new(most: usize, seed: u64, numbers: SessionNumbers) -> Self {
+    /// Creates a table for `flows_max` flows, clamped to the range from 1 to the number of session
+    /// numbers. `seed` is the seed of the flow hash ([`Arguments::seed`](crate::Arguments::seed)),
+    /// and `numbers` are the session numbers to assign.
+    pub(crate) fn new(flows_max: usize, seed: u64, numbers: SessionNumbers) -> Self {
         let mut table = Sessions::<R>::default();
         table.get_or_create(PRIVATE_KEY).identity_mut().word = seed;
         // With at most this many flows, a number is always free.
-        let most = most.clamp(1, usize::try_from(numbers.count()).unwrap_or(usize::MAX));
-        Self { table, most, numbers, used_numbers: None }
+        let flows_max = flows_max.clamp(1, usize::try_from(numbers.count()).unwrap_or(usize::MAX));
+        Self { table, flows_max, numbers, used_numbers: None }
     }
 
     /// Returns the seed for [`FlowTable::key`]. Callers read it once per batch.
@@ -254,8 +254,8 @@ impl<R: FlowRecord> FlowTable<R> {
 
     /// If the table is full, evicts an idle flow and returns its record.
     pub(crate) fn make_room(&mut self) -> Option<R> {
-        // The private record counts as one more.
-        match self.table.len() > self.most {
+        // `len` includes the private record.
+        match self.table.len() > self.flows_max {
             true => self.table.evict().map(|(_, record)| record),
             false => None,
         }
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn flow_is_one_session_both_ways_and_first_is_forward() {
+    fn flow_is_one_session_and_first_direction_is_forward() {
         let mut flows = FlowTable::new(10, 7, SessionNumbers::ALL);
         let seed = flows.seed();
         let mut find = |flow: Flow| {
@@ -352,18 +352,18 @@ mod tests {
 
     #[test]
     fn full_table_evicts_an_idle_flow() {
-        for most in [1, 2, 7] {
-            let mut flows = FlowTable::new(most, 7, SessionNumbers::ALL);
+        for flows_max in [1, 2, 7] {
+            let mut flows = FlowTable::new(flows_max, 7, SessionNumbers::ALL);
             let seed = flows.seed();
             for port in 0..100 {
                 let busy = flows.assign_session(&test_flow(9, 9), seed);
-                assert!(busy.session == 1 || most == 1, "{most}: {busy:?}");
+                assert!(busy.session == 1 || flows_max == 1, "{flows_max}: {busy:?}");
                 let found = flows.assign_session(&test_flow(1000 + port, 53), seed);
                 assert!(
-                    found.is_new && found.has_evicted == (usize::from(port) + 2 > most),
+                    found.is_new && found.has_evicted == (usize::from(port) + 2 > flows_max),
                     "{found:?}"
                 );
-                assert!(flows.table.len() <= most + 1);
+                assert!(flows.table.len() <= flows_max + 1);
             }
         }
     }
@@ -423,15 +423,15 @@ mod tests {
             let first = random.within(1..9) as u32;
             let count = random.within(1..40) as u32;
             let numbers = SessionNumbers::from_words([first, step, first + step * count]);
-            let most = random.within(1..60);
-            let mut flows = FlowTable::<FlowIdentity>::new(most, 7, numbers);
+            let flows_max = random.within(1..60);
+            let mut flows = FlowTable::<FlowIdentity>::new(flows_max, 7, numbers);
             let seed = flows.seed();
             let mut began = 0;
             for _ in 0..600 {
                 let flow = test_flow(random.below(200) as u16, 53);
                 match random.below(20) {
                     0 => {
-                        let mut other = FlowTable::new(most, 7, numbers);
+                        let mut other = FlowTable::new(flows_max, 7, numbers);
                         let mut holds = Holds::new(0, 0);
                         for key in flows.keys() {
                             let moved = flows.take_session(key, &mut holds).expect("it is there");

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn h4_flow_is_one_session_both_ways() {
+    fn h4_flow_is_one_session_in_both_directions() {
         let query = Frame::udp(4000, 53, b"who");
         let mut answer = Frame::udp(53, 4000, b"you");
         let (source, target) = (query.bytes[26..30].to_vec(), query.bytes[30..34].to_vec());
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn first_fragment_states_more_than_it_has() {
+    fn first_fragment_view_ends_with_the_fragment() {
         let mut first = Frame::udp(7, 53, b"abc");
         first.bytes[34 + 4] = 3;
         first.bytes[14 + 6] = 0x20;

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn inner_frames_leave_with_their_network() {
+    fn inner_frame_has_its_network_as_the_class() {
         let inner = Frame::tcp(4000, 80, b"GET");
         let mut padded = encapsulated_frame(8, 42, &inner);
         padded.bytes.extend([0; 9]);

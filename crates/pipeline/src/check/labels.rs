@@ -1,9 +1,9 @@
 //! Resolution of labels to the set of classes that each arc passes.
 //!
-//! Resolves names, checks ranges against the classes that the classifiers upstream can return, and
-//! intersects the label before a group with the labels of its branches. A name is resolved for each
-//! incoming arc separately. If several classifiers can determine the class on an arc, the name must
-//! mean the same for all of them. [SL §4.2], CONTRACT 9
+//! The module resolves names, checks ranges against the classes that the classifiers upstream can
+//! return, and intersects the label before a group with the labels of its branches. A name is
+//! resolved for each incoming arc separately. If several classifiers can determine the class on an
+//! arc, the name must mean the same for all of them. [SL §4.2], CONTRACT 9
 
 use std::collections::HashMap;
 

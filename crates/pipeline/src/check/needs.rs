@@ -134,7 +134,7 @@ impl<'g> UpstreamSearch<'g> {
 
     /// Returns true if the arc passes at least one of `classes`, and an arc that leaves the same
     /// filter has a range of classes within `classes`. The filter produces these classes only if
-    /// such an arc asks for them.
+    /// such an arc selects them.
     fn is_requested(&self, edge: &Edge, classes: ValueRange) -> bool {
         has_any_class(edge, classes)
             && self.graph.outputs(edge.from).any(|edge| has_range_within(edge, classes))

@@ -58,8 +58,8 @@ impl SourceNumbers {
     }
 }
 
-/// Collects the filters with which branches of a `++` begin. `within` is true if `term` is the
-/// beginning of such a branch.
+/// Collects the filters at the beginnings of the branches of each `++`. `within` is true if `term`
+/// is the beginning of such a branch.
 fn collect_unions<'t>(term: &'t Term, within: bool, nodes: &mut Vec<&'t FilterTerm>) {
     match term {
         Term::Hole(_) => {}
@@ -231,9 +231,9 @@ fn sources_of_exits(draft: &Draft<'_>, exits: &[NodeId]) -> Vec<NodeId> {
 }
 
 /// Returns the error for two sources of a `++`, or `None` if they cannot emit the same block, or if
-/// what either observes is unknown. If they overlap only on the loopback interface and `bare` is
-/// true, which means that each source is an entire operand, excludes the interface from one of them
-/// if possible, and returns `None`.
+/// it is unknown what one of them observes. If they overlap only on the loopback interface and
+/// `bare` is true, which means that each source is an entire operand, excludes the interface from
+/// one of them if possible, and returns `None`.
 fn overlap_error(
     (a, b): (NodeId, NodeId),
     bare: bool,

@@ -21,8 +21,8 @@ pub(super) struct ReceivedMessage<'a, 'm> {
     pub(super) length: usize,
 }
 
-/// Returns the class of a message, and its description unless memory runs out. Fails with the
-/// reason if the message has no class.
+/// Returns the class and the description of a message. The description is `None` if no memory was
+/// available. Fails with the reason if the message has no class.
 pub(super) fn describe<'a>(
     message: ReceivedMessage<'a, '_>,
     cx: &mut StreamContext<'_, 'a>,

@@ -27,10 +27,10 @@ use wire::dns::{RCODES, TYPES};
 use wire::ip::protocol;
 use wire::udp::{self, Udp};
 
-/// Returns a [`UsableInput`] for blocks of any class from the transport filter named `giver`.
-const fn accept_all_blocks_from(giver: &'static str) -> UsableInput {
+/// Returns a [`UsableInput`] for blocks of any class from the transport filter named `upstream`.
+const fn accept_all_blocks_from(upstream: &'static str) -> UsableInput {
     UsableInput {
-        upstream: giver,
+        upstream,
         classes: ValueRange::ALL,
         on_request: false,
         hint: "put `udp` before it",
@@ -204,7 +204,7 @@ fn transport_protocol(block: &mut Block<'_>) -> Option<u8> {
 /// class.
 fn classify_datagram<'a>(block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
     if block.marks.is_description() {
-        // Another filter's description: it describes nothing that leaves here.
+        // The description of another filter's message, which this filter does not emit.
         return cx.consume(&block);
     }
     let Some(block) = cx.complete_block(block).filter(Block::has_all_bytes) else {

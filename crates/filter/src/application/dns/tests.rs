@@ -157,7 +157,7 @@ fn invalid_messages_have_no_class() {
     }
     let (not, malformed) = (Some("not dns"), Some("malformed"));
     let cut = Some("cut");
-    // A message one byte too short for its question looks like any other bytes.
+    // A message one byte too short for its question cannot be recognized as DNS.
     assert_eq!(why, [not, not, malformed, malformed, cut, cut, None, not]);
     let both = Flags::FIRST.with(Flags::LAST);
     assert_eq!(out[..6], [(0, both); 6]);
@@ -398,7 +398,7 @@ fn classes_are_named_by_types_and_codes() {
 }
 
 #[test]
-fn bytes_after_fin_leave_with_the_connection() {
+fn bytes_after_fin_are_released_with_the_connection() {
     let whole = with_length_prefix(&query_message(1));
     let part = &whole[..20];
     let ends = from_client(&whole).sent_by_server().with_end_flag();

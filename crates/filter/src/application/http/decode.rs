@@ -25,14 +25,14 @@ impl BlockPass<'_, '_, '_> {
     pub(super) fn hold_body_piece(&mut self, from: u32) {
         let length = self.offset - from;
         let gathered = self.direction().held_bytes.saturating_add(length);
-        if gathered as usize > self.options.most {
+        if gathered as usize > self.options.decoded_max {
             self.cx.count(reasons::TOO_LARGE, 1);
             self.give_up_decoding();
             return self.emit_body_bytes(from, self.body_has_ended());
         }
         self.direction().held_bytes = gathered;
         let piece = self.block.narrow(from, length);
-        let list = &mut self.it.directions[self.direction].held;
+        let list = &mut self.connection.directions[self.direction].held;
         let kept = self.cx.hold_part(list, &piece, &mut self.has_emitted);
         if !kept {
             self.direction().is_broken = 1;
@@ -60,7 +60,10 @@ impl BlockPass<'_, '_, '_> {
     /// pieces. Marks the message as broken if its coding ends early.
     pub(super) fn decode_body(&mut self) {
         let codings = self.codings();
-        self.cx.gather_views(&self.it.directions[self.direction].held, &mut self.decoder.input);
+        self.cx.gather_views(
+            &self.connection.directions[self.direction].held,
+            &mut self.decoder.input,
+        );
         if self.decoder.input.is_empty() {
             return self.give_up_decoding();
         }
@@ -90,7 +93,7 @@ impl BlockPass<'_, '_, '_> {
             rest = after;
             if rest.is_empty() {
                 context.flags = context.flags.with(last);
-                self.it.directions[self.direction].owes_last_fragment = 0;
+                self.connection.directions[self.direction].owes_last_fragment = 0;
             }
             self.cx.append(next.len(), class, context, |room| {
                 let length = next.len().min(room.len());
@@ -106,7 +109,7 @@ impl BlockPass<'_, '_, '_> {
 /// A decoder for content codings, with reusable buffers.
 pub(super) struct BodyDecoder {
     ratio: usize,
-    most: usize,
+    output_max: usize,
     pub(super) input: Vec<u8>,
     output: Vec<u8>,
 }
@@ -121,16 +124,17 @@ const OUTPUT_STEP: usize = 64 * 1024;
 const CODINGS_MAX: usize = 4;
 
 impl BodyDecoder {
-    /// Creates a decoder that produces at most `most` bytes per body. The output of a coding is
-    /// also limited to `ratio` times the coded body, but not to less than 64 KiB.
-    pub(super) const fn new(ratio: usize, most: usize) -> Self {
-        Self { ratio, most, input: Vec::new(), output: Vec::new() }
+    /// Creates a decoder that produces at most `output_max` bytes per body. The output of a coding
+    /// is also limited to `ratio` times the coded body, but not to less than 64 KiB.
+    pub(super) const fn new(ratio: usize, output_max: usize) -> Self {
+        Self { ratio, output_max, input: Vec::new(), output: Vec::new() }
     }
 
     /// Undoes the codings in reverse order, and skips a coding that was announced but not applied.
     /// Returns the counter to increment: `Ok` after success, `Err` after a failure.
     fn decode(&mut self, codings: Codings) -> Result<Counter, Counter> {
-        let limit = self.input.len().saturating_mul(self.ratio).max(RATIO_FREE_SIZE).min(self.most);
+        let limit =
+            self.input.len().saturating_mul(self.ratio).max(RATIO_FREE_SIZE).min(self.output_max);
         let (mut whole, mut undone) = (true, false);
         for coding in codings.outermost_first().take(CODINGS_MAX) {
             self.output.clear();
@@ -188,7 +192,7 @@ fn decode_coding(
 /// Final state of the decompression of one coding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum InflateEnd {
-    /// The decoder has reached the end that the compressed data itself marks.
+    /// The decoder has reached the end marker of the compressed data.
     Complete,
     /// The input is truncated.
     Truncated,
@@ -243,7 +247,8 @@ fn skip_gzip_header(bytes: &[u8]) -> Option<&[u8]> {
 fn inflate(bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<(InflateEnd, usize), Counter> {
     let mut inflate = Decompress::new(false);
     loop {
-        // One byte beyond the limit distinguishes too large from exactly full.
+        // The output may exceed the limit by one byte, to distinguish a body that is too large from
+        // a body of exactly the maximum size.
         out.reserve(OUTPUT_STEP.min(limit + 1 - out.len()));
         let rest = bytes.get(inflate.total_in() as usize..).unwrap_or_default();
         let step = inflate.decompress_vec(rest, out, FlushDecompress::None);

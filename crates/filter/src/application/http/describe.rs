@@ -18,8 +18,8 @@ const BASE_SIZE: usize = 256;
 impl<'a> BlockPass<'_, '_, 'a> {
     /// Emits the description of a message with this head. If `alone` is true, no fragments of the
     /// message follow. The description of a message that broke off within its head is marked as
-    /// incomplete. The description of a request is also held until the response ends; if exchanges
-    /// are emitted, so is the description of a final response.
+    /// incomplete. The description of a request is also held until the response ends. If exchanges
+    /// are emitted, the description of a final response is held too.
     pub(super) fn emit_description(&mut self, head: &Head<'_>, alone: bool) {
         let requests = self.carries_requests();
         self.cx.count(if requests { reasons::REQUESTS } else { reasons::RESPONSES }, 1);
@@ -70,19 +70,19 @@ impl<'a> BlockPass<'_, '_, 'a> {
                 self.hold_response(&block, asked.map(|(key, _)| key));
             }
         } else if requests {
-            self.it.unheld_requests = self.it.unheld_requests.saturating_add(1);
+            self.connection.unheld_requests = self.connection.unheld_requests.saturating_add(1);
         }
     }
 
     /// Returns the time at which the first byte of the message's head arrived.
     fn message_start_time(&self) -> u64 {
-        let held = self.cx.front(&self.it.directions[self.direction].held);
+        let held = self.cx.front(&self.connection.directions[self.direction].held);
         held.map_or(self.block.context.time, |(_, block)| block.context.time)
     }
 
     fn endpoints(&self) -> Option<Endpoints> {
-        // The last block of a connection may be a generated one.
-        let held = self.cx.front(&self.it.directions[self.direction].held);
+        // The last block of a connection may be a generated block without headers.
+        let held = self.cx.front(&self.connection.directions[self.direction].held);
         let block = held.map_or(self.block, |(_, block)| block);
         Endpoints::from_block(block, !self.carries_requests())
     }
@@ -294,7 +294,8 @@ fn write_user_name(writer: &mut Writer<'_>, authorization: &[u8]) {
     let decoded = bytes.get(..length).unwrap_or_default();
     match decoded.iter().position(|byte| *byte == b':') {
         Some(end) => write_text(writer, Field::User, decoded.get(..end).unwrap_or_default()),
-        // The colon may lie beyond the maximum. Without a colon these are no credentials.
+        // The colon may lie beyond the maximum. Complete text without a colon is not valid
+        // credentials.
         None if !is_whole => write_text(writer, Field::User, decoded),
         None => {}
     }

@@ -33,20 +33,22 @@ impl BlockPass<'_, '_, '_> {
         if rest.is_empty() {
             return;
         }
-        if self.it.protocol().is_none() && !self.may_be_http(rest) {
+        if self.connection.protocol().is_none() && !self.may_be_http(rest) {
             return;
         }
         match self.parse_head(rest) {
             Ok(head) => {
-                self.cx
-                    .count(reasons::FOUND_AGAIN, u64::from(lost && self.it.protocol().is_some()));
+                self.cx.count(
+                    reasons::FOUND_AGAIN,
+                    u64::from(lost && self.connection.protocol().is_some()),
+                );
                 let (from, to) = (self.offset + head.begin as u32, self.offset + head.end as u32);
                 self.begin_message(&head, from, to);
             }
             Err(HeadError::Incomplete) if !lost || is_certain_start(rest) => {
                 let mut seek = HeadSearch::default();
-                // The end of a head may need one more byte to be certain, so the search for it
-                // starts after all of this.
+                // The end of the head was not found in these bytes, so the search continues in the
+                // next block.
                 let _ = seek.ends_in(rest);
                 self.hold_head_piece(rest.len(), seek);
             }
@@ -62,7 +64,7 @@ impl BlockPass<'_, '_, '_> {
     /// parser is lenient, a request is pending, and the direction has no bytes yet.
     fn may_be_headless_response(&self) -> bool {
         let lenient = self.options.mode == ParseMode::Lenient;
-        let first = self.it.directions[self.direction].phase() == Phase::New;
+        let first = self.connection.directions[self.direction].phase() == Phase::New;
         lenient && first && !self.carries_requests() && self.pending_request().is_some()
     }
 
@@ -96,8 +98,12 @@ impl BlockPass<'_, '_, '_> {
     pub(super) fn may_be_http(&mut self, rest: &[u8]) -> bool {
         let lost = self.direction().phase().is_lost();
         match guess_protocol(rest) {
-            Guess::Request => self.it.requests_flow_backward = u8::from(self.direction == 1),
-            Guess::Response => self.it.requests_flow_backward = u8::from(self.direction == 0),
+            Guess::Request => {
+                self.connection.requests_flow_backward = u8::from(self.direction == 1)
+            }
+            Guess::Response => {
+                self.connection.requests_flow_backward = u8::from(self.direction == 0)
+            }
             Guess::TooShort if !lost => {}
             Guess::Tls => return self.reject_protocol(Protocol::Tls),
             Guess::Http2 => return self.reject_protocol(Protocol::Http2),
@@ -122,11 +128,11 @@ impl BlockPass<'_, '_, '_> {
         if protocol != Protocol::Other || !lost {
             self.direction().enter(Phase::OtherProtocol);
         }
-        let other = self.it.directions[1 - self.direction].phase() == Phase::OtherProtocol;
+        let other = self.connection.directions[1 - self.direction].phase() == Phase::OtherProtocol;
         if protocol != Protocol::Other || (other && !lost) {
-            self.it.protocol_number = protocol.stored_number();
+            self.connection.protocol_number = protocol.stored_number();
             self.release_held_head(1 - self.direction, reasons::NOT_HTTP);
-            self.it
+            self.connection
                 .directions
                 .iter_mut()
                 .for_each(|direction| direction.enter(Phase::OtherProtocol));
@@ -148,7 +154,7 @@ impl BlockPass<'_, '_, '_> {
     /// ([`Phase::FramingLost`]).
     fn hold_head_piece(&mut self, length: usize, seek: HeadSearch) {
         let gathered = self.direction().held_bytes.saturating_add(length as u32);
-        if gathered as usize > self.options.head {
+        if gathered as usize > self.options.head_max {
             return self.handle_syntax_error();
         }
         let direction = self.direction();
@@ -168,7 +174,7 @@ impl BlockPass<'_, '_, '_> {
         let piece = self.block.narrow(self.offset, u32::MAX);
         self.offset = self.block.length();
         self.cx.hold_part(
-            &mut self.it.directions[self.direction].held,
+            &mut self.connection.directions[self.direction].held,
             &piece,
             &mut self.has_emitted,
         )
@@ -179,16 +185,16 @@ impl BlockPass<'_, '_, '_> {
         let rest = self.remaining_bytes();
         let mut seek = HeadSearch::from_number(self.direction().head_search);
         let ends = seek.ends_in(rest);
-        let undecided =
-            self.it.protocol().is_none() && (self.direction().held_bytes as usize) < DETECTION_SIZE;
+        let undecided = self.connection.protocol().is_none()
+            && (self.direction().held_bytes as usize) < DETECTION_SIZE;
         if !ends && !undecided {
             return self.hold_head_piece(rest.len(), seek);
         }
-        let mut text = std::mem::take(self.text);
-        self.cx.gather_views(&self.it.directions[self.direction].held, &mut text);
+        let mut text = std::mem::take(self.head_buffer);
+        self.cx.gather_views(&self.connection.directions[self.direction].held, &mut text);
         let before = text.len();
         text.extend_from_slice(rest);
-        if self.it.protocol().is_some() || self.may_be_http(&text) {
+        if self.connection.protocol().is_some() || self.may_be_http(&text) {
             match self.parse_head(&text) {
                 Ok(head) => {
                     let to = self.offset + head.end.saturating_sub(before) as u32;
@@ -198,19 +204,19 @@ impl BlockPass<'_, '_, '_> {
                 Err(HeadError::Fault(_)) => self.handle_syntax_error(),
             }
         }
-        *self.text = text;
+        *self.head_buffer = text;
     }
 
     /// Ends a direction that broke off within a head. If the start line is complete, emits an
     /// incomplete description without a body, with the start line and the complete header fields
     /// (RFC 9112 §8).
     pub(super) fn end_within_head(&mut self) {
-        let mut text = std::mem::take(self.text);
-        self.cx.gather_views(&self.it.directions[self.direction].held, &mut text);
+        let mut text = std::mem::take(self.head_buffer);
+        self.cx.gather_views(&self.connection.directions[self.direction].held, &mut text);
         let length = text.len();
         text.truncate(memchr::memrchr(b'\n', &text).map_or(0, |end| end + 1));
         text.extend_from_slice(b"\r\n");
-        if self.it.protocol().is_some() || self.may_be_http(&text) {
+        if self.connection.protocol().is_some() || self.may_be_http(&text) {
             match self.parse_head(&text).ok().filter(|head| !head.version.is_empty()) {
                 Some(head) => {
                     let head = Head { end: length, ..head };
@@ -224,7 +230,7 @@ impl BlockPass<'_, '_, '_> {
                 }
             }
         }
-        *self.text = text;
+        *self.head_buffer = text;
     }
 
     /// Begins a message whose head ends in this block. The last piece of the head is the range
@@ -253,8 +259,8 @@ impl BlockPass<'_, '_, '_> {
     /// Stores the message as the open message of its direction, whose body follows, and emits its
     /// description. If `broken` is true, the message broke off within its head.
     fn open_message(&mut self, head: &Head<'_>, body: Body, broken: bool) {
-        self.it.protocol_number = Protocol::Http1.stored_number();
-        let other = &mut self.it.directions[1 - self.direction];
+        self.connection.protocol_number = Protocol::Http1.stored_number();
+        let other = &mut self.connection.directions[1 - self.direction];
         if other.phase() == Phase::OtherProtocol {
             other.enter(Phase::FramingLost);
         }
@@ -274,7 +280,7 @@ impl BlockPass<'_, '_, '_> {
             ..HttpDirection::default()
         };
         if self.carries_requests() {
-            self.it.may_switch = u8::from(head.may_switch());
+            self.connection.may_switch = u8::from(head.may_switch());
         }
         self.cx.count(reasons::AMBIGUOUS_LENGTHS, head.fields.ambiguous.into());
         let bodiless = body.has_ended() || body.is_switched();

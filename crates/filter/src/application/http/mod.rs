@@ -167,12 +167,12 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
         mode: if arguments.flag("strict") { ParseMode::Strict } else { ParseMode::Lenient },
         decode: arguments.flag("decode"),
         exchanges: arguments.selects_any_class(EXCHANGE_CLASSES.low, EXCHANGE_CLASSES.high),
-        head: arguments.usize_number("head"),
-        pending: arguments.usize_number("pending"),
-        connections: arguments.usize_number("connections"),
-        most: arguments.usize_number("most"),
+        head_max: arguments.usize_number("head"),
+        pending_max: arguments.usize_number("pending"),
+        connections_max: arguments.usize_number("connections"),
+        decoded_max: arguments.usize_number("most"),
     };
-    let decoder = BodyDecoder::new(arguments.usize_number("ratio"), options.most);
+    let decoder = BodyDecoder::new(arguments.usize_number("ratio"), options.decoded_max);
     let mut connections = Sessions::<HttpConnection>::default();
     connections.get_or_create(PRIVATE_KEY);
     Ok(Filter::stream(Http { options, connections, head_buffer: Vec::new(), decoder }))
@@ -265,8 +265,8 @@ impl Http {
     /// If the maximum number of connections is reached, evicts a connection that has not been used
     /// recently.
     fn make_room(&mut self, cx: &mut StreamContext<'_, '_>) {
-        // The private session counts as one more.
-        if self.connections.len() <= self.options.connections {
+        // `len` includes the private session.
+        if self.connections.len() <= self.options.connections_max {
             return;
         }
         if let Some((key, connection)) = self.connections.evict() {

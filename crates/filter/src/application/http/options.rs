@@ -8,11 +8,16 @@ pub(super) struct Options {
     pub(super) emit: Emit,
     pub(super) mode: ParseMode,
     pub(super) decode: bool,
+    /// True if an outgoing arc selects exchanges.
     pub(super) exchanges: bool,
-    pub(super) head: usize,
-    pub(super) pending: usize,
-    pub(super) connections: usize,
-    pub(super) most: usize,
+    /// Maximum size of a message head in bytes.
+    pub(super) head_max: usize,
+    /// Maximum number of pending requests per connection.
+    pub(super) pending_max: usize,
+    /// Maximum number of connections.
+    pub(super) connections_max: usize,
+    /// Maximum size of a coded body and of a decoded body, in bytes.
+    pub(super) decoded_max: usize,
 }
 
 /// The parts of a message that are emitted after its description.

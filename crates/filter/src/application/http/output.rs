@@ -60,7 +60,11 @@ impl<'a> BlockPass<'_, '_, 'a> {
     /// Returns the flag of the open message's last fragment: `LAST`, or `END` if the message is
     /// incomplete.
     pub(super) fn last_fragment_flag(&self) -> Flags {
-        if self.it.directions[self.direction].is_broken != 0 { Flags::END } else { Flags::LAST }
+        if self.connection.directions[self.direction].is_broken != 0 {
+            Flags::END
+        } else {
+            Flags::LAST
+        }
     }
 
     /// Emits a range of the block as a fragment of the open message.
@@ -115,8 +119,8 @@ impl<'a> BlockPass<'_, '_, 'a> {
     /// Emits the held pieces of the direction's incomplete head without a class, counted under
     /// `reason`.
     pub(super) fn release_held_head(&mut self, direction: usize, reason: Reason) {
-        let mut held = std::mem::take(&mut self.it.directions[direction].held);
-        self.it.directions[direction].held_bytes = 0;
+        let mut held = std::mem::take(&mut self.connection.directions[direction].held);
+        self.connection.directions[direction].held_bytes = 0;
         while !held.is_empty() {
             let class = self.cx.absent(reason);
             self.cx.release_front(&mut held, |block| block.with_class(class));

@@ -22,7 +22,7 @@ impl<'a> BlockPass<'_, '_, 'a> {
     /// Returns the oldest pending request and its key. The next response belongs to this request.
     /// Returns `None` if no request is pending.
     pub(super) fn pending_request(&self) -> Option<(u32, Record<'a>)> {
-        let (key, block) = self.cx.front(&self.it.pending_descriptions)?;
+        let (key, block) = self.cx.front(&self.connection.pending_descriptions)?;
         let record = Record::parse(block.frame).filter(|_| key & PART_MASK == 0)?;
         Some((key, record))
     }
@@ -41,14 +41,14 @@ impl<'a> BlockPass<'_, '_, 'a> {
     /// Holds the description of a request until the response ends. A request that cannot be held is
     /// counted as unpaired and, if exchanges are emitted, is emitted at once, without a response.
     pub(super) fn hold_request(&mut self, described: &Block<'a>) {
-        let key = self.it.next_request << 2;
-        let waiting = self.it.pending_descriptions.len() as usize;
-        let room = waiting < self.options.pending && self.it.unheld_requests == 0;
-        if room && self.cx.hold_created(&mut self.it.pending_descriptions, described, key) {
-            self.it.next_request = self.it.next_request.wrapping_add(1);
+        let key = self.connection.next_request << 2;
+        let waiting = self.connection.pending_descriptions.len() as usize;
+        let room = waiting < self.options.pending_max && self.connection.unheld_requests == 0;
+        if room && self.cx.hold_created(&mut self.connection.pending_descriptions, described, key) {
+            self.connection.next_request = self.connection.next_request.wrapping_add(1);
             return;
         }
-        self.it.unheld_requests = self.it.unheld_requests.saturating_add(1);
+        self.connection.unheld_requests = self.connection.unheld_requests.saturating_add(1);
         self.cx.count(reasons::UNPAIRED_MESSAGES, 1);
         if self.options.exchanges {
             self.emit_exchange(Record::parse(described.frame), None, None);
@@ -58,27 +58,27 @@ impl<'a> BlockPass<'_, '_, 'a> {
     /// Holds the description of a response until the response ends. `request` is the key of its
     /// request, or `None` if no request is pending.
     pub(super) fn hold_response(&mut self, described: &Block<'a>, request: Option<u32>) {
-        let key = request.unwrap_or(self.it.next_request << 2) | RESPONSE_KEY;
+        let key = request.unwrap_or(self.connection.next_request << 2) | RESPONSE_KEY;
         if request.is_none() {
-            self.it.next_request = self.it.next_request.wrapping_add(1);
+            self.connection.next_request = self.connection.next_request.wrapping_add(1);
         }
-        self.cx.hold_created(&mut self.it.pending_descriptions, described, key);
+        self.cx.hold_created(&mut self.connection.pending_descriptions, described, key);
     }
 
     /// Handles the end of a request. If exchanges are emitted, and the exchange of this request has
     /// not been emitted yet, holds a record of the request body's size, unless the body is empty.
     pub(super) fn end_request(&mut self) {
-        let seen = ObservedBody::from_direction(self.direction());
-        let nothing = seen.bytes == 0 && seen.missing == 0 && !seen.broken;
-        if nothing || !self.options.exchanges || self.it.unheld_requests > 0 {
+        let observed = ObservedBody::from_direction(self.direction());
+        let nothing = observed.bytes == 0 && observed.missing == 0 && !observed.broken;
+        if nothing || !self.options.exchanges || self.connection.unheld_requests > 0 {
             return;
         }
-        let last = self.it.next_request.wrapping_sub(1) << 2;
+        let last = self.connection.next_request.wrapping_sub(1) << 2;
         // The response may have arrived before the end of the request.
-        let waits = self.cx.held(&self.it.pending_descriptions).any(|(key, _)| key == last);
-        if let (true, Some(record)) = (waits, self.create_body_record(seen)) {
+        let waits = self.cx.held(&self.connection.pending_descriptions).any(|(key, _)| key == last);
+        if let (true, Some(record)) = (waits, self.create_body_record(observed)) {
             self.cx.hold_created(
-                &mut self.it.pending_descriptions,
+                &mut self.connection.pending_descriptions,
                 &record,
                 last | REQUEST_BODY_KEY,
             );
@@ -91,15 +91,15 @@ impl<'a> BlockPass<'_, '_, 'a> {
         if is_interim(Class(self.direction().class)) {
             return;
         }
-        let Some((front, _)) = self.cx.front(&self.it.pending_descriptions) else {
-            self.it.unheld_requests = self.it.unheld_requests.saturating_sub(1);
+        let Some((front, _)) = self.cx.front(&self.connection.pending_descriptions) else {
+            self.connection.unheld_requests = self.connection.unheld_requests.saturating_sub(1);
             return;
         };
         if self.options.exchanges {
             self.emit_front_exchange(true);
         }
         if front & PART_MASK != 0 {
-            self.it.unheld_requests = self.it.unheld_requests.saturating_sub(1);
+            self.connection.unheld_requests = self.connection.unheld_requests.saturating_sub(1);
         }
         self.drop_front_request(front);
     }
@@ -107,22 +107,22 @@ impl<'a> BlockPass<'_, '_, 'a> {
     /// Ends all pending requests, that is, those whose responses have not ended. Counts them as
     /// unpaired and, if exchanges are emitted, emits their exchanges.
     pub(super) fn drop_pending_requests(&mut self) {
-        while let Some((front, _)) = self.cx.front(&self.it.pending_descriptions) {
+        while let Some((front, _)) = self.cx.front(&self.connection.pending_descriptions) {
             self.cx.count(reasons::UNPAIRED_MESSAGES, 1);
             if self.options.exchanges {
                 self.emit_front_exchange(false);
             }
             self.drop_front_request(front);
         }
-        self.it.unheld_requests = 0;
+        self.connection.unheld_requests = 0;
     }
 
     fn drop_front_request(&mut self, front: u32) {
-        while let Some((key, _)) = self.cx.front(&self.it.pending_descriptions) {
+        while let Some((key, _)) = self.cx.front(&self.connection.pending_descriptions) {
             if key | PART_MASK != front | PART_MASK {
                 break;
             }
-            self.cx.consume_front(&mut self.it.pending_descriptions);
+            self.cx.consume_front(&mut self.connection.pending_descriptions);
         }
     }
 
@@ -131,7 +131,7 @@ impl<'a> BlockPass<'_, '_, 'a> {
     fn emit_front_exchange(&mut self, ended: bool) {
         let (mut request, mut sent, mut response) = (None, None, None);
         let mut front = None;
-        for (key, block) in self.cx.held(&self.it.pending_descriptions) {
+        for (key, block) in self.cx.held(&self.connection.pending_descriptions) {
             if *front.get_or_insert(key | PART_MASK) != key | PART_MASK {
                 break;
             }
@@ -141,18 +141,18 @@ impl<'a> BlockPass<'_, '_, 'a> {
                 _ => response = Record::parse(block.frame).map(|r| (r, block.pointer.class.0)),
             }
         }
-        let requests = usize::from(self.it.requests_flow_backward);
-        let open = &self.it.directions[requests];
-        let last = self.it.next_request.wrapping_sub(1) << 2 | PART_MASK;
+        let requests = usize::from(self.connection.requests_flow_backward);
+        let open = &self.connection.directions[requests];
+        let last = self.connection.next_request.wrapping_sub(1) << 2 | PART_MASK;
         // A request that is still open when its response ends.
         if sent.is_none() && open.phase() == Phase::InBody && front == Some(last) {
-            let seen = ObservedBody { broken: true, ..ObservedBody::from_direction(open) };
-            sent = self.create_body_record(seen).and_then(|block| Record::parse(block.frame));
+            let observed = ObservedBody { broken: true, ..ObservedBody::from_direction(open) };
+            sent = self.create_body_record(observed).and_then(|block| Record::parse(block.frame));
         }
-        let direction = &self.it.directions[1 - requests];
-        let mut seen = ObservedBody::from_direction(direction);
-        seen.broken |= !ended;
-        let response = response.map(|(record, class)| (record, class, seen));
+        let direction = &self.connection.directions[1 - requests];
+        let mut observed = ObservedBody::from_direction(direction);
+        observed.broken |= !ended;
+        let response = response.map(|(record, class)| (record, class, observed));
         self.emit_exchange(request, sent, response);
     }
 }

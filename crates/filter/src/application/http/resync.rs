@@ -32,7 +32,7 @@ impl BlockPass<'_, '_, '_> {
     /// Returns the kinds of messages that may begin here: both kinds until the first message has
     /// been recognized.
     fn expected_messages(&self) -> Expected {
-        let (unknown, requests) = (self.it.protocol().is_none(), self.carries_requests());
+        let (unknown, requests) = (self.connection.protocol().is_none(), self.carries_requests());
         Expected { requests: unknown || requests, responses: unknown || !requests }
     }
 

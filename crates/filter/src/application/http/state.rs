@@ -188,10 +188,10 @@ impl HttpConnection {
     pub(super) fn is_over(&self) -> bool {
         let [one, other] = &self.directions;
         let ended = |direction: &HttpDirection| direction.phase() == Phase::Ended;
-        let unmet = |direction: &HttpDirection| {
+        let has_no_bytes = |direction: &HttpDirection| {
             direction.phase() == Phase::New && self.pending_descriptions.is_empty()
         };
-        (ended(one) && (ended(other) || unmet(other))) || (ended(other) && unmet(one))
+        (ended(one) && (ended(other) || has_no_bytes(other))) || (ended(other) && has_no_bytes(one))
     }
 
     /// Returns the block, ready to be emitted, if all of its bytes belong to a body that continues

@@ -15,10 +15,10 @@ use wire::http::{BodyPart, Codings};
 /// A pass over the bytes of one block, with the state of the block's connection.
 pub(super) struct BlockPass<'w, 'c, 'a> {
     pub(super) options: &'w Options,
-    pub(super) text: &'w mut Vec<u8>,
+    pub(super) head_buffer: &'w mut Vec<u8>,
     pub(super) decoder: &'w mut BodyDecoder,
     pub(super) cx: &'w mut StreamContext<'c, 'a>,
-    pub(super) it: &'w mut HttpConnection,
+    pub(super) connection: &'w mut HttpConnection,
     pub(super) block: Block<'a>,
     /// Direction of the block: 0 forward, 1 backward.
     pub(super) direction: usize,
@@ -54,19 +54,19 @@ pub(super) fn end_hole<'a>(key: u64, direction: usize, now: Time) -> Block<'a> {
 impl<'w, 'c, 'a> BlockPass<'w, 'c, 'a> {
     pub(super) fn new(
         options: &'w Options,
-        text: &'w mut Vec<u8>,
+        head_buffer: &'w mut Vec<u8>,
         decoder: &'w mut BodyDecoder,
         cx: &'w mut StreamContext<'c, 'a>,
-        it: &'w mut HttpConnection,
+        connection: &'w mut HttpConnection,
         block: Block<'a>,
     ) -> Self {
         let direction = usize::from(block.context.flags.has(Flags::BACKWARD));
         Self {
             options,
-            text,
+            head_buffer,
             decoder,
             cx,
-            it,
+            connection,
             block,
             direction,
             offset: 0,
@@ -119,13 +119,13 @@ impl<'w, 'c, 'a> BlockPass<'w, 'c, 'a> {
     }
 
     pub(super) fn direction(&mut self) -> &mut HttpDirection {
-        let [one, other] = &mut self.it.directions;
+        let [one, other] = &mut self.connection.directions;
         if self.direction == 0 { one } else { other }
     }
 
     /// Returns true if requests flow in this direction.
     pub(super) fn carries_requests(&self) -> bool {
-        self.direction == usize::from(self.it.requests_flow_backward)
+        self.direction == usize::from(self.connection.requests_flow_backward)
     }
 
     pub(super) fn remaining_bytes(&self) -> &'a [u8] {
@@ -192,11 +192,14 @@ impl<'w, 'c, 'a> BlockPass<'w, 'c, 'a> {
     /// body or has ended.
     pub(super) fn switch_protocol(&mut self) {
         for direction in 0..2 {
-            if self.it.directions[direction].phase() == Phase::InHead {
+            if self.connection.directions[direction].phase() == Phase::InHead {
                 self.release_held_head(direction, reasons::SWITCHED);
             }
-            if !matches!(self.it.directions[direction].phase(), Phase::InBody | Phase::Ended) {
-                self.it.directions[direction].enter(Phase::Switched);
+            if !matches!(
+                self.connection.directions[direction].phase(),
+                Phase::InBody | Phase::Ended
+            ) {
+                self.connection.directions[direction].enter(Phase::Switched);
             }
         }
     }
@@ -206,8 +209,8 @@ impl<'w, 'c, 'a> BlockPass<'w, 'c, 'a> {
     /// direction as switched. Otherwise loses the message framing ([`Phase::FramingLost`]), and
     /// skips to the next possible start of a message.
     pub(super) fn handle_syntax_error(&mut self) {
-        let may_switch = self.it.may_switch != 0 && self.carries_requests();
-        if self.it.protocol().is_none() {
+        let may_switch = self.connection.may_switch != 0 && self.carries_requests();
+        if self.connection.protocol().is_none() {
             self.reject_protocol(Protocol::Other);
             return;
         }
@@ -218,7 +221,8 @@ impl<'w, 'c, 'a> BlockPass<'w, 'c, 'a> {
         }
         let lost = self.direction().phase().is_lost();
         // The violation may be in an earlier block, and a message may begin here.
-        let before = self.offset == 0 && !self.it.directions[self.direction].held.is_empty();
+        let before =
+            self.offset == 0 && !self.connection.directions[self.direction].held.is_empty();
         self.release_held_head(self.direction, reasons::MALFORMED);
         if lost {
             return self.skip_to_next_start(reasons::LOST);
@@ -235,7 +239,7 @@ impl<'w, 'c, 'a> BlockPass<'w, 'c, 'a> {
     pub(super) fn lose_framing(&mut self) {
         self.release_held_head(self.direction, reasons::LOST);
         self.direction().enter(Phase::FramingLost);
-        if self.it.protocol().is_some() && !self.carries_requests() {
+        if self.connection.protocol().is_some() && !self.carries_requests() {
             self.drop_pending_requests();
         }
     }
@@ -290,14 +294,14 @@ impl<'w, 'c, 'a> BlockPass<'w, 'c, 'a> {
             _ => {}
         }
         self.direction().enter(Phase::Ended);
-        if self.it.directions.iter().all(|direction| direction.phase() == Phase::Ended) {
+        if self.connection.directions.iter().all(|direction| direction.phase() == Phase::Ended) {
             self.drop_pending_requests();
         }
     }
 
     /// Returns true if the open body has ended.
     pub(super) fn body_has_ended(&self) -> bool {
-        self.it.directions[self.direction].body.has_ended()
+        self.connection.directions[self.direction].body.has_ended()
     }
 
     /// Returns the content codings of the open body.

@@ -129,7 +129,7 @@ fn deciding_byte_is_the_same_for_any_segmentation() {
 fn segmentation_and_state_moves_keep_the_answers() {
     let mut random = Random::replayable();
     let samples = signature_samples();
-    // Two instances of each, between which the state moves.
+    // Two instances of each filter, between which the state moves.
     let mut pairs: Vec<[Node; 2]> =
         RECOGNIZERS.iter().map(|filter| [make_node(filter), make_node(filter)]).collect();
     for _ in 0..2000 {

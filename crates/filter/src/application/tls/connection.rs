@@ -160,7 +160,7 @@ impl TlsConnection {
                 self.pass_block(block, backward, cx);
                 let direction = self.direction(backward);
                 if direction.retry_state == 1 {
-                    // From here on the second hello is searched for, once.
+                    // Undecided again, until the second hello arrives.
                     (
                         direction.decision,
                         direction.held_bytes,

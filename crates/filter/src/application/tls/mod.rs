@@ -11,8 +11,8 @@
 //! HelloRetryRequest, the server's second hello determines the version, and the client's first
 //! hello is described. TLS after another protocol (STARTTLS, CONNECT) is not recognized.
 //!
-//! JA4 follows its specification, which is under the BSD license; JA4S and the rest of that family
-//! are not free for all uses, and are therefore not implemented.
+//! JA4 follows its specification, which is under the BSD license; JA4S and the other fingerprints
+//! of the JA4 family are not free for all uses, and are therefore not implemented.
 //!
 //! State is plain data: the held blocks and the decision for each direction, the session id that
 //! the client offers for resumption, and the client's description, which is held until the server's
@@ -86,7 +86,7 @@ const SERVER_HELLOS: Counter = TLS.counter("server hellos");
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     let tls = Tls {
         table: Sessions::default(),
-        most: arguments.usize_number("sessions"),
+        sessions_max: arguments.usize_number("sessions"),
         buffers: HelloBuffers::default(),
     };
     Ok(Filter::stream(tls))
@@ -94,7 +94,7 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
 
 struct Tls {
     table: Sessions<TlsConnection>,
-    most: usize,
+    sessions_max: usize,
     buffers: HelloBuffers,
 }
 
@@ -122,7 +122,7 @@ impl Stream for Tls {
         }
         // Key 0 is reserved for the private session.
         let key = u64::from(block.context.session) + 1;
-        if let Some(mut connection) = self.table.make_room(key, self.most) {
+        if let Some(mut connection) = self.table.make_room(key, self.sessions_max) {
             connection.release_all(FORGOTTEN, cx);
         }
         if self.table.get_or_create(key).handle_block(block, &mut self.buffers, cx)

@@ -87,7 +87,7 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     Ok(Filter::classify(Regex {
         automaton,
         keep: arguments.flag("keep"),
-        most: number("sessions").unwrap_or(1),
+        sessions_max: number("sessions").unwrap_or(1),
         sessions: Sessions::default(),
     }))
 }
@@ -95,7 +95,7 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
 struct Regex {
     automaton: Automaton,
     keep: bool,
-    most: usize,
+    sessions_max: usize,
     sessions: Sessions<SessionSearch>,
 }
 
@@ -183,7 +183,7 @@ impl Regex {
         bytes: &[u8],
         cx: &mut ClassifyContext<'_>,
     ) -> Option<u32> {
-        let evicted = self.sessions.make_room(session, self.most);
+        let evicted = self.sessions.make_room(session, self.sessions_max);
         cx.count(EVICTED_SESSIONS, evicted.is_some().into());
         let search = self.sessions.get_or_create(session);
         if search.fingerprint != self.automaton.fingerprint() {

@@ -41,7 +41,7 @@ fn block_without_session_is_searched_alone() {
 }
 
 #[test]
-fn match_is_answered_where_it_ends() {
+fn match_classifies_the_block_in_which_it_ends() {
     let text = b"..needle..";
     for at in 1..text.len() {
         let wanted = if at >= 8 { [1, 0] } else { [0, 1] };
@@ -284,7 +284,7 @@ const PATTERNS: &[&str] = &[
 #[test]
 fn random_segmentation_agrees_with_the_whole_text() {
     let mut random = Random::replayable();
-    let mut court = ExpectedMatches::default();
+    let mut expected = ExpectedMatches::default();
     for _ in 0..300 {
         let patterns: Vec<&str> =
             (0..random.within(1..4)).map(|_| *random.pick(PATTERNS)).collect();
@@ -301,7 +301,7 @@ fn random_segmentation_agrees_with_the_whole_text() {
             let way = if text % 2 == 0 { Flags::NONE } else { Flags::BACKWARD };
             let fragments = Fragment::split_at(1 + text as u32 / 2, &bytes, &cuts);
             cuts.push(bytes.len());
-            let mut wanted = court.expected_classes(&patterns, &bytes, &cuts);
+            let mut wanted = expected.expected_classes(&patterns, &bytes, &cuts);
             if keep {
                 for at in 1..wanted.len() {
                     let best = [wanted[at - 1], wanted[at]].into_iter().filter(|class| *class > 0);
@@ -346,7 +346,7 @@ fn noise_and_forged_state_never_panic() {
         }
         run_fragments(&mut filter, &[piece]);
     }
-    // A well-formed state that no automaton has.
+    // A well-formed search state that belongs to no automaton.
     let mut saved = filter.save();
     for moved in &mut saved {
         moved.bytes = random.bytes(moved.bytes.len());

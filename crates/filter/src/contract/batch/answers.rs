@@ -59,7 +59,7 @@ impl<'a> Batch<'a> {
         }
         self.known.column = Some(at);
         let answered = lanes_with_byte(&c.column, wanted) & live;
-        // Usually all blocks match, as in the previous call; then all classes are already right.
+        // Usually all blocks match, as in the previous call; then all classes are already correct.
         let all = (answered == live).then_some(Class::YES);
         if all.is_none() || self.known.class != all {
             for (l, pointer) in c.pointers.iter_mut().enumerate().take(len) {

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_a_segment_equal_separately_resolved_ones() {
+    fn segment_batch_equals_batch_of_resolved_frames() {
         let mut random = Random::new(11);
         let (dbuf, bytes) = (DbufId::new(7).unwrap(), random.bytes(5000));
         for round in 0..2000 {

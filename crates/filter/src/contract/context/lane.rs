@@ -137,7 +137,7 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         true
     }
 
-    /// Replaces the block of a lane with a new block of at most `room` bytes, without a frame.
+    /// Replaces the block of a lane with a new block of at most `room` bytes, all of them in view.
     /// `fill` receives the old bytes and the new memory, and returns the number of bytes written.
     /// If `fill` returns `None`, the lane stays unchanged and the result is `None`. Otherwise the
     /// result is true on success, and false in the cases in which [`LaneContext::edit`] returns

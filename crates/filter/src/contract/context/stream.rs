@@ -291,16 +291,22 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     }
 
     /// Emits a part of the incoming block. The first part counts as the incoming block, and later
-    /// parts count as new blocks. `given` is false before the first part, and is set to true here.
-    pub fn emit_part(&mut self, part: Block<'a>, given: &mut bool) {
-        if std::mem::replace(given, true) { self.emit_created(part) } else { self.pass(part) }
+    /// parts count as new blocks. `has_emitted` is false before the first part, and is set to true
+    /// here.
+    pub fn emit_part(&mut self, part: Block<'a>, has_emitted: &mut bool) {
+        if std::mem::replace(has_emitted, true) { self.emit_created(part) } else { self.pass(part) }
     }
 
     /// Appends a part of the incoming block to the held blocks of `list`. Counts the part in the
     /// same way as [`StreamContext::emit_part`]. Returns false if the part cannot be held.
-    pub fn hold_part(&mut self, list: &mut HeldList, part: &Block<'a>, given: &mut bool) -> bool {
+    pub fn hold_part(
+        &mut self,
+        list: &mut HeldList,
+        part: &Block<'a>,
+        has_emitted: &mut bool,
+    ) -> bool {
         let key = list.len();
-        match std::mem::replace(given, true) {
+        match std::mem::replace(has_emitted, true) {
             true => self.hold_created(list, part, key),
             false => self.hold(list, part, key),
         }

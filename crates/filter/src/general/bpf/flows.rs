@@ -70,9 +70,9 @@ pub fn matches_frame(arguments: &Arguments, frame: &[u8]) -> bool {
     compiled.is_some_and(|program| program.run(frame, length, &Metadata::EMPTY) != 0)
 }
 
-/// Emits code that applies the expression to a frame before any filter changes it. The code
-/// jumps to `fragment` if the expression is undecided, and to `miss` if it does not match. The code
-/// emitted after it runs if the expression matches, so that the source takes the frame.
+/// Emits code that applies the expression to a frame before any filter changes it. The code jumps
+/// to `fragment` if the expression is undecided, and to `miss` if it does not match. Code that is
+/// emitted after this gate runs if the expression matches and the source takes the frame.
 pub fn emit_gate<'s>(
     arguments: &Arguments,
     s: &mut Scope<'s, '_>,
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn expressions_with_ports_leave_fragments() {
+    fn port_expression_leaves_fragments_to_the_host() {
         for (expression, leaves) in [
             ("udp port 53", true),
             ("host 10.0.0.1 and tcp dst port 80", true),

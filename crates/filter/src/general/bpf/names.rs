@@ -15,8 +15,8 @@ use std::sync::Arc;
 /// Name of the parameter that records resolved names.
 pub(super) const NAMES_PARAMETER: &str = "names";
 
-/// A name resolver that uses the recorded names if the request has any, and otherwise asks the
-/// machine's resolver.
+/// A name resolver that uses the recorded names if the request has any, and otherwise the machine's
+/// resolver.
 #[derive(Debug, Default)]
 pub(super) struct RecordedNames {
     written: Option<Vec<RecordedName>>,

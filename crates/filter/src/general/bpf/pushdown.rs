@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn unsuitable_expression_leaves_the_direction() {
+    fn unsuitable_expression_leaves_only_the_direction_test() {
         let walk = arguments_for("ip protochain 51");
         let (filter, refusal) = socket_filter(Direction::Sent, Some(&walk));
         assert_eq!(refusal, Some(SocketFilterError::BackwardJump));

@@ -19,7 +19,7 @@ use crate::prelude::*;
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Maximum number of fragments of a datagram: enough for 65,535 bytes in fragments of 64.
+/// Maximum number of fragments of a datagram: enough for 65,535 bytes in fragments of 64 bytes.
 pub(super) const FRAGMENTS_MAX: u32 = 1024;
 
 /// Minimum interval between scans for expired datagrams, in ns.
@@ -29,7 +29,7 @@ const SCAN_INTERVAL: Time = 1_000_000_000;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     /// Maximum number of incomplete datagrams.
-    pub(super) datagrams: usize,
+    pub(super) datagrams_max: usize,
     /// Timeout of an incomplete datagram, in ns.
     pub(super) timeout: Time,
 }
@@ -96,8 +96,9 @@ impl DatagramTable {
         &mut self.table
     }
 
-    /// Handles a completely captured fragment. If it completes its datagram, returns the datagram,
-    /// with which the caller replaces the fragment. Otherwise holds, drops or consumes it.
+    /// Handles a completely captured fragment. If the fragment completes its datagram, returns the
+    /// datagram, which replaces the fragment in the output. Otherwise holds, drops or consumes the
+    /// fragment.
     pub(super) fn handle_fragment<'a>(
         &mut self,
         piece: &IpFragment,
@@ -123,12 +124,12 @@ impl DatagramTable {
         if fit != Overlap::Disjoint {
             let alike: Vec<Block<'_>> = cx
                 .held(&datagram.held)
-                .filter(|(at, other)| place.covers_the_same(&block, *at, other))
+                .filter(|(at, other)| place.covers_same_bytes(&block, *at, other))
                 .map(|(_, other)| other)
                 .collect();
             let mut alike = alike.into_iter().filter_map(|other| cx.complete_block(other));
             if alike.any(|other| other.bytes() == block.bytes()) {
-                // Finding a duplicate costs time, so it counts as a fragment.
+                // The search for a duplicate costs time, so a duplicate counts as a fragment.
                 datagram.arrived_fragments = datagram.arrived_fragments.saturating_add(1);
                 cx.drop(&block, DUPLICATE);
                 return FragmentResult::Absorbed;
@@ -174,13 +175,14 @@ impl DatagramTable {
         }
     }
 
-    /// Finds or creates the datagram with this key. First drops an expired one, or another if full.
+    /// Finds or creates the datagram with this key. First drops the datagram if it has expired or,
+    /// if the table is full, evicts another datagram.
     fn find_or_begin(&mut self, key: u64, time: Time, cx: &mut StreamContext<'_, '_>) {
         match self.table.get(key) {
             Some(known) if time <= known.accept_until => return cx.wake_at(known.deadline),
             Some(_) => self.remove_datagram(key, cx),
-            // The private record counts as one more.
-            None if self.table.len() > self.limits.datagrams => {
+            // `len` includes the private record.
+            None if self.table.len() > self.limits.datagrams_max => {
                 if let Some((_, mut oldest)) = self.table.evict() {
                     cx.count(EVICTED_DATAGRAMS, u64::from(!oldest.held.is_empty()));
                     oldest.drop_all(FRAGMENTS_MISSING, cx);
@@ -220,7 +222,8 @@ impl DatagramTable {
         datagram.failure_reason = reason.mark();
     }
 
-    /// Completes a datagram with the last fragment. Drops it if overwritten or too long.
+    /// Completes a datagram with `block`, the fragment that arrived last. Drops the datagram if
+    /// bytes of it have been overwritten, or if it is too long.
     fn complete<'a>(
         &mut self,
         key: u64,
@@ -387,7 +390,7 @@ impl FragmentKey {
 
     /// Returns true if two fragments cover the same bytes: `block`, which has this key, and
     /// `other`, which has the key `at`.
-    const fn covers_the_same(self, block: &Block<'_>, at: u32, other: &Block<'_>) -> bool {
+    const fn covers_same_bytes(self, block: &Block<'_>, at: u32, other: &Block<'_>) -> bool {
         self.0 & 0xffff == at & 0xffff && block.pointer.length() == other.pointer.length()
     }
 }

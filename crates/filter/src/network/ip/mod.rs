@@ -126,7 +126,7 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
         return Ok(Filter::lanes(WithoutReassembly));
     }
     let timeout = arguments.number("timeout").unwrap_or(0);
-    let limits = Limits { datagrams: arguments.usize_number("datagrams"), timeout };
+    let limits = Limits { datagrams_max: arguments.usize_number("datagrams"), timeout };
     let policy = arguments
         .text("policy")
         .and_then(FragmentPolicy::from_keyword)
@@ -204,8 +204,8 @@ impl Reassembler {
         piece: &IpFragment,
         cx: &mut StreamContext<'_, 'a>,
     ) {
-        let came = batch.block(l);
-        let Some(block) = cx.complete_block(came.view_at(piece.data, piece.length)) else {
+        let incoming = batch.block(l);
+        let Some(block) = cx.complete_block(incoming.view_at(piece.data, piece.length)) else {
             let class = cx.absent(HeaderError::Truncated.reason());
             return batch.set_class(l, class);
         };

@@ -16,7 +16,7 @@ pub(super) enum FragmentPolicy {
     /// The fragment with the lower start offset wins; at equal offsets, the one that arrived first.
     Bsd,
     /// The fragment with the lower start offset wins; at equal offsets, the one that arrived last.
-    /// Linux up to 4.18.
+    /// Used by Linux up to 4.18.
     Linux,
     /// The fragment that arrived first wins, unless the new fragment begins before it and ends
     /// after it.
@@ -24,7 +24,8 @@ pub(super) enum FragmentPolicy {
     /// The fragment that arrived first wins, unless the new fragment begins before it and does not
     /// end before it.
     Solaris,
-    /// Any overlap drops the datagram. Linux since 4.19; for IPv6, all systems (RFC 5722).
+    /// Any overlap drops the datagram. Used by Linux since 4.19 and, for IPv6, by all systems (RFC
+    /// 5722).
     Drop,
 }
 

@@ -77,7 +77,7 @@ fn ipv6_fragment(offset: u16, more: bool, data: &[u8]) -> Frame {
 /// The result of a run: answers for the emitted blocks, reassembled frames, and counters.
 #[derive(Debug)]
 struct RunOutput {
-    left: Vec<Answer>,
+    answers: Vec<Answer>,
     frames: Vec<Vec<u8>>,
     counts: BTreeMap<&'static str, u64>,
 }
@@ -89,8 +89,8 @@ impl RunOutput {
 
     /// Returns the data of the only emitted block.
     fn only_block(&self) -> &[u8] {
-        assert_eq!(self.left.len(), 1, "{:?}", self.counts);
-        &self.left[0].bytes
+        assert_eq!(self.answers.len(), 1, "{:?}", self.counts);
+        &self.answers[0].bytes
     }
 }
 
@@ -110,7 +110,7 @@ fn run_batches(words: &[&str], frames: &[Frame], sizes: Vec<usize>, moves: State
     let arena = Arena::new(3 * frames.len() + 2);
     let mut space = Space::new(&arena);
     let mut nodes = vec![Node::new(&IP, words).expect("good arguments")];
-    let (mut left, mut whole, mut rest) = (Vec::new(), Vec::new(), frames);
+    let (mut answers, mut whole, mut rest) = (Vec::new(), Vec::new(), frames);
     let (mut now, mut taken) = (0, 0);
     for (pass, size) in sizes.into_iter().enumerate() {
         if moves == Some(pass) {
@@ -127,16 +127,16 @@ fn run_batches(words: &[&str], frames: &[Frame], sizes: Vec<usize>, moves: State
         let mut gone = node.pass(space.batch(batch), &mut space, now);
         gone.extend(node.tick(&mut space, now));
         for (_, block) in gone.iter().flat_map(|batch| batch.blocks().collect::<Vec<_>>()) {
-            left.push(Answer::from_block(&block, None));
+            answers.push(Answer::from_block(&block, None));
             whole.push(block.frame.to_vec());
         }
-        assert_balance(&nodes, taken, left.len() as u64);
+        assert_balance(&nodes, taken, answers.len() as u64);
     }
     let last = nodes.last_mut().expect("a node");
     assert!(last.finish(&mut space, now).is_empty(), "nothing incomplete leaves");
-    assert_balance(&nodes, taken, left.len() as u64);
+    assert_balance(&nodes, taken, answers.len() as u64);
     assert_eq!(nodes.iter().map(|node| node.counts.held.blocks as i64).sum::<i64>(), 0);
-    RunOutput { left, frames: whole, counts: counters_by_name(&nodes) }
+    RunOutput { answers, frames: whole, counts: counters_by_name(&nodes) }
 }
 
 /// Asserts that the ledger balances (CONTRACT 19). Sums the counters over all instances of the
@@ -217,14 +217,14 @@ fn fragments_in_any_order_make_one_frame() {
             order.push(Frame::tcp(3, 4, b"plain"));
             let output = run(&[], &order);
             let data = u32::try_from(whole.bytes.len() - DATA.len()).unwrap();
-            assert_eq!(answer_views(&output.left), [(6, 34, 25), (17, data, 28), (6, 34, 25)]);
-            assert_eq!(output.left[1].bytes, DATA);
+            assert_eq!(answer_views(&output.answers), [(6, 34, 25), (17, data, 28), (6, 34, 25)]);
+            assert_eq!(output.answers[1].bytes, DATA);
             assert_eq!(output.frames[1], whole.bytes);
             assert_eq!(
                 (output.count("joined datagrams"), output.count("fragments missing")),
                 (1, 0)
             );
-            let marks = output.left[1].marks;
+            let marks = output.answers[1].marks;
             assert_eq!((marks.transport, marks.payload), (data as u16, data as u16 + 8));
             assert_eq!((marks.captured, marks.wire_length), (data + 28, data + 28));
             assert_eq!(marks.link, testing::ETHERNET);
@@ -254,7 +254,7 @@ fn headers_come_from_the_first_fragment() {
     assert!(wire::ipv4::has_valid_checksum(&output.frames[0][18..]));
     assert_eq!(output.frames[0][38..42], [7, 4, 0, 0]);
 
-    // IPv6 headers before the fragment header stay; those behind it are data.
+    // IPv6 headers before the fragment header stay; headers after it are data.
     let before = |mut frame: Frame| {
         frame.bytes.splice(54..54, [44, 0, 1, 4, 0, 0, 0, 0]);
         (frame.bytes[20], frame.bytes[19]) = (60, frame.bytes[19] + 8);
@@ -288,11 +288,11 @@ fn tiny_fragments_reassemble_to_a_full_header() {
         each.collect()
     };
     let output = run(&[], &fragments(&segment, 6, false));
-    assert_eq!((output.only_block(), output.left[0].marks.payload), (&segment[..], 54));
+    assert_eq!((output.only_block(), output.answers[0].marks.payload), (&segment[..], 54));
     let behind = [&[6, 2, 1, 20][..], &[0; 20], &segment].concat();
     let output = run(&[], &fragments(&behind, 60, true));
     assert_eq!(output.only_block(), segment);
-    assert_eq!(output.left[0].class, Class(6));
+    assert_eq!(output.answers[0].class, Class(6));
 }
 
 #[test]
@@ -302,7 +302,7 @@ fn atomic_fragments_pass_unchanged() {
         [ipv6_fragment(0, true, &DATA[..8]), atomic.clone(), ipv6_fragment(8, false, &DATA[8..])];
     let output = run(&[], &fragments);
     assert_eq!(
-        answer_views(&output.left),
+        answer_views(&output.answers),
         [(17, 62, 28), (17, 54, 28)],
         "RFC 6946: each by itself"
     );
@@ -323,7 +323,7 @@ fn datagrams_with_different_keys_are_separate() {
     // Identification, protocol, source, target, VLAN.
     for other in [with(18, 1), with(23, 6), with(26, 9), with(33, 9), tagged] {
         let output = run(&[], &[first.clone(), other.clone()]);
-        assert_eq!((output.left.len(), output.count("fragments missing")), (0, 2), "{other:?}");
+        assert_eq!((output.answers.len(), output.count("fragments missing")), (0, 2), "{other:?}");
         let output = run(&[], &[first.clone(), other, last.clone()]);
         assert_eq!((output.only_block(), output.count("fragments missing")), (DATA, 1));
     }
@@ -350,7 +350,7 @@ fn repeated_fragment_is_a_duplicate() {
 
 #[test]
 fn overlong_datagram_is_dropped() {
-    // Ping of death (CVE-1999-0128): the last fragment ends behind 65,535.
+    // Ping of death (CVE-1999-0128): the last fragment ends beyond byte 65,535.
     let most = 65_535 - 20 - 65_512;
     for (length, fits) in [(most, true), (most + 1, false)] {
         let mut frames: Vec<Frame> = (0..8189)
@@ -361,7 +361,7 @@ fn overlong_datagram_is_dropped() {
         frames.push(ipv4_fragment(8 * 8145, true, &[7; 44 * 8]));
         frames.push(ipv4_fragment(65_512, false, &vec![7; usize::from(length as u16)]));
         let output = run(&[], &frames);
-        assert_eq!(output.left.len(), usize::from(fits), "{:?}", output.counts);
+        assert_eq!(output.answers.len(), usize::from(fits), "{:?}", output.counts);
         assert_eq!(output.count("too big"), u64::from(!fits));
         assert_eq!(output.count("fragments missing") == 0, fits);
     }
@@ -372,11 +372,11 @@ fn overlong_datagram_is_dropped() {
     frames.extend((1..8188).step_by(178).map(|unit| ipv4_fragment(8 * unit, true, &[7; 178 * 8])));
     frames.push(ipv4_fragment(65_512, false, &[7; 3]));
     let output = run(&[], &frames);
-    assert_eq!((output.left.len(), output.count("too big")), (0, frames.len() as u64));
+    assert_eq!((output.answers.len(), output.count("too big")), (0, frames.len() as u64));
 }
 
 #[test]
-fn contradictory_fragments_are_not_answered() {
+fn fragments_of_invalid_length_have_no_class() {
     let frames = [
         ipv4_fragment(8, true, &[1; 9]),
         ipv4_fragment(0, true, &[]),
@@ -389,7 +389,7 @@ fn contradictory_fragments_are_not_answered() {
         },
     ];
     let output = run(&[], &frames);
-    assert_eq!(output.left.len(), frames.len());
+    assert_eq!(output.answers.len(), frames.len());
     assert_eq!((output.count("malformed"), output.count("cut")), (4, 1));
     // The policy `linux` keeps the first 16 bytes, a multiple of 8.
     let frames = [ipv4_fragment(0, true, &DATA[..19]), ipv4_fragment(16, false, &DATA[16..])];
@@ -457,7 +457,7 @@ fn random_fragments_reassemble_to_their_datagrams() {
         }
         let moves = Some(random.within(0..sizes.len() + 1));
         let output = run_batches(&[], &frames, sizes, moves);
-        let mut found: Vec<Vec<u8>> = output.left.into_iter().map(|block| block.bytes).collect();
+        let mut found: Vec<Vec<u8>> = output.answers.into_iter().map(|block| block.bytes).collect();
         let counts = &output.counts;
         assert_eq!(counts.get("duplicate"), Some(&twice), "{round}: {counts:?}");
         found.sort_unstable();
@@ -471,7 +471,7 @@ fn random_fragments_reassemble_to_their_datagrams() {
 
 #[test]
 fn fragment_length_ends_with_the_packet() {
-    // Padding is no data, and a zero payload length is invalid for a fragment.
+    // Padding is not data, and a zero payload length is invalid for a fragment.
     let mut padded = ipv6_fragment(8, false, &DATA[8..]);
     padded.bytes.extend([0; 30]);
     assert_eq!(run(&[], &[padded, ipv6_fragment(0, true, &DATA[..8])]).only_block(), DATA);
@@ -482,5 +482,5 @@ fn fragment_length_ends_with_the_packet() {
     lying.bytes[14] = 0x20;
     assert_eq!(run(&[], &[lying]).count("malformed"), 1, "another version is no fragment");
     let output = run(&[], &[jumbo]);
-    assert_eq!((output.count("malformed"), output.left.len()), (1, 1));
+    assert_eq!((output.count("malformed"), output.answers.len()), (1, 1));
 }

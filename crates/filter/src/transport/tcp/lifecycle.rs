@@ -117,7 +117,7 @@ impl TcpConnection {
         let sender = self.sender(info);
         if info.has(flag::RST) {
             cx.consume(&block);
-            return self.reset(sender, info, rules, cx);
+            return self.process_reset(sender, info, rules, cx);
         }
         self.withdraw_disproved_reset(info, rules, cx);
         if info.has(flag::SYN) && !self.process_syn(sender, info) {
@@ -236,7 +236,8 @@ impl TcpConnection {
         cx: &mut StreamContext<'_, '_>,
     ) {
         if let Some(until) = self.reset_until(rules).filter(|until| *until < time) {
-            // The end is timed by the RST, not by the segment that made it noticed.
+            // The connection ends at the time of the RST, not of the segment that triggered this
+            // call.
             return self.close(until, rules, cx);
         }
         for number in [CLIENT, SERVER] {

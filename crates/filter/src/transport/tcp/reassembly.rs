@@ -182,7 +182,7 @@ impl StreamSide {
             output.cx.consume(&block);
         }
         if is_after(span.to, self.next) {
-            // The capture truncated it.
+            // The capture truncated the segment.
             self.skip(output, span.to);
         }
     }
@@ -246,8 +246,8 @@ impl StreamSide {
         }
     }
 
-    /// Emits holes of at most [`BLOCK_MAX`] bytes for the bytes from `next` to `to` or, if it comes
-    /// first, to the end of the stream.
+    /// Emits holes of at most [`BLOCK_MAX`] bytes for the bytes from `next` to `to` or, if the
+    /// stream ends earlier, to its end.
     fn emit_hole(&mut self, output: &mut SideOutput<'_, '_, '_>, to: u32) {
         let to = if self.has_flags(FIN) && is_after(to, self.fin) { self.fin } else { to };
         if !is_after(to, self.next) {
@@ -269,8 +269,8 @@ impl StreamSide {
     /// instead.
     pub(super) fn abandon_gap(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         let front = output.cx.front(&self.held).map(|(key, _)| key);
-        // Each call removes something, even from forged state, so that callers can repeat it until
-        // nothing is pending.
+        // Each call removes a gap, a held block or the FIN, even from forged state, so that callers
+        // can repeat the call until nothing is pending.
         let ahead = |place: u32| is_after(place, self.next) && self.may_be_accepted(place);
         match front {
             Some(front) if ahead(front) && (!self.has_flags(FIN) || is_after(self.fin, front)) => {

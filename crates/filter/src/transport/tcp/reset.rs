@@ -36,7 +36,7 @@ impl TcpConnection {
     /// becomes the time of the last segment. It takes effect immediately if `gap` is 0, or if it
     /// refuses a connection. A RST that the other end must ignore is only counted.
     #[cold]
-    pub(super) fn reset(
+    pub(super) fn process_reset(
         &mut self,
         sender: usize,
         info: &SegmentInfo,

@@ -73,12 +73,12 @@ impl HoldingLanes for Tcp {
 
     fn tick<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
         let mut over = Vec::new();
-        for waiting in self.idle_timeouts.take_due(cx.now) {
-            let Some(connection) = self.connection_of_timer(waiting) else { continue };
+        for timer in self.idle_timeouts.take_due(cx.now) {
+            let Some(connection) = self.connection_of_timer(timer) else { continue };
             let due = connection.expires_at(self.timeout);
             match self.idle_timeouts.is_due(due, cx.now) {
-                true => over.push((waiting.session, waiting.key)),
-                false => self.idle_timeouts.add(waiting, due, cx.now),
+                true => over.push((timer.session, timer.key)),
+                false => self.idle_timeouts.add(timer, due, cx.now),
             }
         }
         over.sort_unstable();
@@ -87,9 +87,9 @@ impl HoldingLanes for Tcp {
             self.end_connection(key, cx.now, cx);
         }
         let mut old = self.gap_timeouts.take_due(cx.now);
-        old.sort_unstable_by_key(|waiting| waiting.session);
-        for waiting in old {
-            self.check_gap(waiting, cx);
+        old.sort_unstable_by_key(|timer| timer.session);
+        for timer in old {
+            self.check_gap(timer, cx);
         }
         self.request_tick(cx);
     }
@@ -162,11 +162,11 @@ impl Tcp {
     fn rebuild_timeouts(&mut self, key: u64) {
         let (rules, timeout) = (self.rules, self.timeout);
         if let Some(connection) = self.flows.find(key) {
-            let waiting = TimerEntry { key, session: connection.identity.session };
+            let timer = TimerEntry { key, session: connection.identity.session };
             let info = connection.identity.word;
-            self.idle_timeouts.add(waiting, connection.expires_at(timeout), info);
+            self.idle_timeouts.add(timer, connection.expires_at(timeout), info);
             connection.identity.flags &= !GAP_TIMER_SET;
-            start_gap_timer(&mut self.gap_timeouts, waiting, connection, rules, info);
+            start_gap_timer(&mut self.gap_timeouts, timer, connection, rules, info);
         }
     }
 
@@ -244,11 +244,11 @@ impl Tcp {
             connection.identity.word = connection.identity.word.max(info.time);
         }
         connection.process_segment(info, data, rules, cx);
-        let waiting = TimerEntry { key, session: connection.identity.session };
+        let timer = TimerEntry { key, session: connection.identity.session };
         if connection.has_flags(CLOSED) && !was_closed {
-            self.idle_timeouts.add(waiting, connection.expires_at(self.timeout), cx.now);
+            self.idle_timeouts.add(timer, connection.expires_at(self.timeout), cx.now);
         }
-        start_gap_timer(&mut self.gap_timeouts, waiting, connection, rules, cx.now);
+        start_gap_timer(&mut self.gap_timeouts, timer, connection, rules, cx.now);
     }
 
     /// Returns true if the segment belongs to a connection in the table. First closes the
@@ -260,8 +260,8 @@ impl Tcp {
         let Some(connection) = self.flows.find(key) else { return false };
         if let Some(until) = connection.reset_until(rules).filter(|until| *until < info.time) {
             connection.close(until, rules, cx);
-            let waiting = TimerEntry { key, session: connection.identity.session };
-            self.idle_timeouts.add(waiting, connection.expires_at(timeout), cx.now);
+            let timer = TimerEntry { key, session: connection.identity.session };
+            self.idle_timeouts.add(timer, connection.expires_at(timeout), cx.now);
         }
         let taken_for_closed = connection.has_flags(CLOSED) && connection.has_flags(ANY_RESET);
         if taken_for_closed && connection.disproves_reset(info, rules) {
@@ -317,9 +317,9 @@ impl Tcp {
         let connection = self.flows.begin_flow(key, down);
         (connection.identity.port, connection.identity.word) = (port, time);
         connection.origin = origin;
-        let waiting = TimerEntry { key, session: connection.identity.session };
-        cx.log_session_start(waiting.session);
-        self.idle_timeouts.add(waiting, time.saturating_add(self.timeout), cx.now);
+        let timer = TimerEntry { key, session: connection.identity.session };
+        cx.log_session_start(timer.session);
+        self.idle_timeouts.add(timer, time.saturating_add(self.timeout), cx.now);
         connection
     }
 
@@ -336,11 +336,11 @@ impl Tcp {
 
     /// Abandons the expired gaps of a connection, if it still exists, or ends it if its pending RST
     /// has taken effect. Restarts its gap timer.
-    fn check_gap(&mut self, waiting: TimerEntry, cx: &mut StreamContext<'_, '_>) {
-        if self.connection_of_timer(waiting).is_none() {
+    fn check_gap(&mut self, timer: TimerEntry, cx: &mut StreamContext<'_, '_>) {
+        if self.connection_of_timer(timer).is_none() {
             return;
         }
-        let Some(connection) = self.flows.find(waiting.key) else { return };
+        let Some(connection) = self.flows.find(timer.key) else { return };
         connection.identity.flags &= !GAP_TIMER_SET;
         if connection
             .next_timeout(self.rules)
@@ -348,17 +348,17 @@ impl Tcp {
         {
             connection.abandon_expired(cx.now, self.rules, cx);
             if connection.has_flags(CLOSED) {
-                self.idle_timeouts.add(waiting, connection.expires_at(self.timeout), cx.now);
+                self.idle_timeouts.add(timer, connection.expires_at(self.timeout), cx.now);
             }
         }
-        start_gap_timer(&mut self.gap_timeouts, waiting, connection, self.rules, cx.now);
+        start_gap_timer(&mut self.gap_timeouts, timer, connection, self.rules, cx.now);
     }
 
     /// Returns the connection for which a timer was set. Returns `None` if the connection has
     /// ended, even if another session has the same key.
-    fn connection_of_timer(&self, waiting: TimerEntry) -> Option<&TcpConnection> {
-        let connection = self.flows.get(waiting.key)?;
-        (connection.identity.session == waiting.session).then_some(connection)
+    fn connection_of_timer(&self, timer: TimerEntry) -> Option<&TcpConnection> {
+        let connection = self.flows.get(timer.key)?;
+        (connection.identity.session == timer.session).then_some(connection)
     }
 }
 
@@ -367,7 +367,7 @@ impl Tcp {
 #[inline]
 fn start_gap_timer(
     gaps: &mut Wheel,
-    waiting: TimerEntry,
+    timer: TimerEntry,
     connection: &mut TcpConnection,
     rules: Rules,
     now: Time,
@@ -377,7 +377,7 @@ fn start_gap_timer(
     }
     if let Some(until) = connection.next_timeout(rules) {
         connection.identity.flags |= GAP_TIMER_SET;
-        gaps.add(waiting, until, now);
+        gaps.add(timer, until, now);
     }
 }
 

@@ -43,14 +43,14 @@ impl Wheel {
 
     /// Inserts a key with due time `due`, where `now` is the current time. A key whose due time is
     /// beyond the last bucket expires early.
-    pub(super) fn add(&mut self, waiting: TimerEntry, due: Time, now: Time) {
+    pub(super) fn add(&mut self, timer: TimerEntry, due: Time, now: Time) {
         if self.len == 0 {
             self.first_bucket = now / self.bucket_span;
         }
         let last = self.first_bucket.saturating_add(BUCKET_COUNT as u64 - 1);
         let bucket = (due / self.bucket_span).saturating_add(1).clamp(self.first_bucket, last);
         if let Some(bucket) = self.buckets.get_mut(bucket_index(bucket)) {
-            bucket.push(waiting);
+            bucket.push(timer);
             self.len += 1;
         }
     }
@@ -107,26 +107,26 @@ mod tests {
         let mut wheel = Wheel::new(1600);
         let mut random = testkit::Random::replayable();
         let mut now = 12_345;
-        let mut waiting: Vec<(u64, u64)> = Vec::new();
+        let mut timer: Vec<(u64, u64)> = Vec::new();
         for key in 0..5000 {
             let due = now + random.below(1700);
             wheel.add(TimerEntry { key, session: 0 }, due, now);
-            waiting.push((key, due));
+            timer.push((key, due));
             now += random.below(60);
             let next = wheel.next_due();
             let found = wheel.take_due(now);
             assert!(found.is_empty() || next.is_some_and(|next| next <= now));
             for found in found {
-                let at = waiting.iter().position(|(key, _)| *key == found.key);
-                let (_, due) = waiting.remove(at.expect("once"));
+                let at = timer.iter().position(|(key, _)| *key == found.key);
+                let (_, due) = timer.remove(at.expect("once"));
                 assert!(wheel.is_due(due, now), "{due} {now}");
             }
-            assert!(waiting.iter().all(|(_, due)| due + 100 > now), "{now}: {waiting:?}");
+            assert!(timer.iter().all(|(_, due)| due + 100 > now), "{now}: {timer:?}");
         }
     }
 
     #[test]
-    fn clock_jump_costs_one_round() {
+    fn clock_jump_visits_each_bucket_once() {
         let mut wheel = Wheel::new(16);
         wheel.add(TimerEntry { key: 1, session: 1 }, 1 << 60, 5);
         assert_eq!(wheel.next_due(), Some(5 + 31), "too early: it is put back");

@@ -39,7 +39,7 @@ pub(super) fn emit_twin<'s>(
     let exits = TwinExits::new(s, out);
     let [not_udp, no_token, forged, replayed] =
         ["not udp", "no token", "forged", "replayed"].map(|reason| s.absent(reason, out));
-    // Intermediate values live in arms: the stack has 512 bytes.
+    // Intermediate values are local to arms, because the stack has only 512 bytes.
     let found = [s.position_var(on.frame), s.position_var(on.frame)];
     let [rest, payload] = [s.var(0), s.var(0)];
     s.arm(|t, _| {
@@ -140,7 +140,8 @@ fn last_word<'s>(
     let place = s.advance_by(behind, covered, covers, exits.unsure);
     let last = s.need::<WORD>(place, exits.cut);
     let last = load_word(s, last, 0)?;
-    // Bytes absorbed with the previous word are shifted out in front; the last byte is free.
+    // Bytes that were absorbed with the previous word are shifted out. The last byte is reserved
+    // for the length.
     let left = s.and(covered, WORD as u32 - 1);
     let left = s.shl(left, 3);
     let bits = s.constant(56);

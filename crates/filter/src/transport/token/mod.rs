@@ -120,8 +120,8 @@ impl TokenArguments {
 
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     let TokenArguments { key, covers } = TokenArguments::from_arguments(arguments)?;
-    let seen = Sessions::default();
-    Ok(Filter::lanes(Token { key, covers, is_fallback: arguments.is_fallback(), seen }))
+    let used_numbers = Sessions::default();
+    Ok(Filter::lanes(Token { key, covers, is_fallback: arguments.is_fallback(), used_numbers }))
 }
 
 /// The largest accepted number of each residue; 0 if no number has been accepted.
@@ -155,7 +155,7 @@ struct Token {
     /// True if this filter is the fallback of a kernel program, which stores the used numbers.
     /// Until these numbers have been moved to this filter, no datagram passes.
     is_fallback: bool,
-    seen: Sessions<UsedNumbers>,
+    used_numbers: Sessions<UsedNumbers>,
 }
 
 impl Lanes for Token {
@@ -168,7 +168,7 @@ impl Lanes for Token {
     }
 
     fn state(&mut self) -> Option<&mut dyn FilterState> {
-        Some(&mut self.seen)
+        Some(&mut self.used_numbers)
     }
 }
 
@@ -176,7 +176,7 @@ impl Token {
     /// Validates the token of a datagram and records its number as used. Returns the start and end
     /// offsets of the data in the frame.
     fn data_range(&mut self, block: &mut Block<'_>) -> Result<(u32, u32), Reason> {
-        if self.is_fallback && self.seen.is_empty() {
+        if self.is_fallback && self.used_numbers.is_empty() {
             return Err(UNSURE);
         }
         let (_, payload, end) =
@@ -188,7 +188,7 @@ impl Token {
         if found.tag != found.expected_tag(&self.key, length) {
             return Err(FORGED);
         }
-        if self.seen.get_or_create(PRIVATE_KEY).is_new(u64::from_be_bytes(found.number)) {
+        if self.used_numbers.get_or_create(PRIVATE_KEY).is_new(u64::from_be_bytes(found.number)) {
             Ok((data, end))
         } else {
             Err(REPLAYED)

@@ -166,7 +166,7 @@ fn h22_program_covers_at_most_128_bytes() {
 }
 
 #[test]
-fn h22_without_key_access_there_is_no_filter() {
+fn h22_filter_is_refused_without_a_key_reader() {
     let given = parse_arguments(&TOKEN, &[KEY]).unwrap().with_key_reader(None);
     let mistake = TOKEN.user.unwrap()(&given).expect_err("no key");
     assert_eq!(mistake.parameter, Some("key"));

@@ -57,7 +57,7 @@ fn truncated_decoded_body_is_incomplete() {
 }
 
 #[test]
-fn stray_bytes_do_not_separate_request_and_response() {
+fn stray_bytes_do_not_break_request_response_pairing() {
     let post = "POST /form HTTP/1.1\r\nHost: h\r\n\r\n";
     let strays =
         ["name=value", "name=value\r\n", "a\r\nb\r\nc\r\n", "\0\x01\x02\n", "a b c\n\n", "{\n}"];
@@ -123,7 +123,7 @@ fn head_without_empty_line_is_incomplete() {
     assert_eq!(classes_and_methods(&seen, 100), [(404, "GET"), (1404, "GET")]);
     assert!(!seen.messages[1].whole && seen.unanswered_bytes().is_empty());
     assert_eq!(seen.messages[2].number(Field::Incomplete), Some(1));
-    // An incomplete start line proves nothing.
+    // An incomplete start line is not recognized as a message.
     for line in ["GET /index.ht", "GET /a HTTP/1.1", "GET /a HTTP/1.1\r"] {
         let (seen, node) = run_connection(&[], true, &[forward_block(line), end_block(false)]);
         assert_eq!((seen.classes(), seen.unanswered_bytes()), (vec![], line.as_bytes().to_vec()));

@@ -5,8 +5,8 @@ use super::*;
 const FIELDS: &str = "Host: h\r\nGet-Away: no\r\nAccept: */*\r\nX: it\r\n\r\n";
 
 /// Makes a request for each path. Returns the text of all requests without the request lines that
-/// contain `..` (as after `grep -v`), and a list of the requests whose request line is left.
-fn filtered(paths: &[&str]) -> (String, Vec<String>) {
+/// contain `..` (as after `grep -v`), and the list of the requests that keep their request line.
+fn remove_request_lines(paths: &[&str]) -> (String, Vec<String>) {
     let (mut text, mut whole) = (String::new(), Vec::new());
     for path in paths {
         let line = format!("GET {path} HTTP/1.1\r\n");
@@ -19,31 +19,34 @@ fn filtered(paths: &[&str]) -> (String, Vec<String>) {
     (text, whole)
 }
 
-fn in_pieces(text: &str, size: usize) -> Vec<StreamBlock> {
+fn split_stream(text: &str, size: usize) -> Vec<StreamBlock> {
     let mut parts: Vec<_> = text.as_bytes().chunks(size).map(forward_block).collect();
     parts.push(end_block(false));
     parts
 }
 
-fn dropped(node: &Node, reason: &str) -> u64 {
+fn unanswered_count(node: &Node, reason: &str) -> u64 {
     let place = HTTP.reasons.iter().position(|known| *known == reason).expect("a reason");
     node.counts.unanswered[place]
 }
 
 #[test]
-fn b8_requests_are_found_behind_header_lines_without_a_request() {
+fn b8_request_after_headless_header_lines_is_found() {
     for paths in [
         &["/a", "/../b", "/c"][..],
         &["/../a", "/b", "/../c", "/../d", "/e", "/f"],
         &["/../a", "/../b", "/c", "/d/../e"],
     ] {
-        let (text, whole) = filtered(paths);
+        let (text, whole) = remove_request_lines(paths);
         for size in (1..=text.len()).step_by(3) {
-            let (seen, node) = run_connection(&[], false, &in_pieces(&text, size));
+            let (seen, node) = run_connection(&[], false, &split_stream(&text, size));
             let got: Vec<String> = seen.body_texts();
             assert_eq!(got, whole, "{paths:?} in pieces of {size}");
             assert!(seen.messages.iter().all(|message| message.whole));
-            assert!(dropped(&node, "malformed") > 0 && dropped(&node, "not http") == 0);
+            assert!(
+                unanswered_count(&node, "malformed") > 0
+                    && unanswered_count(&node, "not http") == 0
+            );
             let rest = text.len() - whole.concat().len();
             // Empty lines between messages are consumed.
             assert!(seen.unanswered_bytes().len() <= rest, "no byte leaves twice");
@@ -55,7 +58,7 @@ fn b8_requests_are_found_behind_header_lines_without_a_request() {
 fn b8_bytes_that_only_resemble_a_request_are_skipped() {
     let text = "GET /a HTTP/1.1\r\n\r\nX: y\r\nGET-Up: z\r\nPUT:\r\n\r\nGET /b HTTP/1.1\r\n\r\n";
     for size in 1..=text.len() {
-        let (seen, _) = run_connection(&[], false, &in_pieces(text, size));
+        let (seen, _) = run_connection(&[], false, &split_stream(text, size));
         let last = seen.messages.last().expect("a message");
         assert_eq!(last.text(Field::Url), "/b", "in pieces of {size}");
         assert_eq!(seen.messages[0].text(Field::Url), "/a");

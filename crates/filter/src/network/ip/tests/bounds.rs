@@ -11,11 +11,11 @@ fn incomplete_datagram_expires() {
         let frames = [first.clone().at_time(5), last.clone().at_time(5 + after)];
         for size in [1, 2] {
             let output = run_batches(&[], &frames, equal_batches(2, size), None);
-            assert_eq!(output.left.len() == 1, whole, "however they are batched");
+            assert_eq!(output.answers.len() == 1, whole, "however they are batched");
             assert_eq!(output.count("fragments missing"), if whole { 0 } else { 2 });
         }
     }
-    // Without further fragments the clock alone expires it.
+    // Without further fragments, the path's clock expires the datagram.
     let arena = Arena::new(2);
     let mut space = Space::new(&arena);
     let mut node = Node::new(&IP, &["timeout=2s"]).unwrap();
@@ -42,9 +42,9 @@ fn pending_datagrams_and_fragments_are_bounded() {
     many.push(ipv4_fragment(8 * 1025, false, &[1; 8]));
     many.push(ipv4_fragment(0, true, &[1; 8]));
     let output = run(&[], &many);
-    assert_eq!((output.left.len(), output.count("too many fragments")), (0, 1026));
+    assert_eq!((output.answers.len(), output.count("too many fragments")), (0, 1026));
 
-    // Repeated fragments are not searched for again and again.
+    // After 1,024 fragments, further fragments are dropped without a search for duplicates.
     let again = vec![ipv4_fragment(0, true, &[1; 8]); 2000];
     let output = run(&[], &again);
     assert_eq!((output.count("duplicate"), output.count("too many fragments")), (1023, 977));
@@ -60,8 +60,8 @@ fn without_memory_the_ledger_balances() {
         ipv4_fragment(8, true, &DATA[8..16]),
         ipv4_fragment(16, false, &DATA[16..]),
     ];
-    let left = node.pass(space.batch(&frames), &mut space, 0);
-    assert_eq!(testing::total_amount(&left).blocks, 0);
+    let answers = node.pass(space.batch(&frames), &mut space, 0);
+    assert_eq!(testing::total_amount(&answers).blocks, 0);
     let counts = &node.counts;
     assert_eq!((counts.consumed.blocks, counts.made.blocks, counts.no_room.blocks), (3, 1, 1));
     assert_eq!(counts.held.blocks, 0);

@@ -12,7 +12,7 @@ fn overlapping_ipv6_fragments_end_their_datagram() {
     ];
     for policy in FragmentPolicy::KEYWORDS {
         let output = run(&[&format!("policy={policy}")], &frames);
-        assert_eq!((output.left.len(), output.count("overlap")), (0, 4), "{policy}: RFC 5722");
+        assert_eq!((output.answers.len(), output.count("overlap")), (0, 4), "{policy}: RFC 5722");
     }
     // Also with contradictory last fragments.
     let frames = [ipv6_fragment(16, false, &DATA[16..]), ipv6_fragment(16, false, &DATA[16..20])];
@@ -23,7 +23,7 @@ fn overlapping_ipv6_fragments_end_their_datagram() {
 fn overlapping_ipv4_fragments_are_dropped_under_drop() {
     let frames = [ipv4_fragment(0, true, &DATA[..16]), ipv4_fragment(8, false, &DATA[8..])];
     let output = run(&["policy=drop"], &frames);
-    assert_eq!((output.left.len(), output.count("overlap")), (0, 2));
+    assert_eq!((output.answers.len(), output.count("overlap")), (0, 2));
     let output = run(&[], &frames);
     assert_eq!((output.only_block(), output.count("overlapping datagrams")), (DATA, 1));
 }
@@ -38,7 +38,7 @@ fn teardrop_stays_within_the_datagram() {
     }
     let output = run(&["policy=last"], &frames);
     assert_eq!(output.only_block(), [&[b'a'; 24][..], b"bbbb"].concat());
-    // In Linux the first fragment contradicts the end that the second states.
+    // Under `linux`, the first fragment extends beyond the end that the second fragment states.
     assert_eq!(run(&["policy=linux"], &frames).count("overlap"), 2);
 }
 
@@ -82,7 +82,7 @@ fn unit_letters(data: &[u8]) -> String {
 /// The expected results for each system are from Novak's paper. The tests of Suricata and Snort use
 /// the same fragments and expect the same results.
 #[test]
-fn policies_reassemble_novaks_set_like_their_systems() {
+fn policies_agree_with_the_results_in_novaks_paper() {
     let frames = fragments_of_letters(&NOVAK);
     for (policy, expected) in [
         ("bsd", "AAAJJBCCCLLLMMMFFFGGHHIQ"),
@@ -100,7 +100,7 @@ fn policies_reassemble_novaks_set_like_their_systems() {
 
 #[test]
 fn policies_resolve_fragment_sets_from_past_bugs() {
-    // A fragment that begins at the end of one and extends into another.
+    // A fragment that begins where one fragment ends, and extends into another.
     let linux =
         [(0, 24, true, b'A'), (40, 48, true, b'B'), (24, 48, true, b'C'), (88, 14, false, b'D')];
     assert_eq!(
@@ -119,7 +119,7 @@ fn policies_resolve_fragment_sets_from_past_bugs() {
         unit_letters(run(&["policy=bsd"], &fragments_of_letters(&bsd)).only_block()),
         "MMME"
     );
-    // Bytes behind the end that the last fragment states are not part of the datagram.
+    // Bytes beyond the end that the last fragment states are not part of the datagram.
     let beyond = [(16, 8, true, b'C'), (0, 8, true, b'A'), (8, 8, false, b'B')];
     for policy in ["first", "last", "bsd", "windows", "solaris"] {
         let output = run(&[&format!("policy={policy}")], &fragments_of_letters(&beyond));
@@ -157,7 +157,7 @@ fn policies_agree_with_a_bytewise_model() {
         let whole = model[0].len() == 8 * units;
         for (policy, model) in ["first", "last"].iter().zip(model) {
             let output = run(&[&format!("policy={policy}")], &frames[..seen]);
-            assert_eq!(output.left.len(), usize::from(whole), "{round}");
+            assert_eq!(output.answers.len(), usize::from(whole), "{round}");
             if whole {
                 assert!(output.only_block().iter().eq(model.values()), "{policy}, {round}");
             }

@@ -13,7 +13,7 @@ fn output_line(frames: &[Frame]) -> String {
 }
 
 #[test]
-fn segments_in_order_leave_at_once_both_ways() {
+fn segments_in_order_are_emitted_at_once_in_both_directions() {
     let frames = after_handshake([
         client_segment(0, 101, b"GET").acknowledging(501),
         server_segment(0, 501, b"200").acknowledging(104),

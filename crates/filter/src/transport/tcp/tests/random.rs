@@ -40,7 +40,7 @@ struct SentSegment {
     flags: u8,
     from: usize,
     to: usize,
-    seen: bool,
+    captured: bool,
 }
 
 impl Conversation {
@@ -60,13 +60,13 @@ impl Conversation {
             }
             let length = random.within(1..left.min(600) + 1);
             let first = disturbance.in_midstream && at[side] == 0;
-            let seen =
+            let captured =
                 first || disturbance.loss_ratio == 0 || !random.one_in(disturbance.loss_ratio);
             let (from, to) = (at[side], at[side] + length);
-            if !seen {
+            if !captured {
                 lost[side].push((from, to));
             }
-            sent.push(SentSegment { side, flags: 0, from, to, seen });
+            sent.push(SentSegment { side, flags: 0, from, to, captured });
             at[side] = to;
         }
         if disturbance.retransmits {
@@ -79,7 +79,7 @@ impl Conversation {
             flags: FIN,
             from: at,
             to: at,
-            seen: true,
+            captured: true,
         }));
         reorder(random, &mut sent, disturbance);
         let frames = captured_frames(random, port, disturbance.in_midstream, &sides, &sent);
@@ -114,9 +114,9 @@ impl Conversation {
 }
 
 /// Merges adjacent ranges.
-fn merge_adjacent(stretches: &[(usize, usize)]) -> Vec<(usize, usize)> {
+fn merge_adjacent(ranges: &[(usize, usize)]) -> Vec<(usize, usize)> {
     let mut joined: Vec<(usize, usize)> = Vec::new();
-    for &(from, length) in stretches {
+    for &(from, length) in ranges {
         match joined.last_mut() {
             Some((at, so_far)) if *at + *so_far == from => *so_far += length,
             _ => joined.push((from, length)),
@@ -143,7 +143,7 @@ fn retransmit(
         // A retransmission follows the first transmission of all of its bytes.
         let earliest = sent.iter().rposition(|s| s.side == side && s.flags == 0 && s.from < to);
         let at = random.within(earliest.unwrap_or(0)..sent.len()) + 1;
-        sent.insert(at, SentSegment { side, flags: 0, from, to, seen: true });
+        sent.insert(at, SentSegment { side, flags: 0, from, to, captured: true });
     }
 }
 
@@ -185,7 +185,7 @@ fn captured_frames(
         got[s.side][s.from..s.to].fill(true);
         let other = 1 - s.side;
         let has = got[other].iter().position(|got| !got).unwrap_or(got[other].len());
-        if s.seen {
+        if s.captured {
             let sequence = starts[s.side].wrapping_add(s.from as u32);
             let frame = segment(s.side, s.flags | ACK, sequence, &sides[s.side][s.from..s.to]);
             frames.push(frame.acknowledging(starts[other].wrapping_add(has as u32)));
@@ -363,7 +363,7 @@ fn add_segment_to_model(
         };
         if wins {
             owner[old_from.max(from)..old_to.min(to)].fill(None);
-            // The rest of the old piece, after the new segment, becomes a piece of its own.
+            // The rest of the old piece, after the new segment, becomes a separate piece.
             *pieces += 1;
             if old_to > to {
                 let letter = before[old_from].map_or(0, |(_, letter)| letter);
