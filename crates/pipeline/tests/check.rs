@@ -45,7 +45,7 @@ fn checks_match_the_case_file() {
 }
 
 #[test]
-fn arc_labels_are_as_written_in_front_of_groups_and_within() {
+fn arc_labels_before_and_within_groups_are_as_written() {
     let cases = [
         ("rx eth0 | ip | tcp | http |get count", "get"),
         ("rx eth0 | ip | tcp | http | (|get count + |post print)", "get post"),

@@ -12,7 +12,11 @@ use std::collections::BTreeSet;
 fn edited_text(text: &str, words: &str) -> Result<String, String> {
     let words: Vec<&str> = words.split(' ').collect();
     let edit = Edit::parse(&words).map_err(|why| why.0)?;
-    assert_eq!(Edit::parse(&edit.to_words()), Ok(edit.clone()), "{words:?}: what is told is read");
+    assert_eq!(
+        Edit::parse(&edit.to_words()),
+        Ok(edit.clone()),
+        "{words:?}: printed words parse to the same edit"
+    );
     let edited = edit.apply(text, &planner_registry()).map_err(|why| why.0)?;
     let (_, mistakes) = pipeline::read_request(&edited.text, &planner_registry());
     assert!(mistakes.is_empty(), "{}", pipeline::render(&edited.text, &mistakes, false));

@@ -168,7 +168,7 @@ fn o3_cost_policy_is_never_worse_than_deepest_or_threads() {
 }
 
 #[test]
-fn v6_cost_errors_of_half_change_some_plans() {
+fn v6_cost_errors_of_50_percent_change_some_plans() {
     let mut random = Random::from_environment();
     let mut changed = 0;
     for _ in 0..100 {

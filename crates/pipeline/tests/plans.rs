@@ -258,7 +258,7 @@ fn drawings_label_arcs_as_the_request_does() {
 }
 
 #[test]
-fn reports_in_front_of_discard_are_the_output() {
+fn report_before_discard_is_the_output() {
     let reports = |request: &str| {
         let case = case_named("04-no-sink.plan");
         let plan = plan_case(&PlanCase { request: request.to_owned(), ..case }).unwrap();

@@ -21,7 +21,7 @@ const SHARE_BLOCKS_MIN: u64 = 64;
 pub const LEARNED_BLOCKS_MIN: u64 = 4096;
 /// The minimum time spent in a filter, in ns, to learn its cost from fewer than
 /// [`LEARNED_BLOCKS_MIN`] blocks.
-const LEARNED_NS: u64 = 2_000_000;
+const LEARNED_NS_MIN: u64 = 2_000_000;
 
 /// The measurements of a run: per node, per edge and per kernel program.
 #[derive(Debug, Clone, Default)]
@@ -268,7 +268,7 @@ pub fn learn(plan: &Plan, measured: &Measurements, costs: &mut Costs) -> usize {
         let all = node.filter().is_some_and(|used| used.effect().reads == ReadDepth::All);
         let learns = !node.is_process() && (all || !costs.is_calibrated());
         match counted.ns_per_block().filter(|_| learns) {
-            Some(_) if counted.blocks < LEARNED_BLOCKS_MIN && counted.busy_ns < LEARNED_NS => {
+            Some(_) if counted.blocks < LEARNED_BLOCKS_MIN && counted.busy_ns < LEARNED_NS_MIN => {
                 too_few += 1;
             }
             Some(block) => {

@@ -321,7 +321,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_have_own_column_and_edges_to_no_node_are_ignored() {
+    fn figures_are_aligned_and_dangling_edges_ignored() {
         let node = |text: &str, figures: &str, symbol, space| DrawnNode {
             text: text.to_owned(),
             figures: figures.to_owned(),

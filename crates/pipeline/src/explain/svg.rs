@@ -43,7 +43,7 @@ const STYLE: &str = "text{font:13px monospace;fill:#1b1f24}\
      .edge{stroke:#98a3b0}.small{fill:#a9b3bf}.lost{fill:#ff8a80}.edge.loses{stroke:#ff8a80}}";
 
 /// A node with its position and size in the picture, in px.
-struct Placed {
+struct PlacedNode {
     id: NodeId,
     column: usize,
     lines: Vec<String>,
@@ -56,8 +56,8 @@ struct Placed {
 /// Draws the plan, with rates, measured costs and losses if there are figures.
 #[must_use]
 pub fn format_svg(plan: &Plan, figures: Option<&DrawnFigures>) -> String {
-    let mut nodes = texts(plan, figures);
-    let lanes = place(plan, &mut nodes);
+    let mut nodes = measured_nodes(plan, figures);
+    let lanes = place_nodes(plan, &mut nodes);
     let width = nodes.iter().map(|node| node.x + node.width).max().unwrap_or(0) + 2 * ROW_GAP;
     let height = lanes.iter().map(|(_, y, height)| y + height).max().unwrap_or(0) + ROW_GAP;
     let mut out = format!(
@@ -93,9 +93,9 @@ pub fn format_svg(plan: &Plan, figures: Option<&DrawnFigures>) -> String {
 }
 
 /// Returns the nodes, except operands, with their texts and sizes but without positions.
-fn texts(plan: &Plan, figures: Option<&DrawnFigures>) -> Vec<Placed> {
+fn measured_nodes(plan: &Plan, figures: Option<&DrawnFigures>) -> Vec<PlacedNode> {
     let graph = &plan.graph;
-    let columns = columns(plan);
+    let columns = node_columns(plan);
     let outer = graph.ids().filter(|(_, node)| node.inside.is_none());
     let placed = outer.map(|(id, _)| {
         let mut text: String = node_text(graph, id).chars().take(TEXT_MAX).collect();
@@ -109,15 +109,15 @@ fn texts(plan: &Plan, figures: Option<&DrawnFigures>) -> Vec<Placed> {
         }
         let longest = lines.iter().map(|line| line.chars().count()).max().unwrap_or(0);
         let (width, height) = (longest * CHARACTER + 2 * PADDING, lines.len() * LINE + PADDING);
-        Placed { id, column: columns[id.0], lines, x: 0, y: 0, width, height }
+        PlacedNode { id, column: columns[id.0], lines, x: 0, y: 0, width, height }
     });
     placed.collect()
 }
 
 /// Returns each node's column: the length of the longest path from a source, ignoring back edges.
-fn columns(plan: &Plan) -> Vec<usize> {
+fn node_columns(plan: &Plan) -> Vec<usize> {
     let mut columns = vec![0; plan.graph.nodes.len()];
-    // A way has fewer edges than the graph has nodes.
+    // A path has fewer edges than the graph has nodes.
     for _ in 0..columns.len() {
         let mut changed = false;
         for edge in plan.graph.edges.iter().filter(|edge| !edge.back) {
@@ -135,7 +135,7 @@ fn columns(plan: &Plan) -> Vec<usize> {
 }
 
 /// Places all nodes. Returns the name, top and height of each lane, in px.
-fn place(plan: &Plan, nodes: &mut [Placed]) -> Vec<(String, usize, usize)> {
+fn place_nodes(plan: &Plan, nodes: &mut [PlacedNode]) -> Vec<(String, usize, usize)> {
     let last = nodes.iter().map(|node| node.column).max().unwrap_or(0);
     let mut x = 2 * ROW_GAP;
     for column in 0..=last {
@@ -156,7 +156,7 @@ fn place(plan: &Plan, nodes: &mut [Placed]) -> Vec<(String, usize, usize)> {
         let mut bottom = y + TITLE;
         for column in 0..=last {
             let mut next = y + TITLE;
-            for (wanted, index) in rows(plan, nodes, (column, number)) {
+            for (wanted, index) in lane_rows(plan, nodes, (column, number)) {
                 let node = &mut nodes[index];
                 node.y = next.max(wanted);
                 next = node.y + node.height + ROW_GAP;
@@ -173,9 +173,9 @@ fn place(plan: &Plan, nodes: &mut [Placed]) -> Vec<(String, usize, usize)> {
     lanes
 }
 
-/// Returns the distance in px between a column and the previous one: the labels of the edges that
-/// lead to the column fit in.
-fn gap_before(plan: &Plan, nodes: &[Placed], column: usize) -> usize {
+/// Returns the distance in px between a column and the previous one, in which the labels of the
+/// edges that lead to the column fit.
+fn gap_before(plan: &Plan, nodes: &[PlacedNode], column: usize) -> usize {
     let here = |edge: &Edge| nodes.iter().any(|node| node.id == edge.to && node.column == column);
     let edges = plan.graph.edges.iter().zip(&plan.edges).filter(|(edge, _)| here(edge));
     let lengths = edges.map(|(edge, planned)| {
@@ -186,11 +186,15 @@ fn gap_before(plan: &Plan, nodes: &[Placed], column: usize) -> usize {
 }
 
 /// Returns the indices of the nodes in a column of a lane from top to bottom, each with the top of
-/// the highest node in this lane from which an edge leads to it, or 0. Edges thus run straight
-/// where they can, and cross rarely.
-fn rows(plan: &Plan, nodes: &[Placed], (column, lane): (usize, usize)) -> Vec<(usize, usize)> {
-    let is_in_lane = |node: &Placed| plan.placements[node.id.0].space == lane;
-    let top = |node: &Placed| {
+/// the highest node in this lane from which an edge leads to it, or 0 if there is no such node. In
+/// this order, most edges are straight, and few edges cross.
+fn lane_rows(
+    plan: &Plan,
+    nodes: &[PlacedNode],
+    (column, lane): (usize, usize),
+) -> Vec<(usize, usize)> {
+    let is_in_lane = |node: &PlacedNode| plan.placements[node.id.0].space == lane;
+    let top = |node: &PlacedNode| {
         let edges = plan.graph.edges.iter().filter(|edge| edge.to == node.id && !edge.back);
         let from = edges.filter_map(|edge| nodes.iter().find(|from| from.id == edge.from));
         from.filter(|from| is_in_lane(from)).map(|from| from.y).min().unwrap_or(0)
@@ -202,7 +206,7 @@ fn rows(plan: &Plan, nodes: &[Placed], (column, lane): (usize, usize)) -> Vec<(u
     rows
 }
 
-/// Returns the label of an edge: its classes, and what it crosses.
+/// Returns the label of an edge: its classes, and the ring or pipe that it crosses.
 fn edge_label(graph: &Graph, edge: &Edge, planned: &PlannedEdge) -> String {
     let crossed = match planned {
         PlannedEdge::Call | PlannedEdge::Back => None,
@@ -215,7 +219,7 @@ fn edge_label(graph: &Graph, edge: &Edge, planned: &PlannedEdge) -> String {
     parts.join(" ")
 }
 
-fn write_node(out: &mut String, plan: &Plan, node: &Placed) {
+fn write_node(out: &mut String, plan: &Plan, node: &PlacedNode) {
     let known = plan.graph.node(node.id);
     let class = match known.kind() {
         Some(FilterKind::Source) => " source",
@@ -223,7 +227,7 @@ fn write_node(out: &mut String, plan: &Plan, node: &Placed) {
         _ if known.is_process() => " process",
         _ => "",
     };
-    let Placed { x, y, width, height, .. } = node;
+    let PlacedNode { x, y, width, height, .. } = node;
     let _ = write!(
         out,
         "<g><title>{}</title><rect class=\"node{class}\" x=\"{x}\" y=\"{y}\" width=\"{width}\" \
@@ -245,7 +249,7 @@ fn write_node(out: &mut String, plan: &Plan, node: &Placed) {
 fn write_edge(
     out: &mut String,
     graph: &Graph,
-    (from, to): (&Placed, &Placed),
+    (from, to): (&PlacedNode, &PlacedNode),
     (edge, planned, measured): (&Edge, &PlannedEdge, Option<(String, u64)>),
 ) {
     let style = match planned {
@@ -268,7 +272,7 @@ fn write_edge(
         "<path class=\"edge{style}{loses}\" stroke-width=\"{width}\" marker-end=\"url(#to)\" \
          d=\"M{x1} {y1}C{bend1} {y1} {bend2} {y2} {x2} {y2}\"/>"
     );
-    // The labels stand at the end of the edge, where no other edge has one.
+    // The labels are drawn at the end of the edge, where no other edge has one.
     let x = x2.saturating_sub(LABEL_DISTANCE);
     let mut label = |class: &str, y: usize, text: &str| {
         let _ = write!(

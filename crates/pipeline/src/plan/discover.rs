@@ -258,7 +258,7 @@ fn thread_cost(graph: &Graph, id: NodeId, machine: &Machine) -> f64 {
     if !attaches || !machine.kernel.is_open() {
         return own;
     }
-    // Frames that are rejected ahead never enter the ring of the socket.
+    // Frames that the socket filter rejects never enter the ring of the socket.
     let ahead = find_pushdowns(graph).into_iter().find(|pushed| pushed.source == id);
     let asked = ahead.and_then(|pushed| pushed.filter.ok());
     let past = asked.map_or(1.0, |filter| {

@@ -114,7 +114,7 @@ fn ring_out_of_kernel(signals: &Signals) -> RingPlan {
 /// The default notification frequency of rings, and the reasons for it. A latency bound overrides
 /// the default (`plan::latency`). [Th §5.2.2]
 struct Signals {
-    asked: Option<u64>,
+    requested: Option<u64>,
     /// True if T_b (blocks per notification) adapts to the rate because the request sets neither
     /// T_b nor a latency.
     adapts: bool,
@@ -135,9 +135,9 @@ impl Signals {
             1 => "T_t by default".to_owned(),
             _ => format!("T_t: 1 ms by default over {rings} rings"),
         };
-        let asked = graph.options.number("batch");
-        let adapts = asked.is_none() && graph.options.number("latency").is_none();
-        Self { asked, adapts, ns, ns_because, entries, cache: machine.l2 / 2 }
+        let requested = graph.options.number("batch");
+        let adapts = requested.is_none() && graph.options.number("latency").is_none();
+        Self { requested, adapts, ns, ns_because, entries, cache: machine.l2 / 2 }
     }
 
     /// Returns T_b, the maximum that an adaptive T_b may reach, and the reason for T_b. `frames` is
@@ -145,7 +145,7 @@ impl Signals {
     fn blocks_range(&self, frames: bool) -> (usize, usize, &'static str) {
         let (least, because) = self.signal_blocks(frames);
         let most = match self.adapts {
-            true => Self { asked: Some(u64::MAX), ns_because: String::new(), ..*self }
+            true => Self { requested: Some(u64::MAX), ns_because: String::new(), ..*self }
                 .signal_blocks(frames),
             false => (least, because),
         };
@@ -159,11 +159,12 @@ impl Signals {
     /// default number of blocks, bounded by half the ring and by the number of blocks that fit into
     /// the data cache, rounded down to a power of two. `frames` is true if the blocks are frames.
     fn signal_blocks(&self, frames: bool) -> (usize, &'static str) {
-        let asked = self.asked.map_or(SIGNAL_BLOCKS, |n| usize::try_from(n).unwrap_or(usize::MAX));
+        let requested =
+            self.requested.map_or(SIGNAL_BLOCKS, |n| usize::try_from(n).unwrap_or(usize::MAX));
         let cached = (self.cache / if frames { FRAME_BYTES } else { OTHER_BYTES }).max(1);
-        let reason = if self.asked.is_some() { "T_b by `--batch`" } else { "T_b by default" };
+        let reason = if self.requested.is_some() { "T_b by `--batch`" } else { "T_b by default" };
         let bounds = [
-            (asked.max(1), reason),
+            (requested.max(1), reason),
             (self.entries / 2, "T_b: half of the ring"),
             (cached, "T_b: what stays in the data cache"),
         ];
@@ -179,13 +180,13 @@ mod tests {
     use super::*;
 
     fn signal_block_count(
-        asked: Option<u64>,
+        requested: Option<u64>,
         entries: usize,
         cache: usize,
         frames: bool,
     ) -> (usize, &'static str) {
         let (ns, ns_because) = (1, String::new());
-        Signals { asked, adapts: false, ns, ns_because, entries, cache }.signal_blocks(frames)
+        Signals { requested, adapts: false, ns, ns_because, entries, cache }.signal_blocks(frames)
     }
 
     #[test]

@@ -98,8 +98,8 @@ impl Plan {
     pub(super) fn with_stages(&self, stages: &StageDivision, machine: &Machine) -> Option<Self> {
         let mut pinned = self.graph.clone();
         for (id, node) in self.graph.ids().filter(|(_, node)| !node.is_process()) {
-            let said = stages.places.iter().find(|(moved, _)| *moved == id);
-            let name = said.map_or_else(|| &self.space_of(id).name, |(_, name)| name).clone();
+            let target = stages.places.iter().find(|(moved, _)| *moved == id);
+            let name = target.map_or_else(|| &self.space_of(id).name, |(_, name)| name).clone();
             if let (Step::Filter(used), Some(_)) = (&mut pinned.nodes[id.0].step, node.filter()) {
                 used.pin = Some(name);
             }

@@ -59,7 +59,7 @@ fn o6_prefix_reaches_to_the_last_filter_that_keeps_sessions() {
         ),
         ("rx lo | tcp | http |get match \"a\" | json", &["rx lo | tcp | http", "rx lo | tcp"], 0),
         ("rx lo | tcp | tls | count", &["rx lo | tcp | tls", "rx lo | tcp"], 0),
-        // Exchanges are made only for requests that ask for them.
+        // The filter `http` produces exchanges only for requests that select them.
         ("rx lo | tcp | http |exchange count", &["rx lo | tcp"], 0),
         ("rx lo | tcp | http |all count", &["rx lo | tcp"], 0),
         ("rx lo | tcp | http@thread1 | count", &["rx lo | tcp"], 0),

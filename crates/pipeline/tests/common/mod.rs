@@ -57,7 +57,7 @@ pub(crate) fn read_cases(text: &str) -> Vec<(String, Vec<String>)> {
         }
         match line.strip_prefix("  ") {
             Some(result) => {
-                cases.last_mut().expect("a request stands first").1.push(result.to_owned())
+                cases.last_mut().expect("a request comes first").1.push(result.to_owned())
             }
             None => cases.push((line.to_owned(), Vec::new())),
         }

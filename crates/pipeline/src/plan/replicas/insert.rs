@@ -20,7 +20,7 @@ pub(super) fn insert_replicas(
     let all_names = unique_names(&plan.graph);
     let thread = plan.placements[first.0].space;
     let component = plan.spaces[thread].component;
-    let more = worth.copies - 1;
+    let more = worth.replica_count - 1;
     let ring = replica_ring(&plan.graph, machine);
     let behind = downstream_nodes(&plan.graph, *last);
     let here = |id: &&NodeId| plan.placements[id.0].input_space == thread;
@@ -61,18 +61,18 @@ pub(super) fn insert_replicas(
     }
     plan.placements[last.0].output_space = join;
     let share = if chain.sharing.is_some() { "by session" } else { "by load" };
-    let ReplicaGain { copies, bound, single, own } = worth;
+    let ReplicaGain { replica_count, bound, single, own } = worth;
     let because = format!(
-        "{copies} replicas, {share}: a block takes {} in one, and {} with all of them at best; {} \
-         in one thread",
+        "{replica_count} replicas, {share}: a block takes {} in one, and {} with all of them at \
+         best; {} in one thread",
         short_duration(own),
         short_duration(bound),
         short_duration(single),
     );
     for id in &chain.nodes {
-        plan.placements[id.0].because = format!("{copies} replicas, {share}");
+        plan.placements[id.0].because = format!("{replica_count} replicas, {share}");
     }
-    let spaces = (0..copies).map(|copy| thread + copy).collect();
+    let spaces = (0..replica_count).map(|copy| thread + copy).collect();
     let (nodes, sharing) = (chain.nodes.clone(), chain.sharing);
     plan.replicas.push(Replicas { nodes, spaces, join, sharing, ring, because });
 }

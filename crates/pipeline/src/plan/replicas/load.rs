@@ -6,7 +6,7 @@ use crate::plan::model::SpaceKind;
 /// The expected gain from a number of replicas.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReplicaGain {
-    pub(super) copies: usize,
+    pub(super) replica_count: usize,
     /// The minimum time per block, in ns, with replicas. The number of processors may limit it.
     pub(super) bound: f64,
     /// The time per block, in ns, without replicas.
@@ -76,20 +76,22 @@ impl ThreadLoad {
     /// Returns the minimum time per block, in ns, with this number of replicas: the work of the
     /// busiest thread, or the work of all threads divided by the number of processors, whichever is
     /// larger. If there are two or more replicas, the divisor is at most the number of replicas.
-    pub(super) fn block_time(&self, copies: usize) -> f64 {
+    pub(super) fn block_time(&self, replica_count: usize) -> f64 {
         let Self { before, own, after, busiest, others, flows, crossings, dispatch, processors } =
             self;
         let (before, own, after) = (*before, *own, *after);
         let all = before + own + after;
-        if copies < 2 {
+        if replica_count < 2 {
             return all.max(*busiest).max((all + others) / processors);
         }
-        let copies = copies as f64;
-        let away = (copies - 1.0) / copies;
+        let replica_count = replica_count as f64;
+        let away = (replica_count - 1.0) / replica_count;
         let more = flows.0 * (away * crossings.0 + dispatch) + flows.1 * away * crossings.1;
-        let even = (all + more) / copies;
+        let even = (all + more) / replica_count;
         let fixed = (before + flows.0 * dispatch).max(after);
-        even.max(fixed).max(*busiest).max((all + more + others) / processors.min(copies.max(1.0)))
+        even.max(fixed)
+            .max(*busiest)
+            .max((all + more + others) / processors.min(replica_count.max(1.0)))
     }
 }
 

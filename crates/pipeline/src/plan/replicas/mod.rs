@@ -213,18 +213,22 @@ impl ChainSearch<'_> {
     fn best_gain(&self, chain: &Chain, parallelism: Parallelism) -> Option<ReplicaGain> {
         let load = ThreadLoad::new(self, chain)?;
         let single = load.block_time(1);
-        let worth =
-            |copies| ReplicaGain { copies, bound: load.block_time(copies), single, own: load.own };
+        let worth = |replica_count| ReplicaGain {
+            replica_count,
+            bound: load.block_time(replica_count),
+            single,
+            own: load.own,
+        };
         let (used, gain) = match parallelism {
             Parallelism::No => return None,
-            Parallelism::Number(copies) => return Some(worth(copies.min(REPLICAS_MAX as usize))),
+            Parallelism::Number(count) => return Some(worth(count.min(REPLICAS_MAX as usize))),
             Parallelism::Measured(Demand { used, gain }) => (used, gain),
         };
         let mut best: Option<ReplicaGain> = None;
-        for copies in 2..=self.machine.processors.min(REPLICAS_MAX as usize) {
-            let next = worth(copies);
+        for replica_count in 2..=self.machine.processors.min(REPLICAS_MAX as usize) {
+            let next = worth(replica_count);
             let before = best.map_or(single, |best| best.bound);
-            let useful = single / (next.bound * copies as f64) >= used;
+            let useful = single / (next.bound * replica_count as f64) >= used;
             if next.bound * LATENCY_SPEEDUP_MIN <= before && useful {
                 best = Some(next);
             }
