@@ -18,6 +18,7 @@ use engine::run::{Alarm, Progress, ProgressWatch};
 use engine::signal;
 use member::client::ClientError;
 use member::protocol::{PathEvent, PathNumber};
+use pipeline::graph::Graph;
 use runtime::failure::PathFailure;
 use runtime::latency::Breach;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -73,6 +74,9 @@ pub(crate) fn run_prepared(
     given: &RunArguments,
     notifier: StartNotifier,
 ) -> Result<Status, Status> {
+    if given.background {
+        check_standard_streams(&prepared.plan().graph)?;
+    }
     let file = given.report.as_deref().map(ReportTarget::open).transpose()?;
     silence_space_panics();
     // From here on, a signal ends the run in an orderly way.
@@ -99,6 +103,20 @@ pub(crate) fn run_prepared(
     let sentence = finished.results.sentence();
     finished.end_registration(status.exit_code(), sentence);
     Ok(status)
+}
+
+/// Fails if a request needs standard streams, which a path in the background does not have.
+fn check_standard_streams(graph: &Graph) -> Result<(), Status> {
+    let reader = graph.ids().find(|(id, _)| graph.reads_standard_input(*id));
+    let (name, use_of) = match reader {
+        Some((_, node)) => (node.name(), "standard input, which a path in the background lacks"),
+        None if graph.writes_capture_to_standard_output() => {
+            ("pcap", "standard output, which is the log of a path in the background")
+        }
+        None => return Ok(()),
+    };
+    terminal::print_error(&format!("`{name}` uses {use_of}: name a file, or use `run`"));
+    Err(Status::Usage)
 }
 
 /// Prints why a prepared request cannot run; if only its name needs a daemon, says so. Returns the
@@ -237,6 +255,11 @@ pub(crate) fn print_results(
     let wanted = given.stats || given.json || file.is_some();
     let unbalanced = !report.imbalances().is_empty();
     let written = match (wanted || lost || unbalanced, file) {
+        // The report would follow the capture.
+        (true, Some(ReportTarget::Output)) if plan.graph.writes_capture_to_standard_output() => {
+            terminal::print_error_text(&report.full_text(form));
+            Status::Done
+        }
         (true, Some(place)) => place.write(&report.full_text(form)),
         (true, None) => {
             terminal::print_error_text(&report.full_text(form));

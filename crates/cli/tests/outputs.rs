@@ -228,14 +228,26 @@ fn full_disk_report_counts_only_what_was_written() {
 #[test]
 fn capture_on_standard_output_stays_a_capture() {
     let folder = Folder::new();
-    for other in ["print", "json", "pcap -", "weblog -", "exec \"cat\""] {
+    for other in ["print", "json", "pcap -", "pcap /dev/stdout", "weblog -", "exec \"cat\""] {
         let ran = folder.run(&["check", &format!("{REPLAY_CAPTURE} | pcap - + {other}")]);
         assert_eq!(ran.status, Some(2), "{other}: {ran:?}");
         let name = other.split(' ').next().unwrap();
         let expected = format!("`{name}` would write into the capture that `pcap` writes");
         assert!(ran.err.contains(&expected), "{ran:?}");
     }
+    for line in [format!("{REPLAY_CAPTURE} | pcap -"), "replay - | count".to_owned()] {
+        let ran = folder.run(&["run", "--background", &line]);
+        assert!(ran.err.contains(": name a file, or use `run`"), "{ran:?}");
+    }
+    let ran = folder.run(&["check", "(replay - + read -) | count"]);
+    assert!(
+        ran.err.contains("`read` would read the standard input that `replay` reads"),
+        "{ran:?}"
+    );
     // Reports that would follow the capture go to standard error.
+    let line = format!("streamline --report - '{REPLAY_CAPTURE} | pcap /dev/stdout' > r.pcap");
+    let ran = CommandResult::from(folder.shell(&line).output().unwrap());
+    assert_eq!((ran.status, count_packets(&folder, "r.pcap")), (Some(0), 105), "{ran:?}");
     let ran = folder.shell(&format!("streamline '{REPLAY_CAPTURE} | pcap - + count' > x.pcap"));
     let ran = CommandResult::from({ ran }.output().unwrap());
     assert_eq!(ran.status, Some(0), "{ran:?}");
@@ -243,6 +255,22 @@ fn capture_on_standard_output_stays_a_capture() {
     assert_eq!(count_packets(&folder, "x.pcap"), 105);
     let ran = folder.run(&[&format!("{REPLAY_CAPTURE} | print + json + pcap x.pcap")]);
     assert_eq!(ran.status, Some(0), "{ran:?}");
+}
+
+/// Sinks in threads of their own write to one pipe in pieces that are longer than the pipe takes at
+/// once.
+#[test]
+fn lines_of_several_sinks_are_not_torn() {
+    let folder = Folder::new();
+    let request = "generate size=100 count=20000 seq=yes | (json + json@thread1 + json@thread2)";
+    let script = format!("streamline -q '{request}' | cat > lines");
+    let ran = CommandResult::from(folder.shell(&script).output().unwrap());
+    assert_eq!(ran.status, Some(0), "{ran:?}");
+    let lines = folder.read("lines");
+    assert_eq!(lines.lines().count(), 60_000);
+    for line in lines.lines() {
+        assert!(serde_json::from_str::<Value>(line).is_ok(), "{line}");
+    }
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Ends of streams in PipesFS: what a path has written stays readable after its end, and an
 //! incomplete stream ends with an error.
 
+#![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
+
 mod common;
 
 use common::mounted::{Mounted, signal};

@@ -94,10 +94,20 @@ impl SinkEntry {
 
 /// Returns the use of standard output by a sink that writes lines to its argument `file`.
 pub(crate) fn lines_unless_file(arguments: &Arguments) -> StandardOutput {
-    match arguments.text("file") {
-        Some("-") => StandardOutput::Lines,
-        _ => StandardOutput::Unused,
+    match names_standard_output(arguments) {
+        true => StandardOutput::Lines,
+        false => StandardOutput::Unused,
     }
+}
+
+/// Returns true if the argument `file` of a sink is standard output.
+pub(crate) fn names_standard_output(arguments: &Arguments) -> bool {
+    arguments.text("file").is_some_and(is_standard_output)
+}
+
+/// Returns true if the name of an output file is standard output.
+pub(crate) fn is_standard_output(path: &str) -> bool {
+    matches!(path, "-" | "/dev/stdout" | "/dev/fd/1" | "/proc/self/fd/1")
 }
 
 /// A child program in the catalog, which is allowed at any position in a request.

@@ -14,6 +14,7 @@ mod in_place;
 pub(crate) use in_place::FramePiece;
 
 use crate::Failure;
+use crate::entry::is_standard_output;
 use crate::failure::io_failure;
 use crate::readers::FileCreation;
 use crate::sink::tail::{self, LineFormat};
@@ -122,7 +123,7 @@ impl Out {
     /// Opens or creates the file with this path; `-` is standard output. Old contents are replaced
     /// at the first write.
     pub(crate) fn create(path: &str, making: FileCreation<'_>) -> Result<Self, Failure> {
-        if path == "-" {
+        if is_standard_output(path) {
             return Self::stdout();
         }
         let mut out = Self::open(path, WriteMode::FromStart, making)?;
@@ -138,7 +139,7 @@ impl Out {
         lines: LineFormat,
         making: FileCreation<'_>,
     ) -> Result<Self, Failure> {
-        if path == "-" {
+        if is_standard_output(path) {
             return Self::stdout_lines();
         }
         let mut out = Self::open(path, WriteMode::Append, making)?;
@@ -277,6 +278,9 @@ impl Out {
         &mut self,
         write: impl FnOnce(&mut Self) -> (usize, io::Result<()>),
     ) -> Result<(), Failure> {
+        // Several sinks, each in its own thread, may write to standard output: one at a time, so that
+        // no line is torn.
+        let _lock = self.is_standard.then(|| io::stdout().lock());
         let begin = sys::clock::monotonic();
         let (done, outcome) = write(self);
         let took = sys::clock::monotonic().saturating_sub(begin);

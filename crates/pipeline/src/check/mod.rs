@@ -17,7 +17,7 @@ mod other_names;
 mod send_loops;
 mod shape;
 mod spread;
-mod standard_output;
+mod standard_streams;
 mod state;
 mod union;
 mod upstream;
@@ -80,7 +80,8 @@ pub fn check(request: &Request, registry: &dyn Registry) -> (Graph, Vec<Diagnost
     let (joins, insertions) = (draft.joins, draft.insertions);
     let graph = Graph { nodes, edges, joins, options, insertions, ..Graph::default() };
     draft.mistakes.extend(send_loops::find_send_loops(&graph));
-    draft.mistakes.extend(standard_output::find_mixed_output(&graph));
+    draft.mistakes.extend(standard_streams::find_mixed_output(&graph));
+    draft.mistakes.extend(standard_streams::find_shared_input(&graph));
     draft.mistakes.extend(needs::starved_filters(&graph));
     draft.mistakes.extend(needs::one_sided_sources(&graph, registry));
     draft.mistakes.extend(workers::worker_mistakes(&graph));

@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 use filter::{
     Arguments, Attach, Description, Effect, EndpointFacts, FilterKind, Form, Outlet, STATE,
-    StandardOutput, UNTRUSTED,
+    StandardOutput, Type, UNTRUSTED,
 };
 
 use crate::classes::ClassSet;
@@ -265,6 +265,17 @@ impl Graph {
     #[must_use]
     pub fn writes_capture_to_standard_output(&self) -> bool {
         self.ids().any(|(id, _)| self.standard_output(id) == StandardOutput::Capture)
+    }
+
+    /// Returns true if a node is a source that reads standard input.
+    #[must_use]
+    pub fn reads_standard_input(&self, id: NodeId) -> bool {
+        let used =
+            self.node(id).filter().filter(|used| used.description.kind == FilterKind::Source);
+        used.is_some_and(|used| {
+            let mut paths = used.description.parameters.iter().filter(|it| it.kind == Type::Path);
+            paths.any(|path| used.arguments.text(path.name) == Some("-"))
+        })
     }
 
     /// Returns the use of standard output by a node.

@@ -26,9 +26,7 @@ impl Tree {
 
     fn lookup_unlisted(&self, key: &Key, name: &str) -> Option<Key> {
         match (&key.part, &key.place) {
-            (Part::Whole, DirectoryId::Root) if name == STREAMS => {
-                Some(key.sibling(Part::Streams))
-            }
+            (Part::Whole, DirectoryId::Root) if name == STREAMS => Some(key.sibling(Part::Streams)),
             (
                 Part::Whole,
                 DirectoryId::Node(..) | DirectoryId::Class(..) | DirectoryId::Path(_),

@@ -39,6 +39,11 @@ impl FromStr for Target {
         if text.is_empty() {
             return Err("it is empty: name an address such as :9464, or a file".to_owned());
         }
+        if text == "-" {
+            let why = "metrics are written again every few seconds, which standard output cannot \
+                       be: name a file, or an address such as :9464";
+            return Err(why.to_owned());
+        }
         let Some((host, port)) = text.rsplit_once(':').filter(|_| !text.contains('/')) else {
             return Ok(Self::File(PathBuf::from(text)));
         };
@@ -81,6 +86,7 @@ mod tests {
         }
         for (text, why) in [
             ("", "empty"),
+            ("-", "standard output"),
             ("unix:", "path"),
             ("web:prom", "./web:prom"),
             (":70000", "65535"),

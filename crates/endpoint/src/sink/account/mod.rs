@@ -16,7 +16,7 @@ use super::recent_frames::RecentFrames;
 use super::tail::LineFormat;
 use super::text_sink::{BlockFormatter, TextSink};
 use crate::clock::Rfc3339;
-use crate::entry::lines_unless_file;
+use crate::entry::{lines_unless_file, names_standard_output};
 use crate::{Failure, Opening, Origins, Sink, SinkEntry};
 use abi::Flags;
 use filter::{Block, Description, Parameter, Report, Time, Type};
@@ -61,7 +61,7 @@ in the report, as are flows that were cut short.",
 /// The catalog entry of `account`.
 pub const ENTRY: SinkEntry = SinkEntry::new(&ACCOUNT, open)
     .writing_files()
-    .appending(|given| given.text("file") != Some("-"))
+    .appending(|given| !names_standard_output(given))
     .with_standard_output(lines_unless_file);
 
 /// Blocks of one direction.

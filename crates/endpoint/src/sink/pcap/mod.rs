@@ -11,6 +11,7 @@ mod split;
 
 use super::file_set::{OPEN_PARAMETER, SESSIONS_PARAMETER};
 use super::out::Out;
+use crate::entry::names_standard_output;
 use crate::source::kernel::in_place::FramesInPlace;
 use crate::{DropReason, Failure, Opening, Sink, SinkEntry};
 use deduplication::FrameDeduplication;
@@ -79,10 +80,10 @@ const FRAMED_FORMS: Forms =
 /// The catalog entry of `pcap`.
 pub const ENTRY: SinkEntry = SinkEntry::new(&PCAP, open)
     .writing_files()
-    .appending(|given| given.text("per") == Some("all") && given.text("file") != Some("-"))
-    .with_standard_output(|given| match given.text("file") {
-        Some("-") => StandardOutput::Capture,
-        _ => StandardOutput::Unused,
+    .appending(|given| given.text("per") == Some("all") && !names_standard_output(given))
+    .with_standard_output(|given| match names_standard_output(given) {
+        true => StandardOutput::Capture,
+        false => StandardOutput::Unused,
     });
 
 #[derive(Debug)]

@@ -1,6 +1,7 @@
 //! `pcap per=connection`: one capture file per connection in a directory.
 
 use super::{FrameDeduplication, link_type_failure};
+use crate::entry::is_standard_output;
 use crate::sink::file_set::{FileKey, FilePolicy, FileSet, OutputFile};
 use crate::sink::headers::Headers;
 use crate::{Failure, Opening, Sink};
@@ -30,7 +31,7 @@ impl SplitPcap {
         frames: FrameDeduplication,
         opening: &Opening<'_>,
     ) -> Result<Self, Failure> {
-        if path == "-" {
+        if is_standard_output(path) {
             let why = "it holds one capture, and there is one for each connection";
             let hint = "name a directory";
             return Err(Failure::new("write", "standard output", why).hint(hint));

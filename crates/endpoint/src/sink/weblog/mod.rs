@@ -17,7 +17,7 @@ use super::out::Out;
 use super::tail::LineFormat;
 use super::text_sink::{BlockFormatter, TextSink};
 use crate::clock::timestamp;
-use crate::entry::lines_unless_file;
+use crate::entry::{lines_unless_file, names_standard_output};
 use crate::{Failure, Opening, Sink, SinkEntry};
 use filter::{
     Block, Description, Form, Forms, InputNeeds, Parameter, Report, Time, Type, UsableInput,
@@ -66,7 +66,7 @@ are counted in the report.",
 /// The catalog entry of `weblog`.
 pub const ENTRY: SinkEntry = SinkEntry::new(&WEBLOG, open)
     .writing_files()
-    .appending(|given| given.text("file") != Some("-"))
+    .appending(|given| !names_standard_output(given))
     .with_standard_output(lines_unless_file);
 
 #[derive(Debug)]

@@ -1,5 +1,6 @@
-//! Rejection of requests that write a capture to standard output, and something else with it: no
-//! reader could separate the two.
+//! Rejection of requests that use a standard stream twice: a capture on standard output with
+//! something else, because no reader could separate the two, and two readers of standard input,
+//! because each would get a part.
 
 use crate::graph::{Graph, Node};
 use crate::language::Diagnostic;
@@ -28,4 +29,17 @@ pub(super) fn find_mixed_output(graph: &Graph) -> Vec<Diagnostic> {
         Diagnostic::error(node.span, what).hint(format!("give `{first}` the name of a file"))
     };
     found.into_iter().map(report).collect()
+}
+
+/// Reports each source that reads standard input besides the first.
+pub(super) fn find_shared_input(graph: &Graph) -> Vec<Diagnostic> {
+    let mut readers = graph.ids().filter(|(id, _)| graph.reads_standard_input(*id));
+    let Some((_, first)) = readers.next() else { return Vec::new() };
+    let report = |node: &Node| {
+        let (name, first) = (node.name(), first.name());
+        let what = format!("`{name}` would read the standard input that `{first}` reads");
+        Diagnostic::error(node.span, what)
+            .hint("read it once, and give its blocks to several filters")
+    };
+    readers.map(|(_, node)| report(node)).collect()
 }
