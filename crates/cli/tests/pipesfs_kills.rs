@@ -6,7 +6,7 @@
 mod common;
 
 use common::Folder;
-use common::mounted::{Mounted, Reader};
+use common::mounted::{Mounted, Reader, signal};
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::process::{Command, Stdio};
@@ -104,6 +104,37 @@ fn b2_reader_that_stops_reading_delays_nobody_and_is_told_its_loss() {
     drop(stopped);
     wait_until("its loss is told", || {
         mounted.text(".error").contains("blocks were skipped, because its reader was too slow")
+    });
+}
+
+#[test]
+fn b2_counters_of_a_stopped_path_always_fail_with_one_reason() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
+    let path = folder.spawn_named("web", "generate rate=2000 | udp | count");
+    wait_until("it is shown", || mounted.path("web/generate/udp").is_dir());
+    common::mounted::stop(path.0.id());
+    let fails = |name: &str| {
+        let error = File::open(mounted.path(name)).unwrap_err();
+        let reason = mounted.text(".error");
+        assert_eq!(error.raw_os_error(), Some(5), "{name}: {reason}");
+        assert!(reason.contains("is stopped, or overloaded"), "{name}: {reason}");
+    };
+    for name in ["blocks", "bytes", "ns_per_block", "dropped/unread"] {
+        fails(&format!("web/generate/udp/stats/{name}"));
+    }
+    assert!(mounted.path("web/generate/udp/stats").is_dir());
+    // A mount that has never seen the path knows its name and its request.
+    drop(mounted);
+    let mounted = Mounted::again(&folder);
+    assert_eq!(mounted.text("web/request"), "generate rate=2000 | udp | count\n");
+    let error = File::open(mounted.path("web/generate/udp/stats/blocks")).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(5));
+    assert!(mounted.text(".error").contains("is stopped, or overloaded"));
+    signal("-CONT", path.0.id());
+    wait_until("it replies again", || {
+        fs::read(mounted.path("web/generate/udp/stats/blocks")).is_ok()
     });
 }
 

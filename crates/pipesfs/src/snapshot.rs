@@ -17,7 +17,7 @@ pub const COUNTERS_CURRENT: Duration = Duration::from_millis(10);
 /// a walk through a large tree from spending most of its time on queries.
 const QUERY_TIMES: u32 = 5;
 /// Time between the two samples from which rates are computed.
-const SAMPLE_TIME: Duration = Duration::from_millis(150);
+pub const SAMPLE_TIME: Duration = Duration::from_millis(150);
 const SAMPLE_CURRENT: Duration = Duration::from_secs(1);
 /// Maximum time to wait for the replies of all paths together.
 pub const REPLY_LIMIT: Duration = Duration::from_millis(800);

@@ -88,10 +88,12 @@ pub fn query_paths(
         let reply = if path.yours { replies.next() } else { None };
         let NodesReply { version, line, nodes, .. } = match reply {
             Some(Ok(reply)) => reply,
-            Some(Err(ClientError::Timeout)) => {
-                return Some(PathView { path, silent: true, ..PathView::default() });
+            Some(Err(error)) if error.is_end() => return None,
+            // Its process is stopped, overloaded, or has too many clients.
+            Some(Err(_)) => {
+                let line = path.line.clone().unwrap_or_default();
+                return Some(PathView { path, line, silent: true, ..PathView::default() });
             }
-            Some(Err(_)) => return None,
             None => return Some(PathView { path, ..PathView::default() }),
         };
         let same = known(&path).filter(|known| version.is_some() && known.version == version);

@@ -16,12 +16,20 @@ impl Mounted {
     /// Mounts PipesFS on the directory `pipes`. Reports a skip and returns `None` if root rights or
     /// `/dev/fuse` are missing.
     pub(crate) fn new(folder: &Folder, options: &[&str]) -> Option<Self> {
-        let mounted = Self::without_server(folder)?;
+        Some(Self::without_server(folder)?.mount(folder, options))
+    }
+
+    /// Mounts PipesFS again on the directory `pipes`, after an earlier mount was dropped.
+    pub(crate) fn again(folder: &Folder) -> Self {
+        Self { directory: folder.path().join("pipes") }.mount(folder, &[])
+    }
+
+    fn mount(self, folder: &Folder, options: &[&str]) -> Self {
         // On a busy machine a path may need seconds to start.
         let words = [&["mount", "-o", "edit_limit=20"], options, &["pipes"]].concat();
         let ran = folder.run(&words);
         assert_eq!(ran.status, Some(0), "{}", ran.err);
-        Some(mounted)
+        self
     }
 
     /// Creates the directory `pipes` and leaves mounting to the caller. Reports a skip and returns

@@ -48,6 +48,28 @@ pub enum ClientError {
     System(sys::Error),
 }
 
+impl ClientError {
+    /// Returns true if the path does not exist any more.
+    #[must_use]
+    pub fn is_end(&self) -> bool {
+        match self {
+            Self::PathEnded(_) => true,
+            Self::Refused(fault) => fault.name == "io.streamline.NoSuchPath",
+            _ => false,
+        }
+    }
+
+    /// Returns true if the path's process does not reply, because it is stopped or overloaded.
+    #[must_use]
+    pub fn is_silence(&self) -> bool {
+        match self {
+            Self::Timeout => true,
+            Self::Refused(fault) => fault.name == "io.streamline.Busy",
+            _ => false,
+        }
+    }
+}
+
 impl From<sys::Error> for ClientError {
     fn from(error: sys::Error) -> Self {
         match error.errno {

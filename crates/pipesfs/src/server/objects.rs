@@ -6,8 +6,9 @@ use crate::entries::{Entry, Key, ObjectKind, Part};
 use crate::mount::Others;
 use crate::protocol::{Attributes, DirectoryBuffer, EntryTimes, Header, errno};
 use crate::snapshot::{CURRENT, Snapshot};
-use crate::tree::{DirectoryId, Tree};
+use crate::tree::{DirectoryId, Tree, key_of};
 use std::sync::Arc;
+use streamline::paths::PathView;
 use sys::net::RouteSocket;
 
 /// Time for which the kernel may cache names and attributes.
@@ -26,7 +27,8 @@ impl Server {
         let parent = self.key(header.inode)?;
         let snapshot = self.snapshots.latest();
         let names = self.names(&snapshot, &parent, header.uid)?;
-        let key = snapshot.tree.lookup(&parent, name, &names).ok_or(errno::ENOENT)?;
+        let key = snapshot.tree.lookup(&parent, name, &names);
+        let key = key.ok_or_else(|| self.fail_lookup((&snapshot.tree, &parent), header.uid))?;
         if snapshot.tree.is_unlisted_class(&key) && is_made(name, header.pid) {
             // The kernel passes mkdir(2) on only if the lookup before it finds nothing.
             return Err(errno::ENOENT);
@@ -35,6 +37,18 @@ impl Server {
         self.attributes(&key, inode).map(Outcome::Entry).inspect_err(|_| {
             lock(&self.inodes).forget(inode, 1);
         })
+    }
+
+    /// Returns the error number of a name that does not exist, or that is unknown because the path
+    /// has not replied yet.
+    fn fail_lookup(&self, (tree, parent): (&Tree, &Key), uid: u32) -> i32 {
+        let DirectoryId::Path(path) = &parent.place else { return errno::ENOENT };
+        let is_unknown =
+            |view: &&PathView| key_of(view) == *path && view.silent && view.nodes.is_empty();
+        match tree.paths.iter().find(is_unknown) {
+            Some(view) => self.fail_silent((tree, parent), view.path.number, uid),
+            None => errno::ENOENT,
+        }
     }
 
     /// Returns the attributes of an object with all permissions that its path allows, or ENOENT if

@@ -4,7 +4,7 @@ use super::{Handle, Outcome, Server, lock};
 use crate::content::{self, CountersByPath};
 use crate::entries::{Key, Part, Stream, Text};
 use crate::protocol::{Header, O_ACCMODE, Operation, Request, errno};
-use crate::snapshot::{COUNTERS_CURRENT, CURRENT, REPLY_LIMIT};
+use crate::snapshot::{COUNTERS_CURRENT, CURRENT, REPLY_LIMIT, SAMPLE_TIME};
 use crate::streams::{StreamFacts, StreamOrigin, TapConnection};
 use crate::tree::{DirectoryId, Member, Tree};
 use std::os::fd::OwnedFd;
@@ -157,7 +157,7 @@ impl Server {
                 let text = content::text(tree, key, &CountersByPath::new()).unwrap_or_default();
                 Ok(format!("No paths are shown now: {why}\n\n{text}"))
             }
-            Text::NsPerBlock => self.time_per_block(tree, key),
+            Text::NsPerBlock => self.time_per_block((tree, key), uid),
             text if text.is_counter() => {
                 let counters = self.counters((tree, key), COUNTERS_CURRENT, uid)?;
                 content::text(tree, key, &counters).ok_or(errno::ENOENT)
@@ -178,12 +178,18 @@ impl Server {
         let counters = self.snapshots.counters(&wanted, age);
         match wanted.iter().find(|(_, number)| !counters.contains_key(number)) {
             None => Ok(counters),
-            Some((_, number)) => {
-                let directory = tree.path_to(key);
-                let why = format!("{directory}: path {number} does not return its counters");
-                Err(self.fail(uid, errno::EIO, why))
-            }
+            Some((_, number)) => Err(self.fail_silent((tree, key), *number, uid)),
         }
+    }
+
+    /// Records that a path does not reply. Returns the error number.
+    pub(super) fn fail_silent(&self, (tree, key): (&Tree, &Key), number: u32, uid: u32) -> i32 {
+        let directory = tree.path_to(key);
+        let why = format!(
+            "{directory}: path {number} does not return its counters: its process is stopped, or \
+             overloaded"
+        );
+        self.fail(uid, errno::EIO, why)
     }
 
     /// Returns the number of blocks that were skipped for readers of the streams of a directory.
@@ -192,9 +198,8 @@ impl Server {
         match self.streams.skipped(&key.place) {
             Some(skipped) => Ok(format!("{}\n", ended + skipped)),
             None => {
-                let directory = tree.path_to(key);
-                let why = format!("{directory}: a path does not return the state of its readers");
-                Err(self.fail(uid, errno::EIO, why))
+                let number = content::counted_paths(tree, &key.place).first().map(|(_, n)| *n);
+                Err(self.fail_silent((tree, key), number.unwrap_or_default(), uid))
             }
         }
     }
@@ -202,15 +207,22 @@ impl Server {
     /// Returns the time per block in the nodes of a directory as text, measured over a short
     /// interval. Connects to the paths for that interval, because a path measures time only while a
     /// client is connected.
-    fn time_per_block(&self, tree: &Tree, key: &Key) -> Result<String, i32> {
+    fn time_per_block(&self, (tree, key): (&Tree, &Key), uid: u32) -> Result<String, i32> {
         let wanted = content::counted_paths(tree, &key.place);
         let samples = self.snapshots.two_samples(&wanted);
+        if let Some((_, number)) = wanted.iter().find(|(_, number)| !samples.1.contains_key(number))
+        {
+            return Err(self.fail_silent((tree, key), *number, uid));
+        }
         let busy = |counters| content::busy(tree, key, counters);
         let ((ns, blocks), (ns_later, blocks_later)) = (busy(&samples.0), busy(&samples.1));
         let blocks = blocks_later.saturating_sub(blocks);
         Ok(match ns_later.saturating_sub(ns).checked_div(blocks) {
+            Some(0) if blocks > 0 && ns_later == ns => {
+                "unknown: the time of this filter is not measured\n".to_owned()
+            }
             Some(ns) => format!("{ns}\n"),
-            None => "unknown: no block came\n".to_owned(),
+            None => format!("unknown: no block came within {} ms\n", SAMPLE_TIME.as_millis()),
         })
     }
 
@@ -230,7 +242,10 @@ impl Server {
 /// Converts a failed call to an error number and a text.
 pub(super) fn failure(error: &ClientError) -> (i32, String) {
     let number = match error {
-        ClientError::Timeout => errno::ETIMEDOUT,
+        // Whether a stopped process has too many connections already makes no difference.
+        error if error.is_silence() => {
+            return (errno::ETIMEDOUT, ClientError::Timeout.to_string());
+        }
         ClientError::PathEnded(_) | ClientError::Disconnected => errno::ENOENT,
         _ => errno::EOPNOTSUPP,
     };
