@@ -293,6 +293,18 @@ fn b7_argument_is_changed_when_the_write_returns() {
         let told = mounted.text(".error");
         assert!(told.contains(why), "{told}");
     }
+    let truncate = |name: &str, length: u64| writer(&mounted.path(&at(name))).set_len(length);
+    truncate("ratelimit:100/config/burst", 0).unwrap();
+    assert_eq!(
+        truncate("ratelimit:100/config/burst", 5).unwrap_err().kind(),
+        ErrorKind::InvalidInput
+    );
+    assert!(mounted.text(".error").contains("a length cannot be set"));
+    assert_eq!(mounted.text(&at("ratelimit:100/config/burst")), "7\n");
+    if need::require_command("truncate").is_some() {
+        let (_, status) = run_in(&mounted, "truncate -s 0 web/generate/config/rate 2>/dev/null");
+        assert_eq!(status, 1, "it cannot be written");
+    }
     let fixed = write("config/rate", "5").unwrap_err();
     assert_eq!(fixed.kind(), ErrorKind::PermissionDenied);
     assert!(mounted.text(".error").contains("is fixed while the filter runs"));

@@ -2,13 +2,17 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Maximum number of users whose latest failure is stored.
 const USERS_MAX: usize = 4096;
+/// Age at which a reason is shown with its age, because it may not be that of the failure that the
+/// user has just seen.
+const AGE_SHOWN: Duration = Duration::from_secs(5);
 
-/// The reason for the latest failure of each user.
+/// The reason for the latest failure of each user, and its time.
 #[derive(Debug, Default)]
-pub struct Failures(Mutex<HashMap<u32, String>>);
+pub struct Failures(Mutex<HashMap<u32, (String, Instant)>>);
 
 impl Failures {
     /// Stores the reason for a user's latest failure, in place of an earlier reason.
@@ -17,13 +21,35 @@ impl Failures {
         if known.len() >= USERS_MAX {
             known.clear();
         }
-        known.insert(uid, why);
+        known.insert(uid, (why, Instant::now()));
     }
 
-    /// Returns the reason for a user's latest failure as a line; empty if there was none.
+    /// Returns the reason for a user's latest failure as a line, with its age unless it is recent;
+    /// empty if there was none.
     #[must_use]
     pub fn line(&self, uid: u32) -> String {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(&uid).map_or_else(String::new, |why| format!("{why}\n"))
+        known.get(&uid).map_or_else(String::new, |(why, since)| line(why, since.elapsed()))
+    }
+}
+
+fn line(why: &str, age: Duration) -> String {
+    let seconds = age.as_secs();
+    match (age < AGE_SHOWN, seconds / 60) {
+        (true, _) => format!("{why}\n"),
+        (false, 0) => format!("{why} ({seconds} s ago)\n"),
+        (false, minutes) => format!("{why} ({minutes} min ago)\n"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn b1_old_reason_is_shown_with_its_age() {
+        let lines = [0, 4, 5, 59, 60, 7200].map(|age| line("gone", Duration::from_secs(age)));
+        let expected = ["", "", " (5 s ago)", " (59 s ago)", " (1 min ago)", " (120 min ago)"];
+        assert_eq!(lines, expected.map(|age| format!("gone{age}\n")));
     }
 }

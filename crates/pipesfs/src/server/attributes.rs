@@ -1,7 +1,7 @@
 //! Changes of attributes: permissions can be removed, but not added.
 
 use super::{Outcome, Server, lock};
-use crate::entries::{Key, Part, Text};
+use crate::entries::Key;
 use crate::protocol::{AttributeChange, Attributes, Header, errno};
 
 /// Maximum number of objects with changed permissions.
@@ -12,7 +12,7 @@ const PERMISSIONS: u32 = 0o7777;
 impl Server {
     /// Changes the attributes of an object. The kernel has checked that the caller is its owner or
     /// root. The permissions of a path are at most those of its inputs, and its owner is the user
-    /// of its process. A new length for a writable file is ignored, because the file stores
+    /// of its process. A writable file can be truncated to no bytes, to no effect, because it stores
     /// nothing.
     pub(super) fn set_attributes(
         &self,
@@ -28,11 +28,14 @@ impl Server {
                        rights: start the path as the other user";
             return refuse(errno::EPERM, why);
         }
-        let is_written =
-            matches!(key.part, Part::Stream(_) | Part::Text(Text::Argument(_) | Text::Freeze));
+        let is_written = self.snapshots.latest().tree.is_written(&key);
         let is_permission = (mode, uid, gid) != (None, None, None);
         if !is_written && (size.is_some() || !is_permission) {
             return refuse(errno::EROFS, "times and lengths are those of the paths");
+        }
+        if size.is_some_and(|size| size > 0) {
+            let why = "a length cannot be set: what is written to this file is taken at once";
+            return refuse(errno::EINVAL, why);
         }
         if let Some(mode) = mode.map(|mode| mode & PERMISSIONS) {
             let most = self.full_attributes(&key, header.inode)?.mode & PERMISSIONS;

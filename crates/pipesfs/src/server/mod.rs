@@ -305,7 +305,11 @@ impl Server {
                     "`{name}` cannot be created: directories are made with mkdir, files are not"
                 ),
             )),
-            Operation::Change => Err(errno::EROFS),
+            Operation::Change => Err(self.fail(
+                header.uid,
+                errno::EROFS,
+                "a filter has no device files, extended attributes or reserved space".to_owned(),
+            )),
             Operation::Forget(_) | Operation::Interrupt(_) | Operation::Destroy => {
                 Ok(Outcome::Done)
             }
