@@ -25,7 +25,7 @@ fn units_are_accepted_by_systemd() {
         let text = fs::read_to_string(dist().join("systemd").join(name)).unwrap();
         // systemd checks that the program exists, so the test substitutes a program that does.
         let started = text.lines().find_map(|line| line.strip_prefix("ExecStart="));
-        let text = started.map_or(text.clone(), |program| text.replace(program, "/bin/sh"));
+        let text = started.map_or_else(|| text.clone(), |program| text.replace(program, "/bin/sh"));
         let unit = folder.path().join(name);
         fs::write(&unit, text).unwrap();
         units.push(unit);
