@@ -219,13 +219,7 @@ pub(crate) fn print_results(
         (Form::Text, Some(columns)) => report.drawn_line_end_reports(columns),
         (form, _) => report.line_end_reports(form),
     };
-    let printed = match plan.graph.writes_capture_to_standard_output() {
-        true => {
-            terminal::print_error_text(&ends);
-            Status::Done
-        }
-        false => terminal::print_text(&ends),
-    };
+    let printed = print_beside_capture(&ends, &plan.graph);
     if given.analyze {
         print_analysis(results);
     }
@@ -255,10 +249,8 @@ pub(crate) fn print_results(
     let wanted = given.stats || given.json || file.is_some();
     let unbalanced = !report.imbalances().is_empty();
     let written = match (wanted || lost || unbalanced, file) {
-        // The report would follow the capture.
-        (true, Some(ReportTarget::Output)) if plan.graph.writes_capture_to_standard_output() => {
-            terminal::print_error_text(&report.full_text(form));
-            Status::Done
+        (true, Some(ReportTarget::Output)) => {
+            print_beside_capture(&report.full_text(form), &plan.graph)
         }
         (true, Some(place)) => place.write(&report.full_text(form)),
         (true, None) => {
@@ -279,6 +271,15 @@ pub(crate) fn print_results(
         () if unread => Status::Unread,
         () => printed,
     }
+}
+
+/// Prints a text to standard output, or to standard error if a capture is on standard output.
+fn print_beside_capture(text: &str, graph: &Graph) -> Status {
+    if graph.writes_capture_to_standard_output() {
+        terminal::print_error_text(text);
+        return Status::Done;
+    }
+    terminal::print_text(text)
 }
 
 /// Prints the measurements of `--analyze`, and the changes that they cause in the next plan.

@@ -413,7 +413,7 @@ fn killed_process_is_reported_and_replaced() {
 }
 
 #[test]
-fn process_that_keeps_ending_starts_after_a_pause() {
+fn process_that_exits_repeatedly_starts_after_a_pause() {
     let Some(()) = need::require_root() else { return };
     let machine = Machine::new();
     let host = Host::start(&machine, "127.0.0.1:0", "60000");

@@ -1,10 +1,10 @@
 //! Counting of stop signals, none of which is lost. (CONTRACT 28)
 //!
-//! The first SIGINT, SIGTERM or SIGHUP requests an orderly stop: [`stop_requests`] counts it, and the
-//! descriptor from [`watch`] becomes readable. The second SIGINT or SIGTERM kills our child groups
-//! ([`crate::process_group`]) and exits with status 130 at once. A signal that follows the first
-//! within 100 ms is ignored, because `timeout` signals the process and then its group. SIGHUP stays
-//! ignored if it was ignored when the process started (`nohup`).
+//! The first SIGINT, SIGTERM or SIGHUP requests an orderly stop: [`stop_requests`] counts it, and
+//! the descriptor from [`watch`] becomes readable. The second SIGINT or SIGTERM kills our child
+//! groups ([`crate::process_group`]) and exits with status 130 at once. A signal that follows the
+//! first within 100 ms is ignored, because `timeout` signals the process and then its group. SIGHUP
+//! stays ignored if it was ignored when the process started (`nohup`).
 
 use crate::error::{Error, Result};
 use crate::eventfd::EventFd;
@@ -29,8 +29,8 @@ const COINCIDENCE_NS: u64 = 100_000_000;
 /// Exit status after a second stop signal.
 const EXIT_INTERRUPTED: i32 = 130;
 
-/// Starts counting SIGINT, SIGTERM and SIGHUP. The returned eventfd becomes readable with the first signal.
-/// Later calls return the same eventfd.
+/// Starts counting SIGINT, SIGTERM and SIGHUP. The returned eventfd becomes readable with the first
+/// signal. Later calls return the same eventfd.
 pub fn watch() -> Result<&'static EventFd> {
     let event = match EVENT.get() {
         Some(event) => event,

@@ -278,8 +278,8 @@ impl Out {
         &mut self,
         write: impl FnOnce(&mut Self) -> (usize, io::Result<()>),
     ) -> Result<(), Failure> {
-        // Several sinks, each in its own thread, may write to standard output: one at a time, so that
-        // no line is torn.
+        // Several sinks, each in its own thread, may write to standard output: one at a time, so
+        // that no line is torn.
         let _lock = self.is_standard.then(|| io::stdout().lock());
         let begin = sys::clock::monotonic();
         let (done, outcome) = write(self);

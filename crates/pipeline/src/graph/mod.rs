@@ -261,7 +261,8 @@ impl Graph {
         self.edges.iter().filter(move |edge| edge.to == to)
     }
 
-    /// Returns true if a sink writes a capture to standard output, where nothing else may be written.
+    /// Returns true if a sink writes a capture to standard output, where nothing else may be
+    /// written.
     #[must_use]
     pub fn writes_capture_to_standard_output(&self) -> bool {
         self.ids().any(|(id, _)| self.standard_output(id) == StandardOutput::Capture)

@@ -95,7 +95,7 @@ impl Out {
         })
     }
 
-    /// Removes the last `bytes` bytes, which contain these blocks with one item each, from the file.
+    /// Removes the last `bytes` bytes from the file. They contain these blocks, with one item each.
     pub(crate) fn retract(&mut self, bytes: usize, blocks: Amount) -> Result<(), Failure> {
         self.written = self.written.saturating_sub(blocks);
         self.items_written = self.items_written.saturating_sub(blocks.blocks);
