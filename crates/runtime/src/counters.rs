@@ -71,7 +71,8 @@ pub struct ExitEdge {
     pub edge: Edge,
 }
 
-/// Counters of the nodes and rings removed from a running space.
+/// Counters of the nodes and rings removed from a running space. Those of many nodes are merged by
+/// name ([`crate::retired`]).
 #[derive(Clone, Debug, Default)]
 pub struct RetiredCounters {
     pub(crate) nodes: Vec<CountedNode>,

@@ -32,6 +32,7 @@ pub mod latency;
 pub mod ledger;
 pub mod replicas;
 pub mod report;
+mod retired;
 pub mod ring;
 pub mod space;
 pub mod status;

@@ -34,7 +34,7 @@ pub fn merge_by_node(all: impl Iterator<Item = NodeReport>) -> Vec<NodeReport> {
 
 /// Merges `more` into a report of the same node. Adds counts and values to the entries with the
 /// same names, and inserts new entries in the order in which `more` lists them.
-fn add_rows(to: &mut Report, more: Report) {
+pub(crate) fn add_rows(to: &mut Report, more: Report) {
     for output in more.outputs {
         let same = |known: &&mut DeliveredItems| {
             (&known.unit, &known.done) == (&output.unit, &output.done)

@@ -116,6 +116,7 @@ pub(crate) fn prepare(
             intakes: lent,
             renewed,
             processor: processors.next().flatten(),
+            live: ids.nodes.clone(),
         };
         let (running, fresh) = match known {
             Some(running) => (running, None),

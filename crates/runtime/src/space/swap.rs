@@ -34,6 +34,8 @@ pub struct HotSwap {
     pub intakes: Vec<Pool>,
     /// CPU to which the space is pinned after the swap; `None` if it is not pinned.
     pub processor: Option<usize>,
+    /// Planned indices of all nodes of the new plan, in all spaces; empty if unknown.
+    pub live: Vec<usize>,
 }
 
 /// Identity of an arc: start node, end node, and planned index of the edge.
@@ -123,8 +125,9 @@ impl Space {
 
     /// Installs the new graph. `arrived` contains the nodes that have moved here from other spaces.
     pub fn swap(&mut self, swap: HotSwap, arrived: &mut HashMap<NodeKey, Node>) {
-        let HotSwap { mut assembly, kept, mut inputs, intakes, processor, .. } = swap;
+        let HotSwap { mut assembly, kept, mut inputs, intakes, processor, live, .. } = swap;
         self.processor = processor;
+        self.accounts.retired.merge_by_name(&live);
         let before = self.counted();
         let (old_keys, mut between) = (self.node_keys(), self.arc_counters());
         let key_of = |at: NodeId, arc: &GraphArc| (old_keys[at], old_keys[arc.to], arc.planned);

@@ -1,0 +1,154 @@
+//! Merging of the counters of removed nodes, so that a path that is edited without end keeps
+//! bounded counters, and an edit does not take longer the more edits came before it.
+//!
+//! A ledger shows removed nodes by name only: their planned indices belong to earlier plans. So the
+//! counters of removed nodes of one name are added, once there are many.
+
+use crate::counters::{CountedNode, RetiredCounters};
+use crate::ledger::{DropReason, Edge, LossRanges};
+use crate::report::add_rows;
+use filter::Amount;
+
+/// Number of removed nodes, edges and reports of a space from which on those of equal names are
+/// merged.
+const SEPARATE_MAX: usize = 64;
+
+impl RetiredCounters {
+    /// Merges the counters of nodes and edges of equal names, if there are more than
+    /// [`SEPARATE_MAX`]. Nodes whose planned index is in `live` run again in some space, such as
+    /// those that replicas have replaced, and stay separate, as all do if `live` is empty.
+    pub(crate) fn merge_by_name(&mut self, live: &[usize]) {
+        if live.is_empty() {
+            return;
+        }
+        if self.nodes.len() > SEPARATE_MAX {
+            let mut merged: Vec<CountedNode> = Vec::new();
+            for node in std::mem::take(&mut self.nodes) {
+                let known = merged.iter_mut().find(|known| is_mergeable(known, &node, live));
+                match known {
+                    Some(known) => {
+                        known.filtered.join(node.filtered);
+                        merge_amounts(&mut known.filtered.dropped);
+                    }
+                    None => merged.push(node),
+                }
+            }
+            self.nodes = merged;
+        }
+        if self.edges.len() > SEPARATE_MAX {
+            let mut merged: Vec<Edge> = Vec::new();
+            for edge in std::mem::take(&mut self.edges) {
+                let same = |known: &&mut Edge| {
+                    (&known.from, &known.to, known.kind) == (&edge.from, &edge.to, edge.kind)
+                };
+                match merged.iter_mut().find(same) {
+                    Some(known) => join_edge(known, edge),
+                    None => merged.push(edge),
+                }
+            }
+            self.edges = merged;
+        }
+        if self.reports.len() > SEPARATE_MAX {
+            let all = std::mem::take(&mut self.reports);
+            for one in all {
+                let known = self.reports.iter_mut().find(|known| {
+                    let is_live = live.contains(&known.planned) || live.contains(&one.planned);
+                    known.name == one.name && !is_live
+                });
+                match known {
+                    Some(known) => add_rows(&mut known.report, one.report),
+                    None => self.reports.push(one),
+                }
+            }
+        }
+    }
+}
+
+/// Returns true if the counters of two removed nodes can be added.
+fn is_mergeable(one: &CountedNode, other: &CountedNode, live: &[usize]) -> bool {
+    let is_plain = |node: &CountedNode| {
+        node.seen.is_none()
+            && !node.transport
+            && node.ring.is_none()
+            && !node.filtered.program
+            && !node.filtered.name.is_ring()
+            && !live.contains(&node.filtered.planned)
+    };
+    one.filtered.name == other.filtered.name
+        && one.copied == other.copied
+        && is_plain(one)
+        && is_plain(other)
+}
+
+/// Adds the counters of an edge to those of another one with the same name.
+fn join_edge(to: &mut Edge, more: Edge) {
+    to.put += more.put;
+    to.taken += more.taken;
+    to.resident += more.resident;
+    to.dropped.extend(more.dropped);
+    merge_amounts(&mut to.dropped);
+    for (reason, ranges) in more.missing {
+        // Positions count from the beginning of each edge.
+        if !to.missing.iter().any(|(known, _)| *known == reason) {
+            to.missing.push((reason, LossRanges::clone(&ranges)));
+        }
+    }
+}
+
+/// Adds the amounts of equal reasons.
+fn merge_amounts(all: &mut Vec<(DropReason, Amount)>) {
+    let mut merged: Vec<(DropReason, Amount)> = Vec::new();
+    for (reason, amount) in all.drain(..) {
+        match merged.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, sum)) => *sum += amount,
+            None => merged.push((reason, amount)),
+        }
+    }
+    *all = merged;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::counters::{NodeReport, SpaceCounters};
+    use crate::ledger::{EdgeKind, NodeEntry, NodeName};
+    use filter::Report;
+
+    /// Counters of a removed node, of which the reason `full` has dropped a block.
+    fn removed(name: &str, planned: usize) -> CountedNode {
+        let (taken, passed) = (Amount { blocks: 3, bytes: 30 }, Amount { blocks: 2, bytes: 20 });
+        let dropped = vec![(DropReason::NoRoom, Amount { blocks: 1, bytes: 10 })];
+        let name = NodeName::from(name);
+        let filtered = NodeEntry { name, planned, taken, passed, dropped, ..NodeEntry::default() };
+        let (seen, ring, calls) = (None, None, Vec::new());
+        CountedNode { filtered, seen, transport: false, copied: true, calls, ring }
+    }
+
+    #[test]
+    fn s6_counters_of_many_removed_nodes_are_merged_by_name() {
+        let mut retired = RetiredCounters::default();
+        for planned in 0..1000 {
+            let name = if planned % 2 == 0 { "count" } else { "sample" };
+            retired.nodes.push(removed(name, planned));
+            let (from, to) = (NodeName::from("udp"), NodeName::from(name));
+            let amount = Amount { blocks: 3, bytes: 30 };
+            let edge = Edge::new(from, to, EdgeKind::Call, planned);
+            retired.edges.push(Edge { put: amount, taken: amount, ..edge });
+            let report = Report { rows: vec![("blocks".to_owned(), 3)], ..Report::default() };
+            retired.reports.push(NodeReport { planned, name: name.to_owned(), report });
+            retired.merge_by_name(&[4, 5000]);
+            assert!(retired.nodes.len() <= SEPARATE_MAX + 1, "{}", retired.nodes.len());
+            assert!(retired.edges.len() <= SEPARATE_MAX + 1);
+            assert!(retired.reports.len() <= SEPARATE_MAX + 1);
+        }
+        let nodes = retired.nodes.iter().filter(|node| node.filtered.planned == 4);
+        assert_eq!(nodes.map(|node| node.filtered.taken.blocks).sum::<u64>(), 3, "it runs again");
+        let rows: u64 = retired.reports.iter().flat_map(|one| &one.report.rows).map(|row| row.1).sum();
+        assert_eq!(rows, 3000);
+        let counters = SpaceCounters::new((&[], &[]), Vec::new(), &retired, false);
+        let ledger = crate::report::merge_ledger(vec![counters], true);
+        assert_eq!(ledger.imbalances(), []);
+        assert_eq!(ledger.filters.iter().map(|node| node.taken.blocks).sum::<u64>(), 3000);
+        assert_eq!(ledger.edges.iter().map(|edge| edge.put.blocks).sum::<u64>(), 3000);
+    }
+}
