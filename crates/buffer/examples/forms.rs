@@ -43,12 +43,12 @@ fn write_blocks(
 /// Assigns one of three rate policies to each reader: every block, only the newest block, or every
 /// block written after the reader joins.
 fn with_policies<R: Skip>(readers: Vec<R>) -> Result<Vec<RatedReader<R>>, Fault> {
-    let wishes = [
+    let policies = [
         (Start::Oldest, RatePolicy::EveryBlock),
         (Start::Oldest, RatePolicy::Latest),
         (Start::Now, RatePolicy::EveryBlock),
     ];
-    let paced = readers.into_iter().zip(wishes);
+    let paced = readers.into_iter().zip(policies);
     paced.map(|(reader, (start, rate))| RatedReader::new(reader, start, rate)).collect()
 }
 
@@ -59,18 +59,18 @@ fn print_counts<R: Skip>(
     put: WriterCounts,
 ) -> Result<(), Fault> {
     println!("{ring}: {} blocks were put", put.blocks);
-    for (who, reader) in ["everything", "the newest", "from now on"].iter().zip(readers) {
+    for (name, reader) in ["everything", "the newest", "from now on"].iter().zip(readers) {
         let (mut out, mut last) = ([0; 64], String::from("nothing"));
         while let Some(length) = reader.read(&mut out)? {
             last = String::from_utf8_lossy(out.get(..length).unwrap_or_default()).into_owned();
         }
-        let got = reader.counts();
+        let counts = reader.counts();
         println!(
-            "  {who:>11}: {} taken (last: {last}), {} lost, {} skipped, {:?} left",
-            got.blocks,
-            got.lost,
-            got.skipped,
-            put.resident(&got)
+            "  {name:>11}: {} taken (last: {last}), {} lost, {} skipped, {:?} left",
+            counts.blocks,
+            counts.lost,
+            counts.skipped,
+            put.resident(&counts)
         );
     }
     Ok(())

@@ -354,8 +354,8 @@ impl Pool {
         let open = self.end.get().checked_sub(1).map(|last| slots.slot_of_position(last));
         let half = self.memory.segment() as u64 / 2;
         for (index, pins) in self.pins.iter().take(self.populated.get()).enumerate() {
-            let is_young = open == Some(index) && self.end.get() - self.next.get() > half;
-            if is_young || pins.get() > 0 || slots.segment_in(index) == FREE {
+            let is_mostly_unused = open == Some(index) && self.end.get() - self.next.get() > half;
+            if is_mostly_unused || pins.get() > 0 || slots.segment_in(index) == FREE {
                 continue;
             }
             // M3: `&mut self`. M4: `recycle` refuses while there are leases.

@@ -48,16 +48,16 @@ fn entry_number(entry: &Entry) -> u64 {
 
 /// Reads until the ring is finished. Returns all numbers.
 fn drain(reader: &mut PointerReader) -> Vec<u64> {
-    let mut got = Vec::new();
+    let mut received = Vec::new();
     let mut out = [Entry::default(); 2];
     while !reader.is_finished().unwrap() {
         let read = reader.read(&mut out).unwrap();
-        got.extend(out[..read.count].iter().map(entry_number));
+        received.extend(out[..read.count].iter().map(entry_number));
         if read.count == 0 {
             thread::yield_now();
         }
     }
-    got
+    received
 }
 
 fn push_all(writer: &mut PointerWriter, numbers: std::ops::Range<u64>) {
@@ -92,17 +92,17 @@ fn slowest_of_two_readers_limits_the_writer() {
                 thread::spawn(move || {
                     let mut out = [Entry::default(); 1];
                     let count = reader.read(&mut out).unwrap().count;
-                    let got: Vec<_> = out[..count].iter().map(entry_number).collect();
-                    (reader, got)
+                    let received: Vec<_> = out[..count].iter().map(entry_number).collect();
+                    (reader, received)
                 })
             })
             .collect();
         let pushed: usize = (0..2).map(|n| writer.push(&[numbered_entry(n)]).unwrap().put).sum();
         drop(writer);
         for reading in reading {
-            let (mut reader, mut got) = reading.join().unwrap();
-            got.extend(drain(&mut reader));
-            assert_eq!(got, [0, 1][..pushed]);
+            let (mut reader, mut received) = reading.join().unwrap();
+            received.extend(drain(&mut reader));
+            assert_eq!(received, [0, 1][..pushed]);
         }
     });
 }
@@ -121,16 +121,16 @@ fn lapped_reader_gets_no_torn_entry_and_counts_loss() {
             writer.push(&[numbered_entry(number)]).unwrap();
         }
         drop(writer);
-        let (mut reader, mut got) = reading.join().unwrap();
-        got.extend(drain(&mut reader));
-        assert!(got.is_sorted_by(|a, b| a < b));
-        assert_eq!(got.len() as u64, reader.counts().blocks);
+        let (mut reader, mut received) = reading.join().unwrap();
+        received.extend(drain(&mut reader));
+        assert!(received.is_sorted_by(|a, b| a < b));
+        assert_eq!(received.len() as u64, reader.counts().blocks);
         assert_eq!(
             reader.writer_counts().resident(&reader.counts()),
             Some(0),
             "got + lost = produced"
         );
-        assert_eq!(got.last().copied(), Some(2), "the last is never lost");
+        assert_eq!(received.last().copied(), Some(2), "the last is never lost");
     });
 }
 

@@ -84,10 +84,10 @@ fn t7_lossy_ring_between_processes_counts_exactly() {
     let report = other.receive_lines();
     other.wait_for_success();
     let numbers: Vec<u64> = report[0].split(' ').map(|word| word.parse().unwrap()).collect();
-    let [got, lost, torn, produced] = numbers[..] else { panic!("{report:?}") };
-    println!("produced {produced}, got {got}, lost {lost}, torn {torn}");
-    assert_eq!((got + lost, torn, produced), (BLOCK_COUNT, 0, BLOCK_COUNT));
-    assert!(got > 0);
+    let [received, lost, torn, produced] = numbers[..] else { panic!("{report:?}") };
+    println!("produced {produced}, got {received}, lost {lost}, torn {torn}");
+    assert_eq!((received + lost, torn, produced), (BLOCK_COUNT, 0, BLOCK_COUNT));
+    assert!(received > 0);
 }
 
 #[test]
@@ -96,9 +96,9 @@ fn blocking_ring_between_processes_loses_nothing() {
     const BLOCK_COUNT: u64 = 20_000;
     for number in 0..BLOCK_COUNT {
         wait_until("room for a block", || {
-            let is_put = put_block(&mut writer, number);
+            let is_written = put_block(&mut writer, number);
             writer.publish();
-            is_put
+            is_written
         });
     }
     drop(writer);
@@ -168,7 +168,7 @@ fn run_other_process() {
 
 fn drain_blocks(mut visitor: BlockVisitor) {
     report("ready");
-    let (mut got, mut torn, mut next, mut out) = (0u64, 0u64, 0, [0; BLOCK_LENGTH]);
+    let (mut received, mut torn, mut next, mut out) = (0u64, 0u64, 0, [0; BLOCK_LENGTH]);
     while !visitor.is_finished().unwrap() {
         if visitor.read(&mut out).unwrap() != Some(BLOCK_LENGTH) {
             std::thread::yield_now();
@@ -177,10 +177,10 @@ fn drain_blocks(mut visitor: BlockVisitor) {
         let number = u64::from_le_bytes(out[..8].try_into().unwrap());
         torn += u64::from(out != numbered_block(number) || number < next);
         next = number + 1;
-        got += 1;
+        received += 1;
     }
     let (lost, put) = (visitor.counts().lost, visitor.writer_counts().blocks);
-    report(&format!("{got} {lost} {torn} {put}"));
+    report(&format!("{received} {lost} {torn} {put}"));
 }
 
 fn store_false_cursors(offer: &RingOffer) {
@@ -274,8 +274,8 @@ fn try_all_changes(offer: RingOffer) {
     }
     report(&format!("read {blocks} blocks"));
     for (name, attempt) in CHANGE_ATTEMPTS {
-        let worked = [&geometry, &ring].map(attempt);
-        let both = if worked == [false; 2] { "refused" } else { "WORKED" };
+        let succeeded = [&geometry, &ring].map(attempt);
+        let both = if succeeded == [false; 2] { "refused" } else { "WORKED" };
         report(&format!("{both} {name}"));
     }
 }

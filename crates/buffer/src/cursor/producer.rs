@@ -163,8 +163,8 @@ impl Producer {
             record.gone |= acquire(record.page.word(reader::STATE)) == CLOSED;
         }
         for ticket in changes.left {
-            let is_its = |record: &ReaderRecord| record.ticket == Some(ticket);
-            if let Some(at) = self.records.iter().position(is_its) {
+            let has_ticket = |record: &ReaderRecord| record.ticket == Some(ticket);
+            if let Some(at) = self.records.iter().position(has_ticket) {
                 self.disconnect(at);
                 self.changes.push(ReaderChange::Left(at));
             }

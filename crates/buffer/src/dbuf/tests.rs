@@ -112,12 +112,12 @@ fn full_ring_waits_drops_or_overwrites_by_policy() {
             }
         }
         let mut out = [0; 2032];
-        let mut got = 0;
+        let mut received = 0;
         while readers[0].read(&mut out).unwrap().is_some() {
             assert_eq!(out, [1; 2032]);
-            got += 1;
+            received += 1;
         }
-        assert_eq!(got + readers[0].counts().lost, put as u64, "{policy:?}");
+        assert_eq!(received + readers[0].counts().lost, put as u64, "{policy:?}");
         assert_eq!(writer.counts().resident(&readers[0].counts()), Some(0));
         readers.clear();
         if policy != Policy::Overwrite {

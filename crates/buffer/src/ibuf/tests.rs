@@ -27,9 +27,9 @@ fn d2_ring_stores_pointers_and_no_bytes() {
     let all: Vec<_> =
         (0..1024).map(|n| Entry::new(long(n), BlockMetadata::default(), Marks::bare(0))).collect();
     assert_eq!(writer.push(&all).unwrap(), PushResult { put: 1024, dropped: 0 });
-    let mut got = vec![numbered_entry(0); 1024];
-    assert_eq!(readers[0].read(&mut got).unwrap(), ReadResult { count: 1024, lost: 0 });
-    assert!(got.iter().zip(0..).all(|(entry, number)| entry.pointer == long(number)));
+    let mut entries = vec![numbered_entry(0); 1024];
+    assert_eq!(readers[0].read(&mut entries).unwrap(), ReadResult { count: 1024, lost: 0 });
+    assert!(entries.iter().zip(0..).all(|(entry, number)| entry.pointer == long(number)));
     assert_eq!(writer.counts().bytes, 1024 << 19, "half a gigabyte was named");
 }
 
@@ -42,11 +42,11 @@ fn each_entry_size_carries_its_columns() {
         let (mut writer, mut readers) = ring(&RingConfig { lanes, ..RingConfig::default() });
         let sent = numbered_entry(5);
         assert_eq!(writer.push(&[sent]).unwrap().put, 1);
-        let mut got = [numbered_entry(0); 2];
-        assert_eq!(readers[0].read(&mut got).unwrap(), ReadResult { count: 1, lost: 0 });
-        assert_eq!(got[0].pointer, sent.pointer);
-        assert_eq!(got[0].context == sent.context, lanes != EntryColumns::Pointer);
-        assert_eq!(got[0].marks == sent.marks, lanes == EntryColumns::Marks);
+        let mut entries = [numbered_entry(0); 2];
+        assert_eq!(readers[0].read(&mut entries).unwrap(), ReadResult { count: 1, lost: 0 });
+        assert_eq!(entries[0].pointer, sent.pointer);
+        assert_eq!(entries[0].context == sent.context, lanes != EntryColumns::Pointer);
+        assert_eq!(entries[0].marks == sent.marks, lanes == EntryColumns::Marks);
     }
 }
 
@@ -55,8 +55,8 @@ fn full_ring_refuses_or_drops_by_policy() {
     let entries: Vec<_> = (0..10).map(numbered_entry).collect();
     let (mut writer, mut readers) = ring(&ring_config(8, Policy::Block, 2));
     assert_eq!(writer.push(&entries).unwrap(), PushResult { put: 8, dropped: 0 });
-    let mut got = [numbered_entry(0); 4];
-    readers[0].read(&mut got).unwrap();
+    let mut out = [numbered_entry(0); 4];
+    readers[0].read(&mut out).unwrap();
     assert_eq!(writer.push(&entries).unwrap().put, 0, "the slower reader counts");
     drop(readers.pop());
     assert_eq!(writer.push(&entries).unwrap().put, 4, "and no longer once it has left");
@@ -65,7 +65,7 @@ fn full_ring_refuses_or_drops_by_policy() {
 
     let (mut writer, mut readers) = ring(&ring_config(8, Policy::DropNew, 1));
     assert_eq!(writer.push(&entries).unwrap(), PushResult { put: 8, dropped: 2 });
-    readers[0].read(&mut got).unwrap();
+    readers[0].read(&mut out).unwrap();
     let put = writer.counts();
     assert_eq!((put.blocks, put.bytes, put.dropped, put.dropped_bytes), (8, 80, 2, 20));
     assert_eq!(put.resident(&readers[0].counts()), Some(4));
@@ -86,13 +86,13 @@ fn ring_finishes_after_the_last_entry() {
 #[test]
 fn lapped_reader_counts_its_losses() {
     let (mut writer, mut readers) = ring(&ring_config(16, Policy::Overwrite, 1));
-    let mut got = vec![numbered_entry(0); 64];
+    let mut entries = vec![numbered_entry(0); 64];
     for _ in 0..10 {
         writer.push(&(0..10).map(numbered_entry).collect::<Vec<_>>()).unwrap();
     }
-    let read = readers[0].read(&mut got).unwrap();
+    let read = readers[0].read(&mut entries).unwrap();
     assert_eq!(read.count as u64 + read.lost, 100);
-    assert_eq!(got[read.count - 1], numbered_entry(9));
+    assert_eq!(entries[read.count - 1], numbered_entry(9));
     assert_eq!(writer.counts().resident(&readers[0].counts()), Some(0));
 }
 
@@ -130,14 +130,14 @@ fn threads_lose_nothing_uncounted_under_any_policy() {
 }
 
 fn drain_and_count(mut reader: PointerReader, policy: Policy) -> (ReaderCounts, WriterCounts) {
-    let mut got = vec![numbered_entry(0); 32];
+    let mut entries = vec![numbered_entry(0); 32];
     let mut last = None;
     while !reader.is_finished().unwrap() {
-        let read = reader.read(&mut got).unwrap();
+        let read = reader.read(&mut entries).unwrap();
         if read.count == 0 {
             std::thread::yield_now();
         }
-        for found in &got[..read.count] {
+        for found in &entries[..read.count] {
             let number = found.context.time;
             assert_eq!(*found, numbered_entry(number), "torn");
             assert!(last.is_none_or(|last| number > last), "out of order");

@@ -262,13 +262,14 @@ impl Name {
             Err(error) => return send_reply(&client, &Reply::failed(&error)),
         };
         let process = peer.process;
-        let who = Credentials { uid: peer.uid, gid: peer.gid, groups: peer.groups };
-        let (reads, writes) = (self.access.may_read(&who), self.access.may_write(&who));
+        let credentials = Credentials { uid: peer.uid, gid: peer.gid, groups: peer.groups };
+        let (reads, writes) =
+            (self.access.may_read(&credentials), self.access.may_write(&credentials));
         match &mut self.object {
             NamedObject::Stream { admission, clients, limits } if reads => {
-                match clients.check_quota(who.uid, self.access.owner, *limits) {
+                match clients.check_quota(credentials.uid, self.access.owner, *limits) {
                     Err(full) => send_reply(&client, &Reply::full(full.limit, full.of_user)),
-                    Ok(()) => admit(admission, clients, who.uid, client),
+                    Ok(()) => admit(admission, clients, credentials.uid, client),
                 }
             }
             NamedObject::Region { files, clients } if reads => {
@@ -277,13 +278,13 @@ impl Name {
                     Some(write) if writes => (write, true),
                     _ => (read, false),
                 };
-                match clients.check_quota(who.uid, self.access.owner, Limits::default()) {
+                match clients.check_quota(credentials.uid, self.access.owner, Limits::default()) {
                     Err(full) => send_reply(&client, &Reply::full(full.limit, full.of_user)),
                     Ok(()) => {
                         let reply = Reply::region(*bytes, writable);
                         // The socket stays open: it hangs up when either side exits.
                         if reply.send(&client, &[file.as_fd()]).is_ok() {
-                            clients.add((), who.uid, client);
+                            clients.add((), credentials.uid, client);
                         }
                     }
                 }
@@ -294,7 +295,7 @@ impl Name {
             }
             NamedObject::Inbox(queue) if writes => {
                 send_reply(&client, &Reply::inbox());
-                queue.add(PendingWriter { who, process, socket: client });
+                queue.add(PendingWriter { credentials, process, socket: client });
             }
             _ => send_reply(&client, &Reply::forbidden(&self.access)),
         }

@@ -29,7 +29,7 @@ pub struct Inbox {
 #[derive(Debug)]
 pub struct Arrival {
     /// Credentials of the writer when it connected.
-    pub who: Credentials,
+    pub credentials: Credentials,
     /// ID of the writer's process, for display only.
     pub process: i32,
     /// Stream that the writer sends.
@@ -46,7 +46,7 @@ pub(super) struct Queue {
 /// A writer that has connected but has not been accepted yet.
 #[derive(Debug)]
 pub(super) struct PendingWriter {
-    pub(super) who: Credentials,
+    pub(super) credentials: Credentials,
     pub(super) process: i32,
     pub(super) socket: OwnedFd,
 }
@@ -89,11 +89,11 @@ impl Queue {
 /// Returns the index of the entry to evict. Among the entries of the user with the most entries,
 /// picks the oldest without an offer, or the oldest if all have sent offers.
 fn pick_victim(queue: &VecDeque<PendingWriter>) -> usize {
-    let of = |uid: u32| queue.iter().filter(|waiting| waiting.who.uid == uid).count();
-    let most = queue.iter().map(|waiting| of(waiting.who.uid)).max().unwrap_or(0);
+    let of = |uid: u32| queue.iter().filter(|waiting| waiting.credentials.uid == uid).count();
+    let most = queue.iter().map(|waiting| of(waiting.credentials.uid)).max().unwrap_or(0);
     let sockets: Vec<_> = queue.iter().map(|waiting| waiting.socket.as_fd()).collect();
     let offered = poll::readable(&sockets, Some(Duration::ZERO));
-    let theirs = (0..queue.len()).filter(|at| of(queue[*at].who.uid) == most);
+    let theirs = (0..queue.len()).filter(|at| of(queue[*at].credentials.uid) == most);
     theirs.min_by_key(|at| offered.get(*at) == Some(&true)).unwrap_or(0)
 }
 
@@ -170,7 +170,7 @@ impl AsFd for Inbox {
 }
 
 fn open_offer(writer: PendingWriter) -> Option<Arrival> {
-    let PendingWriter { who, process, socket } = writer;
+    let PendingWriter { credentials, process, socket } = writer;
     let offer = Offer::receive(socket).ok()??;
-    Some(Arrival { who, process, input: offer.open().ok()? })
+    Some(Arrival { credentials, process, input: offer.open().ok()? })
 }

@@ -164,7 +164,7 @@ fn each_writer_to_an_inbox_has_its_own_stream() {
     let mut received = Vec::new();
     for _ in 0..3 {
         let mut arrival = inbox.accept(None).unwrap().unwrap();
-        assert_eq!(arrival.who.uid, identity().0);
+        assert_eq!(arrival.credentials.uid, identity().0);
         let mut out = [0; 20];
         assert_eq!(arrival.input.read(&mut out).unwrap(), 10);
         received.push(out[0]);
@@ -189,8 +189,8 @@ fn t12_frequent_writer_evicts_only_its_own_entries() {
     let _reader = queue.clone();
     let connect = |uid: u32| {
         let (own_end, peer_end) = sys::descriptor::pair().unwrap();
-        let who = Credentials { uid, gid: uid, groups: Vec::new() };
-        assert!(queue.add(PendingWriter { who, process: 1, socket: peer_end }));
+        let credentials = Credentials { uid, gid: uid, groups: Vec::new() };
+        assert!(queue.add(PendingWriter { credentials, process: 1, socket: peer_end }));
         own_end
     };
     let offers = |socket: &std::os::fd::OwnedFd| {

@@ -204,8 +204,8 @@ impl Memory {
     /// memory is not frozen or has no such slot.
     #[must_use]
     pub fn lease_frozen(self: &Arc<Self>, slot: usize) -> Option<Lease> {
-        let is_there = self.is_frozen() && slot < self.region.len().div_ceil(self.segment());
-        is_there.then(|| Lease::new(self, slot))
+        let exists = self.is_frozen() && slot < self.region.len().div_ceil(self.segment());
+        exists.then(|| Lease::new(self, slot))
     }
 
     /// Returns the dbuf of this memory.

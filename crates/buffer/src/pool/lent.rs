@@ -137,7 +137,7 @@ mod tests {
     struct Filler {
         memory: Mapping,
         /// One bit per slot, set while its segment is filled but not returned.
-        there: AtomicUsize,
+        arrived: AtomicUsize,
         /// Number of segments filled so far.
         filled: AtomicUsize,
         /// Number of segments returned so far.
@@ -161,11 +161,11 @@ mod tests {
         }
 
         fn has_arrived(&self, slot: usize) -> bool {
-            self.there.load(Ordering::Acquire) & (1 << slot) != 0
+            self.arrived.load(Ordering::Acquire) & (1 << slot) != 0
         }
 
         fn give_back(&self, slot: usize) {
-            self.there.fetch_and(!(1 << slot), Ordering::Release);
+            self.arrived.fetch_and(!(1 << slot), Ordering::Release);
             self.returned.fetch_add(1, Ordering::Release);
         }
     }
@@ -181,7 +181,7 @@ mod tests {
             unsafe {
                 at.write_bytes(byte, SEGMENT);
             }
-            self.there.fetch_or(1 << slot, Ordering::Release);
+            self.arrived.fetch_or(1 << slot, Ordering::Release);
             self.filled.store(number + 1, Ordering::Relaxed);
         }
 
@@ -193,7 +193,7 @@ mod tests {
     fn create_lent_pool() -> (Arc<Filler>, Pool) {
         let memory = Mapping::anonymous(SEGMENT * SEGMENTS).unwrap();
         let zero = || AtomicUsize::new(0);
-        let filler = Arc::new(Filler { memory, there: zero(), filled: zero(), returned: zero() });
+        let filler = Arc::new(Filler { memory, arrived: zero(), filled: zero(), returned: zero() });
         let pool = Pool::lent(DbufId::new(9).unwrap(), filler.clone()).unwrap();
         (filler, pool)
     }

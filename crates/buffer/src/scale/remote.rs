@@ -161,29 +161,29 @@ mod tests {
 
     #[test]
     fn f1_slow_laps_start_a_trial_that_is_retained_if_faster() {
-        let mut far = RemoteTrial::new();
+        let mut trial = RemoteTrial::new();
         assert!(
-            (0..1000).all(|_| !record_lap(&mut far, SHARED_CACHE_COST)),
+            (0..1000).all(|_| !record_lap(&mut trial, SHARED_CACHE_COST)),
             "no trial with a shared cache"
         );
-        assert!(laps_until(&mut far, 2000, true).is_some_and(|laps| laps < 2 * EVALUATION_LAPS));
+        assert!(laps_until(&mut trial, 2000, true).is_some_and(|laps| laps < 2 * EVALUATION_LAPS));
         // Laps that touch memory for the first time do not count; later ones are much faster.
-        assert!((0..WARMUP_LAPS).all(|_| record_lap(&mut far, 9000)));
-        assert!((0..RECHECK_INTERVAL - WARMUP_LAPS - 1).all(|_| record_lap(&mut far, 400)));
-        assert!(!record_lap(&mut far, 400), "the smaller ring is measured again");
-        assert_eq!(laps_until(&mut far, 2000, true), Some(EVALUATION_LAPS), "and left again");
+        assert!((0..WARMUP_LAPS).all(|_| record_lap(&mut trial, 9000)));
+        assert!((0..RECHECK_INTERVAL - WARMUP_LAPS - 1).all(|_| record_lap(&mut trial, 400)));
+        assert!(!record_lap(&mut trial, 400), "the smaller ring is measured again");
+        assert_eq!(laps_until(&mut trial, 2000, true), Some(EVALUATION_LAPS), "and left again");
         // Now the processors share a cache: the larger ring is no faster than before.
-        assert!(laps_until(&mut far, 400, false).is_some());
-        assert!((0..1000).all(|_| !record_lap(&mut far, SHARED_CACHE_COST)));
+        assert!(laps_until(&mut trial, 400, false).is_some());
+        assert!((0..1000).all(|_| !record_lap(&mut trial, SHARED_CACHE_COST)));
     }
 
     #[test]
     fn f1_failed_trials_become_less_and_less_frequent() {
-        let mut far = RemoteTrial::new();
+        let mut trial = RemoteTrial::new();
         let tried: Vec<u64> = (0..4)
             .map(|_| {
-                let tried = laps_until(&mut far, 2000, true).unwrap();
-                assert_eq!(laps_until(&mut far, 1900, false), Some(WARMUP_LAPS + TRIAL_LAPS));
+                let tried = laps_until(&mut trial, 2000, true).unwrap();
+                assert_eq!(laps_until(&mut trial, 1900, false), Some(WARMUP_LAPS + TRIAL_LAPS));
                 tried
             })
             .collect();
@@ -195,14 +195,14 @@ mod tests {
 
     #[test]
     fn f1_busy_or_unmeasured_writer_starts_no_trial() {
-        let mut far = RemoteTrial::new();
+        let mut trial = RemoteTrial::new();
         assert!(
             (0..1000).all(|at| !record_lap(
-                &mut far,
+                &mut trial,
                 if at % 3 == 0 { SHARED_CACHE_COST } else { 2000 }
             ))
         );
-        assert!((0..1000).all(|_| !record_lap(&mut far, 100_000)), "slower than any line");
-        assert!((0..1000).all(|_| !far.record(None)));
+        assert!((0..1000).all(|_| !record_lap(&mut trial, 100_000)), "slower than any line");
+        assert!((0..1000).all(|_| !trial.record(None)));
     }
 }

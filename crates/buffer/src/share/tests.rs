@@ -37,26 +37,26 @@ fn complete_offer_is_opened_and_read() {
         let (mut writer, mut offers) = blocks(&ring_config(policy)).unwrap();
         let offer = offers.remove(0);
         let fds = offer.descriptors().map(|fd| fd.try_clone_to_owned().unwrap());
-        let mut visitor = RingOffer::from_descriptors(fds.into()).unwrap().read_blocks().unwrap();
+        let mut reader = RingOffer::from_descriptors(fds.into()).unwrap().read_blocks().unwrap();
         let mut out = [0; 64];
-        assert_eq!(visitor.read(&mut out), Ok(None));
+        assert_eq!(reader.read(&mut out), Ok(None));
         let mut room = writer.reserve(11).unwrap().unwrap();
         room.copy_from_slice(b"hello world");
         let place = room.commit(11);
         writer.publish();
         let mut part = [0; 5];
-        visitor.copy(place.within(6, 5), &mut part).unwrap();
+        reader.copy(place.within(6, 5), &mut part).unwrap();
         assert_eq!(&part, b"world");
         for wrong in [place.within(6, 6), Extent::new(1 << 20, 5), Extent::new(8190, 5)] {
             let mut out = vec![0; wrong.length() as usize];
-            assert_eq!(visitor.copy(wrong, &mut out).is_ok(), wrong == place.within(6, 6));
+            assert_eq!(reader.copy(wrong, &mut out).is_ok(), wrong == place.within(6, 6));
         }
-        assert!(matches!(visitor.copy(place, &mut [0; 4]), Err(Fault::TooLong { .. })));
-        assert_eq!(visitor.read(&mut out), Ok(Some(11)));
-        assert_eq!(visitor.writer_counts(), writer.counts());
-        assert_eq!(writer.reader_counts(0), Some(visitor.counts()));
+        assert!(matches!(reader.copy(place, &mut [0; 4]), Err(Fault::TooLong { .. })));
+        assert_eq!(reader.read(&mut out), Ok(Some(11)));
+        assert_eq!(reader.writer_counts(), writer.counts());
+        assert_eq!(writer.reader_counts(0), Some(reader.counts()));
         drop(writer);
-        assert!(visitor.is_finished().unwrap());
+        assert!(reader.is_finished().unwrap());
     }
 }
 

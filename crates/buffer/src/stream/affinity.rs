@@ -77,8 +77,8 @@ mod tests {
                 assert_eq!(input.read(&mut [0; 100]), Ok(100));
             }
             let word = output.side().store.writer.word(writer::PROCESSOR);
-            let there = usize::try_from(word.load(Ordering::Relaxed) - 1).unwrap();
-            let sharers = sys::machine::cache_sharers(there);
+            let other = usize::try_from(word.load(Ordering::Relaxed) - 1).unwrap();
+            let sharers = sys::machine::cache_sharers(other);
             assert_eq!(input.share_cache(), Ok(!sharers.is_empty()));
             let here = sys::machine::current_processor();
             assert!(

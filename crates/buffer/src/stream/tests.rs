@@ -168,11 +168,11 @@ fn dropping_and_overwriting_rings_never_wait() {
         assert!(output.write(&[stream_byte(at); 100]).unwrap());
     }
     drop(output);
-    let mut got = 0;
+    let mut received = 0;
     while inputs[0].read(&mut out).unwrap() > 0 {
-        got += 1;
+        received += 1;
     }
-    assert!(got > 0 && inputs[0].counts().lost + got == 1000, "{got}");
+    assert!(received > 0 && inputs[0].counts().lost + received == 1000, "{received}");
 }
 
 #[test]

@@ -21,9 +21,9 @@ impl OtherProcess {
     /// Starts the other process in a role. Returns `None`, after reporting a skip, if this machine
     /// does not allow that.
     pub(crate) fn start(role: &str) -> Option<Self> {
-        let (here, there) = sys::descriptor::pair().unwrap();
-        let mut other = Self::start_on(there, role, Stdio::null())?;
-        other.socket = Some(here);
+        let (local, peer) = sys::descriptor::pair().unwrap();
+        let mut other = Self::start_on(peer, role, Stdio::null())?;
+        other.socket = Some(local);
         Some(other)
     }
 

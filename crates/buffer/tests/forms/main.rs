@@ -73,7 +73,7 @@ fn d11_random_operations_account_for_every_block() {
     let seed = Random::replayable().next();
     for_each_ring(|what, policy, mut writer, mut readers| {
         let mut random = Random::new(seed);
-        let wishes = [
+        let policies = [
             (Start::Oldest, RatePolicy::EveryBlock),
             (Start::Oldest, RatePolicy::Latest),
             (Start::Now, RatePolicy::EveryBlock),
@@ -98,7 +98,7 @@ fn d11_random_operations_account_for_every_block() {
                 3 => writer.publish(),
                 _ => {
                     let at = random.within(0..readers.len());
-                    let (_, rate) = wishes[at];
+                    let (_, rate) = policies[at];
                     if rate == RatePolicy::Latest {
                         readers[at].skip_to_latest().unwrap();
                     } else if at == 2 && random.below(50) == 0 {
@@ -126,7 +126,7 @@ fn d11_random_operations_account_for_every_block() {
             assert_eq!(counted.blocks + counted.lost + counted.skipped, number, "{what}");
             assert_eq!(reader.writer_counts(), put, "{what}: both sides agree");
             assert_eq!(put.resident(&counted), Some(0), "{what}");
-            let (start, rate) = wishes[at];
+            let (start, rate) = policies[at];
             let skips = start == Start::Now || rate == RatePolicy::Latest;
             assert_eq!(counted.skipped > 0, skips, "{what} {at}: {counted:?}");
             assert!(counted.lost == 0 || policy == Policy::Overwrite, "{what}: {counted:?}");

@@ -53,14 +53,20 @@ fn lapped_reader_counts_lost_blocks_exactly() {
     }
     writer.publish();
     let mut out = [0; 128];
-    let mut got = Vec::new();
+    let mut received = Vec::new();
     while let Some(length) = reader.read(&mut out).unwrap() {
-        got.push(u64::from_le_bytes(out[..length].try_into().unwrap()));
+        received.push(u64::from_le_bytes(out[..length].try_into().unwrap()));
     }
-    assert_eq!(got.last(), Some(&999));
-    assert!(got.windows(2).all(|pair| pair[1] == pair[0] + 1) && got.len() >= 32, "{got:?}");
+    assert_eq!(received.last(), Some(&999));
+    assert!(
+        received.windows(2).all(|pair| pair[1] == pair[0] + 1) && received.len() >= 32,
+        "{received:?}"
+    );
     let counted = reader.counts();
-    assert_eq!((counted.lost, counted.blocks), (1000 - got.len() as u64, got.len() as u64));
+    assert_eq!(
+        (counted.lost, counted.blocks),
+        (1000 - received.len() as u64, received.len() as u64)
+    );
     assert_eq!(reader.peek(), Err(Fault::Lossy));
 }
 

@@ -148,13 +148,13 @@ fn k4_sleeper_is_woken_within_bound_by_timer() {
     let doorbell = Arc::new(Doorbell::new());
     let threshold = Threshold { blocks: 32, ns: 2_000_000 };
     let mut moderator = Moderator::new(Timer::of_process(), threshold, doorbell.clone());
-    let (head, came) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+    let (head, arrivals) = (AtomicU64::new(0), Mutex::new(Vec::new()));
     let mut slept = Vec::new();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for n in 1.. {
                 doorbell.wait_until(0, || head.load(Ordering::Acquire) >= n);
-                came.lock().unwrap().push(sys::clock::monotonic());
+                arrivals.lock().unwrap().push(sys::clock::monotonic());
                 if head.load(Ordering::Acquire) == u64::MAX {
                     break;
                 }
@@ -178,7 +178,7 @@ fn k4_sleeper_is_woken_within_bound_by_timer() {
             while moderator.alarm.deadline.load(Ordering::Relaxed) != UNSET {
                 std::hint::spin_loop();
             }
-            let found = || came.lock().unwrap().get(n as usize - 1).copied();
+            let found = || arrivals.lock().unwrap().get(n as usize - 1).copied();
             let at = std::iter::repeat_with(found).inspect(|_| std::thread::yield_now());
             let wait = at.flatten().next().unwrap() - put;
             slept.extend(Some(wait).filter(|wait| *wait >= threshold.ns));

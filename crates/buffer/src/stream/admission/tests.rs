@@ -180,10 +180,10 @@ fn t3_hostile_cursor_costs_the_others_nothing() {
         let (_, hostile) = admission.admit().unwrap().unwrap();
         let page = std::fs::File::from(hostile.descriptors()[2].try_clone_to_owned().unwrap());
         let mut honest = [admit_reader(&admission).1, admit_reader(&admission).1];
-        let mut got = [0, 0];
+        let mut received = [0, 0];
         let mut drain = |output: &mut Output| {
             output.flush();
-            for (input, got) in honest.iter_mut().zip(&mut got) {
+            for (input, received) in honest.iter_mut().zip(&mut received) {
                 let mut head = [0; 8];
                 while input.try_read(&mut head).unwrap().is_some_and(|length| length > 0) {
                     let mut bytes = numbered_block(u64::from_le_bytes(head));
@@ -191,8 +191,8 @@ fn t3_hostile_cursor_costs_the_others_nothing() {
                     while done < bytes.len() {
                         done += input.read(&mut bytes[done..]).unwrap();
                     }
-                    assert_eq!(block_number(&bytes), *got, "{lie:?}");
-                    *got += 1;
+                    assert_eq!(block_number(&bytes), *received, "{lie:?}");
+                    *received += 1;
                 }
             }
         };
@@ -222,7 +222,7 @@ fn t3_hostile_cursor_costs_the_others_nothing() {
             assert_eq!(output.write(&numbered_block(at)), Ok(true), "{lie:?}");
         }
         drain(&mut output);
-        assert_eq!(got, [200, 200], "{lie:?}");
+        assert_eq!(received, [200, 200], "{lie:?}");
         assert!(output.evicted() <= 1, "{lie:?}: counted once");
         if lie == [(reader::CURSOR, u64::MAX)] {
             assert_eq!(output.evicted(), 1);

@@ -9,11 +9,11 @@ impl Input {
     /// stream, and returns false. The caller must then call [`Input::unwatch`] next. If there is
     /// already something to read, does nothing and returns true.
     pub fn watch(&mut self) -> Result<bool, Fault> {
-        let something = self.announce_sleep();
-        if something != Ok(false) {
+        let result = self.announce_sleep();
+        if result != Ok(false) {
             self.wake(false);
         }
-        something
+        result
     }
 
     /// Ends [`Input::watch`]: drains the notification that made the descriptor readable.

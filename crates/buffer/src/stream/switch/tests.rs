@@ -54,14 +54,14 @@ fn f2_reallocation_keeps_bytes_in_order() {
                         Err(stay) => panic!("{stay}"),
                     }
                 }
-                which => {
+                reader => {
                     output.flush();
-                    let which = which as usize % 2;
+                    let reader = reader as usize % 2;
                     let mut out = vec![0; 1 + random.below(5000) as usize];
-                    if let Some(count) = inputs[which].try_read(&mut out).unwrap() {
+                    if let Some(count) = inputs[reader].try_read(&mut out).unwrap() {
                         for value in &out[..count] {
-                            assert_eq!(*value, stream_byte(read[which]), "at {}", read[which]);
-                            read[which] += 1;
+                            assert_eq!(*value, stream_byte(read[reader]), "at {}", read[reader]);
+                            read[reader] += 1;
                         }
                     }
                 }
@@ -111,7 +111,7 @@ fn f2_overwriting_ring_counts_across_segments() {
     let mut random = Random::replayable();
     let (mut output, mut inputs) = open(&stream_config(Policy::Overwrite));
     let input = &mut inputs[0];
-    let (mut next, mut got, mut resized) = (0u64, 0, 0);
+    let (mut next, mut received, mut resized) = (0u64, 0, 0);
     let mut out = [0; 2048];
     for _ in 0..20_000 {
         match random.below(20) {
@@ -124,8 +124,12 @@ fn f2_overwriting_ring_counts_across_segments() {
                 if let Some(count) = input.try_read(&mut out).unwrap() {
                     let number = u64::from_le_bytes(out[..8].try_into().unwrap());
                     assert_eq!(out[8..count], vec![number as u8; count - 8], "torn");
-                    got += 1;
-                    assert_eq!(number + 1, got + input.counts().lost, "what is missing is lost");
+                    received += 1;
+                    assert_eq!(
+                        number + 1,
+                        received + input.counts().lost,
+                        "what is missing is lost"
+                    );
                 }
             }
             _ => {
@@ -139,9 +143,9 @@ fn f2_overwriting_ring_counts_across_segments() {
     }
     output.flush();
     while input.try_read(&mut out).unwrap().is_some() {
-        got += 1;
+        received += 1;
     }
-    assert_eq!(got + input.counts().lost, next);
+    assert_eq!(received + input.counts().lost, next);
     assert!(resized > 20 && input.counts().lost > 100, "{resized} {:?}", input.counts());
 }
 
@@ -377,14 +381,14 @@ fn f3_deck_cut_resizes_in_place_and_releases_memory() {
                     Err(stay) => panic!("{stay}"),
                 }
             }
-            which => {
+            reader => {
                 output.flush();
-                let which = which as usize % 2;
+                let reader = reader as usize % 2;
                 let mut out = vec![0; 1 + random.below(9000) as usize];
-                if let Some(count) = inputs[which].try_read(&mut out).unwrap() {
+                if let Some(count) = inputs[reader].try_read(&mut out).unwrap() {
                     for value in &out[..count] {
-                        assert_eq!(*value, stream_byte(read[which]), "at {}", read[which]);
-                        read[which] += 1;
+                        assert_eq!(*value, stream_byte(read[reader]), "at {}", read[reader]);
+                        read[reader] += 1;
                     }
                 }
             }

@@ -21,8 +21,8 @@ fn open_trusted(config: &Config) -> (Output, Input) {
 fn d10_blocks_of_a_trusted_writer_are_peeked_in_place() {
     let mut random = Random::replayable();
     let (mut output, mut input) = open_trusted(&stream_config());
-    let (mut sent, mut got, mut looks) = (Vec::new(), Vec::new(), 0);
-    while got.len() < 400_000 {
+    let (mut sent, mut received, mut peeks) = (Vec::new(), Vec::new(), 0);
+    while received.len() < 400_000 {
         while sent.len() < 400_000 && output.is_ready(2000).unwrap() {
             let length = random.within(0..2000);
             let block = random.bytes(length);
@@ -33,18 +33,18 @@ fn d10_blocks_of_a_trusted_writer_are_peeked_in_place() {
         let mut out = vec![0; random.within(1..3000)];
         if random.within(0..4) == 0 {
             let count = input.try_read(&mut out).unwrap().unwrap_or(0);
-            got.extend_from_slice(&out[..count]);
+            received.extend_from_slice(&out[..count]);
             continue;
         }
         let Some(block) = input.peek().unwrap() else { continue };
         let (bytes, at) = (block.to_vec(), block.as_ptr());
         assert_eq!(input.peek().unwrap().unwrap().as_ptr(), at, "the same block again");
         let count = bytes.len().min(out.len());
-        got.extend_from_slice(&bytes[..count]);
+        received.extend_from_slice(&bytes[..count]);
         input.take(count);
-        looks += 1;
+        peeks += 1;
     }
-    assert!(looks > 100 && got == sent[..got.len()], "{looks} looks");
+    assert!(peeks > 100 && received == sent[..received.len()], "{peeks} peeks");
     assert_eq!(output.reader_counts(0).unwrap().lost, 0);
 }
 
