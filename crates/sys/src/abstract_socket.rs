@@ -84,12 +84,12 @@ pub struct PeerCredentials {
 
 /// Returns the credentials of the peer of a socket, as recorded by the kernel.
 pub fn peer(socket: impl AsFd) -> Result<PeerCredentials> {
-    let who = sockopt::socket_peercred(&socket).context("getsockopt", "SO_PEERCRED")?;
+    let credentials = sockopt::socket_peercred(&socket).context("getsockopt", "SO_PEERCRED")?;
     let groups = supplementary_groups(&socket)?;
     Ok(PeerCredentials {
-        process: who.pid.as_raw_nonzero().get(),
-        uid: who.uid.as_raw(),
-        gid: who.gid.as_raw(),
+        process: credentials.pid.as_raw_nonzero().get(),
+        uid: credentials.uid.as_raw(),
+        gid: credentials.gid.as_raw(),
         groups,
     })
 }
@@ -145,20 +145,20 @@ mod tests {
         let listener = claim(name.as_bytes(), 4, Accepts::Bytes).unwrap();
         assert_eq!(claim(name.as_bytes(), 4, Accepts::Bytes).unwrap_err().errno, libc::EADDRINUSE);
         assert!(accept(&listener).unwrap().is_none());
-        let there = connect_to(name.as_bytes(), LIMIT).unwrap();
-        let here = accept(&listener).unwrap().unwrap();
+        let client = connect_to(name.as_bytes(), LIMIT).unwrap();
+        let accepted = accept(&listener).unwrap().unwrap();
         let (uid, gid) = crate::process::identity();
-        for end in [&here, &there] {
+        for end in [&accepted, &client] {
             let peer = peer(end).unwrap();
             let process = i32::try_from(std::process::id()).unwrap();
             assert_eq!((peer.process, peer.uid, peer.gid), (process, uid, gid));
         }
-        descriptor::send(&here, b"hello", &[]).unwrap();
-        assert_eq!(descriptor::receive(&there, &mut [0; 9]).unwrap().0, 5);
-        let sent = descriptor::send(&there, b"itself", &[there.as_fd()]);
+        descriptor::send(&accepted, b"hello", &[]).unwrap();
+        assert_eq!(descriptor::receive(&client, &mut [0; 9]).unwrap().0, 5);
+        let sent = descriptor::send(&client, b"itself", &[client.as_fd()]);
         println!("a socket that is sent to its own other end: {sent:?}");
-        drop((listener, here));
-        assert_eq!(descriptor::receive(&there, &mut [0; 9]).unwrap().0, 0);
+        drop((listener, accepted));
+        assert_eq!(descriptor::receive(&client, &mut [0; 9]).unwrap().0, 0);
         testkit::wait_until("the name is free", || {
             claim(name.as_bytes(), 4, Accepts::Bytes).is_ok()
         });

@@ -113,24 +113,24 @@ fn receive_with(
     let mut parts = [IoSliceMut::new(message)];
     // A socket with a timeout is not restarted after a signal (signal(7)), so retry here.
     let flags = RecvFlags::CMSG_CLOEXEC | flags;
-    let got = retry_on_intr(|| rustix::net::recvmsg(&socket, &mut parts, &mut control, flags));
-    let got = got.context("recvmsg", "a socket")?;
+    let received = retry_on_intr(|| rustix::net::recvmsg(&socket, &mut parts, &mut control, flags));
+    let received = received.context("recvmsg", "a socket")?;
     let descriptors = take_descriptors(&mut control);
-    if got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
+    if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
         || descriptors.len() > DESCRIPTORS_MAX
     {
         let uid = peer_identity(&socket).map_or(u32::MAX, |(uid, _)| uid);
         drop(Foreign::all(descriptors, uid));
         return Err(Error::new("recvmsg", "a message longer than agreed", libc::EMSGSIZE));
     }
-    Ok((got.bytes, descriptors))
+    Ok((received.bytes, descriptors))
 }
 
 /// Blocks until a message arrives, and copies its beginning without consuming the message or its
 /// descriptors. Returns the number of bytes copied, 0 if the peer has closed.
 pub fn peek(socket: impl AsFd, message: &mut [u8]) -> Result<usize> {
-    let got = retry_on_intr(|| rustix::net::recv(&socket, &mut *message, RecvFlags::PEEK));
-    got.map(|(bytes, _)| bytes).context("recv", "a socket")
+    let received = retry_on_intr(|| rustix::net::recv(&socket, &mut *message, RecvFlags::PEEK));
+    received.map(|(bytes, _)| bytes).context("recv", "a socket")
 }
 
 /// Returns true if the descriptor is a Unix SEQPACKET socket.
@@ -147,19 +147,20 @@ mod tests {
 
     #[test]
     fn sent_descriptors_arrive_with_their_message() {
-        let (here, there) = pair().unwrap();
+        let (local, peer) = pair().unwrap();
         let files = [Memfd::create("one", 4096).unwrap(), Memfd::create("two", 8192).unwrap()];
-        send(&here, b"two files", &[files[0].as_fd(), files[1].as_fd()]).unwrap();
-        send(&here, b"none", &[]).unwrap();
+        send(&local, b"two files", &[files[0].as_fd(), files[1].as_fd()]).unwrap();
+        send(&local, b"none", &[]).unwrap();
         let mut message = [0; 64];
-        let (length, got) = receive(&there, &mut message).unwrap();
+        let (length, received) = receive(&peer, &mut message).unwrap();
         assert_eq!(&message[..length], b"two files");
-        let lengths: Vec<_> = got.into_iter().map(|fd| Memfd::from_fd(fd).unwrap().len()).collect();
+        let lengths: Vec<_> =
+            received.into_iter().map(|fd| Memfd::from_fd(fd).unwrap().len()).collect();
         assert_eq!(lengths, [4096, 8192]);
-        assert_eq!(receive(&there, &mut [0; 2]).unwrap_err().errno, libc::EMSGSIZE);
-        assert_eq!(peer_identity(&there).unwrap(), crate::process::identity());
+        assert_eq!(receive(&peer, &mut [0; 2]).unwrap_err().errno, libc::EMSGSIZE);
+        assert_eq!(peer_identity(&peer).unwrap(), crate::process::identity());
         assert!(peer_identity(&files[0]).is_err(), "no socket");
-        drop(here);
-        assert_eq!(receive(&there, &mut message).unwrap().0, 0, "closed");
+        drop(local);
+        assert_eq!(receive(&peer, &mut message).unwrap().0, 0, "closed");
     }
 }

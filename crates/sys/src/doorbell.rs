@@ -102,9 +102,9 @@ impl SocketDoorbell {
         let received = recvmsg(&self.0, &mut [IoSliceMut::new(&mut note)], &mut control, flags);
         let descriptors = descriptor::take_descriptors(&mut control);
         match received {
-            Ok(got) if got.bytes == 0 => Ok(DrainResult::Gone),
-            Ok(got) => {
-                note.truncate(got.bytes);
+            Ok(received) if received.bytes == 0 => Ok(DrainResult::Gone),
+            Ok(received) => {
+                note.truncate(received.bytes);
                 Ok(DrainResult::Notification(note, descriptors))
             }
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(DrainResult::Nothing),
@@ -150,58 +150,56 @@ mod tests {
 
     #[test]
     fn doorbell_is_readable_until_cleared() {
-        let (here, there) = SocketDoorbell::pair().unwrap();
-        let ready = |limit| crate::poll::readable(&[there.as_fd()], limit) == [true];
+        let (local, peer) = SocketDoorbell::pair().unwrap();
+        let ready = |limit| crate::poll::readable(&[peer.as_fd()], limit) == [true];
         assert!(!ready(Some(Duration::ZERO)));
-        assert_eq!(here.notify(), Peer::Here);
+        assert_eq!(local.notify(), Peer::Here);
         assert!(ready(None));
-        assert_eq!(there.clear(), Peer::Here);
+        assert_eq!(peer.clear(), Peer::Here);
         assert!(!ready(Some(Duration::ZERO)));
-        drop(here);
-        testkit::wait_until_closed(&there);
+        drop(local);
+        testkit::wait_until_closed(&peer);
         assert!(ready(None), "a closed end is readable");
-        assert_eq!((there.clear(), there.notify()), (Peer::Gone, Peer::Gone));
+        assert_eq!((peer.clear(), peer.notify()), (Peer::Gone, Peer::Gone));
     }
 
     #[test]
     fn doorbell_delivers_bytes_and_descriptors() {
-        let (here, there) = SocketDoorbell::pair().unwrap();
+        let (local, peer) = SocketDoorbell::pair().unwrap();
         let file = crate::memory::Memfd::create("sys-test", 4096).unwrap();
-        assert_eq!(here.notify(), Peer::Here);
-        assert_eq!(here.send(b"\x02note", &[file.as_fd(), file.as_fd()]), SendResult::Yes);
-        let DrainResult::Notification(note, files) = there.drain() else {
-            panic!("a notification")
-        };
+        assert_eq!(local.notify(), Peer::Here);
+        assert_eq!(local.send(b"\x02note", &[file.as_fd(), file.as_fd()]), SendResult::Yes);
+        let DrainResult::Notification(note, files) = peer.drain() else { panic!("a notification") };
         assert_eq!((note.as_slice(), files.len()), (&[1][..], 0));
-        let DrainResult::Notification(note, files) = there.drain() else { panic!("a note") };
+        let DrainResult::Notification(note, files) = peer.drain() else { panic!("a note") };
         assert_eq!((note.as_slice(), files.len()), (&b"\x02note"[..], 2));
-        assert!(matches!(there.drain(), DrainResult::Nothing));
+        assert!(matches!(peer.drain(), DrainResult::Nothing));
         let full =
-            (0..100_000).map(|_| here.send(&[2], &[file.as_fd()])).find(|t| *t != SendResult::Yes);
+            (0..100_000).map(|_| local.send(&[2], &[file.as_fd()])).find(|t| *t != SendResult::Yes);
         assert_eq!(full, Some(SendResult::Full), "never blocks");
-        drop(there);
-        testkit::wait_until_closed(&here);
-        assert_eq!(here.send(&[2], &[]), SendResult::Gone);
-        let (here, there) = SocketDoorbell::pair().unwrap();
-        there.notify();
-        here.send(&[7], &[]);
-        drop(here);
-        testkit::wait_until_closed(&there);
+        drop(peer);
+        testkit::wait_until_closed(&local);
+        assert_eq!(local.send(&[2], &[]), SendResult::Gone);
+        let (local, peer) = SocketDoorbell::pair().unwrap();
+        peer.notify();
+        local.send(&[7], &[]);
+        drop(local);
+        testkit::wait_until_closed(&peer);
         assert!(
-            matches!(there.drain(), DrainResult::Notification(note, _) if note == [7]),
+            matches!(peer.drain(), DrainResult::Notification(note, _) if note == [7]),
             "and is not lost"
         );
-        assert!(matches!(there.drain(), DrainResult::Gone));
+        assert!(matches!(peer.drain(), DrainResult::Gone));
     }
 
     #[test]
     fn full_doorbell_queue_never_blocks_the_notifier() {
-        let (here, there) = SocketDoorbell::pair().unwrap();
+        let (local, peer) = SocketDoorbell::pair().unwrap();
         for _ in 0..100_000 {
-            assert_eq!(here.notify(), Peer::Here);
+            assert_eq!(local.notify(), Peer::Here);
         }
-        while crate::poll::readable(&[there.as_fd()], Some(Duration::ZERO)) == [true] {
-            assert_eq!(there.clear(), Peer::Here);
+        while crate::poll::readable(&[peer.as_fd()], Some(Duration::ZERO)) == [true] {
+            assert_eq!(peer.clear(), Peer::Here);
         }
     }
 

@@ -163,8 +163,8 @@ mod tests {
     /// Starts this test program with `--list`, so that it exits at once.
     #[test]
     fn helper_process_reports_its_outcome() {
-        let (_here, there) = descriptor::pair().unwrap();
-        let kept = HelperProcess::start(None, &["--list"], there).unwrap();
+        let (_local, peer) = descriptor::pair().unwrap();
+        let kept = HelperProcess::start(None, &["--list"], peer).unwrap();
         assert_eq!(kept.wait(Duration::from_secs(60)), Some(ProcessEnd::Status(0)));
         assert_eq!((kept.ended(), kept.processor_ns()), (Some(ProcessEnd::Status(0)), None));
     }

@@ -92,10 +92,10 @@ impl HostileAct {
             self.shared.iter().filter(|(.., writes, name)| *writes && name.contains(file))
         {
             for at in (0..4096.min(*length)).step_by(8) {
-                let nonsense = 0x0123_4567_89ab_cdef_u64.rotate_left(at as u32);
+                let word = 0x0123_4567_89ab_cdef_u64.rotate_left(at as u32);
                 // SAFETY: the memory is mapped for writing; that others read it is the point of the
                 // act.
-                unsafe { ptr::write_volatile((address + at) as *mut u64, nonsense) };
+                unsafe { ptr::write_volatile((address + at) as *mut u64, word) };
             }
         }
         hang();

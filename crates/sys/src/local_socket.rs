@@ -54,10 +54,10 @@ pub fn try_lock(file: &OwnedFd) -> Result<bool> {
 
 /// Returns true if `name` still refers to `file`.
 pub fn is_same_file(directory: &OwnedFd, name: &str, file: &OwnedFd) -> bool {
-    let there = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
-    let here = rustix::fs::fstat(file);
-    match (there, here) {
-        (Ok(there), Ok(here)) => there.st_ino == here.st_ino && there.st_dev == here.st_dev,
+    let named = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
+    let opened = rustix::fs::fstat(file);
+    match (named, opened) {
+        (Ok(named), Ok(opened)) => named.st_ino == opened.st_ino && named.st_dev == opened.st_dev,
         _ => false,
     }
 }
@@ -114,8 +114,8 @@ pub fn connect_to(path: &Path, form: Framing, limit: Duration) -> Result<OwnedFd
 
 /// Limits the time for which sends and receives on a socket block.
 pub fn set_timeouts(socket: &OwnedFd, limit: Duration) -> Result<()> {
-    for which in [Timeout::Send, Timeout::Recv] {
-        sockopt::set_socket_timeout(socket, which, Some(limit))
+    for timeout in [Timeout::Send, Timeout::Recv] {
+        sockopt::set_socket_timeout(socket, timeout, Some(limit))
             .context("setsockopt", "a limit in time")?;
     }
     Ok(())
@@ -204,8 +204,8 @@ pub fn peer_process(socket: impl AsFd) -> Result<OwnedFd> {
         Err(Error { errno: libc::ENOPROTOOPT, .. }) => {}
         Err(error) => return Err(error),
     }
-    let who = sockopt::socket_peercred(socket).context("getsockopt", "SO_PEERCRED")?;
-    open_process(who.pid.as_raw_nonzero().get())
+    let credentials = sockopt::socket_peercred(socket).context("getsockopt", "SO_PEERCRED")?;
+    open_process(credentials.pid.as_raw_nonzero().get())
 }
 
 /// Opens a pidfd by process id. The pidfd becomes readable when the process ends.
@@ -263,20 +263,21 @@ mod tests {
         for (form, name) in [(Framing::Packets, "packets"), (Framing::Stream, "stream")] {
             let listener = listen_at(&held, name, 0o666, (form, Accepts::Descriptors), 4).unwrap();
             assert!(accept(&listener).unwrap().is_none());
-            let there = connect_to(&folder.0.join(name), form, LIMIT).unwrap();
-            let here = accept(&listener).unwrap().unwrap();
-            assert_eq!(framing(&here).unwrap(), form);
-            let process = peer_process(&here).unwrap();
+            let client = connect_to(&folder.0.join(name), form, LIMIT).unwrap();
+            let accepted = accept(&listener).unwrap().unwrap();
+            assert_eq!(framing(&accepted).unwrap(), form);
+            let process = peer_process(&accepted).unwrap();
             assert_eq!(crate::poll::readable(&[process.as_fd()], Some(Duration::ZERO)), [false]);
-            assert_eq!(send_now(&here, b"hello", &[held.as_fd()]).unwrap(), Some(5));
-            let (length, files) = descriptor::receive(&there, &mut [0; 9]).unwrap();
+            assert_eq!(send_now(&accepted, b"hello", &[held.as_fd()]).unwrap(), Some(5));
+            let (length, files) = descriptor::receive(&client, &mut [0; 9]).unwrap();
             assert_eq!((length, files.len()), (5, 1));
-            let full = (0..1_000_000).find(|_| send_now(&here, &[0; 999], &[]).unwrap().is_none());
+            let full =
+                (0..1_000_000).find(|_| send_now(&accepted, &[0; 999], &[]).unwrap().is_none());
             assert!(full.is_some(), "a full peer never blocks the sender");
-            assert!(!is_gone(&here));
-            drop(there);
-            testkit::wait_until_closed(&here);
-            assert!(is_gone(&here) && send_now(&here, b"x", &[]).is_err());
+            assert!(!is_gone(&accepted));
+            drop(client);
+            testkit::wait_until_closed(&accepted);
+            assert!(is_gone(&accepted) && send_now(&accepted, b"x", &[]).is_err());
             remove(&held, name).unwrap();
             remove(&held, name).unwrap();
         }

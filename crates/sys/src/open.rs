@@ -74,8 +74,8 @@ impl OpenRegular {
             Ok(file) => file,
             // ENXIO: no peer at a pipe or socket; ELOOP: a symbolic link. Report the type instead.
             Err(errno @ (Errno::NXIO | Errno::LOOP)) => {
-                let there = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
-                let unfit = there.ok().and_then(|stat| self.type_error(&stat));
+                let status = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
+                let unfit = status.ok().and_then(|stat| self.type_error(&stat));
                 return Err(unfit.unwrap_or_else(|| errno.into()));
             }
             Err(errno) => return Err(errno.into()),

@@ -126,17 +126,20 @@ mod tests {
 
     #[test]
     fn privileges_are_parsed_from_process_status() {
-        let told = Privilege::parse(
+        let privilege = Privilege::parse(
             "Name:\tx\nCapInh:\t0000000000000001\nCapPrm:\t0000000000003000\n\
              CapEff:\t0000000000002000\nCapBnd:\t000001ffffffffff\nCapAmb:\t0000000000000000\n\
              NoNewPrivs:\t1\nSeccomp:\t2\nSeccomp_filters:\t3\n",
         );
-        assert!(told.effective.has(Capabilities::NET_RAW));
-        assert!(!told.effective.has(Capabilities::NET_ADMIN));
-        assert!(told.permitted.has(Capabilities::NET_ADMIN));
-        assert!(told.bounding.has(Capabilities::BPF) && told.inheritable.has(0));
-        assert_eq!(told.ambient, Capabilities(0));
-        assert_eq!((told.seccomp, told.no_new_privileges), (Some(Seccomp::Filter), Some(true)));
+        assert!(privilege.effective.has(Capabilities::NET_RAW));
+        assert!(!privilege.effective.has(Capabilities::NET_ADMIN));
+        assert!(privilege.permitted.has(Capabilities::NET_ADMIN));
+        assert!(privilege.bounding.has(Capabilities::BPF) && privilege.inheritable.has(0));
+        assert_eq!(privilege.ambient, Capabilities(0));
+        assert_eq!(
+            (privilege.seccomp, privilege.no_new_privileges),
+            (Some(Seccomp::Filter), Some(true))
+        );
         assert_eq!(Privilege::parse(""), Privilege::default());
         assert!(is_identity("         0          0 4294967295\n"));
         assert!(!is_identity("         0       1000          1\n"));

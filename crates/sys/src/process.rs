@@ -42,11 +42,11 @@ pub struct UserIds {
 /// Makes a command run with the rights of a user: with these ids as real, effective and saved ids,
 /// without capabilities unless the user is root, in a session of its own, and with the standard
 /// streams as its only descriptors. Needs root.
-pub fn run_as<'c>(command: &'c mut Command, who: &UserIds) -> &'c mut Command {
+pub fn run_as<'c>(command: &'c mut Command, user: &UserIds) -> &'c mut Command {
     use rustix::fs::{Gid, Uid};
     use rustix::thread::{CapabilitySet, CapabilitySets};
-    let (uid, gid) = (Uid::from_raw(who.uid), Gid::from_raw(who.gid));
-    let groups: Vec<Gid> = who.groups.iter().copied().map(Gid::from_raw).collect();
+    let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
+    let groups: Vec<Gid> = user.groups.iter().copied().map(Gid::from_raw).collect();
     let become_user = move || {
         rustix::process::setsid()?;
         rustix::thread::set_thread_groups(&groups)?;
@@ -96,16 +96,16 @@ pub fn identity() -> (u32, u32) {
 /// afterwards, the process aborts.
 pub fn act_as<T>((uid, gid): (u32, u32), body: impl FnOnce() -> T) -> Result<T> {
     use rustix::fs::{Gid, Uid};
-    let who = || format!("user {uid}");
+    let subject = || format!("user {uid}");
     let own = (rustix::process::getuid(), rustix::process::geteuid());
     let own_group = (rustix::process::getgid(), rustix::process::getegid());
     let groups = rustix::process::getgroups().context("getgroups", "")?;
     let (other, other_group) = (Uid::from_raw(uid), Gid::from_raw(gid));
     let begin = || {
-        rustix::thread::set_thread_groups(&[]).context("setgroups", who())?;
+        rustix::thread::set_thread_groups(&[]).context("setgroups", subject())?;
         rustix::thread::set_thread_res_gid(own_group.0, other_group, own_group.1)
-            .context("setresgid", who())?;
-        rustix::thread::set_thread_res_uid(own.0, other, own.1).context("setresuid", who())
+            .context("setresgid", subject())?;
+        rustix::thread::set_thread_res_uid(own.0, other, own.1).context("setresuid", subject())
     };
     let end = || {
         rustix::thread::set_thread_res_uid(own.0, own.1, own.1)?;
@@ -204,10 +204,10 @@ mod tests {
         let Some(()) = testkit::need::require_root() else { return };
         let (inherited, _peer) = crate::descriptor::pair().unwrap();
         rustix::io::fcntl_setfd(&inherited, rustix::io::FdFlags::empty()).unwrap();
-        let who = UserIds { uid: 64_001, gid: 64_002, groups: vec![64_003, 64_004] };
+        let user = UserIds { uid: 64_001, gid: 64_002, groups: vec![64_003, 64_004] };
         let mut command = Command::new("sh");
         command.args(["-c", "ls /proc/self/fd | wc -l; cat /proc/$$/status; ps -o sid= -p $$"]);
-        let output = run_as(&mut command, &who).output().unwrap();
+        let output = run_as(&mut command, &user).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         let field = |name: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();

@@ -79,9 +79,9 @@ impl Replacement {
 
 impl Drop for Replacement {
     fn drop(&mut self) {
-        let same = |there: Metadata| {
-            let here = self.file.metadata().ok();
-            here.is_some_and(|here| (here.dev(), here.ino()) == (there.dev(), there.ino()))
+        let same = |metadata: Metadata| {
+            let own = self.file.metadata().ok();
+            own.is_some_and(|own| (own.dev(), own.ino()) == (metadata.dev(), metadata.ino()))
         };
         if fs::symlink_metadata(&self.name).is_ok_and(same) {
             let _ = fs::remove_file(&self.name);
@@ -91,10 +91,13 @@ impl Drop for Replacement {
 
 /// Returns true if a new file at this path would differ from the old file only in its contents.
 fn is_replaceable(target: &Path, about: &Metadata) -> bool {
-    let Ok(there) = fs::symlink_metadata(target) else { return false };
-    let still = (there.dev(), there.ino()) == (about.dev(), about.ino());
-    let alone = there.is_file() && there.nlink() == 1;
-    still && alone && there.uid() == crate::process::identity().0 && !has_extra_attributes(target)
+    let Ok(metadata) = fs::symlink_metadata(target) else { return false };
+    let still = (metadata.dev(), metadata.ino()) == (about.dev(), about.ino());
+    let alone = metadata.is_file() && metadata.nlink() == 1;
+    still
+        && alone
+        && metadata.uid() == crate::process::identity().0
+        && !has_extra_attributes(target)
 }
 
 /// Returns true if the file has extended attributes that a new file would lack. Ignores the SELinux

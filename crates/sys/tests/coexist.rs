@@ -127,7 +127,7 @@ fn v17_ip_cannot_replace_our_xdp_program() {
         }
         send_frames(&pair, 20);
         assert_eq!(counter_value(&map), 20);
-        let told = RouteSocket::open().unwrap().by_index(index).unwrap().xdp.unwrap();
-        assert_eq!(told.program, link.info().unwrap().program);
+        let attached = RouteSocket::open().unwrap().by_index(index).unwrap().xdp.unwrap();
+        assert_eq!(attached.program, link.info().unwrap().program);
     });
 }

@@ -177,8 +177,11 @@ fn v17_programs_of_others_are_listed_and_stay() {
         assert_eq!(links.by_index(index).unwrap().xdp, None);
         let xdp =
             Link::xdp(&load_constant(ProgramKind::Xdp, "xdp", 2), index, XdpMode::Native).unwrap();
-        let told = links.by_index(index).unwrap().xdp.expect("it is there");
-        assert_eq!((told.program, told.mode), (xdp.info().unwrap().program, Some(XdpMode::Native)));
+        let attached = links.by_index(index).unwrap().xdp.expect("it is there");
+        assert_eq!(
+            (attached.program, attached.mode),
+            (xdp.info().unwrap().program, Some(XdpMode::Native))
+        );
     });
 }
 
@@ -270,8 +273,8 @@ fn thousand_attachments_leave_no_bpf_objects() {
 fn wait_until_freed(all: &[(ObjectKind, u32)]) {
     wait_until("they are gone", || {
         [ObjectKind::Programs, ObjectKind::Maps, ObjectKind::Links].iter().all(|of| {
-            let there = object_ids(*of).unwrap();
-            !all.iter().any(|(kind, id)| kind == of && there.contains(id))
+            let present = object_ids(*of).unwrap();
+            !all.iter().any(|(kind, id)| kind == of && present.contains(id))
         })
     });
 }

@@ -73,8 +73,8 @@ fn interface_counters_count_frames() {
     let sent = near.by_index(index).unwrap().counters;
     assert_eq!((sent.tx_packets, sent.tx_bytes, sent.rx_packets), (100, 6000, 0));
     testkit::net::wait_until("they arrive", || {
-        let got = far.by_name(SERVER_DEVICE).unwrap().counters;
-        (got.rx_packets, got.rx_bytes, got.rx_lost()) == (100, 6000, 0)
+        let counters = far.by_name(SERVER_DEVICE).unwrap().counters;
+        (counters.rx_packets, counters.rx_bytes, counters.rx_lost()) == (100, 6000, 0)
     });
 }
 

@@ -93,9 +93,9 @@ fn frame_arrives_unchanged_with_time_and_origin() {
     let sent = open_sender(&pair.client, CLIENT_DEVICE)
         .send(&[&numbered_frame(7, 60), &numbered_frame(8, 1514)]);
     assert_eq!(sent, SendReport { frames: 2, stopped: None });
-    let got = receive_frames(&ring, &mut 0, 2);
+    let frames = receive_frames(&ring, &mut 0, 2);
     for ((packet, bytes), expected) in
-        got.iter().zip([numbered_frame(7, 60), numbered_frame(8, 1514)])
+        frames.iter().zip([numbered_frame(7, 60), numbered_frame(8, 1514)])
     {
         assert_eq!(*bytes, expected);
         assert_eq!(packet.length as usize, expected.len());
@@ -128,8 +128,8 @@ fn stripped_vlan_tag_is_reported() {
     };
     let (plain, service) = (tagged(0x8100, 0x6007), tagged(0x88a8, 0x0009));
     open_sender(&pair.client, CLIENT_DEVICE).send(&[&plain, &service]);
-    let got = receive_frames(&ring, &mut 0, 2);
-    for ((packet, bytes), tag) in got.iter().zip([
+    let frames = receive_frames(&ring, &mut 0, 2);
+    for ((packet, bytes), tag) in frames.iter().zip([
         VlanTag { protocol: 0x8100, control: 0x6007 },
         VlanTag { protocol: 0x88a8, control: 0x0009 },
     ]) {
@@ -155,8 +155,8 @@ fn full_ring_counts_drops_and_continues() {
     let RingStatistics { drops, freezes, .. } = ring.statistics().unwrap();
     assert!((900..1000).contains(&drops) && freezes >= 1, "{drops} {freezes}");
     let mut slot = 0;
-    let got = receive_frames(&ring, &mut slot, 1000 - drops as usize);
-    let numbers: Vec<u32> = got.iter().map(|(_, bytes)| frame_number(bytes)).collect();
+    let received = receive_frames(&ring, &mut slot, 1000 - drops as usize);
+    let numbers: Vec<u32> = received.iter().map(|(_, bytes)| frame_number(bytes)).collect();
     assert_eq!(numbers, (0..1000 - drops as u32).collect::<Vec<_>>(), "the first, in order");
     sender.send(&slices[..5]);
     let numbers: Vec<u32> =
@@ -185,13 +185,13 @@ fn filter_and_close_keep_frames_out_of_the_ring() {
     ring.bind(interface_index(&pair.server, SERVER_DEVICE)).unwrap();
     sender.send(&[&numbered_frame(1, 60), &numbered_frame(500, 60), &numbered_frame(499, 60)]);
     let mut slot = 0;
-    let got = receive_frames(&ring, &mut slot, 2);
-    let numbers: Vec<u32> = got.iter().map(|(_, bytes)| frame_number(bytes)).collect();
+    let frames = receive_frames(&ring, &mut slot, 2);
+    let numbers: Vec<u32> = frames.iter().map(|(_, bytes)| frame_number(bytes)).collect();
     assert_eq!(numbers, [1, 499], "nothing from before, nothing that was refused");
     ring.stop_reception().unwrap();
     sender.send(&[&numbered_frame(2, 60)]);
-    let seen = || testkit::net::counters(&pair.server, SERVER_DEVICE).unwrap().received;
-    wait_until("the device has seen all five", || seen() == 5);
+    let received_count = || testkit::net::counters(&pair.server, SERVER_DEVICE).unwrap().received;
+    wait_until("the device has seen all five", || received_count() == 5);
     assert_eq!(ring.statistics().unwrap().packets, 2);
     assert!(!ring.has_arrived(slot));
 }
@@ -206,8 +206,8 @@ fn outgoing_frames_can_be_excluded() {
     ring.bind(0).unwrap();
     open_sender(&pair.server, SERVER_DEVICE).send(&[&numbered_frame(1, 60)]);
     open_sender(&pair.client, CLIENT_DEVICE).send(&[&numbered_frame(2, 60)]);
-    let got = receive_frames(&ring, &mut 0, 1);
-    assert_eq!(got.iter().map(|(_, bytes)| frame_number(bytes)).collect::<Vec<_>>(), [2]);
+    let frames = receive_frames(&ring, &mut 0, 1);
+    assert_eq!(frames.iter().map(|(_, bytes)| frame_number(bytes)).collect::<Vec<_>>(), [2]);
 }
 
 #[test]

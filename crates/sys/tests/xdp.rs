@@ -70,11 +70,11 @@ fn send_batches(
         .client
         .run_inside(|| PacketSender::open(interface_index(device), Qdisc::Through).unwrap());
     let mut sent = 0;
-    for bunch in frames.chunks(ENTRIES as usize / 2) {
-        for frame in bunch {
+    for batch in frames.chunks(ENTRIES as usize / 2) {
+        for frame in batch {
             wait_until("there is room", || sender.send(&[frame]).frames == 1);
         }
-        sent += bunch.len();
+        sent += batch.len();
         between(sent);
     }
 }
@@ -98,25 +98,25 @@ fn sent_frames_are_received_and_all_returned() {
     };
     println!("zero-copy: {}", socket.is_zero_copy());
     let mut free: Vec<u64> = (0..FRAMES).map(|number| umem.address(number)).collect();
-    let mut got: Vec<Vec<u8>> = Vec::new();
-    let mut came = Vec::new();
+    let mut received: Vec<Vec<u8>> = Vec::new();
+    let mut pieces = Vec::new();
     send_batches(&pair, CLIENT_DEVICE, &[], |_| {});
     lend_all_frames(&mut socket, &mut free);
     send_batches(&pair, CLIENT_DEVICE, &frames, |sent| {
         wait_until("they have come", || {
-            came.clear();
-            socket.rx.as_mut().unwrap().take(&mut came, 1000).unwrap();
-            for piece in &came {
+            pieces.clear();
+            socket.rx.as_mut().unwrap().take(&mut pieces, 1000).unwrap();
+            for piece in &pieces {
                 let mut bytes = vec![0; piece.length as usize];
                 assert!(umem.memory().copy(piece.address as usize, &mut bytes));
-                got.push(bytes);
+                received.push(bytes);
                 free.push(piece.address - piece.address % u64::from(SHAPE.frame));
             }
             lend_all_frames(&mut socket, &mut free);
-            got.len() == sent
+            received.len() == sent
         });
     });
-    assert!(got == frames, "the same frames in the same order");
+    assert!(received == frames, "the same frames in the same order");
     let lent = socket.fill.as_ref().unwrap().waiting().unwrap();
     assert_eq!(free.len() as u32 + lent, FRAMES, "each frame in one place");
     let statistics = socket.statistics().unwrap();
@@ -151,14 +151,14 @@ fn frame_received_by_one_socket_is_sent_by_another() {
     let umem = Arc::new(Umem::create("xdp-test", SHAPE).unwrap());
     let made = pair.server.run_inside(|| {
         let (from, to) = (interface_index(SERVER_DEVICE), interface_index("back0"));
-        let near = open_socket(&umem, SocketSettings::new(from, 0, ENTRIES))?;
-        let far = near.share(SocketSettings::new(to, 0, ENTRIES)).unwrap();
+        let first = open_socket(&umem, SocketSettings::new(from, 0, ENTRIES))?;
+        let second = first.share(SocketSettings::new(to, 0, ENTRIES)).unwrap();
         let redirect = Redirect::load("to_xdp", 1, false).unwrap();
-        redirect.redirect(0, &near).unwrap();
+        redirect.redirect(0, &first).unwrap();
         let link = redirect.attach(from, XdpMode::Native).unwrap();
-        Some((near, far, redirect, link))
+        Some((first, second, redirect, link))
     });
-    let Some((mut near, mut far, _redirect, _link)) = made else { return };
+    let Some((mut first, mut second, _redirect, _link)) = made else { return };
     let watch = pair.client.run_inside(|| {
         let socket = PacketSocket::open().unwrap();
         let shape =
@@ -168,31 +168,36 @@ fn frame_received_by_one_socket_is_sent_by_another() {
         ring
     });
     let mut free: Vec<u64> = (0..FRAMES).map(|number| umem.address(number)).collect();
-    let (mut moving, mut seen) = (Vec::<Descriptor>::new(), HashSet::new());
-    lend_all_frames(&mut near, &mut free);
+    let (mut moving, mut used_frames) = (Vec::<Descriptor>::new(), HashSet::new());
+    lend_all_frames(&mut first, &mut free);
     let mut passed = 0;
     send_batches(&pair, CLIENT_DEVICE, &frames, |sent| {
         wait_until("they have gone on", || {
-            near.rx.as_mut().unwrap().take(&mut moving, 1000).unwrap();
-            seen.extend(moving.iter().map(|piece| piece.address / u64::from(SHAPE.frame)));
-            let given = far.tx.as_mut().unwrap().enqueue(&moving).unwrap();
+            first.rx.as_mut().unwrap().take(&mut moving, 1000).unwrap();
+            used_frames.extend(moving.iter().map(|piece| piece.address / u64::from(SHAPE.frame)));
+            let given = second.tx.as_mut().unwrap().enqueue(&moving).unwrap();
             moving.drain(..given);
-            assert_ne!(far.wake_tx().unwrap(), WakeOutcome::Refused);
+            assert_ne!(second.wake_tx().unwrap(), WakeOutcome::Refused);
             let mut back = Vec::new();
-            passed += far.completion.as_mut().unwrap().take(&mut back, 1000).unwrap();
+            passed += second.completion.as_mut().unwrap().take(&mut back, 1000).unwrap();
             free.extend(back.iter().map(|at| at - at % u64::from(SHAPE.frame)));
-            lend_all_frames(&mut near, &mut free);
+            lend_all_frames(&mut first, &mut free);
             passed == sent
         });
     });
     wait_until("the other end has counted them", || {
         watch.statistics().unwrap().packets == frames.len() as u64
     });
-    assert!(moving.is_empty() && seen.len() > 1);
-    let lent = near.fill.as_ref().unwrap().waiting().unwrap();
+    assert!(moving.is_empty() && used_frames.len() > 1);
+    let lent = first.fill.as_ref().unwrap().waiting().unwrap();
     assert_eq!(free.len() as u32 + lent, FRAMES, "each frame in one place");
-    let (here, there) = (near.statistics().unwrap(), far.statistics().unwrap());
-    assert_eq!((here.rx_dropped, here.rx_full, there.tx_invalid), (0, 0, 0), "{here:?} {there:?}");
+    let (first_statistics, second_statistics) =
+        (first.statistics().unwrap(), second.statistics().unwrap());
+    assert_eq!(
+        (first_statistics.rx_dropped, first_statistics.rx_full, second_statistics.tx_invalid),
+        (0, 0, 0),
+        "{first_statistics:?} {second_statistics:?}"
+    );
 }
 
 /// Checks that two sockets can share one queue and its fill ring, and that the map selects which
@@ -216,15 +221,15 @@ fn two_sockets_share_one_queue() {
     let frames = numbered_frames(20, 200);
     for turn in 0..2 {
         redirect.redirect(0, if turn == 0 { &one } else { &two }).unwrap();
-        let mut came = Vec::new();
+        let mut pieces = Vec::new();
         send_batches(&pair, CLIENT_DEVICE, &frames, |sent| {
             let socket = if turn == 0 { &mut one } else { &mut two };
             wait_until("they have come", || {
-                socket.rx.as_mut().unwrap().take(&mut came, 1000).unwrap();
-                came.len() == sent
+                socket.rx.as_mut().unwrap().take(&mut pieces, 1000).unwrap();
+                pieces.len() == sent
             });
         });
-        let lengths: Vec<usize> = came.iter().map(|piece| piece.length as usize).collect();
+        let lengths: Vec<usize> = pieces.iter().map(|piece| piece.length as usize).collect();
         assert_eq!(lengths, frames.iter().map(Vec::len).collect::<Vec<_>>());
     }
 }
@@ -248,24 +253,25 @@ fn long_frames_span_several_descriptors() {
     let mut free: Vec<u64> = (0..FRAMES).map(|number| umem.address(number)).collect();
     lend_all_frames(&mut socket, &mut free);
     let frames = numbered_frames(15, 8900);
-    let (mut got, mut came, mut whole, mut pieces) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    let (mut received, mut descriptors, mut whole, mut pieces) =
+        (Vec::new(), Vec::new(), Vec::new(), 0);
     send_batches(&pair, CLIENT_DEVICE, &frames, |sent| {
         wait_until("they have come", || {
-            came.clear();
-            socket.rx.as_mut().unwrap().take(&mut came, 1000).unwrap();
-            for Descriptor { address, length, continues } in &came {
+            descriptors.clear();
+            socket.rx.as_mut().unwrap().take(&mut descriptors, 1000).unwrap();
+            for Descriptor { address, length, continues } in &descriptors {
                 let begin = whole.len();
                 whole.resize(begin + *length as usize, 0);
                 assert!(umem.memory().copy(*address as usize, &mut whole[begin..]));
                 pieces += 1;
                 if !continues {
-                    got.push(std::mem::take(&mut whole));
+                    received.push(std::mem::take(&mut whole));
                 }
             }
-            got.len() == sent
+            received.len() == sent
         });
     });
-    assert!(got == frames && pieces > frames.len(), "{pieces} pieces");
+    assert!(received == frames && pieces > frames.len(), "{pieces} pieces");
 }
 
 /// Expects socket errors to name the queue and the interface.

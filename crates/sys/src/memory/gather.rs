@@ -116,19 +116,19 @@ mod tests {
     #[test]
     fn gathered_parts_are_written_in_order() {
         let file = Memfd::create("sys-test", 1 << 20).unwrap();
-        let (here, there) = (file.map().unwrap(), file.map_read().unwrap());
-        assert!(here.store_bytes(100, &[7; 1 << 19]));
+        let (writable, readable) = (file.map().unwrap(), file.map_read().unwrap());
+        assert!(writable.store_bytes(100, &[7; 1 << 19]));
         let (mut reader, writer) = io::pipe().unwrap();
         let mut gather = GatherWrite::with_capacity(4);
         gather.push_bytes(b"begin");
         // More bytes than a pipe holds.
-        assert!(gather.push_mapped(&there, 100, 1 << 19));
+        assert!(gather.push_mapped(&readable, 100, 1 << 19));
         gather.push_bytes(b"");
         for _ in 0..2 * PARTS_MAX {
             gather.push_bytes(b"x");
         }
-        assert!(!gather.push_mapped(&there, 1 << 20, 1), "behind the end");
-        assert!(!gather.push_mapped(&there, usize::MAX, 2));
+        assert!(!gather.push_mapped(&readable, 1 << 20, 1), "behind the end");
+        assert!(!gather.push_mapped(&readable, usize::MAX, 2));
         let length = gather.len();
         let reading = std::thread::spawn(move || {
             let mut all = Vec::new();

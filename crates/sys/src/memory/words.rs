@@ -148,27 +148,31 @@ mod tests {
     #[test]
     fn mapped_words_and_copies_stay_in_range() {
         let file = Memfd::create("sys-test", 4096).unwrap();
-        let (here, there) = (file.map().unwrap(), file.map_read().unwrap());
-        assert!(here.set_word(8, 0x0807_0605_0403_0201) && here.set_word32(16, 0x0c0b_0a09));
-        let mut got = [0; 9];
-        assert!(there.copy(9, &mut got));
-        assert_eq!(got, [2, 3, 4, 5, 6, 7, 8, 9, 10]);
+        let (writable, readable) = (file.map().unwrap(), file.map_read().unwrap());
         assert!(
-            here.store_bytes(4087, &[7; 9])
-                && here.store_bytes(1, b"some bytes, neither at a word")
+            writable.set_word(8, 0x0807_0605_0403_0201) && writable.set_word32(16, 0x0c0b_0a09)
         );
-        let mut got = [0; 29];
-        assert!(there.copy(1, &mut got));
-        assert_eq!(&got, b"some bytes, neither at a word");
+        let mut copied = [0; 9];
+        assert!(readable.copy(9, &mut copied));
+        assert_eq!(copied, [2, 3, 4, 5, 6, 7, 8, 9, 10]);
+        assert!(
+            writable.store_bytes(4087, &[7; 9])
+                && writable.store_bytes(1, b"some bytes, neither at a word")
+        );
+        let mut copied = [0; 29];
+        assert!(readable.copy(1, &mut copied));
+        assert_eq!(&copied, b"some bytes, neither at a word");
         assert_eq!(
-            (there.word(4088), there.word32(4092)),
-            (Some(0x0707_0707_0707_0707), here.word32(4092))
+            (readable.word(4088), readable.word32(4092)),
+            (Some(0x0707_0707_0707_0707), writable.word32(4092))
         );
         for outside in [4089, 4096, usize::MAX - 3, usize::MAX] {
-            assert!(!there.copy(outside, &mut [0; 8]) && !here.store_bytes(outside, &[0; 8]));
-            assert_eq!((there.word(outside), there.word32(outside)), (None, None));
+            assert!(
+                !readable.copy(outside, &mut [0; 8]) && !writable.store_bytes(outside, &[0; 8])
+            );
+            assert_eq!((readable.word(outside), readable.word32(outside)), (None, None));
         }
-        assert_eq!((there.word(4), there.word32(2)), (None, None), "not aligned");
-        assert!(!here.set_word(4096, 0) && there.copy(4096, &mut []));
+        assert_eq!((readable.word(4), readable.word32(2)), (None, None), "not aligned");
+        assert!(!writable.set_word(4096, 0) && readable.copy(4096, &mut []));
     }
 }

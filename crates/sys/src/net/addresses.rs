@@ -76,13 +76,13 @@ mod tests {
 
     #[test]
     fn local_address_wins_and_link_scopes_are_excluded() {
-        let (near, far) = ([10, 0, 0, 1], [10, 0, 0, 2]);
-        let link = address_message(0, &[(number::ADDRESS, &far), (number::LOCAL, &near)]);
-        assert_eq!(parse_address(&link), Some((7, IpAddr::from(near))));
+        let (local, peer) = ([10, 0, 0, 1], [10, 0, 0, 2]);
+        let link = address_message(0, &[(number::ADDRESS, &peer), (number::LOCAL, &local)]);
+        assert_eq!(parse_address(&link), Some((7, IpAddr::from(local))));
         let long = address_message(0, &[(number::ADDRESS, &[0x20; 16])]);
         assert_eq!(parse_address(&long), Some((7, IpAddr::from([0x20; 16]))));
         assert_eq!(parse_address(&address_message(253, &[(number::ADDRESS, &[0xfe; 16])])), None);
-        assert_eq!(parse_address(&address_message(0, &[(number::ADDRESS, &near[..3])])), None);
+        assert_eq!(parse_address(&address_message(0, &[(number::ADDRESS, &local[..3])])), None);
         for cut in 0..link.len() {
             parse_address(&link[..cut]);
         }

@@ -109,7 +109,7 @@ pub struct Readiness {
 /// if a signal arrived or the poll failed.
 #[must_use]
 pub fn poll_pair(numbers: [c_int; 2], blocking: bool) -> Option<[Readiness; 2]> {
-    let nowhere = Readiness { readable: false, over: true };
+    let over = Readiness { readable: false, over: true };
     let limit = (!blocking).then_some(Timespec { tv_sec: 0, tv_nsec: 0 });
     // Called directly, since the library interposes the C library's function.
     match numbers.map(borrow) {
@@ -122,9 +122,9 @@ pub fn poll_pair(numbers: [c_int; 2], blocking: bool) -> Option<[Readiness; 2]> 
             let mut entry = [PollFd::from_borrowed_fd(one, PollFlags::IN)];
             poll(&mut entry, limit.as_ref()).ok()?;
             let [entry] = entry;
-            Some([readiness(entry.revents()), nowhere])
+            Some([readiness(entry.revents()), over])
         }
-        [None, _] => Some([nowhere; 2]),
+        [None, _] => Some([over; 2]),
     }
 }
 
@@ -153,8 +153,8 @@ pub fn is_call_restarted() -> bool {
         let mut set: libc::sigaction = unsafe { std::mem::zeroed() };
         // SAFETY: without a new action sigaction(2) only writes the old one, into a value that
         // lives.
-        let asked = unsafe { libc::sigaction(signal, ptr::null(), &raw mut set) };
-        asked != 0
+        let result = unsafe { libc::sigaction(signal, ptr::null(), &raw mut set) };
+        result != 0
             || matches!(set.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN)
             || set.sa_flags & libc::SA_RESTART != 0
     })
@@ -293,9 +293,9 @@ pub fn replace(number: c_int, by: BorrowedFd<'_>) {
     let Some(old) = borrow(number) else { return };
     let kept = rustix::io::fcntl_getfd(old).unwrap_or(rustix::io::FdFlags::empty());
     if let Ok(flags) = rustix::fs::fcntl_getfl(old) {
-        let impatient = flags & rustix::fs::OFlags::NONBLOCK;
+        let nonblocking = flags & rustix::fs::OFlags::NONBLOCK;
         // On failure the descriptor stays blocking.
-        let _ = rustix::fs::fcntl_setfl(by, impatient);
+        let _ = rustix::fs::fcntl_setfl(by, nonblocking);
     }
     let flags = if kept.contains(rustix::io::FdFlags::CLOEXEC) { libc::O_CLOEXEC } else { 0 };
     // SAFETY: dup3(2) closes what the number was before, as the program's own dup2 would.

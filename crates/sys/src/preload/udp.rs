@@ -246,11 +246,11 @@ pub fn kernel_drops(number: c_int) -> u32 {
     let saved = errno();
     let place = words.as_mut_ptr().cast::<c_void>();
     // SAFETY: getsockopt(2) writes at most `size` bytes to the place.
-    let got = unsafe {
+    let result = unsafe {
         libc::getsockopt(number, libc::SOL_SOCKET, libc::SO_MEMINFO, place, &raw mut size)
     };
     set_errno(saved);
-    if got == 0 { words[DROPS] } else { 0 }
+    if result == 0 { words[DROPS] } else { 0 }
 }
 
 /// Returns the network namespace cookie of a socket; `None` before Linux 5.14.
@@ -261,10 +261,10 @@ pub fn namespace_cookie_of(number: c_int) -> Option<u64> {
     let mut size = 8;
     let place = (&raw mut cookie).cast::<c_void>();
     // SAFETY: getsockopt(2) writes at most `size` bytes to the place.
-    let got = unsafe {
+    let result = unsafe {
         libc::getsockopt(number, libc::SOL_SOCKET, SO_NETNS_COOKIE, place, &raw mut size)
     };
-    (got == 0).then_some(cookie)
+    (result == 0).then_some(cookie)
 }
 
 fn option(number: c_int, level: c_int, name: c_int) -> Option<c_int> {
@@ -273,18 +273,19 @@ fn option(number: c_int, level: c_int, name: c_int) -> Option<c_int> {
     let saved = errno();
     let place = (&raw mut value).cast::<c_void>();
     // SAFETY: getsockopt(2) writes at most `size` bytes to the place.
-    let got = unsafe { libc::getsockopt(number, level, name, place, &raw mut size) };
+    let result = unsafe { libc::getsockopt(number, level, name, place, &raw mut size) };
     set_errno(saved);
-    (got == 0).then_some(value)
+    (result == 0).then_some(value)
 }
 
 /// Returns true if the socket has a classic filter.
 fn has_filter(number: c_int) -> bool {
     let mut count = 0;
     let saved = errno();
-    let (name, nowhere) = (libc::SO_GET_FILTER, std::ptr::null_mut());
+    let (name, no_buffer) = (libc::SO_GET_FILTER, std::ptr::null_mut());
     // SAFETY: with a size of 0, getsockopt(2) only returns the number of instructions.
-    let got = unsafe { libc::getsockopt(number, libc::SOL_SOCKET, name, nowhere, &raw mut count) };
+    let result =
+        unsafe { libc::getsockopt(number, libc::SOL_SOCKET, name, no_buffer, &raw mut count) };
     set_errno(saved);
-    got == 0 && count > 0
+    result == 0 && count > 0
 }

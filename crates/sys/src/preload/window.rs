@@ -66,13 +66,13 @@ pub fn install_handler() -> bool {
 /// outside the windows goes to the program's previous action.
 extern "C" fn on_fault(
     signal: libc::c_int,
-    about: *mut libc::siginfo_t,
+    info_pointer: *mut libc::siginfo_t,
     context: *mut libc::c_void,
 ) {
     // SAFETY: with SA_SIGINFO the kernel gives a structure that lives as long as the handler runs.
-    let about_it = unsafe { &*about };
+    let info = unsafe { &*info_pointer };
     // SAFETY: for SIGSEGV the structure holds the address (sigaction(2)).
-    let address = unsafe { about_it.si_addr() }.addr();
+    let address = unsafe { info.si_addr() }.addr();
     for window in &WINDOWS {
         let base = window.base.load(Ordering::Acquire);
         if base != 0 && (base..base + window.span.load(Ordering::Relaxed)).contains(&address) {
@@ -87,7 +87,7 @@ extern "C" fn on_fault(
         // process is raised again.
         // SAFETY: the structure is the one that was there.
         unsafe { libc::sigaction(signal, ptr::from_ref(before), ptr::null_mut()) };
-        if about_it.si_code <= 0 {
+        if info.si_code <= 0 {
             // SAFETY: raise(3) may be called in a handler (signal-safety(7)).
             unsafe { libc::raise(signal) };
         }
@@ -97,7 +97,7 @@ extern "C" fn on_fault(
     // SAFETY: a value other than the two constants is the address of a handler, which takes these
     // arguments, or the first of them.
     let next = unsafe { std::mem::transmute::<libc::sighandler_t, Handler>(before.sa_sigaction) };
-    next(signal, about, context);
+    next(signal, info_pointer, context);
 }
 
 /// Makes `len` bytes at `base` (whole pages) a window onto the file with descriptor `number`,

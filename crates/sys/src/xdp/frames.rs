@@ -154,8 +154,8 @@ impl Frames {
     /// addresses to `into`. Returns the number of frames.
     pub(super) fn take_free(&self, most: usize, into: &mut Vec<u64>) -> usize {
         let mut free = self.lock_free_list();
-        let there = free.len().saturating_sub(self.reserve.load(Ordering::Relaxed));
-        let keep = free.len() - there.min(most);
+        let available = free.len().saturating_sub(self.reserve.load(Ordering::Relaxed));
+        let keep = free.len() - available.min(most);
         let taken = free.drain(keep..).rev();
         let before = into.len();
         into.extend(taken.map(|frame| self.umem.address(frame)));

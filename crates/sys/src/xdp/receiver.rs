@@ -79,15 +79,15 @@ impl XdpReceiver {
     pub fn receive(&mut self, into: &mut Vec<Descriptor>, most: usize) -> Result<usize> {
         let Some(rx) = self.socket.rx.as_mut() else { return Ok(0) };
         let before = into.len();
-        let came = rx.take(into, most)?;
+        let count = rx.take(into, most)?;
         for piece in into.get(before..).unwrap_or_default() {
             if !self.frames.mark_received(piece.address) {
                 let what = format!("a frame at {} that was not lent", piece.address);
                 return Err(Error::new("AF_XDP", what, libc::EBADMSG));
             }
         }
-        self.lent = self.lent.saturating_sub(came);
-        Ok(came)
+        self.lent = self.lent.saturating_sub(count);
+        Ok(count)
     }
 
     /// Returns the number of descriptors in the receive ring.

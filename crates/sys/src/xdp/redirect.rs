@@ -97,7 +97,7 @@ impl Redirect {
         interface: u32,
         ready: impl Fn(&Self) -> std::result::Result<(), E>,
     ) -> std::result::Result<(Self, XdpAttachment), E> {
-        let make = |asks| Ok(Self::create(name, queues, fragments, asks)?);
+        let make = |tag_lookup| Ok(Self::create(name, queues, fragments, tag_lookup)?);
         Self::attach_first_accepted(interface, &make, &ready)
     }
 
@@ -109,9 +109,9 @@ impl Redirect {
         ready: impl Fn(&Self) -> std::result::Result<(), E>,
     ) -> std::result::Result<(Self, XdpAttachment), E> {
         let queues = queues.clamp(1, QUEUES_MAX);
-        let made = |asks| {
+        let made = |tag_lookup| {
             let sockets = Map::xdp_sockets(name, queues)?;
-            let program = make(&sockets, asks)?;
+            let program = make(&sockets, tag_lookup)?;
             Ok(Self { sockets, program, counters: None, queues })
         };
         Self::attach_first_accepted(interface, &made, &ready)
@@ -123,12 +123,15 @@ impl Redirect {
         ready: &dyn Fn(&Self) -> std::result::Result<(), E>,
     ) -> std::result::Result<(Self, XdpAttachment), E> {
         let function = kernel_function("bpf_xdp_metadata_rx_vlan_tag");
-        let asks =
+        let tag_lookup =
             function.map(|function| TagLookup { function: function.cast_signed(), interface });
-        if let Some(Ok(asking)) = asks.map(|asks| make(Some(asks))) {
-            ready(&asking)?;
-            if let Ok(link) = asking.attach(interface, XdpMode::Native) {
-                return Ok((asking, XdpAttachment { link, mode: XdpMode::Native, refused: None }));
+        if let Some(Ok(redirect)) = tag_lookup.map(|tag_lookup| make(Some(tag_lookup))) {
+            ready(&redirect)?;
+            if let Ok(link) = redirect.attach(interface, XdpMode::Native) {
+                return Ok((
+                    redirect,
+                    XdpAttachment { link, mode: XdpMode::Native, refused: None },
+                ));
             }
         }
         let made = make(None)?;
@@ -141,16 +144,20 @@ impl Redirect {
         name: &str,
         queues: u32,
         fragments: bool,
-        asks: Option<TagLookup>,
+        tag_lookup: Option<TagLookup>,
     ) -> std::result::Result<Self, LoadError> {
         let refused = |error: Error| LoadError { error, log: String::new(), missing: Vec::new() };
         let queues = queues.clamp(1, QUEUES_MAX);
         let sockets = Map::xdp_sockets(name, queues).map_err(refused)?;
         let counters = Map::array(name, queues * COUNTERS_SIZE, 1, true).map_err(refused)?;
         let maps = (sockets.as_fd().as_raw_fd(), counters.as_fd().as_raw_fd());
-        let code = assemble_redirect_program(maps, queues, asks.map(|asks| asks.function));
-        let license = if asks.is_some() { License::MitOrGpl } else { License::ApacheOrMit };
-        let device = asks.map(|asks| asks.interface);
+        let code = assemble_redirect_program(
+            maps,
+            queues,
+            tag_lookup.map(|tag_lookup| tag_lookup.function),
+        );
+        let license = if tag_lookup.is_some() { License::MitOrGpl } else { License::ApacheOrMit };
+        let device = tag_lookup.map(|tag_lookup| tag_lookup.interface);
         let load = Load { fragments, license, device, ..Load::new(ProgramKind::Xdp, name, &code) };
         let program = load.load()?;
         let counters = Some(counters.map().map_err(refused)?);

@@ -266,8 +266,8 @@ impl EntryRing {
     fn available(&self) -> Result<u32> {
         // Acquire: entries published by the kernel are complete.
         let theirs = self.memory.word32(self.producer).ok_or_else(|| self.corrupt_error())?;
-        let there = theirs.wrapping_sub(self.index);
-        if there > self.size { Err(self.corrupt_error()) } else { Ok(there) }
+        let available = theirs.wrapping_sub(self.index);
+        if available > self.size { Err(self.corrupt_error()) } else { Ok(available) }
     }
 
     fn take(
@@ -275,8 +275,8 @@ impl EntryRing {
         most: usize,
         mut read: impl FnMut(&Self, usize) -> Option<()>,
     ) -> Result<usize> {
-        let there = self.available()?;
-        let count = u32::try_from(most).unwrap_or(u32::MAX).min(there);
+        let available = self.available()?;
+        let count = u32::try_from(most).unwrap_or(u32::MAX).min(available);
         for number in 0..count {
             let index = self.index.wrapping_add(number);
             read(self, self.entry_offset(index)).ok_or_else(|| self.corrupt_error())?;
@@ -332,10 +332,10 @@ mod tests {
     #[test]
     fn impossible_ring_index_is_rejected_without_transfer() {
         let (mut rx, theirs) = rx_ring();
-        let mut came = Vec::new();
+        let mut pieces = Vec::new();
         for index in impossible_indices(0) {
             theirs.set_word32(0, index);
-            assert_eq!(rx.take(&mut came, 100).unwrap_err().errno, libc::EBADMSG, "{index}");
+            assert_eq!(rx.take(&mut pieces, 100).unwrap_err().errno, libc::EBADMSG, "{index}");
         }
         theirs.set_word32(0, 2);
         theirs.set_word(192, 2048);
@@ -343,9 +343,9 @@ mod tests {
         theirs.set_word(208, 100);
         theirs.set_word32(216, 60);
         theirs.set_word32(220, 1);
-        assert_eq!(rx.take(&mut came, 100).unwrap(), 2);
+        assert_eq!(rx.take(&mut pieces, 100).unwrap(), 2);
         let piece = |address, length, continues| Descriptor { address, length, continues };
-        assert_eq!(came, [piece(2048, 2000, false), piece(100, 60, true)]);
+        assert_eq!(pieces, [piece(2048, 2000, false), piece(100, 60, true)]);
         assert_eq!(theirs.word32(64), Some(2), "their places are given back");
 
         let (mut fill, theirs) = fill_ring();
