@@ -13,13 +13,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let order = Order::Stamped(Stamped::new(10_000, Duration::from_millis(50), block_timestamp));
     let mut merged = Merged::new(order);
     let mut writing = Vec::new();
-    for who in 0..3_u64 {
+    for producer in 0..3_u64 {
         let (mut output, mut offers) = stream(&Config::new(DbufId::new(1).ok_or("an id")?))?;
         // The offer consists of four descriptors and could be sent to another process.
         merged.join(offers.pop().ok_or("an offer")?.open()?);
         writing.push(std::thread::spawn(move || {
             for number in 0..1000 {
-                let _written = output.write(&(number * 3 + who).to_le_bytes());
+                let _written = output.write(&(number * 3 + producer).to_le_bytes());
             }
         }));
     }

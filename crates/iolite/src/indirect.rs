@@ -81,9 +81,9 @@ pub fn indirect(config: &Config, backing: Backing) -> sys::Result<(Output, Vec<O
     let mut doorbells = Vec::new();
     let mut offers = Vec::new();
     for ring in rings {
-        let (here, there) = SocketDoorbell::pair()?;
-        doorbells.push(here);
-        offers.push(Offer::new(ring, there));
+        let (local, peer) = SocketDoorbell::pair()?;
+        doorbells.push(local);
+        offers.push(Offer::new(ring, peer));
     }
     Ok((Output::new(ring, doorbells, every, policy, backing), offers))
 }

@@ -46,9 +46,9 @@ fn share_ends(n: usize, shape: &PipeShape) -> Result<Vec<OwnedFd>, PipeError> {
     let (server, writing) = descriptor::pair()?;
     let (mut ends, mut theirs) = (vec![writing], Vec::new());
     for _ in 1..n {
-        let (here, there) = descriptor::pair()?;
-        theirs.push(here);
-        ends.push(there);
+        let (local, peer) = descriptor::pair()?;
+        theirs.push(local);
+        ends.push(peer);
     }
     let sent: Vec<BorrowedFd<'_>> = theirs.iter().map(AsFd::as_fd).collect();
     descriptor::send(server, shape.as_bytes(), &sent)?;

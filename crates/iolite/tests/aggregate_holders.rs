@@ -324,13 +324,13 @@ fn run_client(socket: &OwnedFd) {
             }
         }
     };
-    let ask = |dbuf: u32| {
+    let request = |dbuf: u32| {
         report_step(socket, &format!("grant {dbuf}"));
         receive_text(socket).unwrap()
     };
     at(0);
-    assert_eq!(ask(SECRET_DBUF).0, "no");
-    let (_, _, mut fds) = ask(SHARED_DBUF);
+    assert_eq!(request(SECRET_DBUF).0, "no");
+    let (_, _, mut fds) = request(SHARED_DBUF);
     at(STEP_GRANTED);
     let mut window = Window::new();
     window.admit(Grant::from_descriptor(dbuf_id(SHARED_DBUF), fds.remove(0))).unwrap();

@@ -65,8 +65,8 @@ fn start(role: &str) -> Option<(GrantServer, OtherProcess, [NamedFile; 2])> {
     let taken = CachedFile::open(dbuf_id(1), &files[0].0).unwrap();
     assert_eq!(creator.share_file(&taken), Err(GrantRefusal::Taken(dbuf_id(1))));
     let server = GrantServer::open(creator).unwrap();
-    let (_, there) = server.introduce(Credentials::new(OVERFLOW_ID, OVERFLOW_ID)).unwrap();
-    Some((server, OtherProcess::start_on(there, role, Stdio::piped())?, files))
+    let (_, peer) = server.introduce(Credentials::new(OVERFLOW_ID, OVERFLOW_ID)).unwrap();
+    Some((server, OtherProcess::start_on(peer, role, Stdio::piped())?, files))
 }
 
 #[test]

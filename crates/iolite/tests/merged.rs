@@ -26,9 +26,9 @@ fn ring_config() -> Config {
 
 /// Returns a block that contains a producer number and a sequence number, filled with a pattern
 /// derived from the sequence number.
-fn stamped_block(who: u64, number: u64) -> [u8; 64] {
+fn stamped_block(producer: u64, number: u64) -> [u8; 64] {
     let mut block = [number.wrapping_mul(37) as u8; 64];
-    for (at, word) in [who, number].into_iter().enumerate() {
+    for (at, word) in [producer, number].into_iter().enumerate() {
         block[at * 8..at * 8 + 8].copy_from_slice(&word.to_le_bytes());
     }
     block
@@ -40,8 +40,8 @@ fn block_word(block: &[u8], at: usize) -> u64 {
 
 /// Starts a producer in another process. Returns the process, and the stream that it writes.
 /// Returns `None`, after reporting a skip, if this machine does not allow that.
-fn start_producer(role: &str, who: u64) -> Option<(OtherProcess, Input)> {
-    let other = OtherProcess::start(&format!("{role} {who}"))?;
+fn start_producer(role: &str, producer: u64) -> Option<(OtherProcess, Input)> {
+    let other = OtherProcess::start(&format!("{role} {producer}"))?;
     let input = open(&other).unwrap();
     Some((other, input))
 }
@@ -56,13 +56,17 @@ fn drain(merged: &mut Merged, honest: usize, mut each: impl FnMut(&[u64])) -> Ve
             Next::End => return counts,
             Next::Nothing => panic!("it waits"),
             Next::Block { length: 64, .. } => {
-                let who = usize::try_from(block_word(&out, 0)).unwrap_or(usize::MAX);
-                if who < honest {
-                    assert_eq!(out[..64], stamped_block(who as u64, counts[who]), "producer {who}");
+                let producer = usize::try_from(block_word(&out, 0)).unwrap_or(usize::MAX);
+                if producer < honest {
+                    assert_eq!(
+                        out[..64],
+                        stamped_block(producer as u64, counts[producer]),
+                        "producer {producer}"
+                    );
                 }
                 // The liar's id is meaningless.
-                let who = who.min(counts.len() - 1);
-                counts[who] += 1;
+                let producer = producer.min(counts.len() - 1);
+                counts[producer] += 1;
                 each(&counts);
             }
             Next::Block { .. } => {}
@@ -88,8 +92,8 @@ fn killed_or_lying_producer_is_removed_and_others_continue() {
         };
         let mut merged = Merged::new(order);
         let mut others = Vec::new();
-        for (who, role) in (0..).zip(["write", "write", "until killed", "scribble"]) {
-            let Some((other, input)) = start_producer(role, who) else { return };
+        for (producer, role) in (0..).zip(["write", "write", "until killed", "scribble"]) {
+            let Some((other, input)) = start_producer(role, producer) else { return };
             merged.join(input);
             others.push(other);
         }
@@ -125,31 +129,31 @@ fn killed_or_lying_producer_is_removed_and_others_continue() {
 #[ignore = "run by another test, in a process of its own"]
 fn run_other_process() {
     let Some(role) = common::child_role() else { return };
-    let (role, who) = role.rsplit_once(' ').unwrap();
-    let who = who.parse().unwrap();
+    let (role, producer) = role.rsplit_once(' ').unwrap();
+    let producer = producer.parse().unwrap();
     let (output, offers) = stream(&ring_config()).unwrap();
     offer(stdin(), &offers[0]);
     drop(offers);
     match role {
-        "write" => write_blocks(output, who, 0..BLOCKS),
-        "until killed" => write_blocks(output, who, 0..u64::MAX),
-        "scribble" => write_garbage(output, who),
+        "write" => write_blocks(output, producer, 0..BLOCKS),
+        "until killed" => write_blocks(output, producer, 0..u64::MAX),
+        "scribble" => write_garbage(output, producer),
         _ => panic!("no role {role}"),
     }
 }
 
-fn write_blocks(mut output: Output, who: u64, numbers: std::ops::Range<u64>) {
+fn write_blocks(mut output: Output, producer: u64, numbers: std::ops::Range<u64>) {
     for number in numbers {
-        if output.write(&stamped_block(who, number)).is_err() {
+        if output.write(&stamped_block(producer, number)).is_err() {
             return;
         }
     }
 }
 
 /// Writes some valid blocks, then garbage at random offsets of its own ring.
-fn write_garbage(mut output: Output, who: u64) {
+fn write_garbage(mut output: Output, producer: u64) {
     for number in 0..100 {
-        output.write(&stamped_block(who, number)).unwrap();
+        output.write(&stamped_block(producer, number)).unwrap();
     }
     output.flush();
     let (ring, mut random) = (Ring::find(), Random::new(7));
@@ -165,7 +169,7 @@ fn write_garbage(mut output: Output, who: u64) {
             _ => u64::MAX - random.below(4),
         };
         ring.put(at, value);
-        if random.below(64) == 0 && output.write(&stamped_block(who, 0)).is_err() {
+        if random.below(64) == 0 && output.write(&stamped_block(producer, 0)).is_err() {
             return;
         }
     }

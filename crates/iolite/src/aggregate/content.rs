@@ -159,21 +159,21 @@ fn compare_pieces<'a>(
     mut left: impl Iterator<Item = &'a [u8]>,
     mut right: impl Iterator<Item = &'a [u8]>,
 ) -> Ordering {
-    let (mut here, mut there): (&[u8], &[u8]) = (&[], &[]);
+    let (mut left_slice, mut right_slice): (&[u8], &[u8]) = (&[], &[]);
     loop {
-        if here.is_empty() {
-            here = left.next().unwrap_or_default();
+        if left_slice.is_empty() {
+            left_slice = left.next().unwrap_or_default();
         }
-        if there.is_empty() {
-            there = right.next().unwrap_or_default();
+        if right_slice.is_empty() {
+            right_slice = right.next().unwrap_or_default();
         }
-        let count = here.len().min(there.len());
+        let count = left_slice.len().min(right_slice.len());
         if count == 0 {
-            return here.len().cmp(&there.len());
+            return left_slice.len().cmp(&right_slice.len());
         }
-        let (first, second) = (here.split_at(count), there.split_at(count));
+        let (first, second) = (left_slice.split_at(count), right_slice.split_at(count));
         match first.0.cmp(second.0) {
-            Ordering::Equal => (here, there) = (first.1, second.1),
+            Ordering::Equal => (left_slice, right_slice) = (first.1, second.1),
             differ => return differ,
         }
     }

@@ -357,11 +357,11 @@ mod tests {
         assert!(nothing.is_empty() && receiver.receive().unwrap().is_none());
         receiver.release(nothing).unwrap();
         loop {
-            let seen = server.returns();
+            let returns = server.returns();
             if pool.usage().leased == 0 {
                 break;
             }
-            server.wait_for_returns(seen);
+            server.wait_for_returns(returns);
         }
     }
 

@@ -68,16 +68,17 @@ impl GrantServer {
     /// Adds a client with these credentials. Returns its id, and the socket to pass to that process
     /// only.
     pub fn introduce(&self, credentials: Credentials) -> sys::Result<(PeerId, OwnedFd)> {
-        let (here, there) = descriptor::pair()?;
-        let here = UnixStream::from(here);
-        here.set_nonblocking(true)
+        let (local, remote) = descriptor::pair()?;
+        let local = UnixStream::from(local);
+        local
+            .set_nonblocking(true)
             .map_err(|e| sys::Error::new("ioctl", "FIONBIO", e.raw_os_error().unwrap_or(0)))?;
         let mut state = lock_state(&self.state);
         let peer = state.creator.holders_mut().join(credentials);
-        state.clients.push((peer, Arc::new(here.into())));
+        state.clients.push((peer, Arc::new(local.into())));
         drop(state);
         self.doorbell.notify();
-        Ok((peer, there))
+        Ok((peer, remote))
     }
 
     /// Sends a client a dbuf that it has not requested, so that the client can use it even after

@@ -180,16 +180,16 @@ fn q1_q2_operations_agree_with_a_vector() {
     let steps = if cfg!(miri) { 300 } else { 20_000 };
     let pools = [pool_of(1, 64), pool_of(2, 256)];
     let pairs = vec![(Aggregate::new(), Vec::new())];
-    let mut world = AggregateModel { random: Random::replayable(), pools, pairs, full: 0 };
+    let mut model = AggregateModel { random: Random::replayable(), pools, pairs, full: 0 };
     for _ in 0..steps {
-        world.random_step();
-        world.check();
+        model.random_step();
+        model.check();
     }
-    world.pairs.clear();
-    for pool in &world.pools {
+    model.pairs.clear();
+    for pool in &model.pools {
         assert_eq!(pool.usage().leased, 0, "nothing refers to the pool any more");
     }
-    assert!(world.full < steps / 10, "full {} times", world.full);
+    assert!(model.full < steps / 10, "full {} times", model.full);
 }
 
 #[test]
@@ -226,17 +226,20 @@ fn q2_prepended_header_leaves_data_in_place() {
 #[test]
 fn q10_content_id_is_never_reused() {
     let mut pool = pool_of(1, 2);
-    let mut seen = HashSet::new();
+    let mut positions = HashSet::new();
     for round in 0..2000u32 {
         let made = pool.copy(&round.to_le_bytes().repeat(700)).unwrap();
         for slice in made.slices() {
             let ContentId { dbuf, position } = slice.content();
             assert_eq!(dbuf, pool.pool().id());
             assert_eq!(position % (1 << 44), slice.pointer().place.position());
-            assert!(seen.insert(position), "the same id for other bytes");
+            assert!(positions.insert(position), "the same id for other bytes");
         }
     }
-    assert!(*seen.iter().max().unwrap() > 100 * SEGMENT_SIZE as u64, "of a pool of two segments");
+    assert!(
+        *positions.iter().max().unwrap() > 100 * SEGMENT_SIZE as u64,
+        "of a pool of two segments"
+    );
 }
 
 #[test]

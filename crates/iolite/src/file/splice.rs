@@ -134,10 +134,10 @@ impl CachedFile {
         let (mut left, mut good) = (sent, 0);
         for &(at, length) in pieces {
             let taken = length.min(left);
-            let there = usize::try_from(size).unwrap_or(usize::MAX).saturating_sub(at);
-            good += taken.min(there);
+            let available = usize::try_from(size).unwrap_or(usize::MAX).saturating_sub(at);
+            good += taken.min(available);
             left -= taken;
-            if taken > there {
+            if taken > available {
                 return Err(Refusal::Truncated { sent, good });
             }
         }

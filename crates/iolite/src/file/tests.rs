@@ -269,9 +269,9 @@ fn non_regular_files_are_refused() {
     );
     let (file, _) = unlinked_file(b"x");
     let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
-    let blind = File::options().write(true).open(path).unwrap();
+    let write_only = File::options().write(true).open(path).unwrap();
     assert_eq!(
-        CachedFile::from_descriptor(dbuf_id(), blind.into()).unwrap_err(),
+        CachedFile::from_descriptor(dbuf_id(), write_only.into()).unwrap_err(),
         Refusal::NotReadable
     );
 }

@@ -136,8 +136,8 @@ impl Flights {
     /// Follows an input, unless this output already follows it. Returns the index of the input in
     /// `upstream`, or `None` if the input already has [`FOLLOWERS_MAX`] followers.
     pub(super) fn follow(&mut self, keeper: &Arc<Keeper>) -> Option<usize> {
-        let is_it = |upstream: &Upstream| Arc::ptr_eq(&upstream.keeper, keeper);
-        if let Some(at) = self.upstream.iter().position(is_it) {
+        let is_same = |upstream: &Upstream| Arc::ptr_eq(&upstream.keeper, keeper);
+        if let Some(at) = self.upstream.iter().position(is_same) {
             return Some(at);
         }
         let slot = keeper.claim_slot()?;
@@ -373,11 +373,11 @@ impl SharedFlights {
     /// false position harms only itself (F4).
     fn passed_position(&self) -> u64 {
         let pages = self.store.readers.iter().enumerate();
-        let there = pages.filter(|(at, page)| {
+        let present = pages.filter(|(at, page)| {
             !self.departed.contains(*at) && acquire(page.word(reader::STATE)) != CLOSED
         });
         // SYNC POINT: block released; pairs with the store in `Consumer::release`.
-        let cursors = there.map(|(_, page)| acquire(page.word(reader::CURSOR)));
+        let cursors = present.map(|(_, page)| acquire(page.word(reader::CURSOR)));
         let passed = cursors.min().unwrap_or(u64::MAX);
         // On a ring that overwrites: announced entries may be overwritten.
         let reserved = self.store.writer.word(writer::RESERVE).load(Ordering::Relaxed);

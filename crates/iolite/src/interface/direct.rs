@@ -151,7 +151,7 @@ mod tests {
     fn e2_splice_from_byte_stream_copies_once() {
         let mut random = Random::replayable();
         let (mut first, mut second) = (stream_pair(8192), stream_pair(4096));
-        let (mut sent, mut got, mut moved, mut blocks) = (Vec::new(), Vec::new(), 0, 0);
+        let (mut sent, mut received, mut moved, mut blocks) = (Vec::new(), Vec::new(), 0, 0);
         let mut out = vec![0; 10_000];
         while sent.len() < 300_000 {
             while first.0.is_ready(2000).unwrap() {
@@ -166,7 +166,7 @@ mod tests {
             blocks = second.0.counts().blocks;
             second.0.flush();
             let count = second.1.try_read(&mut out).unwrap().unwrap();
-            got.extend_from_slice(&out[..count]);
+            received.extend_from_slice(&out[..count]);
         }
         assert_eq!(first.1.peeked.capacity(), 0, "nothing was copied to be looked at");
         drop(first.0);
@@ -181,7 +181,7 @@ mod tests {
         });
         moved += splice_all(&mut first.1, &mut second.0).unwrap().bytes;
         drop(second.0);
-        got.extend(reading.join().unwrap());
-        assert!(got == sent && moved == sent.len() && blocks > 100);
+        received.extend(reading.join().unwrap());
+        assert!(received == sent && moved == sent.len() && blocks > 100);
     }
 }

@@ -17,9 +17,9 @@ fn open_stream(policy: Policy) -> (Output, Input) {
 }
 
 /// Returns a block that contains a producer number, a sequence number and a timestamp.
-fn stamped_block(who: u64, number: u64, stamp: u64) -> [u8; 24] {
+fn stamped_block(producer: u64, number: u64, stamp: u64) -> [u8; 24] {
     let mut block = [0; 24];
-    for (word, value) in block.chunks_exact_mut(8).zip([who, number, stamp]) {
+    for (word, value) in block.chunks_exact_mut(8).zip([producer, number, stamp]) {
         word.copy_from_slice(&value.to_le_bytes());
     }
     block
@@ -54,9 +54,9 @@ fn read_to_end(merged: &mut Merged) -> Vec<[u64; 3]> {
 /// Checks that every producer's blocks arrived completely and in order, and that all departed
 /// without a fault.
 fn assert_all_delivered(merged: &mut Merged, all: &[[u64; 3]], counts: &[u64]) {
-    for (who, &count) in (0..).zip(counts) {
-        let its = all.iter().filter(|block| block[0] == who);
-        assert!(its.clone().map(|block| block[1]).eq(0..count), "producer {who}");
+    for (producer, &count) in (0..).zip(counts) {
+        let its = all.iter().filter(|block| block[0] == producer);
+        assert!(its.clone().map(|block| block[1]).eq(0..count), "producer {producer}");
     }
     let mut departed: Vec<_> = std::iter::from_fn(|| merged.departed()).collect();
     departed.sort_by_key(|gone| gone.producer);
@@ -75,12 +75,12 @@ fn merge_keeps_the_order_of_each_producer() {
         let counts = [20_000, 1, 0, 5000];
         let writing: Vec<_> = (0..)
             .zip(counts)
-            .map(|(who, count)| {
+            .map(|(producer, count)| {
                 let (mut output, input) = open_stream(Policy::Block);
-                assert_eq!(merged.join(input), ProducerId(who));
+                assert_eq!(merged.join(input), ProducerId(producer));
                 std::thread::spawn(move || {
                     for number in 0..count {
-                        assert!(output.write(&stamped_block(who, number, number)).unwrap());
+                        assert!(output.write(&stamped_block(producer, number, number)).unwrap());
                         if number % 1000 == 7 {
                             output.flush();
                             std::thread::yield_now();
@@ -99,12 +99,12 @@ fn merge_keeps_the_order_of_each_producer() {
 fn fair_merge_gives_each_producer_its_share() {
     let mut merged = Merged::new(Order::Fair(10));
     let mut outputs = Vec::new();
-    for who in 0..3 {
+    for producer in 0..3 {
         let (mut output, input) = open_stream(Policy::Block);
         merged.join(input);
-        let count = if who == 2 { 25 } else { 500 };
+        let count = if producer == 2 { 25 } else { 500 };
         (0..count)
-            .for_each(|number| assert!(output.write(&stamped_block(who, number, 0)).unwrap()));
+            .for_each(|number| assert!(output.write(&stamped_block(producer, number, 0)).unwrap()));
         output.flush();
         outputs.push(output);
     }
@@ -133,10 +133,10 @@ fn stamped_merge_yields_the_oldest_of_all_producers() {
         }
         let mut sent = Vec::new();
         for stamp in 0..1500 {
-            let who = random.within(0..4);
-            let (output, number) = &mut outputs[who];
-            assert!(output.write(&stamped_block(who as u64, *number, stamp)).unwrap());
-            sent.push([who as u64, *number, stamp]);
+            let producer = random.within(0..4);
+            let (output, number) = &mut outputs[producer];
+            assert!(output.write(&stamped_block(producer as u64, *number, stamp)).unwrap());
+            sent.push([producer as u64, *number, stamp]);
             *number += 1;
         }
         let counts: Vec<u64> = outputs.iter().map(|(_, number)| *number).collect();
@@ -196,12 +196,12 @@ fn read_in_time_beside_silent_producer() -> bool {
 fn producer_with_old_timestamps_starves_no_other() {
     let mut merged = Merged::new(stamped_order(10));
     let mut outputs = Vec::new();
-    for who in 0..3 {
+    for producer in 0..3 {
         let (mut output, input) = open_stream(Policy::Block);
         merged.join(input);
         for number in 0..300 {
-            let stamp = if who == 0 { 0 } else { 1000 + number };
-            assert!(output.write(&stamped_block(who, number, stamp)).unwrap());
+            let stamp = if producer == 0 { 0 } else { 1000 + number };
+            assert!(output.write(&stamped_block(producer, number, stamp)).unwrap());
         }
         output.flush();
         outputs.push(output);

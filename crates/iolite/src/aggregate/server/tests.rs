@@ -99,7 +99,7 @@ fn misbehaving_client_is_evicted_alone() {
     let mut client = Client::new(socket);
     let sent = pool.copy(b"data").unwrap();
     let id = pool.pool().id();
-    let nonsense: [&dyn Fn(&OwnedFd); 6] = [
+    let invalid_messages: [&dyn Fn(&OwnedFd); 6] = [
         &|socket| descriptor::send(socket, b"x", &[]).unwrap(),
         &|socket| descriptor::send(socket, &[7; Message::SIZE], &[]).unwrap(),
         &|socket| descriptor::send(socket, &[0; 4096], &[]).unwrap(),
@@ -114,10 +114,10 @@ fn misbehaving_client_is_evicted_alone() {
             while descriptor::send(socket, request.as_bytes(), &[]).is_ok() {}
         },
     ];
-    for speak in nonsense {
+    for send in invalid_messages {
         let (peer, socket) = introduce();
         server.owner(|owner| owner.lend(&sent, peer)).unwrap();
-        speak(&socket);
+        send(&socket);
         wait_until("it is shown out", || reference_count(&server, peer).is_none());
         let mut evicted = Client::new(socket);
         while evicted.request(id).is_ok() {}

@@ -24,9 +24,9 @@ fn aggregate_is_read_through_the_file_traits() {
         while at < bytes.len() {
             let mut parts = [IoSlice::new(&[]); 3];
             let count = reader.io_slices(&mut parts);
-            let seen = join_slices(&parts[..count]);
-            assert!(count > 0 && bytes[at..].starts_with(&seen));
-            let taken = random.within(1..seen.len() + 1);
+            let read = join_slices(&parts[..count]);
+            assert!(count > 0 && bytes[at..].starts_with(&read));
+            let taken = random.within(1..read.len() + 1);
             reader.consume(taken);
             at += taken;
         }

@@ -95,8 +95,8 @@ impl Input {
     pub(super) fn copy_pointers(&mut self, out: &mut [RichPointer]) -> Result<usize, Fault> {
         let side = &mut self.ring.side;
         let next = side.next;
-        let there = side.available()?.wrapping_sub(next);
-        let count = out.len().min(usize::try_from(there).unwrap_or(usize::MAX));
+        let available = side.available()?.wrapping_sub(next);
+        let count = out.len().min(usize::try_from(available).unwrap_or(usize::MAX));
         let out = out.get_mut(..count).unwrap_or_default();
         if count == 0 {
             self.is_at_end()?;

@@ -81,17 +81,17 @@ fn e4_misses_suspend_splicing_from_a_dbuf() {
         // The bytes are published now, but the back-off must expire before they are found.
         let bytes = pool.pool().bytes(place).unwrap();
         let spliced = output.spliced().blocks;
-        let mut left_alone = 0;
+        let mut writes = 0;
         while output.spliced().blocks == spliced {
             output.write(&bytes[..50]).unwrap();
-            left_alone += 1;
+            writes += 1;
         }
-        copied += left_alone - 1;
-        tried.push(left_alone);
+        copied += writes - 1;
+        tried.push(writes);
         output.flush();
         while input.try_read(&mut [0; 4096]).unwrap().is_some() {}
     }
-    assert!(tried.iter().all(|left_alone| *left_alone > 1), "{tried:?}");
+    assert!(tried.iter().all(|writes| *writes > 1), "{tried:?}");
     assert_eq!(output.spliced().copied, copied);
 }
 
