@@ -458,10 +458,10 @@ fn check_reject_table(table: &[Value]) {
         }
         refused += 1;
     }
-    let left_out: usize = skipped.values().sum();
+    let skipped_count: usize = skipped.values().sum();
     for (why, count) in &skipped {
         println!("reject: {count} left out: {why}");
     }
-    println!("reject {refused}/{} (left out {left_out})", table.len());
-    assert_eq!(refused + left_out, table.len());
+    println!("reject {refused}/{} (left out {skipped_count})", table.len());
+    assert_eq!(refused + skipped_count, table.len());
 }

@@ -168,8 +168,8 @@ impl<'b> Translation<'b> {
             return;
         }
         let now = self.now;
-        if let Some(there) = self.known.get_mut(at) {
-            *there = Some(there.map_or(now, |known| known.merge(now)));
+        if let Some(known_there) = self.known.get_mut(at) {
+            *known_there = Some(known_there.map_or(now, |known| known.merge(now)));
         }
     }
 

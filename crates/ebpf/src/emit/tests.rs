@@ -84,8 +84,8 @@ fn arms_join_through_variables_only() {
         });
         let (class, at) = (s.get(class), s.get_position(at));
         let window = s.need::<1>(at, out);
-        let there = s.load(window, byte::<0>());
-        Ok(Answer::new(s.add(class, there), on))
+        let second = s.load(window, byte::<0>());
+        Ok(Answer::new(s.add(class, second), on))
     };
     for hook in HOOKS {
         assert_eq!(run_body(hook, body, &[2, 9]).0, Outcome::Class(29), "{hook:?}");
