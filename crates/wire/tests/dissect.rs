@@ -162,11 +162,11 @@ fn generate_ipv6(
     let mut l4 = l3 + 40;
     for header in [protocol::HOP_BY_HOP, protocol::DESTINATION, protocol::ROUTING] {
         if random.one_in(4) {
-            let eights = random.within(0..4);
-            let mut body = vec![0; 7 + eights * 8];
-            body[0] = eights as u8;
+            let units = random.within(0..4);
+            let mut body = vec![0; 7 + units * 8];
+            body[0] = units as u8;
             frame = frame.extension(header, &body);
-            l4 += 8 + eights * 8;
+            l4 += 8 + units * 8;
         }
     }
     if let Some((offset, more)) = fragment {

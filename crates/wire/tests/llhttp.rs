@@ -190,11 +190,11 @@ impl PieceReader<'_> {
             ..HttpMessage::default()
         };
         self.events.messages.push(message);
-        let asked = if self.case.skip_body { RequestMethod::Head } else { RequestMethod::Other };
+        let method = if self.case.skip_body { RequestMethod::Head } else { RequestMethod::Other };
         let body = match requests {
             true if self.case.skip_body => Ok(Body::default()),
             true => Body::after_request_head(&head, ParseMode::Strict),
-            false => Ok(Body::after_response_head(&head, asked, ParseMode::Strict)),
+            false => Ok(Body::after_response_head(&head, method, ParseMode::Strict)),
         };
         self.closed |= !head.persists();
         let switches = match head.start {

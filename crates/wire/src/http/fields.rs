@@ -233,11 +233,11 @@ impl<'b> Fields<'b> {
         }
         // Repeating the same number is not ambiguous (RFC 9112 §6.3).
         let mut others = split_list(value.get(digits..).unwrap_or_default()).skip(1);
-        let alike = digits == value.len()
+        let same_number = digits == value.len()
             || (value.get(digits) == Some(&b',')
                 && others.all(|other| parse_decimal(other) == number));
         let differs = self.length.is_some() && self.length != number;
-        self.ambiguous |= number.is_none() || !alike || differs;
+        self.ambiguous |= number.is_none() || !same_number || differs;
         self.length = self.length.or(number);
         Ok(())
     }

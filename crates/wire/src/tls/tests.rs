@@ -202,12 +202,12 @@ fn first_messages_other_than_hello_are_distinguished() {
     assert_eq!(name(&tls_record(HANDSHAKE, &[1, 0, 0x80, 1])), "too long");
     let mixed = [tls_record(HANDSHAKE, &[1, 0, 0, 9, 3, 3]), tls_record(23, b"data")].concat();
     assert_eq!(name(&mixed), "malformed", "another content inside a message");
-    let crumbs: Vec<u8> = [1, 0, 0x7f, 0]
+    let small_records: Vec<u8> = [1, 0, 0x7f, 0]
         .into_iter()
         .chain([0; 32_000])
         .flat_map(|byte| tls_record(HANDSHAKE, &[byte]))
         .collect();
-    assert_eq!(name(&crumbs), "too long", "in records of one byte");
+    assert_eq!(name(&small_records), "too long", "in records of one byte");
 }
 
 #[test]
