@@ -96,9 +96,8 @@ impl DatagramTable {
         &mut self.table
     }
 
-    /// Handles a completely captured fragment. If the fragment completes its datagram, returns the
-    /// datagram, which replaces the fragment in the output. Otherwise holds, drops or consumes the
-    /// fragment.
+    /// Handles a completely captured fragment. If it completes its datagram, returns the datagram,
+    /// which replaces the fragment in the output. Otherwise holds, drops or consumes the fragment.
     pub(super) fn handle_fragment<'a>(
         &mut self,
         piece: &IpFragment,
@@ -175,8 +174,7 @@ impl DatagramTable {
         }
     }
 
-    /// Finds or creates the datagram with this key. First drops the datagram if it has expired or,
-    /// if the table is full, evicts another datagram.
+    /// Finds or creates the datagram with this key. Drops an expired one; evicts another if full.
     fn find_or_begin(&mut self, key: u64, time: Time, cx: &mut StreamContext<'_, '_>) {
         match self.table.get(key) {
             Some(known) if time <= known.accept_until => return cx.wake_at(known.deadline),
@@ -222,8 +220,7 @@ impl DatagramTable {
         datagram.failure_reason = reason.mark();
     }
 
-    /// Completes a datagram with `block`, the fragment that arrived last. Drops the datagram if
-    /// bytes of it have been overwritten, or if it is too long.
+    /// Completes a datagram by the fragment that arrived last. Drops it if overwritten or too long.
     fn complete<'a>(
         &mut self,
         key: u64,
