@@ -76,7 +76,7 @@ mod tests {
         assert!(description.user.is_none(), "{name}");
         assert!(description.parameters.iter().all(|p| !p.help.is_empty()), "{name}");
         let effect = description.effect_of(&Arguments::defaults(description.parameters));
-        assert_eq!(effect.kind, description.kind, "{name}: a source stays one, a sink too");
+        assert_eq!(effect.kind, description.kind, "{name}: the arguments do not change the kind");
     }
 
     #[test]

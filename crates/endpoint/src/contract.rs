@@ -46,7 +46,7 @@ pub trait Source: Send {
         None
     }
 
-    /// Returns the number of blocks known to be lost on an arc that the source chooses itself.
+    /// Returns the number of blocks known to be lost on an arc that the source selects itself.
     fn lost_on_arc(&self, _arc: usize) -> u64 {
         0
     }
@@ -131,7 +131,8 @@ pub struct SourceCounters {
     pub missing: Vec<(&'static str, LossRanges)>,
     /// A note for the user, for example a message that the interface has been renamed.
     pub remark: Option<String>,
-    /// Read position in the input file for progress reports, or `None` if it has no known end.
+    /// Read position in the input file for progress reports, or `None` if the input has no known
+    /// end.
     #[serde(skip)]
     pub position: Option<Position>,
     /// Block counts per arc; empty unless the source selects the arc.
@@ -267,7 +268,7 @@ pub trait Sink: Send {
     fn finish(&mut self) -> Result<Report, Failure>;
 
     /// Returns the number of blocks and viewed bytes written so far. The ledger uses it to compute
-    /// the losses after a failure. Returns `None` if the sink does not know.
+    /// the losses after a failure. Returns `None` if the sink does not count them.
     fn amount_written(&self) -> Option<Amount> {
         None
     }
@@ -331,9 +332,9 @@ pub struct Opening<'o> {
     pub lent: &'o [Arc<dyn Lender>],
     /// Users who may read all input files of the path (sinks only).
     pub readers: &'o Readers,
-    /// True if blocks come when they come, and some are lost while a sink is slow (sinks only).
-    /// False if the source waits for the path, or if the path is recorded, so that what the sink
-    /// does must not depend on time.
+    /// True if blocks arrive at their own rate, and some are lost while a sink is slow (sinks
+    /// only). False if the source waits for the path, or if the path is recorded. The behavior of
+    /// the sink must then not depend on timing.
     pub live: bool,
     /// True once the path has been stopped. A sink that waits for another program must then stop
     /// waiting soon.

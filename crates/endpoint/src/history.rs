@@ -6,9 +6,9 @@
 //!
 //! Before the byte limit is reached, the oldest frames are compressed, so that the same memory
 //! holds a longer history. Frames within the time limit are evicted only if this does not suffice.
-//! Compression takes 2 ns per byte: more than the copy, and more than most filters. A history of
-//! live traffic therefore leaves it to a thread of low priority ([`packer`]), and evicts frames
-//! while that thread is behind. [SL §10], FEATURES D16
+//! Compression takes 2 ns per byte: more than the copy, and more than most filters. For live
+//! traffic, a thread of low priority therefore compresses ([`packer`]), and the history evicts
+//! frames while this thread lags. [SL §10], FEATURES D16
 
 mod cold;
 mod packer;
@@ -39,21 +39,21 @@ impl HistoryLimits {
 /// The thread that compresses old frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CompressingThread {
-    /// The thread that stores frames, which waits meanwhile. How much is kept does not depend on
-    /// time.
+    /// The thread that stores frames; it waits until the chunk is compressed. The number of stored
+    /// frames then does not depend on timing.
     Caller,
-    /// A thread of the history, for callers that must not wait.
+    /// A separate thread of the history, for callers that must not wait.
     Own,
 }
 
-/// The frames that a history keeps.
+/// Number and size of the frames that a history stores.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct RetainedFrames {
     /// Number of frames.
     pub blocks: u64,
     /// Sum of their lengths in bytes.
     pub bytes: u64,
-    /// Memory that they take up, in bytes: the older ones are compressed.
+    /// Memory used for the frames, in bytes. Older frames are compressed.
     pub stored: u64,
 }
 
@@ -67,7 +67,7 @@ pub struct History {
     bytes: VecDeque<u8>,
     /// Sum of the lengths of all frames.
     frame_bytes: usize,
-    /// `None` if the caller's thread compresses.
+    /// The thread that compresses, or `None` if the caller's thread does.
     packer: Option<Packer>,
     /// Sequence number of the next frame that arrives, counted from 0.
     next_number: u64,
@@ -169,7 +169,7 @@ impl History {
     }
 
     /// Compresses the oldest frames until `needed` bytes fit. Returns false if they do not fit, or
-    /// not yet.
+    /// do not fit until the thread has compressed more chunks.
     fn make_room(&mut self, needed: usize) -> bool {
         let fits = |history: &Self| history.memory_used() + needed <= history.limits.bytes;
         let Some(mut packer) = self.packer.take() else {
@@ -177,7 +177,7 @@ impl History {
             return fits(self);
         };
         self.cold.collect();
-        // Early, so that the thread has finished before the limit is reached.
+        // Chunks are sent early, so that the thread has finished before the limit is reached.
         if self.memory_used() + needed > self.limits.bytes / 4 * 3 {
             self.cold.send_oldest(&self.frames, &mut self.bytes, &mut packer);
         }

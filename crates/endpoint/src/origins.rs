@@ -80,6 +80,6 @@ mod tests {
         );
         assert_eq!((shared.distinguishing_name(3), shared.count()), (None, 3));
         all.extend_to(&names[..2]);
-        assert!(shared.names().eq(["a", "b", "c"]), "a name that was told stays");
+        assert!(shared.names().eq(["a", "b", "c"]), "existing names are not removed");
     }
 }

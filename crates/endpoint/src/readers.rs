@@ -56,9 +56,9 @@ impl Readers {
     /// `full` minus the permissions of users who may not read all inputs.
     pub(crate) fn file_mode(&self, directory: &Path, full: u32) -> u32 {
         // An unreadable directory also fails the creation of the file, with the kernel's reason.
-        let around = fs::metadata(directory).ok();
-        let given = around.filter(|around| around.mode() & SET_GROUP != 0);
-        let group = given.map_or_else(|| sys::process::identity().1, |around| around.gid());
+        let metadata = fs::metadata(directory).ok();
+        let inherited = metadata.filter(|metadata| metadata.mode() & SET_GROUP != 0);
+        let group = inherited.map_or_else(|| sys::process::identity().1, |metadata| metadata.gid());
         let others = self.0.iter().all(FilePermissions::is_readable_by_all);
         let members = self
             .0
@@ -134,7 +134,11 @@ mod tests {
             eprintln!("skipped: files here have no lists of access");
             return;
         }
-        assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o640, "as if the group might");
+        assert_eq!(
+            fs::metadata(&file).unwrap().mode() & 0o777,
+            0o640,
+            "the mode is that of a file that the group may read"
+        );
         let mut readers = Readers::default();
         readers.add_restrictions_of(&file);
         assert_eq!(readers.file_mode_at(Path::new(&file), 0o666), 0o600);

@@ -133,7 +133,7 @@ pub(crate) fn produce_once(
     now: Time,
 ) -> Result<(SourceStatus, Vec<EmittedBlock>), Failure> {
     let mut columns = Columns::default();
-    let given = source.produce(&mut Intake::new(pool, &mut columns, room, now))?;
+    let status = source.produce(&mut Intake::new(pool, &mut columns, room, now))?;
     let block = |l| {
         let entry = columns.entry(l);
         let bytes = match entry.pointer.is_hole() {
@@ -143,9 +143,9 @@ pub(crate) fn produce_once(
         EmittedBlock { entry, bytes }
     };
     let emitted: Vec<EmittedBlock> = (0..columns.len()).map(block).collect();
-    assert!(given != SourceStatus::Blocks || !emitted.is_empty(), "blocks were promised");
+    assert!(status != SourceStatus::Blocks || !emitted.is_empty(), "blocks were promised");
     pool.end_pass();
-    Ok((given, emitted))
+    Ok((status, emitted))
 }
 
 /// Runs a source, which must never wait, until it ends or fails. Returns all blocks and the
@@ -157,9 +157,9 @@ pub(crate) fn produce_all(
     let mut emitted = Vec::new();
     loop {
         match produce_once(source, pool, 64, 1000) {
-            Ok((given, more)) => {
+            Ok((status, more)) => {
                 emitted.extend(more);
-                match given {
+                match status {
                     SourceStatus::Blocks => {}
                     SourceStatus::End => return (emitted, Ok(())),
                     SourceStatus::Wait { .. } => {

@@ -60,21 +60,22 @@ fn open_pcap(file: &Path) -> Box<dyn Sink> {
     (entry.open)(&Opening::new(&file_arguments(file, entry.description))).unwrap()
 }
 
-/// Runs a source to its end, and calls `look` for each batch. Returns the source's failure, if any.
+/// Runs a source to its end, and calls `handle_batch` for each batch. Returns the source's failure,
+/// if any.
 fn run_source(
     source: &mut dyn Source,
     pool: &mut Pool,
-    mut look: impl FnMut(&Batch<'_>),
+    mut handle_batch: impl FnMut(&Batch<'_>),
 ) -> Result<(), Failure> {
     let mut columns = Box::<Columns>::default();
     loop {
-        let given = source.produce(&mut Intake::new(pool, &mut columns, 64, 0))?;
+        let status = source.produce(&mut Intake::new(pool, &mut columns, 64, 0))?;
         let batch =
             Batch::new(columns.into(), |columns, l| pool.resolve(columns.frame(l)).unwrap());
-        look(&batch);
+        handle_batch(&batch);
         columns = batch.into_memory().columns;
         pool.end_pass();
-        match given {
+        match status {
             SourceStatus::Blocks => {}
             SourceStatus::End => return Ok(()),
             SourceStatus::Wait { .. } => panic!("a regular file need not be waited for"),
@@ -101,24 +102,24 @@ impl PacketContents {
 /// Returns the packets of a capture and its fault, as parsed by the capture reader without a
 /// source.
 fn parse_capture(bytes: &[u8]) -> (Vec<PacketContents>, Option<CaptureFault>) {
-    let mut seen = Vec::new();
+    let mut replayed = Vec::new();
     for packet in capture::packets(bytes) {
         match packet {
-            Ok((packet, data)) => seen.push(PacketContents::from_packet(&packet, data)),
-            Err(fault) => return (seen, Some(fault)),
+            Ok((packet, data)) => replayed.push(PacketContents::from_packet(&packet, data)),
+            Err(fault) => return (replayed, Some(fault)),
         }
     }
-    (seen, None)
+    (replayed, None)
 }
 
 /// Returns the packets of `replay`, and the failure that ended it.
 fn replay_capture(file: &Path, pool: &mut Pool) -> (Vec<PacketContents>, Option<String>) {
-    let mut seen = Vec::new();
+    let mut replayed = Vec::new();
     let outcome = open_replay(file).and_then(|mut source| {
         run_source(&mut *source, pool, |batch| {
             for (_, block) in batch.blocks() {
                 assert_eq!(block.frame.len(), block.marks.captured as usize);
-                seen.push(PacketContents {
+                replayed.push(PacketContents {
                     time: block.context.time,
                     wire_length: block.marks.wire_length,
                     link: block.marks.link,
@@ -127,7 +128,7 @@ fn replay_capture(file: &Path, pool: &mut Pool) -> (Vec<PacketContents>, Option<
             }
         })
     });
-    (seen, outcome.err().map(|failure| failure.to_string()))
+    (replayed, outcome.err().map(|failure| failure.to_string()))
 }
 
 /// Copies a capture with `replay | pcap`. Returns the number of packets, or `None` if the capture
@@ -136,7 +137,7 @@ fn copy_capture(from: &Path, to: &Path, pool: &mut Pool) -> Option<u64> {
     let mut sink = open_pcap(to);
     let mut refused = None;
     if let Ok(mut source) = open_replay(from) {
-        // A fault ends the capture; packets in front of it must arrive.
+        // A fault ends the capture; the packets before the fault must arrive.
         let _ = run_source(&mut *source, pool, |batch| {
             refused = refused.take().or_else(|| sink.consume(batch, 0).err());
         });
@@ -176,9 +177,9 @@ fn assert_replay_and_copy(captures: &Captures) -> (usize, usize, usize) {
     let (mut packets, mut faults, mut mixed) = (0, 0, 0);
     for path in captures {
         let (expected, fault) = parse_capture(&fs::read(path).unwrap());
-        let (seen, failure) = replay_capture(path, &mut pool);
-        let numbers = (seen.len(), expected.len());
-        assert!(seen == expected, "{}: other packets: {numbers:?}", path.display());
+        let (replayed, failure) = replay_capture(path, &mut pool);
+        let numbers = (replayed.len(), expected.len());
+        assert!(replayed == expected, "{}: other packets: {numbers:?}", path.display());
         match (fault, failure) {
             (None, None) => {}
             (Some(fault), Some(failure)) => {
@@ -188,7 +189,7 @@ fn assert_replay_and_copy(captures: &Captures) -> (usize, usize, usize) {
             }
             (fault, failure) => panic!("{}: {fault:?} is not {failure:?}", path.display()),
         }
-        packets += seen.len();
+        packets += replayed.len();
         // Without blocks, no file is created or replaced.
         let _ = fs::remove_file(&copy);
         let Some(written) = copy_capture(path, &copy, &mut pool) else {
@@ -240,8 +241,8 @@ fn flip_bits(captures: &Captures) {
         random.flip_bits(&mut bytes, 3);
         fs::write(&path, &bytes).unwrap();
         let (expected, fault) = parse_capture(&bytes);
-        let (seen, failure) = replay_capture(&path, &mut pool);
-        assert!(seen == expected);
+        let (replayed, failure) = replay_capture(&path, &mut pool);
+        assert!(replayed == expected);
         assert_eq!(fault.is_some(), failure.is_some(), "{fault:?} {failure:?}");
     }
 }

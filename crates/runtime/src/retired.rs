@@ -143,7 +143,8 @@ mod tests {
         }
         let nodes = retired.nodes.iter().filter(|node| node.filtered.planned == 4);
         assert_eq!(nodes.map(|node| node.filtered.taken.blocks).sum::<u64>(), 3, "it runs again");
-        let rows: u64 = retired.reports.iter().flat_map(|one| &one.report.rows).map(|row| row.1).sum();
+        let rows: u64 =
+            retired.reports.iter().flat_map(|one| &one.report.rows).map(|row| row.1).sum();
         assert_eq!(rows, 3000);
         let counters = SpaceCounters::new((&[], &[]), Vec::new(), &retired, false);
         let ledger = crate::report::merge_ledger(vec![counters], true);

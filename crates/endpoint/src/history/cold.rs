@@ -32,7 +32,7 @@ pub(super) struct ColdChunks {
     bytes_to_skip: usize,
     /// Number of chunks skipped after the last chunk that did not shrink.
     skipped_chunks: usize,
-    /// Number of chunks, the youngest, that a thread has not compressed yet.
+    /// Number of chunks that a thread has not compressed yet. They are the youngest.
     sent: usize,
     /// Total number of bytes compressed so far, and their total size after compression.
     totals: (u64, u64),
@@ -106,15 +106,16 @@ impl ColdChunks {
         true
     }
 
-    /// Hands the oldest uncompressed bytes to a thread, unless it has enough to do, or there are
-    /// too few bytes, or chunks are skipped. The bytes stay stored meanwhile.
+    /// Hands the oldest uncompressed bytes to a thread, unless the thread is full, there are too
+    /// few bytes, or chunks are skipped. The uncompressed bytes remain stored until the thread has
+    /// finished.
     pub(super) fn send_oldest(
         &mut self,
         frames: &VecDeque<FrameHeader>,
         bytes: &mut VecDeque<u8>,
         packer: &mut Packer,
     ) {
-        // Also jobs whose chunks are gone occupy the thread. A later call tries again.
+        // Jobs whose chunks were evicted also occupy the thread. A later call tries again.
         if packer.is_full() {
             return;
         }
@@ -126,7 +127,7 @@ impl ColdChunks {
                 self.sent += 1;
                 ChunkBytes::Sent(job)
             }
-            // Without a thread, the bytes stay as they are.
+            // Without a thread, the bytes remain uncompressed.
             Err(bytes) => ChunkBytes::Plain(bytes),
         };
         self.push(chunk, length, length, count);
@@ -138,7 +139,8 @@ impl ColdChunks {
             let first = self.chunks.len() - self.sent;
             let Some(chunk) = self.chunks.get_mut(first) else { return };
             let ChunkBytes::Sent(job) = &mut chunk.bytes else { return };
-            // The thread may hold its job for a moment longer.
+            // The thread may hold a reference to the job for a short time after it has set the
+            // result.
             let Some(job) = job.is_done().then(|| Arc::get_mut(job)).flatten() else { return };
             let (plain, packed) = job.take();
             let length = chunk.length;
@@ -176,7 +178,7 @@ impl ColdChunks {
             (length, count) = (length + header.length, count + 1);
         }
         if self.bytes_to_skip > 0 {
-            // This is called about once for each arriving frame.
+            // This function is called about once for each arriving frame.
             self.bytes_to_skip = self.bytes_to_skip.saturating_sub(length / count.max(1));
             return None;
         }

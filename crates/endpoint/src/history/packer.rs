@@ -1,16 +1,16 @@
-//! The thread that compresses the chunks of a history, so that whoever stores frames never waits
-//! for compression.
+//! The thread that compresses the chunks of a history, so that the thread that stores frames never
+//! waits for compression.
 //!
 //! The thread has the lowest priority among the threads of its process and is bound to no
-//! processor. On a machine without spare time it compresses little, the history is shorter, and the
-//! path keeps its rate.
+//! processor. On a machine without idle processors, the thread compresses little and the history is
+//! shorter, but the rate of the path does not decrease.
 
 use buffer::compression;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 
-/// The thread of one history. It starts with the first job, and ends with this value.
+/// The thread of one history. It starts with the first job, and ends when this value is dropped.
 #[derive(Debug, Default)]
 pub(super) struct Packer {
     worker: Option<Worker>,
@@ -21,12 +21,13 @@ pub(super) struct Packer {
 #[derive(Debug)]
 struct Worker {
     jobs: SyncSender<QueuedJob>,
-    /// Shared by all jobs that the thread has not finished, also those whose chunks are gone.
+    /// Shared by all jobs that the thread has not finished, including those whose chunks were
+    /// evicted.
     unfinished: Arc<()>,
     thread: JoinHandle<()>,
 }
 
-/// A job on its way to the thread. Gone if the history has evicted the chunk.
+/// A job that the thread has not begun. Dropped if the history has evicted the chunk.
 #[derive(Debug)]
 struct QueuedJob {
     job: Weak<PackingJob>,
@@ -70,8 +71,8 @@ impl Packer {
         self.worker.as_ref().is_some_and(|worker| unfinished(worker) >= Self::JOBS_MAX)
     }
 
-    /// Hands bytes to the thread, which is not full. Returns them if there is no thread. Never
-    /// waits.
+    /// Hands bytes to the thread, which must not be full. Returns the bytes if there is no thread.
+    /// Never waits.
     pub(super) fn send(&mut self, bytes: Vec<u8>) -> Result<Arc<PackingJob>, Vec<u8>> {
         if self.worker.is_none() && !self.failed {
             self.worker = Worker::start();
@@ -82,7 +83,7 @@ impl Packer {
         let _unfinished = Arc::clone(&worker.unfinished);
         match worker.jobs.try_send(QueuedJob { job: Arc::downgrade(&job), _unfinished }) {
             Ok(()) => Ok(job),
-            // Nobody else has got the job.
+            // There is no other reference to the job.
             Err(_) => Err(Arc::into_inner(job).map_or_else(Vec::new, |job| job.plain)),
         }
     }
@@ -115,7 +116,8 @@ impl Worker {
 impl Drop for Packer {
     fn drop(&mut self) {
         let Some(Worker { jobs, thread, .. }) = self.worker.take() else { return };
-        // The thread ends after the job that it has begun; the chunks of the others are gone.
+        // The thread ends after the job that it has begun. The remaining jobs have been dropped
+        // with their chunks.
         drop(jobs);
         // A panic in the thread has already been printed.
         let _ = thread.join();

@@ -27,7 +27,11 @@ fn history_retains_frames_within_the_time_limit() {
     assert_eq!(history.count_and_first_number(), (11, 89));
     assert_eq!(stored_frames(&history, HistoryStart::Time(97)).len(), 3);
     assert_eq!(stored_frames(&history, HistoryStart::Number(98)), stored[9..]);
-    assert_eq!(stored_frames(&history, HistoryStart::Number(3)), stored, "what is gone is gone");
+    assert_eq!(
+        stored_frames(&history, HistoryStart::Number(3)),
+        stored,
+        "evicted frames are not returned"
+    );
 }
 
 /// Fills a history of 1 MB with text. The history must then contain more frames than its memory
@@ -46,7 +50,11 @@ fn d16_cold_frames_are_compressed_within_the_byte_limit() {
     let (before, after) = history.compressed_totals();
     assert!(after * 4 < before && before > 4 << 20, "{before} bytes to {after}");
     let stored = stored_frames(&history, HistoryStart::Oldest);
-    assert_eq!(stored.len(), 3001, "all that are young enough, in less than half their bytes");
+    assert_eq!(
+        stored.len(),
+        3001,
+        "all frames within the time limit are stored in less than half their size"
+    );
     assert!(stored.iter().map(|(_, bytes)| bytes.len()).sum::<usize>() > 2 * limits.bytes);
     for (number, (time, bytes)) in (4999..).zip(&stored) {
         assert!(*time == number && *bytes == text(number).into_bytes(), "{number}");
@@ -59,8 +67,9 @@ fn d16_cold_frames_are_compressed_within_the_byte_limit() {
     );
 }
 
-/// A thread of its own compresses as well, within the limit, and the order and the bytes of
-/// frames are the same, whether they wait for that thread, are compressed, or stay plain.
+/// A separate thread compresses like the caller's, within the byte limit. The order and the bytes
+/// of the frames are the same, whether they wait for the thread, are compressed, or remain
+/// uncompressed.
 #[test]
 fn d16_own_thread_lengthens_the_history_without_delaying_its_caller() {
     let mut random = testkit::Random::replayable();
@@ -99,9 +108,9 @@ fn d16_own_thread_lengthens_the_history_without_delaying_its_caller() {
     assert_eq!(history.kept(), RetainedFrames::default());
 }
 
-/// Jobs whose chunks are gone still occupy the thread. Chunks after them are compressed, too.
+/// Jobs whose chunks were evicted still occupy the thread. Later chunks are compressed too.
 #[test]
-fn d16_own_thread_goes_on_after_the_history_was_cleared() {
+fn d16_own_thread_continues_after_a_clear() {
     let limits = HistoryLimits { bytes: 1 << 20, time: Time::MAX };
     let mut history = History::new(limits, CompressingThread::Own);
     let (packer, begin) = Packer::waiting();
@@ -113,7 +122,7 @@ fn d16_own_thread_goes_on_after_the_history_was_cleared() {
     assert!(history.packer.as_ref().is_some_and(Packer::is_full));
     history.clear();
     push_all(&mut history, 1000..2000);
-    // No chunk is given up while the thread is busy.
+    // No chunk is passed to the thread while it is full.
     assert_eq!(history.cold.stored_size(), 0);
     drop(begin);
     let mut time = 2000;
@@ -128,7 +137,7 @@ fn d16_own_thread_goes_on_after_the_history_was_cleared() {
 }
 
 #[test]
-fn d16_random_frames_stay_as_they_are() {
+fn d16_random_frames_remain_uncompressed() {
     let mut random = testkit::Random::replayable();
     let mut history =
         History::new(HistoryLimits { bytes: 1 << 20, time: Time::MAX }, CompressingThread::Caller);
@@ -151,10 +160,13 @@ fn v9_frozen_history_keeps_its_frames_and_counts_skipped_ones() {
         history.push(&block_at(time, &[7; 100]));
     }
     let stored = stored_frames(&history, HistoryStart::Oldest);
-    assert!(stored.iter().map(|(time, _)| *time).eq(1..=10), "also beyond the time limit");
+    assert!(
+        stored.iter().map(|(time, _)| *time).eq(1..=10),
+        "frames beyond the time limit are stored too"
+    );
     assert_eq!((history.count_and_first_number(), history.skipped()), ((10, 0), 3));
     assert!(history.memory_used() <= limits.bytes);
-    // The skipped frames are a gap, behind which the history begins anew.
+    // The skipped frames leave a gap, after which the history begins again.
     history.push(&block_at(1000, &[8; 100]));
     assert_eq!((history.count_and_first_number(), history.skipped()), ((1, 13), 0));
     history.freeze(5000);
@@ -171,7 +183,11 @@ fn history_evicts_frames_beyond_the_byte_limit() {
         history.push(&block_at(5, &vec![7; length]));
         assert!(history.memory_used() <= limits.bytes);
     }
-    assert_eq!(history.count_and_first_number(), (1, 401), "behind one that is too long");
+    assert_eq!(
+        history.count_and_first_number(),
+        (1, 401),
+        "only the frame after a too long one is stored"
+    );
     history.push(&bare_block(b"no frame"));
     assert_eq!(history.count_and_first_number(), (0, 403));
 }

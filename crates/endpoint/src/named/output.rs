@@ -234,8 +234,9 @@ impl NamedSink {
             self.holes.add(block.length());
             return Ok(());
         }
-        let fate = if bytes.is_empty() { WriteOutcome::Written } else { self.write_bytes(bytes)? };
-        let amount = match fate {
+        let outcome =
+            if bytes.is_empty() { WriteOutcome::Written } else { self.write_bytes(bytes)? };
+        let amount = match outcome {
             WriteOutcome::Written => &mut self.written,
             WriteOutcome::NoReader => &mut self.unread,
             WriteOutcome::TooSlow => &mut self.refused,
@@ -250,10 +251,10 @@ impl NamedSink {
         if !self.has_reader()? {
             return Ok(WriteOutcome::NoReader);
         }
-        let Some(most) = self.output.as_ref().map(Output::block_max) else {
+        let Some(length_max) = self.output.as_ref().map(Output::block_max) else {
             return Ok(WriteOutcome::NoReader);
         };
-        for piece in bytes.chunks(most.max(1)) {
+        for piece in bytes.chunks(length_max.max(1)) {
             if self.waits && !self.wait_for_room(piece.len())? {
                 return Ok(WriteOutcome::TooSlow);
             }

@@ -35,9 +35,9 @@ impl WriterRing {
         self.bytes = now;
         (state.grown, state.shrunk) =
             (state.grown + u64::from(now > before), state.shrunk + u64::from(now < before));
-        // The reason itself stays with the writer.
-        let way = if now > before { "grown" } else { "shrunk" };
-        state.because = format!("its writer has {way} it from {} KB", before >> 10);
+        // Only the writer knows the reason.
+        let change = if now > before { "grown" } else { "shrunk" };
+        state.because = format!("its writer has {change} it from {} KB", before >> 10);
     }
 }
 
@@ -63,19 +63,19 @@ struct AcceptedRings {
 impl Writers {
     /// Starts the thread. Fails if the kernel refuses a thread or a descriptor.
     pub(super) fn new(inbox: Inbox) -> sys::Result<Self> {
-        let all = epoll::create(epoll::CreateFlags::CLOEXEC);
-        let all = all.map_err(|e| sys::Error::new("epoll_create1", "", e.raw_os_error()))?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC);
+        let epoll = epoll.map_err(|e| sys::Error::new("epoll_create1", "", e.raw_os_error()))?;
         let (came, stop) = (EventFd::new()?, EventFd::new()?);
         let shared =
             Arc::new(AcceptedRings { inputs: Mutex::default(), arrival_event: came, stop });
-        watch_descriptor(&all, shared.arrival_event.as_fd())?;
-        let of_thread = shared.clone();
+        watch_descriptor(&epoll, shared.arrival_event.as_fd())?;
+        let thread_shared = shared.clone();
         let thread = std::thread::Builder::new().name("writers".to_owned());
         let thread = thread
-            .spawn(move || accept_rings(&inbox, &of_thread))
+            .spawn(move || accept_rings(&inbox, &thread_shared))
             .map_err(|e| sys::Error::new("clone", "a thread", e.raw_os_error().unwrap_or(0)))?;
         let thread = Some(thread);
-        Ok(Self { list: Vec::new(), shared, thread, epoll: all, had_writer: false, asleep: false })
+        Ok(Self { list: Vec::new(), shared, thread, epoll, had_writer: false, asleep: false })
     }
 
     /// Notifies all writers that the source is awake, and takes over accepted rings. Never waits
@@ -83,7 +83,7 @@ impl Writers {
     pub(super) fn announce_awake(&mut self) -> sys::Result<()> {
         if std::mem::take(&mut self.asleep) {
             for ring in &mut self.list {
-                // A false wake-up only costs a check of an empty ring.
+                // A false wake-up only causes a check of an empty ring.
                 let _ = ring.input.wake(true);
             }
         }
@@ -108,16 +108,16 @@ impl Writers {
     /// input.
     pub(super) fn announce_sleep(&mut self) -> bool {
         self.asleep = true;
-        let has_something = |ring: &mut WriterRing| ring.input.announce_sleep().unwrap_or(true);
+        let has_input = |ring: &mut WriterRing| ring.input.announce_sleep().unwrap_or(true);
         // Every writer must be notified, even if another ring has input.
-        self.list.iter_mut().filter_map(|ring| has_something(ring).then_some(())).count() > 0
+        self.list.iter_mut().filter_map(|ring| has_input(ring).then_some(())).count() > 0
     }
 
     /// Returns true if there were writers and all of them have left.
     pub(super) fn have_all_left(&self) -> bool {
-        let none_comes =
+        let has_no_arrivals =
             || self.shared.inputs.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
-        self.had_writer && self.list.is_empty() && none_comes()
+        self.had_writer && self.list.is_empty() && has_no_arrivals()
     }
 
     /// Returns the descriptor that becomes readable when new blocks or writers arrive.
@@ -143,9 +143,9 @@ impl Drop for Writers {
 
 /// Adds a descriptor to an epoll instance. The kernel removes the descriptor from the instance when
 /// it is closed.
-fn watch_descriptor(all: &OwnedFd, fd: BorrowedFd<'_>) -> sys::Result<()> {
+fn watch_descriptor(epoll: &OwnedFd, fd: BorrowedFd<'_>) -> sys::Result<()> {
     let data = epoll::EventData::new_u64(0);
-    epoll::add(all, fd, data, epoll::EventFlags::IN)
+    epoll::add(epoll, fd, data, epoll::EventFlags::IN)
         .map_err(|e| sys::Error::new("epoll_ctl", "a writer", e.raw_os_error()))
 }
 

@@ -51,18 +51,18 @@ impl ProgramInput {
         Ok(written)
     }
 
-    /// Counts a block of `length` bytes, of which `here` bytes are present. The block counts as a
-    /// hole if any bytes are missing, as written if `written` equals `here`, and otherwise as
+    /// Counts a block of `length` bytes, of which `present` bytes are present. The block counts as
+    /// a hole if any bytes are missing, as written if `written` equals `present`, and otherwise as
     /// dropped.
-    fn count_block(&mut self, length: u32, here: u64, written: u64) {
-        if u64::from(length) > here {
+    fn count_block(&mut self, length: u32, present: u64, written: u64) {
+        if u64::from(length) > present {
             self.holes.add(length);
             return;
         }
-        let whole = if written == here { &mut self.written } else { &mut self.ended };
-        whole.blocks += 1;
+        let counter = if written == present { &mut self.written } else { &mut self.ended };
+        counter.blocks += 1;
         self.written.bytes += written;
-        self.ended.bytes += here - written;
+        self.ended.bytes += present - written;
     }
 }
 
@@ -76,10 +76,10 @@ impl Sink for ProgramInput {
         }
         let mut written = self.write(slices.get_mut(..lanes).unwrap_or_default())?;
         for (_, block) in batch.blocks() {
-            let here = block.bytes().len() as u64;
-            let out = here.min(written);
+            let present = block.bytes().len() as u64;
+            let out = present.min(written);
             written -= out;
-            self.count_block(block.length(), here, out);
+            self.count_block(block.length(), present, out);
         }
         Ok(())
     }

@@ -111,7 +111,7 @@ fn start(opening: &Opening<'_>, role: ProcessRole) -> Result<StartedProcess, Fai
     };
     let mut shell = Command::new(SHELL);
     shell.arg("-c").arg(command);
-    // Without the counter, the program uses dbuf ids of its own.
+    // Without the counter, the program assigns dbuf ids independently of this process.
     let inheritable = INHERITABLE.lock().unwrap_or_else(PoisonError::into_inner);
     let ids = buffer::ids::inherit(IDS_DESCRIPTOR_MIN).ok();
     if let Some((variable, _)) = &ids {

@@ -34,10 +34,10 @@ impl ProgramOutput {
 impl Source for ProgramOutput {
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         let Some(pipe) = &mut self.pipe else { return Ok(SourceStatus::End) };
-        let given = pipe.produce(intake);
+        let status = pipe.produce(intake);
         self.counters = pipe.counters();
-        self.ended |= matches!(given, Ok(SourceStatus::End));
-        given
+        self.ended |= matches!(status, Ok(SourceStatus::End));
+        status
     }
 
     fn counters(&self) -> SourceCounters {

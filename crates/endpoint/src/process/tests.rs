@@ -130,7 +130,7 @@ fn failed_program_is_reported_with_command_and_status() {
         assert_eq!(program.close_and_read_rest(), b"");
         let bad = program.process.finish().unwrap().unwrap_err();
         assert_eq!((bad.ended, bad.to_string().as_str(), bad.quiet), (ended, text, false));
-        assert_eq!(program.process.try_wait(), Some(Err(bad)), "it stays known");
+        assert_eq!(program.process.try_wait(), Some(Err(bad)), "the result is available again");
     }
 }
 
@@ -173,7 +173,7 @@ fn stop_ends_source_program_and_drains_filter_program() {
     );
     let output = source.output.as_mut().unwrap();
     sys::poll::readable(&[output.descriptor().unwrap()], None);
-    assert!(output.stop(), "what is under way still comes");
+    assert!(output.stop(), "the remaining output can still be read");
     assert_eq!(source.close_and_read_rest(), b"first\nlast words\n");
     assert!(!source.output.as_mut().unwrap().stop());
     source.process.finish().unwrap().unwrap();

@@ -61,7 +61,7 @@ struct Shared {
     /// is not stopped.
     end_number: Option<u64>,
     is_over: bool,
-    given: Amount,
+    emitted: Amount,
     unbegun: u64,
     /// Number of blocks left in the ring because no arc selects their class.
     untaken: u64,
@@ -70,12 +70,12 @@ struct Shared {
     lost_before: u64,
     /// Number of unread blocks in the current ring.
     unread: u64,
-    deaths: u64,
+    writer_exits: u64,
 }
 
 /// Result of reading one message.
 enum MessageOutcome {
-    Given,
+    Emitted,
     Nothing,
     Full,
     End,
@@ -104,18 +104,18 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
         first_number: None,
         end_number: None,
         is_over: false,
-        given: Amount::default(),
+        emitted: Amount::default(),
         unbegun: 0,
         untaken: 0,
         lost_before: 0,
         unread: 0,
-        deaths: 0,
+        writer_exits: 0,
     }))
 }
 
 impl Source for Shared {
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
-        let before = self.given.blocks;
+        let before = self.emitted.blocks;
         if let Some(until) = self.remaining_rest(intake.now) {
             return Ok(SourceStatus::Wait { until: Some(until), readable: true });
         }
@@ -139,9 +139,9 @@ impl Source for Shared {
                 }
             }
             match self.read_message(intake)? {
-                MessageOutcome::Given => {}
+                MessageOutcome::Emitted => {}
                 MessageOutcome::Full => break again,
-                MessageOutcome::Nothing if self.given.blocks > before => break again,
+                MessageOutcome::Nothing if self.emitted.blocks > before => break again,
                 MessageOutcome::Nothing if std::mem::take(&mut self.has_read) => {
                     let until = intake.now + REST;
                     self.announce_rest(until);
@@ -161,7 +161,7 @@ impl Source for Shared {
                 }
                 MessageOutcome::WriterEnded => {
                     self.disconnect();
-                    self.deaths += 1;
+                    self.writer_exits += 1;
                     let prefix = self.prefix.clone();
                     let thread = std::thread::Builder::new().name("rejoin".to_owned());
                     let thread = thread.spawn(move || join_ring(&prefix));
@@ -170,7 +170,7 @@ impl Source for Shared {
                 }
             }
         };
-        Ok(if self.given.blocks > before { SourceStatus::Blocks } else { status })
+        Ok(if self.emitted.blocks > before { SourceStatus::Blocks } else { status })
     }
 
     fn counters(&self) -> SourceCounters {
@@ -178,14 +178,14 @@ impl Source for Shared {
         let dropped = [(OVERWRITTEN, lost), (DropReason::Unread, self.unread)];
         let dropped = dropped.into_iter().filter(|(_, count)| *count > 0);
         let dropped: Vec<_> = dropped.map(|(reason, count)| (reason, Some(count))).collect();
-        let blocks = self.given.blocks + lost + self.unread;
-        let observed = Amount { blocks, bytes: self.given.bytes };
+        let blocks = self.emitted.blocks + lost + self.unread;
+        let observed = Amount { blocks, bytes: self.emitted.bytes };
         let remark = Some(self.loss_remark());
         SourceCounters {
             dropped,
             observed: Some(observed),
             remark,
-            ..SourceCounters::lossless(self.given)
+            ..SourceCounters::lossless(self.emitted)
         }
     }
 
@@ -213,7 +213,7 @@ impl Shared {
     fn emit_created(&mut self, intake: &mut Intake<'_>) -> bool {
         let count = self.created.len().min(intake.room());
         for entry in self.created.drain(..count) {
-            self.given.add(entry.pointer.length());
+            self.emitted.add(entry.pointer.length());
             intake.put_entry(entry);
         }
         self.created.is_empty()
@@ -269,8 +269,8 @@ impl Shared {
         if self.sessions.torn > 0 {
             remark += &format!("; {} times it was too slow for a {what}", self.sessions.torn);
         }
-        if self.deaths > 0 {
-            remark += &format!("; its process ended {} times and was replaced", self.deaths);
+        if self.writer_exits > 0 {
+            remark += &format!("; its process ended {} times and was replaced", self.writer_exits);
         }
         remark
     }

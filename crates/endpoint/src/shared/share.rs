@@ -83,7 +83,7 @@ struct Share {
     sessions: WrittenSessions,
     written: Amount,
     unread: Amount,
-    long: Amount,
+    too_long: Amount,
     readers_max: usize,
     /// Time at which sleeping readers are woken even if the input does not pause.
     flush_at: Time,
@@ -114,7 +114,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
         sessions: WrittenSessions::new(opening.arguments.flag("messages")),
         written: Amount::default(),
         unread: Amount::default(),
-        long: Amount::default(),
+        too_long: Amount::default(),
         readers_max: 0,
         flush_at: 0,
         last_time: 0,
@@ -165,7 +165,7 @@ impl Sink for Share {
 
     fn drops_by_reason(&self) -> Vec<(DropReason, Amount)> {
         // Blocks without a reader were not requested.
-        let all = [(DropReason::Unread, self.unread), (TOO_LONG, self.long)];
+        let all = [(DropReason::Unread, self.unread), (TOO_LONG, self.too_long)];
         all.into_iter().filter(|(_, amount)| amount.blocks > 0).collect()
     }
 }
@@ -182,7 +182,7 @@ impl Share {
         let amount = match written {
             Ok(true) => &mut self.written,
             Ok(false) | Err(Fault::Abandoned) => &mut self.unread,
-            Err(Fault::TooLong { .. }) => &mut self.long,
+            Err(Fault::TooLong { .. }) => &mut self.too_long,
             Err(fault) => return Err(Failure::new("write to", self.address.to_string(), fault)),
         };
         amount.add(block.length());

@@ -88,8 +88,8 @@ struct Freeze {
     bytes: usize,
     files_max: u64,
     history: History,
-    /// The contents of the history when it had most bytes.
-    most: RetainedFrames,
+    /// Size of the history when it contained the most bytes.
+    peak: RetainedFrames,
     /// The capture file being written, if any.
     capture: Option<Capture>,
     counts: FreezeCounts,
@@ -147,7 +147,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
         bytes,
         files_max: number("files"),
         history: History::new(HistoryLimits { bytes, time: number("before") }, compresses),
-        most: RetainedFrames::default(),
+        peak: RetainedFrames::default(),
         capture: None,
         counts: FreezeCounts::default(),
         failure: None,
@@ -175,8 +175,8 @@ impl Sink for Freeze {
             self.add_block(&block);
         }
         let kept = self.history.kept();
-        if kept.bytes > self.most.bytes {
-            self.most = kept;
+        if kept.bytes > self.peak.bytes {
+            self.peak = kept;
         }
         Ok(())
     }
@@ -198,18 +198,18 @@ impl Sink for Freeze {
             files,
             frames,
             ignored_triggers: ignored,
-            omitted_frames: left_out,
+            omitted_frames: omitted,
             ..
         } = self.counts;
         let (before, after) = self.history.compressed_totals();
         let always = [("triggers", triggers), ("files", files), ("frames", frames)];
         let others = [
             ("triggers without a file", ignored),
-            ("frames left out", left_out),
+            ("frames left out", omitted),
             ("bytes compressed", before),
             ("bytes after compression", after),
-            ("bytes kept at most", self.most.bytes),
-            ("in bytes of memory", self.most.stored),
+            ("bytes kept at most", self.peak.bytes),
+            ("in bytes of memory", self.peak.stored),
         ];
         let done = match files {
             0 | 1 => format!("written to {}", self.into.display()),
@@ -273,9 +273,9 @@ impl Freeze {
         self.capture =
             Some(Capture { file, name, link, until, room_left: room, buffer, buffered: 0 });
         let none = History::new(HistoryLimits::NONE, CompressingThread::Caller);
-        let remembered = std::mem::replace(&mut self.history, none);
-        remembered.visit_since(HistoryStart::Oldest, |header, frame| self.add_frame(header, frame));
-        self.history = remembered;
+        let history = std::mem::replace(&mut self.history, none);
+        history.visit_since(HistoryStart::Oldest, |header, frame| self.add_frame(header, frame));
+        self.history = history;
         // Frames of this file are not repeated in the next.
         self.history.clear();
     }
@@ -336,7 +336,7 @@ impl Capture {
         let written = self.file.metadata()?.len();
         let result = self.file.write_all(&self.buffer);
         if result.is_err() {
-            // An error of the cut is ignored in favor of the original error.
+            // If the truncation fails too, only the original error is reported.
             let _ = self.file.set_len(written);
             let _ = self.file.seek(SeekFrom::Start(written));
         }
@@ -448,7 +448,11 @@ mod tests {
             "{rows:?}"
         );
         assert!(std::fs::metadata(&path).unwrap().len() <= 128 << 10);
-        assert_eq!(captured_seconds(&path)[0], 15, "what fits in 64 KB before it");
+        assert_eq!(
+            captured_seconds(&path)[0],
+            15,
+            "the file begins with the oldest frame that fits in 64 KB"
+        );
     }
 
     #[test]
@@ -473,7 +477,7 @@ mod tests {
         let failure = sink.finish().unwrap_err();
         assert_eq!((failure.call, failure.errno), ("write", Some(28)));
         assert!(failure.why.ends_with("; 3 frames around triggers are missing"), "{failure}");
-        assert_eq!(captured_seconds(&path).last(), Some(&7), "the next file is whole");
+        assert_eq!(captured_seconds(&path).last(), Some(&7), "the next file is complete");
     }
 
     fn new_freeze(path: &str) -> Freeze {
@@ -485,7 +489,7 @@ mod tests {
             bytes: 1 << 20,
             files_max: 10,
             history: History::new(HistoryLimits { bytes: 1 << 20, time: SECOND }, none),
-            most: RetainedFrames::default(),
+            peak: RetainedFrames::default(),
             capture: None,
             counts: FreezeCounts::default(),
             failure: None,

@@ -84,14 +84,15 @@ impl<'a> MessageRecord<'a> {
         Some(if self.is_from_server() { flow.reversed() } else { flow })
     }
 
-    /// Returns true if the server has sent the message. The direction of its block does not say
-    /// so: a session is forward from whoever was seen first.
+    /// Returns true if the server has sent the message. The direction of the block does not
+    /// determine the sender, because the forward direction of a session is that of its first
+    /// observed block.
     fn is_from_server(&self) -> bool {
         match self.kind() {
             RecordKind::HttpRequest | RecordKind::HttpExchange => false,
             RecordKind::HttpResponse => true,
             RecordKind::Dns => self.has_flag(Field::Answer),
-            // Only the hello of a server has the cipher suite that was chosen.
+            // Only the hello of a server contains the selected cipher suite.
             RecordKind::Tls => self.text(Field::Cipher).is_some(),
         }
     }
@@ -177,8 +178,8 @@ impl EscapedBytes<'_> {
     /// Appends the escaped text to `line`.
     pub(crate) fn add_to(self, line: &mut Vec<u8>) {
         let mut rest = self.0;
-        while let Some(at) = rest.iter().position(|byte| !is_unescaped(*byte)) {
-            let (plain, after) = rest.split_at(at);
+        while let Some(position) = rest.iter().position(|byte| !is_unescaped(*byte)) {
+            let (plain, after) = rest.split_at(position);
             line.extend_from_slice(plain);
             let Some((byte, after)) = after.split_first() else { break };
             // Writing to memory cannot fail.
@@ -239,8 +240,8 @@ impl MessageCounts {
     pub(crate) fn count_block(&mut self, block: &Block<'_>) {
         if block.marks.is_description() {
             self.messages += 1;
-            let alone = block.context.flags.has(Flags::LAST);
-            self.open_message = (!alone).then(|| stream_of(block));
+            let is_single = block.context.flags.has(Flags::LAST);
+            self.open_message = (!is_single).then(|| stream_of(block));
         } else if self.is_counted(block) {
             self.fragments += 1;
             self.open_message = self.open_message.filter(|open| *open != stream_of(block));
@@ -316,7 +317,7 @@ fn write_http(f: &mut fmt::Formatter<'_>, record: &MessageRecord<'_>) -> fmt::Re
 
 fn write_dns(f: &mut fmt::Formatter<'_>, record: &MessageRecord<'_>) -> fmt::Result {
     f.write_str(if record.has_flag(Field::Answer) { "dns answer" } else { "dns query" })?;
-    // Names and data are texts as in zone files, which have escapes of their own.
+    // Names and data are in the format of zone files, which has its own escapes.
     for (wanted, before) in
         [(Field::RcodeName, " "), (Field::Type, " "), (Field::Name, " "), (Field::Data, ", ")]
     {
@@ -427,7 +428,7 @@ mod tests {
             writer.add_text(Field::Data, b"\"k=v\" \x1b[2J");
         });
         let record = "dns query a\\032b (first of 2 questions), \"k=v\" ·[2J";
-        assert_eq!(message_phrase(&escaped), record, "zone files have escapes of their own");
+        assert_eq!(message_phrase(&escaped), record, "the escapes of zone files are unchanged");
         let hello = description_record(RecordKind::Tls, |writer| {
             writer.add_text(Field::TlsVersion, b"1.3");
             writer.add_text(Field::ServerName, b"example.com");
@@ -437,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn sender_is_whom_the_message_names() {
+    fn sender_is_read_from_the_message() {
         let ends = ["10.0.0.1:1000 > 10.0.0.2:53", "10.0.0.2:53 > 10.0.0.1:1000"];
         let sent = |kind, field, expected: &str| {
             let record = description_record(kind, |writer| {
@@ -535,7 +536,7 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len() + 1, Field::ALL.len());
-        assert!(Field::ALL.len() <= 64, "a mask of 64 bits tells them apart");
+        assert!(Field::ALL.len() <= 64, "a mask of 64 bits has a bit for each field");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The sinks of the catalog.
 //!
-//! Every file has the same structure: its output, the `Description`, the state, the `impl Sink`,
-//! the tests. Data goes to standard output or files, never to standard error; reports go to the
-//! caller that started the path (CONTRACT 28).
+//! Every file has the same structure: the module comment, the `Description`, the state, the `impl
+//! Sink`, the tests. Data goes to standard output or files, never to standard error; reports go to
+//! the caller that started the path (CONTRACT 28).
 
 pub mod account;
 pub mod discard;

@@ -12,16 +12,16 @@ use filter::{Amount, Arguments, Description, Report};
 pub fn offloaded_sink(
     description: &Description,
     arguments: &Arguments,
-    taken: Amount,
+    consumed: Amount,
     refused: u64,
 ) -> (Box<dyn Sink>, Report) {
-    let mut sink = CountingSink { consumed: taken, ..CountingSink::default() };
+    let mut sink = CountingSink { consumed, ..CountingSink::default() };
     if description.name == DROP.name {
         sink.counts_as_dropped = true;
         return (Box::new(sink), Report::default());
     }
     let sends = description.name == REDIRECT.name;
-    let refused = if sends { refused.min(taken.blocks) } else { 0 };
+    let refused = if sends { refused.min(consumed.blocks) } else { 0 };
     // The kernel does not count the bytes of refused frames.
     sink.consumed.blocks -= refused;
     sink.refused = (refused > 0).then(|| (REFUSED.into(), Amount { blocks: refused, bytes: 0 }));
@@ -29,7 +29,7 @@ pub fn offloaded_sink(
     let rows = [(first, sink.consumed.blocks), ("bytes", sink.consumed.bytes)];
     let mut report = Report::from_rows(rows);
     if let (true, Some(interface)) = (sends, arguments.text("interface")) {
-        // The words of the same sink in a thread, so that the report adds both counts.
+        // The same words as those of this sink in a thread, so that the report adds both counts.
         let sent = format!("sent through {interface}");
         report = report.with_delivered(sink.consumed.blocks, "frame", sent);
     }
@@ -45,15 +45,15 @@ mod tests {
 
     #[test]
     fn offloaded_sinks_report_written_and_dropped_blocks() {
-        let taken = Amount { blocks: 3, bytes: 5 };
-        let (sink, report) = offloaded_sink(&DROP, &Arguments::default(), taken, 0);
-        assert_eq!(sink.drops_by_reason(), [(DropReason::ByRequest, taken)]);
+        let consumed = Amount { blocks: 3, bytes: 5 };
+        let (sink, report) = offloaded_sink(&DROP, &Arguments::default(), consumed, 0);
+        assert_eq!(sink.drops_by_reason(), [(DropReason::ByRequest, consumed)]);
         assert_eq!((sink.amount_written(), report.rows.len()), (Some(Amount::default()), 0));
-        let (sink, report) = offloaded_sink(&DISCARD, &Arguments::default(), taken, 0);
-        assert_eq!((sink.amount_written(), sink.drops_by_reason().len()), (Some(taken), 0));
+        let (sink, report) = offloaded_sink(&DISCARD, &Arguments::default(), consumed, 0);
+        assert_eq!((sink.amount_written(), sink.drops_by_reason().len()), (Some(consumed), 0));
         assert_eq!(report.rows, [("blocks".to_owned(), 3), ("bytes".to_owned(), 5)]);
         let arguments = checked_arguments(&REDIRECT, &[("interface", "eth1")]);
-        let (sink, report) = offloaded_sink(&REDIRECT, &arguments, taken, 2);
+        let (sink, report) = offloaded_sink(&REDIRECT, &arguments, consumed, 2);
         assert_eq!(sink.amount_written().map(|sent| sent.blocks), Some(1));
         assert_eq!(
             sink.drops_by_reason(),

@@ -1,7 +1,8 @@
-//! The frames that a sink has seen a moment ago, to count or write each frame once.
+//! The frames that a sink has received recently. A sink uses them to count or write each frame
+//! once.
 //!
-//! Several blocks of a stream or message may view the same frame: requests that came together in
-//! one segment, or the pieces of segments that overlap.
+//! Several blocks of a stream or message may view the same frame, for example requests that arrived
+//! in one segment, or the parts of overlapping segments.
 
 use abi::{Class, RichPointer};
 use filter::{Block, Form, Time};
@@ -10,7 +11,8 @@ use filter::{Block, Form, Time};
 /// close together, but not always one after the other.
 const RECENT_FRAMES: usize = 16;
 
-/// The most recent frames. Memory that is used again is told apart by the time of its frame.
+/// The most recent frames. Two frames that occupied the same memory are distinguished by their
+/// times.
 #[derive(Debug)]
 pub(crate) struct RecentFrames {
     /// Ring of the most recent frames. `None` if each block of this form has its own frame.

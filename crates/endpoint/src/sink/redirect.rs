@@ -7,8 +7,8 @@
 //! the host receives the frame too. After `take`, the frame itself is sent.
 //!
 //! Deviation: the papers have a single `tx`, since their kernel space calls the driver. In Linux, a
-//! kernel program can neither wait nor queue, so forwarding without flow control has a name of its
-//! own.
+//! kernel program can neither wait nor queue, so forwarding without flow control is a separate
+//! sink.
 
 use super::tx;
 use crate::{Failure, Opening, Sink, SinkEntry};

@@ -2,10 +2,10 @@
 //! a full disk.
 //!
 //! Before output is appended to a file, the last line of the file is repaired, so that the output
-//! begins on a line of its own. An incomplete JSON object is removed, because readers expect an
-//! object in each line. After other text, a line terminator is added, because even an incomplete
-//! line may be useful. A line terminator is also added after a JSON object that lacks only the
-//! terminator. (docs/book/decisions/0049-replaced-files.md)
+//! begins on a new line. An incomplete JSON object is removed, because readers expect an object in
+//! each line. After other text, a line terminator is added, because even an incomplete line may be
+//! useful. A line terminator is also added after a JSON object that lacks only the terminator.
+//! (docs/book/decisions/0049-replaced-files.md)
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -33,29 +33,29 @@ pub(crate) fn repair_last_line(
     target: &str,
     lines: LineFormat,
 ) -> io::Result<Option<String>> {
-    let about = file.metadata()?;
-    if !about.is_file() || about.len() == 0 {
+    let metadata = file.metadata()?;
+    if !metadata.is_file() || metadata.len() == 0 {
         return Ok(None);
     }
     // The descriptor may be write-only.
     let Ok(readable) = sys::file::reopen_read_only(file.as_fd()) else { return Ok(None) };
-    let Some((begin, line)) = last_line(&File::from(readable), about.len())? else {
+    let Some((begin, line)) = last_line(&File::from(readable), metadata.len())? else {
         return Ok(None);
     };
-    let torn = about.len() - begin;
-    let begun = line.is_some();
+    let length = metadata.len() - begin;
+    let is_complete_line = line.is_some();
     let is_whole = || line.is_some_and(|line| serde_json::from_slice::<Object>(&line).is_ok());
-    if lines == LineFormat::Text || !begun || is_whole() {
+    if lines == LineFormat::Text || !is_complete_line || is_whole() {
         file.write_all(b"\n")?;
         return Ok(Some(format!(
-            "{target} ended in the middle of a line of {torn} bytes, as a killed run leaves it: \
+            "{target} ended in the middle of a line of {length} bytes, as a killed run leaves it: \
              the line was ended"
         )));
     }
     file.set_len(begin)?;
     Ok(Some(format!(
         "{target} ended in the middle of a record, as a killed run or a full disk leaves it: its \
-         {torn} bytes were cut off"
+         {length} bytes were cut off"
     )))
 }
 
@@ -100,9 +100,9 @@ pub(crate) fn complete_length(
 /// Removes the last `part` bytes of a regular file, which are the beginning of a block that could
 /// not be written completely. Does nothing to other files.
 pub(crate) fn truncate_tail(file: &File, part: usize) -> io::Result<()> {
-    let about = file.metadata()?;
-    if part > 0 && about.is_file() {
-        let length = about.len().saturating_sub(part as u64);
+    let metadata = file.metadata()?;
+    if part > 0 && metadata.is_file() {
+        let length = metadata.len().saturating_sub(part as u64);
         file.set_len(length)?;
         rustix::fs::seek(file, rustix::fs::SeekFrom::Start(length))?;
     }
@@ -124,12 +124,12 @@ mod tests {
         let mut file = OpenRegular::append().open(&path).unwrap();
         let reported = repair_last_line(&mut file, &path, lines).unwrap();
         let again = repair_last_line(&mut file, &path, lines).unwrap();
-        assert_eq!(again, None, "it is whole then");
+        assert_eq!(again, None, "a repaired file is not changed again");
         (fs::read(&path).unwrap(), reported.is_some())
     }
 
     #[test]
-    fn torn_json_is_removed_and_torn_text_terminated() {
+    fn incomplete_json_is_removed_and_incomplete_text_terminated() {
         let cases: [(&[u8], LineFormat, &[u8], bool); 8] = [
             (b"", LineFormat::Json, b"", false),
             (b"{\"a\":1}\n", LineFormat::Json, b"{\"a\":1}\n", false),
@@ -146,17 +146,17 @@ mod tests {
     }
 
     #[test]
-    fn torn_record_of_any_length_is_found() {
+    fn incomplete_object_of_any_length_is_found() {
         let whole = b"{\"a\":1}\n";
         for length in [1, 4087, 4088, 4089, 4095, 4096, 4097, 9000, LINE_MAX as usize - 1] {
-            let torn = [whole.as_slice(), &vec![b'x'; length]].concat();
+            let contents = [whole.as_slice(), &vec![b'x'; length]].concat();
             assert_eq!(
-                repaired_contents(&torn, LineFormat::Json),
+                repaired_contents(&contents, LineFormat::Json),
                 (whole.to_vec(), true),
                 "{length}"
             );
         }
-        // Too long to search for its beginning.
+        // The line is too long to search for its beginning.
         let long = [whole.as_slice(), &vec![b'x'; LINE_MAX as usize + 9]].concat();
         let (after, reported) = repaired_contents(&long, LineFormat::Json);
         assert!(reported && after == [long.as_slice(), b"\n"].concat());

@@ -110,13 +110,13 @@ impl Feed {
             if self.ended {
                 return self.carried_as_last_piece(pool, wanted);
             }
-            let begun = self.carry.len();
-            let min = wanted.max(begun + 1);
+            let carried = self.carry.len();
+            let min = wanted.max(carried + 1);
             let enough = min.max(FREE_MIN.min(pool.block_max() / 4));
             let Some(mut draft) = pool.draft(enough, min.max(PIECE_SIZE)) else {
                 return self.without_segment(pool, min);
             };
-            let room = draft.get_mut(begun..).unwrap_or_default();
+            let room = draft.get_mut(carried..).unwrap_or_default();
             let count = match self.input.read(room)? {
                 ReadOutcome::Bytes(count) => count,
                 ReadOutcome::Nothing => return Ok(FillOutcome::Nothing),
@@ -125,20 +125,20 @@ impl Feed {
                     continue;
                 }
             };
-            if begun + count < wanted {
+            if carried + count < wanted {
                 self.carry.extend_from_slice(room.get(..count).unwrap_or_default());
                 continue;
             }
-            if let Some(front) = draft.get_mut(..begun) {
+            if let Some(front) = draft.get_mut(..carried) {
                 front.copy_from_slice(&self.carry);
             }
             self.carry.clear();
-            let place = draft.commit(begun + count);
+            let place = draft.commit(carried + count);
             return self.hold_piece(pool, place);
         }
     }
 
-    /// Moves the bytes that remain at the end of the input to a piece of their own.
+    /// Moves the bytes that remain at the end of the input to a separate piece.
     pub(crate) fn move_rest_to_piece(&mut self, pool: &Pool) -> Result<FillOutcome, Failure> {
         let count = self.carry.len();
         let Some(mut draft) = pool.draft(count, count) else { return Ok(FillOutcome::Full) };

@@ -99,7 +99,7 @@ struct Generate {
     /// One frame per flow, contiguous in the pool, for repeated emission, or `None` until these
     /// frames have been written.
     flow_frames: Option<Extent>,
-    given: Amount,
+    emitted: Amount,
 }
 
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
@@ -118,13 +118,13 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
         origin: opening.origin,
         first_due: None,
         flow_frames: None,
-        given: Amount::default(),
+        emitted: Amount::default(),
     }))
 }
 
 impl Source for Generate {
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
-        let sent = self.given.blocks;
+        let sent = self.emitted.blocks;
         let left = self.count.map_or(u64::MAX, |count| count.saturating_sub(sent));
         if left == 0 {
             return Ok(SourceStatus::End);
@@ -135,15 +135,15 @@ impl Source for Generate {
         }
         let room = u64::try_from(intake.room().min(LANES)).unwrap_or(0);
         let number = usize::try_from(due.min(left).min(room)).unwrap_or(0);
-        let gave = if self.is_repeated(intake.pool) {
+        let has_memory = if self.is_repeated(intake.pool) {
             self.emit_repeated(intake, number)
         } else {
             self.emit_numbered(intake, number)?
         };
-        if !gave {
+        if !has_memory {
             return Ok(SourceStatus::retry_at(intake.now));
         }
-        Ok(if self.count == Some(self.given.blocks) {
+        Ok(if self.count == Some(self.emitted.blocks) {
             SourceStatus::End
         } else {
             SourceStatus::Blocks
@@ -155,7 +155,7 @@ impl Source for Generate {
     }
 
     fn counters(&self) -> SourceCounters {
-        SourceCounters::lossless(self.given)
+        SourceCounters::lossless(self.emitted)
     }
 }
 
@@ -167,7 +167,7 @@ impl Generate {
         let Some(rate) = self.rate else { return u64::MAX };
         let passed = u128::from(now.saturating_sub(started)) * u128::from(rate);
         let due = passed / u128::from(SECOND_NS) + 1;
-        u64::try_from(due).unwrap_or(u64::MAX).saturating_sub(self.given.blocks)
+        u64::try_from(due).unwrap_or(u64::MAX).saturating_sub(self.emitted.blocks)
     }
 
     /// Returns the time at which the frame with this number is due.
@@ -189,7 +189,7 @@ impl Generate {
             return false;
         };
         self.flow_frames = Some(ready);
-        let first = flow_of(self.given.blocks, self.flows);
+        let first = flow_of(self.emitted.blocks, self.flows);
         self.emit_from_array(intake, ready, (first, self.flows), number);
         true
     }
@@ -219,7 +219,7 @@ impl Generate {
         let Some(mut draft) = pool.draft(stride, number * stride) else { return Ok(false) };
         let mut written: u16 = 0;
         for room in draft.chunks_exact_mut(stride).take(number) {
-            let at = self.given.blocks + u64::from(written);
+            let at = self.emitted.blocks + u64::from(written);
             let sequence = if self.numbered { at } else { 0 };
             self.template.write(room, flow_of(at, self.flows), sequence);
             written += 1;
@@ -229,27 +229,27 @@ impl Generate {
         Ok(true)
     }
 
-    /// Emits `number` frames from the array of `all` frames at `place`, starting with index `first`
-    /// and wrapping around at the end.
+    /// Emits `number` frames from the array of `count` frames at `place`, starting with index
+    /// `first` and wrapping around at the end.
     fn emit_from_array(
         &mut self,
         intake: &mut Intake<'_>,
         place: Extent,
-        (first, all): (u16, u16),
+        (first, count): (u16, u16),
         number: usize,
     ) {
         let stride = u32::try_from(self.template.stride()).unwrap_or(u32::MAX);
         let size = u32::try_from(self.template.frame.len()).unwrap_or(u32::MAX);
         let marks = Marks::frame(LinkType::ETHERNET.0, size, size);
-        let mut which = first;
+        let mut index = first;
         let whole = intake.entry(place, (intake.now, self.origin), marks);
         let put = intake.put_entries((0..number).map(|_| {
-            let at = u32::from(which) * stride;
-            which = if which + 1 == all { 0 } else { which + 1 };
+            let at = u32::from(index) * stride;
+            index = if index + 1 == count { 0 } else { index + 1 };
             Entry { pointer: whole.pointer.within(at, size), ..whole }
         }));
-        self.given.blocks += put as u64;
-        self.given.bytes += put as u64 * u64::from(size);
+        self.emitted.blocks += put as u64;
+        self.emitted.bytes += put as u64 * u64::from(size);
     }
 }
 
@@ -272,8 +272,9 @@ impl FrameTemplate {
         let pattern = (SEQUENCE_OFFSET..size).map(|at| u8::try_from(at % 251).unwrap_or(0));
         let mut payload: Vec<u8> = pattern.collect();
         copy_at(&mut payload, 0, &[0; 8]);
-        let ends = (SocketAddrV4::new(SOURCE_ADDRESS, 0), SocketAddrV4::new(TARGET_ADDRESS, port));
-        let frame = udp_frame(HARDWARE_ADDRESSES, ends, &payload).unwrap_or_default();
+        let addresses =
+            (SocketAddrV4::new(SOURCE_ADDRESS, 0), SocketAddrV4::new(TARGET_ADDRESS, port));
+        let frame = udp_frame(HARDWARE_ADDRESSES, addresses, &payload).unwrap_or_default();
         let checksum = frame.get(UDP_CHECKSUM_OFFSET..).and_then(<[u8]>::first_chunk).copied();
         let sum =
             Sum::new().with(&(!u16::from_be_bytes(checksum.unwrap_or_default())).to_be_bytes());

@@ -149,7 +149,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 struct Inject {
     shared: Arc<SharedQueue>,
     origin: u16,
-    given: Amount,
+    emitted: Amount,
 }
 
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
@@ -166,14 +166,14 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
     }
     queue.bytes_max = opening.arguments.number("queue").unwrap_or_default();
     drop(queue);
-    Ok(Box::new(Inject { shared, origin: opening.origin, given: Amount::default() }))
+    Ok(Box::new(Inject { shared, origin: opening.origin, emitted: Amount::default() }))
 }
 
 impl Source for Inject {
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         self.shared.event.clear();
         let mut queue = lock(&self.shared.queue);
-        let before = self.given.blocks;
+        let before = self.emitted.blocks;
         while intake.room() > 0
             && let Some(waiting) = queue.frames.front()
         {
@@ -181,11 +181,11 @@ impl Source for Inject {
                 return Ok(SourceStatus::retry_at(intake.now));
             };
             intake.put_entry(entry);
-            self.given.add(entry.pointer.length());
+            self.emitted.add(entry.pointer.length());
             queue.bytes -= waiting.bytes.len() as u64;
             queue.frames.pop_front();
         }
-        Ok(match (self.given.blocks > before, queue.ended && queue.frames.is_empty()) {
+        Ok(match (self.emitted.blocks > before, queue.ended && queue.frames.is_empty()) {
             (_, true) => SourceStatus::End,
             (true, false) => SourceStatus::Blocks,
             (false, false) => SourceStatus::AWAITS_INPUT,
@@ -200,7 +200,7 @@ impl Source for Inject {
         SourceCounters {
             dropped,
             observed: Some(queue.offered),
-            ..SourceCounters::lossless(self.given)
+            ..SourceCounters::lossless(self.emitted)
         }
     }
 
@@ -246,8 +246,8 @@ mod tests {
     };
 
     fn inject_source(name: &str) -> Result<Box<dyn Source>, Failure> {
-        let given = checked_arguments(&INJECT, &[("name", name), ("queue", "64k")]);
-        open(&sink_opening(&given, &[]))
+        let arguments = checked_arguments(&INJECT, &[("name", name), ("queue", "64k")]);
+        open(&sink_opening(&arguments, &[]))
     }
 
     #[test]
@@ -262,14 +262,14 @@ mod tests {
         assert_eq!(injector.inject(b"two"), InjectOutcome::Queued);
         let event = source.descriptor().unwrap();
         assert_eq!(sys::poll::readable(&[event], None), [true]);
-        let (given, emitted) = produce_once(&mut *source, &mut pool, 8, 5).unwrap();
-        assert_eq!((given, emitted.len()), (SourceStatus::Blocks, 2));
+        let (status, emitted) = produce_once(&mut *source, &mut pool, 8, 5).unwrap();
+        assert_eq!((status, emitted.len()), (SourceStatus::Blocks, 2));
         assert_eq!((&emitted[0].bytes[..], &emitted[1].bytes[..]), (&b"one"[..], &b"two"[..]));
         assert_eq!((emitted[0].entry.context.time, emitted[0].entry.marks.link), (7, 101));
         injector.inject(b"last");
         drop(injector);
-        let (given, emitted) = produce_once(&mut *source, &mut pool, 8, 5).unwrap();
-        assert_eq!((given, emitted.len()), (SourceStatus::End, 1));
+        let (status, emitted) = produce_once(&mut *source, &mut pool, 8, 5).unwrap();
+        assert_eq!((status, emitted.len()), (SourceStatus::End, 1));
         let counters = source.counters();
         assert_eq!(
             (counters.observed, counters.given.blocks),
@@ -283,8 +283,8 @@ mod tests {
         let injector = Injector::new("full").unwrap();
         let mut source = inject_source("full").unwrap();
         let frame = [0; 1 << 10];
-        let taken = (0..70).filter(|_| injector.inject(&frame) == InjectOutcome::Queued).count();
-        assert_eq!(taken, 64);
+        let queued = (0..70).filter(|_| injector.inject(&frame) == InjectOutcome::Queued).count();
+        assert_eq!(queued, 64);
         let mut pool = small_segment_pool(1 << 16);
         let (_, emitted) = produce_once(&mut *source, &mut pool, 10, 5).unwrap();
         assert_eq!(emitted.len(), 10);

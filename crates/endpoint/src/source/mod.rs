@@ -1,7 +1,7 @@
 //! The sources of the catalog.
 //!
-//! Every file has the same structure: its output, the `Description`, the state, the `impl Source`,
-//! the tests. A source never waits for input; it returns `SourceStatus::Wait`.
+//! Every file has the same structure: the module comment, the `Description`, the state, the `impl
+//! Source`, the tests. A source never waits for input; it returns `SourceStatus::Wait`.
 
 pub mod generate;
 pub mod inject;

@@ -52,7 +52,7 @@ pub(crate) struct Read {
     block: usize,
     lines: bool,
     origin: u16,
-    given: Amount,
+    emitted: Amount,
     /// True if the next byte is the first of a line.
     line_begins: bool,
 }
@@ -76,7 +76,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
 impl Source for Read {
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         let again = SourceStatus::retry_at(intake.now);
-        let before = self.given.blocks;
+        let before = self.emitted.blocks;
         let mut ended = false;
         loop {
             self.emit_from_piece(intake, ended);
@@ -87,7 +87,7 @@ impl Source for Read {
             if ended {
                 return Ok(SourceStatus::End);
             }
-            if self.given.blocks > before {
+            if self.emitted.blocks > before {
                 // The next piece may reuse this memory after the pass.
                 return Ok(SourceStatus::Blocks);
             }
@@ -111,7 +111,7 @@ impl Source for Read {
     fn counters(&self) -> SourceCounters {
         SourceCounters {
             position: self.feed.input().position(),
-            ..SourceCounters::lossless(self.given)
+            ..SourceCounters::lossless(self.emitted)
         }
     }
 
@@ -127,7 +127,7 @@ impl Read {
             block,
             lines,
             origin,
-            given: Amount { blocks: 0, bytes: 0 },
+            emitted: Amount { blocks: 0, bytes: 0 },
             line_begins: true,
         }
     }
@@ -149,22 +149,22 @@ impl Read {
     }
 
     /// Returns the block at the start of `bytes`, or `None` if its end is not known yet.
-    fn next_block(&self, bytes: &[u8], most: usize, ended: bool) -> Option<BlockBounds> {
+    fn next_block(&self, bytes: &[u8], length_max: usize, ended: bool) -> Option<BlockBounds> {
         if bytes.is_empty() {
             return None;
         }
         if self.lines {
-            return self.next_line(bytes, most, ended);
+            return self.next_line(bytes, length_max, ended);
         }
-        let length = self.block.min(most).min(bytes.len());
-        let whole = length == self.block.min(most) || ended || self.feed.input().may_block();
+        let length = self.block.min(length_max).min(bytes.len());
+        let whole = length == self.block.min(length_max) || ended || self.feed.input().may_block();
         whole.then(|| BlockBounds::new(length, length, Flags::FIRST.with(Flags::LAST)))
     }
 
-    fn next_line(&self, bytes: &[u8], most: usize, ended: bool) -> Option<BlockBounds> {
+    fn next_line(&self, bytes: &[u8], length_max: usize, ended: bool) -> Option<BlockBounds> {
         let first = if self.line_begins { Flags::FIRST } else { Flags::NONE };
         // One more byte decides whether a line terminator follows.
-        let limit = self.block.min(most - 1);
+        let limit = self.block.min(length_max - 1);
         let window = bytes.get(..=limit).unwrap_or(bytes);
         if let Some(end) = memchr::memchr(b'\n', window) {
             let length = if bytes.get(..end)?.ends_with(b"\r") { end - 1 } else { end };
@@ -177,7 +177,7 @@ impl Read {
     }
 
     fn entry(&mut self, intake: &Intake<'_>, place: Extent, flags: Flags) -> Entry {
-        self.given.add(place.length());
+        self.emitted.add(place.length());
         let marks = Marks::bare(place.length());
         let mut entry = intake.entry(place, (intake.now, self.origin), marks);
         entry.context.flags = flags;

@@ -57,7 +57,7 @@ struct Replay {
     reader: Reader,
     schedule: ReplaySchedule,
     origin: u16,
-    given: Amount,
+    emitted: Amount,
     /// The next packet, which has been parsed but is not due yet, or is later than a packet of
     /// another source.
     pending: Option<Packet>,
@@ -81,31 +81,32 @@ impl Source for Replay {
         if let Some(failure) = self.fault.take() {
             return Err(failure);
         }
-        let before = self.given.blocks;
+        let before = self.emitted.blocks;
         let outcome = self.emit_packets(intake);
-        let gave = self.given.blocks > before;
+        let has_emitted = self.emitted.blocks > before;
         match outcome {
-            Err(failure) if gave => {
+            Err(failure) if has_emitted => {
                 self.fault = Some(failure);
                 Ok(SourceStatus::Blocks)
             }
-            Ok(SourceStatus::Wait { .. }) if gave => Ok(SourceStatus::Blocks),
+            Ok(SourceStatus::Wait { .. }) if has_emitted => Ok(SourceStatus::Blocks),
             outcome => outcome,
         }
     }
 
     fn counters(&self) -> SourceCounters {
-        // A paced file is read long before its packets are due, so its position is no progress.
+        // A paced file is read long before its packets are due, so the position does not show the
+        // progress.
         let is_paced = self.schedule.factor.is_some();
         SourceCounters {
             position: (!is_paced).then(|| self.feed.input().position()).flatten(),
-            ..SourceCounters::lossless(self.given)
+            ..SourceCounters::lossless(self.emitted)
         }
     }
 
     fn next_time(&self) -> NextTime {
         match &self.pending {
-            // Nobody knows when the next packet of a pipe will come.
+            // The time of the next packet from a pipe is unknown.
             _ if self.schedule.factor.is_some() || self.feed.input().may_block() => {
                 NextTime::Unordered
             }
@@ -133,7 +134,7 @@ impl Replay {
             reader: Reader::new(),
             schedule,
             origin,
-            given: Amount { blocks: 0, bytes: 0 },
+            emitted: Amount { blocks: 0, bytes: 0 },
             pending: None,
             fault: None,
             wanted_bytes: None,
@@ -143,13 +144,13 @@ impl Replay {
     fn emit_packets(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         loop {
             if let Some(wanted) = self.wanted_bytes
-                && let Some(given) = self.refill(intake, wanted)?
+                && let Some(status) = self.refill(intake, wanted)?
             {
-                return Ok(given);
+                return Ok(status);
             }
-            let before = self.given.blocks;
+            let before = self.emitted.blocks;
             self.wanted_bytes = self.emit_from_piece(intake)?;
-            if self.wanted_bytes.is_some() && self.given.blocks == before {
+            if self.wanted_bytes.is_some() && self.emitted.blocks == before {
                 continue;
             }
             if self.wanted_bytes.is_some() {
@@ -204,7 +205,7 @@ impl Replay {
         // A piece is at most `BLOCK_MAX` bytes long, so these offsets fit.
         let from = u32::try_from(packet.data.start).unwrap_or(u32::MAX);
         let length = u32::try_from(packet.data.len()).unwrap_or(u32::MAX);
-        self.given.add(length);
+        self.emitted.add(length);
         let place = self.feed.extent_of(from, length);
         let marks = Marks::frame(packet.link.0, length, packet.wire_length);
         intake.entry(place, (packet.time_ns, self.origin), marks)

@@ -53,12 +53,12 @@ pub const ENTRY: SourceEntry = SourceEntry::new(&STREAM, open);
 
 struct Stream {
     /// A descriptor that never becomes readable.
-    silence: EventFd,
+    never_ready: EventFd,
 }
 
 fn open(_: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
-    let silence = EventFd::new().map_err(|error| Failure::new("open", "a stream", error))?;
-    Ok(Box::new(Stream { silence }))
+    let never_ready = EventFd::new().map_err(|error| Failure::new("open", "a stream", error))?;
+    Ok(Box::new(Stream { never_ready }))
 }
 
 impl Source for Stream {
@@ -71,7 +71,7 @@ impl Source for Stream {
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.silence.as_fd())
+        Some(self.never_ready.as_fd())
     }
 }
 

@@ -23,12 +23,12 @@ pub enum WrittenForm {
 }
 
 impl WrittenForm {
-    /// Returns the form of the bytes that a program may write to a node that emits `leaving`.
-    /// `capture` is true if the program writes a capture. Fails with the reason if this node does
-    /// not accept such bytes.
-    pub fn of(leaving: Form, capture: bool) -> Result<Self, String> {
-        let name = leaving.name();
-        match (leaving, capture) {
+    /// Returns the form of the bytes that a program may write to a node whose output has the form
+    /// `output`. `capture` is true if the program writes a capture. Fails with the reason if this
+    /// node does not accept such bytes.
+    pub fn of(output: Form, capture: bool) -> Result<Self, String> {
+        let name = output.name();
+        match (output, capture) {
             (Form::Frame, true) => Ok(Self::Capture),
             (Form::Frame, false) => {
                 Err("frames leave this filter: write a capture to all.pcap, or \
@@ -52,7 +52,8 @@ impl WrittenForm {
     }
 }
 
-/// Session number of the next writer. Numbers descend, because filters assign ascending ones.
+/// Session number of the next writer. The numbers decrease, because the numbers that filters assign
+/// increase.
 static NEXT_SESSION: AtomicU32 = AtomicU32::new(u32::MAX - 1);
 
 /// Returns the session number for a new writer.
@@ -81,7 +82,7 @@ pub struct WrittenBlocks {
     /// Directions of the session that have not ended. Each is represented by the direction flag of
     /// its blocks.
     open: Vec<Flags>,
-    given: Amount,
+    emitted_amount: Amount,
     /// Amounts received that have not become blocks, by reason. Each packet counts as one block.
     lost: Vec<(DropReason, Amount)>,
 }
@@ -117,7 +118,7 @@ impl WrittenBlocks {
             line_begins: true,
             ended: None,
             open,
-            given: Amount::default(),
+            emitted_amount: Amount::default(),
             lost: Vec::new(),
         }
     }
@@ -160,8 +161,8 @@ impl WrittenBlocks {
     /// Emits all complete blocks and then, if the writer has ended the session, the last block of
     /// each direction. Fails with the reason if the bytes are invalid in this form.
     fn emit(&mut self, intake: &mut Intake<'_>) -> Result<Emitted, String> {
-        let most = intake.pool.block_max().min(PACKET_MAX);
-        while let Some(block) = self.next_block(most)? {
+        let length_max = intake.pool.block_max().min(PACKET_MAX);
+        while let Some(block) = self.next_block(length_max)? {
             if intake.room() == 0 || !self.put(intake, &block) {
                 return Ok(Emitted::Full);
             }
@@ -182,15 +183,15 @@ impl WrittenBlocks {
             if intake.room() == 0 || !intake.put_entry(Entry::new(hole, context, Marks::bare(0))) {
                 return Ok(Emitted::Full);
             }
-            self.given.add(0);
+            self.emitted_amount.add(0);
             self.open.pop();
         }
         Ok(Emitted::All)
     }
 
-    /// Returns the next block of the received bytes, with at most `most` bytes, or `None` if more
-    /// bytes are needed. Fails with the reason if the bytes are invalid in this form.
-    fn next_block(&mut self, most: usize) -> Result<Option<Block>, String> {
+    /// Returns the next block of the received bytes, with at most `length_max` bytes, or `None` if
+    /// more bytes are needed. Fails with the reason if the bytes are invalid in this form.
+    fn next_block(&mut self, length_max: usize) -> Result<Option<Block>, String> {
         let rest = self.waiting.get(self.emitted..).unwrap_or_default();
         if rest.is_empty() {
             return Ok(None);
@@ -198,16 +199,17 @@ impl WrittenBlocks {
         let whole = Flags::FIRST.with(Flags::LAST);
         Ok(match self.form {
             WrittenForm::Stream => {
-                let flags = if self.given.blocks == 0 { Flags::FIRST } else { Flags::NONE };
-                Some(Block::bytes(rest.len().min(most), flags))
+                let flags =
+                    if self.emitted_amount.blocks == 0 { Flags::FIRST } else { Flags::NONE };
+                Some(Block::bytes(rest.len().min(length_max), flags))
             }
-            WrittenForm::Blocks => Some(Block::bytes(rest.len().min(most), whole)),
+            WrittenForm::Blocks => Some(Block::bytes(rest.len().min(length_max), whole)),
             WrittenForm::Lines => {
                 let first = if self.line_begins { Flags::FIRST } else { Flags::NONE };
-                let window = rest.get(..=most).unwrap_or(rest);
+                let window = rest.get(..=length_max).unwrap_or(rest);
                 match memchr::memchr(b'\n', window) {
                     // A longer line is cut into fragments.
-                    None if rest.len() > most => Some(Block::bytes(most, first)),
+                    None if rest.len() > length_max => Some(Block::bytes(length_max, first)),
                     Some(end) => {
                         let line = rest.get(..end).unwrap_or_default();
                         let length = if line.ends_with(b"\r") { end - 1 } else { end };
@@ -247,7 +249,7 @@ impl WrittenBlocks {
         let from = self.emitted + block.from;
         let bytes = self.waiting.get(from..from + block.length).unwrap_or_default();
         let copied = intake.pool.append(bytes.len(), |room| {
-            // The room for no bytes has one byte.
+            // For 0 bytes, the pool provides room for one byte.
             if let Some(room) = room.get_mut(..bytes.len()) {
                 room.copy_from_slice(bytes);
             }
@@ -261,7 +263,7 @@ impl WrittenBlocks {
         let mut entry = intake.entry(place, (time, 0), marks);
         entry.pointer = entry.pointer.with_class(self.class);
         (entry.context.session, entry.context.flags) = (self.session, block.flags);
-        self.given.add(place.length());
+        self.emitted_amount.add(place.length());
         intake.put_entry(entry)
     }
 
@@ -280,11 +282,11 @@ impl WrittenBlocks {
     }
 
     fn produce_blocks(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, String> {
-        let before = self.given.blocks;
+        let before = self.emitted_amount.blocks;
         loop {
             if matches!(self.emit(intake)?, Emitted::Full) {
-                let gave = self.given.blocks > before;
-                return Ok(match gave {
+                let has_emitted = self.emitted_amount.blocks > before;
+                return Ok(match has_emitted {
                     true => SourceStatus::Blocks,
                     false => SourceStatus::retry_at(intake.now),
                 });
@@ -293,8 +295,12 @@ impl WrittenBlocks {
                 return Ok(SourceStatus::End);
             }
             if !self.receive() {
-                let gave = self.given.blocks > before;
-                return Ok(if gave { SourceStatus::Blocks } else { SourceStatus::AWAITS_INPUT });
+                let has_emitted = self.emitted_amount.blocks > before;
+                return Ok(if has_emitted {
+                    SourceStatus::Blocks
+                } else {
+                    SourceStatus::AWAITS_INPUT
+                });
             }
         }
     }
@@ -302,7 +308,7 @@ impl WrittenBlocks {
 
 impl Source for WrittenBlocks {
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
-        // A mistake of the writer ends the writer, and not the path.
+        // Invalid bytes end the session of the writer, but not the path.
         self.produce_blocks(intake).or_else(|why| {
             self.refuse_more(&why);
             self.discard(UNREADABLE);
@@ -312,7 +318,7 @@ impl Source for WrittenBlocks {
     }
 
     fn counters(&self) -> SourceCounters {
-        SourceCounters::lossless(self.given)
+        SourceCounters::lossless(self.emitted_amount)
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -52,7 +52,7 @@ const NO_REASON: &str = "the path has ended, or the filter was removed";
 /// Creates the two ends of a writer: the outside end, and the socket of the inside end.
 pub fn pair() -> sys::Result<(WriterSocket, OwnedFd)> {
     let (outside, inside) = sys::descriptor::pair()?;
-    // With a smaller limit of the machine, less waits.
+    // If the machine has a lower limit, fewer bytes can wait.
     let _ = sys::local_socket::set_send_buffer(&outside, WAITING_MAX);
     Ok((WriterSocket::new(outside), inside))
 }
@@ -97,8 +97,8 @@ impl WriterSocket {
             Ok(sent) => Ok(sent.is_some()),
             Err(_) => {
                 let mut reason = [0; 512];
-                let came = sys::descriptor::try_receive(&self.socket, &mut reason);
-                let length = came.ok().flatten().map_or(0, |(length, _)| length);
+                let received = sys::descriptor::try_receive(&self.socket, &mut reason);
+                let length = received.ok().flatten().map_or(0, |(length, _)| length);
                 let reason = reason.get(..length).unwrap_or_default();
                 Err(WriterEnded(match String::from_utf8_lossy(reason) {
                     reason if reason.is_empty() => NO_REASON.to_owned(),

@@ -81,7 +81,7 @@ fn b7_writer_gets_the_reason_of_its_end() {
     outside.write(b"accepted").unwrap();
     assert!(inside.stop());
     assert_eq!(outside.write(b"refused").unwrap_err().0, "the path has ended");
-    // What was accepted is emitted.
+    // The bytes that were accepted before the end are emitted.
     assert_eq!(texts(&produce_all(&mut inside, &mut pool).0), ["accepted"]);
     let (mut outside, inside) = writer(WrittenForm::Blocks);
     drop(inside);
@@ -103,15 +103,15 @@ fn b7_full_writer_waits_until_blocks_are_taken() {
 }
 
 #[test]
-fn b7_forms_that_cannot_be_written_say_why() {
-    for (leaving, capture) in [
+fn b7_unwritable_forms_are_refused_with_a_reason() {
+    for (output, capture) in [
         (Form::Frame, false),
         (Form::Message, false),
         (Form::Segment, true),
         (Form::Packet, false),
         (Form::Bytes, true),
     ] {
-        assert!(WrittenForm::of(leaving, capture).unwrap_err().contains("write"), "{leaving:?}");
+        assert!(WrittenForm::of(output, capture).unwrap_err().contains("write"), "{output:?}");
     }
     assert_eq!(WrittenForm::of(Form::Frame, true), Ok(WrittenForm::Capture));
     assert_eq!(WrittenForm::of(Form::Record, false), Ok(WrittenForm::Lines));

@@ -48,7 +48,7 @@ impl Shared {
                     self.accept_block((draft, length, read.is_whole), intake)
                 }
                 BlockRead::End => Ok(MessageOutcome::End),
-                BlockRead::Nothing if read.passed > 0 => Ok(MessageOutcome::Given),
+                BlockRead::Nothing if read.passed > 0 => Ok(MessageOutcome::Emitted),
                 BlockRead::Nothing if self.end_number.is_some() => Ok(MessageOutcome::End),
                 BlockRead::Nothing => Ok(MessageOutcome::Nothing),
             };
@@ -72,15 +72,15 @@ impl Shared {
         };
         let entry = checked.map_err(|defect| self.invalid_message(&defect))?;
         if !self.admit(stamp, &entry) {
-            return Ok(MessageOutcome::Given);
+            return Ok(MessageOutcome::Emitted);
         }
         if !is_whole {
             self.untaken += 1;
-            return Ok(MessageOutcome::Given);
+            return Ok(MessageOutcome::Emitted);
         }
         if self.created.len() >= intake.room() {
             self.deferred = Some(bytes.to_vec());
-            return Ok(MessageOutcome::Given);
+            return Ok(MessageOutcome::Emitted);
         }
         let place = draft.commit(length);
         self.emit_in_order(intake, place, entry)
@@ -139,9 +139,9 @@ impl Shared {
             place.within(head, place.length().saturating_sub(head)),
         );
         entry.context.origin = self.origin;
-        self.given.add(entry.pointer.length());
+        self.emitted.add(entry.pointer.length());
         intake.put_entry(entry);
-        Ok(MessageOutcome::Given)
+        Ok(MessageOutcome::Emitted)
     }
 }
 

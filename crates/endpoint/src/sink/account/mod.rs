@@ -1,9 +1,11 @@
-//! `account`: writes the account of each flow: who exchanged how much with whom, and how long.
+//! `account`: writes the account of each flow: its two peers, the amount of data in each direction,
+//! and the duration.
 //!
 //! Input: any blocks. Output: a JSON object per line for each session of a filter upstream or, in
 //! blocks without a session, for each pair of addresses and ports. A flow is written when its
 //! session ends, when it was idle, when the path ends, or when the table is full. The memory is
-//! that of the table; what it cuts short is in the lines and in the report. [SL §6.1]
+//! limited by the size of the table. The report counts the flows that were written because the
+//! table was full. [SL §6.1]
 
 mod table;
 
@@ -68,9 +70,10 @@ pub const ENTRY: SinkEntry = SinkEntry::new(&ACCOUNT, open)
 #[derive(Clone, Copy, Debug, Default)]
 struct Traffic {
     blocks: u64,
-    /// Bytes in the views that are present.
+    /// Number of viewed bytes that are present.
     bytes: u64,
-    /// Bytes of frames on the wire. A frame with several views is counted once.
+    /// Sum of the lengths of the frames on the wire, in bytes. A frame with several views is
+    /// counted once.
     wire_bytes: u64,
 }
 
@@ -89,10 +92,11 @@ impl Traffic {
 struct Flow {
     origin: u16,
     session: Option<u32>,
-    ends: EndpointFields,
-    /// True if `ends` are from the headers of a frame, false if from a description or unknown.
+    endpoints: EndpointFields,
+    /// True if `endpoints` come from the headers of a frame, false if they come from a description
+    /// or are unknown.
     has_headers: bool,
-    /// Direction of the first block, if the flow has no session.
+    /// Direction of the first block, or `None` if the flow has a session or no block yet.
     first: Option<Direction>,
     /// True for each direction in which the session has ended: forward, backward.
     ended: [bool; 2],
@@ -103,24 +107,24 @@ struct Flow {
 }
 
 impl Flow {
-    /// Takes the addresses and ports from the first block with headers, and until then from a
-    /// description. `is_back` exchanges source and destination.
+    /// Copies the addresses and ports from the first block with headers, and until then from a
+    /// description. If `is_back`, exchanges source and destination.
     fn take_endpoints(&mut self, block: &Block<'_>, headers: Option<&Headers<'_>>, is_back: bool) {
         if self.has_headers {
             return;
         }
         let described = || MessageRecord::of_block(block)?.flow();
-        let ends = match headers {
+        let endpoints = match headers {
             Some(_) => EndpointFields::from_headers(headers),
-            None if self.ends.are_known() => return,
+            None if self.endpoints.are_known() => return,
             None => described().map(EndpointFields::from_described).unwrap_or_default(),
         };
         self.has_headers = headers.is_some();
-        self.ends = if is_back { ends.reversed() } else { ends };
+        self.endpoints = if is_back { endpoints.reversed() } else { endpoints };
     }
 }
 
-/// The reason for which a flow is written.
+/// The reason for writing a flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Cause {
@@ -147,7 +151,7 @@ impl Serialize for AccountLine<'_> {
         map.serialize_entry("why", why)?;
         add_member(&mut map, "origin", *origin)?;
         add_member(&mut map, "session", flow.session)?;
-        flow.ends.write(&mut map)?;
+        flow.endpoints.write(&mut map)?;
         map.serialize_entry("blocks", &flow.forward.blocks)?;
         map.serialize_entry("bytes", &flow.forward.bytes)?;
         map.serialize_entry("wire_bytes", &flow.forward.wire_bytes)?;
@@ -164,21 +168,21 @@ struct Account {
     flows: FlowTable<Flow>,
     frames: RecentFrames,
     cut_short: u64,
-    /// Blocks that belong to no flow.
-    others: u64,
+    /// Number of blocks that belong to no flow.
+    blocks_without_flow: u64,
 }
 
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     let number = |name: &str| opening.arguments.number(name).unwrap_or_default();
-    let most = usize::try_from(number("flows")).unwrap_or(usize::MAX);
+    let flows_max = usize::try_from(number("flows")).unwrap_or(usize::MAX);
     let file = opening.arguments.text("file").unwrap_or("-");
     let out = Out::append(file, LineFormat::Json, (opening.steps, opening.readers))?;
     let formatter = Account {
         origins: opening.origins.clone(),
-        flows: FlowTable::new(most, number("idle")),
+        flows: FlowTable::new(flows_max, number("idle")),
         frames: RecentFrames::new(opening.form),
         cut_short: 0,
-        others: 0,
+        blocks_without_flow: 0,
     };
     Ok(Box::new(TextSink { formatter, out }))
 }
@@ -196,11 +200,11 @@ impl BlockFormatter for Account {
             (Some(session), _) => FlowKey::Session(block.context.origin, session),
             (None, Some((pair, _))) => FlowKey::Pair(block.context.origin, pair),
             (None, None) => {
-                self.others += 1;
+                self.blocks_without_flow += 1;
                 return Ok(());
             }
         };
-        if !self.flows.has(&key) {
+        if !self.flows.contains(&key) {
             if let Some(oldest) = self.flows.take_if_full() {
                 self.cut_short += 1;
                 self.write(&oldest, Cause::Full, out)?;
@@ -208,10 +212,10 @@ impl BlockFormatter for Account {
             self.flows.add(key, now, first_account(block, session));
         }
         let has_new_frame = block.marks.is_frame() && self.frames.add(block);
-        let Some(flow) = self.flows.touch(&key, now) else { return Ok(()) };
+        let Some(flow) = self.flows.record_block(&key, now) else { return Ok(()) };
         flow.end = flow.end.max(now);
         let is_back = match pair {
-            // Without a session nobody knows who began but the first block.
+            // Without a session, the sender of the first block counts as the peer that began.
             Some((_, direction)) if session.is_none() => {
                 *flow.first.get_or_insert(direction) != direction
             }
@@ -240,7 +244,7 @@ impl BlockFormatter for Account {
     fn report(&self, out: &Out) -> Report {
         let rows = Report::from_rows([("flows", out.items_written())]).with_nonzero_rows([
             ("flows cut short: the table was full", self.cut_short),
-            ("blocks without addresses and session", self.others),
+            ("blocks without addresses and session", self.blocks_without_flow),
         ]);
         let mut report = out.report(rows, "line");
         if self.cut_short > 0 {
@@ -266,7 +270,7 @@ fn first_account(block: &Block<'_>, session: Option<u32>) -> Flow {
     Flow {
         origin: block.context.origin,
         session,
-        ends: EndpointFields::default(),
+        endpoints: EndpointFields::default(),
         has_headers: false,
         first: None,
         ended: [false; 2],

@@ -68,7 +68,7 @@ fn h15_account_has_both_directions_of_a_flow() {
 }
 
 #[test]
-fn h15_idle_flow_is_written_and_begins_anew() {
+fn h15_idle_flow_is_written_and_starts_again() {
     let (one, other) = (datagram(1, 2), datagram(3, 4));
     let blocks = [at(&one, 0), at(&other, 9), at(&one, 9), at(&other, 20), at(&one, 30)];
     let (lines, _) = accounts(&[("idle", "10s")], &blocks);
@@ -115,7 +115,8 @@ fn h15_session_is_written_at_its_end() {
 #[test]
 fn h15_full_table_cuts_the_longest_idle_flow_short() {
     let frames: Vec<_> = (1..=200).map(|host| datagram(host, 250)).collect();
-    // The first flow has a block after each other one, and is never idle the longest.
+    // A block of the first flow follows each block of another flow, so the first flow is never the
+    // one that has been idle the longest.
     let pairs = frames.iter().skip(1).flat_map(|frame| [frame, &frames[0]]);
     let frames: Vec<_> = std::iter::once(&frames[0]).chain(pairs).collect();
     let blocks: Vec<_> = (0..).zip(&frames).map(|(second, frame)| at(frame, second)).collect();
@@ -128,7 +129,7 @@ fn h15_full_table_cuts_the_longest_idle_flow_short() {
     assert_eq!(first.len(), 1);
     assert_eq!((&first[0]["blocks"], &first[0]["why"]), (&json!(200), &json!("stop")));
     let total: u64 = lines.iter().map(|line| line["blocks"].as_u64().unwrap()).sum();
-    assert_eq!(total, blocks.len() as u64, "each block is in one line");
+    assert_eq!(total, blocks.len() as u64, "each block is counted in one line");
 }
 
 #[test]
@@ -157,10 +158,10 @@ fn h15_account_of_described_messages_has_endpoints() {
     };
     let (one, other, frame) = (answer(0), answer(1), datagram(2, 1));
     let blocks = [
-        // The answer was seen first: its sender began the session.
+        // The first block is an answer, so its direction is forward.
         in_session(description_block(&one), 1, Flags::FIRST),
         in_session(at(&frame, 0).narrow(42, 2), 1, Flags::LAST),
-        // Only the description is there, in the other direction.
+        // This session consists of a description only, in the other direction.
         in_session(description_block(&other), 2, Flags::FIRST.with(Flags::BACKWARD)),
     ];
     let (lines, _) = accounts_of(Form::Message, &[], &blocks);
@@ -191,11 +192,11 @@ fn h15_frame_with_several_views_is_counted_once() {
     let (lines, _) = accounts_of(Form::Stream, &[], &blocks);
     assert_eq!((&lines[0]["bytes"], &lines[0]["wire_bytes"]), (&json!(6), &json!(3 * 44)));
     let (lines, _) = accounts(&[], &[one, one]);
-    assert_eq!(lines[0]["wire_bytes"], 88, "a copy to each branch is a frame of its own");
+    assert_eq!(lines[0]["wire_bytes"], 88, "a copy for each branch counts as a separate frame");
 }
 
 #[test]
-fn h15_lost_bytes_are_no_bytes_of_the_account() {
+fn h15_lost_bytes_are_not_counted() {
     let frame = datagram(1, 2);
     let blocks = [
         in_session(at(&frame, 0).narrow(42, 2), 1, Flags::FIRST),

@@ -20,7 +20,7 @@ use sys::steps::Resource;
 
 /// Name of the index file.
 pub(crate) const INDEX_NAME: &str = "index.jsonl";
-/// Maximum number of file names that are tried if other processes create files at the same time.
+/// Maximum number of attempts to find an unused file name while other processes create files.
 const NAME_ATTEMPTS_MAX: u32 = 1000;
 
 /// An open directory.
@@ -60,7 +60,7 @@ impl Directory {
         let refused = |error: sys::Error| io_failure("make", path, &error.into());
         steps.announce(Resource::File, path).map_err(refused)?;
         let mode = readers.file_mode_at(Path::new(path), 0o777);
-        let made = match fs::DirBuilder::new().mode(mode).create(path) {
+        let created = match fs::DirBuilder::new().mode(mode).create(path) {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -70,7 +70,7 @@ impl Directory {
             Err(error) => return Err(io_failure("make", path, &error)),
         };
         let mark = steps.savepoint();
-        if made {
+        if created {
             let path =
                 std::path::absolute(path).map_err(|error| io_failure("make", path, &error))?;
             // Fails unless the directory is empty.
@@ -109,8 +109,8 @@ impl Directory {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => directory
                 .open_regular(INDEX_NAME, OpenRegular::append().create(directory.mode))
                 .map_err(cannot)?,
-            made => {
-                let index = made.map_err(cannot)?;
+            created => {
+                let index = created.map_err(cannot)?;
                 remove_on_rollback(&index, directory.target(INDEX_NAME).into(), steps)
                     .map_err(cannot)?;
                 index
@@ -119,10 +119,10 @@ impl Directory {
         Ok((directory, index))
     }
 
-    /// Creates the next file. Its name consists of its number, `about` and `suffix`.
-    pub(super) fn create(&mut self, about: &str, suffix: &str) -> io::Result<(File, String)> {
+    /// Creates the next file. Its name consists of its number, `details` and `suffix`.
+    pub(super) fn create(&mut self, details: &str, suffix: &str) -> io::Result<(File, String)> {
         for _ in 0..NAME_ATTEMPTS_MAX {
-            let name = format!("{:06}{}{suffix}", self.next_number, sanitize(about));
+            let name = format!("{:06}{}{suffix}", self.next_number, sanitize(details));
             let created = self.open_regular(&name, OpenRegular::append().create_new(self.mode));
             match created {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.next_number += 1,
@@ -151,8 +151,8 @@ impl Directory {
     }
 
     /// Opens a regular file without following links. Fails if the file has several hard links.
-    fn open_regular(&self, name: &str, how: OpenRegular) -> io::Result<File> {
-        how.sole_link().open_at(&self.fd, name)
+    fn open_regular(&self, name: &str, options: OpenRegular) -> io::Result<File> {
+        options.sole_link().open_at(&self.fd, name)
     }
 }
 
@@ -258,9 +258,6 @@ mod tests {
         let failure = |path: &str| expect_failure(Directory::open(path, CREATION)).to_string();
         assert!(failure(&dir.path("file")).contains("not a directory"));
         assert!(failure(&dir.path("a/b")).ends_with("with mkdir -p"));
-        assert!(
-            !failure("/proc/self").is_empty(),
-            "nothing can be created there, not even by root"
-        );
+        assert!(!failure("/proc/self").is_empty(), "not even root can create a file there");
     }
 }

@@ -82,7 +82,7 @@ pub(crate) struct FileSet {
     by_use: BTreeMap<u64, FileKey>,
     open_by_use: BTreeMap<u64, FileKey>,
     uses: u64,
-    made: u64,
+    created: u64,
 }
 
 impl Drop for FileSet {
@@ -112,13 +112,13 @@ impl FileSet {
             by_use: BTreeMap::new(),
             open_by_use: BTreeMap::new(),
             uses: 0,
-            made: 0,
+            created: 0,
         })
     }
 
     /// Returns the number of files created.
     pub(crate) const fn files_created(&self) -> u64 {
-        self.made
+        self.created
     }
 
     /// Returns the path of the directory for messages.
@@ -129,7 +129,7 @@ impl FileSet {
     /// Returns a report with these rows and the number of files.
     pub(crate) fn report(&self, rows: Report) -> Report {
         let done = format!("written to {}", self.target().trim_end_matches('/'));
-        let mut report = rows.with_delivered(self.made, "file", done);
+        let mut report = rows.with_delivered(self.created, "file", done);
         report.remarks.extend_from_slice(self.index.remarks());
         report
     }
@@ -188,9 +188,9 @@ impl FileSet {
         bytes: &[u8],
     ) -> Result<(), Failure> {
         let Some(mut disk) = file.disk.take() else { return Ok(()) };
-        let outcome = self.append(&mut disk, file.owed, bytes);
+        let outcome = self.append(&mut disk, file.pending_zeros, bytes);
         if outcome.is_ok() {
-            file.filled += std::mem::take(&mut file.owed);
+            file.filled += std::mem::take(&mut file.pending_zeros);
         }
         file.disk = Some(disk);
         outcome
@@ -205,12 +205,12 @@ impl FileSet {
         file: &mut OutputFile,
         length: u64,
     ) -> Result<(), Failure> {
-        let stands = file.filled + file.owed;
-        let in_place = file.missing == stands && stands + length <= FILL_MAX;
-        if !self.policy.fills_holes || length == 0 || !in_place {
+        let zeros = file.filled + file.pending_zeros;
+        let is_filled = file.missing == zeros && zeros + length <= FILL_MAX;
+        if !self.policy.fills_holes || length == 0 || !is_filled {
             return Ok(());
         }
-        file.owed += length;
+        file.pending_zeros += length;
         self.append_after_pending_zeros(file, &[])
     }
 
@@ -240,14 +240,14 @@ impl FileSet {
         self.index.write()
     }
 
-    fn create_file(&mut self, about: &str) -> Result<DiskFile, Failure> {
+    fn create_file(&mut self, details: &str) -> Result<DiskFile, Failure> {
         let suffix = self.policy.suffix;
         let (file, name) = self
-            .open_with_room(|directory| directory.create(about, suffix))
+            .open_with_room(|directory| directory.create(details, suffix))
             .map_err(|error| io_failure("make a file in", &self.target(), &error))?;
         let identity = FileIdentity::of_file(&file)
             .map_err(|error| io_failure("look at", &self.directory.target(&name), &error))?;
-        self.made += 1;
+        self.created += 1;
         let digest = self.policy.has_digests.then(Sha256::default);
         Ok(DiskFile { name, identity, open: Some(file), size: 0, digest })
     }

@@ -45,7 +45,7 @@ pub(crate) struct OutputFile {
     /// Number of missing bytes that have been written as zeros.
     pub(super) filled: u64,
     /// Number of missing bytes that have yet to be written as zeros.
-    pub(super) owed: u64,
+    pub(super) pending_zeros: u64,
     pub(super) origin: u16,
     pub(super) session: u32,
     /// Direction of the file's blocks, or `None` if both directions share the file.
@@ -90,8 +90,8 @@ impl DiskFile {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct DirectionState {
-    came: bool,
-    begun: bool,
+    has_input: bool,
+    has_begun: bool,
     ended: bool,
     /// True if the direction ended because its session was aborted.
     is_broken: bool,
@@ -118,17 +118,17 @@ impl OutputFile {
         self.first = self.first.min(block.context.time);
         self.last = self.last.max(block.context.time);
         let direction = self.direction_state(block);
-        direction.came = true;
-        direction.begun |= block.context.flags.has(Flags::FIRST);
+        direction.has_input = true;
+        direction.has_begun |= block.context.flags.has(Flags::FIRST);
         if block.marks.is_description() {
             self.store_description(block);
             return;
         }
-        let here = block.bytes().len() as u64;
+        let present = block.bytes().len() as u64;
         self.is_decoded |= block.context.flags.has(Flags::DECODED);
         self.blocks += 1;
-        self.bytes += here;
-        self.missing += u64::from(block.length()).saturating_sub(here);
+        self.bytes += present;
+        self.missing += u64::from(block.length()).saturating_sub(present);
     }
 
     /// Copies addresses and ports from the headers of the block, unless an earlier block has
@@ -154,10 +154,10 @@ impl OutputFile {
 
     /// Marks the direction of this block as ended.
     pub(crate) fn end_direction(&mut self, block: &Block<'_>) {
-        let broken = block.context.flags.has(Flags::END_MASK);
+        let is_broken = block.context.flags.has(Flags::END_MASK);
         let direction = self.direction_state(block);
         direction.ended = true;
-        direction.is_broken |= broken;
+        direction.is_broken |= is_broken;
     }
 
     /// Returns true if the file has received a description but no other block.
@@ -171,18 +171,20 @@ impl OutputFile {
     }
 
     /// Returns true if no bytes are missing, each direction with input has ended without being
-    /// aborted, and the description of a single message does not mark it as incomplete. If `begun`,
-    /// the beginning of each direction must also have been observed.
-    pub(super) fn is_complete(&self, begun: bool) -> bool {
-        let whole = |direction: &DirectionState| {
-            !direction.came
-                || direction.ended && !direction.is_broken && (direction.begun || !begun)
+    /// aborted, and the description of a single message does not mark it as incomplete. If
+    /// `needs_beginning`, the beginning of each direction must also have been observed.
+    pub(super) fn is_complete(&self, needs_beginning: bool) -> bool {
+        let is_direction_complete = |direction: &DirectionState| {
+            !direction.has_input
+                || direction.ended
+                    && !direction.is_broken
+                    && (direction.has_begun || !needs_beginning)
         };
-        let cut = self.messages == 1
+        let is_incomplete = self.messages == 1
             && self
                 .description()
                 .is_some_and(|description| description.has_flag(Field::Incomplete));
-        self.missing == 0 && !cut && self.directions.iter().all(whole)
+        self.missing == 0 && !is_incomplete && self.directions.iter().all(is_direction_complete)
     }
 
     /// Returns true if the content coding of the file's message was undone, false if its bytes are

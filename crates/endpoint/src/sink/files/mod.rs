@@ -64,7 +64,7 @@ remembered at a time; a session that was forgotten continues in another file.",
     ..Description::SINK
 };
 
-const _: () = assert!(FILL_MAX == 16 << 20, "the help says so");
+const _: () = assert!(FILL_MAX == 16 << 20, "the help text states this value");
 
 /// The catalog entry of `files`.
 pub const ENTRY: SinkEntry = SinkEntry::new(&FILES, open).writing_files();
@@ -81,7 +81,7 @@ enum FileUnit {
 #[derive(Debug)]
 struct Files {
     file_set: FileSet,
-    per: FileUnit,
+    unit: FileUnit,
     /// True if blocks without a session may be fragments of a longer unit.
     has_fragments: bool,
     /// True between the first and the last fragment of a unit without a session.
@@ -129,7 +129,7 @@ impl Sink for Files {
 impl Files {
     fn new(opening: &Opening<'_>) -> Result<Self, Failure> {
         let text = |name| opening.arguments.text(name);
-        let per = match (text("per"), opening.form) {
+        let unit = match (text("per"), opening.form) {
             (Some("session"), _) => FileUnit::Session,
             (Some("connection"), _) => FileUnit::Connection,
             (Some("block"), _) => FileUnit::Block,
@@ -139,14 +139,14 @@ impl Files {
         let policy = FilePolicy {
             suffix: "",
             has_digests: true,
-            has_single_message: per == FileUnit::Message,
-            needs_beginning: per == FileUnit::Message
-                || per != FileUnit::Block && opening.form == Form::Stream,
+            has_single_message: unit == FileUnit::Message,
+            needs_beginning: unit == FileUnit::Message
+                || unit != FileUnit::Block && opening.form == Form::Stream,
             fills_holes: text("holes") != Some("skip"),
         };
         Ok(Self {
             file_set: FileSet::open(text("dir").unwrap_or("."), policy, opening)?,
-            per,
+            unit,
             has_fragments: matches!(opening.form, Form::Bytes | Form::Record),
             in_fragments: false,
             written: Amount::default(),
@@ -162,7 +162,7 @@ impl Files {
         let number = block.context.session;
         let backward = block.context.flags.direction() == Direction::Backward;
         let is_fragment = self.has_fragments && number == 0 && self.is_fragment(block);
-        match self.per {
+        match self.unit {
             FileUnit::Message if is_complete_message(block) => None,
             FileUnit::Message => Some(FileKey::Session { number, backward }),
             FileUnit::Session if number != 0 => Some(FileKey::Session { number, backward }),
@@ -186,7 +186,7 @@ impl Files {
     /// Writes a block to its own file. Does nothing for a block that only marks an end, nor for a
     /// description unless each message has a file.
     fn write_single(&mut self, block: &Block<'_>) -> Result<(), Failure> {
-        if is_end_marker(block) || self.per != FileUnit::Message && block.marks.is_description() {
+        if is_end_marker(block) || self.unit != FileUnit::Message && block.marks.is_description() {
             return Ok(());
         }
         let mut file = OutputFile::new(block, true);
@@ -198,25 +198,25 @@ impl Files {
     /// Appends a block to the file of its session or message.
     fn append_block(&mut self, key: FileKey, block: &Block<'_>) -> Result<(), Failure> {
         let flags = block.context.flags;
-        let mut file_of = self.file_set.take_out(key);
-        if self.per == FileUnit::Message && flags.has(Flags::FIRST) {
+        let mut existing = self.file_set.take_out(key);
+        if self.unit == FileUnit::Message && flags.has(Flags::FIRST) {
             // The first fragment after a description may also be the first block of its stream.
-            let awaits = |file: &OutputFile| file.is_only_described();
-            if block.marks.is_description() || !file_of.as_ref().is_some_and(awaits) {
-                let before = file_of.take();
+            let is_waiting = |file: &OutputFile| file.is_only_described();
+            if block.marks.is_description() || !existing.as_ref().is_some_and(is_waiting) {
+                let before = existing.take();
                 before.map_or(Ok(()), |file| self.file_set.index_file(&file))?;
             }
         }
-        let mut file = match file_of {
+        let mut file = match existing {
             Some(file) => file,
             None if is_end_marker(block) => return Ok(()),
             None => {
                 self.file_set.make_room()?;
-                OutputFile::new(block, self.per != FileUnit::Connection)
+                OutputFile::new(block, self.unit != FileUnit::Connection)
             }
         };
         let outcome = self.write_block(&mut file, block);
-        let (ended, is_over) = match self.per {
+        let (ended, is_over) = match self.unit {
             // The end of a stream also ends an unfinished message.
             FileUnit::Message => (flags.has(Flags::LAST), flags.has(Flags::END)),
             _ => (
@@ -227,7 +227,7 @@ impl Files {
         if outcome.is_ok() && ended {
             file.end_direction(block);
         }
-        let one_way = self.per != FileUnit::Connection;
+        let one_way = self.unit != FileUnit::Connection;
         let is_over = is_over || file.has_ended() || ended && one_way;
         self.file_set.put_back(key, file);
         outcome?;
@@ -248,11 +248,11 @@ impl Files {
     }
 
     fn count_block(&mut self, block: &Block<'_>) {
-        let here = block.bytes().len() as u64;
+        let present = block.bytes().len() as u64;
         self.written.add(block.length());
         self.messages += u64::from(block.marks.is_description());
-        self.bytes += here;
-        self.missing += u64::from(block.length()).saturating_sub(here);
+        self.bytes += present;
+        self.missing += u64::from(block.length()).saturating_sub(present);
     }
 }
 

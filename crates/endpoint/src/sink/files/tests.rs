@@ -348,16 +348,16 @@ fn lost_bytes_are_zero_filled_or_skipped_and_counted() {
     }
 }
 
-/// Computes the digest with `sha256sum`, independently of our code.
+/// Computes the digest with `sha256sum`, independently of this crate.
 fn sha256(bytes: &[u8]) -> String {
     use std::io::Write;
-    let mut judge = std::process::Command::new("sha256sum")
+    let mut child = std::process::Command::new("sha256sum")
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    judge.stdin.take().unwrap().write_all(bytes).unwrap();
-    let reported = String::from_utf8(judge.wait_with_output().unwrap().stdout).unwrap();
+    child.stdin.take().unwrap().write_all(bytes).unwrap();
+    let reported = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
     reported.split(' ').next().unwrap().to_owned()
 }
 
@@ -421,7 +421,7 @@ fn session_file_counts_its_messages() {
 }
 
 #[test]
-fn finished_messages_hold_no_file_or_state() {
+fn finished_messages_use_no_file_or_state() {
     let dir = TempDir::new();
     let out = dir.path("out");
     let mut files = files_sink(&out, &[], Form::Message);
@@ -433,14 +433,18 @@ fn finished_messages_hold_no_file_or_state() {
         ];
         let blocks: Vec<_> = message.into_iter().cycle().take(40).collect();
         files.consume(&batch_of(&blocks), 0).unwrap();
-        assert_eq!(files.file_set.file_counts(), (0, 0), "a message that has ended needs nothing");
+        assert_eq!(
+            files.file_set.file_counts(),
+            (0, 0),
+            "an ended message uses no file and no state"
+        );
     }
     assert_eq!(files.finish().unwrap().rows[0], ("files".to_owned(), 10_000));
     assert_eq!(index_lines(&out).len(), 10_000);
 }
 
 #[test]
-fn few_open_files_serve_many_sessions() {
+fn many_sessions_share_few_open_files() {
     let dir = TempDir::new();
     let out = dir.path("out");
     let mut files = files_sink(&out, &[("open", "3")], Form::Stream);
@@ -524,7 +528,7 @@ fn replaced_file_is_not_written() {
     assert_eq!(fs::read_to_string(format!("{out}/000001")).unwrap(), "of others");
     assert_eq!(files.amount_written(), Some(Amount { blocks: 2, bytes: 2 }));
     drop(files);
-    assert_eq!(index_lines(&out).len(), 2, "the index tells what there is, even after a failure");
+    assert_eq!(index_lines(&out).len(), 2, "the index lists the files even after a failure");
 }
 
 /// A mounted file system of 64 KB, which is unmounted on drop.

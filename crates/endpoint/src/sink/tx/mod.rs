@@ -128,7 +128,7 @@ struct Tx {
     /// been sent again.
     has_timed_out: bool,
     /// Maximum time for which one frame waits for room in the queue.
-    patience: Duration,
+    room_wait_max: Duration,
     /// Number of frames that waited for room in the queue until the time limit.
     timeouts: u64,
 }
@@ -144,19 +144,19 @@ struct TxBatch<'a> {
 
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     let arguments = opening.arguments;
-    let way = (arguments.flag("qdisc"), arguments.text("by").unwrap_or_default());
-    open_on_device(opening, way, opening.form != Form::Packet)
+    let transmission = (arguments.flag("qdisc"), arguments.text("by").unwrap_or_default());
+    open_on_device(opening, transmission, opening.form != Form::Packet)
 }
 
-/// Opens the sink on the interface in the arguments. `way` selects the queueing discipline and the
-/// socket; `frames` is false for packets.
+/// Opens the sink on the interface in the arguments. `transmission` selects the queueing discipline
+/// and the kind of socket; `frames` is false for packets.
 pub(super) fn open_on_device(
     opening: &Opening<'_>,
-    way: (bool, &str),
+    transmission: (bool, &str),
     frames: bool,
 ) -> Result<Box<dyn Sink>, Failure> {
     let name = opening.arguments.text("interface").unwrap_or_default();
-    let device = TxDevice::open(opening, way)?;
+    let device = TxDevice::open(opening, transmission)?;
     if !frames && device.link != LinkType::RAW {
         let why = "it sends frames, but its input is packets without a link layer";
         let hint = "take out the filter that looks into the frames, or send into a tunnel";
@@ -167,27 +167,28 @@ pub(super) fn open_on_device(
 
 impl Sink for Tx {
     fn consume(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
-        // Moved out, so that frames in it can be borrowed next to `self`.
+        // The buffer is moved out, so that its frames can be borrowed while `self` is borrowed
+        // mutably.
         let mut copies = std::mem::take(&mut self.copies);
         copies.clear();
-        let mut places: [Range<usize>; LANES] = std::array::from_fn(|_| 0..0);
-        let mut leaving = TxBatch { bytes: [&[]; LANES], views: [0; LANES], count: 0 };
+        let mut copy_ranges: [Range<usize>; LANES] = std::array::from_fn(|_| 0..0);
+        let mut outgoing = TxBatch { bytes: [&[]; LANES], views: [0; LANES], count: 0 };
         for (_, block) in batch.blocks() {
             let copied = copies.len();
             match self.sendable_bytes(&block, &mut copies) {
                 Ok(bytes) => {
-                    places[leaving.count] = copied..copies.len();
-                    leaving.add_frame(bytes, block.length());
+                    copy_ranges[outgoing.count] = copied..copies.len();
+                    outgoing.add_frame(bytes, block.length());
                 }
                 Err(why) => self.count_dropped(why, block.length()),
             }
         }
-        for (bytes, place) in leaving.bytes.iter_mut().zip(&places) {
+        for (bytes, place) in outgoing.bytes.iter_mut().zip(&copy_ranges) {
             if !place.is_empty() {
                 *bytes = copies.get(place.clone()).unwrap_or_default();
             }
         }
-        let outcome = self.send_batch(&leaving);
+        let outcome = self.send_batch(&outgoing);
         self.copies = copies;
         outcome
     }
@@ -239,7 +240,7 @@ impl Tx {
             dropped: [Amount::default(); UNSENT_REASON_TEXTS.len()],
             copies: Vec::new(),
             has_timed_out: false,
-            patience: ROOM_WAIT_MAX,
+            room_wait_max: ROOM_WAIT_MAX,
             timeouts: 0,
         }
     }
@@ -279,27 +280,27 @@ impl Tx {
     }
 
     /// Sends the frames of a batch in order, and counts and skips the frames that cannot be sent.
-    /// Blocks while the queue is full, for at most `patience`, and then skips the frame. Fails if
-    /// the interface has been removed.
-    fn send_batch(&mut self, leaving: &TxBatch<'_>) -> Result<(), Failure> {
-        let frames = leaving.bytes.get(..leaving.count).unwrap_or_default();
+    /// Blocks while the queue is full, for at most `room_wait_max`, and then skips the frame. Fails
+    /// if the interface has been removed.
+    fn send_batch(&mut self, outgoing: &TxBatch<'_>) -> Result<(), Failure> {
+        let frames = outgoing.bytes.get(..outgoing.count).unwrap_or_default();
         let mut next = 0;
         let mut wait = Backoff::default();
         while let Some(rest) = frames.get(next..).filter(|rest| !rest.is_empty()) {
-            let SendReport { frames: went, stopped } = self.device.send(rest);
-            for (bytes, view) in rest.iter().zip(leaving.views.iter().skip(next)).take(went) {
+            let SendReport { frames: sent_now, stopped } = self.device.send(rest);
+            for (bytes, view) in rest.iter().zip(outgoing.views.iter().skip(next)).take(sent_now) {
                 self.sent.add(*view);
                 self.sent_bytes += bytes.len() as u64;
             }
-            if went > 0 {
+            if sent_now > 0 {
                 self.has_timed_out = false;
                 wait = Backoff::default();
             }
-            next += went;
+            next += sent_now;
             let why = match stopped {
                 None => break,
                 Some(SendStop::Full(_))
-                    if !self.has_timed_out && wait.pause(&self.device, self.patience) =>
+                    if !self.has_timed_out && wait.pause(&self.device, self.room_wait_max) =>
                 {
                     continue;
                 }
@@ -315,7 +316,7 @@ impl Tx {
                 Some(SendStop::Refused(_)) => UnsentReason::Refused,
             };
             self.device.skip_rejected();
-            self.count_dropped(why, leaving.views.get(next).copied().unwrap_or(0));
+            self.count_dropped(why, outgoing.views.get(next).copied().unwrap_or(0));
             next += 1;
         }
         Ok(())
@@ -350,15 +351,16 @@ struct Backoff {
 }
 
 impl Backoff {
-    /// Sleeps for the next pause. Returns false without sleeping if `patience` is exhausted.
-    fn pause(&mut self, device: &TxDevice, patience: Duration) -> bool {
-        if self.waited >= patience {
+    /// Sleeps for the next pause. Returns false without sleeping if the pauses so far add up to
+    /// `wait_max`.
+    fn pause(&mut self, device: &TxDevice, wait_max: Duration) -> bool {
+        if self.waited >= wait_max {
             return false;
         }
         self.pause = (self.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
         self.waited += self.pause;
-        // Ready at once means that the socket has room but the device has none, which is not
-        // signalled.
+        // If the socket is writable already, only the device has no room, which the kernel does not
+        // signal.
         if device.wait_writable(self.pause) {
             std::thread::sleep(self.pause);
         }

@@ -165,12 +165,13 @@ impl Ring {
     }
 
     fn queue_frame(&mut self, frame: &[u8]) -> sys::Result<bool> {
-        let here = self.sender.frames().find(frame);
-        let given = self.sender.enqueue(here.map_or(TxPacket::Copied(frame), TxPacket::InPlace))?;
-        if given {
-            self.in_place.push_back(here.is_some());
+        let extent = self.sender.frames().find(frame);
+        let is_queued =
+            self.sender.enqueue(extent.map_or(TxPacket::Copied(frame), TxPacket::InPlace))?;
+        if is_queued {
+            self.in_place.push_back(extent.is_some());
         }
-        Ok(given)
+        Ok(is_queued)
     }
 
     /// Returns the maximum length of this frame on the interface. A VLAN tag does not count towards
@@ -178,8 +179,8 @@ impl Ring {
     fn frame_length_max(&self, frame: &[u8]) -> usize {
         let tagged =
             frame.get(12..14).is_some_and(|kind| kind == [0x81, 0] || kind == [0x88, 0xa8]);
-        let most = self.mtu + ETHERNET_HEADER_SIZE + if tagged { TAG_SIZE } else { 0 };
-        most.min(self.sender.packet_max())
+        let length_max = self.mtu + ETHERNET_HEADER_SIZE + if tagged { TAG_SIZE } else { 0 };
+        length_max.min(self.sender.packet_max())
     }
 
     /// Queries the MTU of the interface again if [`MTU_INTERVAL`] has passed.

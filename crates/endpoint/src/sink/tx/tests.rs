@@ -44,27 +44,33 @@ fn open_tx(space: &Namespace, form: Form) -> Result<Box<dyn Sink>, Failure> {
     open_tx_by(space, form, QUEUEING_SOCKET)
 }
 
-fn open_tx_by(space: &Namespace, form: Form, way: Transmitter) -> Result<Box<dyn Sink>, Failure> {
-    let words = [&[("interface", CLIENT_DEVICE), ("netns", space.name())], way].concat();
-    let given = checked_arguments(&TX, &words);
-    open(&Opening { form, ..sink_opening(&given, &[]) })
+fn open_tx_by(
+    space: &Namespace,
+    form: Form,
+    transmitter: Transmitter,
+) -> Result<Box<dyn Sink>, Failure> {
+    let arguments =
+        [&[("interface", CLIENT_DEVICE), ("netns", space.name())], transmitter].concat();
+    let checked = checked_arguments(&TX, &arguments);
+    open(&Opening { form, ..sink_opening(&checked, &[]) })
 }
 
 /// Opens the sink on this end and returns it as its concrete type.
-fn open_concrete_tx(space: &Namespace, way: Transmitter) -> Tx {
-    let words = [&[("interface", CLIENT_DEVICE), ("netns", space.name())], way].concat();
-    let given = checked_arguments(&TX, &words);
-    let way = (given.flag("qdisc"), given.text("by").unwrap_or_default());
-    Tx::new(TxDevice::open(&sink_opening(&given, &[]), way).unwrap(), true)
+fn open_concrete_tx(space: &Namespace, transmitter: Transmitter) -> Tx {
+    let arguments =
+        [&[("interface", CLIENT_DEVICE), ("netns", space.name())], transmitter].concat();
+    let checked = checked_arguments(&TX, &arguments);
+    let transmitter = (checked.flag("qdisc"), checked.text("by").unwrap_or_default());
+    Tx::new(TxDevice::open(&sink_opening(&checked, &[]), transmitter).unwrap(), true)
 }
 
 /// Runs the test once for each transmitter, each time over a new veth pair.
 fn for_each_transmitter(test: impl Fn(&Pair, Transmitter)) {
     let Some(pair) = silent_pair() else { return };
-    for way in supported_transmitters(&pair.client) {
-        println!("by {way:?}");
+    for transmitter in supported_transmitters(&pair.client) {
+        println!("by {transmitter:?}");
         let Some(pair) = silent_pair() else { return };
-        test(&pair, way);
+        test(&pair, transmitter);
     }
 }
 
@@ -83,9 +89,9 @@ struct Receiver {
 
 impl Receiver {
     fn open_on(space: &Namespace) -> Self {
-        let given = [("interface", SERVER_DEVICE), ("netns", space.name())];
-        let given = checked_arguments(&rx::RX, &given);
-        let source = (rx::ENTRY.open)(&sink_opening(&given, &[])).unwrap();
+        let arguments = [("interface", SERVER_DEVICE), ("netns", space.name())];
+        let checked = checked_arguments(&rx::RX, &arguments);
+        let source = (rx::ENTRY.open)(&sink_opening(&checked, &[])).unwrap();
         let lender = source.properties().lender.unwrap();
         Self { source, pool: Pool::lent(DbufId::new(9).unwrap(), lender).unwrap() }
     }
@@ -93,9 +99,9 @@ impl Receiver {
     /// Receives the frames that have already arrived, without waiting for more.
     fn receive_arrived(&mut self, received: &mut Vec<EmittedBlock>) {
         loop {
-            let (given, more) = produce_once(&mut *self.source, &mut self.pool, 64, 0).unwrap();
+            let (status, more) = produce_once(&mut *self.source, &mut self.pool, 64, 0).unwrap();
             received.extend(more);
-            if given != SourceStatus::Blocks {
+            if status != SourceStatus::Blocks {
                 return;
             }
         }
@@ -123,8 +129,8 @@ fn drive_generated(
     sink: &mut dyn Sink,
     mut between: impl FnMut(),
 ) -> u64 {
-    let given = checked_arguments(&generate::GENERATE, request);
-    let mut source = (generate::ENTRY.open)(&sink_opening(&given, &[])).unwrap();
+    let checked = checked_arguments(&generate::GENERATE, request);
+    let mut source = (generate::ENTRY.open)(&sink_opening(&checked, &[])).unwrap();
     let config = PoolConfig { segment: 1 << 18, segments: 4 };
     let mut pool = Pool::new(DbufId::new(3).unwrap(), config).unwrap();
     let mut taken = 0;
@@ -150,9 +156,9 @@ fn g1_hundred_thousand_frames_arrive_in_order() {
     for_each_transmitter(assert_numbers_arrive);
 }
 
-fn assert_numbers_arrive(pair: &Pair, way: Transmitter) {
+fn assert_numbers_arrive(pair: &Pair, transmitter: Transmitter) {
     let mut receiver = Receiver::open_on(&pair.server);
-    let mut sink = open_tx_by(&pair.client, Form::Frame, way).unwrap();
+    let mut sink = open_tx_by(&pair.client, Form::Frame, transmitter).unwrap();
     let mut received = Vec::new();
     let mut next = 0;
     let mut check = |receiver: &mut Receiver| {
@@ -172,7 +178,11 @@ fn assert_numbers_arrive(pair: &Pair, way: Transmitter) {
     let rows = [("frames".to_owned(), 100_000), ("bytes".to_owned(), 10_000_000)];
     assert_eq!(sink.finish().unwrap().rows[..2], rows);
     let copied = report_row(&mut *sink, "copied to AF_XDP");
-    assert_eq!(copied, (way == XDP_RING).then_some(100_000), "memory of others is copied");
+    assert_eq!(
+        copied,
+        (transmitter == XDP_RING).then_some(100_000),
+        "frames in other memory are copied"
+    );
     let counters = receiver.source.counters();
     assert_eq!(counters.given.blocks, 100_000);
     assert!(counters.dropped.iter().all(|(_, count)| count.unwrap_or(0) == 0), "{counters:?}");
@@ -190,7 +200,7 @@ fn full_queue_delays_frames_without_loss() {
     pair.client.run_program("tc", &shape);
     let mut receiver = Receiver::open_on(&pair.server);
     let mut sink = open_concrete_tx(&pair.client, QUEUEING_SOCKET);
-    sink.patience = LIMIT;
+    sink.room_wait_max = LIMIT;
     let taken =
         drive_generated(&[("count", "300"), ("seq", "yes"), ("size", "1000")], &mut sink, || ());
     let received = receiver.receive_frames(300);
@@ -215,17 +225,21 @@ fn stalled_queue_times_out_and_drops_are_counted() {
     let mut sink = open_concrete_tx(&pair.client, QUEUEING_SOCKET);
     drive_generated(&[("count", "2000"), ("size", "1000")], &mut sink, || ());
     // One timeout per stall, not one for each of the 32 batches.
-    let went = sink.amount_written().unwrap().blocks;
-    assert!((1..=1 + went).contains(&sink.timeouts), "{} waits, {went} went", sink.timeouts);
-    assert!((1..200).contains(&went), "{went}");
-    let lost = Amount { blocks: 2000 - went, bytes: (2000 - went) * 1000 };
+    let sent = sink.amount_written().unwrap().blocks;
+    assert!(
+        (1..=1 + sent).contains(&sink.timeouts),
+        "{} timeouts, {sent} frames sent",
+        sink.timeouts
+    );
+    assert!((1..200).contains(&sent), "{sent}");
+    let lost = Amount { blocks: 2000 - sent, bytes: (2000 - sent) * 1000 };
     assert_eq!(sink.drops_by_reason(), [("queue full".into(), lost)]);
 }
 
 /// Returns the frames with these numbers.
 fn numbered_frames(range: Range<u16>, length: usize) -> Vec<Vec<u8>> {
-    let made = |n| Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2").udp(1, n, &vec![0; length]);
-    range.map(made).collect()
+    let frame = |n| Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2").udp(1, n, &vec![0; length]);
+    range.map(frame).collect()
 }
 
 /// The device rejects all frames while the other end is down. When the other end is up again, all
@@ -239,7 +253,7 @@ fn g1_rejected_frames_are_resent_in_order() {
     let mut receiver = Receiver::open_on(&pair.server);
     let mut sink = open_concrete_tx(&pair.client, XDP_RING);
     // Wait as long as this machine needs to bring the other end up.
-    sink.patience = LIMIT;
+    sink.room_wait_max = LIMIT;
     let frames = numbered_frames(0..60, 20);
     let mut send = |from: usize, to: usize| {
         let blocks: Vec<_> = frames[from..to].iter().map(|bytes| frame_block(bytes)).collect();
@@ -258,7 +272,7 @@ fn g1_rejected_frames_are_resent_in_order() {
     });
     let received: Vec<Vec<u8>> =
         receiver.receive_frames(60).into_iter().map(|block| block.bytes).collect();
-    assert!(received == frames, "each once, in order: {}", received.len());
+    assert!(received == frames, "each frame arrives once and in order: {}", received.len());
     assert_eq!((sink.amount_written().unwrap().blocks, sink.drops_by_reason()), (60, Vec::new()));
     assert!(report_row(&mut sink, "sent again").unwrap() > 3);
 }
@@ -280,7 +294,7 @@ fn g1_permanently_rejected_frames_are_dropped_and_others_sent() {
     sink.consume(&batch_of(&blocks), 0).unwrap();
     let received: Vec<Vec<u8>> =
         receiver.receive_frames(40).into_iter().map(|block| block.bytes).collect();
-    assert!(received == short, "each once, in order: {}", received.len());
+    assert!(received == short, "each frame arrives once and in order: {}", received.len());
     let lost = Amount { blocks: 1, bytes: long[0].len() as u64 };
     assert_eq!(sink.drops_by_reason(), [("queue full".into(), lost)]);
     assert_eq!(sink.amount_written().unwrap().blocks, 40);
@@ -292,9 +306,9 @@ fn unsendable_frames_are_counted_and_others_sent() {
     for_each_transmitter(assert_unsendable_counted);
 }
 
-fn assert_unsendable_counted(pair: &Pair, way: Transmitter) {
+fn assert_unsendable_counted(pair: &Pair, transmitter: Transmitter) {
     let mut receiver = Receiver::open_on(&pair.server);
-    let mut sink = open_tx_by(&pair.client, Form::Frame, way).unwrap();
+    let mut sink = open_tx_by(&pair.client, Form::Frame, transmitter).unwrap();
     let good: Vec<Vec<u8>> =
         (0..3).map(|n| Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2").udp(1, n, b"good")).collect();
     let long = vec![0xee; 1600];
@@ -316,7 +330,7 @@ fn assert_unsendable_counted(pair: &Pair, way: Transmitter) {
     .unwrap();
     let received: Vec<Vec<u8>> =
         receiver.receive_frames(3).into_iter().map(|block| block.bytes).collect();
-    assert_eq!(received, good, "whole frames, whatever was in view");
+    assert_eq!(received, good, "entire frames are sent, whatever their views");
     let [first, _, third] = [0, 1, 2].map(|n: usize| good[n].len() as u64);
     assert_eq!(sink.amount_written(), Some(Amount { blocks: 3, bytes: first + 8 + third }));
     let amount = |blocks, bytes| Amount { blocks, bytes };
@@ -361,8 +375,8 @@ fn down_interface_drops_frames_and_removed_one_fails() {
     for_each_transmitter(assert_down_and_removed);
 }
 
-fn assert_down_and_removed(pair: &Pair, way: Transmitter) {
-    let mut sink = open_tx_by(&pair.client, Form::Frame, way).unwrap();
+fn assert_down_and_removed(pair: &Pair, transmitter: Transmitter) {
+    let mut sink = open_tx_by(&pair.client, Form::Frame, transmitter).unwrap();
     let bytes = Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2").udp(1, 2, b"x");
     let mut send = || {
         sink.consume(&batch_of(&[frame_block(&bytes)]), 0).map(|()| sink.amount_written().unwrap())
@@ -393,9 +407,10 @@ fn packets_need_an_interface_without_a_link_layer() {
     }
     pair.client.run_ip("tuntap add dev tunnel0 mode tun");
     pair.client.run_ip("link set dev tunnel0 up");
-    let given = checked_arguments(&TX, &[("interface", "tunnel0"), ("netns", pair.client.name())]);
+    let checked =
+        checked_arguments(&TX, &[("interface", "tunnel0"), ("netns", pair.client.name())]);
     for form in [Form::Packet, Form::Frame] {
-        let sink = open(&Opening { form, ..sink_opening(&given, &[]) });
+        let sink = open(&Opening { form, ..sink_opening(&checked, &[]) });
         assert!(sink.is_ok(), "{:?}", sink.err());
     }
 }
@@ -404,8 +419,8 @@ fn packets_need_an_interface_without_a_link_layer() {
 fn missing_interface_fails_open() {
     let Some(pair) = silent_pair() else { return };
     let try_open = |interface: &str, netns: &str| {
-        let given = checked_arguments(&TX, &[("interface", interface), ("netns", netns)]);
-        expect_failure(open(&sink_opening(&given, &[]))).to_string()
+        let checked = checked_arguments(&TX, &[("interface", interface), ("netns", netns)]);
+        expect_failure(open(&sink_opening(&checked, &[]))).to_string()
     };
     assert_eq!(
         try_open("eth7", pair.client.name()),

@@ -28,7 +28,7 @@ pub(super) fn exchange_object(record: &MessageRecord<'_>, time: Time) -> Value {
         Some(status) if status >= 400 => "failure",
         Some(_) => "success",
     };
-    let about = [
+    let derived = [
         ("@timestamp", json!(Rfc3339(start))),
         ("ecs.version", json!(VERSION)),
         ("event.kind", json!("event")),
@@ -41,7 +41,7 @@ pub(super) fn exchange_object(record: &MessageRecord<'_>, time: Time) -> Value {
         ("network.protocol", json!("http")),
         ("network.transport", json!("tcp")),
     ];
-    for (path, value) in about {
+    for (path, value) in derived {
         insert_at_path(&mut object, path, value);
     }
     if let Some(address) = record.address(Field::Client) {

@@ -72,8 +72,8 @@ pub const ENTRY: SinkEntry = SinkEntry::new(&WEBLOG, open)
 #[derive(Debug)]
 struct Weblog {
     ecs: bool,
-    stamp: CachedTime,
-    others: u64,
+    time_text: CachedTime,
+    other_blocks: u64,
 }
 
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
@@ -83,8 +83,8 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     let lines = if ecs { LineFormat::Json } else { LineFormat::Text };
     let file = opening.arguments.text("file").unwrap_or("-");
     let out = Out::append(file, lines, (opening.steps, opening.readers))?;
-    let stamp = CachedTime { zone, second: None, text: Vec::new() };
-    Ok(Box::new(TextSink { formatter: Weblog { ecs, stamp, others: 0 }, out }))
+    let time_text = CachedTime { zone, second: None, text: Vec::new() };
+    Ok(Box::new(TextSink { formatter: Weblog { ecs, time_text, other_blocks: 0 }, out }))
 }
 
 impl BlockFormatter for Weblog {
@@ -94,19 +94,19 @@ impl BlockFormatter for Weblog {
         {
             Some(record) => self.append_exchange(block, &record, out),
             None => {
-                self.others += 1;
+                self.other_blocks += 1;
                 Ok(())
             }
         }
     }
 
     fn report(&self, out: &Out) -> Report {
-        let what = match out.items_written() {
+        let row_name = match out.items_written() {
             0 => "blocks that are no exchange; write `http |exchange weblog`",
             _ => "blocks that are no exchange",
         };
         let rows = Report::from_rows([("exchanges", out.items_written())])
-            .with_nonzero_rows([(what, self.others)]);
+            .with_nonzero_rows([(row_name, self.other_blocks)]);
         out.report(rows, "line")
     }
 }
@@ -121,8 +121,8 @@ impl Weblog {
         if self.ecs {
             return object::write_line(out, &ecs::exchange_object(record, block.context.time));
         }
-        let stamp = self.stamp.format_time(record.end_time().unwrap_or(block.context.time));
-        append_combined(out.buffer(), record, stamp);
+        let time_text = self.time_text.format_time(record.end_time().unwrap_or(block.context.time));
+        append_combined(out.buffer(), record, time_text);
         out.buffer().push(b'\n');
         out.end_item();
         Ok(())
@@ -130,7 +130,7 @@ impl Weblog {
 }
 
 /// Appends an exchange in the combined log format, without a line terminator.
-fn append_combined(line: &mut Vec<u8>, record: &MessageRecord<'_>, stamp: &[u8]) {
+fn append_combined(line: &mut Vec<u8>, record: &MessageRecord<'_>, time_text: &[u8]) {
     match record.address(Field::Client) {
         Some(address) => append_formatted(line, format_args!("{address}")),
         None => line.push(b'-'),
@@ -138,7 +138,7 @@ fn append_combined(line: &mut Vec<u8>, record: &MessageRecord<'_>, stamp: &[u8])
     line.extend_from_slice(b" - ");
     append_value(line, record.text(Field::User).filter(|user| !user.is_empty()));
     line.extend_from_slice(b" [");
-    line.extend_from_slice(stamp);
+    line.extend_from_slice(time_text);
     line.extend_from_slice(b"] \"");
     append_request_line(line, record);
     let status = record.number(Field::Status).unwrap_or(0);

@@ -154,10 +154,10 @@ fn non_exchange_blocks_are_counted_with_remedy() {
     let given = exchange_record(|_| {});
     let (text, rows) =
         log_output(&[], &[description_block(&request), crate::testing::bare_block(b"body")]);
-    let way_out = "blocks that are no exchange; write `http |exchange weblog`";
+    let row_name = "blocks that are no exchange; write `http |exchange weblog`";
     assert_eq!(
         (text.as_str(), &*rows),
-        ("", &[report_row("exchanges", 0), report_row(way_out, 2)][..])
+        ("", &[report_row("exchanges", 0), report_row(row_name, 2)][..])
     );
     let (text, rows) = log_output(&[], &[description_block(&request), description_block(&given)]);
     assert_eq!(text.lines().count(), 1);

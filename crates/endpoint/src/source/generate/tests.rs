@@ -25,8 +25,8 @@ fn flow_and_number(block: &EmittedBlock) -> (u16, u64) {
     let udp = layers.transport(frame).unwrap();
     let pseudo =
         checksum::pseudo_header_sum(flow.source, flow.target, protocol::UDP, udp.len() as u32);
-    assert_eq!(pseudo.unwrap().with(udp).checksum(), 0, "the checksum of UDP holds");
-    assert_ne!(udp[6..8], [0, 0], "there is a checksum");
+    assert_eq!(pseudo.unwrap().with(udp).checksum(), 0, "the UDP checksum is valid");
+    assert_ne!(udp[6..8], [0, 0], "the checksum is present");
     let number = frame[SEQUENCE_OFFSET..SEQUENCE_OFFSET + 8].try_into().unwrap();
     assert_eq!(layers.payload, Some(SEQUENCE_OFFSET as u16));
     (flow.ports.unwrap().source, u64::from_be_bytes(number))
@@ -72,7 +72,7 @@ fn unnumbered_frames_are_stored_once_per_flow() {
     assert_eq!(emitted.len(), 200);
     for (number, block) in emitted.iter().enumerate() {
         assert_eq!(flow_and_number(block), (FIRST_PORT + number as u16 % 3, 0));
-        assert_eq!(block.entry, emitted[number % 3].entry, "one place for each flow");
+        assert_eq!(block.entry, emitted[number % 3].entry, "each flow is stored once");
     }
     assert_eq!(pool.usage().pinned, 1);
 }

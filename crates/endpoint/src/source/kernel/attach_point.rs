@@ -135,11 +135,11 @@ impl AttachPoint {
     /// Returns the cookie of the namespace whose sockets are observed. Fails if user ids have
     /// another meaning in that namespace.
     pub fn socket_namespace_cookie(&self) -> Result<u64, AttachError> {
-        let asked = interface::run_in_namespace(self.attach.netns.as_deref(), || {
-            let asked = Namespace::current().and_then(|space| space.has_our_users());
-            Ok(asked.and_then(|ours| Ok((ours, sys::net::namespace_cookie()?))))
+        let result = interface::run_in_namespace(self.attach.netns.as_deref(), || {
+            let result = Namespace::current().and_then(|space| space.has_our_users());
+            Ok(result.and_then(|ours| Ok((ours, sys::net::namespace_cookie()?))))
         });
-        match asked.map_err(AttachError::Unobservable)? {
+        match result.map_err(AttachError::Unobservable)? {
             Ok((true, number)) => Ok(number),
             Ok((false, _)) => Err(AttachError::Unsupported(FOREIGN_USER_IDS.to_owned())),
             Err(error) => Err(AttachError::Unsupported(error.to_string())),
@@ -229,9 +229,9 @@ impl AttachPoint {
 }
 
 /// Returns the position in the chain for a program that drops frames. It follows the programs of
-/// Streamline at the head of the chain, which observe every frame or take their frames first, and
-/// precedes all other programs. Without CAP_SYS_ADMIN the kernel reveals no names, so the position
-/// is the head of the chain.
+/// Streamline at the head of the chain, which observe every frame or take frames before all other
+/// programs, and precedes all other programs. Without CAP_SYS_ADMIN the kernel reveals no names, so
+/// the position is the head of the chain.
 fn anchor_after_ours(index: u32) -> Anchor {
     let chain = sys::bpf::tcx_chain(index, sys::bpf::Side::Ingress).unwrap_or_default();
     let ours = chain.members.iter().take_while(|member| member.name == PROGRAM_NAME);

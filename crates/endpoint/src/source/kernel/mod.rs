@@ -77,8 +77,8 @@ pub struct KernelSourceParts {
     /// The edges on which frames leave the programs. A program identifies an edge by its index
     /// here, the exit number.
     pub edges: Vec<Edge>,
-    /// Further exits, numbered after the edges, for readers of what leaves a filter in the kernel.
-    /// Their blocks are copies, which no counter of the path contains.
+    /// Further exits, numbered after the edges. Their readers receive copies of the blocks that
+    /// leave a filter in the kernel. No counter of the path includes these copies.
     pub taps: Vec<Edge>,
     /// Index of the source among those of its path.
     pub origin: u16,
@@ -142,7 +142,7 @@ struct FrameCopy {
 /// the copy.
 #[derive(Debug)]
 struct StagedBlock {
-    handed: ExportedFrame,
+    exported: ExportedFrame,
     entry: Entry,
     /// True if an earlier block has already verified this copy.
     is_verified: bool,
@@ -179,36 +179,36 @@ impl KernelSource {
         let mut count = 0;
         self.is_drained = false;
         loop {
-            let goes_on = self.stage_frames(intake, count > 0);
+            let has_more = self.stage_frames(intake, count > 0);
             count += self.emit_intact_frames(intake);
-            if !goes_on {
+            if !has_more {
                 return count;
             }
         }
     }
 
-    /// Copies at most [`FRAMES_PER_CHECK`] frames of one edge into `staged_blocks`. If `given` is
-    /// true, the edge must be that of the blocks already emitted in this call. Returns true if more
-    /// frames of the edge may be available.
-    fn stage_frames(&mut self, intake: &Intake<'_>, given: bool) -> bool {
+    /// Copies at most [`FRAMES_PER_CHECK`] frames of one edge into `staged_blocks`. If
+    /// `has_emitted` is true, the edge must be that of the blocks already emitted in this call.
+    /// Returns true if more frames of the edge may be available.
+    fn stage_frames(&mut self, intake: &Intake<'_>, has_emitted: bool) -> bool {
         let room = intake.room();
         while self.staged_blocks.len() < room.min(FRAMES_PER_CHECK) {
-            let Some(handed) = self.reader.front_frame() else {
+            let Some(exported) = self.reader.front_frame() else {
                 self.is_drained = true;
                 return false;
             };
-            let edge = handed.edge as usize;
-            let begun = !self.staged_blocks.is_empty();
-            if (given || begun) && edge != self.last_edge {
+            let edge = exported.edge as usize;
+            let has_staged = !self.staged_blocks.is_empty();
+            if (has_emitted || has_staged) && edge != self.last_edge {
                 // If none of the copies is intact, the next round starts with that edge.
-                return begun;
+                return has_staged;
             }
             if !std::mem::take(&mut self.parts.loses_frame) {
-                let Some(staged) = self.stage_frame(intake.pool, handed) else { return false };
+                let Some(staged) = self.stage_frame(intake.pool, exported) else { return false };
                 self.last_edge = edge;
                 self.staged_blocks.push(staged);
             }
-            self.reader.pass_frame(&handed);
+            self.reader.pass_frame(&exported);
         }
         self.staged_blocks.len() < room
     }
@@ -218,20 +218,20 @@ impl KernelSource {
     fn emit_intact_frames(&mut self, intake: &mut Intake<'_>) -> usize {
         let mut count = 0;
         let mut checked_at = None;
-        for StagedBlock { handed, entry, is_verified: known } in self.staged_blocks.drain(..) {
+        for StagedBlock { exported, entry, is_verified } in self.staged_blocks.drain(..) {
             let reserved = match checked_at {
-                Some((cpu, reserved)) if cpu == handed.cpu => reserved,
-                _ => self.reader.reserved_position(handed.cpu),
+                Some((cpu, reserved)) if cpu == exported.cpu => reserved,
+                _ => self.reader.reserved_position(exported.cpu),
             };
-            checked_at = Some((handed.cpu, reserved));
-            if known || self.reader.is_intact(&handed, reserved) {
-                if let Some(arrived) = self.arrived.get_mut(handed.edge as usize) {
+            checked_at = Some((exported.cpu, reserved));
+            if is_verified || self.reader.is_intact(&exported, reserved) {
+                if let Some(arrived) = self.arrived.get_mut(exported.edge as usize) {
                     arrived.taken.add(entry.pointer.length());
                 }
                 count += usize::from(intake.put_entry(entry));
             } else {
-                self.reader.count_passed_as_lost(&handed);
-                // A damaged copy must not be emitted over another edge either.
+                self.reader.count_passed_as_lost(&exported);
+                // A damaged copy must not be emitted on another edge either.
                 self.last_copy = None;
             }
         }
@@ -240,37 +240,34 @@ impl KernelSource {
 
     /// Returns the block for an exported frame. Copies the frame, unless it is the frame that was
     /// copied last. Returns `None` if the pool has no memory.
-    fn stage_frame(&mut self, pool: &Pool, handed: ExportedFrame) -> Option<StagedBlock> {
-        let name = (handed.cpu, handed.pointer.position);
-        let before = self.last_copy.filter(|(cpu, position, _)| (*cpu, *position) == name);
-        let before = before.filter(|(.., copied)| pool.bytes(copied.place).is_some());
+    fn stage_frame(&mut self, pool: &Pool, exported: ExportedFrame) -> Option<StagedBlock> {
+        let name = (exported.cpu, exported.pointer.position);
+        let last_copy = self.last_copy.filter(|(cpu, position, _)| (*cpu, *position) == name);
+        let last_copy = last_copy.filter(|(.., copied)| pool.bytes(copied.place).is_some());
         // Blocks of the current round share one verification.
-        let together = |last: &StagedBlock| {
-            !last.is_verified && (last.handed.cpu, last.handed.pointer.position) == name
+        let shares_verification = |last: &StagedBlock| {
+            !last.is_verified && (last.exported.cpu, last.exported.pointer.position) == name
         };
-        let known = before.is_some() && !self.staged_blocks.last().is_some_and(together);
-        let copied = match before {
+        let is_verified =
+            last_copy.is_some() && !self.staged_blocks.last().is_some_and(shares_verification);
+        let copied = match last_copy {
             Some((.., copied)) => copied,
-            None => self.copy_frame(pool, &handed)?,
+            None => self.copy_frame(pool, &exported)?,
         };
         self.last_copy = Some((name.0, name.1, copied));
-        Some(StagedBlock {
-            handed,
-            entry: self.entry(&handed, pool.id(), copied),
-            is_verified: known,
-        })
+        Some(StagedBlock { exported, entry: self.entry(&exported, pool.id(), copied), is_verified })
     }
 
     /// Returns the entry of an exported frame in this dbuf.
-    fn entry(&self, handed: &ExportedFrame, dbuf: DbufId, copied: FrameCopy) -> Entry {
+    fn entry(&self, exported: &ExportedFrame, dbuf: DbufId, copied: FrameCopy) -> Entry {
         let FrameCopy { place, is_checksum_unset: unset, mut marks } = copied;
-        let header = &handed.header;
+        let header = &exported.header;
         let tag = if header.tag.is_some() { TAG_SIZE as u32 } else { 0 };
         let mut exits = self.parts.edges.iter().chain(&self.parts.taps);
-        let behind = exits.nth(handed.edge as usize).is_some_and(|exit| exit.starts_after_tag);
-        let from = handed.pointer.offset.saturating_add(if behind { tag } else { 0 });
+        let skips_tag = exits.nth(exported.edge as usize).is_some_and(|exit| exit.starts_after_tag);
+        let from = exported.pointer.offset.saturating_add(if skips_tag { tag } else { 0 });
         let from = from.min(place.length());
-        let length = handed.pointer.length.min(place.length() - from);
+        let length = exported.pointer.length.min(place.length() - from);
         let mut flags = if header.sent { Flags::BACKWARD } else { Flags::NONE };
         if unset {
             flags = flags.with(Flags::CHECKSUM_UNSET);
@@ -278,18 +275,18 @@ impl KernelSource {
         let (origin, time) = (self.parts.origin, self.time.time_of_day(header.time));
         let context = BlockMetadata { time, session: 0, origin, flags };
         marks.view = from;
-        let class = Class(handed.pointer.class);
+        let class = Class(exported.pointer.class);
         Entry::new(RichPointer::new(dbuf, place.within(from, length), class), context, marks)
     }
 
     /// Copies a frame, reinserts its VLAN tag and parses its headers. Returns `None` if the pool
     /// has no memory.
-    fn copy_frame(&self, pool: &Pool, handed: &ExportedFrame) -> Option<FrameCopy> {
-        let header = &handed.header;
+    fn copy_frame(&self, pool: &Pool, exported: &ExportedFrame) -> Option<FrameCopy> {
+        let header = &exported.header;
         let length = in_place::captured_length(header);
         let mut draft = pool.draft(length, length)?;
         let bytes = draft.get_mut(..length).unwrap_or_default();
-        let _ = in_place::copy_frame(&self.parts.rings, handed, bytes);
+        let _ = in_place::copy_frame(&self.parts.rings, exported, bytes);
         let layers = wire::layers(self.parts.attach_point.link(), bytes);
         let unset = header.segment_size != 0 || checksum::is_checksum_unset(&layers, bytes);
         let place = draft.commit(length);
@@ -305,29 +302,29 @@ impl KernelSource {
         intake.in_place = true;
         let mut batch = frames.begin_batch();
         while intake.room() > 0 {
-            let Some(handed) = self.reader.front_frame() else {
+            let Some(exported) = self.reader.front_frame() else {
                 self.is_drained = true;
                 break;
             };
-            let edge = handed.edge as usize;
+            let edge = exported.edge as usize;
             if !batch.is_empty() && edge != self.last_edge {
                 break;
             }
             self.last_edge = edge;
             if !std::mem::take(&mut self.parts.loses_frame) {
                 let link = self.parts.attach_point.link();
-                let length = in_place::captured_length(&handed.header) as u32;
-                let marks = Marks::frame(link.0, length, wire_length(&handed.header));
-                let unset = handed.header.segment_size != 0;
+                let length = in_place::captured_length(&exported.header) as u32;
+                let marks = Marks::frame(link.0, length, wire_length(&exported.header));
+                let unset = exported.header.segment_size != 0;
                 let frame =
-                    FrameCopy { place: batch.add_frame(handed), is_checksum_unset: unset, marks };
-                let entry = self.entry(&handed, frames.id(), frame);
+                    FrameCopy { place: batch.add_frame(exported), is_checksum_unset: unset, marks };
+                let entry = self.entry(&exported, frames.id(), frame);
                 if let Some(arrived) = self.arrived.get_mut(edge) {
                     arrived.taken.add(entry.pointer.length());
                 }
                 intake.put_entry(entry);
             }
-            self.reader.pass_frame(&handed);
+            self.reader.pass_frame(&exported);
         }
         batch.len()
     }
@@ -346,17 +343,17 @@ impl KernelSource {
                 ExportEndReason::Lost(failure) => Err(failure.clone()),
             };
         }
-        let looks = now.saturating_sub(self.checked_at) >= CHECK_INTERVAL_NS;
-        if looks {
+        let is_check_due = now.saturating_sub(self.checked_at) >= CHECK_INTERVAL_NS;
+        if is_check_due {
             self.checked_at = now;
         }
-        if looks && self.parts.attach_point.is_gone() {
+        if is_check_due && self.parts.attach_point.is_gone() {
             // Frames exported before the removal are still in the rings.
             self.detach();
             self.end = Some(ExportEndReason::Gone);
             return Ok(SourceStatus::retry_at(now));
         }
-        if looks && let Some(failure) = self.parts.attachment.export_failure() {
+        if is_check_due && let Some(failure) = self.parts.attachment.export_failure() {
             self.end = Some(ExportEndReason::Lost(failure));
             return Ok(SourceStatus::retry_at(now));
         }
@@ -384,9 +381,10 @@ impl Source for KernelSource {
         self.parts.doorbell.drain(|_| {});
         self.time.update();
         self.reader.load_positions();
-        let edge = self.reader.front_frame().map(|handed| handed.edge);
-        let may = edge.and_then(|edge| intake.arcs_in_place.checked_shr(edge)).unwrap_or(0) & 1 > 0;
-        let put = match self.in_place.clone().filter(|_| may) {
+        let edge = self.reader.front_frame().map(|exported| exported.edge);
+        let may_stay_in_place =
+            edge.and_then(|edge| intake.arcs_in_place.checked_shr(edge)).unwrap_or(0) & 1 > 0;
+        let put = match self.in_place.clone().filter(|_| may_stay_in_place) {
             Some(frames) => self.put_in_place(&frames, intake),
             None => self.emit_blocks(intake),
         };
@@ -395,7 +393,7 @@ impl Source for KernelSource {
             return Ok(SourceStatus::Blocks);
         }
         if self.reader.front_frame().is_some() {
-            // A frame is available, but no memory.
+            // A frame is available, but the pool has no memory.
             return Ok(SourceStatus::retry_at(intake.now + ALLOCATION_RETRY_NS));
         }
         self.status_without_frames(intake.now)
@@ -430,7 +428,7 @@ impl Source for KernelSource {
     fn properties(&self) -> SourceProperties {
         SourceProperties {
             block_max: self.parts.rings.shape().record_max as usize + TAG_SIZE,
-            // Programs write into memory of their own; returned memory does not unblock them.
+            // Programs write into the rings, so memory returned to the pool does not unblock them.
             // `produce` returns the time of the next allocation attempt.
             wakes_on_memory: false,
             chooses_arc: true,

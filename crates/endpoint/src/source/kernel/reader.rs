@@ -2,9 +2,9 @@
 //! concurrently. [SL §6.2; CONTRACT 16, 29; DESIGN §3, foreign bytes]
 //!
 //! The reader merges the rings of all processors into one sequence, and counts the frames lost per
-//! edge exactly. It never waits, and never creates a reference into a ring. A copy is valid if,
-//! after it, the writer has reserved at most one lap beyond the frame's start; a pointer, if less
-//! than one lap of pointers follows it. A check costs a cache miss, so several frames share one.
+//! edge exactly. It never waits, and never creates a reference into a ring. A copy is valid if the
+//! writer has then reserved at most one lap beyond the frame's start; a pointer is valid if less
+//! than one lap of pointers follows it. Several frames share a check, which costs a cache miss.
 //!
 //! An *exit* is an edge on which frames leave a kernel program, and a *sink* is a ring of pointers
 //! to frames. Exits share a sink if a frame has at most one of them. Each pointer in a shared sink
@@ -175,7 +175,7 @@ impl Reader {
         let region = self.rings.region(sink.cpu)?;
         let before = sink.next_pointer;
         let skipped = sink.advance(&region, self.rings.shape(), &self.exit_sinks);
-        // With several exits, the next pointer of each exit reveals its gap.
+        // With several exits, the gap of an exit is found by the number in its next pointer.
         if let Some(edge) = sink.only_exit {
             let cpu = sink.cpu;
             self.count_lost(edge, (before, skipped), cpu);
@@ -185,8 +185,8 @@ impl Reader {
     }
 
     /// Moves past a frame that [`Reader::front_frame`] returned.
-    pub fn pass_frame(&mut self, handed: &ExportedFrame) {
-        let ExportedFrame { cpu, sink, edge, pointer, .. } = *handed;
+    pub fn pass_frame(&mut self, exported: &ExportedFrame) {
+        let ExportedFrame { cpu, sink, edge, pointer, .. } = *exported;
         let at = (cpu * self.rings.shape().sinks + sink) as usize;
         let Some(sink) = self.sinks.get_mut(at) else { return };
         sink.pass_pointers(1);
@@ -215,11 +215,11 @@ impl Reader {
     }
 
     /// Copies bytes of the frame, starting at offset `from`. Returns false if they are outside the
-    /// ring. [`Reader::is_intact`] then tells whether the copy is intact.
-    pub fn copy_bytes(&self, handed: &ExportedFrame, from: u32, to: &mut [u8]) -> bool {
+    /// ring. [`Reader::is_intact`] then returns true if the copy is intact.
+    pub fn copy_bytes(&self, exported: &ExportedFrame, from: u32, to: &mut [u8]) -> bool {
         let at = region_offset::HEADER_SIZE.saturating_add(from);
-        let region = self.rings.region(handed.cpu);
-        region.is_some_and(|region| region.copy(handed.pointer.position, at, to))
+        let region = self.rings.region(exported.cpu);
+        region.is_some_and(|region| region.copy(exported.pointer.position, at, to))
     }
 
     /// Returns the position up to which the writer on this processor may be writing, for use with
@@ -231,13 +231,13 @@ impl Reader {
 
     /// Returns true if a copy of this frame, made before `reserved` was read, is intact.
     #[must_use]
-    pub fn is_intact(&self, handed: &ExportedFrame, reserved: u64) -> bool {
-        is_intact(handed, reserved, self.rings.shape().bytes)
+    pub fn is_intact(&self, exported: &ExportedFrame, reserved: u64) -> bool {
+        is_intact(exported, reserved, self.rings.shape().bytes)
     }
 
     /// Counts as lost a frame that the reader has already passed.
-    pub fn count_passed_as_lost(&mut self, handed: &ExportedFrame) {
-        self.count_lost(handed.edge, (handed.number, 1), handed.cpu);
+    pub fn count_passed_as_lost(&mut self, exported: &ExportedFrame) {
+        self.count_lost(exported.edge, (exported.number, 1), exported.cpu);
     }
 
     /// Returns the number of frames that are known to be lost on an exit.
@@ -279,11 +279,11 @@ impl Reader {
         let head = region.head(sink.sink).max(sink.next_pointer);
         let all: u64 = rest.iter().map(|(_, rest)| *rest).sum();
         if all > head - sink.next_pointer {
-            // Some pointers have been overwritten: the remaining ones name their exits.
-            let most = u64::from(self.rings.shape().pointers);
-            let there = sink.next_pointer.max(head.saturating_sub(most))..head;
+            // Some pointers have been overwritten. The remaining pointers contain their exits.
+            let capacity = u64::from(self.rings.shape().pointers);
+            let remaining = sink.next_pointer.max(head.saturating_sub(capacity))..head;
             let mut unread: HashMap<u32, u64> = HashMap::new();
-            for pointer in there.filter_map(|number| region.pointer(sink.sink, number)) {
+            for pointer in remaining.filter_map(|number| region.pointer(sink.sink, number)) {
                 *unread.entry(pointer.edge).or_default() += 1;
             }
             for (edge, rest) in &mut rest {
@@ -322,9 +322,9 @@ impl PointerRing {
             if let Some(Some(_)) = self.prefetched.front() {
                 break;
             }
-            let behind = region.head(self.sink).saturating_sub(self.next_pointer);
-            let skip = match behind >= all {
-                true => (behind - all + 1 + all / MARGIN_DIVISOR).min(behind),
+            let lag = region.head(self.sink).saturating_sub(self.next_pointer);
+            let skip = match lag >= all {
+                true => (lag - all + 1 + all / MARGIN_DIVISOR).min(lag),
                 false => 1,
             };
             skipped += skip;
@@ -344,17 +344,17 @@ impl PointerRing {
     /// after the copies.
     fn prefetch(&mut self, region: &Region<'_>, shape: RingsLayout, exit_sinks: &[u32]) {
         let end = self.published.min(self.next_pointer + FRAMES_PER_CHECK as u64);
-        let mut ahead = std::mem::take(&mut self.prefetched);
-        ahead.extend(
+        let mut prefetched = std::mem::take(&mut self.prefetched);
+        prefetched.extend(
             (self.next_pointer..end).map(|at| self.read_frame(region, shape, exit_sinks, at)),
         );
         // `reserved` begins with a fence, and `published` is read after it.
         let (reserved, newest) = (region.reserved(), region.head(self.sink));
-        for (number, place) in (self.next_pointer..end).zip(&mut ahead) {
-            let here = newest.wrapping_sub(number) < u64::from(shape.pointers);
-            *place = place.filter(|handed| here && is_intact(handed, reserved, shape.bytes));
+        for (number, place) in (self.next_pointer..end).zip(&mut prefetched) {
+            let is_present = newest.wrapping_sub(number) < u64::from(shape.pointers);
+            *place = place.filter(|frame| is_present && is_intact(frame, reserved, shape.bytes));
         }
-        self.prefetched = ahead;
+        self.prefetched = prefetched;
     }
 
     /// Reads a pointer and its header, not yet validated. Returns `None` if out of bounds.
@@ -370,27 +370,27 @@ impl PointerRing {
         let inside = region.copy(pointer.position, 0, &mut bytes);
         let header = RecordHeader::parse(&bytes, shape.record_max);
         let edge = self.only_exit.unwrap_or(pointer.edge);
-        let leads_here = exit_sinks.get(edge as usize) == Some(&self.sink);
+        let is_exit_of_sink = exit_sinks.get(edge as usize) == Some(&self.sink);
         // The only exit of a sink counts pointers of the sink.
         let number = if self.only_exit.is_some() { number } else { pointer.number };
         let frame = ExportedFrame { cpu: self.cpu, sink: self.sink, edge, number, pointer, header };
-        (inside && leads_here).then_some(frame)
+        (inside && is_exit_of_sink).then_some(frame)
     }
 }
 
-pub(super) fn is_intact(handed: &ExportedFrame, reserved: u64, bytes: u32) -> bool {
-    reserved.wrapping_sub(handed.pointer.position) <= u64::from(bytes)
+pub(super) fn is_intact(exported: &ExportedFrame, reserved: u64, bytes: u32) -> bool {
+    reserved.wrapping_sub(exported.pointer.position) <= u64::from(bytes)
 }
 
 impl RecordHeader {
-    fn parse(bytes: &[u8; RECORD_HEADER_SIZE], most: u32) -> Self {
+    fn parse(bytes: &[u8; RECORD_HEADER_SIZE], captured_max: u32) -> Self {
         let byte = |at: usize| bytes.get(at).copied().unwrap_or_default();
         let two = |at: usize| u16::from_ne_bytes([byte(at), byte(at + 1)]);
         let four = |at: usize| u32::from(two(at)) | u32::from(two(at + 2)) << 16;
         let marks = two(30);
         Self {
             length: four(8),
-            captured: four(12).min(most),
+            captured: four(12).min(captured_max),
             time: u64::from(four(16)) | u64::from(four(20)) << 32,
             tag: (marks & 1 != 0).then(|| (two(24), u16::from_be(two(26)))),
             segment_size: two(28),

@@ -81,11 +81,11 @@ fn lines_across_piece_boundaries_are_emitted_whole() {
 
 #[test]
 fn lines_have_record_form() {
-    let gives = |lines| {
+    let form_of = |lines| {
         READ.effect_of(&checked_arguments(&READ, &[("file", "-"), ("lines", lines)])).output_form
     };
-    assert_eq!(gives("no"), OutputForm::Form(Form::Bytes));
-    assert_eq!(gives("yes"), OutputForm::Form(Form::Record));
+    assert_eq!(form_of("no"), OutputForm::Form(Form::Bytes));
+    assert_eq!(form_of("yes"), OutputForm::Form(Form::Record));
 }
 
 #[test]

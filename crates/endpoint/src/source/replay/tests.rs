@@ -181,7 +181,7 @@ fn packets_are_paced_by_timestamps_and_speed() {
     assert_eq!(at(begin + 10 * MILLION, 64), (until(115), vec![]));
     assert_eq!(at(begin + 99 * MILLION, 64), (SourceStatus::Blocks, vec![4]));
     assert_eq!(at(begin + 99 * MILLION, 64), (SourceStatus::End, vec![]));
-    assert_eq!(source.counters().position, None, "the file was read at once");
+    assert_eq!(source.counters().position, None, "the file was read before the packets were due");
     assert!(replay_source(&path, "max").unwrap().counters().position.is_some());
 }
 

@@ -180,8 +180,8 @@ fn open_socket(
 /// attaches only the part that tests the direction. The node filters again in any case. Returns
 /// true if the entire filter is attached.
 fn attach_filter(socket: &PacketSocket, parameters: &RxParameters<'_>) -> sys::Result<bool> {
-    let program = |ahead| {
-        let (program, _) = bpf::socket_filter(parameters.direction, ahead);
+    let program = |pushed_filter| {
+        let (program, _) = bpf::socket_filter(parameters.direction, pushed_filter);
         let all = program.instructions().iter();
         all.map(|i| (i.code, i.jt, i.jf, i.k)).collect::<Vec<Instruction>>()
     };
@@ -200,13 +200,13 @@ fn segment_count(parameters: &RxParameters<'_>, interface: Option<&Interface>) -
     if let Some(bytes) = parameters.ring {
         return 1 << of(bytes).max(SEGMENTS_MIN).ilog2();
     }
-    // `/sys` shows only interfaces of our own namespace.
+    // `/sys` shows only the interfaces of the namespace of this process.
     let reported = interface.filter(|_| parameters.netns.is_none()).and_then(reported_rate);
     let memory = sys::machine::Machine::detect().memory;
-    let most = memory.map_or(RING_BYTES_MAX, |all| (all / 64).min(RING_BYTES_MAX));
+    let bytes_max = memory.map_or(RING_BYTES_MAX, |all| (all / 64).min(RING_BYTES_MAX));
     // Mbit/s times milliseconds is kbit, 125 bytes each.
     let bytes = (reported.unwrap_or(RATE_DEFAULT) * BUFFERED_MS * 125)
-        .clamp(RING_BYTES_MIN, most.max(RING_BYTES_MIN));
+        .clamp(RING_BYTES_MIN, bytes_max.max(RING_BYTES_MIN));
     of(bytes).next_power_of_two()
 }
 

@@ -6,8 +6,8 @@
 //!   of the interface: drivers count the same loss in one or more of them, so the largest is used);
 //! - **backlog**: the queue between driver and stack was full (`net.core.netdev_max_backlog`).
 //!   `/proc/net/softnet_stat` counts it for all interfaces and namespaces together; `rx_dropped` of
-//!   the interface counts it together with frames that no protocol accepted and that we have
-//!   received. The smaller of the two is an upper bound for this interface;
+//!   the interface counts it together with frames that no protocol accepted, which this source has
+//!   received nevertheless. The smaller of the two is an upper bound for this interface;
 //! - **socket**: the socket itself rejected the frame;
 //! - **ring**: the ring of the source had no room.
 //!
@@ -45,13 +45,13 @@ impl Losses {
     }
 
     /// Returns the source's counters: frames received according to the kernel, frames emitted, and
-    /// losses by location. `left` contains the numbers of frames that reached the ring but were not
-    /// emitted, by reason.
+    /// losses by location. `not_emitted` contains the numbers of frames that reached the ring but
+    /// were not emitted, by reason.
     pub(super) fn source_counters(
         &self,
         ring: &PacketRing,
         given: Amount,
-        left: &[(DropReason, u64)],
+        not_emitted: &[(DropReason, u64)],
     ) -> SourceCounters {
         let statistics = ring.statistics().ok();
         let before = if self.counts_backlog { self.losses_before_socket() } else { Vec::new() };
@@ -59,12 +59,13 @@ impl Losses {
         let mut dropped: Vec<_> =
             before.chain([("socket".into(), ring.socket_drops().ok())]).collect();
         let arrived = statistics.map(|all| all.packets);
-        let came = dropped.iter().map(|(_, count)| *count).chain([arrived]).sum::<Option<u64>>();
+        let observed_blocks =
+            dropped.iter().map(|(_, count)| *count).chain([arrived]).sum::<Option<u64>>();
         dropped.push((DropReason::Ring, statistics.map(|all| all.drops)));
-        let left = left.iter().filter(|(_, count)| *count > 0);
-        dropped.extend(left.map(|(why, count)| (*why, Some(*count))));
+        let not_emitted = not_emitted.iter().filter(|(_, count)| *count > 0);
+        dropped.extend(not_emitted.map(|(why, count)| (*why, Some(*count))));
         // The kernel does not count the bytes of lost frames.
-        let observed = came.map(|blocks| Amount { blocks, bytes: given.bytes });
+        let observed = observed_blocks.map(|blocks| Amount { blocks, bytes: given.bytes });
         SourceCounters { observed, given, dropped, ..SourceCounters::default() }
     }
 

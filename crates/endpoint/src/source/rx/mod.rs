@@ -300,10 +300,10 @@ struct PacketSource {
     origin: u16,
     /// Frames of the current segment, in order of arrival.
     entries: Vec<Entry>,
-    given_entries: usize,
+    emitted_entries: usize,
     /// Pin that keeps the current segment from being reused.
     pin: Option<SegmentPin>,
-    given: Amount,
+    emitted: Amount,
     /// True if the kernel applies the filter that follows this source in the path.
     is_filtered: bool,
     unknown_link: u64,
@@ -343,9 +343,9 @@ fn open(opening: &Opening<'_>, direction: Direction) -> Result<Box<dyn Source>, 
         device,
         origin: opening.origin,
         entries: Vec::new(),
-        given_entries: 0,
+        emitted_entries: 0,
         pin: None,
-        given: Amount::default(),
+        emitted: Amount::default(),
         is_filtered: opening.pushed_filter.is_some(),
         unknown_link: 0,
         segments_received: 0,
@@ -360,7 +360,7 @@ fn open(opening: &Opening<'_>, direction: Direction) -> Result<Box<dyn Source>, 
 impl Source for PacketSource {
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         loop {
-            let rest = self.entries.get(self.given_entries..).unwrap_or_default();
+            let rest = self.entries.get(self.emitted_entries..).unwrap_or_default();
             if !rest.is_empty() {
                 let put = intake.put_entries(rest.iter().copied());
                 self.count_emitted(put);
@@ -377,8 +377,9 @@ impl Source for PacketSource {
 
     fn counters(&self) -> SourceCounters {
         let unread = if self.closed { self.unread_frames().unwrap_or(0) } else { 0 };
-        let left = [("link type".into(), self.unknown_link), (DropReason::Unread, unread)];
-        let counters = self.device.losses.source_counters(&self.device.ring, self.given, &left);
+        let not_emitted = [("link type".into(), self.unknown_link), (DropReason::Unread, unread)];
+        let counters =
+            self.device.losses.source_counters(&self.device.ring, self.emitted, &not_emitted);
         let missing = self.lost_positions();
         let missing = (!missing.is_empty()).then_some((losses::RING_LOSS, missing));
         SourceCounters {
@@ -413,11 +414,11 @@ impl Source for PacketSource {
 
 impl PacketSource {
     fn count_emitted(&mut self, put: usize) {
-        let gave = self.entries.get(self.given_entries..).unwrap_or_default();
-        for entry in gave.iter().take(put) {
-            self.given.add(entry.pointer.length());
+        let rest = self.entries.get(self.emitted_entries..).unwrap_or_default();
+        for entry in rest.iter().take(put) {
+            self.emitted.add(entry.pointer.length());
         }
-        self.given_entries += put;
+        self.emitted_entries += put;
     }
 
     /// Receives the next filled segment. Returns false if there is no filled segment.
@@ -425,7 +426,7 @@ impl PacketSource {
         let pool = intake.pool;
         let Some(mut draft) = pool.draft_arrived() else { return false };
         self.entries.clear();
-        self.given_entries = 0;
+        self.emitted_entries = 0;
         let at = (pool.id(), draft.position());
         let unpacked = unpack::unpack(&mut draft, at, self.origin, &mut self.entries);
         self.unknown_link += unpacked.unknown_link;
@@ -496,11 +497,11 @@ impl PacketSource {
     /// kernel's counters cannot be read.
     fn unread_frames(&self) -> Option<u64> {
         let all = self.device.ring.statistics().ok()?;
-        Some(all.packets.saturating_sub(all.drops + self.given.blocks + self.unknown_link))
+        Some(all.packets.saturating_sub(all.drops + self.emitted.blocks + self.unknown_link))
     }
 
     fn removed_failure(&self) -> Failure {
-        let frames = self.given.blocks;
+        let frames = self.emitted.blocks;
         let counts =
             if self.is_filtered { FrameCount::Passed(frames) } else { FrameCount::All(frames) };
         interface_removed("watch", &self.device.name, counts)

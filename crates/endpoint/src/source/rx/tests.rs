@@ -37,20 +37,20 @@ fn build_segment(packets: &[TestPacket<'_>]) -> Vec<u8> {
     let put = |bytes: &mut Vec<u8>, at: usize, value: &[u8]| {
         bytes[at..at + value.len()].copy_from_slice(value);
     };
-    for (number, made) in packets.iter().enumerate() {
+    for (number, packet) in packets.iter().enumerate() {
         let at = bytes.len();
-        let distance = (HEADER_SIZE + HEADROOM + made.frame.len()).next_multiple_of(16);
+        let distance = (HEADER_SIZE + HEADROOM + packet.frame.len()).next_multiple_of(16);
         bytes.resize(at + distance, 0xee);
         let next = if number + 1 == packets.len() { 0 } else { distance };
-        let length = u32::try_from(made.frame.len()).unwrap();
-        let tagged = if made.tag.is_some() { 1 << 4 | 1 << 6 } else { 0 };
+        let length = u32::try_from(packet.frame.len()).unwrap();
+        let tagged = if packet.tag.is_some() { 1 << 4 | 1 << 6 } else { 0 };
         let words = [
             u32::try_from(next).unwrap(),
             7,
             u32::try_from(number).unwrap(),
             length,
             length + 100,
-            made.status | tagged,
+            packet.status | tagged,
         ];
         for (i, word) in words.iter().enumerate() {
             put(&mut bytes, at + 4 * i, &word.to_ne_bytes());
@@ -58,12 +58,12 @@ fn build_segment(packets: &[TestPacket<'_>]) -> Vec<u8> {
         let frame = u16::try_from(HEADER_SIZE + HEADROOM).unwrap();
         put(&mut bytes, at + 24, &frame.to_ne_bytes());
         put(&mut bytes, at + 26, &(frame + 14).to_ne_bytes());
-        let (protocol, control) = made.tag.unwrap_or_default();
+        let (protocol, control) = packet.tag.unwrap_or_default();
         put(&mut bytes, at + 32, &u32::from(control).to_ne_bytes());
         put(&mut bytes, at + 36, &protocol.to_ne_bytes());
-        put(&mut bytes, at + 48 + 8, &made.hatype.to_ne_bytes());
-        bytes[at + 48 + 10] = if made.outgoing { 4 } else { 0 };
-        put(&mut bytes, at + HEADER_SIZE + HEADROOM, made.frame);
+        put(&mut bytes, at + 48 + 8, &packet.hatype.to_ne_bytes());
+        bytes[at + 48 + 10] = if packet.outgoing { 4 } else { 0 };
+        put(&mut bytes, at + HEADER_SIZE + HEADROOM, packet.frame);
     }
     put(&mut bytes, 0, &2u32.to_ne_bytes());
     put(&mut bytes, 8, &1u32.to_ne_bytes());
@@ -168,7 +168,7 @@ fn missing_interface_fails_with_list_of_existing_ones() {
 
 #[test]
 fn attach_point_needs_one_interface_and_direction() {
-    let asked = |entry: &SourceEntry, values: &[(&'static str, Value)]| {
+    let attach_point_of = |entry: &SourceEntry, values: &[(&'static str, Value)]| {
         let mut arguments = Arguments::defaults(entry.description.parameters);
         values.iter().for_each(|(name, value)| arguments.set(name, value.clone()));
         entry.facts.attach_point.unwrap()(&arguments)
@@ -176,24 +176,31 @@ fn attach_point_needs_one_interface_and_direction() {
     let interface = ("interface", Value::Text("eth0".to_owned()));
     let yes = Value::Flag(true);
     let one = |side| Attach { side, ..Attach::observing("eth0") };
-    assert_eq!(asked(&ENTRY, std::slice::from_ref(&interface)), Ok(one(Side::Received)));
-    assert_eq!(asked(&SENT_ENTRY, std::slice::from_ref(&interface)), Ok(one(Side::Sent)));
+    assert_eq!(attach_point_of(&ENTRY, std::slice::from_ref(&interface)), Ok(one(Side::Received)));
+    assert_eq!(attach_point_of(&SENT_ENTRY, std::slice::from_ref(&interface)), Ok(one(Side::Sent)));
     let netns = ("netns", Value::Text("blue".to_owned()));
-    let there = asked(&ENTRY, &[interface.clone(), netns]).unwrap();
-    assert_eq!(there.netns.as_deref(), Some("blue"));
-    assert!(asked(&ENTRY, &[]).is_err());
-    assert!(asked(&ENTRY, &[interface.clone(), ("both", yes.clone())]).is_err());
-    assert!(asked(&ENTRY, &[interface.clone(), ("promisc", yes.clone())]).is_err());
+    let in_namespace = attach_point_of(&ENTRY, &[interface.clone(), netns]).unwrap();
+    assert_eq!(in_namespace.netns.as_deref(), Some("blue"));
+    assert!(attach_point_of(&ENTRY, &[]).is_err());
+    assert!(attach_point_of(&ENTRY, &[interface.clone(), ("both", yes.clone())]).is_err());
+    assert!(attach_point_of(&ENTRY, &[interface.clone(), ("promisc", yes.clone())]).is_err());
     let take = ("how", Value::Text("take".to_owned()));
     let taken = Attach { redirects: true, ..one(Side::Received) };
-    assert_eq!(asked(&ENTRY, &[interface.clone(), ("promisc", yes), take.clone()]), Ok(taken));
+    assert_eq!(
+        attach_point_of(&ENTRY, &[interface.clone(), ("promisc", yes), take.clone()]),
+        Ok(taken)
+    );
     let both = ("both", Value::Flag(true));
-    assert!(asked(&ENTRY, &[interface.clone(), both.clone(), take.clone()]).is_err());
+    assert!(attach_point_of(&ENTRY, &[interface.clone(), both.clone(), take.clone()]).is_err());
     let own = ("own", Value::Flag(true));
     let sockets = Attach { own_sockets: true, ..Attach::observing("") };
-    assert_eq!(asked(&ENTRY, std::slice::from_ref(&own)), Ok(sockets.clone()));
-    assert_eq!(asked(&ENTRY, &[own.clone(), both]), Ok(sockets), "both ways it is anyhow");
+    assert_eq!(attach_point_of(&ENTRY, std::slice::from_ref(&own)), Ok(sockets.clone()));
+    assert_eq!(
+        attach_point_of(&ENTRY, &[own.clone(), both]),
+        Ok(sockets),
+        "sockets have both directions"
+    );
     for with in [interface, take, ("promisc", Value::Flag(true))] {
-        assert!(asked(&ENTRY, &[own.clone(), with.clone()]).is_err(), "{with:?}");
+        assert!(attach_point_of(&ENTRY, &[own.clone(), with.clone()]).is_err(), "{with:?}");
     }
 }

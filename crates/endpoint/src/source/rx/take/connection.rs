@@ -21,8 +21,8 @@ pub fn check_own_connection(arguments: &Arguments) -> Result<(), Failure> {
         return Ok(());
     };
     let interface = arguments.text("interface").unwrap_or_default();
-    let here = Routes::read_tables().interface_to(peer.ip()) == Some(interface);
-    if !here || !flows::matches_frame(arguments, &segment_between(peer, own)) {
+    let is_on_interface = Routes::read_tables().interface_to(peer.ip()) == Some(interface);
+    if !is_on_interface || !flows::matches_frame(arguments, &segment_between(peer, own)) {
         return Ok(());
     }
     let why = format!(
@@ -76,7 +76,7 @@ mod tests {
     use filter::Value;
 
     #[test]
-    fn expression_is_judged_by_a_segment_of_the_connection() {
+    fn expression_is_tested_on_a_segment_of_the_connection() {
         let matches = |connection: &str, expression: &str| {
             let mut arguments = Arguments::defaults(RX.parameters);
             arguments.set("expression", Value::Text(expression.to_owned()));

@@ -82,7 +82,7 @@ pub(super) struct TakeDevice {
     pub(super) name: String,
     mode: XdpMode,
     detached: bool,
-    remarked: Option<String>,
+    note_at_detach: Option<String>,
     /// Socket that keeps the interface in promiscuous mode while it is open.
     _promiscuous: Option<PacketSocket>,
 }
@@ -94,23 +94,23 @@ const CALL_TAKE: &str = "take from";
 
 impl TakeDevice {
     /// Redirects the frames of an interface in the requested namespace.
-    pub(super) fn open(asked: &TakeParameters<'_>) -> Result<Self, Failure> {
-        interface::run_in_namespace(asked.netns, || Self::open_here(asked))
+    pub(super) fn open(parameters: &TakeParameters<'_>) -> Result<Self, Failure> {
+        interface::run_in_namespace(parameters.netns, || Self::open_here(parameters))
     }
 
-    fn open_here(asked: &TakeParameters<'_>) -> Result<Self, Failure> {
-        let name = asked.interface;
+    fn open_here(parameters: &TakeParameters<'_>) -> Result<Self, Failure> {
+        let name = parameters.interface;
         let (found, link_type) = interface::find_by_name(CALL_TAKE, name)?;
         check_redirectable(&found, link_type, name)?;
-        if !asked.force {
-            check_not_protected(&found.name, asked.netns.is_none())?;
+        if !parameters.force {
+            check_not_protected(&found.name, parameters.netns.is_none())?;
         }
         let cannot = |error: sys::Error| system_failure(name, &error);
-        let step = |makes, target| asked.steps.announce(makes, target);
-        let (frames, queues, fragments) = open_queues(asked, found.index).map_err(cannot)?;
+        let step = |makes, target| parameters.steps.announce(makes, target);
+        let (frames, queues, fragments) = open_queues(parameters, found.index).map_err(cannot)?;
         let mut queues = queues;
         let count = u32::try_from(queues.len()).unwrap_or(QUEUES_MAX);
-        let promiscuous = asked.promiscuous.then(|| {
+        let promiscuous = parameters.promiscuous.then(|| {
             step(Resource::Descriptor, "a packet socket")?;
             open_promiscuous(found.index)
         });
@@ -129,7 +129,7 @@ impl TakeDevice {
             Ok::<(), AttachRefusal>(())
         };
         step(Resource::Program, "a program that takes").map_err(cannot)?;
-        let placed = match asked.loader {
+        let placed = match parameters.loader {
             None => Redirect::attach_new((PROGRAM_NAME, count, fragments), found.index, lead),
             Some(make) => {
                 let made = |sockets: &Map, asks| {
@@ -158,7 +158,7 @@ impl TakeDevice {
             name,
             mode,
             detached: false,
-            remarked: None,
+            note_at_detach: None,
             _promiscuous: promiscuous,
         })
     }
@@ -171,8 +171,8 @@ impl TakeDevice {
 
     /// Detaches the program, so that the host receives all frames again. Returns true on success.
     pub(super) fn detach(&mut self) -> bool {
-        // Recorded first, because detaching changes the state of the link.
-        self.remarked = self.user_note();
+        // The note is recorded first, because detaching changes the state of the link.
+        self.note_at_detach = self.user_note();
         self.detached = self.link.detach().is_ok();
         self.detached
     }
@@ -184,7 +184,7 @@ impl TakeDevice {
             let of = queue.statistics().ok()?;
             Some(of.rx_dropped + of.rx_full)
         });
-        // Read first, so that every lost frame is also in the program's counters.
+        // The losses are read first, so that every lost frame is also in the program's counters.
         let lost = lost.sum();
         (self.redirect.counts(), lost)
     }
@@ -199,7 +199,7 @@ impl TakeDevice {
     /// `None` otherwise.
     pub(super) fn user_note(&self) -> Option<String> {
         if self.detached {
-            return self.remarked.clone();
+            return self.note_at_detach.clone();
         }
         let passed = self.redirect.counts().passed;
         let mut all = Vec::new();
@@ -237,22 +237,22 @@ impl From<sys::Error> for AttachRefusal {
 /// Opens a receiver for each queue. All receivers share the same memory. Returns the receivers, the
 /// memory, and true if packets may span several buffers.
 fn open_queues(
-    asked: &TakeParameters<'_>,
+    parameters: &TakeParameters<'_>,
     index: u32,
 ) -> sys::Result<(Arc<Frames>, Vec<XdpReceiver>, bool)> {
     let first = |fragments| {
-        let bytes = asked.ring.map(|bytes| bytes / 4096);
+        let bytes = parameters.ring.map(|bytes| bytes / 4096);
         let memory = sys::machine::Machine::detect().memory.unwrap_or(u64::MAX) / 64 / 4096;
-        let queues = u64::from(receive_queue_count(asked.interface));
+        let queues = u64::from(receive_queue_count(parameters.interface));
         let wanted =
             (queues * FRAMES_PER_QUEUE).clamp(FRAMES_MIN, FRAMES_MAX).min(memory.max(1024));
         let frames = 1 << bytes.unwrap_or(wanted).clamp(64, 1 << 20).ilog2();
-        asked.steps.announce(Resource::Memory, "frames of AF_XDP")?;
+        parameters.steps.announce(Resource::Memory, "frames of AF_XDP")?;
         let frames = Frames::create("streamline-take", frames)?;
         frames.reserve(frames.count() / SPARE_FRACTION);
         let entries = u32::try_from(frames.count()).unwrap_or(ENTRIES_MAX).min(ENTRIES_MAX);
         let settings = SocketSettings { fragments, ..SocketSettings::new(index, 0, entries) };
-        asked.steps.announce(Resource::Descriptor, "a socket of AF_XDP")?;
+        parameters.steps.announce(Resource::Descriptor, "a socket of AF_XDP")?;
         let receiver = retry_while_busy(|| XdpReceiver::open(&frames, settings))?;
         Ok((frames, settings, receiver))
     };
@@ -263,7 +263,7 @@ fn open_queues(
     };
     let mut queues = vec![receiver];
     for queue in 1..QUEUES_MAX {
-        asked.steps.announce(Resource::Descriptor, "a socket of AF_XDP")?;
+        parameters.steps.announce(Resource::Descriptor, "a socket of AF_XDP")?;
         match retry_while_busy(|| XdpReceiver::open(&frames, SocketSettings { queue, ..settings }))
         {
             Ok(receiver) => queues.push(receiver),
@@ -343,7 +343,7 @@ fn check_not_protected(interface: &str, ours: bool) -> Result<(), Failure> {
 
 /// Creates the failure for an interface that already has an XDP program.
 fn already_attached(name: &str, found: &Interface) -> Failure {
-    // Read again: the program may have been attached in the meantime.
+    // The interface is read again, because the program may have been attached in the meantime.
     let now = RouteSocket::open().and_then(|links| links.by_index(found.index)).ok();
     let number = now.as_ref().unwrap_or(found).xdp.map_or(0, |xdp| xdp.program);
     let programs = sys::bpf::programs().unwrap_or_default();

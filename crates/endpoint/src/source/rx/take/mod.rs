@@ -48,7 +48,7 @@ struct TakeSource {
     exits: Option<Exits>,
     reassembly: Reassembly,
     pause: PollPause,
-    given: Amount,
+    emitted: Amount,
     /// Frames dropped because they are longer than a block.
     too_long: u64,
     /// Frames left in the rings when the source was closed.
@@ -72,20 +72,20 @@ pub(super) fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
     Ok(Box::new(TakeSource::open(opening, None)?))
 }
 
-/// Opens a source that takes the frames redirected by the program that `make` loads. `headers`
+/// Opens a source that takes the frames redirected by the program that `loader` loads. `headers`
 /// holds the first header of the frames on each exit. `slots` is the number of slots before a
 /// frame; exits share a slot if a frame has at most one of these exits.
 pub fn open_with_program(
     opening: &Opening<'_>,
     (headers, slots): (Vec<FirstHeader>, usize),
-    make: ProgramLoader<'_>,
+    loader: ProgramLoader<'_>,
 ) -> Result<Box<dyn Source>, Failure> {
-    let source = TakeSource::open(opening, Some(make))?;
+    let source = TakeSource::open(opening, Some(loader))?;
     Ok(Box::new(TakeSource { exits: Some(Exits::new(headers, slots)), ..source }))
 }
 
 impl TakeSource {
-    fn open(opening: &Opening<'_>, make: Option<ProgramLoader<'_>>) -> Result<Self, Failure> {
+    fn open(opening: &Opening<'_>, loader: Option<ProgramLoader<'_>>) -> Result<Self, Failure> {
         let arguments = opening.arguments;
         let Some(interface) = arguments.text("interface") else {
             let hint = "name the interface: `rx eth0 take`";
@@ -102,7 +102,7 @@ impl TakeSource {
             ring: arguments.number("ring"),
             promiscuous: arguments.flag("promisc"),
             force: opening.force,
-            loader: make,
+            loader,
             steps: opening.steps,
         })?;
         let room = device.frames.count() / device.queues.len().max(1);
@@ -114,7 +114,7 @@ impl TakeSource {
             entries: Vec::new(),
             exits: None,
             reassembly: Reassembly::default(),
-            given: Amount::default(),
+            emitted: Amount::default(),
             too_long: 0,
             unread: 0,
             stopped: false,
@@ -143,9 +143,9 @@ impl Source for TakeSource {
             intake.arc = Some(exits.edge);
         }
         let put = intake.put_entries(self.entries.iter().copied());
-        debug_assert_eq!(put, self.entries.len(), "no more was taken than there is room for");
+        debug_assert_eq!(put, self.entries.len(), "at most as many entries as there is room for");
         for entry in self.entries.iter().take(put) {
-            self.given.add(entry.pointer.length());
+            self.emitted.add(entry.pointer.length());
         }
         self.pause.count_received(put);
         if put > 0 { Ok(SourceStatus::Blocks) } else { self.status_without_frames(intake) }
@@ -153,17 +153,17 @@ impl Source for TakeSource {
 
     fn counters(&self) -> SourceCounters {
         let (counted, lost) = self.device.counters();
-        let (came, mut dropped) = match &self.exits {
+        let (observed_blocks, mut dropped) = match &self.exits {
             None => {
                 let dropped = self.device.losses.losses_before_socket();
-                let came =
+                let observed_blocks =
                     dropped.iter().map(|(_, count)| *count).chain([Some(counted.redirected)]);
-                (came.sum::<Option<u64>>(), dropped)
+                (observed_blocks.sum::<Option<u64>>(), dropped)
             }
             // The program counts its own input, which the owner of the program reports.
             Some(_) => {
-                let here = self.given.blocks + self.too_long + self.unread;
-                (lost.map(|lost| lost + here), Vec::new())
+                let received = self.emitted.blocks + self.too_long + self.unread;
+                (lost.map(|lost| lost + received), Vec::new())
             }
         };
         dropped.push((DropReason::Ring, lost));
@@ -171,11 +171,11 @@ impl Source for TakeSource {
         let left = left.into_iter().filter(|(_, count)| *count > 0);
         dropped.extend(left.map(|(why, count)| (why, Some(count))));
         // The kernel does not count the bytes of lost frames.
-        let observed = came.map(|blocks| Amount { blocks, bytes: self.given.bytes });
+        let observed = observed_blocks.map(|blocks| Amount { blocks, bytes: self.emitted.bytes });
         SourceCounters {
             remark: self.device.user_note(),
             observed,
-            given: self.given,
+            given: self.emitted,
             dropped,
             arrived: self.exits.as_ref().map_or_else(Vec::new, Exits::counts),
             ..SourceCounters::default()
@@ -246,10 +246,10 @@ impl TakeSource {
         self.entries.len() + self.exits.as_ref().map_or(0, Exits::queued_blocks)
     }
 
-    fn receive_from_queue(&mut self, number: usize, most: usize) -> Result<usize, Failure> {
+    fn receive_from_queue(&mut self, number: usize, count_max: usize) -> Result<usize, Failure> {
         let Some(queue) = self.device.queues.get_mut(number) else { return Ok(0) };
         queue
-            .receive(&mut self.pieces, most)
+            .receive(&mut self.pieces, count_max)
             .map_err(|error| Failure::new("take from", &self.device.name, error))
     }
 
@@ -316,7 +316,7 @@ impl TakeSource {
                 room.copy_from_slice(bytes);
                 bytes.len()
             });
-            // No memory: the next `produce` retries.
+            // Without memory, the next `produce` tries again.
             let Some((place, _)) = copied else { return };
             let head = [bytes.first().copied().unwrap_or_default()];
             self.add_frame((pool.id(), place), &head);
@@ -352,8 +352,9 @@ impl TakeSource {
             return Ok(SourceStatus::End);
         }
         if self.device.is_gone() {
-            let frames = self.given.blocks;
-            // If a program runs in front of the source, some frames have ended there.
+            let frames = self.emitted.blocks;
+            // If a program classifies the frames before the source, some frames have ended in the
+            // program.
             let counts = match self.exits {
                 None => FrameCount::All(frames),
                 Some(_) => FrameCount::Passed(frames),

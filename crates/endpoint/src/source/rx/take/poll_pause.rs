@@ -20,7 +20,7 @@ const FRAMES_MIN: u64 = 2;
 /// The pause policy of a reader, with arrival statistics since its last pause.
 #[derive(Debug)]
 pub(super) struct PollPause {
-    most_ns: Time,
+    pause_max_ns: Time,
     /// Capacity of a queue in frames.
     queue_frames: u64,
     received: u64,
@@ -34,8 +34,8 @@ impl PollPause {
     /// Creates the pause policy for queues of `room` frames. `latency` is the maximum time for
     /// which a block may wait.
     pub(super) fn new(latency: Option<Time>, room: usize) -> Self {
-        let most_ns = latency.map_or(PAUSE_MAX_NS, |latency| PAUSE_MAX_NS.min(latency / 2));
-        Self { most_ns, queue_frames: room as u64, received: 0, last_empty: 0, pause_until: 0 }
+        let pause_max_ns = latency.map_or(PAUSE_MAX_NS, |latency| PAUSE_MAX_NS.min(latency / 2));
+        Self { pause_max_ns, queue_frames: room as u64, received: 0, last_empty: 0, pause_until: 0 }
     }
 
     /// Counts frames that have been received.
@@ -52,13 +52,14 @@ impl PollPause {
         }
         let passed = now.saturating_sub(std::mem::replace(&mut self.last_empty, now)).max(1);
         let received = std::mem::take(&mut self.received);
-        let worth = received.saturating_mul(self.most_ns) >= FRAMES_MIN.saturating_mul(passed);
-        let full =
+        let is_worthwhile =
+            received.saturating_mul(self.pause_max_ns) >= FRAMES_MIN.saturating_mul(passed);
+        let time_to_fill =
             passed.saturating_mul(self.queue_frames / QUEUE_DIVISOR).checked_div(received)?;
-        if !worth {
+        if !is_worthwhile {
             return None;
         }
-        self.pause_until = now.saturating_add(self.most_ns.min(full));
+        self.pause_until = now.saturating_add(self.pause_max_ns.min(time_to_fill));
         Some(self.pause_until)
     }
 }
@@ -69,35 +70,35 @@ mod tests {
 
     /// Returns the length, in microseconds, of the pause that follows `frames` frames received in
     /// `us` microseconds, or `None` if no pause is made.
-    fn pause_after(rest: &mut PollPause, frames: usize, us: Time) -> Option<Time> {
-        let now = rest.last_empty + us * 1000;
-        rest.count_received(frames);
-        rest.pause_end(now).map(|until| (until - now) / 1000)
+    fn pause_after(pause: &mut PollPause, frames: usize, us: Time) -> Option<Time> {
+        let now = pause.last_empty + us * 1000;
+        pause.count_received(frames);
+        pause.pause_end(now).map(|until| (until - now) / 1000)
     }
 
     #[test]
     fn pause_begins_only_at_high_frame_rates() {
-        let rest = &mut PollPause::new(None, 4096);
-        assert_eq!(pause_after(rest, 0, 10), None, "nothing came");
-        assert_eq!(pause_after(rest, 1, 10), Some(500));
+        let pause = &mut PollPause::new(None, 4096);
+        assert_eq!(pause_after(pause, 0, 10), None, "no frame was received");
+        assert_eq!(pause_after(pause, 1, 10), Some(500));
         assert_eq!(
-            rest.pause_end(rest.last_empty + 3000),
-            Some(rest.last_empty + 500_000),
-            "it rests already"
+            pause.pause_end(pause.last_empty + 3000),
+            Some(pause.last_empty + 500_000),
+            "the pause is not over yet"
         );
-        assert_eq!(pause_after(rest, 1, 249), Some(500));
-        assert_eq!(pause_after(rest, 1, 251), None, "one in a rest is none to wait for");
-        assert_eq!(pause_after(rest, 100, 1000), Some(500), "rested, and was late");
-        assert_eq!(pause_after(rest, 3, 1000), None, "it has become quiet");
+        assert_eq!(pause_after(pause, 1, 249), Some(500));
+        assert_eq!(pause_after(pause, 1, 251), None, "one frame per pause is too few");
+        assert_eq!(pause_after(pause, 100, 1000), Some(500), "the pause ended late");
+        assert_eq!(pause_after(pause, 3, 1000), None, "the rate has decreased");
     }
 
     #[test]
     fn pause_is_limited_by_queue_room_and_latency() {
-        let rest = &mut PollPause::new(None, 4096);
-        assert_eq!(pause_after(rest, 1000, 100), Some(102), "a quarter is 1024 frames");
-        let rest = &mut PollPause::new(Some(200_000), 4096);
-        assert_eq!(pause_after(rest, 100, 1000), Some(100));
-        let rest = &mut PollPause::new(Some(0), 4096);
-        assert_eq!(pause_after(rest, 100, 1000), None);
+        let pause = &mut PollPause::new(None, 4096);
+        assert_eq!(pause_after(pause, 1000, 100), Some(102), "a quarter is 1024 frames");
+        let pause = &mut PollPause::new(Some(200_000), 4096);
+        assert_eq!(pause_after(pause, 100, 1000), Some(100));
+        let pause = &mut PollPause::new(Some(0), 4096);
+        assert_eq!(pause_after(pause, 100, 1000), None);
     }
 }

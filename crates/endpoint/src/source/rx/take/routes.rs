@@ -44,8 +44,8 @@ impl Routes {
     /// Returns the interface of the route to an address, selected by longest prefix, or `None` if
     /// there is no route.
     pub(super) fn interface_to(&self, address: IpAddr) -> Option<&str> {
-        let leads = self.0.iter().filter(|route| route.is_route_to(address));
-        leads.max_by_key(|route| route.length).map(|route| route.interface.as_str())
+        let matching = self.0.iter().filter(|route| route.is_route_to(address));
+        matching.max_by_key(|route| route.length).map(|route| route.interface.as_str())
     }
 }
 
