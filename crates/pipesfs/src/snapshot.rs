@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
-use streamline::paths::{self, Client, ClientError, Counters, PathClient};
+use streamline::paths::{self, Client, ClientError, Counters, PathClient, PathView};
 
 /// Time for which a snapshot of the tree is current. The kernel caches names for the same time.
 pub const CURRENT: Duration = Duration::from_millis(100);
@@ -19,6 +19,8 @@ const QUERY_TIMES: u32 = 5;
 /// Time between the two samples from which rates are computed.
 pub const SAMPLE_TIME: Duration = Duration::from_millis(150);
 const SAMPLE_CURRENT: Duration = Duration::from_secs(1);
+/// Maximum number of idle connections to paths.
+const CONNECTIONS_MAX: usize = 64;
 /// Maximum time to wait for the replies of all paths together.
 pub const REPLY_LIMIT: Duration = Duration::from_millis(800);
 
@@ -68,6 +70,8 @@ pub struct Snapshots {
     counters: Mutex<HashMap<u32, KnownCounters>>,
     /// Two samples of the counters of each path.
     samples: Mutex<HashMap<u32, Samples>>,
+    /// Idle connections to paths, which edits use.
+    connections: Mutex<HashMap<u32, PathClient>>,
 }
 
 impl Snapshots {
@@ -76,8 +80,8 @@ impl Snapshots {
     #[must_use]
     pub fn new(directory: Option<PathBuf>) -> Self {
         let (latest, client) = Default::default();
-        let (counters, samples) = Default::default();
-        Self { directory, latest, client, counters, samples }
+        let (counters, samples, connections) = Default::default();
+        Self { directory, latest, client, counters, samples, connections }
     }
 
     /// Returns the latest snapshot. Does not block.
@@ -121,6 +125,52 @@ impl Snapshots {
                 view.line.clone_from(&known.line);
             }
         }
+        lock(&self.connections)
+            .retain(|number, _| views.iter().any(|view| view.path.number == *number));
+        let snapshot = Snapshot { failure, taken: Some(began), ..Snapshot::default() };
+        self.publish(&before, views, Snapshot { took: began.elapsed(), ..snapshot })
+    }
+
+    /// Queries one path again, after an edit of it. Blocks until the path has replied, for a limited
+    /// time.
+    pub fn update(&self, number: u32) -> Arc<Snapshot> {
+        self.update_over_idle(number).unwrap_or_else(|| self.refresh(Duration::ZERO))
+    }
+
+    /// Queries one path over an idle connection; returns `None` if that is not possible.
+    fn update_over_idle(&self, number: u32) -> Option<Arc<Snapshot>> {
+        let to = self.take_connection(number)?;
+        let _client = lock(&self.client);
+        let before = self.latest();
+        let mut views = before.tree.paths.clone();
+        let view = views.iter_mut().find(|view| view.path.number == number)?;
+        *view = paths::query_again(&to, view).ok()?;
+        self.keep_connection(to);
+        let Snapshot { taken, took, .. } = *before;
+        let failure = before.failure.clone();
+        Some(self.publish(&before, views, Snapshot { failure, taken, took, ..Snapshot::default() }))
+    }
+
+    /// Takes the idle connection to a path, if there is one.
+    pub fn take_connection(&self, number: u32) -> Option<PathClient> {
+        lock(&self.connections).remove(&number)
+    }
+
+    /// Keeps a connection of this process to a path, on which no reply is outstanding.
+    pub fn keep_connection(&self, to: PathClient) {
+        let mut idle = lock(&self.connections);
+        if idle.len() < CONNECTIONS_MAX {
+            idle.insert(to.number(), to);
+        }
+    }
+
+    /// Publishes a snapshot with these paths.
+    fn publish(
+        &self,
+        before: &Snapshot,
+        mut views: Vec<PathView>,
+        snapshot: Snapshot,
+    ) -> Arc<Snapshot> {
         sort_paths(&mut views);
         let same = views == before.tree.paths && before.taken.is_some();
         let generation = before.generation + u64::from(!same);
@@ -133,8 +183,7 @@ impl Snapshots {
             lock(&self.counters).clear();
             lock(&self.samples).clear();
         }
-        let (taken, took) = (Some(began), began.elapsed());
-        let snapshot = Arc::new(Snapshot { generation, tree, failure, taken, took });
+        let snapshot = Arc::new(Snapshot { generation, tree, ..snapshot });
         *self.latest.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&snapshot);
         snapshot
     }

@@ -105,6 +105,19 @@ pub fn query_paths(
     Ok(listed.into_iter().filter_map(view).collect())
 }
 
+/// Queries the request and the nodes of a path again, if it has changed since it was queried.
+/// Blocks for at most the connection's timeout per call.
+pub fn query_again(to: &PathClient, known: &PathView) -> Result<PathView, ClientError> {
+    let wanted = Nodes { first: None, known: known.version };
+    let NodesReply { version, line, nodes, .. } = all_nodes(to, to.call(NODES, &wanted)?)?;
+    if version.is_some() && version == known.version {
+        return Ok(PathView { silent: false, ..known.clone() });
+    }
+    let mut path = known.path.clone();
+    path.line.iter_mut().for_each(|known| known.clone_from(&line));
+    Ok(PathView { path, line, nodes: Arc::new(nodes), version, silent: false })
+}
+
 /// Returns the request and all nodes of a path. `page` contains the first nodes. If the path
 /// changes during the query, starts again; fails after [`ATTEMPTS_MAX`] attempts.
 fn all_nodes(to: &PathClient, mut page: NodesReply) -> Result<NodesReply, ClientError> {

@@ -10,6 +10,7 @@ use engine::live::Live;
 use engine::run::{Alarm, StopConditions};
 use pipeline::edit::Edit;
 use runtime::latency::Breach;
+use std::cell::LazyCell;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -107,7 +108,8 @@ impl Running {
             };
             return Err(ChangeError::Refused(why.to_owned()));
         };
-        engine::change::change(live, edit, &engine::machine::inspect(), CHANGE_TIMEOUT)
+        let machine = LazyCell::new(engine::machine::inspect);
+        engine::change::change(live, edit, &machine, CHANGE_TIMEOUT)
     }
 
     /// Returns a descriptor that becomes readable when the run has ended.

@@ -5,8 +5,10 @@
 //! possible value (one CPU, no capability), never a guessed one.
 
 use crate::error::ErrorContext as _;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// The facts about a machine that the planner and `doctor` use.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -31,10 +33,14 @@ impl Machine {
     /// Queries the machine.
     #[must_use]
     pub fn detect() -> Self {
+        // The caches stay the same, and their files are slow to read.
+        static CACHES: OnceLock<Vec<usize>> = OnceLock::new();
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         Self {
             processors: std::thread::available_parallelism().map_or(1, usize::from),
-            caches: read_cache_sizes(Path::new("/sys/devices/system/cpu/cpu0/cache")),
+            caches: CACHES
+                .get_or_init(|| read_cache_sizes(Path::new("/sys/devices/system/cpu/cpu0/cache")))
+                .clone(),
             memory: fs::read_to_string("/proc/meminfo")
                 .ok()
                 .and_then(|text| parse_total_memory(&text)),
@@ -68,11 +74,16 @@ pub fn cache_sharers(processor: usize) -> Vec<usize> {
 }
 
 /// Returns the CPUs that share the outermost shared cache of `processor`, including `processor`
-/// itself; empty if unknown or if no cache is shared.
+/// itself; empty if unknown or if no cache is shared. Reads them once for each processor.
 #[must_use]
 pub fn last_cache_sharers(processor: usize) -> Vec<usize> {
-    let directory = Path::new("/sys/devices/system/cpu").join(format!("cpu{processor}/cache"));
-    shared_caches(&directory).pop().unwrap_or_default()
+    static KNOWN: Mutex<BTreeMap<usize, Vec<usize>>> = Mutex::new(BTreeMap::new());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let read = || {
+        let directory = Path::new("/sys/devices/system/cpu").join(format!("cpu{processor}/cache"));
+        shared_caches(&directory).pop().unwrap_or_default()
+    };
+    known.entry(processor).or_insert_with(read).clone()
 }
 
 fn cache_sharers_below(directory: &Path) -> Vec<usize> {

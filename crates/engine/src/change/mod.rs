@@ -49,6 +49,7 @@ use pipeline::Registry;
 use pipeline::edit::Edit;
 use pipeline::plan::{Machine, Plan};
 use runtime::commands::CommandError;
+use std::ops::Deref;
 use std::time::Duration;
 use subtree_move::SubtreeMove;
 use sys::steps::Steps;
@@ -56,6 +57,11 @@ use sys::steps::Steps;
 /// Maximum number of times that a change is retried. A change is retried if the process that runs
 /// the kernel part was restarted in the meantime.
 const RETRIES_MAX: usize = 4;
+
+/// The machine for which a change is planned. Its inspection takes as long as many changes, and a
+/// change of arguments in place does without: a [`std::cell::LazyCell`] inspects it when it is
+/// needed.
+pub type PlannedMachine<'m> = &'m dyn Deref<Target = Machine>;
 
 /// Edits the request of a running path, and changes the path accordingly. Changes are serialized: a
 /// second change waits for the first. Blocks; if the path has not started yet, waits for its start
@@ -69,7 +75,7 @@ const RETRIES_MAX: usize = 4;
 pub fn change(
     live: &Live,
     edit: &Edit,
-    machine: &Machine,
+    machine: PlannedMachine<'_>,
     limit: Duration,
 ) -> Result<SwitchReport, ChangeError> {
     change_logged(live, edit, machine, limit, &Steps::default())
@@ -79,7 +85,7 @@ pub fn change(
 pub fn change_logged(
     live: &Live,
     edit: &Edit,
-    machine: &Machine,
+    machine: PlannedMachine<'_>,
     limit: Duration,
     steps: &Steps,
 ) -> Result<SwitchReport, ChangeError> {
@@ -107,15 +113,19 @@ pub fn change_logged(
 fn try_to_change(
     live: &Live,
     edit: &Edit,
-    machine: &Machine,
+    machine: PlannedMachine<'_>,
     limit: Duration,
     steps: &Steps,
 ) -> Result<SwitchReport, ChangeError> {
     let whole = running_path(live)?;
+    let recorded;
     // A recorded path is planned for the recorded machine, so that a replay produces the same plan.
     let machine = match &whole.extras.record_mode {
         RecordMode::Off => machine,
-        RecordMode::Record(recording) => &recording.machine,
+        RecordMode::Record(recording) => {
+            recorded = &recording.machine;
+            &recorded
+        }
         RecordMode::Play(_) => {
             let why = "a replay of a record repeats the recorded changes only: `replay RECORD | …` \
                        runs another request over the frames";
@@ -144,7 +154,7 @@ pub(crate) fn repeat_change(live: &Live, change: &record::Change) -> Result<(), 
     };
     let asked = TextChange { edit: &change.edit, check: &same, subtree_move: None };
     let steps = Steps::default();
-    let made = apply_edit(whole, asked, &head.machine, Duration::MAX, &steps);
+    let made = apply_edit(whole, asked, &&head.machine, Duration::MAX, &steps);
     if made.is_err() {
         steps.roll_back();
     }
@@ -172,7 +182,7 @@ struct TextChange<'c, 'a> {
 fn apply_edit(
     whole: &RunningPath,
     TextChange { edit, check, subtree_move }: TextChange<'_, '_>,
-    machine: &Machine,
+    machine: PlannedMachine<'_>,
     limit: Duration,
     steps: &Steps,
 ) -> Result<SwitchReport, ChangeError> {
@@ -205,7 +215,7 @@ fn apply_edit(
     // The change uses a log of its own, so that a failure undoes this change alone.
     let extras = PathOptions { steps: steps.clone(), ..whole.extras.clone() };
     let with = (whole.settings, &extras);
-    let mut changed = BuiltChange::prepare_placeable((&graph, &edited), &state, machine, with)?;
+    let mut changed = BuiltChange::prepare_placeable((&graph, &edited), &state, &**machine, with)?;
     check(&edited.text, &changed.plan)?;
     let told = record::Change {
         number: state.changes,

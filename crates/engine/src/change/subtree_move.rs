@@ -90,7 +90,7 @@ fn move_subtree(
     }
     let steps = Steps::default();
     let change = TextChange { edit, check: &|_, _| Ok(()), subtree_move: Some(subtree_move) };
-    let made = apply_edit(whole, change, machine, limit, &steps);
+    let made = apply_edit(whole, change, &machine, limit, &steps);
     if made.is_err() {
         steps.roll_back();
     }

@@ -16,6 +16,7 @@ use pipeline::binding::SpaceBinding;
 use pipeline::edit::{Edit, PathMove};
 use pipeline::plan::{Machine, Plan};
 use serde::Serialize;
+use std::cell::LazyCell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,6 +52,9 @@ impl Service {
             }
             "Count" => {
                 let Count { first } = call.deserialize_parameters()?;
+                if let Some(client) = self.clients.get_mut(&id) {
+                    client.has_counted = true;
+                }
                 single_reply(&match first {
                     None => CountReply { counters: self.current_counters(), next: None },
                     Some(first) => self.counters_page(id, first),
@@ -152,7 +156,7 @@ impl Service {
             return Err(refused(&"it has several unconnected parts"));
         };
         let edit = Edit::parse(words).map_err(|why| refused(&why))?;
-        let machine = self.machine();
+        let machine = LazyCell::new(|| self.machine());
         let switched = engine::change::change(live, &edit, &machine, CHANGE_TIMEOUT);
         let switched = switched.map_err(|why| refused(&why))?;
         self.refresh_plan();

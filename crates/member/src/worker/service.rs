@@ -61,6 +61,8 @@ pub(super) struct AdmittedClient {
     pub(super) awaits_tap_end: bool,
     /// True if the client has received the report of its tap after the tap's end.
     pub(super) has_last_report: bool,
+    /// True if the client has asked for counters.
+    pub(super) has_counted: bool,
 }
 
 /// Token of the descriptor that wakes the serving thread.
@@ -83,8 +85,17 @@ const FINAL_UPDATE_TIMEOUT: Duration = Duration::from_millis(500);
 impl AdmittedClient {
     fn new(connection: Connection) -> Self {
         let (schedule, unsent_pages, counted, tap) = Default::default();
-        let (awaits_tap_end, has_last_report) = (false, false);
-        Self { connection, schedule, unsent_pages, counted, tap, awaits_tap_end, has_last_report }
+        let (awaits_tap_end, has_last_report, has_counted) = (false, false, false);
+        Self {
+            connection,
+            schedule,
+            unsent_pages,
+            counted,
+            tap,
+            awaits_tap_end,
+            has_last_report,
+            has_counted,
+        }
     }
 
     /// Returns true if the client has a tap, and has not received a report since the tap ended.
@@ -305,10 +316,10 @@ impl Service {
         }
     }
 
-    /// Enables the measurement of time in filters while any connected client wants more than
-    /// totals.
+    /// Enables the measurement of time in filters while a client is connected that has asked for
+    /// counters.
     fn update_time_measurement(&mut self) {
-        let wanted = !self.clients.values().all(AdmittedClient::wants_totals);
+        let wanted = self.clients.values().any(AdmittedClient::wants_time);
         if wanted != self.measures && !self.path.timed {
             self.measures = wanted;
             self.lives.iter().for_each(|live| live.measure_time(wanted, COUNTERS_TIMEOUT));

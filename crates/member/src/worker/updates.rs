@@ -74,10 +74,12 @@ impl AdmittedClient {
         Some(schedule.next)
     }
 
-    /// Returns true if the client has subscribed to totals, even if it also receives all counters
-    /// at longer intervals.
-    pub(super) fn wants_totals(&self) -> bool {
-        self.schedule.is_some_and(|schedule| schedule.form == UpdateForm::Totals)
+    /// Returns true if the client wants the time spent in filters: if it has asked for counters, or
+    /// has subscribed to them. A client that has subscribed to totals does not, even if it also
+    /// receives all counters at longer intervals.
+    pub(super) fn wants_time(&self) -> bool {
+        self.has_counted
+            || self.schedule.is_some_and(|schedule| schedule.form != UpdateForm::Totals)
     }
 }
 

@@ -83,8 +83,22 @@ fn change(
         running: line(view(edit.path)?),
         other: edit.into.map(&view).transpose()?.and_then(line),
     };
-    let to = connect(edit.path, caller, snapshots)?;
-    match to.change_within(&asked, caller.left()) {
+    // The path learns the user from the connection, so those of others are not kept.
+    let connect = || connect(edit.path, caller, snapshots);
+    let idle = snapshots.take_connection(edit.path.number).filter(|_| !caller.is_other);
+    let was_idle = idle.is_some();
+    let mut to = idle.map_or_else(connect, Ok)?;
+    let mut changed = to.change_within(&asked, caller.left());
+    if was_idle && matches!(changed, Err(ClientError::PathEnded(_) | ClientError::Disconnected)) {
+        // The path has closed the idle connection.
+        to = connect()?;
+        changed = to.change_within(&asked, caller.left());
+    }
+    let replied = matches!(changed, Ok(_) | Err(ClientError::Refused(_)));
+    if replied && !caller.is_other {
+        snapshots.keep_connection(to);
+    }
+    match changed {
         Ok(_) => Ok(Done::Made),
         Err(ClientError::Refused(fault)) if fault.name == OUTDATED => Ok(Done::Outdated),
         Err(error) => Err(refusal(&error)),

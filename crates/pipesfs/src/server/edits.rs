@@ -84,6 +84,9 @@ impl Server {
             }
             let after = match planned {
                 Planned::Nothing => Arc::clone(&before),
+                Planned::Edit(PathEdit { path, into: None, .. }) if !caller.is_other => {
+                    self.snapshots.update(path.number)
+                }
                 _ => self.snapshots.refresh(age),
             };
             let reply = self.show(edit, (parent, into), (&before, &after), &done);

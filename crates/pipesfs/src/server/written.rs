@@ -7,7 +7,9 @@ use crate::entries::{Key, Part, Stream, StreamForm, Text};
 use crate::protocol::{Header, Operation, Request, Write, errno};
 use crate::tree::{DirectoryId, Member, Tree};
 use std::time::{Duration, Instant};
-use streamline::paths::{self, ClientError, FreezeHistory, WriteTo, WriterSocket};
+use streamline::paths::{
+    self, Change, ClientError, FreezeHistory, PathClient, WriteTo, WriterSocket,
+};
 
 /// Reply flag: the kernel does not serialize writes through different open files
 /// (`FOPEN_PARALLEL_DIRECT_WRITES`).
@@ -210,6 +212,25 @@ impl Server {
         left.map_or(0, |left| left.as_secs() + u64::from(left.subsec_nanos() > 0))
     }
 
+    /// Changes an argument, over an idle connection to the path if there is one.
+    fn change_argument(&self, path: u32, words: Vec<String>) -> Result<(), ClientError> {
+        let change = Change { words, ..Change::default() };
+        let make = |to: PathClient| {
+            let changed = to.change_within(&change, self.edit_limit).map(drop);
+            if matches!(changed, Ok(()) | Err(ClientError::Refused(_))) {
+                self.snapshots.keep_connection(to);
+            }
+            changed
+        };
+        match self.snapshots.take_connection(path).map(make) {
+            // The path has closed the idle connection.
+            None | Some(Err(ClientError::PathEnded(_) | ClientError::Disconnected)) => {
+                make(paths::connect(&self.snapshots.connect()?, &path.to_string())?)
+            }
+            Some(changed) => changed,
+        }
+    }
+
     /// Sets an argument to the value that is written. Blocks until the path has applied it.
     fn write_argument(&self, header: &Header, write: &Write) -> Result<Outcome, i32> {
         let (path, node, name) = match lock(&self.handles).get(&write.handle) {
@@ -222,13 +243,9 @@ impl Server {
             return refused(errno::EINVAL, format!("`{name}` takes one value in one line"));
         };
         let words = ["arg".to_owned(), node, format!("{name}={value}")];
-        let changed = self
-            .snapshots
-            .connect()
-            .and_then(|daemon| paths::connect(&daemon, &path.to_string())?.change(&words));
-        match changed {
-            Ok(_) => {
-                self.snapshots.refresh(Duration::ZERO);
+        match self.change_argument(path, words.to_vec()) {
+            Ok(()) => {
+                self.snapshots.update(path);
                 Ok(Outcome::Written(write.bytes.len()))
             }
             Err(error) => {
