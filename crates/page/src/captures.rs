@@ -176,8 +176,7 @@ fn write_capture(
             report.push_str(&format!(", {} skipped: the file was too slow", tap.skipped));
         }
         Ok(_) => report.push_str(", none skipped"),
-        // The path has ended, and has sent all frames.
-        Err(_) => report.push_str("; the path has ended"),
+        Err(_) => report.push_str("; the path has ended, and did not report what was skipped"),
     }
     match end {
         End::Stopped | End::Closed => {}

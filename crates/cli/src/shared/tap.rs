@@ -57,8 +57,9 @@ pub(super) fn run(given: &TapArguments) -> Result<Status, Status> {
     let status = run::print_results(&finished.results, &quiet, None);
     match report {
         Ok(report) => terminal::print_note(&describe_end(&report)),
-        // The path has ended, and all of its frames have been read.
-        Err(_) => terminal::print_note("the path has ended"),
+        Err(_) => terminal::print_note(
+            "the path has ended, and did not report how many frames were skipped",
+        ),
     }
     Ok(status)
 }
