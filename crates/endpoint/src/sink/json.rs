@@ -160,7 +160,7 @@ impl EndpointFields {
         }
     }
 
-    /// Returns the addresses and ports of a description, which does not say the protocol.
+    /// Returns the addresses and ports of a description, which does not contain the protocol.
     pub(crate) fn from_described(flow: Flow) -> Self {
         Self {
             network: Some(if flow.source.is_ipv4() { "ipv4" } else { "ipv6" }.into()),
@@ -252,7 +252,7 @@ impl Json {
         Self { names: ClassNames::new(opening), form: opening.form, payload, described }
     }
 
-    /// Counts a block. Returns `None` if the block has no line of its own. Otherwise returns the
+    /// Counts a block. Returns `None` if no line is written for the block. Otherwise returns the
     /// message that the block describes, if it describes one.
     fn next_record<'b>(&mut self, block: &Block<'b>) -> Option<Option<MessageRecord<'b>>> {
         let record = MessageRecord::of_block(block);

@@ -87,7 +87,7 @@ struct BufferedBlock {
 /// Treatment of the file's old contents at the first write.
 #[derive(Debug)]
 enum OldContents {
-    /// The old contents stay, or there are none.
+    /// There are no old contents, or they are kept.
     Nothing,
     /// A new file with this name replaces the old one.
     Replace(PathBuf),
@@ -122,11 +122,11 @@ impl Out {
 
     /// Opens or creates the file with this path; `-` is standard output. Old contents are replaced
     /// at the first write.
-    pub(crate) fn create(path: &str, making: FileCreation<'_>) -> Result<Self, Failure> {
+    pub(crate) fn create(path: &str, creation: FileCreation<'_>) -> Result<Self, Failure> {
         if is_standard_output(path) {
             return Self::stdout();
         }
-        let mut out = Self::open(path, WriteMode::FromStart, making)?;
+        let mut out = Self::open(path, WriteMode::FromStart, creation)?;
         if out.is_locked && out.length() > 0 {
             out.old_contents = OldContents::Replace(PathBuf::from(path));
         }
@@ -137,12 +137,12 @@ impl Out {
     pub(crate) fn append(
         path: &str,
         lines: LineFormat,
-        making: FileCreation<'_>,
+        creation: FileCreation<'_>,
     ) -> Result<Self, Failure> {
         if is_standard_output(path) {
             return Self::stdout_lines();
         }
-        let mut out = Self::open(path, WriteMode::Append, making)?;
+        let mut out = Self::open(path, WriteMode::Append, creation)?;
         out.old_contents = OldContents::RepairLastLine(lines);
         Ok(out)
     }
@@ -206,7 +206,7 @@ impl Out {
     }
 
     fn length(&self) -> u64 {
-        self.file.metadata().map_or(0, |about| about.len())
+        self.file.metadata().map_or(0, |metadata| metadata.len())
     }
 
     /// Returns true if old contents are present and the first write will replace them.
@@ -283,11 +283,11 @@ impl Out {
         let _lock = self.is_standard.then(|| io::stdout().lock());
         let begin = sys::clock::monotonic();
         let (done, outcome) = write(self);
-        let took = sys::clock::monotonic().saturating_sub(begin);
-        self.longest_write = self.longest_write.max(took);
+        let duration = sys::clock::monotonic().saturating_sub(begin);
+        self.longest_write = self.longest_write.max(duration);
         if outcome.is_err() {
             let whole = tail::complete_length(done, self.blocks.iter().map(|block| block.end));
-            // An error of the truncation is ignored in favor of the original error.
+            // If the truncation fails too, only the original error is reported.
             let _ = self.with_exclusive_end(|out| tail::truncate_tail(&out.file, done - whole));
         }
         for block in self.blocks.drain(..).filter(|block| block.end <= done) {
@@ -364,8 +364,8 @@ impl Out {
         &mut self,
         change: impl FnOnce(&mut Self) -> io::Result<T>,
     ) -> io::Result<Option<T>> {
-        let alone = self.is_locked || self.is_shared && self.file.try_lock().is_ok();
-        let changed = alone.then(|| change(self)).transpose();
+        let is_exclusive = self.is_locked || self.is_shared && self.file.try_lock().is_ok();
+        let changed = is_exclusive.then(|| change(self)).transpose();
         if self.is_shared {
             // A failure means that another request is changing the end of the file at this moment.
             let _ = self.file.try_lock_shared();
@@ -410,12 +410,12 @@ fn is_open_for_appending(file: &File) -> bool {
 
 /// Returns true if the path currently names this file.
 fn is_path_of(path: &str, file: &File) -> bool {
-    let there = std::fs::metadata(path);
-    let here = file.metadata();
-    let same = |(there, here): (std::fs::Metadata, std::fs::Metadata)| {
-        (there.dev(), there.ino()) == (here.dev(), here.ino())
+    let path_metadata = std::fs::metadata(path);
+    let file_metadata = file.metadata();
+    let same = |(path_metadata, file_metadata): (std::fs::Metadata, std::fs::Metadata)| {
+        (path_metadata.dev(), path_metadata.ino()) == (file_metadata.dev(), file_metadata.ino())
     };
-    there.ok().zip(here.ok()).is_some_and(same)
+    path_metadata.ok().zip(file_metadata.ok()).is_some_and(same)
 }
 
 /// Registers the removal of a newly created file on rollback. On rollback, the file stays if it has
@@ -424,10 +424,10 @@ pub(crate) fn remove_on_rollback(file: &File, path: PathBuf, steps: &Steps) -> i
     let made = file.metadata()?;
     let path = std::path::absolute(path)?;
     steps.on_rollback(format!("file {}", path.display()), move || {
-        let still = std::fs::symlink_metadata(&path);
+        let current = std::fs::symlink_metadata(&path);
         let same = |now: &std::fs::Metadata| (now.dev(), now.ino()) == (made.dev(), made.ino());
-        if still.is_ok_and(|now| same(&now) && now.len() == 0) {
-            // A removal that fails now was made impossible on purpose.
+        if current.is_ok_and(|now| same(&now) && now.len() == 0) {
+            // A failure is ignored, because the file is empty and unused.
             let _ = std::fs::remove_file(&path);
         }
     });

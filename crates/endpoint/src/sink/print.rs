@@ -142,7 +142,8 @@ impl Print {
         }
     }
 
-    /// Appends what a block without a frame is, and whose if it belongs to a session.
+    /// Appends the form of a block without a frame and, if the block belongs to a session, the
+    /// direction.
     fn append_form(&self, block: &Block<'_>, to: &mut Vec<u8>) {
         add!(to, "{}", self.form.name());
         if block.context.session != 0 {
@@ -323,7 +324,11 @@ mod tests {
         assert_eq!(print(DumpFormat::Text, "text").0, format!("{line}{rest}"));
         let stream = [first, bare_block(b"HTTP/1.1 200 OK"), hole_block(0)];
         let stream = printed_lines("none", |o| o.form = Form::Stream, &stream);
-        assert_eq!(stream.lines().count(), 3, "a stream goes on beside what describes it");
+        assert_eq!(
+            stream.lines().count(),
+            3,
+            "the blocks of a stream are printed along with its description"
+        );
         assert!(stream.ends_with("stream, end, length 0\n"), "{stream}");
         let mut end = hole_block(0);
         (end.context.session, end.context.flags) = (5, Flags::BACKWARD.with(Flags::END));

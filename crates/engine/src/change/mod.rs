@@ -215,7 +215,7 @@ fn apply_edit(
     // The change uses a log of its own, so that a failure undoes this change alone.
     let extras = PathOptions { steps: steps.clone(), ..whole.extras.clone() };
     let with = (whole.settings, &extras);
-    let mut changed = BuiltChange::prepare_placeable((&graph, &edited), &state, &**machine, with)?;
+    let mut changed = BuiltChange::prepare_placeable((&graph, &edited), &state, machine, with)?;
     check(&edited.text, &changed.plan)?;
     let told = record::Change {
         number: state.changes,

@@ -107,8 +107,8 @@ impl Out {
 /// Returns true if the file is /dev/null, from which written bytes need not be removed again.
 pub(super) fn is_null(file: &std::fs::File) -> bool {
     let null = rustix::fs::makedev(1, 3);
-    file.metadata().is_ok_and(|about| {
+    file.metadata().is_ok_and(|metadata| {
         use std::os::unix::fs::FileTypeExt as _;
-        about.file_type().is_char_device() && about.rdev() == null
+        metadata.file_type().is_char_device() && metadata.rdev() == null
     })
 }

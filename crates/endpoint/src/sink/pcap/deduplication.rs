@@ -16,7 +16,8 @@ pub(super) struct FrameDeduplication {
     repeated: u64,
     /// Number of blocks without a frame.
     blocks_without_frame: u64,
-    made: u64,
+    /// Number of blocks without a frame that are not holes.
+    non_hole_blocks: u64,
 }
 
 impl FrameDeduplication {
@@ -28,7 +29,7 @@ impl FrameDeduplication {
             cut: 0,
             repeated: 0,
             blocks_without_frame: 0,
-            made: 0,
+            non_hole_blocks: 0,
         }
     }
 
@@ -42,7 +43,7 @@ impl FrameDeduplication {
     pub(super) fn has_new_frame(&mut self, block: &Block<'_>) -> bool {
         if !block.marks.is_frame() {
             self.blocks_without_frame += 1;
-            self.made += u64::from(!block.pointer.is_hole());
+            self.non_hole_blocks += u64::from(!block.pointer.is_hole());
             return false;
         }
         let is_new = self.recent_frames.add(block);
@@ -61,7 +62,7 @@ impl FrameDeduplication {
     /// Returns the report rows of a sink that has written this number of frames. Fails if blocks
     /// with bytes arrived but none had a frame.
     pub(super) fn rows(&self, written: u64, target: &str) -> Result<Report, Failure> {
-        if self.appended == 0 && self.made > 0 {
+        if self.appended == 0 && self.non_hole_blocks > 0 {
             let why = "no block that it received is part of a frame";
             let hint = "put `pcap` before the filter that makes new bytes, or write them with \
                         `files`";

@@ -37,8 +37,8 @@ impl InPlace {
         true
     }
 
-    /// Returns the frames in kernel memory to which a batch's blocks refer, or `None` if the blocks
-    /// have bytes of their own.
+    /// Returns the frames in kernel memory to which a batch's blocks refer, or `None` if the bytes
+    /// of the blocks are in a pool.
     pub(super) fn frames_of(&self, batch: &Batch<'_>) -> Option<Arc<FramesInPlace>> {
         let (_, first) = batch.blocks().next().filter(|_| !self.sources.is_empty())?;
         let dbuf = first.pointer.dbuf();

@@ -168,7 +168,7 @@ impl Pcap {
             }
             Some(first) if first == link => Ok(()),
             Some(first) => {
-                // Frames in front of this one are written before the failure.
+                // The frames before this one are written before the sink fails.
                 self.out.flush()?;
                 Err(link_type_failure(self.out.target(), first, link))
             }
@@ -261,8 +261,8 @@ pub(crate) mod tests {
         let mut sink = pcap_sink(&path).unwrap();
         sink.consume(&batch_of(&[frame_block(b"0123456789")]), 0).unwrap();
         sink.on_idle().unwrap();
-        assert_eq!(read_capture(&path).len(), 1, "it is there at once");
-        assert!(pcap_sink(&path).is_err(), "the new file is locked, too");
+        assert_eq!(read_capture(&path).len(), 1, "the replaced file contains the frame");
+        assert!(pcap_sink(&path).is_err(), "the new file is locked too");
     }
 
     #[test]
@@ -333,7 +333,11 @@ pub(crate) mod tests {
         let mut sink = pcap_sink_for(&path, Form::Frame).unwrap();
         sink.consume(&batch_of(&[one, one]), 0).unwrap();
         sink.finish().unwrap();
-        assert_eq!(read_capture(&path).len(), 2, "a copy to each branch is a copy in the file");
+        assert_eq!(
+            read_capture(&path).len(),
+            2,
+            "a copy for each branch is a separate frame in the file"
+        );
     }
 
     #[test]

@@ -103,7 +103,7 @@ fn ended_sessions_start_a_new_capture() {
     assert_eq!(
         capture_frame_counts(&out),
         expected,
-        "what comes behind the end is another connection"
+        "the blocks after the end belong to another connection"
     );
     let mut again = split_sink(&out, &[("per", "connection")], Form::Segment).unwrap();
     again.consume(&batch_of(&[of(1, Flags::NONE)]), 0).unwrap();
