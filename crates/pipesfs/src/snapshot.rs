@@ -131,8 +131,8 @@ impl Snapshots {
         self.publish(&before, views, Snapshot { took: began.elapsed(), ..snapshot })
     }
 
-    /// Queries one path again, after an edit of it. Blocks until the path has replied, for a limited
-    /// time.
+    /// Queries one path again, after an edit of it. Blocks until the path has replied, for a
+    /// limited time.
     pub fn update(&self, number: u32) -> Arc<Snapshot> {
         self.update_over_idle(number).unwrap_or_else(|| self.refresh(Duration::ZERO))
     }

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn s6_counters_of_many_removed_nodes_are_merged_by_name() {
+    fn counters_of_many_removed_nodes_are_merged_by_name() {
         let mut retired = RetiredCounters::default();
         for planned in 0..1000 {
             let name = if planned % 2 == 0 { "count" } else { "sample" };

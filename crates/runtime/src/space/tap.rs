@@ -418,8 +418,8 @@ impl TapWriter {
     }
 
     /// Writes records. Blocks until the pipe has accepted all of them, the tap's handle is dropped,
-    /// or the reader has read nothing for too long. If the handle is dropped while a record is being
-    /// written, completes the record first, for at most [`COMPLETION_MAX`], so that the reader finds
+    /// or the reader has read nothing for too long. If the handle is dropped during the write of a
+    /// record, completes the record first, for at most [`COMPLETION_MAX`], so that the reader finds
     /// no truncated record. Once the tap finishes, writes what the pipe does not hold to a file.
     fn write(&mut self, records: &Written) -> Result<(), TapEnd> {
         let bytes = records.bytes.as_slice();
