@@ -12,8 +12,8 @@ const PERMISSIONS: u32 = 0o7777;
 impl Server {
     /// Changes the attributes of an object. The kernel has checked that the caller is its owner or
     /// root. The permissions of a path are at most those of its inputs, and its owner is the user
-    /// of its process. A writable file can be truncated to no bytes, which has no effect, because it
-    /// stores nothing.
+    /// of its process. A writable file can be truncated to no bytes, which has no effect, because
+    /// it stores nothing.
     pub(super) fn set_attributes(
         &self,
         header: &Header,
