@@ -31,6 +31,10 @@ _streamline_or_line() {
         _streamline "$@"
         return
     fi
+    # bash closes the quote behind a candidate that is the only one, but a request goes on.
+    if [[ ${#COMPREPLY[@]} -eq 1 && $typed != "$line" ]]; then
+        COMPREPLY+=("${COMPREPLY[0]} ")
+    fi
     compopt -o nospace 2>/dev/null
 }
 complete -F _streamline_or_line -o bashdefault -o default streamline

@@ -19,3 +19,8 @@ _streamline_or_line() {
     fi
     _streamline "$@"
 }
+
+compdef _streamline_or_line streamline
+if [ "$funcstack[1]" = "_streamline" ]; then
+    _streamline_or_line "$@"
+fi

@@ -1,12 +1,15 @@
 //! Completion of the arguments of commands on paths.
 //!
 //! Prints every candidate for the incomplete word, one per line, given the command and the words
-//! before it: the user's paths, the nodes and spaces of a given path, or the words of a change.
+//! before it: the user's paths, the nodes and spaces of a given path, the words of a change, or the
+//! shells.
 //! Without a daemon, no paths, nodes or spaces are printed; if the path does not reply, no nodes or
 //! spaces.
 
 use crate::status::Status;
 use crate::terminal;
+use clap::ValueEnum as _;
+use clap_complete::Shell;
 use engine::registry::MachineRegistry;
 use member::client::Client;
 use member::protocol::PathDescription;
@@ -42,6 +45,7 @@ fn candidates_for(words: &[&str], candidates: &dyn PathCandidates) -> Vec<String
         }
         ("attach" | "top" | "spaces" | "set" | "tap", []) => candidates.paths(),
         ("set", [path, words @ ..]) => change_words(path, words, candidates),
+        ("completion", []) => Shell::value_variants().iter().map(Shell::to_string).collect(),
         _ => Vec::new(),
     }
 }
@@ -154,5 +158,6 @@ mod tests {
         assert_eq!(all("set web move count from rx below"), ["rx", "count"]);
         assert_eq!(all("set web join count below"), ["rx", "count"]);
         assert_eq!(all("set web sever count"), ["from"]);
+        assert!(all("completion").contains(&"fish".to_owned()));
     }
 }

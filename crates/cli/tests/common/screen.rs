@@ -20,9 +20,14 @@ impl Screen {
     /// Starts the program with these arguments, which a shell splits. Reports a skip and returns
     /// `None` if `script` is not installed.
     pub(crate) fn start(folder: &Folder, words: &str) -> Option<Self> {
+        Self::start_shell_command(folder, &format!("streamline {words}"))
+    }
+
+    /// Starts a command of a shell. Reports a skip and returns `None` if `script` is not installed.
+    pub(crate) fn start_shell_command(folder: &Folder, words: &str) -> Option<Self> {
         let script = need::require_command("script")?;
         let mut command = folder.shell("exec \"$@\"");
-        let typed = format!("stty columns 100 rows 30; exec streamline {words}");
+        let typed = format!("stty columns 100 rows 30; exec {words}");
         command.arg("sh").arg(script).args(["-qec", &typed, "/dev/null"]).env("TERM", "xterm");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();

@@ -1,0 +1,89 @@
+//! Tests of completion in interactive shells on a terminal: what a user has typed is completed when
+//! the tab key is pressed.
+
+#![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
+
+mod common;
+
+use common::Folder;
+use common::screen::Screen;
+use std::fs;
+use testkit::need;
+
+/// Keys that a user presses, and the words after `streamline` that they produce. `\t` is the tab
+/// key.
+const CASES: [(&str, &str); 9] = [
+    // Commands and their options.
+    ("streamline doc\t", "<doctor>"),
+    ("streamline completion fi\t", "<completion><fish>"),
+    ("streamline schema spa\t", "<schema><spaces>"),
+    // Requests. The quote stays open, because the request goes on.
+    ("streamline 'replay x | dp\t |80 cou\t'", "<replay x | dport |80 count>"),
+    ("streamline \"replay examples/we\t | json\"", "<replay examples/web.pcap | json>"),
+    ("streamline run 'rep\t x sp\t2'", "<run><replay x speed=2>"),
+    (
+        "streamline explain 'replay x | tcp | http |exch\t'",
+        "<explain><replay x | tcp | http |exchange>",
+    ),
+    // Names of running paths and of their nodes.
+    ("streamline stop w\t", "<stop><web>"),
+    ("streamline set web remove count\t", "<set><web><remove><count#counted>"),
+];
+
+/// Types each case into a shell, and lets the shell print the words of the completed line.
+fn check(shell: &str, script: &str, start: &str) {
+    if need::require_command(shell).is_none() {
+        return;
+    }
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let _path = folder.spawn_named("web", "generate rate=10 | count --name=counted | discard");
+    testkit::wait_until("the path says what its nodes are", || {
+        folder.run(&["complete", "--", "set", "web", "remove"]).out.contains("count#counted")
+    });
+    fs::write(folder.path().join(script), folder.run(&["completion", shell]).out).unwrap();
+    fs::write(folder.path().join("start"), start).unwrap();
+    let words = match shell {
+        "bash" => "bash --noprofile --rcfile start -i",
+        "zsh" => "env ZDOTDIR=zsh zsh -d -i",
+        _ => "fish --no-config --init-command 'source start'",
+    };
+    if shell == "zsh" {
+        fs::create_dir(folder.path().join("zsh")).unwrap();
+        fs::rename(folder.path().join("start"), folder.path().join("zsh/.zshrc")).unwrap();
+    }
+    let Some(mut screen) = Screen::start_shell_command(&folder, words) else { return };
+    screen.wait_for("ready> ");
+    for (keys, expected) in CASES {
+        let before = screen.output().len();
+        // The beginning of the line is reached by ^A.
+        screen.press(&format!("{keys}\u{1}printf '<%s>' \n"), "<streamline>");
+        let mut printed = String::new();
+        testkit::wait_until("the next line can be typed", || {
+            let output = screen.output();
+            let words = output.get(before..).and_then(|new| new.split_once("<streamline>"));
+            printed = words.map_or(String::new(), |(_, words)| words.to_owned());
+            printed.contains("ready> ")
+        });
+        assert!(printed.starts_with(expected), "{shell}: {keys:?}: {printed:?}");
+    }
+    screen.press("exit\n", "exit");
+    screen.wait();
+}
+
+#[test]
+fn bash_completes_commands_requests_and_names() {
+    check("bash", "script", "PS1='ready> '; . ./script");
+}
+
+#[test]
+fn zsh_completes_commands_requests_and_names() {
+    let start = "PROMPT='ready> '; fpath=($PWD $fpath); autoload -U compinit; compinit -u -D";
+    check("zsh", "_streamline", start);
+}
+
+#[test]
+fn fish_completes_commands_requests_and_names() {
+    let start = "function fish_prompt; echo 'ready> '; end; source script";
+    check("fish", "script", start);
+}
