@@ -1,9 +1,10 @@
 //! Trial of the packages in a virtual machine with systemd: installation, first request, service,
 //! upgrade while a path runs, and removal.
 //!
-//! The machine is a Debian release made by mmdebstrap, with its kernel, in emulation, which works
-//! everywhere (nested virtualization does not). The script `guest.sh` runs in it and reports each
-//! check. Needs root, qemu, mmdebstrap and mkfs.ext4; the Debian release is downloaded once.
+//! The machine is a Debian release made by mmdebstrap, with its kernel. KVM runs it if the processor
+//! shows its extensions for virtual machines; otherwise the machine is emulated, which is slow. The
+//! script `guest.sh` runs in it and reports each check. Needs root, qemu, mmdebstrap and mkfs.ext4;
+//! the Debian release is downloaded once.
 
 use super::release::program_output;
 use super::stage;
@@ -60,9 +61,12 @@ pub(super) fn run(target: &Path, suite: &str, packages: &[PathBuf]) -> Result<()
     let _ = fs::remove_file(&disk);
     let mut mkfs = Command::new("mkfs.ext4");
     program_output(mkfs.args(["-q", "-d"]).arg(&root).arg(&disk).arg(DISK_SIZE))?;
-    println!("\n== {suite} in a virtual machine");
+    let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let accelerator = accelerator(&processor, Path::new("/dev/kvm").exists());
+    println!("\n== {suite} in a virtual machine ({accelerator})");
     let mut qemu = Command::new("qemu-system-x86_64");
-    let machine = "-accel tcg,thread=multi -cpu max -smp 2 -m 2048 -nographic -no-reboot -nic none";
+    qemu.args(["-accel", accelerator]);
+    let machine = "-cpu max -smp 2 -m 2048 -nographic -no-reboot -nic none";
     qemu.args(machine.split(' '));
     qemu.arg("-kernel").arg(kernel).arg("-initrd").arg(ramdisk);
     qemu.arg("-drive").arg(format!("file={},if=virtio,format=raw", disk.display()));
@@ -75,6 +79,16 @@ pub(super) fn run(target: &Path, suite: &str, packages: &[PathBuf]) -> Result<()
     match booted.well {
         true => Ok(()),
         false => Err(format!("the trial in {suite} failed")),
+    }
+}
+
+/// Returns how qemu runs the machine. In a virtual machine the device of KVM may exist although a
+/// kernel does not boot by it; the processor then lacks the extensions.
+fn accelerator(processor: &str, has_device: bool) -> &'static str {
+    let mut words = processor.split_ascii_whitespace();
+    match has_device && words.any(|word| matches!(word, "vmx" | "svm")) {
+        true => "kvm",
+        false => "tcg,thread=multi",
     }
 }
 
@@ -121,4 +135,21 @@ fn guest_files(packages: &[PathBuf], next: &[PathBuf]) -> Result<Vec<InstallFile
         }
     }
     Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kvm_runs_the_trial_if_the_processor_has_its_extensions() {
+        for (flags, has_device, expected) in [
+            ("flags\t\t: fpu svm lm\n", true, "kvm"),
+            ("flags\t\t: fpu vmx lm\n", true, "kvm"),
+            ("flags\t\t: fpu svm lm\n", false, "tcg,thread=multi"),
+            ("flags\t\t: fpu svm_lock lm\n", true, "tcg,thread=multi"),
+        ] {
+            assert_eq!(accelerator(flags, has_device), expected, "{flags}");
+        }
+    }
 }
