@@ -21,6 +21,32 @@ const CHANGING_VARIABLES: [&str; 5] = [
     "RUSTC",
 ];
 
+/// Crates that process no blocks: command line, terminal, configuration, daemon. They are optimized
+/// for size in the packages.
+const CONTROL_CRATES: [&str; 21] = [
+    "anstream",
+    "clap",
+    "clap_builder",
+    "clap_complete",
+    "clap_lex",
+    "clap_mangen",
+    "crossterm",
+    "kasuari",
+    "prometheus-client",
+    "ratatui",
+    "ratatui-core",
+    "ratatui-crossterm",
+    "ratatui-widgets",
+    "roff",
+    "streamline",
+    "streamline-cli",
+    "streamline-daemon",
+    "streamline-pipeline",
+    "toml",
+    "toml_parser",
+    "winnow",
+];
+
 /// The version, the commit and the optimization of a release.
 #[derive(Clone, Debug)]
 pub(super) struct Release {
@@ -99,11 +125,13 @@ pub(super) fn build(
     }
     let optimization: &[&str] = match release.quick {
         true => &["profile.release.opt-level=0", "profile.release.lto=\"off\""],
-        // With these settings the program has 14.3 MB, and with those of the workspace 18.0 MB.
         false => &["profile.release.lto=\"fat\"", "profile.release.codegen-units=1"],
     };
     for setting in optimization {
         shell.args(["--config", setting]);
+    }
+    for name in CONTROL_CRATES.into_iter().filter(|_| !release.quick) {
+        shell.args(["--config", &format!("profile.release.package.{name}.opt-level=\"s\"")]);
     }
     let packages = if target.is_some() { &PACKAGES[..1] } else { &PACKAGES };
     shell.args(packages.iter().flat_map(|package| ["--package", package]));
@@ -171,5 +199,19 @@ pub(super) fn program_output(command: &mut Command) -> Result<String, String> {
     match done.status.success() {
         true => Ok(String::from_utf8_lossy(&done.stdout).into_owned()),
         false => Err(format!("{command:?} ended with {}: {}", done.status, message.trim_end())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn crates_optimized_for_size_are_in_the_lock_file() {
+        let lock = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.lock");
+        let lock = std::fs::read_to_string(lock).unwrap();
+        for name in CONTROL_CRATES {
+            assert!(lock.contains(&format!("\nname = \"{name}\"\n")), "{name}");
+        }
     }
 }
