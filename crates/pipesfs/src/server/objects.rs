@@ -28,7 +28,11 @@ impl Server {
         let snapshot = self.snapshots.latest();
         let names = self.names(&snapshot, &parent, header.uid)?;
         let key = snapshot.tree.lookup(&parent, name, &names);
-        let key = key.ok_or_else(|| self.fail_lookup((&snapshot.tree, &parent), header.uid))?;
+        let key = key.ok_or_else(|| match is_made(name, header.pid) {
+            // The edit waits for the path.
+            true => errno::ENOENT,
+            false => self.fail_lookup((&snapshot.tree, &parent), header.uid),
+        })?;
         if snapshot.tree.is_unlisted_class(&key) && is_made(name, header.pid) {
             // The kernel passes mkdir(2) on only if the lookup before it finds nothing.
             return Err(errno::ENOENT);
