@@ -15,6 +15,7 @@ pub type CountersByPath = HashMap<u32, Arc<Counters>>;
 pub fn text(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<String> {
     let Part::Text(text) = &key.part else { return None };
     let line = |value: &str| Some(format!("{value}\n"));
+    let running = || running_spaces(tree, key, counters);
     match text {
         Text::Readme => Some(README.to_owned()),
         Text::Manual(name) => paths::manual(name),
@@ -51,12 +52,8 @@ pub fn text(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<String>
             let (view, node) = tree.first_node(tree.directory(&key.place)?)?;
             line(&paths::kernel_hooks(&view.line, node).ok()?.join(", "))
         }
-        Text::Process => {
-            line(&join(running_spaces(tree, key, counters).filter_map(|on| on.process)))
-        }
-        Text::Processors => {
-            line(&join(running_spaces(tree, key, counters).flat_map(|on| on.processors.clone())))
-        }
+        Text::Process => line(&join(running().filter_map(|on| on.process))),
+        Text::Processors => line(&join(running().flat_map(|on| on.processors.clone()))),
         Text::Why => {
             let (_, node) = tree.first_node(tree.directory(&key.place)?)?;
             let elsewhere = node.elsewhere.iter().map(|why| format!("not in {why}\n"));

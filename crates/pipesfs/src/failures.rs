@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 /// Maximum number of users whose latest failure is stored.
 const USERS_MAX: usize = 4096;
-/// Age at which a reason is shown with its age, because it may not be that of the failure that the
+/// Age from which on a reason has its age, because it may not be that of the failure that the
 /// user has just seen.
-const AGE_SHOWN: Duration = Duration::from_secs(5);
+const AGE_ADDED: Duration = Duration::from_secs(5);
 
 /// The reason for the latest failure of each user, and its time.
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ impl Failures {
 
 fn line(why: &str, age: Duration) -> String {
     let seconds = age.as_secs();
-    match (age < AGE_SHOWN, seconds / 60) {
+    match (age < AGE_ADDED, seconds / 60) {
         (true, _) => format!("{why}\n"),
         (false, 0) => format!("{why} ({seconds} s ago)\n"),
         (false, minutes) => format!("{why} ({minutes} min ago)\n"),
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn b1_old_reason_is_shown_with_its_age() {
+    fn b1_old_reason_has_its_age() {
         let lines = [0, 4, 5, 59, 60, 7200].map(|age| line("gone", Duration::from_secs(age)));
         let expected = ["", "", " (5 s ago)", " (59 s ago)", " (1 min ago)", " (120 min ago)"];
         assert_eq!(lines, expected.map(|age| format!("gone{age}\n")));

@@ -26,7 +26,7 @@ pub const NODES: &str = "io.streamline.path.Nodes";
 pub const STOP: &str = "io.streamline.path.Stop";
 
 /// The method that returns the state of a tap.
-const TAPPED: &str = "io.streamline.path.Tapped";
+const TAP_REPORT: &str = "io.streamline.path.Tapped";
 
 /// Name of the error for an unknown parameter.
 const INVALID_PARAMETER: &str = "org.varlink.service.InvalidParameter";
@@ -195,14 +195,14 @@ impl PathClient {
 
     /// Returns the state of this connection's tap. Fails if the connection has no tap.
     pub fn tap_report(&self) -> Result<TapReport, ClientError> {
-        self.call(TAPPED, &NoParameters {})
+        self.call(TAP_REPORT, &NoParameters {})
     }
 
     /// Asks the path for a last report of this connection's tap when the path ends, which
     /// [`tap_state`](Self::tap_state) returns. The path then waits for no reader of the tap. Does
     /// not wait for a reply.
     pub fn await_tap_end(&self) -> Result<(), ClientError> {
-        let call = Call::new(TAPPED, &NoParameters {});
+        let call = Call::new(TAP_REPORT, &NoParameters {});
         self.caller.send(&Call { more: true, ..call }, &[])
     }
 
@@ -212,7 +212,7 @@ impl PathClient {
     /// path's process has exited without a last report.
     pub fn tap_state(&self, limit: Duration) -> Result<(TapReport, Option<Memfd>), ClientError> {
         self.caller.set_timeout(limit)?;
-        self.caller.send(&Call::new(TAPPED, &NoParameters {}), &[])?;
+        self.caller.send(&Call::new(TAP_REPORT, &NoParameters {}), &[])?;
         let reply = self.caller.reply();
         self.caller.set_timeout(CALL_TIMEOUT)?;
         let (reply, descriptors) = reply.map_err(|error| self.hangup_as_end(error))?;

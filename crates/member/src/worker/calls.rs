@@ -51,14 +51,8 @@ impl Service {
                 single_reply(&described.map(|known| known.page(wanted)).unwrap_or_default())
             }
             "Count" => {
-                let Count { first } = call.deserialize_parameters()?;
-                if let Some(client) = self.clients.get_mut(&id) {
-                    client.has_counted = true;
-                }
-                single_reply(&match first {
-                    None => CountReply { counters: self.current_counters(), next: None },
-                    Some(first) => self.counters_page(id, first),
-                })
+                let wanted = call.deserialize_parameters()?;
+                single_reply(&self.count(id, &wanted))
             }
             "Change" => {
                 self.check_caller_waits(id)?;
@@ -97,6 +91,17 @@ impl Service {
             // Only the daemon admits clients, and only over its own socket.
             "Admit" => Err(Fault::permission_denied()),
             _ => Err(Fault::method_not_found(&call.method)),
+        }
+    }
+
+    /// Returns the counters, or a page of them.
+    fn count(&mut self, id: u64, wanted: &Count) -> CountReply {
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.has_counted = true;
+        }
+        match wanted.first {
+            None => CountReply { counters: self.current_counters(), next: None },
+            Some(first) => self.counters_page(id, first),
         }
     }
 

@@ -5,6 +5,7 @@ use super::{OpenStream, Rest, StreamOrigin, Streams, WaitingRead};
 use crate::protocol::Reply;
 use crate::totals::Totals;
 use crate::transfer::PipeRead;
+use crate::tree::DirectoryId;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
@@ -87,6 +88,23 @@ impl Streams {
                 self.end(stream, failed || over.is_some() || stream.is_incomplete);
             }
         }
+    }
+
+    /// Returns the number of blocks that were skipped so far for the readers of the open streams of
+    /// a directory, or `None` if a path does not reply. Blocks for a limited time per stream.
+    #[must_use]
+    pub fn skipped(&self, place: &DirectoryId) -> Option<u64> {
+        let open = self.lock();
+        let here = open
+            .values()
+            .filter(|stream| stream.place.as_ref().is_some_and(|(known, _)| known == place));
+        let tap = |origin: &StreamOrigin| match origin {
+            StreamOrigin::Path(tap) => Some(Arc::clone(tap)),
+            StreamOrigin::Events(_) => None,
+        };
+        let taps: Vec<_> = here.filter_map(|stream| stream.of.as_ref().and_then(tap)).collect();
+        drop(open);
+        taps.iter().map(|tap| tap.skipped()).sum()
     }
 
     /// Marks the end of a stream, and replies to its waiting reads, with the rest of its bytes if

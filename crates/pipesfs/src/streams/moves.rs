@@ -3,7 +3,8 @@
 //! The edit marks the streams of the nodes that it moves ([`Streams::await_moves`]). If the tap of
 //! a marked stream ends because the node has left the path, the stream waits for a continuation.
 
-use super::{OpenStream, StreamOrigin, Streams, TapConnection};
+use super::taps::TapConnection;
+use super::{OpenStream, StreamOrigin, Streams};
 use crate::entries::StreamForm;
 use crate::totals::Totals;
 use crate::tree::DirectoryId;

@@ -1,7 +1,5 @@
 //! The connections of open taps.
 
-use super::{StreamOrigin, Streams};
-use crate::tree::DirectoryId;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use streamline::paths::{Memfd, PathClient, TapReport};
@@ -51,7 +49,7 @@ impl TapConnection {
     }
 
     /// Returns the number of blocks that were skipped so far, or `None` if the path does not reply.
-    fn skipped(&self) -> Option<u64> {
+    pub(super) fn skipped(&self) -> Option<u64> {
         let mut tap = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if tap.last.is_none() {
             let report = tap.path.tap_state(REPORT_LIMIT).ok()?;
@@ -61,24 +59,5 @@ impl TapConnection {
             tap.last = Some(report);
         }
         tap.last.as_ref().map(|(report, _)| report.skipped)
-    }
-}
-
-impl Streams {
-    /// Returns the number of blocks that were skipped so far for the readers of the open streams of
-    /// a directory, or `None` if a path does not reply. Blocks for a limited time per stream.
-    #[must_use]
-    pub fn skipped(&self, place: &DirectoryId) -> Option<u64> {
-        let open = self.lock();
-        let here = open
-            .values()
-            .filter(|stream| stream.place.as_ref().is_some_and(|(known, _)| known == place));
-        let tap = |origin: &StreamOrigin| match origin {
-            StreamOrigin::Path(tap) => Some(Arc::clone(tap)),
-            StreamOrigin::Events(_) => None,
-        };
-        let taps: Vec<_> = here.filter_map(|stream| stream.of.as_ref().and_then(tap)).collect();
-        drop(open);
-        taps.iter().map(|tap| tap.skipped()).sum()
     }
 }

@@ -59,6 +59,7 @@ pub mod tap;
 mod tap_control;
 pub mod tap_form;
 mod tap_pipe;
+mod tap_writer;
 pub mod taps;
 mod time_order;
 pub mod walk;

@@ -3,25 +3,20 @@
 //! which a tap can begin in the past.
 
 use super::select::SelectedClasses;
-use super::tap_form::{TapForm, Written};
+use super::tap_form::TapForm;
 use super::tap_pipe::TapPipe;
+use super::tap_writer::TapWriter;
 use crate::ledger::LossRanges;
 use endpoint::history::FrameHeader;
-use std::fs::File;
-use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use sys::memory::{Memfd, Seals};
+use sys::memory::Memfd;
 
 /// Maximum backlog of a tap in bytes.
 pub const BACKLOG_MAX: usize = 8 << 20;
-/// Interval at which a thread that waits for the tap's reader checks whether the tap has ended.
-const END_POLL: Duration = Duration::from_millis(100);
-/// Maximum time to finish writing a record after the tap's handle is dropped.
-const COMPLETION_MAX: Duration = Duration::from_secs(1);
 
 /// The policy for frames that arrive while the backlog of a tap is full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -196,7 +191,7 @@ pub(super) struct TapState {
     /// True once the tap's handle is dropped.
     is_dropped: AtomicBool,
     /// True once the thread must not wait for the reader any more ([`Tap::begin_finish`]).
-    finishes: AtomicBool,
+    pub(super) finishes: AtomicBool,
     /// The value that is kept until the tap has ended.
     held: Mutex<Option<Held>>,
     pub(super) over: Mutex<Option<TapEnd>>,
@@ -211,7 +206,7 @@ impl TapFeed {
 
 impl TapState {
     /// Drops the value that was kept for the tap.
-    fn release(&self) {
+    pub(super) fn release(&self) {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(held);
     }
@@ -227,7 +222,7 @@ impl TapState {
         self.has_ended.load(Ordering::Relaxed)
     }
 
-    fn is_dropped(&self) -> bool {
+    pub(super) fn is_dropped(&self) -> bool {
         self.is_dropped.load(Ordering::Relaxed)
     }
 }
@@ -344,127 +339,4 @@ impl Drop for Tap {
             let _ended = thread.join();
         }
     }
-}
-
-/// The thread that writes a tap's records to the pipe.
-struct TapWriter {
-    pipe: TapPipe,
-    patience: Duration,
-    shared: Arc<TapState>,
-    /// True once the header of a capture has been sent.
-    begun: bool,
-    /// The form in which each replica's blocks are written.
-    forms: Vec<TapForm>,
-    /// The records that the pipe does not hold, once the tap no longer waits for its reader.
-    rest: Option<File>,
-    /// Sender of the records that the pipe does not hold; dropping it reports the end of the
-    /// thread.
-    ends: mpsc::Sender<Option<Memfd>>,
-}
-
-impl TapWriter {
-    fn run(mut self, comes: &mpsc::Receiver<Records>) {
-        self.write_all(comes);
-        self.shared.release();
-        let rest = self.rest.take().map(seal).transpose();
-        let rest = rest.unwrap_or_else(|_| {
-            self.shared.end(TapEnd::RestLost);
-            None
-        });
-        // A handle that was dropped wants nothing.
-        let _ = self.ends.send(rest);
-        let since = sys::clock::monotonic();
-        let (shared, patience) = (&self.shared, self.patience);
-        self.pipe.wait_until_taken(|| {
-            let waited = Duration::from_nanos(sys::clock::monotonic().saturating_sub(since));
-            waited >= if shared.is_dropped() { patience.min(COMPLETION_MAX) } else { patience }
-        });
-    }
-
-    /// Writes records until the tap ends.
-    fn write_all(&mut self, comes: &mpsc::Receiver<Records>) {
-        loop {
-            match comes.recv_timeout(END_POLL) {
-                Ok(Records { replica, bytes }) => {
-                    let length = bytes.len();
-                    let Some(form) = self.forms.get_mut(replica) else { continue };
-                    let records = form.convert(bytes, self.begun);
-                    self.begun = true;
-                    let cut = self.forms.iter().map(TapForm::cut).sum();
-                    self.shared.cut.store(cut, Ordering::Relaxed);
-                    let written = self.write(&records);
-                    let free = self.pipe.keep(records.bytes, length);
-                    self.shared.backlog.fetch_sub(free, Ordering::Relaxed);
-                    if let Err(why) = written {
-                        return self.shared.end(why);
-                    }
-                }
-                Err(mpsc::RecvTimeoutError::Timeout) if !self.is_over() => {
-                    let free = self.pipe.release();
-                    self.shared.backlog.fetch_sub(free, Ordering::Relaxed);
-                }
-                Err(_) => return self.shared.end(TapEnd::PathEnded),
-            }
-        }
-    }
-
-    /// Returns true if no further records come.
-    fn is_over(&self) -> bool {
-        self.shared.has_ended() || self.finishes()
-    }
-
-    fn finishes(&self) -> bool {
-        self.shared.finishes.load(Ordering::Relaxed)
-    }
-
-    /// Writes records. Blocks until the pipe has accepted all of them, the tap's handle is dropped,
-    /// or the reader has read nothing for too long. If the handle is dropped during the write of a
-    /// record, completes the record first, for at most [`COMPLETION_MAX`], so that the reader finds
-    /// no truncated record. Once the tap finishes, writes what the pipe does not hold to a file.
-    fn write(&mut self, records: &Written) -> Result<(), TapEnd> {
-        let bytes = records.bytes.as_slice();
-        let (mut done, mut since) = (0, sys::clock::monotonic());
-        while done < bytes.len() {
-            let over = self.shared.is_dropped();
-            let end = if over { records.record_end(done) } else { bytes.len() };
-            if done == end {
-                return Err(TapEnd::ReaderLeft);
-            }
-            let part = bytes.get(done..end).unwrap_or_default();
-            if let Some(rest) = &mut self.rest {
-                return rest.write_all(part).map_err(|_| TapEnd::RestLost);
-            }
-            match self.pipe.put(part) {
-                Ok(written) => {
-                    done += written;
-                    since = sys::clock::monotonic();
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.finishes() => {
-                    let rest = Memfd::create("unread", 0).map_err(|_| TapEnd::RestLost)?;
-                    self.rest = Some(File::from(OwnedFd::from(rest)));
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let waited =
-                        Duration::from_nanos(sys::clock::monotonic().saturating_sub(since));
-                    let limit =
-                        if over { self.patience.min(COMPLETION_MAX) } else { self.patience };
-                    if !self.pipe.wait_until_writable(END_POLL) && waited >= limit {
-                        return Err(TapEnd::ReaderStuck(self.patience));
-                    }
-                    let free = self.pipe.release();
-                    self.shared.backlog.fetch_sub(free, Ordering::Relaxed);
-                }
-                Err(_) => return Err(TapEnd::ReaderLeft),
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Seals a file, so that its reader can rely on its contents.
-fn seal(file: File) -> sys::Result<Memfd> {
-    let file = Memfd::from_fd(OwnedFd::from(file))?;
-    file.seal(Seals::FROZEN)?;
-    Ok(file)
 }

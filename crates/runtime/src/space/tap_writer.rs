@@ -1,0 +1,143 @@
+//! The thread that writes the records of a tap: to the pipe of the reader and, once the path has
+//! ended, what the pipe does not hold to a file.
+
+use super::tap::{Records, TapEnd, TapState};
+use super::tap_form::{TapForm, Written};
+use super::tap_pipe::TapPipe;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+use sys::memory::{Memfd, Seals};
+
+/// Interval at which a thread that waits for the tap's reader checks whether the tap has ended.
+const END_POLL: Duration = Duration::from_millis(100);
+/// Maximum time to finish writing a record after the tap's handle is dropped.
+const COMPLETION_MAX: Duration = Duration::from_secs(1);
+
+/// The thread that writes a tap's records to the pipe.
+#[derive(Debug)]
+pub(super) struct TapWriter {
+    pub(super) pipe: TapPipe,
+    pub(super) patience: Duration,
+    pub(super) shared: Arc<TapState>,
+    /// True once the header of a capture has been sent.
+    pub(super) begun: bool,
+    /// The form in which each replica's blocks are written.
+    pub(super) forms: Vec<TapForm>,
+    /// The records that the pipe does not hold, once the tap no longer waits for its reader.
+    pub(super) rest: Option<File>,
+    /// Sender of the records that the pipe does not hold; dropping it reports the end of the
+    /// thread.
+    pub(super) ends: mpsc::Sender<Option<Memfd>>,
+}
+
+impl TapWriter {
+    pub(super) fn run(mut self, comes: &mpsc::Receiver<Records>) {
+        self.write_all(comes);
+        self.shared.release();
+        let rest = self.rest.take().map(seal).transpose();
+        let rest = rest.unwrap_or_else(|_| {
+            self.shared.end(TapEnd::RestLost);
+            None
+        });
+        // A handle that was dropped wants nothing.
+        let _ = self.ends.send(rest);
+        let since = sys::clock::monotonic();
+        let (shared, patience) = (&self.shared, self.patience);
+        self.pipe.wait_until_taken(|| {
+            let waited = Duration::from_nanos(sys::clock::monotonic().saturating_sub(since));
+            waited >= if shared.is_dropped() { patience.min(COMPLETION_MAX) } else { patience }
+        });
+    }
+
+    /// Writes records until the tap ends.
+    fn write_all(&mut self, comes: &mpsc::Receiver<Records>) {
+        loop {
+            match comes.recv_timeout(END_POLL) {
+                Ok(Records { replica, bytes }) => {
+                    let length = bytes.len();
+                    let Some(form) = self.forms.get_mut(replica) else { continue };
+                    let records = form.convert(bytes, self.begun);
+                    self.begun = true;
+                    let cut = self.forms.iter().map(TapForm::cut).sum();
+                    self.shared.cut.store(cut, Ordering::Relaxed);
+                    let written = self.write(&records);
+                    let free = self.pipe.keep(records.bytes, length);
+                    self.shared.backlog.fetch_sub(free, Ordering::Relaxed);
+                    if let Err(why) = written {
+                        return self.shared.end(why);
+                    }
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) if !self.is_over() => {
+                    let free = self.pipe.release();
+                    self.shared.backlog.fetch_sub(free, Ordering::Relaxed);
+                }
+                Err(_) => return self.shared.end(TapEnd::PathEnded),
+            }
+        }
+    }
+
+    /// Returns true if no further records come.
+    fn is_over(&self) -> bool {
+        self.shared.has_ended() || self.finishes()
+    }
+
+    fn finishes(&self) -> bool {
+        self.shared.finishes.load(Ordering::Relaxed)
+    }
+
+    /// Writes records. Blocks until the pipe has accepted all of them, the tap's handle is
+    /// dropped, or the reader has read nothing for too long. If the handle is dropped while a
+    /// record is being written, completes the record first, for at most [`COMPLETION_MAX`], so that
+    /// the reader finds no truncated record. Once the tap finishes, writes what the pipe does not
+    /// hold to a file.
+    fn write(&mut self, records: &Written) -> Result<(), TapEnd> {
+        let bytes = records.bytes.as_slice();
+        let (mut done, mut since) = (0, sys::clock::monotonic());
+        while done < bytes.len() {
+            let over = self.shared.is_dropped();
+            let end = if over { records.record_end(done) } else { bytes.len() };
+            if done == end {
+                return Err(TapEnd::ReaderLeft);
+            }
+            let part = bytes.get(done..end).unwrap_or_default();
+            if let Some(rest) = &mut self.rest {
+                return rest.write_all(part).map_err(|_| TapEnd::RestLost);
+            }
+            match self.pipe.put(part) {
+                Ok(written) => {
+                    done += written;
+                    since = sys::clock::monotonic();
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.finishes() => {
+                    let rest = Memfd::create("unread", 0).map_err(|_| TapEnd::RestLost)?;
+                    self.rest = Some(File::from(OwnedFd::from(rest)));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let waited =
+                        Duration::from_nanos(sys::clock::monotonic().saturating_sub(since));
+                    let limit =
+                        if over { self.patience.min(COMPLETION_MAX) } else { self.patience };
+                    if !self.pipe.wait_until_writable(END_POLL) && waited >= limit {
+                        return Err(TapEnd::ReaderStuck(self.patience));
+                    }
+                    let free = self.pipe.release();
+                    self.shared.backlog.fetch_sub(free, Ordering::Relaxed);
+                }
+                Err(_) => return Err(TapEnd::ReaderLeft),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Seals a file, so that its reader can rely on its contents.
+fn seal(file: File) -> sys::Result<Memfd> {
+    let file = Memfd::from_fd(OwnedFd::from(file))?;
+    file.seal(Seals::FROZEN)?;
+    Ok(file)
+}
