@@ -96,7 +96,7 @@ impl Trial {
     fn change(&mut self, words: &[&str], steps: &Steps) -> Result<SwitchReport, ChangeError> {
         let edit = Edit::parse(words).expect("an edit");
         let machine = engine::machine::inspect();
-        let switched = change_logged(&self.live, &edit, &&machine, OPERATION_TIMEOUT, steps);
+        let switched = change_logged(&self.live, &edit, &machine, OPERATION_TIMEOUT, steps);
         if let Ok(SwitchReport { lost, duplicated, reordered, .. }) = &switched {
             assert_eq!((*lost, *duplicated, *reordered), (0, 0, 0), "{words:?}");
         }

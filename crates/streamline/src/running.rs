@@ -109,7 +109,7 @@ impl Running {
             return Err(ChangeError::Refused(why.to_owned()));
         };
         let machine = LazyCell::new(engine::machine::inspect);
-        engine::change::change(live, edit, &machine, CHANGE_TIMEOUT)
+        engine::change::change_planned_for(live, edit, &machine, CHANGE_TIMEOUT)
     }
 
     /// Returns a descriptor that becomes readable when the run has ended.

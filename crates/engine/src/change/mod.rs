@@ -75,14 +75,34 @@ pub type PlannedMachine<'m> = &'m dyn Deref<Target = Machine>;
 pub fn change(
     live: &Live,
     edit: &Edit,
+    machine: &Machine,
+    limit: Duration,
+) -> Result<SwitchReport, ChangeError> {
+    change_planned_for(live, edit, &machine, limit)
+}
+
+/// Changes the path like [`change`], for a machine that is inspected if it is needed.
+pub fn change_planned_for(
+    live: &Live,
+    edit: &Edit,
     machine: PlannedMachine<'_>,
     limit: Duration,
 ) -> Result<SwitchReport, ChangeError> {
-    change_logged(live, edit, machine, limit, &Steps::default())
+    change_in_steps(live, edit, machine, limit, &Steps::default())
 }
 
 /// Changes the path like [`change`], and logs its steps to `steps`, which no other change may use.
 pub fn change_logged(
+    live: &Live,
+    edit: &Edit,
+    machine: &Machine,
+    limit: Duration,
+    steps: &Steps,
+) -> Result<SwitchReport, ChangeError> {
+    change_in_steps(live, edit, &machine, limit, steps)
+}
+
+fn change_in_steps(
     live: &Live,
     edit: &Edit,
     machine: PlannedMachine<'_>,

@@ -162,7 +162,7 @@ impl Service {
         };
         let edit = Edit::parse(words).map_err(|why| refused(&why))?;
         let machine = LazyCell::new(|| self.machine());
-        let switched = engine::change::change(live, &edit, &machine, CHANGE_TIMEOUT);
+        let switched = engine::change::change_planned_for(live, &edit, &machine, CHANGE_TIMEOUT);
         let switched = switched.map_err(|why| refused(&why))?;
         self.refresh_plan();
         let said = switched.to_string();

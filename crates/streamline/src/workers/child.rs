@@ -163,7 +163,7 @@ impl CommandLoop {
         };
         let edit = Edit::Whole(line);
         let machine = engine::machine::inspect();
-        let switched = engine::change::change(live, &edit, &&machine, CHANGE_TIMEOUT);
+        let switched = engine::change::change(live, &edit, &machine, CHANGE_TIMEOUT);
         let switched = switched.map_err(|why| why.to_string())?;
         Ok((switched.to_string(), switched.text))
     }
