@@ -14,6 +14,7 @@
 //!
 //! The filter can be replaced while frames arrive ([`Capture::prepare_filter`]).
 
+mod awake;
 mod refilter;
 
 pub use refilter::{CaptureFilter, PreparedFilter};
@@ -47,9 +48,12 @@ pub struct CaptureSettings {
     /// Memory for unread frames on all processors together, in bytes; `None` for the default.
     pub ring: Option<u64>,
     /// Maximum delay of the notification about a frame, in nanoseconds, from 1 ms to the default;
-    /// values outside this range are replaced by the nearest limit. `None` for the default. At 0,
-    /// each frame causes a notification.
+    /// values outside this range are replaced by the nearest limit. `None` for the default.
     pub delay_ns: Option<u64>,
+    /// True if the host wakes the caller, which has a socket for the frames that it takes: the
+    /// frames are taken only while the caller is awake ([`Capture::wake_up`]). There are no
+    /// notifications.
+    pub host_wakes: bool,
     /// True to omit the frames that the host sends.
     pub received_only: bool,
     /// A pcap-filter(7) expression for the frames to take from the host; `None` to observe frames.
@@ -335,9 +339,9 @@ fn plan_source(
         if let Some(delay) = settings.delay_ns {
             program.ring.signal_ns = delay.clamp(DELAY_MIN_NS, program.ring.signal_ns);
             program.ring.apart_ns = program.ring.signal_ns / 2;
-            if delay == 0 {
-                (program.ring.signal_blocks, program.ring.apart_ns) = (1, 0);
-            }
+        }
+        if settings.host_wakes {
+            program.ring.signal_blocks = 0;
         }
         if let Some(bytes) = settings.filter.bytes {
             program.ring.record_max = program.ring.record_max.min(bytes.max(RECORD_MAX_LEAST));

@@ -18,7 +18,7 @@ mod parts;
 
 pub(super) use frame::{PULL_MAX, skb, xdp};
 
-use super::config::{Delivery, FrameEnd, Scratch};
+use super::config::{Delivery, FrameEnd, PointerRing, Scratch};
 use super::handle::{Brand, Depth, Exit};
 use super::maps::ProgramMap;
 use super::switch_layout::SwitchLayout;
@@ -124,6 +124,14 @@ impl Builder {
     /// Returns the layout of the program's scratch memory, which is empty in most programs.
     pub(super) fn scratch(&self) -> Scratch {
         self.frame_end.as_ref().map_or(Scratch::NONE, FrameEnd::scratch)
+    }
+
+    /// Returns the pointer ring with this number, if the program is a tap that has it.
+    pub(super) fn pointer_ring(&self, number: u16) -> Option<PointerRing> {
+        match &self.frame_end {
+            Some(FrameEnd::Tap(fused)) => fused.pointer_ring(number),
+            _ => None,
+        }
     }
 
     /// Returns the layout of the switches, if there are any.

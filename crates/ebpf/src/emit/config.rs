@@ -67,6 +67,10 @@ pub enum Wakeup {
     Consumer,
     /// Every listener, at each doorbell, because listeners drain nothing.
     Everyone,
+    /// No process: no doorbell is sent. While the consumer sleeps, the program leaves the frames to
+    /// the host, which wakes the consumer as if the program did not exist
+    /// ([`awake`](super::tap)).
+    Host,
 }
 
 /// The configuration of a tap that several requests share.
@@ -246,6 +250,12 @@ impl FusedTap {
         };
         let own = self.user.iter().map(|own| own.claims).chain(self.switches.map(|it| it.map));
         self.rings.iter().map(of).chain(own).max().unwrap_or(0) + 1
+    }
+
+    /// Returns the pointer ring with this number.
+    pub(super) fn pointer_ring(&self, number: u16) -> Option<PointerRing> {
+        let all = self.rings.iter().flat_map(|owner| &owner.pointer_rings);
+        all.copied().nth(number.into())
     }
 
     /// Returns true if one map, in addition to the doorbell, holds all memory of the tap.

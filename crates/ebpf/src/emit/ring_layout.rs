@@ -19,6 +19,9 @@ pub mod offset {
     /// Offset of the position at which the number at [`DRAINED_AT_POLL`] was first observed (eight
     /// bytes).
     pub const TAKEN_AT: i16 = 32;
+    /// Offset of the flag that is 1 while the program may be writing for a consumer that it has
+    /// found awake (eight bytes).
+    pub const WRITING: i16 = 40;
     /// Offset of the numbers of pointers written, one number per reader (eight bytes each).
     pub const HEADS: i16 = 64;
     /// Offset of the bit set of the current frame's deliveries (eight bytes).

@@ -17,9 +17,12 @@
 //! outlives the program.
 //!
 //! `ring_layout` has the offsets, `config` the configuration. [`ring`] ends a frame; [`unread`]
-//! skips the copy while there is no reader; [`shared`] lets exits share a slot and a reader if a
+//! skips the copy while there is no reader; [`awake`] leaves frames to the host while their
+//! consumer sleeps; [`shared`] lets exits share a slot and a reader if a
 //! frame takes at most one of them; [`switched`] has exits that a word in memory opens.
 
+mod awake;
+mod doorbell;
 mod ring;
 mod shared;
 mod switched;

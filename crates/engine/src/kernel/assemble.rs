@@ -150,7 +150,7 @@ impl Emitter<'_> {
         (mark, on): (u16, Layers<'s>),
         done: Exit<'s>,
     ) -> Result<(), Unfit> {
-        for (number, (_, step)) in self.fused.gates.iter().enumerate() {
+        for (number, (line, step)) in self.fused.gates.iter().enumerate() {
             let left = |why| Tally::Left(number, why);
             let arguments = self.gate_arguments(*step)?;
             s.arm(|s, next| {
@@ -159,6 +159,8 @@ impl Emitter<'_> {
                         flows::emit_gate(arguments, s, fragment, next)?;
                         s.arm(|s, elsewhere| {
                             s.only_unmarked(mark, elsewhere);
+                            let delivers_all = self.members[*line].tree.steps.is_empty();
+                            s.only_while_awake(self.pointer_ring(*line)?, delivers_all, next);
                             s.mark(mark, true);
                             self.emit_tally(s, Tally::Entered(*step), on);
                             self.taps.emit(s, Some(*step), on);
@@ -176,6 +178,11 @@ impl Emitter<'_> {
         }
         s.leave(done);
         Ok(())
+    }
+
+    /// Returns the number of the pointer ring of a request that takes frames.
+    fn pointer_ring(&self, line: usize) -> Result<u16, Unfit> {
+        u16::try_from(line).map_err(|_| Unfit::new("it has too many requests beside it"))
     }
 
     /// Returns the arguments of the source whose expression this gate tests.

@@ -462,7 +462,7 @@ fn rings_layout(
 }
 
 /// Returns the doorbell policy for rings of this layout. The doorbell wakes the source, which
-/// drains notifications before it checks for frames.
+/// drains notifications before it checks for frames, unless it is the host that wakes it.
 #[must_use]
 pub fn doorbell_policy(ring: &KernelRing, shape: RingsLayout) -> WakePolicy {
     let ns = |ns: u64| u32::try_from(ns.min(DOORBELL_NS_MAX)).unwrap_or(u32::MAX);
@@ -472,7 +472,7 @@ pub fn doorbell_policy(ring: &KernelRing, shape: RingsLayout) -> WakePolicy {
         wait_ns: ns(ring.signal_ns),
         bytes: shape.bytes / 4,
         most: shape.pointers / 4,
-        wakes: Wakeup::Consumer,
+        wakes: if ring.signal_blocks == 0 { Wakeup::Host } else { Wakeup::Consumer },
     }
 }
 
@@ -485,6 +485,7 @@ const _: () = {
     );
     assert!(
         offset::COMMITTED as u32 == region_offset::COMMITTED
+            && offset::WRITING as u32 == region_offset::WRITING
             && offset::FAILED as u32 == region_offset::FAILED
     );
     assert!(

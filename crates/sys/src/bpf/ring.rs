@@ -27,6 +27,9 @@ pub mod region_offset {
     pub const RESERVED: u32 = 0;
     /// Offset of the position up to which records are complete (u64).
     pub const COMMITTED: u32 = 8;
+    /// Offset of the flag that is 1 while the program may be writing for a consumer that it has
+    /// found awake (u64).
+    pub const WRITING: u32 = 40;
     /// Offset of the counts of pointers ever written, one per sink (u64 each).
     pub const HEADS: u32 = 64;
     /// Offset of the writer's private words, which fill the rest of the page after the last sink's
@@ -213,6 +216,14 @@ impl Rings {
     #[must_use]
     pub const fn memory(&self) -> &ReadMapping {
         &self.memory
+    }
+
+    /// Returns true if the program may be writing for a consumer that it has found awake
+    /// ([`RingBuffer::set_awake`](super::RingBuffer::set_awake)).
+    #[must_use]
+    pub fn is_written(&self) -> bool {
+        let mut regions = (0..self.shape.cpus).filter_map(|cpu| self.region(cpu));
+        regions.any(|region| region.control_word(region_offset::WRITING) != 0)
     }
 
     /// Returns the region of a CPU; `None` if the CPU number is out of range.

@@ -70,6 +70,16 @@ impl RingBuffer {
         &self.map
     }
 
+    /// Tells the programs of a ring buffer without records, instead of the consumer's position,
+    /// whether the consumer is awake. What the programs have read before a change to false, and
+    /// written because of it, is visible to the caller after it, or will be once
+    /// [`Rings::is_written`](super::Rings::is_written) is false.
+    pub fn set_awake(&self, is_awake: bool) {
+        self.consumer.set_word(0, u64::from(is_awake));
+        // Sync point, awake: the barrier between the position and what the programs have written.
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+    }
+
     /// Returns the number of bytes not yet consumed.
     #[must_use]
     pub fn waiting(&self) -> u64 {

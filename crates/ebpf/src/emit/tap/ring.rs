@@ -8,8 +8,7 @@
 use super::shared::{OutletUse, shared_slots};
 use crate::asm::Label;
 use crate::emit::builder::{Builder, skb};
-use crate::emit::config::{Delivery, Egress, FrameRing, FusedTap, PointerRing, Scratch, Wakeup};
-use crate::emit::maps::CALLER_MAPS;
+use crate::emit::config::{Delivery, Egress, FrameRing, FusedTap, Scratch, Wakeup};
 use crate::emit::ring_layout::{POINTER_SIZE, offset, record};
 use crate::emit::target::Verdict;
 use crate::emit::unfit::Unfit;
@@ -20,18 +19,15 @@ use crate::program::Hook;
 
 /// Stack slot that holds the time while a record is written. This slot and those below are used
 /// only after the body, whose values may occupy the same stack.
-const RECORD_TIME: i16 = -32;
+pub(super) const RECORD_TIME: i16 = -32;
 /// Stack slot that holds the position of the record while the record is written.
 pub(super) const RECORD_POSITION: i16 = -40;
 /// Stack slot that holds the position after the record while the record is written.
-const RECORD_END: i16 = -48;
+pub(super) const RECORD_END: i16 = -48;
 /// Stack slot that holds the frame length while the record is written.
 const FRAME_LENGTH: i16 = -56;
 /// Stack slot that holds the address of the record's region while the record is written.
 const REGION_ADDRESS: i16 = -64;
-/// BPF_RB_FORCE_WAKEUP: always wake the consumer. Without this flag, the kernel wakes it only if it
-/// had drained all records.
-const FORCE_WAKEUP: i32 = 2;
 /// Offset of `gso_size` in `__sk_buff`.
 const SEGMENT: i16 = 176;
 
@@ -123,7 +119,7 @@ impl Builder {
 
     /// Copies the frame for one owner, writes the pointers, and sends doorbells.
     fn deliver_to(&mut self, fused: &FusedTap, owner: &FrameRing, outlets: &[OutletUse<'_>]) {
-        let (next, failed) = (self.asm.label(), self.asm.label());
+        let (next, written, failed) = (self.asm.label(), self.asm.label(), self.asm.label());
         for (at, ours) in outlets.iter().enumerate() {
             let to = if at == 0 { R1 } else { R2 };
             self.asm.push(Insn::load(Size::DW, to, R9, ours.word));
@@ -147,14 +143,14 @@ impl Builder {
         }
         self.asm.push(Insn::load(Size::DW, R1, R10, RECORD_END));
         self.asm.push(Insn::store(Size::DW, records, offset::COMMITTED, R1));
-        for ours in outlets {
+        for ours in outlets.iter().filter(|ours| ours.outlet.wake.wakes != Wakeup::Host) {
             let then = self.asm.label();
             self.with_pointer_ring(ours, alone, |b, region| {
                 b.send_doorbell(ours.outlet, region, then)
             });
             self.asm.bind(then);
         }
-        self.asm.jump(next);
+        self.asm.jump(written);
         self.asm.bind(failed);
         for ours in outlets {
             self.with_pointer_ring(ours, alone, |b, region| {
@@ -162,6 +158,10 @@ impl Builder {
                 b.count_switched(fused, ours, region);
             });
             self.count_failed(fused.scratch, ours.word, &ours.deliveries);
+        }
+        self.asm.bind(written);
+        for ours in outlets.iter().filter(|ours| ours.outlet.wake.wakes == Wakeup::Host) {
+            self.with_pointer_ring(ours, alone, Self::end_writing);
         }
         self.asm.bind(next);
     }
@@ -357,44 +357,5 @@ impl Builder {
             self.asm.push(store_ordered(region, head));
             self.asm.bind(not);
         }
-    }
-
-    fn send_doorbell(&mut self, outlet: &PointerRing, region: Reg, then: Label) {
-        let wake = outlet.wake;
-        let asm = &mut self.asm;
-        let (now, missed) = (asm.label(), asm.label());
-        asm.push(Insn::load(Size::DW, R2, region, offset::SINCE_DOORBELL));
-        asm.push(Insn::alu(Alu::Add, R2, 1));
-        asm.push(Insn::store(Size::DW, region, offset::SINCE_DOORBELL, R2));
-        asm.push(Insn::load(Size::DW, R1, R10, RECORD_END));
-        asm.push(Insn::load(Size::DW, R3, region, offset::DOORBELL_POSITION));
-        asm.push(Insn::alu(Alu::Sub, R1, R3));
-        asm.jump_if(Cond::Ge, R1, wake.bytes.cast_signed(), now);
-        asm.push(Insn::load(Size::DW, R1, R10, RECORD_TIME));
-        asm.push(Insn::load(Size::DW, R3, region, offset::DOORBELL_TIME));
-        asm.push(Insn::alu(Alu::Sub, R1, R3));
-        asm.jump_if(Cond::Ge, R1, wake.wait_ns.cast_signed(), now);
-        asm.jump_if(Cond::Lt, R2, wake.blocks.cast_signed(), then);
-        asm.jump_if(Cond::Ge, R2, wake.most.cast_signed(), now);
-        asm.jump_if(Cond::Lt, R1, wake.apart_ns.cast_signed(), then);
-        asm.bind(now);
-        for (from, to) in
-            [(RECORD_TIME, offset::DOORBELL_TIME), (RECORD_END, offset::DOORBELL_POSITION)]
-        {
-            asm.push(Insn::load(Size::DW, R1, R10, from));
-            asm.push(Insn::store(Size::DW, region, to, R1));
-        }
-        asm.push(Insn::store(Size::DW, region, offset::SINCE_DOORBELL, 0));
-        asm.push_wide(Insn::load_map(R1, CALLER_MAPS + outlet.doorbell_map));
-        asm.compute(R2, R10, Alu::Add, i32::from(RECORD_POSITION));
-        asm.push(Insn::mov(R3, 8));
-        let flags = if wake.wakes == Wakeup::Everyone { FORCE_WAKEUP } else { 0 };
-        asm.push(Insn::mov(R4, flags));
-        asm.push(Insn::call(Helper::RingbufOutput));
-        asm.jump_if(Cond::Ne, R0, 0, missed);
-        self.add_to_word(region, offset::DOORBELLS, 1);
-        self.asm.jump(then);
-        self.asm.bind(missed);
-        self.add_to_word(region, offset::DOORBELLS_FAILED, 1);
     }
 }

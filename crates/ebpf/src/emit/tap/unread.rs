@@ -12,8 +12,8 @@
 //! ring, so no record is valid any more, and pointers are counted but not written, since their
 //! records are gone.
 //!
-//! Frames are always copied if several requests share the copy, if listeners drain nothing, or if a
-//! doorbell covers more than an entire ring.
+//! Frames are always copied if several requests share the copy, if no doorbells are sent or
+//! drained, or if a doorbell covers more than an entire ring.
 
 use super::ring::store_ordered;
 use super::shared::{OutletUse, shared_slots};
@@ -25,7 +25,7 @@ use crate::emit::ring_layout::{UNREAD_LAPS, offset};
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R7, R8, Reg, Size};
 
 /// BPF_RB_CONS_POS: query the position of the consumer.
-const CONSUMER_POSITION: i32 = 2;
+pub(super) const CONSUMER_POSITION: i32 = 2;
 
 impl Builder {
     /// Emits the check, after which control continues at `next` if the frame is only counted. Emits
@@ -39,7 +39,7 @@ impl Builder {
     ) {
         let [ours] = outlets else { return };
         let wake = ours.outlet.wake;
-        if wake.wakes == Wakeup::Everyone || wake.bytes > owner.bytes {
+        if wake.wakes != Wakeup::Consumer || wake.bytes > owner.bytes {
             return;
         }
         let copied = self.asm.label();

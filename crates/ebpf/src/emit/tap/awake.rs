@@ -1,0 +1,65 @@
+//! Frames that a request takes from the host only while its consumer is awake. [SL §4.3]
+//!
+//! A doorbell interrupts the processor, which costs more than a datagram. A consumer that also has
+//! a socket of the host ([`Wakeup::Host`]) needs none: while it sleeps, the program leaves its
+//! frames to the host, whose socket wakes it; while it is awake, the program copies them, and the
+//! consumer finds them when it looks.
+//!
+//! The consumer writes the position of the doorbell map, which is otherwise unused: 0 while it
+//! sleeps, and any other value while it is awake. It must look for frames after each change to 0,
+//! and must not sleep while a program writes.
+//!
+//! Sync point, *awake*: the program sets [`offset::WRITING`] and then reads the position; the
+//! consumer sets the position to 0 and then reads `WRITING` and the number of pointers. Both have a
+//! full barrier in between. So either the program finds the consumer asleep, or the consumer finds
+//! the program writing, or the frame written.
+
+use super::unread::CONSUMER_POSITION;
+use crate::emit::builder::Builder;
+use crate::emit::config::Wakeup;
+use crate::emit::handle::Exit;
+use crate::emit::maps::CALLER_MAPS;
+use crate::emit::ring_layout::offset;
+use crate::emit::scope::Scope;
+use crate::emit::unfit::Unfit;
+use crate::insn::{Cond, Helper, Insn, R0, R1, R2, Reg, Size, atomic};
+
+impl<'s, 'o: 's> Scope<'s, 'o> {
+    /// Continues only if the consumer of the pointer ring with this number is awake, or is notified
+    /// by doorbells; otherwise leaves through `asleep`. `delivers_all` is true if each frame that
+    /// continues is delivered to this ring, without which a consumer cannot be left asleep.
+    pub fn only_while_awake(&mut self, ring: u16, delivers_all: bool, asleep: Exit<'s>) {
+        let b = self.builder();
+        let Some(outlet) = b.pointer_ring(ring) else {
+            return b.refuse(Unfit::new("its frames have no ring"));
+        };
+        if outlet.wake.wakes != Wakeup::Host {
+            return;
+        }
+        if !delivers_all {
+            return b.refuse(Unfit::new("its reader sleeps, and filters follow"));
+        }
+        let awake = b.asm.label();
+        b.restore_region();
+        let region = b.region_of(outlet.map, outlet.stride, R1);
+        b.asm.push(Insn::mov(R0, 1));
+        // Sync point: awake.
+        b.asm.push(Insn::atomic(Size::DW, atomic::XCHG, region, offset::WRITING, R0));
+        b.asm.push_wide(Insn::load_map(R1, CALLER_MAPS + outlet.doorbell_map));
+        b.asm.push(Insn::mov(R2, CONSUMER_POSITION));
+        b.call(Helper::RingbufQuery);
+        b.asm.jump_if(Cond::Ne, R0, 0, awake);
+        let region = b.region_of(outlet.map, outlet.stride, R1);
+        b.asm.push(Insn::store(Size::DW, region, offset::WRITING, 0));
+        b.asm.jump(asleep.label);
+        b.bind(awake);
+    }
+}
+
+impl Builder {
+    /// Records that the program has written a frame, or has failed to, after all other stores.
+    pub(super) fn end_writing(&mut self, region: Reg) {
+        self.asm.push(Insn::mov(R2, 0));
+        self.asm.push(super::store_ordered(region, offset::WRITING));
+    }
+}

@@ -1,0 +1,126 @@
+//! Test of captures that the host wakes: each frame reaches the ring or the socket, and none enters
+//! the ring while the reader sleeps.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
+#![allow(clippy::print_stdout, reason = "figures are told with the result")]
+
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use streamline::Options;
+use streamline::capture::{Capture, CaptureSettings, FRAME_MAX};
+use testkit::need;
+use testkit::net::{CLIENT, Cable, Pair, SERVER, SERVER_DEVICE, wait_until};
+
+/// Number of times that the reader falls asleep.
+const ROUNDS: u32 = 3000;
+/// Maximum number of frames that have been sent and not received, for which a socket has room.
+const UNRECEIVED_MAX: u32 = 100;
+/// Number of received frames.
+static RECEIVED: AtomicU32 = AtomicU32::new(0);
+/// Length of the headers before the number in a frame.
+const HEADERS_SIZE: usize = 14 + 20 + 8;
+
+#[test]
+fn frame_reaches_the_ring_of_an_awake_reader_or_the_socket() {
+    if need::require_bpf().is_none() {
+        return;
+    }
+    let Some(pair) = Pair::new(Cable::default()) else { return };
+    let near = pair.client.run_inside(|| UdpSocket::bind((CLIENT, 0)).unwrap());
+    near.connect((SERVER, 9)).unwrap();
+    let (mut capture, far) = pair.server.run_inside(open);
+    let is_over = AtomicBool::new(false);
+    let (received, sent) = std::thread::scope(|scope| {
+        let sender = scope.spawn(|| {
+            let mut sent = 0_u32;
+            while !is_over.load(Ordering::Relaxed) {
+                if sent - RECEIVED.load(Ordering::Relaxed) >= UNRECEIVED_MAX {
+                    std::thread::yield_now();
+                    continue;
+                }
+                near.send(&sent.to_be_bytes()).unwrap();
+                sent += 1;
+            }
+            sent
+        });
+        let mut received = receive(&mut capture, &far);
+        is_over.store(true, Ordering::Relaxed);
+        let sent = sender.join().unwrap();
+        wait_until("all have arrived", || {
+            received.extend(from_socket(&far));
+            received.extend(from_ring(&mut capture));
+            received.len() as u32 >= sent
+        });
+        assert_eq!(capture.counts().lost, 0);
+        (received, sent)
+    });
+    let mut received = received;
+    received.sort_unstable();
+    assert_eq!(received, (0..sent).collect::<Vec<_>>());
+}
+
+/// Opens a ring and a socket for the same frames.
+fn open() -> (Capture, UdpSocket) {
+    let far = UdpSocket::bind((SERVER, 9)).unwrap();
+    far.set_nonblocking(true).unwrap();
+    let settings = CaptureSettings {
+        interface: SERVER_DEVICE.to_owned(),
+        take: Some("udp dst port 9".to_owned()),
+        host_wakes: true,
+        ..CaptureSettings::default()
+    };
+    (Capture::open(&settings, &Options::default()).unwrap(), far)
+}
+
+/// Receives from ring and socket, while the reader wakes up and falls asleep.
+fn receive(capture: &mut Capture, far: &UdpSocket) -> Vec<u32> {
+    let mut received = Vec::new();
+    let [mut by_ring, mut by_socket] = [0; 2];
+    for round in 0..ROUNDS {
+        capture.wake_up();
+        for _ in 0..round % 20 {
+            let found = from_ring(capture);
+            by_ring += found.len();
+            received.extend(found);
+        }
+        capture.fall_asleep();
+        let found = from_ring(capture);
+        by_ring += found.len();
+        received.extend(found);
+        for _ in 0..round % 7 {
+            let found = from_socket(far);
+            by_socket += found.len();
+            received.extend(found);
+            let late = from_ring(capture);
+            assert!(late.is_empty(), "{} frames enter the ring of a sleeping reader", late.len());
+        }
+    }
+    println!("{by_ring} by the ring, {by_socket} by the socket");
+    assert!(by_ring > 0 && by_socket > 0);
+    received
+}
+
+fn from_ring(capture: &mut Capture) -> Vec<u32> {
+    let mut room = vec![0; FRAME_MAX];
+    let mut found = Vec::new();
+    capture.load();
+    while let Some((_, length)) = capture.next_frame(&mut room, 0, |frame, _| Some(frame.captured))
+    {
+        assert!(length >= HEADERS_SIZE + 4);
+        let number = room[HEADERS_SIZE..HEADERS_SIZE + 4].try_into().unwrap();
+        found.push(u32::from_be_bytes(number));
+    }
+    RECEIVED.fetch_add(found.len() as u32, Ordering::Relaxed);
+    found
+}
+
+fn from_socket(socket: &UdpSocket) -> Vec<u32> {
+    let mut room = [0; 100];
+    let receive = || socket.recv(&mut room).ok().map(|_| room);
+    let all = std::iter::from_fn(receive);
+    let all = all.map(|room| u32::from_be_bytes(room[..4].try_into().unwrap()));
+    let found: Vec<u32> = all.collect();
+    RECEIVED.fetch_add(found.len() as u32, Ordering::Relaxed);
+    found
+}
