@@ -12,6 +12,8 @@ mod groups;
 mod name_servers;
 #[path = "udp_door/options.rs"]
 mod options;
+#[path = "udp_door/sleep.rs"]
+mod sleep;
 
 use common::{Folder, Guard};
 use std::fs::File;
@@ -58,13 +60,19 @@ fn prepare() -> Option<(Pair, Folder, PathBuf)> {
 }
 
 impl<'p> Server<'p> {
-    /// Starts a server and waits until it is ready.
+    /// Starts a server, whose waits spin, so that datagrams do not have to arrive at a high rate to
+    /// come from the ring. Waits until it is ready.
     fn start(pair: &'p Pair, words: &[&str]) -> Self {
+        Self::start_with(pair, "report,spin", words)
+    }
+
+    /// Starts a server with these words in `STREAMLINE_UDP`.
+    fn start_with(pair: &'p Pair, options: &str, words: &[&str]) -> Self {
         let folder = Folder::new();
         let mut command = pair.server.command(STREAMLINE);
         command.args(["exec", "--with=udp"]).args(words).current_dir(folder.path());
         folder.set_environment(&mut command);
-        command.env("STREAMLINE_UDP", "report");
+        command.env("STREAMLINE_UDP", options);
         command.stderr(File::create(folder.path().join("err")).unwrap());
         let process = Guard(command.spawn().unwrap());
         let server = Self { pair, folder, process };
@@ -237,7 +245,7 @@ fn server_outlives_daemon_and_leaves_nothing_when_killed() {
     let mut command = pair.server.command(STREAMLINE);
     command.args(["exec", "--with=udp", &program, &PORT.to_string(), "level", "recvfrom"]);
     shared.set_environment(&mut command);
-    command.env("STREAMLINE_UDP", "report");
+    command.env("STREAMLINE_UDP", "report,spin");
     command.stderr(File::create(shared.path().join("err")).unwrap());
     let process = Guard(command.spawn().unwrap());
     let server = Server { pair: &pair, folder: shared, process };

@@ -12,16 +12,20 @@
 //! ```
 //!
 //! The kernel program takes datagrams without IP options or extension headers that are addressed to
-//! one of the interface's own addresses. Fragments, multicast, loopback and everything else reach
-//! the placeholder. A call reads the ring first, and the placeholder if the ring is empty; the
-//! order of datagrams between the two is unspecified.
+//! one of the interface's own addresses, and only while the ring is *awake*. Fragments, multicast,
+//! loopback, everything else, and all datagrams while the ring is asleep reach the placeholder. A
+//! ring is awake only while no thread waits for the socket, so the placeholder wakes the program,
+//! and only while datagrams arrive at a high rate (docs/book/decisions/0122). A call reads the ring
+//! first, and the placeholder if the ring is empty; after the ring has woken up, the placeholder
+//! first, until it is empty.
 //!
 //! Invariants. A socket that is not promoted is the kernel's, and its calls are passed through. A
-//! promoted socket returns to the kernel for good before it is connected again, and when it gets an
-//! option that only the kernel can implement; before a fork, and when other sockets share its port,
-//! it returns until it is promoted again. Datagrams in the ring can still be read. If the kernel
-//! program ends for another reason (the interface or the daemon is gone), datagrams reach the
-//! placeholder automatically (docs/book/decisions/0112).
+//! ring that the program may not look into before it waits is asleep and empty. A promoted socket
+//! returns to the kernel for good before it is connected again, and when it gets an option that
+//! only the kernel can implement; before a fork, at a low rate, and when other sockets share its
+//! port, it returns until it is promoted again. Datagrams in the ring can still be read. If the
+//! kernel program ends for another reason (the interface or the daemon is gone), datagrams reach
+//! the placeholder automatically (docs/book/decisions/0112).
 #![deny(unsafe_code)]
 
 mod address;
@@ -33,6 +37,8 @@ mod promotion;
 mod registration;
 mod report;
 mod ring;
+mod sets;
 mod share;
 mod socket;
 mod table;
+mod waiting;

@@ -10,10 +10,16 @@ pub(crate) struct Registration {
 }
 
 impl Registration {
-    /// Returns true if the ring can be registered with the same events.
-    pub(crate) fn can_be_mirrored(&self) -> bool {
+    /// Returns true if this library can report a datagram in the ring as the epoll set would.
+    pub(crate) fn can_have_ring(&self) -> bool {
         const EPOLLONESHOT: u32 = 1 << 30;
         const EPOLLEXCLUSIVE: u32 = 1 << 28;
         self.events & (EPOLLONESHOT | EPOLLEXCLUSIVE) == 0
+    }
+
+    /// Returns true if the epoll set reports the socket at each wait as long as it is readable.
+    pub(crate) fn is_level(&self) -> bool {
+        const EPOLLET: u32 = 1 << 31;
+        self.events & EPOLLET == 0
     }
 }

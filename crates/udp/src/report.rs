@@ -3,9 +3,11 @@
 //!
 //! The environment variable [`VARIABLE`] contains words, separated by commas: `report` prints a
 //! line when a promoted socket is closed, `quiet` suppresses the message about a socket that is not
-//! promoted, and `force` promotes sockets although firewall rules exist, which then do not apply.
+//! promoted, `force` promotes sockets although firewall rules exist, which then do not apply, and
+//! `always` promotes sockets at any rate, and `spin` also lets waits spin instead of sleeping.
 
 use std::net::SocketAddr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use sys::preload::message::print_message;
 
@@ -29,6 +31,18 @@ pub(crate) struct Totals {
 pub(crate) fn has_word(word: &str) -> bool {
     let value = std::env::var(VARIABLE).unwrap_or_default();
     value.split(',').any(|one| one.trim() == word)
+}
+
+/// Returns true if rings are used at any rate, as the user has requested by `always` or `spin`.
+pub(crate) fn is_rate_ignored() -> bool {
+    static IS_IGNORED: OnceLock<bool> = OnceLock::new();
+    *IS_IGNORED.get_or_init(|| has_word("always") || has_word("spin"))
+}
+
+/// Returns true if waits spin instead of sleeping, as the user has requested by `spin`.
+pub(crate) fn spins() -> bool {
+    static SPINS: OnceLock<bool> = OnceLock::new();
+    *SPINS.get_or_init(|| has_word("spin"))
 }
 
 /// Prints, once per process, the reason why a socket is not promoted.

@@ -3,12 +3,9 @@
 use crate::report::Totals;
 use crate::share::FlowShare;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd as _, AsRawFd as _};
 use streamline::Options;
 use streamline::capture::{Capture, CaptureSettings, CapturedFrame, FRAME_MAX};
-use sys::eventfd::EventFd;
 use sys::net::Interface;
-use sys::poll::PollSet;
 
 /// Length of an Ethernet header in bytes.
 const ETHERNET_HEADER_SIZE: usize = 14;
@@ -28,6 +25,7 @@ const UDP_HEADER_SIZE: usize = 8;
 const LOOKS_PER_CHECK: u32 = 1024;
 
 /// The ring of a socket: one kernel ring for each interface that receives datagrams for the socket.
+/// Datagrams enter the ring only while it is awake; otherwise they reach the placeholder.
 #[derive(Debug)]
 pub(crate) struct Ring {
     sources: Vec<InterfaceRing>,
@@ -35,11 +33,6 @@ pub(crate) struct Ring {
     first: usize,
     frame: Box<[u8]>,
     pending: Option<Pending>,
-    /// A descriptor that is readable when datagrams may be available.
-    set: PollSet,
-    /// Event that keeps `set` readable while unread datagrams remain.
-    more: EventFd,
-    has_more: bool,
     empty_looks: u32,
     read: u64,
     damaged: u64,
@@ -119,17 +112,11 @@ impl Ring {
         if let Some(why) = refusal.filter(|_| sources.is_empty()) {
             return Err(why);
         }
-        let more = EventFd::new().map_err(|error| error.to_string())?;
-        let doorbells = sources.iter().flat_map(|source| source.capture.doorbells());
-        let set = PollSet::new(&doorbells.chain([more.as_fd()]).collect::<Vec<_>>());
         Ok(Self {
-            set: set.map_err(|error| error.to_string())?,
             sources,
             first: 0,
             frame: vec![0; FRAME_MAX].into_boxed_slice(),
             pending: None,
-            more,
-            has_more: false,
             empty_looks: 0,
             read: 0,
             damaged: 0,
@@ -142,9 +129,15 @@ impl Ring {
         names.collect::<Vec<_>>().join(", ")
     }
 
-    /// Returns the number of the descriptor that is readable when datagrams may be available.
-    pub(crate) fn number(&self) -> i32 {
-        self.set.as_fd().as_raw_fd()
+    /// Lets datagrams enter the ring from now on.
+    pub(crate) fn wake_up(&self) {
+        self.sources.iter().for_each(|source| source.capture.wake_up());
+    }
+
+    /// Leaves datagrams to the placeholder from now on. Returns true if the ring is empty.
+    pub(crate) fn fall_asleep(&mut self) -> bool {
+        self.sources.iter_mut().for_each(|source| source.capture.fall_asleep());
+        !self.find_next()
     }
 
     /// Returns the next datagram without removing it; `None` if the ring is empty.
@@ -177,22 +170,14 @@ impl Ring {
             if self.read_frame() {
                 continue;
             }
-            if has_loaded && !self.has_frames() {
-                self.set_more(false);
+            if has_loaded {
                 self.check_programs();
                 return false;
             }
-            // A load drains the doorbells.
             self.sources.iter_mut().for_each(|source| source.capture.load());
             has_loaded = true;
-            let has_more = self.has_frames();
-            self.set_more(has_more);
         }
         true
-    }
-
-    fn has_frames(&mut self) -> bool {
-        self.sources.iter_mut().any(|source| source.capture.has_frames())
     }
 
     /// Copies the next frame, from the interfaces in rotation. Returns false if none has a frame.
@@ -211,17 +196,6 @@ impl Ring {
             }
         }
         false
-    }
-
-    fn set_more(&mut self, has_more: bool) {
-        match (self.has_more, has_more) {
-            (false, true) => self.more.notify(),
-            (true, false) => {
-                self.more.clear();
-            }
-            _ => {}
-        }
-        self.has_more = has_more;
     }
 
     /// Checks, once in [`LOOKS_PER_CHECK`] calls, that the kernel programs are still running.
@@ -246,6 +220,11 @@ impl Ring {
     /// Returns true if no datagram can enter the ring.
     pub(crate) fn is_detached(&self) -> bool {
         self.sources.iter().all(|source| source.is_detached)
+    }
+
+    /// Returns the number of datagrams that the program has received from the ring.
+    pub(crate) fn read(&self) -> u64 {
+        self.read
     }
 
     /// Adds the counts of the ring to the totals of a socket.
@@ -287,7 +266,7 @@ impl InterfaceRing {
                 "udp dst port {port}{from} and ether[0] & 1 = 0 and ({})",
                 families.join(" or ")
             )),
-            delay_ns: Some(0),
+            host_wakes: true,
             ..CaptureSettings::default()
         };
         let capture = Capture::open(&wanted, &Options::default());

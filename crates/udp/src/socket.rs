@@ -1,8 +1,9 @@
 //! The state of a UDP socket.
 
+mod load;
+
 use crate::control::ReceivedForm;
 use crate::drops::Drops;
-use crate::promotion::{Refusal, promote};
 use crate::registration::Registration;
 use crate::report::{self, Totals};
 use crate::ring::{Datagram, Ring};
@@ -11,38 +12,30 @@ use crate::table;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use sys::preload;
-use sys::preload::udp::{self, ControlMessage, ControlMessages};
+use sys::preload::udp::{ControlMessage, ControlMessages};
 
-/// Number of datagrams within [`HOT_INTERVAL`] after which a socket is promoted.
-const HOT_DATAGRAMS: u32 = 64;
-/// Time within which [`HOT_DATAGRAMS`] datagrams must arrive for a promotion.
-const HOT_INTERVAL: Duration = Duration::from_secs(10);
-/// Size in bytes of the placeholder's receive buffer during the promotion, which takes milliseconds
-/// in which the socket is not read.
-const PROMOTION_BUFFER: i32 = 8 << 20;
 /// One in this many receive calls reads the placeholder before the ring, so that neither is starved
 /// by the other.
 const PLACEHOLDER_PERIOD: u32 = 64;
-/// Minimum time between two checks of which sockets share the port.
-const SHARE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// Time after a refused promotion before the next attempt, if the reason may have ceased to apply.
-const RETRY_INTERVAL: Duration = Duration::from_secs(10);
-
 /// A UDP socket of the program.
 #[derive(Debug)]
 pub(crate) struct Socket {
     state: Mutex<SocketState>,
-    /// 1 + the number of the descriptor that is readable when the ring may have datagrams; 0 if the
-    /// socket has no ring.
-    ring_number: AtomicUsize,
+    is_promoted: AtomicBool,
+    /// True while the ring is awake, or may have datagrams. Written with the lock held.
+    may_have_datagrams: AtomicBool,
     /// Id of the thread that holds the lock. A signal handler on this thread does not wait for the
     /// lock.
     owner: AtomicUsize,
     calls: AtomicU32,
-    /// True while the placeholder may have datagrams from before the promotion.
+    /// True while the placeholder may have datagrams from before the ring woke up.
     has_older: AtomicBool,
+    /// True if the socket is in epoll sets.
+    is_in_sets: AtomicBool,
+    /// True if an epoll set reports the socket only when it becomes readable.
+    is_in_edge_set: AtomicBool,
     /// The dropped datagrams, which are counted if the program asks for them.
     drops: Drops,
 }
@@ -51,14 +44,24 @@ pub(crate) struct Socket {
 struct SocketState {
     stage: Stage,
     registrations: Vec<Registration>,
+    /// The descriptors of the socket that are known, including closed ones.
+    numbers: Vec<i32>,
     /// Form in which the program expects datagrams, once the socket is promoted.
     form: ReceivedForm,
     local: Option<SocketAddr>,
     is_connected: bool,
     from_kernel: u64,
+    /// Time of the last reception from the placeholder since the promotion.
+    last_from_kernel: Option<Instant>,
+    /// True while datagrams enter the ring.
+    is_awake: bool,
+    /// Time of the last measurement of the rate, and the number of datagrams received by then.
+    measured: Option<(Instant, u64)>,
     /// The share of the ring among the sockets of the port, and the time of the last check; `None`
     /// if the socket does not share its port.
     share: Option<(FlowShare, Instant)>,
+    /// Earliest time of the next promotion, once the ring has ended.
+    not_before: Option<Instant>,
     /// True if the socket must not be promoted again once its ring has ended.
     is_final: bool,
 }
@@ -103,19 +106,27 @@ impl Socket {
         let state = SocketState {
             stage: Stage::counted(None),
             registrations: Vec::new(),
+            numbers: Vec::new(),
             form: ReceivedForm { is_v6: false, control: ControlMessages::NONE },
             local: None,
             is_connected: false,
             from_kernel: 0,
+            last_from_kernel: None,
+            is_awake: false,
+            measured: None,
             share: None,
+            not_before: None,
             is_final: false,
         };
         Self {
             state: Mutex::new(state),
-            ring_number: AtomicUsize::new(0),
+            is_promoted: AtomicBool::new(false),
+            may_have_datagrams: AtomicBool::new(false),
             owner: AtomicUsize::new(0),
             calls: AtomicU32::new(0),
             has_older: AtomicBool::new(false),
+            is_in_sets: AtomicBool::new(false),
+            is_in_edge_set: AtomicBool::new(false),
             drops: Drops::new(),
         }
     }
@@ -136,7 +147,7 @@ impl Socket {
 
     /// Returns true if the socket has a ring.
     pub(crate) fn is_promoted(&self) -> bool {
-        self.ring_number.load(Ordering::Acquire) != 0
+        self.is_promoted.load(Ordering::SeqCst)
     }
 
     /// Returns true if the socket is promoted, is bound to this port, and is not connected.
@@ -146,109 +157,57 @@ impl Socket {
         self.is_promoted() && is_of_port && !locked.state.is_connected
     }
 
-    /// Returns the descriptor that is readable when the ring may have datagrams. Returns `None` if
-    /// the socket is not promoted.
-    pub(crate) fn ring_number(&self) -> Option<i32> {
-        let number = self.ring_number.load(Ordering::Acquire).checked_sub(1)?;
-        i32::try_from(number).ok()
-    }
-
-    /// Counts a datagram that the kernel has delivered, and promotes a socket that receives many.
-    /// `register` adds a descriptor to an epoll set in the same way as an existing registration.
-    pub(crate) fn count_datagram(
-        &self,
-        number: i32,
-        register: impl Fn(&Registration, i32) -> bool,
-    ) {
-        let Some(mut locked) = self.lock() else { return };
+    /// Lets datagrams reach the placeholder, before the caller reads it or waits for it. Returns
+    /// false if the ring has a datagram, which is older.
+    pub(crate) fn fall_asleep(&self) -> bool {
+        // Sync point: waiting.
+        if !self.may_have_datagrams.load(Ordering::SeqCst) {
+            return true;
+        }
+        let Some(mut locked) = self.lock() else { return true };
         let state = &mut *locked.state;
-        state.from_kernel += u64::from(self.is_promoted());
-        let Stage::Counted { datagrams, since, not_before } = &mut state.stage else { return };
-        let begun = *since.get_or_insert_with(Instant::now);
-        *datagrams += 1;
-        if *datagrams < HOT_DATAGRAMS {
-            return;
+        let Stage::Promoted(ring) = &mut state.stage else { return true };
+        if ring.find_next() {
+            return false;
         }
-        (*datagrams, *since) = (0, None);
-        let is_early = not_before.is_some_and(|earliest| Instant::now() < earliest);
-        if is_early || begun.elapsed() > HOT_INTERVAL {
-            return;
+        if std::mem::replace(&mut state.is_awake, false) && !ring.fall_asleep() {
+            return false;
         }
-        let Some(facts) = udp::udp_socket(number) else { return };
-        state.local = Some(facts.local);
-        state.is_connected = facts.peer.is_some();
-        state.stage = Stage::Kernel;
-        match self.begin_ring(number, &facts, &state.registrations, register) {
-            Ok((ring, share)) => {
-                let may_share = facts.shares_address || facts.shares_port;
-                state.share = may_share.then(|| (share, Instant::now()));
-                let (is_v6, control) = (facts.local.is_ipv6(), ControlMessages::of(number));
-                state.form = ReceivedForm { is_v6, control };
-                let number = usize::try_from(ring.number()).unwrap_or(0);
-                state.stage = Stage::Promoted(Box::new(ring));
-                table::count_promoted(true);
-                self.has_older.store(true, Ordering::Relaxed);
-                self.ring_number.store(number + 1, Ordering::Release);
-            }
-            Err(Refusal { why, may_end }) => {
-                if may_end {
-                    state.stage = Stage::counted(Some(Instant::now() + RETRY_INTERVAL));
-                }
-                report::report_refusal(facts.local, &why);
-            }
+        if ring.is_detached() {
+            self.end_ring(state);
+        }
+        self.has_older.store(false, Ordering::Relaxed);
+        self.may_have_datagrams.store(false, Ordering::SeqCst);
+        true
+    }
+
+    /// Returns true if the ring has a datagram.
+    pub(crate) fn has_datagram(&self) -> bool {
+        if !self.may_have_datagrams.load(Ordering::SeqCst) {
+            return false;
+        }
+        let Some(mut locked) = self.lock() else { return false };
+        match &mut locked.state.stage {
+            Stage::Promoted(ring) => ring.find_next(),
+            _ => false,
         }
     }
 
-    fn begin_ring(
-        &self,
-        number: i32,
-        facts: &udp::UdpSocketFacts,
-        registrations: &[Registration],
-        register: impl Fn(&Registration, i32) -> bool,
-    ) -> Result<(Ring, FlowShare), Refusal> {
-        if registrations.iter().any(|known| !known.can_be_mirrored()) {
-            let why = "an epoll set reports it once, or to one of several waiters";
-            return Err(why.to_owned().into());
-        }
-        let buffer = udp::replace_receive_buffer(number, PROMOTION_BUFFER);
-        let ring = promote(number, facts);
-        if let Some(buffer) = buffer {
-            let _ = udp::replace_receive_buffer(number, buffer);
-        }
-        let (mut ring, share) = ring?;
-        if registrations.iter().all(|known| register(known, ring.number())) {
-            return Ok((ring, share));
-        }
-        ring.detach();
-        Err("an epoll set does not take its ring".to_owned().into())
+    /// Returns true if the placeholder may have datagrams from before the ring woke up.
+    pub(crate) fn has_older(&self) -> bool {
+        self.has_older.load(Ordering::Relaxed)
     }
 
-    /// Returns true if this call must read the placeholder before the ring: while the placeholder
-    /// has datagrams from before the promotion, and then once in [`PLACEHOLDER_PERIOD`] calls.
+    /// Returns true if this call must read the placeholder before the ring, whatever is in the
+    /// ring: once in [`PLACEHOLDER_PERIOD`] calls.
     pub(crate) fn reads_placeholder_first(&self, number: i32) -> bool {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
         let is_due = call % PLACEHOLDER_PERIOD == PLACEHOLDER_PERIOD - 1;
         if is_due {
+            self.check_rate();
             self.check_share(number);
         }
-        is_due || self.has_older.load(Ordering::Relaxed)
-    }
-
-    /// Checks, once in [`SHARE_CHECK_INTERVAL`], that the sockets of the port are the same as at
-    /// the promotion. Otherwise returns the socket to the kernel until the next promotion.
-    fn check_share(&self, number: i32) {
-        let Some(mut locked) = self.lock() else { return };
-        let Some((share, checked)) = &mut locked.state.share else { return };
-        if checked.elapsed() < SHARE_CHECK_INTERVAL {
-            return;
-        }
-        *checked = Instant::now();
-        let share = *share;
-        drop(locked);
-        let facts = udp::udp_socket(number);
-        if !facts.is_some_and(|facts| FlowShare::find(number, &facts) == Ok(share)) {
-            self.release();
-        }
+        is_due
     }
 
     /// Updates the set of control messages that the program requests.
@@ -256,6 +215,12 @@ impl Socket {
         if let Some(mut locked) = self.lock() {
             locked.state.form.control = ControlMessages::of(number);
         }
+    }
+
+    /// Returns true if the program asks for the number of dropped datagrams.
+    pub(crate) fn wants_drops(&self) -> bool {
+        let Some(locked) = self.lock() else { return false };
+        locked.state.form.control.has(ControlMessage::Drops)
     }
 
     /// Returns the number of datagrams that the rings have dropped, if the program asks for it and
@@ -269,7 +234,7 @@ impl Socket {
         self.drops.update_ring(locked.state.stage.dropped())
     }
 
-    /// Records that the placeholder was empty.
+    /// Records that the placeholder was empty after a newer datagram had been found in the ring.
     pub(crate) fn note_placeholder_empty(&self) {
         self.has_older.store(false, Ordering::Relaxed);
     }
@@ -281,6 +246,9 @@ impl Socket {
         is_kept: bool,
         take: impl FnOnce(&Datagram<'_>, ReceivedForm) -> isize,
     ) -> Option<isize> {
+        if !self.may_have_datagrams.load(Ordering::Relaxed) {
+            return None;
+        }
         let mut locked = self.lock()?;
         let form = locked.state.form;
         let state = &mut *locked.state;
@@ -288,55 +256,76 @@ impl Socket {
         if form.control.has(ControlMessage::Drops) && ring.find_next() {
             self.drops.update_ring(ring.dropped());
         }
-        if let Some(datagram) = ring.peek() {
-            let answer = take(&Datagram { drops: self.drops.all(), ..datagram }, form);
-            if !is_kept {
-                ring.pass();
-            }
-            return Some(answer);
+        let datagram = ring.peek()?;
+        let answer = take(&Datagram { drops: self.drops.all(), ..datagram }, form);
+        if !is_kept {
+            ring.pass();
         }
-        if ring.is_detached() {
-            self.end_ring(&mut locked.state);
-        }
-        None
-    }
-
-    /// Returns true if the ring has a datagram.
-    pub(crate) fn has_datagram(&self) -> bool {
-        let Some(mut locked) = self.lock() else { return false };
-        match &mut locked.state.stage {
-            Stage::Promoted(ring) => ring.find_next(),
-            _ => false,
-        }
+        Some(answer)
     }
 
     /// Records that the program has registered the socket with an epoll set, or removed it if
-    /// `wanted` is `None`. Returns the ring's descriptor if the caller must do the same with it.
-    pub(crate) fn record_registration(
-        &self,
-        wanted: Option<Registration>,
-        key: (i32, i32),
-    ) -> Option<i32> {
-        let mut locked = self.lock()?;
-        let (set, number) = key;
+    /// `wanted` is `None`.
+    pub(crate) fn record_registration(&self, wanted: Option<Registration>, key: (i32, i32)) {
+        let Some(mut locked) = self.lock() else { return };
         let state = &mut *locked.state;
-        state.registrations.retain(|known| (known.set, known.number) != (set, number));
-        let is_other = state.registrations.iter().any(|known| known.set == set);
+        state.registrations.retain(|known| (known.set, known.number) != key);
         state.registrations.extend(wanted);
-        let is_promoted = matches!(state.stage, Stage::Promoted(_));
-        if is_promoted && (is_other || wanted.is_some_and(|wanted| !wanted.can_be_mirrored())) {
-            drop(locked);
-            self.demote();
-            return None;
-        }
+        state.note_number(key.1);
+        self.note_levels(state);
         drop(locked);
-        self.ring_number()
+        if wanted.is_some_and(|wanted| !wanted.can_have_ring()) {
+            self.demote();
+        }
     }
 
-    /// Returns true if an event with this data may come from the ring or the placeholder.
-    pub(crate) fn has_registration(&self, set: i32, data: u64) -> bool {
+    /// Forgets the registrations with an epoll set that is about to be closed.
+    pub(crate) fn forget_set(&self, set: i32) {
+        if let Some(mut locked) = self.lock() {
+            locked.state.registrations.retain(|known| known.set != set);
+            self.note_levels(&locked.state);
+        }
+    }
+
+    fn note_levels(&self, state: &SocketState) {
+        let is_in_edge_set = state.registrations.iter().any(|known| !known.is_level());
+        self.is_in_sets.store(!state.registrations.is_empty(), Ordering::Relaxed);
+        self.is_in_edge_set.store(is_in_edge_set, Ordering::Relaxed);
+    }
+
+    /// Returns true if the ring may stay awake although the program finds ring and placeholder
+    /// empty, because the program's next wait for one of its epoll sets reports what arrives in
+    /// between.
+    pub(crate) fn may_stay_awake(&self) -> bool {
+        self.is_in_sets.load(Ordering::Relaxed) && self.may_have_datagrams.load(Ordering::Relaxed)
+    }
+
+    /// Returns true if a call that has received datagrams from the ring may return fewer than it
+    /// has room for, although the placeholder has others. (An epoll set that reports the socket
+    /// only when it becomes readable would not report those.)
+    pub(crate) fn may_leave_datagrams(&self) -> bool {
+        !self.is_in_edge_set.load(Ordering::Relaxed)
+            && self.may_have_datagrams.load(Ordering::Relaxed)
+    }
+
+    /// Records another descriptor of the socket.
+    pub(crate) fn note_number(&self, number: i32) {
+        if let Some(mut locked) = self.lock() {
+            locked.state.note_number(number);
+        }
+    }
+
+    /// Returns true if the socket is registered with an epoll set.
+    pub(crate) fn is_in_set(&self, set: i32) -> bool {
         let Some(locked) = self.lock() else { return false };
-        locked.state.registrations.iter().any(|known| (known.set, known.data) == (set, data))
+        locked.state.registrations.iter().any(|known| known.set == set)
+    }
+
+    /// Returns the registrations of the socket with an epoll set.
+    pub(crate) fn registrations(&self, set: i32) -> Vec<Registration> {
+        let Some(locked) = self.lock() else { return Vec::new() };
+        let known = locked.state.registrations.iter();
+        known.filter(|known| known.set == set).copied().collect()
     }
 
     /// Returns the socket to the kernel for good. Datagrams in the ring can still be read.
@@ -357,6 +346,7 @@ impl Socket {
         match &mut state.stage {
             Stage::Promoted(ring) => {
                 ring.detach();
+                state.is_awake = false;
                 if !ring.find_next() {
                     self.end_ring(state);
                 }
@@ -368,9 +358,12 @@ impl Socket {
 
     fn end_ring(&self, state: &mut SocketState) {
         self.drops.end_ring(state.stage.dropped());
-        let next = if state.is_final { Stage::Kernel } else { Stage::counted(None) };
+        let not_before = state.not_before.take();
+        let next = if state.is_final { Stage::Kernel } else { Stage::counted(not_before) };
+        state.is_awake = false;
+        self.may_have_datagrams.store(false, Ordering::SeqCst);
         if let Stage::Promoted(ring) = std::mem::replace(&mut state.stage, next) {
-            self.ring_number.store(0, Ordering::Release);
+            self.is_promoted.store(false, Ordering::SeqCst);
             table::count_promoted(false);
             let from_kernel = std::mem::take(&mut state.from_kernel);
             let mut totals = Totals { from_kernel, ..Totals::default() };
@@ -387,6 +380,14 @@ impl Socket {
             let errno = preload::errno();
             self.end_ring(&mut locked.state);
             preload::set_errno(errno);
+        }
+    }
+}
+
+impl SocketState {
+    fn note_number(&mut self, number: i32) {
+        if !self.numbers.contains(&number) {
+            self.numbers.push(number);
         }
     }
 }

@@ -3,9 +3,11 @@
 //! A descriptor is classified when it is first used, and again after it was closed. Descriptors
 //! numbered [`DESCRIPTORS_MAX`] or higher are never promoted.
 
+use crate::sets;
 use crate::socket::Socket;
+use crate::waiting;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use sys::preload::{self, udp};
 
 /// Number of descriptors in this table, 0 to 1023.
@@ -22,6 +24,8 @@ static SOCKETS: [Mutex<Option<Arc<Socket>>>; DESCRIPTORS_MAX] =
     [const { Mutex::new(None) }; DESCRIPTORS_MAX];
 /// Number of promoted sockets.
 static PROMOTED: AtomicUsize = AtomicUsize::new(0);
+/// The promoted sockets, and perhaps others that have been.
+static PROMOTED_SOCKETS: Mutex<Vec<Weak<Socket>>> = Mutex::new(Vec::new());
 
 /// Returns the socket of a descriptor; `None` if the descriptor is not a UDP socket.
 pub(crate) fn find(number: i32) -> Option<Arc<Socket>> {
@@ -51,7 +55,7 @@ pub(crate) fn find(number: i32) -> Option<Arc<Socket>> {
 
 /// Returns the socket of a descriptor if it is promoted, else `None`.
 pub(crate) fn find_promoted(number: i32) -> Option<Arc<Socket>> {
-    if PROMOTED.load(Ordering::Acquire) == 0 {
+    if has_no_promoted() {
         return None;
     }
     find(number).filter(|socket| socket.is_promoted())
@@ -60,15 +64,39 @@ pub(crate) fn find_promoted(number: i32) -> Option<Arc<Socket>> {
 /// Increments the number of promoted sockets if `is_new` is true, and decrements it otherwise.
 pub(crate) fn count_promoted(is_new: bool) {
     if is_new {
-        PROMOTED.fetch_add(1, Ordering::AcqRel);
+        PROMOTED.fetch_add(1, Ordering::SeqCst);
     } else {
-        PROMOTED.fetch_sub(1, Ordering::AcqRel);
+        PROMOTED.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 /// Returns true if no socket is promoted.
 pub(crate) fn has_no_promoted() -> bool {
-    PROMOTED.load(Ordering::Acquire) == 0
+    // Sync point: waiting.
+    PROMOTED.load(Ordering::SeqCst) == 0
+}
+
+/// Records a socket that has been promoted.
+pub(crate) fn note_promoted(socket: &Arc<Socket>) {
+    let mut all = lock(&PROMOTED_SOCKETS);
+    all.retain(|known| known.upgrade().is_some_and(|known| known.is_promoted()));
+    all.push(Arc::downgrade(socket));
+}
+
+/// Returns the promoted sockets.
+pub(crate) fn promoted() -> Vec<Arc<Socket>> {
+    if has_no_promoted() {
+        return Vec::new();
+    }
+    let all = lock(&PROMOTED_SOCKETS);
+    let all = all.iter().filter_map(Weak::upgrade);
+    all.filter(|socket| socket.is_promoted()).collect()
+}
+
+/// Returns true if a descriptor is known to be no UDP socket.
+pub(crate) fn is_other(number: i32) -> bool {
+    let kind = usize::try_from(number).ok().and_then(|index| KINDS.get(index));
+    kind.is_some_and(|kind| kind.load(Ordering::Relaxed) == OTHER)
 }
 
 /// Forgets a descriptor that is about to be closed or replaced. If it is the last descriptor of a
@@ -77,6 +105,10 @@ pub(crate) fn forget(number: i32) {
     let Some(index) = usize::try_from(number).ok().filter(|index| *index < DESCRIPTORS_MAX) else {
         return;
     };
+    waiting::forget(number);
+    if sets::forget(number) {
+        each(|socket| socket.forget_set(number));
+    }
     if let (Some(kind), Some(place)) = (KINDS.get(index), SOCKETS.get(index))
         && kind.swap(UNKNOWN, Ordering::AcqRel) == SOCKET
     {
@@ -87,12 +119,17 @@ pub(crate) fn forget(number: i32) {
 
 /// Records that a descriptor is a copy of another one.
 pub(crate) fn record_duplicate(from: i32, to: i32) {
+    let to_number = to;
     let index = |number: i32| usize::try_from(number).ok().filter(|at| *at < DESCRIPTORS_MAX);
     forget(to);
+    if sets::is_known(from) {
+        sets::note_other_wait(from);
+    }
     let socket = index(from).and_then(|at| lock(SOCKETS.get(at)?).clone());
     match (socket, index(to)) {
         (Some(socket), Some(to)) => {
             if let (Some(kind), Some(place)) = (KINDS.get(to), SOCKETS.get(to)) {
+                socket.note_number(to_number);
                 *lock(place) = Some(socket);
                 kind.store(SOCKET, Ordering::Release);
             }
@@ -123,7 +160,11 @@ pub(crate) fn forget_in_child() {
             std::mem::forget(socket);
         }
     }
-    PROMOTED.store(0, Ordering::Release);
+    PROMOTED.store(0, Ordering::SeqCst);
+    waiting::forget_in_child();
+    if let Ok(mut all) = PROMOTED_SOCKETS.try_lock() {
+        std::mem::take(&mut *all).into_iter().for_each(std::mem::forget);
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -298,6 +298,7 @@ pub(super) const IO_NAMES: &[&str] = &[
 /// Files that may put a thread to sleep for a fixed time, each with the reason why the thread
 /// cannot wait for a condition.
 pub(super) const SLEEP_EXCEPTIONS: &[(&str, &str)] = &[
+    ("crates/cli/tests/udp_door/sleep.rs", "the rate of the datagrams is the subject"),
     ("crates/page/src/collector.rs", "a daemon that is yet to start has nothing to wait for"),
     (
         "crates/endpoint/src/sink/tx/mod.rs",

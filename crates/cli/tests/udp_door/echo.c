@@ -1,10 +1,13 @@
 /* A UDP server that answers each datagram with its own bytes, in one of several ways. `quit` ends it
- * after the answer; after `fork` a child serves, and the parent waits for the child. */
+ * after the answer; after `fork` a child serves, and the parent waits for the child. With `threads`
+ * two threads receive from the socket, of which one pauses after each datagram that begins with
+ * `pause`. With `nested` the socket's epoll set is a member of another one. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,6 +74,22 @@ static int serve(int socket, const char *call, int flags) {
   return count;
 }
 
+static int thread_socket;
+
+static void *serve_in_thread(void *nothing) {
+  static __thread char room[ROOM];
+  while (1) {
+    struct sockaddr_in peer;
+    socklen_t size = sizeof peer;
+    ssize_t length = recvfrom(thread_socket, room, ROOM, 0, (void *)&peer, &size);
+    if (length < 0) perror("recvfrom"), exit(1);
+    if (length >= 5 && !memcmp(room, "pause", 5)) usleep(300000);
+    if (sendto(thread_socket, room, length, 0, (void *)&peer, size) < 0) perror("sendto"), exit(1);
+    if (length == 4 && !memcmp(room, "quit", 4)) exit(0);
+  }
+  return nothing;
+}
+
 int main(int count, char **words) {
   if (count < 4) return 2;
   const char *wait = words[2], *call = words[3];
@@ -79,7 +98,12 @@ int main(int count, char **words) {
   if (bind(socket_fd, (void *)&own, sizeof own)) return perror("bind"), 1;
   fprintf(stderr, "ready\n");
   int is_edge = !strcmp(wait, "edge");
-  if (!strcmp(wait, "none")) {
+  if (!strcmp(wait, "threads")) {
+    pthread_t thread;
+    thread_socket = socket_fd;
+    if (pthread_create(&thread, NULL, serve_in_thread, NULL)) return 1;
+    serve_in_thread(NULL);
+  } else if (!strcmp(wait, "none")) {
     while (!ends) serve(socket_fd, call, 0);
   } else if (!strcmp(wait, "poll")) {
     while (!ends) {
@@ -99,6 +123,11 @@ int main(int count, char **words) {
     int set = epoll_create1(EPOLL_CLOEXEC);
     struct epoll_event event = {EPOLLIN | (is_edge ? EPOLLET : 0), {.u64 = 77}};
     if (epoll_ctl(set, EPOLL_CTL_ADD, socket_fd, &event)) return perror("epoll_ctl"), 1;
+    if (!strcmp(wait, "nested")) {
+      int outer = epoll_create1(EPOLL_CLOEXEC);
+      if (epoll_ctl(outer, EPOLL_CTL_ADD, set, &event)) return perror("epoll_ctl"), 1;
+      set = outer;
+    }
     while (!ends) {
       struct epoll_event events[4];
       int ready = epoll_wait(set, events, 4, -1);

@@ -84,7 +84,7 @@ fn compare(configuration: impl Fn(&str) -> String, server: &NameServer<'_>) {
         }
         command.args(server.arguments).arg(&file);
         folder.set_environment(&mut command);
-        command.env("STREAMLINE_UDP", "report");
+        command.env("STREAMLINE_UDP", "report,spin");
         let output = File::create(folder.path().join("output")).unwrap();
         command.stdout(output.try_clone().unwrap()).stderr(output);
         let mut process = Guard(command.spawn().unwrap());

@@ -184,7 +184,7 @@ fn iperf3_receives_from_a_ring() {
     let mut command = pair.server.command(super::STREAMLINE);
     command.args(["exec", "--with=udp"]).arg(&iperf3).args(["-s", "-1", "--forceflush"]);
     folder.set_environment(&mut command);
-    command.env("STREAMLINE_UDP", "report");
+    command.env("STREAMLINE_UDP", "report,spin");
     command.stdout(File::create(folder.path().join("output")).unwrap());
     command.stderr(File::create(folder.path().join("errors")).unwrap());
     let mut server = Guard(command.spawn().unwrap());

@@ -7,6 +7,7 @@
 
 pub mod interpose;
 pub mod message;
+pub mod spinning;
 pub mod udp;
 pub mod window;
 

@@ -1,48 +1,45 @@
-//! Epoll sets: the ring of a promoted socket is in the same sets as its placeholder.
+//! Epoll sets: a wait for a set reports the datagrams in the rings of its sockets.
 
+use super::messages::Time;
+use super::receiving::EINTR;
 use crate::registration::Registration;
+use crate::report;
+use crate::sets;
+use crate::socket::Socket;
 use crate::table;
+use crate::waiting::Wait;
 use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 use sys::next_function;
-use sys::preload::interpose::{catch_panic, missing_function, quietly};
+use sys::preload::interpose::{missing_function, quietly};
+use sys::preload::set_errno;
+use sys::preload::spinning::Spin;
 
 /// `struct epoll_event`.
 #[cfg_attr(target_arch = "x86_64", repr(C, packed))]
 #[cfg_attr(not(target_arch = "x86_64"), repr(C))]
 #[derive(Clone, Copy, Debug)]
 pub struct EpollEvent {
-    pub(super) events: u32,
-    pub(super) data: u64,
+    events: u32,
+    data: u64,
 }
 
 /// `EPOLL_CTL_ADD`.
-pub(super) const EPOLL_CTL_ADD: c_int = 1;
+const EPOLL_CTL_ADD: c_int = 1;
 /// `EPOLL_CTL_DEL`.
 const EPOLL_CTL_DEL: c_int = 2;
 /// `EPOLLIN | EPOLLRDNORM`.
 const EPOLL_READABLE: u32 = 0x41;
-/// `EPOLLET`.
-const EPOLL_EDGE: u32 = 1 << 31;
 type EpollCtl = unsafe extern "C" fn(c_int, c_int, c_int, *mut EpollEvent) -> c_int;
+type EpollCreate = unsafe extern "C" fn(c_int) -> c_int;
 type EpollWait = unsafe extern "C" fn(c_int, *mut EpollEvent, c_int, c_int) -> c_int;
 type EpollWaitMasked =
     unsafe extern "C" fn(c_int, *mut EpollEvent, c_int, c_int, *const c_void) -> c_int;
+type EpollWaitTime =
+    unsafe extern "C" fn(c_int, *mut EpollEvent, c_int, *const Time, *const c_void) -> c_int;
 
-/// Calls `epoll_ctl` of the C library.
-pub(super) fn real_epoll_ctl(
-    set: c_int,
-    what: c_int,
-    number: c_int,
-    event: *mut EpollEvent,
-) -> c_int {
-    match next_function!(c"epoll_ctl" as EpollCtl) {
-        // SAFETY: I1, U1.
-        Some(next) => unsafe { next(set, what, number, event) },
-        None => missing_function(),
-    }
-}
-
-/// `epoll_ctl(2)`. Applies the same operation to the ring of a promoted socket, with the same data.
+/// `epoll_ctl(2)`. Records the registrations of UDP sockets.
 ///
 /// # Safety
 /// U1 must hold for the event.
@@ -53,70 +50,147 @@ pub unsafe extern "C" fn epoll_ctl(
     number: c_int,
     event: *mut EpollEvent,
 ) -> c_int {
-    let result = real_epoll_ctl(set, what, number, event);
+    let Some(next) = next_function!(c"epoll_ctl" as EpollCtl) else { return missing_function() };
+    // SAFETY: I1, U1.
+    let result = unsafe { next(set, what, number, event) };
     if result != 0 {
         return result;
     }
     quietly(|| {
+        let may_have_rings = sets::note(set);
+        if what == EPOLL_CTL_ADD && sets::is_known(number) {
+            sets::note_other_wait(number);
+        }
         let Some(socket) = table::find(number) else { return };
         let wanted = (what != EPOLL_CTL_DEL && !event.is_null()).then(|| {
             // SAFETY: U1.
             let EpollEvent { events, data } = unsafe { *event };
             Registration { set, number, events, data }
         });
-        let Some(ring) = socket.record_registration(wanted, (set, number)) else { return };
-        let mut own = EpollEvent { events: 0, data: 0 };
-        if let Some(Registration { events, data, .. }) = wanted {
-            own = ring_event(events, data);
-        }
-        if real_epoll_ctl(set, what, ring, &raw mut own) != 0 && what != EPOLL_CTL_DEL {
+        socket.record_registration(wanted, (set, number));
+        if !may_have_rings {
             socket.demote();
         }
     });
     result
 }
 
-/// Returns the event with which a ring is registered: the read flags of the socket's event, with
-/// the same data.
-pub(super) const fn ring_event(events: u32, data: u64) -> EpollEvent {
-    EpollEvent { events: events & (EPOLL_READABLE | EPOLL_EDGE), data }
-}
-
-/// Merges the events of the ring and of the placeholder of each promoted socket into one event.
-/// Returns the number of remaining events.
+/// `epoll_create(2)`.
 ///
 /// # Safety
-/// The array must contain `count` events.
-unsafe fn merge_events(set: c_int, events: *mut EpollEvent, count: c_int) -> c_int {
-    let Ok(length @ 2..) = usize::try_from(count) else { return count };
-    if table::has_no_promoted() {
-        return count;
-    }
-    // SAFETY: the caller's promise.
-    let all = unsafe { std::slice::from_raw_parts_mut(events, length) };
-    let mut kept: Vec<EpollEvent> = Vec::with_capacity(length);
-    for event in all.iter() {
-        let data = event.data;
-        let same = kept.iter_mut().find(|known| known.data == data);
-        match same.filter(|_| is_promoted_data(set, data)) {
-            Some(known) => known.events |= event.events,
-            None => kept.push(*event),
-        }
-    }
-    for (to, from) in all.iter_mut().zip(&kept) {
-        *to = *from;
-    }
-    c_int::try_from(kept.len()).unwrap_or(count)
+/// No requirements; the function is unsafe only because its type is that of a C function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
+    let Some(next) = next_function!(c"epoll_create" as EpollCreate) else {
+        return missing_function();
+    };
+    // SAFETY: I1.
+    note_set(unsafe { next(size) })
 }
 
-fn is_promoted_data(set: c_int, data: u64) -> bool {
-    let found = std::cell::Cell::new(false);
-    table::each(|socket| {
-        if socket.is_promoted() && socket.has_registration(set, data) {
-            found.set(true);
-        }
+/// `epoll_create1(2)`.
+///
+/// # Safety
+/// No requirements; the function is unsafe only because its type is that of a C function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
+    let Some(next) = next_function!(c"epoll_create1" as EpollCreate) else {
+        return missing_function();
+    };
+    // SAFETY: I1.
+    note_set(unsafe { next(flags) })
+}
+
+fn note_set(set: c_int) -> c_int {
+    let _ = sets::note(set);
+    set
+}
+
+/// Waits for an epoll set and for the rings of its promoted sockets. `wait` waits for the set, and
+/// must not block if it gets true; `limit` is the time for which it may block.
+///
+/// # Safety
+/// U1 must hold for the array, which has `room` events.
+unsafe fn wait_with_rings(
+    set: c_int,
+    (events, room): (*mut EpollEvent, c_int),
+    limit: Option<Duration>,
+    wait: impl Fn(bool) -> c_int,
+) -> c_int {
+    let _wait = Wait::begin(set);
+    let sockets = quietly(|| {
+        let mut sockets = table::promoted();
+        sockets.retain(|socket| socket.is_in_set(set));
+        sockets
     });
-    found.get()
+    if sockets.is_empty() {
+        return wait(false);
+    }
+    let (begun, spins) = (Instant::now(), report::spins());
+    let mut spin = None;
+    loop {
+        let ready = quietly(|| ready_events(set, &sockets, spins));
+        let count = wait(spins || !ready.is_empty());
+        if count >= 0 && !ready.is_empty() {
+            // SAFETY: the caller's promise; the kernel has filled `count` events.
+            return quietly(|| unsafe { merge_events((events, room), count, &ready) });
+        }
+        if count != 0 || !spins || limit.is_some_and(|limit| begun.elapsed() >= limit) {
+            return count;
+        }
+        if spin.get_or_insert_with(Spin::begin).as_ref().is_some_and(|spin| !spin.step()) {
+            set_errno(EINTR);
+            return -1;
+        }
+    }
+}
+
+/// Returns the events of the sockets whose rings have datagrams. Puts the rings of the others to
+/// sleep, unless the caller spins.
+fn ready_events(set: c_int, sockets: &[Arc<Socket>], spins: bool) -> Vec<EpollEvent> {
+    let mut ready = Vec::new();
+    for socket in sockets {
+        let has_datagram = if spins { socket.has_datagram() } else { !socket.fall_asleep() };
+        if !has_datagram {
+            continue;
+        }
+        for Registration { events, data, .. } in socket.registrations(set) {
+            let events = events & EPOLL_READABLE;
+            ready.extend((events != 0).then_some(EpollEvent { events, data }));
+        }
+    }
+    ready
+}
+
+/// Adds events of rings to the `count` events of the kernel, one for each socket. Returns the
+/// number of events. Those for which there is no room are reported by the next wait.
+///
+/// # Safety
+/// The array must have `room` events, of which `count` are initialized.
+unsafe fn merge_events(
+    (events, room): (*mut EpollEvent, c_int),
+    count: c_int,
+    ready: &[EpollEvent],
+) -> c_int {
+    let mut used = usize::try_from(count).unwrap_or(0);
+    for event in ready {
+        let data = event.data;
+        // SAFETY: the caller's promise.
+        let known = unsafe { std::slice::from_raw_parts_mut(events, used) };
+        if let Some(known) = known.iter_mut().find(|known| { known.data } == data) {
+            known.events |= event.events;
+        } else if used < usize::try_from(room).unwrap_or(0) {
+            let place = events.wrapping_add(used);
+            // SAFETY: the caller's promise: the array has more than `used` events.
+            unsafe { place.write(*event) };
+            used += 1;
+        }
+    }
+    c_int::try_from(used).unwrap_or(count)
+}
+
+fn limit_of(limit_ms: c_int) -> Option<Duration> {
+    u64::try_from(limit_ms).ok().map(Duration::from_millis)
 }
 
 /// `epoll_wait(2)`.
@@ -131,10 +205,12 @@ pub unsafe extern "C" fn epoll_wait(
     limit_ms: c_int,
 ) -> c_int {
     let Some(next) = next_function!(c"epoll_wait" as EpollWait) else { return missing_function() };
-    // SAFETY: I1, U1.
-    let count = unsafe { next(set, events, room, limit_ms) };
-    // SAFETY: the kernel has filled `count` events.
-    catch_panic(|| count, || unsafe { merge_events(set, events, count) })
+    let wait = |must_not_block| {
+        // SAFETY: I1, U1.
+        unsafe { next(set, events, room, if must_not_block { 0 } else { limit_ms }) }
+    };
+    // SAFETY: U1.
+    unsafe { wait_with_rings(set, (events, room), limit_of(limit_ms), wait) }
 }
 
 /// `epoll_pwait(2)`.
@@ -152,8 +228,37 @@ pub unsafe extern "C" fn epoll_pwait(
     let Some(next) = next_function!(c"epoll_pwait" as EpollWaitMasked) else {
         return missing_function();
     };
-    // SAFETY: I1, U1.
-    let count = unsafe { next(set, events, room, limit_ms, mask) };
-    // SAFETY: the kernel has filled `count` events.
-    catch_panic(|| count, || unsafe { merge_events(set, events, count) })
+    let wait = |must_not_block| {
+        // SAFETY: I1, U1.
+        unsafe { next(set, events, room, if must_not_block { 0 } else { limit_ms }, mask) }
+    };
+    // SAFETY: U1.
+    unsafe { wait_with_rings(set, (events, room), limit_of(limit_ms), wait) }
+}
+
+/// `epoll_pwait2(2)`.
+///
+/// # Safety
+/// U1 must hold for the array, the time and the mask.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_pwait2(
+    set: c_int,
+    events: *mut EpollEvent,
+    room: c_int,
+    limit: *const Time,
+    mask: *const c_void,
+) -> c_int {
+    let Some(next) = next_function!(c"epoll_pwait2" as EpollWaitTime) else {
+        return missing_function();
+    };
+    let now = Time { seconds: 0, nanoseconds: 0 };
+    let wait = |must_not_block| {
+        let limit = if must_not_block { &raw const now } else { limit };
+        // SAFETY: I1, U1.
+        unsafe { next(set, events, room, limit, mask) }
+    };
+    // SAFETY: U1.
+    let most = (!limit.is_null()).then(|| unsafe { *limit }.duration());
+    // SAFETY: U1.
+    unsafe { wait_with_rings(set, (events, room), most, wait) }
 }

@@ -1,12 +1,15 @@
 //! Reception by the kernel, from the placeholder.
 
-use super::Message;
+use super::messages::Time;
+use super::{Message, ReceivedMessage};
 use crate::control::add_drops;
 use crate::socket::Socket;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_uint};
 use sys::next_function;
 use sys::preload::interpose::{missing_function, quietly};
 
+type ReceiveMessages =
+    unsafe extern "C" fn(c_int, *mut ReceivedMessage, c_uint, c_int, *mut Time) -> c_int;
 type ReceiveMessage = unsafe extern "C" fn(c_int, *mut Message, c_int) -> isize;
 
 /// Flags of receive calls that this library knows.
@@ -57,12 +60,45 @@ pub(super) unsafe fn receive_by_kernel(
     received
 }
 
+/// Receives several messages with the C library's `recvmmsg`. Datagrams that the rings of the
+/// socket have dropped are added to those that the kernel reports.
+///
+/// # Safety
+/// U1 must hold for the array, its messages and the time.
+pub(super) unsafe fn receive_many_by_kernel(
+    (socket, number): (Option<&Socket>, c_int),
+    (messages, length): (*mut ReceivedMessage, usize),
+    flags: c_int,
+    limit: *mut Time,
+) -> c_int {
+    let Some(next) = next_function!(c"recvmmsg" as ReceiveMessages) else {
+        return missing_function();
+    };
+    let socket = socket.filter(|socket| quietly(|| socket.wants_drops()));
+    // `message` is the first field of `ReceivedMessage`.
+    let message = |at: usize| messages.wrapping_add(at).cast::<Message>();
+    // SAFETY: U1: the array has `length` messages.
+    let room = |at: usize| unsafe { (*message(at)).control_length };
+    let rooms: Vec<usize> = socket.iter().flat_map(|_| (0..length).map(room)).collect();
+    let count = c_uint::try_from(length).unwrap_or(c_uint::MAX);
+    // SAFETY: I1, U1.
+    let received = unsafe { next(number, messages, count, flags, limit) };
+    let drops = quietly(|| socket.map_or(0, |socket| socket.update_drops(number)));
+    if drops > 0 {
+        for (at, room) in (0..usize::try_from(received).unwrap_or(0)).zip(rooms) {
+            // SAFETY: U1; the kernel has received this message.
+            unsafe { add_drops_to(message(at), room, drops) };
+        }
+    }
+    received
+}
+
 /// Adds dropped datagrams to the number in a message that the kernel has received. The program's
 /// buffer for control messages has `room` bytes.
 ///
 /// # Safety
 /// U1 must hold for the message.
-pub(super) unsafe fn add_drops_to(message: *mut Message, room: usize, drops: u32) {
+unsafe fn add_drops_to(message: *mut Message, room: usize, drops: u32) {
     // SAFETY: U1.
     let message = unsafe { &mut *message };
     if message.control.is_null() || message.control_length > room {

@@ -1,23 +1,22 @@
 //! The receive calls.
 
-use super::kernel::{add_drops_to, flag, real_recvmsg, receive_by_kernel};
-use super::receiving::{count, receive_promoted};
+use super::kernel::{flag, real_recvmsg, receive_by_kernel, receive_many_by_kernel};
+use super::receiving::{count, receive_many, receive_promoted};
 use super::{Message, ReceivedMessage};
 use crate::drops;
 use crate::socket::Socket;
 use crate::table;
+use crate::waiting::Wait;
 use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::ptr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use sys::next_function;
-use sys::preload::interpose::{IoVec, catch_panic, missing_function, quietly};
+use sys::preload::interpose::{IoVec, catch_panic, missing_function};
 
 type Receive = unsafe extern "C" fn(c_int, *mut c_void, usize, c_int) -> isize;
 type ReceiveFrom =
     unsafe extern "C" fn(c_int, *mut c_void, usize, c_int, *mut c_void, *mut c_uint) -> isize;
-type ReceiveMessages =
-    unsafe extern "C" fn(c_int, *mut ReceivedMessage, c_uint, c_int, *mut Time) -> c_int;
 type Read = unsafe extern "C" fn(c_int, *mut c_void, usize) -> isize;
 type ReadVector = unsafe extern "C" fn(c_int, *const IoVec, c_int) -> isize;
 type Call = unsafe extern "C" fn(c_long, c_long, c_long, c_long, c_long, c_long, c_long) -> c_long;
@@ -28,6 +27,13 @@ type Call = unsafe extern "C" fn(c_long, c_long, c_long, c_long, c_long, c_long,
 pub struct Time {
     pub(super) seconds: i64,
     pub(super) nanoseconds: i64,
+}
+
+impl Time {
+    pub(super) fn duration(self) -> Duration {
+        let seconds = u64::try_from(self.seconds).unwrap_or(0);
+        Duration::from_secs(seconds) + Duration::from_nanos(self.nanoseconds.unsigned_abs())
+    }
 }
 
 /// Number of the system call `recvmmsg`.
@@ -48,6 +54,11 @@ fn socket_after_drops(number: c_int) -> Option<Arc<Socket>> {
         return None;
     }
     catch_panic(|| None, || table::find(number))
+}
+
+/// Returns the number of datagrams that a call has received, from its result.
+fn received_count(received: isize) -> usize {
+    usize::from(received >= 0)
 }
 
 /// Receives into one buffer on a promoted socket.
@@ -101,9 +112,11 @@ pub unsafe extern "C" fn recvfrom(
         return unsafe { receive_into((&socket, number), (to, length), flags, (address, size)) };
     }
     let Some(next) = next_function!(c"recvfrom" as ReceiveFrom) else { return missing_function() };
+    let wait = Wait::begin_receive(number);
     // SAFETY: I1, U1.
     let received = unsafe { next(number, to, length, flags, address, size) };
-    count(number, received, flags);
+    drop(wait);
+    count(number, received_count(received), flags);
     received
 }
 
@@ -145,9 +158,11 @@ pub unsafe extern "C" fn recv(
         return unsafe { receive_into((&socket, number), (to, length), flags, nowhere) };
     }
     let Some(next) = next_function!(c"recv" as Receive) else { return missing_function() };
+    let wait = Wait::begin_receive(number);
     // SAFETY: I1, U1.
     let received = unsafe { next(number, to, length, flags) };
-    count(number, received, flags);
+    drop(wait);
+    count(number, received_count(received), flags);
     received
 }
 
@@ -182,9 +197,15 @@ pub unsafe extern "C" fn read(number: c_int, to: *mut c_void, length: usize) -> 
         return unsafe { receive_into((&socket, number), (to, length), 0, nowhere) };
     }
     let Some(next) = next_function!(c"read" as Read) else { return missing_function() };
+    if table::is_other(number) {
+        // SAFETY: I1, U1.
+        return unsafe { next(number, to, length) };
+    }
+    let wait = Wait::begin_receive(number);
     // SAFETY: I1, U1.
     let received = unsafe { next(number, to, length) };
-    count(number, received, 0);
+    drop(wait);
+    count(number, received_count(received), 0);
     received
 }
 
@@ -208,9 +229,15 @@ pub unsafe extern "C" fn readv(number: c_int, pieces: *const IoVec, piece_count:
         return unsafe { receive_promoted(&socket, number, &raw mut message, 0) };
     }
     let Some(next) = next_function!(c"readv" as ReadVector) else { return missing_function() };
+    if table::is_other(number) {
+        // SAFETY: I1, U1.
+        return unsafe { next(number, pieces, piece_count) };
+    }
+    let wait = Wait::begin_receive(number);
     // SAFETY: I1, U1.
     let received = unsafe { next(number, pieces, piece_count) };
-    count(number, received, 0);
+    drop(wait);
+    count(number, received_count(received), 0);
     received
 }
 
@@ -225,13 +252,15 @@ pub unsafe extern "C" fn recvmsg(number: c_int, message: *mut Message, flags: c_
         return unsafe { receive_promoted(&socket, number, message, flags) };
     }
     let after_drops = socket_after_drops(number).filter(|_| !message.is_null());
+    let wait = Wait::begin_receive(number);
     let received = match after_drops {
         // SAFETY: U1.
         Some(socket) => unsafe { receive_by_kernel(&socket, number, message, flags) },
         // SAFETY: U1.
         None => unsafe { real_recvmsg(number, message, flags) },
     };
-    count(number, received, flags);
+    drop(wait);
+    count(number, received_count(received), flags);
     received
 }
 
@@ -247,61 +276,22 @@ pub unsafe extern "C" fn recvmmsg(
     flags: c_int,
     limit: *mut Time,
 ) -> c_int {
-    let Some(socket) = promoted(number, flags).filter(|_| !messages.is_null()) else {
-        let Some(next) = next_function!(c"recvmmsg" as ReceiveMessages) else {
-            return missing_function();
-        };
-        let after_drops = socket_after_drops(number).filter(|_| !messages.is_null());
-        // `message` is the first field of `ReceivedMessage`.
-        let message = |at: c_uint| messages.wrapping_add(at as usize).cast::<Message>();
-        // SAFETY: U1: the array has `length` messages.
-        let room = |at: c_uint| unsafe { (*message(at)).control_length };
-        let rooms: Vec<usize> = after_drops.iter().flat_map(|_| (0..length).map(room)).collect();
-        // SAFETY: I1, U1.
-        let received = unsafe { next(number, messages, length, flags, limit) };
-        let drops = quietly(|| after_drops.map_or(0, |socket| socket.update_drops(number)));
-        if drops > 0 {
-            for (at, room) in (0..received.max(0).unsigned_abs()).zip(rooms) {
-                // SAFETY: U1; the kernel has received this message.
-                unsafe { add_drops_to(message(at), room, drops) };
-            }
-        }
-        count_all(number, received, flags);
-        return received;
-    };
-    let begun = Instant::now();
+    let room = length as usize;
+    if let Some(socket) = promoted(number, flags).filter(|_| !messages.is_null()) {
+        // SAFETY: U1.
+        let limit = (!limit.is_null()).then(|| unsafe { *limit });
+        // SAFETY: U1.
+        return unsafe { receive_many((&socket, number), (messages, room), flags, limit) };
+    }
+    let after_drops = socket_after_drops(number).filter(|_| !messages.is_null());
+    let wait = Wait::begin_receive(number);
     // SAFETY: U1.
-    let limit = (!limit.is_null()).then(|| unsafe { *limit }).map(|limit| {
-        let seconds = u64::try_from(limit.seconds).unwrap_or(0);
-        Duration::from_secs(seconds) + Duration::from_nanos(limit.nanoseconds.unsigned_abs())
-    });
-    let mut done: c_int = 0;
-    while done.unsigned_abs() < length {
-        let waits = done == 0 || flags & flag::WAITFORONE == 0;
-        let flags = flags & !flag::WAITFORONE | if waits { 0 } else { flag::DONTWAIT };
-        // SAFETY: U1: the array has `length` messages.
-        let place = unsafe { messages.add(done.unsigned_abs() as usize) };
-        // SAFETY: U1.
-        let message = unsafe { &raw mut (*place).message };
-        // SAFETY: U1.
-        let received = unsafe { receive_promoted(&socket, number, message, flags) };
-        let Ok(received) = c_uint::try_from(received) else {
-            return if done > 0 { done } else { -1 };
-        };
-        // SAFETY: U1.
-        unsafe { (*place).length = received };
-        done += 1;
-        if limit.is_some_and(|limit| begun.elapsed() >= limit) {
-            break;
-        }
-    }
-    done
-}
-
-fn count_all(number: c_int, received: c_int, flags: c_int) {
-    for _ in 0..received.max(0) {
-        count(number, 0, flags);
-    }
+    let received = unsafe {
+        receive_many_by_kernel((after_drops.as_deref(), number), (messages, room), flags, limit)
+    };
+    drop(wait);
+    count(number, usize::try_from(received).unwrap_or(0), flags);
+    received
 }
 
 /// `syscall(2)`, which libuv uses to receive.

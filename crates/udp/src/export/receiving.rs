@@ -1,34 +1,39 @@
 //! Reception on a promoted socket.
 
-use super::Message;
-use super::epoll::{self, real_epoll_ctl};
-use super::kernel::{flag, receive_by_kernel};
-use super::waits::wait_readable;
+use super::kernel::{flag, receive_by_kernel, receive_many_by_kernel};
+use super::messages::Time;
+use super::{Message, ReceivedMessage};
 use crate::address::EncodedAddress;
 use crate::control::{EncodedControl, ReceivedForm};
+use crate::report;
 use crate::ring::Datagram;
 use crate::socket::Socket;
 use crate::table;
+use crate::waiting::Wait;
 use std::ffi::{c_int, c_uint};
 use std::ptr;
 use std::time::Instant;
 use sys::preload;
 use sys::preload::interpose::{IoVec, catch_panic, quietly};
+use sys::preload::spinning::Spin;
+use sys::preload::udp;
 
+/// `EINTR`.
+pub(super) const EINTR: i32 = 4;
 /// `EAGAIN`.
 const EAGAIN: i32 = 11;
 
-/// Counts a datagram that the kernel has delivered through a descriptor.
-pub(super) fn count(number: c_int, received: isize, flags: c_int) {
-    if received < 0 || flags & flag::PEEK != 0 {
+/// Counts datagrams that the kernel has delivered through a descriptor in one call.
+pub(super) fn count(number: c_int, received: usize, flags: c_int) {
+    if received == 0 || flags & flag::PEEK != 0 {
         return;
     }
     quietly(|| {
         let Some(socket) = table::find(number) else { return };
-        socket.count_datagram(number, |known, ring| {
-            let mut event = epoll::ring_event(known.events, known.data);
-            real_epoll_ctl(known.set, epoll::EPOLL_CTL_ADD, ring, &raw mut event) == 0
-        });
+        let received = u32::try_from(received).unwrap_or(u32::MAX);
+        if socket.count_datagrams(number, received) {
+            table::note_promoted(&socket);
+        }
     });
 }
 
@@ -76,8 +81,140 @@ unsafe fn copy_to_message(
     length.cast_signed()
 }
 
-/// Receives a message on a promoted socket: from its ring, else from the placeholder, else waits
-/// for either.
+/// Takes a message from the ring of a socket.
+///
+/// # Safety
+/// U1 must hold for the message.
+unsafe fn take(socket: &Socket, message: *mut Message, flags: c_int) -> Option<isize> {
+    let errno = preload::errno();
+    // SAFETY: U1.
+    let copy = |datagram: &Datagram<'_>, form| unsafe {
+        copy_to_message((datagram, form), message, flags)
+    };
+    let taken = catch_panic(|| None, || socket.take(flags & flag::PEEK != 0, copy));
+    preload::set_errno(errno);
+    taken
+}
+
+/// A receive call on a promoted socket.
+struct Reception<'s> {
+    socket: &'s Socket,
+    number: c_int,
+    flags: c_int,
+    /// True while the placeholder is to be read before the ring.
+    asks_kernel: bool,
+    /// True if the ring had a datagram before the last read of the placeholder.
+    has_newer: bool,
+    /// True if the placeholder has been found empty in this call, and the ring before it.
+    is_empty: bool,
+    /// True if the ring must fall asleep before the placeholder is read.
+    must_sleep: bool,
+    /// The wait of a call that spins instead of sleeping, and its start.
+    spin: Option<(Spin, Instant)>,
+    /// True if a signal handler has run in this wait.
+    is_interrupted: bool,
+}
+
+/// A read of the placeholder in a receive call.
+struct KernelRead {
+    /// The flags of the call.
+    flags: c_int,
+    empty: IfEmpty,
+    /// The wait of this thread, if the call may sleep.
+    _wait: Option<Wait>,
+}
+
+/// The continuation of a receive call that has found the placeholder empty.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum IfEmpty {
+    /// The ring is read again.
+    ReadRing,
+    /// The call returns without a datagram, or sleeps if it may; the ring stays awake.
+    StayAwake,
+    /// The call returns the result of the read.
+    Return,
+}
+
+impl<'s> Reception<'s> {
+    fn begin(socket: &'s Socket, number: c_int, flags: c_int) -> Self {
+        let asks_kernel = quietly(|| socket.reads_placeholder_first(number));
+        Self {
+            socket,
+            number,
+            flags,
+            asks_kernel,
+            has_newer: false,
+            is_empty: false,
+            must_sleep: false,
+            spin: None,
+            is_interrupted: false,
+        }
+    }
+
+    /// Prepares the read of the placeholder after the ring has been found empty, or if it is to be
+    /// read later. Returns `None` if the ring has a datagram. `flags` are added to those of the
+    /// call.
+    fn prepare_kernel_read(&mut self, flags: c_int) -> Option<KernelRead> {
+        let flags = self.flags | flags;
+        let look = |empty| KernelRead { flags: flags | flag::DONTWAIT, empty, _wait: None };
+        if self.asks_kernel {
+            return Some(look(IfEmpty::ReadRing));
+        }
+        if self.socket.has_older() {
+            // Before the placeholder is read: an older datagram may be on its way to it.
+            self.has_newer = quietly(|| self.socket.has_datagram());
+            if self.has_newer || !self.is_empty {
+                return Some(look(IfEmpty::ReadRing));
+            }
+        }
+        if !self.must_sleep && self.socket.may_stay_awake() {
+            return Some(look(IfEmpty::StayAwake));
+        }
+        if report::spins() && !self.is_nonblocking(flags) {
+            if self.spin.is_none() {
+                self.spin = Spin::begin().map(|spin| (spin, Instant::now()));
+            }
+            if let Some((spin, begun)) = &self.spin {
+                let limit = udp::receive_timeout(self.number);
+                let is_over = limit.is_some_and(|limit| begun.elapsed() >= limit);
+                self.is_interrupted = !spin.step();
+                return Some(look(if is_over { IfEmpty::Return } else { IfEmpty::ReadRing }));
+            }
+        }
+        // Before the ring falls asleep, so that no other thread wakes it.
+        let wait = (flags & flag::DONTWAIT == 0).then(|| Wait::begin_receive(self.number));
+        let errno = preload::errno();
+        let is_asleep = catch_panic(|| true, || self.socket.fall_asleep());
+        preload::set_errno(errno);
+        is_asleep.then_some(KernelRead { flags, empty: IfEmpty::Return, _wait: wait })
+    }
+
+    fn is_nonblocking(&self, flags: c_int) -> bool {
+        flags & flag::DONTWAIT != 0 || preload::is_nonblocking(self.number)
+    }
+
+    /// Decides what follows after the placeholder has been found empty. Returns true if the call
+    /// continues.
+    fn continues_if_empty(&mut self, empty: IfEmpty, flags: c_int) -> bool {
+        match empty {
+            IfEmpty::Return => false,
+            IfEmpty::StayAwake => {
+                self.must_sleep = true;
+                !self.is_nonblocking(self.flags | flags)
+            }
+            IfEmpty::ReadRing => {
+                if self.has_newer {
+                    self.socket.note_placeholder_empty();
+                }
+                self.is_empty = !self.asks_kernel && !self.has_newer;
+                self.asks_kernel = false;
+                !self.is_interrupted
+            }
+        }
+    }
+}
+
+/// Receives a message on a promoted socket: from its ring, else from the placeholder.
 ///
 /// # Safety
 /// U1 must hold for the message.
@@ -87,43 +224,92 @@ pub(super) unsafe fn receive_promoted(
     message: *mut Message,
     flags: c_int,
 ) -> isize {
-    let mut begun = None;
-    let mut asks_kernel = socket.reads_placeholder_first(number);
+    let mut call = Reception::begin(socket, number, flags);
     loop {
-        if !asks_kernel {
-            let errno = preload::errno();
+        if !call.asks_kernel && !socket.has_older() {
             // SAFETY: U1.
-            let copy = |datagram: &Datagram<'_>, form| unsafe {
-                copy_to_message((datagram, form), message, flags)
-            };
-            let taken = catch_panic(|| None, || socket.take(flags & flag::PEEK != 0, copy));
-            preload::set_errno(errno);
-            if let Some(answer) = taken {
+            if let Some(answer) = unsafe { take(socket, message, flags) } {
                 return answer;
             }
         }
-        asks_kernel = false;
+        let Some(read) = call.prepare_kernel_read(0) else { continue };
         // SAFETY: U1.
-        let received =
-            unsafe { receive_by_kernel(socket, number, message, flags | flag::DONTWAIT) };
+        let received = unsafe { receive_by_kernel(socket, number, message, read.flags) };
+        let empty = read.empty;
+        drop(read);
         if received >= 0 {
-            count(number, received, flags);
+            count(number, 1, flags);
             return received;
         }
-        if preload::errno() != EAGAIN {
+        let errno = preload::errno();
+        if errno != EAGAIN || !call.continues_if_empty(empty, 0) {
+            preload::set_errno(if call.is_interrupted { EINTR } else { errno });
             return received;
-        }
-        socket.note_placeholder_empty();
-        if socket.has_datagram() {
-            continue;
-        }
-        if flags & flag::DONTWAIT != 0 || preload::is_nonblocking(number) {
-            preload::set_errno(EAGAIN);
-            return -1;
-        }
-        if let Err(errno) = wait_readable(number, socket, *begun.get_or_insert_with(Instant::now)) {
-            preload::set_errno(errno);
-            return -1;
         }
     }
+}
+
+/// Receives several messages on a promoted socket, as recvmmsg(2) does.
+///
+/// # Safety
+/// U1 must hold for the array and its messages.
+pub(super) unsafe fn receive_many(
+    (socket, number): (&Socket, c_int),
+    (messages, length): (*mut ReceivedMessage, usize),
+    flags: c_int,
+    mut limit: Option<Time>,
+) -> c_int {
+    let begun = Instant::now();
+    let most = limit.map(Time::duration);
+    let limit_passed = || most.is_some_and(|most| begun.elapsed() >= most);
+    let waits_for_one = flags & flag::WAITFORONE;
+    let mut call = Reception::begin(socket, number, flags & !flag::WAITFORONE);
+    let mut done = 0;
+    while done < length && (done == 0 || !limit_passed()) {
+        let place = messages.wrapping_add(done);
+        if !call.asks_kernel && !socket.has_older() {
+            // SAFETY: U1: the array has more than `done` messages.
+            let message = unsafe { &raw mut (*place).message };
+            // SAFETY: U1.
+            if let Some(received) = unsafe { take(socket, message, call.flags) } {
+                // SAFETY: U1.
+                unsafe { (*place).length = c_uint::try_from(received).unwrap_or(0) };
+                done += 1;
+                continue;
+            }
+        }
+        // After the first message, a call that waits for one does not wait.
+        let added = match waits_for_one {
+            0 => 0,
+            _ if done == 0 => flag::WAITFORONE,
+            _ => flag::DONTWAIT,
+        };
+        let is_read = !call.asks_kernel && (!socket.has_older() || call.is_empty);
+        let ends = done > 0 && is_read && socket.may_leave_datagrams();
+        if ends && call.is_nonblocking(flags | added) {
+            break;
+        }
+        let Some(read) = call.prepare_kernel_read(added) else { continue };
+        // SAFETY: U1: the array has `length - done` messages from this place on.
+        let received = unsafe {
+            receive_many_by_kernel(
+                (Some(socket), number),
+                (place, length - done),
+                read.flags,
+                limit.as_mut().map_or(ptr::null_mut(), ptr::from_mut),
+            )
+        };
+        let empty = read.empty;
+        drop(read);
+        let errno = preload::errno();
+        let received = usize::try_from(received).ok();
+        count(number, received.unwrap_or(0), flags);
+        done += received.unwrap_or(0);
+        let is_failed = received.is_none() && errno != EAGAIN;
+        if is_failed || done < length && !call.continues_if_empty(empty, added) {
+            preload::set_errno(if call.is_interrupted { EINTR } else { errno });
+            break;
+        }
+    }
+    if done > 0 || length == 0 { c_int::try_from(done).unwrap_or(c_int::MAX) } else { -1 }
 }

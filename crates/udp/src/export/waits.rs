@@ -2,14 +2,19 @@
 //! has a datagram.
 
 use super::messages::Time;
+use super::receiving::EINTR;
+use crate::report;
+use crate::sets;
 use crate::socket::Socket;
 use crate::table;
+use crate::waiting::Wait;
 use std::ffi::{c_int, c_short, c_ulong, c_void};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use sys::next_function;
-use sys::preload::interpose::{catch_panic, missing_function, quietly};
-use sys::preload::{self, udp};
+use sys::preload::interpose::{missing_function, quietly};
+use sys::preload::set_errno;
+use sys::preload::spinning::Spin;
 
 /// An element of the array passed to `poll` (`struct pollfd`).
 #[repr(C)]
@@ -22,14 +27,10 @@ pub struct PollFd {
 
 /// `POLLIN | POLLRDNORM`.
 const READABLE: c_short = 0x41;
-/// `EAGAIN`.
-const EAGAIN: i32 = 11;
 /// Number of descriptors in a select(2) descriptor set (`FD_SETSIZE`).
 const SELECT_MAX: usize = 1024;
 /// Number of descriptors in one word of a select(2) descriptor set.
 const WORD_BITS: usize = 64;
-/// Maximum time in milliseconds for which a receive call blocks before it reads the ring again.
-const SLICE_MS: c_int = 1000;
 
 type Poll = unsafe extern "C" fn(*mut PollFd, c_ulong, c_int) -> c_int;
 type PollWithMask = unsafe extern "C" fn(*mut PollFd, c_ulong, *const Time, *const c_void) -> c_int;
@@ -38,39 +39,52 @@ type Select = unsafe extern "C" fn(c_int, Words, Words, Words, *mut c_void) -> c
 type SelectMasked =
     unsafe extern "C" fn(c_int, Words, Words, Words, *const Time, *const c_void) -> c_int;
 
-fn real_poll(entries: &mut [PollFd], limit_ms: c_int) -> c_int {
-    match next_function!(c"poll" as Poll) {
-        // SAFETY: I1; the slice is the array.
-        Some(next) => unsafe { next(entries.as_mut_ptr(), entries.len() as c_ulong, limit_ms) },
-        None => missing_function(),
-    }
-}
-
-/// Waits until the ring or the placeholder may have a datagram, for at most [`SLICE_MS`]. Fails
-/// with `EAGAIN` if the receive timeout of the socket has passed since `begun`, the start of the
-/// call, and with the error number of poll(2) if a signal arrives.
-pub(super) fn wait_readable(number: c_int, socket: &Socket, begun: Instant) -> Result<(), c_int> {
-    let limit = udp::receive_timeout(number);
-    let left = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
-    let ms = left.map_or(SLICE_MS, |left| {
-        c_int::try_from(left.as_millis().saturating_add(1)).unwrap_or(SLICE_MS).min(SLICE_MS)
-    });
-    let entry = |number| PollFd { number, events: READABLE, revents: 0 };
-    let ring = socket.ring_number().unwrap_or(-1);
-    match real_poll(&mut [entry(number), entry(ring)], ms) {
-        0 if limit.is_some_and(|limit| begun.elapsed() >= limit) => Err(EAGAIN),
-        0.. => Ok(()),
-        _ => Err(preload::errno()),
-    }
-}
-
 /// Returns the promoted sockets among the entries that wait for input, each with its index.
 fn promoted_entries(entries: &[PollFd]) -> Vec<(usize, Arc<Socket>)> {
+    for entry in entries.iter().filter(|entry| sets::is_known(entry.number)) {
+        sets::note_other_wait(entry.number);
+    }
     if table::has_no_promoted() {
         return Vec::new();
     }
     let all = entries.iter().enumerate().filter(|(_, entry)| entry.events & READABLE != 0);
     all.filter_map(|(at, entry)| Some((at, table::find_promoted(entry.number)?))).collect()
+}
+
+/// Begins the waits of a poll call.
+fn begin_waits(entries: &[PollFd]) -> Vec<Wait> {
+    let readable = entries.iter().filter(|entry| entry.events & READABLE != 0);
+    readable.map(|entry| Wait::begin(entry.number)).collect()
+}
+
+/// Finds the sockets whose rings have a datagram, puts the other rings to sleep, and calls `wait`,
+/// which must not block if it gets true. If the user has requested that waits spin, no ring sleeps,
+/// and this repeats until a ring has a datagram, `wait` returns another result than 0, or the time
+/// `limit` is over. Returns the indices in `sockets`, and the last result of `wait`.
+fn wait_for_rings<'s>(
+    sockets: impl Iterator<Item = &'s Arc<Socket>> + Clone,
+    limit: Option<Duration>,
+    mut wait: impl FnMut(bool) -> c_int,
+) -> (Vec<usize>, c_int) {
+    let (begun, spins) = (Instant::now(), report::spins());
+    let has_datagram =
+        |socket: &Socket| if spins { socket.has_datagram() } else { !socket.fall_asleep() };
+    let mut spin = None;
+    loop {
+        let ready = quietly(|| {
+            let all = sockets.clone().enumerate();
+            all.filter(|(_, socket)| has_datagram(socket)).map(|(at, _)| at).collect::<Vec<_>>()
+        });
+        let result = wait(spins || !ready.is_empty());
+        let is_over = limit.is_some_and(|limit| begun.elapsed() >= limit);
+        if result != 0 || !spins || !ready.is_empty() || is_over {
+            return (ready, result);
+        }
+        if spin.get_or_insert_with(Spin::begin).as_ref().is_some_and(|spin| !spin.step()) {
+            set_errno(EINTR);
+            return (ready, -1);
+        }
+    }
 }
 
 /// Waits like poll(2), but also for datagrams in the rings of the promoted sockets, which are given
@@ -79,23 +93,17 @@ fn promoted_entries(entries: &[PollFd]) -> Vec<(usize, Arc<Socket>)> {
 fn poll_with_rings(
     entries: &mut [PollFd],
     promoted: &[(usize, Arc<Socket>)],
+    limit: Option<Duration>,
     wait: impl Fn(&mut [PollFd], bool) -> c_int,
 ) -> c_int {
-    let ready: Vec<bool> = promoted.iter().map(|(_, socket)| socket.has_datagram()).collect();
-    let rings = promoted.iter().map(|(_, socket)| PollFd {
-        number: socket.ring_number().unwrap_or(-1),
-        events: READABLE,
-        revents: 0,
-    });
-    let mut all: Vec<PollFd> = entries.iter().copied().chain(rings).collect();
-    let result = wait(&mut all, ready.contains(&true));
-    if result < 0 {
+    let sockets = promoted.iter().map(|(_, socket)| socket);
+    let (ready, result) =
+        wait_for_rings(sockets, limit, |must_not_block| wait(&mut *entries, must_not_block));
+    if result < 0 || ready.is_empty() {
         return result;
     }
-    let (own, rings) = all.split_at(entries.len());
-    entries.copy_from_slice(own);
-    for (((at, _), is_ready), ring) in promoted.iter().zip(ready).zip(rings) {
-        if let Some(entry) = entries.get_mut(*at).filter(|_| is_ready || ring.revents != 0) {
+    for (at, _) in ready.iter().filter_map(|number| promoted.get(*number)) {
+        if let Some(entry) = entries.get_mut(*at) {
             entry.revents |= entry.events & READABLE;
         }
     }
@@ -124,13 +132,18 @@ pub unsafe extern "C" fn poll(entries: *mut PollFd, count: c_ulong, limit_ms: c_
     let Some(next) = next_function!(c"poll" as Poll) else { return missing_function() };
     // SAFETY: U1.
     let all = unsafe { entries_of(entries, count) };
+    // Begun before the promoted sockets are looked for.
+    let _waits = quietly(|| begin_waits(all));
     let promoted = quietly(|| promoted_entries(all));
     if promoted.is_empty() {
         // SAFETY: I1, U1.
         return unsafe { next(entries, count, limit_ms) };
     }
-    poll_with_rings(all, &promoted, |all, must_not_block| {
-        real_poll(all, if must_not_block { 0 } else { limit_ms })
+    let limit = u64::try_from(limit_ms).ok().map(Duration::from_millis);
+    poll_with_rings(all, &promoted, limit, |all, must_not_block| {
+        let limit_ms = if must_not_block { 0 } else { limit_ms };
+        // SAFETY: I1, U1.
+        unsafe { next(all.as_mut_ptr(), all.len() as c_ulong, limit_ms) }
     })
 }
 
@@ -166,12 +179,15 @@ pub unsafe extern "C" fn ppoll(
     let Some(next) = next_function!(c"ppoll" as PollWithMask) else { return missing_function() };
     // SAFETY: U1.
     let all = unsafe { entries_of(entries, count) };
+    let _waits = quietly(|| begin_waits(all));
     let promoted = quietly(|| promoted_entries(all));
     if promoted.is_empty() {
         // SAFETY: I1, U1.
         return unsafe { next(entries, count, limit, mask) };
     }
-    poll_with_rings(all, &promoted, |all, must_not_block| {
+    // SAFETY: U1.
+    let most = (!limit.is_null()).then(|| unsafe { *limit }.duration());
+    poll_with_rings(all, &promoted, most, |all, must_not_block| {
         let now = Time { seconds: 0, nanoseconds: 0 };
         let limit = if must_not_block { &raw const now } else { limit };
         // SAFETY: I1, U1.
@@ -179,66 +195,71 @@ pub unsafe extern "C" fn ppoll(
     })
 }
 
-/// Waits like select(2), but also for datagrams in the rings of the promoted sockets in the set
-/// `read`. Returns `None` without waiting if the set contains none. Calls `wait` to wait for the
-/// descriptors below a number, with true if it must not block.
+/// Waits like select(2), but also for datagrams in the rings of the promoted sockets in the first
+/// of the sets, which are those for reading, writing and exceptions. Calls `wait` to wait for the
+/// descriptors, with true if it must not block.
 ///
 /// # Safety
-/// U1 must hold for the set.
+/// U1 must hold for the sets.
 unsafe fn select_with_rings(
     count: c_int,
-    read: Words,
-    wait: impl Fn(c_int, bool) -> c_int,
-) -> Option<c_int> {
-    let limit = usize::try_from(count).ok().filter(|count| *count <= SELECT_MAX)?;
-    if table::has_no_promoted() || read.is_null() {
-        return None;
-    }
-    // SAFETY: U1: a set has room for all descriptors.
-    let set = unsafe { std::slice::from_raw_parts_mut(read, SELECT_MAX / WORD_BITS) };
+    [read, others @ ..]: [Words; 3],
+    limit: Option<Duration>,
+    wait: impl Fn(bool) -> c_int,
+) -> c_int {
+    let limit_number = usize::try_from(count).ok().filter(|count| *count <= SELECT_MAX);
+    let Some(limit_number) = limit_number.filter(|_| !read.is_null()) else { return wait(false) };
+    let words = limit_number.div_ceil(WORD_BITS);
+    // SAFETY: U1: a set has room for its descriptors, in whole words.
+    let set = unsafe { std::slice::from_raw_parts_mut(read, words) };
     let has = |set: &[c_ulong], at: usize| {
         set.get(at / WORD_BITS).is_some_and(|w| w >> (at % WORD_BITS) & 1 == 1)
     };
-    let put = |set: &mut [c_ulong], at: usize, value: bool| {
-        if let Some(word) = set.get_mut(at / WORD_BITS) {
-            *word = *word & !(1 << (at % WORD_BITS)) | c_ulong::from(value) << (at % WORD_BITS);
-        }
-    };
-    let promoted: Vec<(usize, Arc<Socket>)> = (0..limit)
-        .filter(|at| has(set, *at))
-        .filter_map(|at| Some((at, table::find_promoted(c_int::try_from(at).ok()?)?)))
-        .collect();
-    if promoted.is_empty() {
-        return None;
-    }
-    let ready: Vec<bool> = promoted.iter().map(|(_, socket)| socket.has_datagram()).collect();
-    let mut highest = limit;
-    let mut rings = Vec::new();
-    for (_, socket) in &promoted {
-        let ring = socket.ring_number().and_then(|ring| usize::try_from(ring).ok());
-        let Some(ring) = ring.filter(|ring| *ring < SELECT_MAX) else {
-            // No set has room for the ring.
-            socket.demote();
-            rings.push(None);
-            continue;
+    let asked: Vec<c_ulong> = set.to_vec();
+    let mut others = others.map(|other| {
+        let words = if other.is_null() { 0 } else { words };
+        let place = if other.is_null() { std::ptr::NonNull::dangling().as_ptr() } else { other };
+        // SAFETY: U1; an empty slice may be anywhere.
+        let set = unsafe { std::slice::from_raw_parts_mut(place, words) };
+        let asked = set.to_vec();
+        (set, asked)
+    });
+    let (_waits, promoted) = quietly(|| {
+        let numbers = (0..limit_number).filter(|at| has(&asked, *at));
+        let entries: Vec<PollFd> = numbers
+            .filter_map(|at| c_int::try_from(at).ok())
+            .map(|number| PollFd { number, events: READABLE, revents: 0 })
+            .collect();
+        let waits = begin_waits(&entries);
+        let promoted = promoted_entries(&entries).into_iter();
+        let number = |(at, socket): (usize, _)| {
+            let number = entries.get(at).and_then(|entry| usize::try_from(entry.number).ok())?;
+            Some((number, socket))
         };
-        put(set, ring, true);
-        highest = highest.max(ring + 1);
-        rings.push(Some(ring));
+        (waits, promoted.filter_map(number).collect::<Vec<(usize, Arc<Socket>)>>())
+    });
+    if promoted.is_empty() {
+        return wait(false);
     }
-    let mut result = wait(c_int::try_from(highest).ok()?, ready.contains(&true));
-    for (((at, _), is_ready), ring) in promoted.iter().zip(ready).zip(rings) {
-        let is_ring_ready = ring.is_some_and(|ring| result >= 0 && has(set, ring));
-        if let Some(ring) = ring {
-            put(set, ring, false);
-            result -= c_int::from(is_ring_ready);
-        }
-        if result >= 0 && (is_ready || is_ring_ready) && !has(set, *at) {
-            put(set, *at, true);
+    let sockets = promoted.iter().map(|(_, socket)| socket);
+    let (ready, mut result) = wait_for_rings(sockets, limit, |must_not_block| {
+        // A select that has returned 0 has cleared the sets.
+        set.copy_from_slice(&asked);
+        others.iter_mut().for_each(|(set, asked)| set.copy_from_slice(asked));
+        wait(must_not_block)
+    });
+    if result < 0 {
+        return result;
+    }
+    for (at, _) in ready.iter().filter_map(|number| promoted.get(*number)) {
+        if !has(set, *at)
+            && let Some(word) = set.get_mut(at / WORD_BITS)
+        {
+            *word |= 1 << (at % WORD_BITS);
             result += 1;
         }
     }
-    Some(result)
+    result
 }
 
 /// `select(2)`.
@@ -254,16 +275,19 @@ pub unsafe extern "C" fn select(
     limit: *mut c_void,
 ) -> c_int {
     let Some(next) = next_function!(c"select" as Select) else { return missing_function() };
-    let wait = |count, must_not_block| {
+    let wait = |must_not_block| {
         let mut now = [0i64; 2];
         let limit = if must_not_block { (&raw mut now).cast() } else { limit };
         // SAFETY: I1, U1.
         unsafe { next(count, read, written, except, limit) }
     };
+    // SAFETY: U1: a `timeval` is two numbers.
+    let most = (!limit.is_null()).then(|| unsafe { *limit.cast::<[i64; 2]>() });
+    let most = most.map(|[seconds, microseconds]| {
+        Time { seconds, nanoseconds: microseconds.saturating_mul(1000) }.duration()
+    });
     // SAFETY: U1.
-    let merged = catch_panic(|| None, || unsafe { select_with_rings(count, read, wait) });
-    // SAFETY: I1, U1.
-    merged.unwrap_or_else(|| unsafe { next(count, read, written, except, limit) })
+    unsafe { select_with_rings(count, [read, written, except], most, wait) }
 }
 
 /// `pselect(2)`.
@@ -280,14 +304,14 @@ pub unsafe extern "C" fn pselect(
     mask: *const c_void,
 ) -> c_int {
     let Some(next) = next_function!(c"pselect" as SelectMasked) else { return missing_function() };
-    let wait = |count, must_not_block| {
+    let wait = |must_not_block| {
         let now = Time { seconds: 0, nanoseconds: 0 };
         let limit = if must_not_block { &raw const now } else { limit };
         // SAFETY: I1, U1.
         unsafe { next(count, read, written, except, limit, mask) }
     };
     // SAFETY: U1.
-    let merged = catch_panic(|| None, || unsafe { select_with_rings(count, read, wait) });
-    // SAFETY: I1, U1.
-    merged.unwrap_or_else(|| unsafe { next(count, read, written, except, limit, mask) })
+    let most = (!limit.is_null()).then(|| unsafe { *limit }.duration());
+    // SAFETY: U1.
+    unsafe { select_with_rings(count, [read, written, except], most, wait) }
 }

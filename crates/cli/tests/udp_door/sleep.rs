@@ -1,0 +1,138 @@
+//! Tests of the default, in which the ring is used only at high rates and while the server is
+//! awake: while it sleeps, datagrams reach its socket.
+
+use super::{
+    PORT, Server, address, exchange, exchange_many, exchange_numbered, ingress_programs, prepare,
+    receive, reported_datagrams,
+};
+use std::net::UdpSocket;
+use std::thread;
+use std::time::{Duration, Instant};
+use testkit::wait_until;
+
+/// Number of datagrams that are under way at the same time, so that the server finds the next one
+/// when it looks.
+const OUTSTANDING: u32 = 32;
+
+/// Sends `count` numbered datagrams, with up to [`OUTSTANDING`] under way. The answers must arrive
+/// in the order of the datagrams.
+fn exchange_in_order(client: &UdpSocket, count: u32) {
+    let (mut sent, mut answered) = (0, 0);
+    let mut room = [0; 100];
+    while answered < count {
+        while sent < count && sent - answered < OUTSTANDING {
+            client.send_to(&sent.to_be_bytes(), address()).unwrap();
+            sent += 1;
+        }
+        let (length, _) = receive(client, &mut room);
+        assert_eq!(room[..length], answered.to_be_bytes());
+        answered += 1;
+    }
+}
+
+/// Exchanges datagrams at the highest rate until the socket of the server has a ring. Returns false
+/// if this machine does not reach the rate at which sockets are promoted.
+fn heat(server: &Server<'_>, client: &UdpSocket) -> bool {
+    (0..50).any(|_| {
+        exchange_in_order(client, 2000);
+        ingress_programs(server.pair) == 1
+    })
+}
+
+const WAYS: [(&str, &str); 6] = [
+    ("none", "recvfrom"),
+    ("none", "recvmmsg"),
+    ("poll", "recvmsg"),
+    ("select", "recvfrom"),
+    ("level", "syscall"),
+    ("edge", "recvmmsg"),
+];
+
+#[test]
+fn sleeping_server_receives_from_its_socket_in_order() {
+    let Some((pair, _folder, program)) = prepare() else { return };
+    let program = program.display().to_string();
+    for (wait, call) in WAYS {
+        let words = [&program, &PORT.to_string(), wait, call];
+        let server = Server::start_with(&pair, "report,always", &words);
+        let client = server.client();
+        assert!(heat(&server, &client));
+        // Pauses of all lengths around the time that it takes to fall asleep.
+        for round in 0..400_u32 {
+            exchange_in_order(&client, 1 + round % 50);
+            let begun = Instant::now();
+            let pause = Duration::from_micros(u64::from(round % 40) * 3);
+            while begun.elapsed() < pause {
+                std::hint::spin_loop();
+            }
+        }
+        // The kernel reassembles the fragments of this datagram.
+        exchange(&client, &[7; 3000]);
+        let errors = server.finish(&client);
+        let (ring, all) = reported_datagrams(&errors);
+        println!("{wait} {call}: {ring} of {all} from the ring");
+        assert!(ring > 0 && ring < all, "{wait} {call}: {errors}");
+        assert_eq!(ingress_programs(&pair), 0, "{wait} {call}");
+    }
+}
+
+#[test]
+fn server_with_few_datagrams_keeps_its_socket() {
+    let Some((pair, _folder, program)) = prepare() else { return };
+    let program = program.display().to_string();
+    let words = [&program, &PORT.to_string(), "level", "recvfrom"];
+    let server = Server::start_with(&pair, "report", &words);
+    let client = server.client();
+    for _ in 0..50 {
+        exchange_numbered(&client, 20);
+        thread::sleep(Duration::from_millis(2));
+    }
+    assert_eq!(ingress_programs(&pair), 0);
+    if !heat(&server, &client) {
+        println!("skipped the end of a ring: 20,000 datagrams a second are not reached");
+        return;
+    }
+    // At a low rate the socket returns to the kernel.
+    wait_until("the program is gone", || {
+        exchange_numbered(&client, 1);
+        thread::sleep(Duration::from_millis(1));
+        ingress_programs(&pair) == 0
+    });
+    exchange_many(&client, 64);
+    server.finish(&client);
+}
+
+#[test]
+fn thread_that_sleeps_is_woken_while_another_one_works() {
+    let Some((pair, _folder, program)) = prepare() else { return };
+    let program = program.display().to_string();
+    let words = [&program, &PORT.to_string(), "threads", "recvfrom"];
+    for options in ["report", "report,always", "report,spin"] {
+        let server = Server::start_with(&pair, options, &words);
+        let client = server.client();
+        for _ in 0..20 {
+            exchange_many(&client, 200);
+        }
+        for _ in 0..5 {
+            // One thread pauses for 300 ms, the other one answers meanwhile.
+            client.send_to(b"pause", address()).unwrap();
+            exchange(&client, b"other");
+            let mut room = [0; 100];
+            let (length, _) = receive(&client, &mut room);
+            assert_eq!(&room[..length], b"pause");
+        }
+        server.finish(&client);
+    }
+}
+
+#[test]
+fn socket_of_a_nested_epoll_set_stays_with_the_kernel() {
+    let Some((pair, _folder, program)) = prepare() else { return };
+    let program = program.display().to_string();
+    let words = [&program, &PORT.to_string(), "nested", "recvmmsg"];
+    let server = Server::start(&pair, &words);
+    let client = server.client();
+    (0..20).for_each(|_| exchange_many(&client, 64));
+    assert_eq!(ingress_programs(&pair), 0);
+    server.finish(&client);
+}

@@ -1,0 +1,57 @@
+//! The epoll sets of the program.
+//!
+//! A datagram in a ring is reported by the calls that wait for an epoll set, `epoll_wait` and its
+//! siblings. A set for which the program waits in another way, as a member of a set or by `poll`,
+//! would not become readable, so its sockets stay with the kernel.
+
+use crate::table;
+use std::sync::atomic::{AtomicU8, Ordering};
+use sys::preload::udp;
+
+const DESCRIPTORS_MAX: usize = udp::DESCRIPTORS_MAX.cast_unsigned() as usize;
+/// The value in [`SETS`] of a descriptor that is not known to be an epoll set.
+const UNKNOWN: u8 = 0;
+/// The value in [`SETS`] of an epoll set.
+const KNOWN: u8 = 1;
+/// The value in [`SETS`] of an epoll set for which the program waits by other calls than
+/// `epoll_wait`.
+const WAITED_OTHERWISE: u8 = 2;
+
+static SETS: [AtomicU8; DESCRIPTORS_MAX] = [const { AtomicU8::new(UNKNOWN) }; DESCRIPTORS_MAX];
+
+/// Records that a descriptor is an epoll set. Returns false if the sockets in it must not have
+/// rings.
+pub(crate) fn note(set: i32) -> bool {
+    let Some(place) = place(set) else { return false };
+    let before = place.compare_exchange(UNKNOWN, KNOWN, Ordering::AcqRel, Ordering::Acquire);
+    before != Err(WAITED_OTHERWISE)
+}
+
+/// Returns true if a descriptor is known to be an epoll set.
+pub(crate) fn is_known(number: i32) -> bool {
+    place(number).is_some_and(|place| place.load(Ordering::Acquire) != UNKNOWN)
+}
+
+/// Records that the program waits for an epoll set by other calls than `epoll_wait`. Its sockets
+/// return to the kernel for good.
+pub(crate) fn note_other_wait(set: i32) {
+    let Some(place) = place(set) else { return };
+    if place.swap(WAITED_OTHERWISE, Ordering::AcqRel) == WAITED_OTHERWISE {
+        return;
+    }
+    table::each(|socket| {
+        if socket.is_in_set(set) {
+            socket.demote();
+        }
+    });
+}
+
+/// Forgets a descriptor that is about to be closed. Returns true if it was an epoll set.
+pub(crate) fn forget(number: i32) -> bool {
+    let before = place(number).map(|place| place.swap(UNKNOWN, Ordering::AcqRel));
+    before.is_some_and(|before| before != UNKNOWN)
+}
+
+fn place(number: i32) -> Option<&'static AtomicU8> {
+    SETS.get(usize::try_from(number).ok()?)
+}

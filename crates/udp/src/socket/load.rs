@@ -1,0 +1,176 @@
+//! The load of a socket: promotion, waking up, and the return to the kernel at low rates.
+
+use super::{Socket, SocketState, Stage};
+use crate::control::ReceivedForm;
+use crate::promotion::{Refusal, promote};
+use crate::registration::Registration;
+use crate::report;
+use crate::ring::Ring;
+use crate::share::FlowShare;
+use crate::table;
+use crate::waiting;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use sys::preload;
+use sys::preload::udp::{self, ControlMessages};
+
+/// The load from which on a socket is promoted: this number of datagrams within this time. Below
+/// it, a ring costs more than it saves (docs/book/decisions/0122).
+const HOT: (u32, Duration) = (512, Duration::from_micros(25_600));
+/// The same, if the user has requested a ring at any rate.
+const HOT_AT_ANY_RATE: (u32, Duration) = (64, Duration::from_secs(10));
+/// Number of datagrams per second below which a promoted socket returns to the kernel.
+const COOL_RATE: f64 = 5_000.0;
+/// Time over which the rate of a promoted socket is measured.
+const RATE_INTERVAL: Duration = Duration::from_secs(2);
+/// Time between two receptions from the placeholder below which the ring wakes up: the time
+/// between two datagrams at the rate of [`HOT`].
+const WAKING_INTERVAL: Duration = Duration::from_micros(50);
+/// Size in bytes of the placeholder's receive buffer during the promotion, which takes milliseconds
+/// in which the socket is not read.
+const PROMOTION_BUFFER: i32 = 8 << 20;
+/// Minimum time between two checks of which sockets share the port.
+const SHARE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// Time after the end of a ring, or after a refused promotion, before the next attempt, if the
+/// reason may have ceased to apply.
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
+
+impl Socket {
+    /// Counts datagrams that one call has received from the kernel. Promotes a socket that receives
+    /// many, and returns true if it has; wakes the ring of a promoted socket that receives many.
+    pub(crate) fn count_datagrams(&self, number: i32, count: u32) -> bool {
+        let Some(mut locked) = self.lock() else { return false };
+        let state = &mut *locked.state;
+        let Stage::Counted { datagrams, since, not_before } = &mut state.stage else {
+            self.wake_up(state, count);
+            return false;
+        };
+        let begun = *since.get_or_insert_with(Instant::now);
+        *datagrams += count;
+        let (hot, interval) = if report::is_rate_ignored() { HOT_AT_ANY_RATE } else { HOT };
+        if *datagrams < hot {
+            return false;
+        }
+        (*datagrams, *since) = (0, None);
+        let is_early = not_before.is_some_and(|earliest| Instant::now() < earliest);
+        if is_early || begun.elapsed() > interval {
+            return false;
+        }
+        let Some(facts) = udp::udp_socket(number) else { return false };
+        state.local = Some(facts.local);
+        state.is_connected = facts.peer.is_some();
+        state.stage = Stage::Kernel;
+        let is_waited_for = !state.registrations.is_empty() || waiting::is_known(number);
+        match begin_ring(number, &facts, &state.registrations, is_waited_for) {
+            Ok((ring, share)) => {
+                let may_share = facts.shares_address || facts.shares_port;
+                state.share = may_share.then(|| (share, Instant::now()));
+                let (is_v6, control) = (facts.local.is_ipv6(), ControlMessages::of(number));
+                state.form = ReceivedForm { is_v6, control };
+                state.note_number(number);
+                (state.measured, state.last_from_kernel) = (None, None);
+                state.stage = Stage::Promoted(Box::new(ring));
+                table::count_promoted(true);
+                // Sync point: waiting.
+                self.is_promoted.store(true, Ordering::SeqCst);
+                true
+            }
+            Err(Refusal { why, may_end }) => {
+                if may_end {
+                    state.stage = Stage::counted(Some(Instant::now() + RETRY_INTERVAL));
+                }
+                report::report_refusal(facts.local, &why);
+                false
+            }
+        }
+    }
+
+    /// Counts datagrams that one call has received from the placeholder of a promoted socket. Wakes
+    /// its ring if datagrams arrive at a high rate, unless a thread sleeps until the placeholder
+    /// is readable.
+    fn wake_up(&self, state: &mut SocketState, count: u32) {
+        let Stage::Promoted(ring) = &mut state.stage else { return };
+        state.from_kernel += u64::from(count);
+        if state.is_awake {
+            return;
+        }
+        let now = Instant::now();
+        let last = state.last_from_kernel.replace(now);
+        let is_fast = count > 1
+            || last.is_some_and(|last| now.duration_since(last) < WAKING_INTERVAL)
+            || report::is_rate_ignored();
+        // Sync point: waiting.
+        let mut numbers = state.numbers.iter().copied();
+        let mut sets = state.registrations.iter().map(|known| known.set);
+        let is_waited_for = numbers.any(waiting::has_waiter) || sets.any(waiting::has_waiter);
+        if !is_fast || is_waited_for || ring.is_detached() || ring.find_next() {
+            return;
+        }
+        state.is_awake = true;
+        self.has_older.store(true, Ordering::Relaxed);
+        self.may_have_datagrams.store(true, Ordering::SeqCst);
+        ring.wake_up();
+    }
+
+    /// Measures, once in [`RATE_INTERVAL`], how many datagrams arrive. If they are few, returns the
+    /// socket to the kernel until the next promotion.
+    pub(super) fn check_rate(&self) {
+        let Some(mut locked) = self.lock() else { return };
+        let state = &mut *locked.state;
+        let Stage::Promoted(ring) = &state.stage else { return };
+        let received = ring.read() + state.from_kernel;
+        let (since, before) = *state.measured.get_or_insert_with(|| (Instant::now(), received));
+        let elapsed = since.elapsed();
+        if elapsed < RATE_INTERVAL {
+            return;
+        }
+        state.measured = Some((Instant::now(), received));
+        let rate = (received - before) as f64 / elapsed.as_secs_f64();
+        if rate < COOL_RATE && !report::is_rate_ignored() {
+            state.not_before = Some(Instant::now() + RETRY_INTERVAL);
+            drop(locked);
+            self.release();
+        }
+    }
+
+    /// Checks, once in [`SHARE_CHECK_INTERVAL`], that the sockets of the port are the same as at
+    /// the promotion. Otherwise returns the socket to the kernel until the next promotion.
+    pub(super) fn check_share(&self, number: i32) {
+        let Some(mut locked) = self.lock() else { return };
+        let Some((share, checked)) = &mut locked.state.share else { return };
+        if checked.elapsed() < SHARE_CHECK_INTERVAL {
+            return;
+        }
+        *checked = Instant::now();
+        let share = *share;
+        drop(locked);
+        let facts = udp::udp_socket(number);
+        if !facts.is_some_and(|facts| FlowShare::find(number, &facts) == Ok(share)) {
+            self.release();
+        }
+    }
+}
+
+/// Opens the ring of a socket. `is_waited_for` is true if the program waits for the socket by calls
+/// of which this library knows.
+fn begin_ring(
+    number: i32,
+    facts: &udp::UdpSocketFacts,
+    registrations: &[Registration],
+    is_waited_for: bool,
+) -> Result<(Ring, FlowShare), Refusal> {
+    if registrations.iter().any(|known| !known.can_have_ring()) {
+        let why = "an epoll set reports it once, or to one of several waiters";
+        return Err(why.to_owned().into());
+    }
+    if !is_waited_for && preload::is_nonblocking(number) {
+        let why = "it is not known how the program waits for it".to_owned();
+        return Err(Refusal { why, may_end: true });
+    }
+    let buffer = udp::replace_receive_buffer(number, PROMOTION_BUFFER);
+    let ring = promote(number, facts);
+    if let Some(buffer) = buffer {
+        let _ = udp::replace_receive_buffer(number, buffer);
+    }
+    ring
+}

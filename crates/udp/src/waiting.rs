@@ -1,0 +1,78 @@
+//! The threads that wait for descriptors.
+//!
+//! A socket with a ring may be awake, so that its datagrams enter the ring instead of the
+//! placeholder, only while no thread sleeps until the placeholder or one of its epoll sets becomes
+//! readable. Waits are counted for all descriptors, because a thread may begin to wait before the
+//! socket has a ring.
+//!
+//! Sync point, *waiting*: a thread counts itself, then reads whether there are promoted sockets and
+//! whether they are awake, and puts those to sleep; a thread that wakes a socket holds its lock,
+//! and reads the counts. All accesses are sequentially consistent, so one of the two sees the
+//! other.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use sys::preload::udp;
+
+/// Number of descriptors whose waits are counted.
+const DESCRIPTORS_MAX: usize = udp::DESCRIPTORS_MAX.cast_unsigned() as usize;
+
+static WAITING: [AtomicU32; DESCRIPTORS_MAX] = [const { AtomicU32::new(0) }; DESCRIPTORS_MAX];
+/// True for descriptors for which the program has waited.
+static KNOWN: [AtomicBool; DESCRIPTORS_MAX] = [const { AtomicBool::new(false) }; DESCRIPTORS_MAX];
+
+/// A thread's wait for a descriptor, which ends when the value is dropped.
+#[derive(Debug)]
+pub(crate) struct Wait(Option<&'static AtomicU32>);
+
+impl Wait {
+    /// Begins a wait for a descriptor in a call that only waits.
+    pub(crate) fn begin(number: i32) -> Self {
+        if let Some(known) = place(&KNOWN, number) {
+            known.store(true, Ordering::Relaxed);
+        }
+        Self::begin_receive(number)
+    }
+
+    /// Begins a receive call, which may wait for the descriptor.
+    pub(crate) fn begin_receive(number: i32) -> Self {
+        let place = place(&WAITING, number);
+        if let Some(count) = place {
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+        Self(place)
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        if let Some(count) = self.0 {
+            count.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Returns true if a thread waits for a descriptor.
+pub(crate) fn has_waiter(number: i32) -> bool {
+    place(&WAITING, number).is_some_and(|count| count.load(Ordering::SeqCst) > 0)
+}
+
+/// Returns true if the program has waited for a descriptor in a call that only waits.
+pub(crate) fn is_known(number: i32) -> bool {
+    place(&KNOWN, number).is_some_and(|known| known.load(Ordering::Relaxed))
+}
+
+/// Forgets that the program has waited for a descriptor, which is about to be closed.
+pub(crate) fn forget(number: i32) {
+    if let Some(known) = place(&KNOWN, number) {
+        known.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Forgets the waits of the parent's threads, which a forked child does not have.
+pub(crate) fn forget_in_child() {
+    WAITING.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+}
+
+fn place<T>(all: &'static [T], number: i32) -> Option<&'static T> {
+    all.get(usize::try_from(number).ok()?)
+}
