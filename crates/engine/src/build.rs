@@ -3,7 +3,7 @@
 //! Steps that can fail run in ascending order of the cost of undoing them: filters and sections,
 //! sources (which only read), memory and rings, sinks (which create files), and finally programs
 //! (whose effects are unknown). Every step returns an owned value, so a later failure releases the
-//! values of earlier steps. [`crate::run`] activates the spaces.
+//! values of earlier steps. [`crate::run`] starts the spaces.
 
 use self::builder::{Builder, Draft, Local, entry_thread, process_nodes};
 use self::replicas::ReplicatedChain;
@@ -52,7 +52,7 @@ pub struct BuiltPath {
     pub(crate) spaces: Vec<Space>,
     /// The kernel programs that feed these spaces.
     pub(crate) kernels: running::Kernels,
-    /// The control that stops the spaces.
+    /// Stops the spaces.
     pub(crate) control: Arc<Control>,
     pub(crate) live: Live,
     /// The log of this path's allocations.
@@ -67,8 +67,8 @@ impl BuiltPath {
         self.live.clone()
     }
 
-    /// Returns true if all sources report that no block has reached them. A source in the kernel
-    /// cannot report this, so the result is then false.
+    /// Returns true if no block has reached any source. Returns false also if a source is in the
+    /// kernel, where only the kernel program counts its input.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         let nodes = self.spaces.iter().flat_map(Space::nodes);
@@ -76,7 +76,7 @@ impl BuiltPath {
             Operator::Source(part) => Some(part),
             _ => None,
         });
-        // Only the kernel program knows how much it received.
+        // Only the kernel program counts the blocks of a source in the kernel.
         let quiet =
             |seen: endpoint::SourceCounters| seen.observed.is_some_and(|seen| seen.blocks == 0);
         sources
@@ -95,8 +95,8 @@ pub fn build(plan: &Plan, settings: Settings) -> Result<Vec<BuiltPath>, BuildErr
     build_with(plan, settings, &Points::default(), &PathOptions::default())
 }
 
-/// Builds every connected component of a plan, like [`build`], with kernel programs attached by
-/// `host`, and with the recording, observation and adaptation that `extras` requests.
+/// Builds every connected component of a plan, as [`build`] does; `host` attaches the kernel
+/// programs, and `extras` selects recording, observation and adaptation.
 pub fn build_with(
     plan: &Plan,
     settings: Settings,
@@ -141,7 +141,7 @@ fn build_all(
     Ok(paths)
 }
 
-/// The spaces of a connected component under construction, and the resources that they share.
+/// The drafts of a component's spaces, and the resources that the spaces share.
 struct PartDrafts {
     rings: Vec<running::RunningRing>,
     chains: Vec<ReplicatedChain>,
@@ -214,7 +214,7 @@ impl Builder<'_> {
     }
 
     /// Builds the drafts of all spaces, including their sinks and programs. `lenders` own the
-    /// memory of sources that keep running.
+    /// memory of sources that already run.
     fn draft_all(&mut self, mut lenders: Vec<Arc<dyn Lender>>) -> Result<PartDrafts, BuildError> {
         let mut ends = self.build_rings()?;
         let rings = ends.iter().map(|ends| self.running_ring(ends)).collect();
@@ -259,8 +259,8 @@ impl Builder<'_> {
             .ids()
             .filter(|(id, _)| here(*id) && !self.is_replicated(*id))
             .partition(|(_, node)| node.inside.is_some());
-        // Blocks from kernel programs enter first, like those from sources. The input of `exec`
-        // programs comes last.
+        // Order of the inputs: output halves of programs, kernel programs, sources. The input
+        // halves of programs come last.
         for (id, used) in process_nodes(graph).filter(|(id, _)| self.has_output_half(place, *id)) {
             let local = self.add_half(id, used, true, &mut draft);
             if !draft.kept.iter().any(|(kept, _)| *kept == local) {

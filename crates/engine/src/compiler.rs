@@ -3,10 +3,10 @@
 //!
 //! libpcap is not linked, but loaded when the first expression needs it. If it is missing, the
 //! error names the package to install. For some link types libpcap emits programs that load bytes
-//! beyond the end of any frame; they run unchanged, as in tcpdump.
+//! beyond the end of any frame; these programs run unchanged, as in tcpdump.
 //!
 //! libpcap resolves names itself, which cannot be disabled. An expression in which our parser finds
-//! names is therefore never passed to libpcap; these names have already been resolved and recorded
+//! names is therefore never passed to libpcap: these names have already been resolved and recorded
 //! in the request. An expression that our parser cannot read may contain names, so it is compiled
 //! only where lookups are permitted.
 

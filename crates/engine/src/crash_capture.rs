@@ -1,8 +1,8 @@
 //! Captures of blocks that made filters fail, for inspection and replay.
 //!
 //! Input: a [`CrashCapture`]. Output: a new file that only its owner can read, because it may
-//! contain private traffic. The file is a capture written by the `pcap` sink if the block is a
-//! frame, else the raw bytes of the block.
+//! contain private traffic. A frame is written by the `pcap` sink as a capture, any other block as
+//! raw bytes.
 
 use abi::{BlockMetadata, Class, DbufId, Extent, Marks, RichPointer};
 use endpoint::{Failure, Opening};

@@ -48,8 +48,8 @@ pub struct Facts {
     pub interfaces: Result<Vec<Interface>, Refusal>,
     /// Programs and packet sockets at these interfaces, including those of other applications.
     pub neighbors: neighbors::Neighbors,
-    /// Helper programs and libraries, each with its path or, for a library, how it was found;
-    /// `None` if it is not installed.
+    /// Helper programs and libraries, each with its path; for a library, with a note on how it was
+    /// found. `None` if it is not installed.
     pub helpers: Vec<(&'static str, Option<String>)>,
 }
 
@@ -177,8 +177,8 @@ impl Binary {
 }
 
 /// Returns true if the mount that contains `path` ignores file capabilities. The containing mount
-/// is the one whose mount point is the longest prefix of the path. If several mounts have that
-/// mount point, the last one is used.
+/// is the one with the longest mount point that is a prefix of the path; of several mounts at that
+/// mount point, the last one.
 fn is_nosuid(path: &Path, mounts: &str) -> bool {
     let mut found = (0, false);
     for line in mounts.lines() {

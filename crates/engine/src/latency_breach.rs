@@ -3,8 +3,8 @@
 use pipeline::explain::{format_nanoseconds, rounded_duration};
 use runtime::latency::Breach;
 
-/// Formats a latency breach: the age of the block, its location, the bound, and the location that
-/// exceeded its share the most.
+/// Formats a latency breach: the age of the block, the sink, the bound, and the wait that exceeded
+/// its share the most.
 #[must_use]
 pub fn describe_breach(breach: &Breach) -> String {
     let over = |ns: u64| rounded_duration(ns.saturating_sub(breach.asked_ns));

@@ -4,10 +4,10 @@
 //! - [`compiler`]: libpcap, for filter expressions that our own compiler does not support;
 //! - [`keys`]: key files, for filters that need a secret;
 //! - [`build`](mod@build): the spaces of `runtime` that a plan describes;
-//! - [`run`](mod@run): runs spaces to their outcome; [`aggregate`]: the merged outcomes of several
+//! - [`run`](mod@run): runs spaces to their outcome; [`aggregate`]: merges the outcomes of several
 //!   processes;
-//! - [`live`]: control of a running path; [`spaces`]: the resources of its spaces; [`tap`]:
-//!   observers;
+//! - [`live`]: control of a running path; [`spaces`]: the resources of its spaces; [`tap`]: taps of
+//!   its nodes;
 //! - [`change`][]: replaces the request of a running path; [`adapt`]: automatic changes;
 //! - [`record`]: recordings of a path's input, and their replay;
 //! - [`why`]: the fate of one flow in a repeated run;
@@ -17,7 +17,7 @@
 //! - [`crash_capture`]: a capture of the block on which a filter failed;
 //! - [`latency_breach`]: messages about late blocks;
 //! - [`calibrate`]: costs on this machine, measured and stored;
-//! - [`machine`]: the machine as the planner sees it; [`doctor`]: the facts about it that
+//! - [`machine`]: the machine as the planner sees it; [`doctor`]: the facts about the machine that
 //!   `streamline doctor` reports.
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,9 @@
 //! Control over a running path: commands to its spaces, access to their counters, and automatic
 //! changes.
 //!
-//! A [`Live`] outlives its path. An ended path answers [`CommandError::Ended`] and reports its
-//! final counters. [`runtime::commands`] describes how commands reach a space.
+//! A [`Live`] outlives its path. After the end of the path, commands fail with
+//! [`CommandError::Ended`] and queries return the final counters. [`runtime::commands`] describes
+//! how commands reach a space.
 
 use crate::kernel::{self, GenerationCounters, Kernel, ProgramTotals};
 use crate::path::GONE;
@@ -27,7 +28,7 @@ pub struct Live {
     control: Arc<Control>,
     spaces: Arc<Mutex<Vec<Arc<CommandQueue>>>>,
     /// The running path of the whole request, and the index of this path among its connected
-    /// components, or `None` for a path that was not built from a plan.
+    /// components; `None` for a path that was not built from a plan.
     whole: Option<(Arc<RunningPath>, usize)>,
 }
 
@@ -40,8 +41,8 @@ pub struct Snapshot {
     /// Time of the query on the monotonic clock, in ns.
     pub at: u64,
     /// Nodes, edges and sources as in the final ledger. The number of blocks in a ring is the
-    /// number put minus the number taken. A ring's reader is queried before its writer, so the
-    /// difference is never negative.
+    /// number put minus the number taken; it is never negative, because the ring's reader is
+    /// queried before the writer.
     pub ledger: Ledger,
     /// Latest reports from the filters.
     pub reports: Vec<NodeReport>,
@@ -49,7 +50,7 @@ pub struct Snapshot {
     pub spaces: Vec<SpaceStatus>,
 }
 
-/// The freshness of a space's counters.
+/// The age of a space's counters.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Freshness {
     /// The space responded, so the counters are current.
@@ -78,8 +79,8 @@ impl Live {
         self.whole.as_ref().map(|(whole, _)| whole)
     }
 
-    /// Sets the thread starter when the path starts, or `None` when the path ends or runs without
-    /// threads.
+    /// Sets the thread starter. The path passes its starter at its start, and `None` at its end or
+    /// if it runs without threads.
     pub(crate) fn set_starter(&self, starter: Option<ThreadStarter>) {
         if let Some((whole, part)) = &self.whole {
             whole.set_starter(*part, starter);
@@ -119,15 +120,15 @@ impl Live {
     }
 
     /// Returns the current plan, whose indices are used in ledgers and reports, or `None` if the
-    /// path belongs to no request. The index [`GONE`] denotes an element of an
-    /// earlier plan.
+    /// path was not built from a plan. The index [`GONE`] denotes a node or edge of an earlier
+    /// plan.
     #[must_use]
     pub fn plan(&self) -> Option<Plan> {
         Some(self.running_path()?.state().plan.clone())
     }
 
     /// Returns the numbers of the current plan's nodes, which nodes keep through changes; empty if
-    /// the path belongs to no request.
+    /// the path was not built from a plan.
     #[must_use]
     pub fn node_numbers(&self) -> Vec<usize> {
         self.running_path().map_or_else(Vec::new, |whole| whole.state().ids.nodes.clone())
@@ -156,8 +157,8 @@ impl Live {
         all
     }
 
-    /// Returns the counters of the kernel programs so far, or their final counters. `threads`
-    /// contains the counters of the threads. Blocks for at most `limit`.
+    /// Returns the counters of the kernel programs; the final ones after the end of the path.
+    /// `threads` contains the counters of the threads. Blocks for at most `limit`.
     fn kernel_space_counters(
         &self,
         threads: &[SpaceCounters],
@@ -191,7 +192,7 @@ impl Live {
             .map_or_else(Vec::new, |whole| whole.state().adapted.iter().cloned().collect())
     }
 
-    /// Returns the latency of blocks, or `None` if the request does not bound it.
+    /// Returns the latency of blocks, or `None` if the request does not bound the latency.
     #[must_use]
     pub fn latency(&self) -> Option<Latency> {
         self.running_path()?.extras.budget.measurements(sys::clock::monotonic())
@@ -216,7 +217,7 @@ impl Live {
     }
 
     /// Appends an automatic change to the list of the latest [`ADAPTED_MAX`] changes, and calls the
-    /// listener, if there is one.
+    /// listener, if any.
     pub(crate) fn add_adapted(&self, what: String) {
         if let Some(whole) = self.running_path() {
             let mut state = whole.state();
@@ -232,8 +233,8 @@ impl Live {
         }
     }
 
-    /// Calls a function with each automatic change from now on, and replaces any function set
-    /// earlier. It runs in the thread that makes the change, and must return quickly.
+    /// Calls `listener` with each automatic change from now on, instead of any earlier listener.
+    /// The listener runs in the thread that makes the change, and must return quickly.
     pub fn watch_adaptations(&self, listener: impl Fn(&str) + Send + Sync + 'static) {
         if let Some(whole) = self.running_path() {
             whole.state().listener = Some(AdaptationListener(Arc::new(listener)));
@@ -260,7 +261,7 @@ impl Live {
         Some(node.index_of(number)).filter(|place| *place != GONE).map(NodeId)
     }
 
-    /// Sets the function that receives events of the spaces. The function must not block.
+    /// Sets the listener for events of the spaces. The listener must not block.
     pub(crate) fn listen(&self, listener: impl Fn(ControlEvent) + Send + Sync + 'static) {
         self.control.set_listener(listener);
     }
@@ -272,7 +273,7 @@ impl Live {
 
     /// Executes a command in the space with this index, between two passes, and returns its result.
     /// Blocks until the command has started, for at most `limit`, and then until it has ended. The
-    /// command must not block, and must not send commands to its own path.
+    /// command must neither block nor send commands to its own path.
     ///
     /// # Errors
     ///
@@ -288,10 +289,9 @@ impl Live {
     }
 
     /// Returns the counters of all spaces and kernel programs. `limit` is divided among the spaces;
-    /// a space that does not respond in its share of the time is reported with its previous
-    /// counters. Another process that runs a kernel program is queried for at most `limit`; if it
-    /// does not respond, the program's counters are lower bounds derived from the frames that
-    /// arrived.
+    /// a space that does not respond within its share is reported with its previous counters.
+    /// Another process that runs a kernel program is queried for at most `limit`; if it does not
+    /// respond, the program's counters are lower bounds derived from the frames that arrived.
     #[must_use]
     pub fn counters(&self, limit: Duration) -> Snapshot {
         self.collect_counters(limit, true)
@@ -307,7 +307,7 @@ impl Live {
         let at = sys::clock::monotonic();
         let share = limit / u32::try_from(all.len().max(1)).unwrap_or(u32::MAX);
         let (mut spaces, mut counted, mut has) = (Vec::new(), Vec::new(), Vec::new());
-        // The reader of a ring is queried before its writer, so the reader never seems to have
+        // The reader of a ring is queried before the writer, so the reader never seems to have
         // taken more blocks than were put.
         for commands in all.iter().rev() {
             let held_up = commands.status.full_ring();
@@ -335,7 +335,7 @@ impl Live {
         counted.reverse();
         has.reverse();
         spaces.extend(self.processes(&has));
-        // Spaces that have ended still counted the blocks that crossed to them.
+        // Spaces that have ended have counted the blocks that crossed to them.
         if let Some((whole, part)) = &self.whole {
             let gone = whole.state().parts.get(*part).map(|part| part.gone.clone());
             let last =
@@ -343,7 +343,7 @@ impl Live {
             counted.extend(last);
         }
         if with_kernel {
-            // Programs write to the threads, so they are queried last.
+            // Programs write to the threads, so the programs are queried last.
             let in_kernel = self.kernel_space_counters(&counted, limit);
             counted.splice(0..0, in_kernel);
         }
@@ -359,7 +359,7 @@ impl Live {
     }
 
     /// Enables or disables time measurement in the filters of all spaces. `limit` is divided among
-    /// the spaces; a space that does not respond in its share of the time is left unchanged.
+    /// the spaces; a space that does not respond within its share is left unchanged.
     pub fn measure_time(&self, on: bool, limit: Duration) {
         let spaces = self.command_queues().len();
         let share = limit / u32::try_from(spaces.max(1)).unwrap_or(u32::MAX);

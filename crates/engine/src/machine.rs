@@ -31,7 +31,7 @@ pub fn inspect() -> Machine {
     }
 }
 
-/// Returns the cost table measured on this machine, or else the built-in table. The field `origin`
+/// Returns the cost table measured on this machine, or else the built-in table. Its field `origin`
 /// names the table and, if a stored table cannot be used, the reason.
 fn cost_table() -> Costs {
     let built_in = |why: &str| {
@@ -46,7 +46,7 @@ fn cost_table() -> Costs {
             Ok(()) if kept.costs.is_calibrated() => {
                 Costs { origin: format!("measured here {}", kept.age()), ..kept.costs }
             }
-            // These costs were learned from runs alone, without a calibration.
+            // These costs come from runs alone, without a calibration.
             Ok(()) => {
                 let origin = format!("{}; corrected by runs on this machine", kept.costs.origin);
                 Costs { origin, ..kept.costs }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use sys::name_service;
 
-/// A cache of the C library's name lookups on this machine. A lookup blocks.
+/// A cache of name lookups through the C library. A lookup blocks.
 #[derive(Debug, Default)]
 pub(crate) struct MachineNames {
     asked: Mutex<HashMap<(NameQuery, String), Result<NameAnswer, String>>>,
@@ -32,8 +32,8 @@ fn look_up(question: NameQuery, name: &str) -> Result<NameAnswer, String> {
     found.ok_or_else(|| "this machine does not know it".to_owned())
 }
 
-/// Looks up a port name with libpcap's semantics: the TCP port, for both transports if UDP has the
-/// same number; else the UDP port. Returns `None` for an unknown name.
+/// Looks up a port name with libpcap's semantics. Returns the TCP port, for both transports if the
+/// UDP port is the same; without a TCP port, the UDP port; `None` for an unknown name.
 fn look_up_port(name: &str) -> Option<(u16, Transports)> {
     match (name_service::find_port(name, c"tcp"), name_service::find_port(name, c"udp")) {
         (Some(tcp), Some(udp)) if tcp == udp => Some((tcp, Transports::Both)),
@@ -48,8 +48,8 @@ mod tests {
     use crate::registry::MachineRegistry;
     use pipeline::Registry;
 
-    /// Resolved names become part of the canonical text of a request, so that the addresses are the
-    /// same wherever the request is run again.
+    /// The canonical text of a request contains the resolved names, so that the addresses are the
+    /// same wherever the request runs again.
     #[test]
     fn resolved_names_become_part_of_the_request() {
         let text = "replay x | bpf \"host localhost\" | count + discard";

@@ -4,8 +4,8 @@
 //! Session numbers (CONTRACT 8): for each filter that numbers sessions, the successive plans of a
 //! path determine a set of numbers that no other filter of the request uses, in any thread, replica
 //! or process. If the first plan has n such filters, each counts in steps of n; a filter added
-//! later gets a range of its own. A freed share is reused as late as possible, because filters
-//! downstream may still remember its sessions.
+//! later gets a separate range. The set of a removed filter is reused as late as possible, because
+//! filters downstream may still remember its sessions.
 //!
 //! The numbers depend only on the plans, so a replay assigns the same numbers.
 //! docs/book/decisions/0046-session-numbers.md
@@ -81,7 +81,7 @@ impl Numbering {
         none.for_next_plan(graph, nodes)
     }
 
-    /// Returns the assignment for the next plan of the path. A filter that stays keeps its share.
+    /// Returns the assignment for the next plan of the path. A surviving filter keeps its share.
     pub(crate) fn for_next_plan(&self, graph: &Graph, nodes: &[usize]) -> Self {
         let mut next = Self { shares: Vec::new(), is_short: false, ..self.clone() };
         let stays = |number: usize| self.shares.iter().find(|(known, _)| *known == number);
@@ -130,7 +130,7 @@ fn numbering_nodes<'g>(graph: &'g Graph, nodes: &'g [usize]) -> impl Iterator<It
     giving.filter_map(|(id, _)| nodes.get(id.0).copied())
 }
 
-/// Returns the edges and sources of a graph, with node indices replaced by node numbers.
+/// Returns the edges and sources of a graph by node number.
 pub(crate) fn numbered_links(graph: &Graph, numbers: &[usize]) -> Links {
     let number = |id: NodeId| numbers[id.0];
     Links {
@@ -152,7 +152,7 @@ mod tests {
     }
 
     /// Returns a graph with a `udp` filter for each element of `udp`, and the numbers of all nodes.
-    /// The elements of `udp` become the numbers of these filters.
+    /// The elements of `udp` are the numbers of these filters.
     fn udp_graph(udp: &[usize]) -> (Graph, Vec<usize>) {
         let branches = vec!["udp"; udp.len()].join(" + ");
         let graph = parse_graph(&format!("generate | ({branches}) | drop"));
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(numbering.for_next_plan(&one, &nodes).numbers(7), SessionNumbers::initial(0, 1));
     }
 
-    /// Existing filters never share a number, a filter that stays keeps its numbers, and freed
+    /// Existing filters never share a number, a surviving filter keeps its numbers, and freed
     /// numbers are reused as late as possible.
     #[test]
     fn a14_filters_added_and_removed_never_share_a_number() {

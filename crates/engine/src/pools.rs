@@ -11,8 +11,8 @@ use sys::steps::{Resource, Steps};
 const SEGMENT_MIN: usize = 128 << 10;
 
 /// Returns the configuration of an intake pool for the sources among these nodes: the default
-/// amount of memory, divided into segments small enough that the two or three segments in use at a
-/// time stay in the cache (BASELINES, "Working set").
+/// amount of memory, divided into segments so small that the two or three segments in use at a time
+/// stay in the cache (BASELINES, "Working set").
 pub(crate) fn intake_config(nodes: &[Node]) -> PoolConfig {
     let longest = nodes.iter().filter_map(|node| match &node.operator {
         Operator::Source(part) => Some(part.properties.block_max),

@@ -18,12 +18,12 @@ pub enum MachineRegistry {
     /// The registry for requests of the user who runs this process. All services are available.
     #[default]
     Local,
-    /// The registry for recorded requests. Names are not looked up, because the results of earlier
-    /// lookups are in the text. Files (other than keys) and interfaces are not read, because they
-    /// may have changed since the recording.
+    /// The registry for recorded requests. Names are not looked up, because the text contains the
+    /// results of earlier lookups. Files (other than keys) and interfaces are not read, because
+    /// they may have changed since the recording.
     Recorded,
     /// The registry for requests of untrusted peers. libpcap, name lookups, files, interfaces and
-    /// keys are unavailable. Only filters with a kernel twin are created to check their arguments.
+    /// keys are unavailable. To check arguments, only filters with a kernel twin are created.
     /// (RELIABILITY T5)
     Untrusted,
     /// The registry for calibration. It is like [`Self::Recorded`], but every key name yields the
@@ -43,7 +43,7 @@ impl MachineRegistry {
     }
 }
 
-/// Returns the descriptions of filters for tests. Only test builds have any.
+/// Returns the descriptions of test filters; empty outside of test builds.
 #[cfg(not(feature = "testing"))]
 const fn test_filters() -> [&'static Description; 0] {
     []

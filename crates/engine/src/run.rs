@@ -3,7 +3,8 @@
 //! Each space gets a thread. Starting the threads is the last step that may fail; then the
 //! allocation log is committed. Spaces are activated from the sinks back to the sources, so that
 //! the whole path becomes active at once without a global lock [SL §7.1]. The thread that calls
-//! [`run`] waits until the spaces end. The first signal, or the time limit, ends the sources, and
+//! [`run`] waits until the spaces end. The first signal, or the time limit, ends the sources;
+//! blocks in flight drain. [`ProgressWatch`] requests periodic progress reports.
 //! blocks in flight drain. For periodic progress reports see [`ProgressWatch`].
 
 use crate::adapt::AdaptThread;
@@ -31,7 +32,7 @@ use std::time::Duration;
 use sys::eventfd::EventFd;
 use sys::steps::{Resource, Steps};
 
-/// Conditions that stop a run, besides the end of its sources, and callbacks during the run.
+/// Conditions that stop a run before its sources end, and callbacks during the run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StopConditions<'f> {
     /// A descriptor that stops the run when it becomes readable, usually that of
@@ -49,7 +50,7 @@ pub struct StopConditions<'f> {
 /// second.
 #[derive(Clone, Copy)]
 pub struct Alarm<'f>(
-    /// The function, which is called by the waiting thread and must not block.
+    /// The function. The waiting thread calls it, so it must not block.
     pub &'f dyn Fn(&Breach),
 );
 
@@ -64,8 +65,8 @@ impl fmt::Debug for Alarm<'_> {
 pub struct ProgressWatch<'f> {
     /// The interval between two calls, in ns.
     pub every_ns: u64,
-    /// The function, which is called by the waiting thread between two checks for signals and must
-    /// not block.
+    /// The function. The waiting thread calls it between two checks for signals, so it must not
+    /// block.
     pub report: &'f dyn Fn(&Progress),
 }
 
@@ -80,7 +81,7 @@ impl fmt::Debug for ProgressWatch<'_> {
 pub struct Progress {
     /// Elapsed time in ns.
     pub elapsed_ns: u64,
-    /// Totals of the sources, as of each source's latest response; empty before the first response.
+    /// Totals of the sources, as of the latest response of each; empty before the first response.
     pub sources: Vec<(String, SourceCounters)>,
     /// True if the paths were stopped and blocks in flight are draining.
     pub stopped: bool,
@@ -103,7 +104,7 @@ pub struct Outcome {
     pub programs: Vec<ProgramTotals>,
     /// Automatic changes that the paths made, with their reasons.
     pub adapted: Vec<String>,
-    /// Latency of blocks, if the request bounds it.
+    /// Latency of blocks; `None` if the request does not bound it.
     pub latency: Option<Latency>,
     /// True if a signal or the time limit ended the run.
     pub stopped: bool,
@@ -139,7 +140,7 @@ pub fn run(paths: Vec<BuiltPath>, until: StopConditions<'_>) -> sys::Result<Outc
         controls.push(Arc::clone(&path.control));
         lives.push(path.live);
         if until.watch.is_some() {
-            // The first pass reports the existing sources.
+            // The first query covers the sources that exist at the start.
             path.control.request_positions();
         }
         for (space, thread) in path.spaces.into_iter().zip(threads).rev() {
@@ -208,8 +209,8 @@ impl SpaceThreads {
     }
 }
 
-/// Runs paths in the calling thread, one space after the other, without ever sleeping. For
-/// measurements on one core, and for callers that have only one thread.
+/// Runs paths in the calling thread, one space after the other, without ever sleeping. Intended for
+/// measurements on one core and for callers with a single thread.
 ///
 /// A filter must not emit more blocks in one call than fit in a ring. A path with a program may
 /// hang, because the two halves of the program must run concurrently.
@@ -301,7 +302,7 @@ struct LatencyChecks<'f> {
     live: &'f Live,
     /// Monotonic time of the next check in ns.
     next: u64,
-    /// Monotonic time in ns until which no other breach is reported.
+    /// Monotonic time in ns before which no further breach is reported.
     quiet: u64,
 }
 
@@ -326,12 +327,12 @@ impl<'f> LatencyChecks<'f> {
 }
 
 /// Time that sources have to respond before their previous totals are reported, in ns. A space
-/// checks for queries after every batch. A sleeping space wakes up within 50 us if a processor is
+/// checks for queries after every batch; a sleeping space wakes up within 50 µs if a processor is
 /// free.
 const ANSWER_TIMEOUT_NS: u64 = 50_000_000;
 
-/// Periodic progress reports. Each round first sends a query to the sources, and later reports
-/// their responses.
+/// Periodic progress reports. Each round first queries the sources, and later reports their
+/// responses.
 struct ProgressReports<'f> {
     watch: ProgressWatch<'f>,
     begin: u64,
@@ -367,7 +368,7 @@ impl<'f> ProgressReports<'f> {
             progress.sources.push((answer.name, answer.seen));
         }
         (self.watch.report)(&progress);
-        // A late report does not cause further reports in quick succession.
+        // A late report must not cause further reports in quick succession.
         let soonest = now.saturating_add(self.watch.every_ns / 2);
         self.next = self.next.saturating_add(self.watch.every_ns).max(soonest);
     }

@@ -2,9 +2,9 @@
 //! takes commands]
 //!
 //! A space reports its resources together with its counters ([`Live::counters`]). The kernel
-//! reports the state of a space's thread. The kernel is queried before the space, because querying
-//! the space wakes the thread and would change that state. A process in the path (a program or a
-//! sandboxed filter) is reported by the space that hands blocks to it.
+//! reports the state of a space's thread; it is queried before the space, because a query to the
+//! space wakes the thread and would change that state. A process in the path (a program or a
+//! sandboxed filter) is reported by the space that feeds it.
 
 use crate::live::{Freshness, Live};
 use pipeline::plan::Plan;
@@ -14,20 +14,20 @@ use sys::task::{self, Task};
 /// The status of a space: the thread or process that runs it, and its memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SpaceStatus {
-    /// Name of the space in the plan.
+    /// The age of the space's counters.
     pub name: String,
     /// Freshness of the space's counters.
     pub fresh: Freshness,
-    /// The thread or process that runs the space. `None` before it starts, or if the space runs in
-    /// a thread of the caller.
+    /// The thread or process that runs the space; `None` before its start, or if a thread of the
+    /// caller runs the space.
     pub runs: Option<SpaceTask>,
-    /// The kernel's statistics for the task, read before the space was queried, or `None` if the
-    /// task has ended.
+    /// The kernel's statistics for the task, read before the space was queried; `None` if the task
+    /// has ended.
     pub task: Option<Task>,
-    /// The edge of the plan that the space waits to write to, or `None` if it does not wait.
+    /// The edge of the plan that the space waits to write to; `None` if it does not wait.
     pub held_up: Option<usize>,
-    /// For a thread: the bytes of memory that back the space's own pools, from its last response.
-    /// For a process: its resident memory in bytes. `None` if unknown.
+    /// For a thread, the memory in bytes that backs the space's own pools, as of its last response;
+    /// for a process, its resident memory in bytes. `None` if unknown.
     pub memory: Option<u64>,
 }
 
@@ -65,7 +65,7 @@ impl Live {
             }
             let name = space_of(&state.plan, node.index_of(*number));
             let task = Task::of_process(*process);
-            // A process of another parent may have reused the id of a process that has ended.
+            // The id of an ended process may belong to a child of another process now.
             let task = task.filter(|task| task.parent == std::process::id());
             let fresh = if task.is_some() { Freshness::Now } else { Freshness::Ended };
             let memory = task.as_ref().map(|task| task.resident);
@@ -74,7 +74,7 @@ impl Live {
         found
     }
 
-    /// Pins a space to these processors until it ends or is pinned again.
+    /// Pins a space to these processors until its end or the next call.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Taps of a running path: lookup of the node named by the user, and of its space.
+//! Taps of a running path: lookup of the node that the user names, and of its spaces.
 
 use crate::kernel::Kernel;
 use crate::live::Live;
@@ -70,7 +70,7 @@ pub enum StreamForm {
     Json,
 }
 
-/// A requested tap: the node, the selection and form of its blocks, and the reader.
+/// A request for a tap: the node, the selection and form of its blocks, and the reader.
 #[derive(Debug)]
 pub struct TapRequest {
     /// The node, or `None` for the first source.
@@ -82,14 +82,14 @@ pub struct TapRequest {
     pub form: StreamForm,
     /// The start position of the tap; `None` to start with the next block.
     pub since: Option<TapOrigin>,
-    /// The policy for blocks that the reader does not read in time.
+    /// The policy for blocks that the reader does not take in time.
     pub policy: OverrunPolicy,
-    /// Time after which the tap ends if the reader makes no progress.
+    /// Time without progress of the reader after which the tap ends.
     pub patience: Duration,
     /// Write end of the pipe that receives the blocks.
     pub pipe: OwnedFd,
-    /// True if the reader takes bytes from the pipe only after it has copied them, so that long
-    /// blocks need not be copied into the pipe.
+    /// True if the reader copies bytes before it removes them from the pipe. Long blocks are then
+    /// not copied into the pipe.
     pub lends: bool,
 }
 
@@ -117,7 +117,7 @@ impl Live {
     pub fn tap(&self, wanted: TapRequest, limit: Duration) -> Result<(Tap, TapStart), TapError> {
         let TapRequest { node, classes, form, since, policy, patience, pipe, lends } = wanted;
         let number = self.node_number(node.as_ref())?;
-        // The past is that of the blocks that reach this process.
+        // Retained output consists of blocks that reached this process.
         let in_kernel = since.is_none() && self.has_kernel_tap(number);
         if !in_kernel {
             self.check_outside_kernel(number)?;
@@ -130,7 +130,7 @@ impl Live {
             return Err(TapError::Closed(why.to_owned()));
         }
         let classes = classes.map(|label| self.classes_leaving(number, &label)).transpose()?;
-        // One for each replica of the node.
+        // A replicated node has one space per replica.
         let spaces: Vec<usize> = (0..self.spaces().len())
             .filter(|space| {
                 let asked = self.execute(*space, limit, move |space| space.can_tap(number));
@@ -197,8 +197,8 @@ impl Live {
         Ok(())
     }
 
-    /// Returns the number of the node that `wanted` names, or of the first source. Fails if there
-    /// is no such node.
+    /// Returns the number of the node `wanted`, or of the first source if `wanted` is `None`. Fails
+    /// if there is no such node.
     pub(crate) fn node_number(&self, wanted: Option<&TapNode>) -> Result<usize, TapError> {
         let unknown = || TapError::Closed("this path was not built from a plan".to_owned());
         let whole = self.running_path().ok_or_else(unknown)?;
@@ -224,7 +224,7 @@ impl Live {
         Ok(state.ids.nodes[at.0])
     }
 
-    /// Fails if a node runs in the kernel and is not a source.
+    /// Fails if a node other than a source runs in the kernel.
     pub(crate) fn check_outside_kernel(&self, number: usize) -> Result<(), TapError> {
         let (Some(plan), Some(at)) = (self.plan(), self.node_with_number(number)) else {
             return Ok(());
@@ -242,7 +242,7 @@ impl Live {
         Ok(())
     }
 
-    /// Returns true if a program in the kernel can hand over what leaves a node.
+    /// Returns true if a kernel program has a tap for the output of a node.
     fn has_kernel_tap(&self, number: usize) -> bool {
         let kernels = self.kernels().and_then(|kernels| kernels.upgrade());
         kernels.is_some_and(|kernels| {
@@ -292,7 +292,7 @@ impl Live {
         Some(whole.state().parts.get(part)?.kernels.clone())
     }
 
-    /// Fails if all filters downstream of a source run in the kernel, because then no block reaches
+    /// Fails if all filters downstream of a source run in the kernel, because no block then reaches
     /// a thread.
     fn check_blocks_leave_kernel(&self, number: usize) -> Result<(), TapError> {
         let (Some(plan), Some(source)) = (self.plan(), self.node_with_number(number)) else {
@@ -318,7 +318,7 @@ impl Live {
         )))
     }
 
-    /// Returns the name of a node in the kernel that directly follows a node, if there is one.
+    /// Returns the name of a direct successor of a node that runs in the kernel, if there is one.
     pub(crate) fn kernel_successor(&self, number: usize) -> Option<String> {
         let (plan, node) = (self.plan()?, self.node_with_number(number)?);
         let mut following = plan.graph.outputs(node).map(|edge| edge.to);
@@ -326,12 +326,12 @@ impl Live {
         Some(plan.graph.node(found).name().to_owned())
     }
 
-    /// Returns the classes that a label selects among the blocks leaving a node.
+    /// Returns the classes that a label selects among the blocks that leave a node.
     fn classes_leaving(&self, number: usize, label: &str) -> Result<SelectedClasses, TapError> {
         self.class_ranges_leaving(number, label).map(SelectedClasses::ranges)
     }
 
-    /// Returns the ranges of the classes that a label selects among the blocks leaving a node.
+    /// Returns the ranges of the classes that a label selects among the blocks that leave a node.
     pub(crate) fn class_ranges_leaving(
         &self,
         number: usize,
@@ -344,7 +344,7 @@ impl Live {
         Ok(classes.map_err(TapError::Which)?.ranges().to_vec())
     }
 
-    /// Returns the form for writing the blocks that leave a node.
+    /// Returns the form in which a tap writes the blocks that leave a node.
     fn tap_form(&self, number: usize, form: StreamForm) -> Result<TapForm, TapError> {
         let (Some(whole), Some(at)) = (self.running_path(), self.node_with_number(number)) else {
             return Err(TapError::Which("there is no such node".to_owned()));

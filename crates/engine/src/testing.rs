@@ -107,7 +107,7 @@ fn make_liar(arguments: &Arguments) -> Result<Filter, Mistake> {
 
 impl Classify for Liar {
     fn classify(&mut self, block: &mut Block<'_>, _cx: &mut ClassifyContext<'_>) -> Class {
-        // Like every filter, this one cannot handle a counter that starts near the maximum.
+        // The check exposes a false count that was restored from a saved state.
         self.blocks = self.blocks.checked_add(1).expect("fewer than 2^64 blocks");
         block.pointer.class
     }
@@ -146,7 +146,7 @@ impl FilterState for Liar {
     }
 
     fn put_session(&mut self, moved: MovedSession, _: &mut Holds) -> Result<(), Mistake> {
-        // The filter accepts its own state in any form.
+        // A filter that has counted blocks is getting its own state back.
         if self.blocks > 0 {
             return Ok(());
         }

@@ -58,7 +58,7 @@ pub struct NodeFate {
 #[derive(Debug)]
 pub struct FlowQuery {
     /// The class names of each plan node, and the node that assigned the session numbers of its
-    /// blocks. The second value is 0 for all nodes, except in replays of older recordings, in which
+    /// blocks. The second value is 0 for all nodes, except in replays of older recordings, where
     /// each filter numbers sessions independently.
     nodes: Vec<(Classes, usize)>,
     /// The upstream neighbor of each node, by node index.
@@ -76,12 +76,11 @@ struct QueryState {
     held: HashMap<(usize, u64), Time>,
     /// Packet numbers of the flow's frames, by frame key.
     numbers: HashMap<u64, u64>,
-    /// Number of packets so far, by source node.
+    /// Number of packets so far, by source node number.
     packets: HashMap<usize, u64>,
 }
 
-/// Maximum number of frames whose packet numbers are remembered. Also the maximum number of packets
-/// listed per node.
+/// Maximum number of frames whose packet numbers are remembered, and of packets listed per node.
 const NUMBERS_MAX: usize = 1 << 20;
 
 impl FlowQuery {
@@ -213,7 +212,7 @@ impl FlowQuery {
 #[derive(Debug)]
 struct FlowObserver {
     why: Arc<FlowQuery>,
-    /// For each running node, the key of the one block of the flow that arrived, with the node's
+    /// For each running node, the key of the only block of the flow that arrived, with the node's
     /// counters at that time; `None` if none or several arrived.
     running: Vec<Option<(u64, Counts)>>,
 }
@@ -227,7 +226,7 @@ impl Observer for FlowObserver {
     fn before_node(&mut self, node: &Node, batch: &Batch<'_>) {
         let blocks = lanes(batch.live()).filter(|_| is_of_request(node)).map(|l| batch.block(l));
         let ours = blocks.filter(|block| self.why.note_arrival(node.planned, block));
-        // If a filter released several blocks at once, the blocks were routed one by one.
+        // If a filter released several blocks at once, they were routed one by one.
         let running = match *ours.collect::<Vec<_>>() {
             [block] => Some((frame_key(&block), node.counts.clone())),
             _ => None,
@@ -291,13 +290,13 @@ fn frame_key(block: &Block<'_>) -> u64 {
     hasher.finish()
 }
 
-/// Returns the node from which a node's first input edge comes, ignoring back edges, or `None` if
-/// the node has no such edge.
+/// Returns the source of a node's first input edge, ignoring back edges, or `None` if the node has
+/// no such edge.
 fn upstream(graph: &Graph, id: NodeId) -> Option<NodeId> {
     graph.inputs(id).find(|edge| !edge.back).map(|edge| edge.from)
 }
 
-/// Returns a node and its upstream nodes, following first inputs, nearest first.
+/// Returns a node and the chain of its first inputs upstream, nearest first.
 fn self_and_upstream(graph: &Graph, id: NodeId) -> impl Iterator<Item = NodeId> {
     std::iter::successors(Some(id), |at| upstream(graph, *at)).take(graph.nodes.len())
 }

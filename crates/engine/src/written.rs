@@ -1,4 +1,4 @@
-//! Writers of a running path: lookup of the node that a program writes to, and of its space.
+//! Writers of a running path: lookup of the node whose output a program writes, and of its space.
 
 use crate::live::Live;
 use crate::tap::{TapError, TapNode};
@@ -8,20 +8,20 @@ use filter::Form;
 use pipeline::explain;
 use std::time::Duration;
 
-/// A requested writer: the node, and the class and form of the written blocks.
+/// A request for a writer: the node, and the class and form of the written blocks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WriterRequest {
     /// The node; `None` for the first source.
     pub node: Option<TapNode>,
-    /// The class of the blocks, as after `|` in a request; empty for the class of a source.
+    /// The class of the blocks, as after `|` in a request; empty for the class that sources assign.
     pub class: String,
-    /// True if a capture is written.
+    /// True if the writer writes a capture.
     pub capture: bool,
 }
 
 impl Live {
-    /// Attaches a writer, whose blocks leave the node as if the node had emitted them. Returns the
-    /// end that the writer holds. Waits at most `limit` for each response of a space.
+    /// Attaches a writer. Its blocks leave the node as if the node had emitted them. Returns the
+    /// writer's end of the connection. Waits at most `limit` for each response of a space.
     ///
     /// # Errors
     ///
@@ -60,7 +60,7 @@ impl Live {
         }
     }
 
-    /// Returns the form of the blocks that are made from bytes written to a node's output.
+    /// Returns the form of the blocks that bytes written to a node's output become.
     fn written_form(&self, number: usize, capture: bool) -> Result<WrittenForm, TapError> {
         let (Some(plan), Some(at)) = (self.plan(), self.node_with_number(number)) else {
             return Err(TapError::Which("there is no such node".to_owned()));

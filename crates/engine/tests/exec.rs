@@ -1,5 +1,5 @@
-//! Tests of programs in a request, with real processes. The ledger must balance after each run, in
-//! blocks and, for programs, in bytes.
+//! Tests of requests that contain programs, with real processes. The ledger must balance after each
+//! run, in blocks and, for programs, in bytes.
 
 use engine::build::{BuildError, Settings, build};
 use engine::registry::MachineRegistry;
@@ -155,7 +155,8 @@ fn path_continues_while_one_reader_remains() {
         run_to_end(&format!("read {lines} block=1k | (exec \"head -1\" + count) | discard"));
     assert_eq!(node_entry(&outcome, "count").taken.bytes, bytes, "all of it");
     assert!(total_dropped(node_entry(&outcome, "exec")).blocks > 0);
-    // Both programs are satisfied at different times; then the endless source has no reader left.
+    // Both programs end their reading, at different times; then the endless source has no reader
+    // left.
     let outcome =
         run_to_end("generate | (exec \"head -c 100\" + exec \"head -c 300000\") | discard");
     let dropped: u64 = outcome.ledger.filters.iter().map(|node| total_dropped(node).blocks).sum();
@@ -208,7 +209,7 @@ fn source_program_is_ended_once_sinks_are_satisfied() {
 
 #[test]
 fn unwanted_output_of_a_program_is_not_awaited() {
-    // `yes` reads nothing, so its writer blocks, and it never stops writing.
+    // `yes` reads nothing, so the space that feeds it blocks, and it never stops writing.
     let outcome =
         run_request("generate | exec \"yes\" | count", Some(5), StopConditions::default());
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
@@ -227,7 +228,8 @@ fn stop_drains_programs_in_the_path() {
     assert!(last.ends_with(b"the end\n"), "{last:?}");
     let given = outcome.ledger.sources[0].1.given;
     assert_eq!(outcome.ledger.filters[1].consumed, given, "nothing under way is lost");
-    // A program at the head gets SIGTERM once it has a handler, and its last output is read too.
+    // A program at the head gets SIGTERM once it has installed a handler, and its last output is
+    // read too.
     let mark = folder.file_path("mark");
     let says = format!("trap 'echo the end; exit' TERM; : > {mark}; while :; do echo more; done");
     let text = format!("exec \"{says}\" | exec \"tail -1\" | match \"the end\" | count");
@@ -293,7 +295,7 @@ fn program_inherits_environment_and_only_the_id_counter() {
         |line: &&str| *line == number || line.strip_prefix("STREAMLINE_IDS=").is_some();
     let others: String =
         out.lines().filter(|line| !is_counter(line)).map(|line| format!("{line}\n")).collect();
-    // The shell that the test itself starts may get the counter of a program of another test.
+    // The shell that the test itself starts may inherit the counter of a program of another test.
     let shell = String::from_utf8_lossy(&shell.expect("a shell").stdout).into_owned();
     let is_inherited = |line: &str| line.parse().is_ok_and(|number: u32| number >= 700);
     let shell: String =

@@ -125,7 +125,7 @@ fn libpcap_options() -> Options<'static> {
 }
 
 /// A known difference from libpcap 1.10 that later versions do not have: a predicate for the
-/// affected link types, the prefixes of the affected expressions (an empty list means all), and a
+/// affected link types, the prefixes of the affected expressions (empty for all), and a
 /// description. `classic_cases` checks the behaviour of later versions.
 type KnownDifference = (fn(LinkType) -> bool, &'static [&'static str], &'static str);
 
@@ -224,7 +224,7 @@ fn compare_expression(
                 false => Err(format!("ours: {ours}; theirs: {theirs}")),
             };
         }
-        // libpcap does not know the link type at all.
+        // libpcap does not know the link type.
         (Ok(_), Err(theirs)) if theirs.contains("unknown data link type") => return Ok(()),
         (Ok(_), Err(theirs)) => return Err(format!("only libpcap refuses it: {theirs}")),
         // libpcap's optimiser does not detect that the expression rejects all frames; then no frame

@@ -114,7 +114,7 @@ fn a10_union_of_branches_passes_each_block_once() {
     let frames = numbered_frames();
     let blocks = |line: &str| run_over(&frames, line).0.len();
     let (x, y) = ("bpf \"dst port 22\"", "bpf \"udp\"");
-    // The branches share a source by name, share a source by equal arguments, or run alone.
+    // The branches use the same source, by name or by equal arguments, or run alone.
     let named = format!("(replay IN --name=R | {x}) ++ (replay IN --name=R | {y}) | pcap OUT");
     let alike = format!("(replay IN | {x}) ++ (replay file=IN | {y}) | pcap OUT");
     assert_eq!([blocks(&named), blocks(&alike)], [225, 225]);
@@ -187,7 +187,7 @@ fn disordered_frames() -> Vec<Vec<u8>> {
 fn a12_held_block_is_answered_at_its_release() {
     let frames = disordered_frames();
     let (kept, outcome) = run_over(&frames, "replay IN | tcp ++ udp | pcap OUT");
-    // Number 2 leaves behind number 4, which fills the gap; number 7 at the end.
+    // Frame 2 leaves after frame 4, which fills its gap; frame 7 leaves at the end.
     assert_eq!(kept, select_frames(&frames, [0, 1, 3, 4, 2, 5, 6, 8, 7]));
     let section = outcome.ledger.filters.iter().find(|node| node.name == "boolean");
     let section = section.expect("a row");
@@ -201,7 +201,7 @@ fn a12_held_block_is_answered_at_its_release() {
     assert_eq!(kept, select_frames(&frames, [0, 1, 4, 2]), "released to the next operand");
 }
 
-/// Returns a fragment of a datagram of 2000 bytes to port 53.
+/// Returns a fragment of a datagram of 2000 bytes to port 53: its bytes from `from` to `to`.
 fn udp_fragment(from: u16, to: u16, more: bool) -> Vec<u8> {
     let mut datagram = ipv4_frame().udp(9, 53, &[7; 1992]);
     let packet = datagram.split_off(14 + 20);
@@ -262,7 +262,7 @@ fn a12_block_is_http_if_http_consumes_any_of_its_bytes() {
     let frames = web_frames();
     let without = select_frames(&frames, [0, 2, 3, 5, 7, 8]);
     assert_eq!(run_over(&frames, "replay IN | !(tcp | http) | pcap OUT").0, without);
-    // A filter that needs a stream as operand gets one, whatever the form of the input.
+    // As an operand, a filter that needs a stream gets one, whatever the form of the input.
     assert_eq!(run_over(&frames, "replay IN | !http | pcap OUT").0, without);
     let packets = run_over(&frames, "replay IN | ip | !http | pcap OUT").0;
     assert_eq!(packets, without);

@@ -1,5 +1,5 @@
 //! Tests of taps of running paths: taps that start now or in the past, and readers that stop,
-//! disconnect or follow different policies. No tap costs the path a block.
+//! disconnect or follow different policies. A tap must not cost the path a block.
 
 use engine::build::{PathOptions, Settings, build_with};
 use engine::change::change;
@@ -27,7 +27,7 @@ use testkit::wait_until;
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs a request while `act` runs, then stops it. Its sources retain `history` bytes of output.
-/// Asserts that nothing fails and no block is lost.
+/// Asserts that no failure occurs and no block is lost.
 fn run_while<T>(text: &str, history: Option<usize>, act: impl FnOnce(&Live) -> T) -> (T, Outcome) {
     let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
@@ -120,13 +120,13 @@ fn v9_tap_starts_in_the_past_and_reports_the_position() {
         assert!(began.past >= 200 && began.remembers && began.ago_ns > 0, "{began:?}");
         let numbers: Vec<u64> = (0..1000).map_while(|_| capture.next()).collect();
         assert!(numbers.iter().copied().eq(100..1100), "past and present, once and in order");
-        // From the oldest retained block.
+        // The tap starts at the oldest retained block.
         let (_tap, began, mut capture) = start_tap(live, None, Some(TapOrigin::Oldest));
         assert_eq!((began.block, capture.next()), (0, Some(0)));
         let (_tap, began, mut capture) = start_tap(live, None, Some(TapOrigin::Ago(10_000_000)));
         assert_eq!(capture.next(), Some(began.block));
         assert!(began.ago_ns <= 10_000_000, "{began:?}");
-        // Only sources retain output; a tap at another node reports that.
+        // Only sources retain output, which a tap of another node reports.
         let (_tap, began, mut capture) = start_tap(live, Some("generate"), None);
         assert_eq!((capture.next(), began.past), (Some(began.block), 0));
         let (_tap, began, mut capture) = start_tap(live, Some("count"), Some(TapOrigin::Oldest));
@@ -167,7 +167,7 @@ fn v8_stalled_tap_reader_is_skipped_or_ended() {
             matches!(stuck.stats().over, Some(TapEnd::ReaderStuck(_)))
         });
         assert!(all.stats().frames as usize * 1500 <= BACKLOG_MAX + (1 << 20), "{:?}", all.stats());
-        // A late reader gets the retained blocks in order, then the blocks behind the skipped ones.
+        // A slow reader gets the retained blocks in order, then the blocks after the skipped ones.
         let (mut last, mut jumps) = (None, Vec::new());
         for _ in 0..20_000 {
             let number = slow.next().expect("it goes on");
@@ -178,7 +178,7 @@ fn v8_stalled_tap_reader_is_skipped_or_ended() {
         assert!(last > Some(began.block + 20_000), "something was skipped");
         let told: Vec<(u64, u64)> =
             skips.stats().missing.gaps().map(|gap| (gap.from, gap.to)).collect();
-        // Beyond the first [`LossRanges::STORED_PER_END`] gaps, the list is not complete.
+        // The list contains only the first [`LossRanges::STORED_PER_END`] gaps.
         jumps.truncate(LossRanges::STORED_PER_END);
         assert!(!jumps.is_empty() && told.starts_with(&jumps), "{jumps:?} of {told:?}");
         assert_eq!(skips.stats().over, None);

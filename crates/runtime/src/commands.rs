@@ -1,8 +1,8 @@
 //! Commands: closures that a space of a running path executes between two passes. [Th §5.4]
 //!
 //! The caller passes a closure that receives the space, and gets the closure's result or the reason
-//! why it was not executed. The thread of the space executes the closure at a block boundary, when
-//! every block of the space has been read by all readers, is held by a filter, or is in a ring.
+//! why it was not executed. The thread of the space executes the closure at a block boundary: every
+//! block of the space has then been read by all readers, is held by a filter, or is in a ring.
 //! Commands therefore add no lock, shared data or atomic operation to the data path. While no
 //! command is queued, the only cost is one load per pass, of a word that no thread writes. A
 //! command wakes a sleeping space.

@@ -21,7 +21,7 @@ pub struct Control {
     answers: Mutex<Vec<SourceProgress>>,
     doorbells: Mutex<Vec<Arc<Doorbell>>>,
     wake: sys::eventfd::EventFd,
-    /// True until the first blocks arrive from any source. False if no listener is set.
+    /// True if a listener is set and no block has arrived from any source yet.
     awaits_blocks: AtomicBool,
     listener: Mutex<Listener>,
 }
@@ -91,7 +91,7 @@ impl Control {
     pub fn set_listener(&self, listener: impl Fn(ControlEvent) + Send + Sync + 'static) {
         let mut place = self.listener.lock().unwrap_or_else(PoisonError::into_inner);
         *place = Listener(Some(Box::new(listener)));
-        // Relaxed: a space that reads it locks the listener next.
+        // Relaxed suffices: a space that reads the flag locks the listener next.
         self.awaits_blocks.store(true, Ordering::Relaxed);
     }
 
@@ -156,12 +156,13 @@ impl Control {
         for answer in self.lock_positions().iter_mut() {
             answer.fresh = answer.last;
         }
-        // Relaxed: the word guards no other memory, and sleepers are woken by their doorbells.
+        // Relaxed suffices: the word guards no other memory, and doorbells wake the sleeping
+        // spaces.
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.notify_spaces();
     }
 
-    /// Returns the number of position requests so far. Each space answers when this number has
+    /// Returns the number of position requests so far. A space answers when this number has
     /// changed.
     #[inline]
     #[must_use]

@@ -27,7 +27,7 @@ pub struct ImportCounters {
     /// Index, in its space, of the node at which the ring's blocks enter the graph; `usize::MAX`
     /// once the node is removed.
     pub node: usize,
-    /// Name of that node. The nodes of several rings may have the same name.
+    /// Name of the node. The nodes of several rings may have the same name.
     pub name: NodeName,
     /// Blocks and bytes that the reader has taken from the ring.
     pub taken: Amount,
@@ -39,11 +39,11 @@ pub struct SpaceCounters {
     pub(crate) nodes: Vec<CountedNode>,
     /// Edges of nodes that were removed.
     pub(crate) edges: Vec<Edge>,
-    /// Edges of kernel programs that continue in user space, including those to nodes that were
-    /// removed.
+    /// Edges of kernel programs that continue in user space, including those that led to removed
+    /// nodes.
     pub(crate) continuations: Vec<KernelContinuation>,
     pub(crate) imported: Vec<ImportCounters>,
-    /// Reports, each with its node's index; `usize::MAX` for a node that was removed.
+    /// Reports, each with the index of its node, which is `usize::MAX` for a removed node.
     pub(crate) reports: Vec<(usize, NodeReport)>,
     pub(crate) failed: bool,
     /// Additional counts of a space that runs in the kernel; `None` for a thread.
@@ -273,7 +273,7 @@ pub(crate) fn node_report(node: &Node) -> Option<NodeReport> {
 }
 
 /// Returns the amount that a sink has delivered. Until the sink ends, `sunk` includes blocks that
-/// the sink drops. These are subtracted here, because the ledger lists them by reason.
+/// the sink drops; they are subtracted here, because the ledger lists them by reason.
 fn delivered_amount(node: &Node, dropped: &[(DropReason, Amount)]) -> Amount {
     let (taken, flow) = (node.total_taken(), &node.flow);
     let rest = |of: fn(&Amount) -> u64| {
@@ -284,7 +284,7 @@ fn delivered_amount(node: &Node, dropped: &[(DropReason, Amount)]) -> Amount {
     Amount { blocks: rest(|amount| amount.blocks), bytes: rest(|amount| amount.bytes) }
 }
 
-/// Returns the ring between a source or sink and other programs, or `None` if there is none.
+/// Returns the ring that connects a source or sink to other programs, or `None` if there is none.
 fn named_ring(node: &Node) -> Option<ReaderRing> {
     match &node.operator {
         Operator::Source(part) => part.source.ring_state(),
@@ -293,7 +293,8 @@ fn named_ring(node: &Node) -> Option<ReaderRing> {
     }
 }
 
-/// Returns the frames of the past that a sink keeps, or the space for the readers of a source.
+/// Returns the frames that a node retains for later readers: those of a sink, or the history of a
+/// source.
 fn kept_frames(node: &Node, histories: &[(usize, RetainedFrames)]) -> Option<RetainedFrames> {
     match &node.operator {
         Operator::Sink(part) => part.sink.kept_frames(),
@@ -308,7 +309,7 @@ fn kept_frames(node: &Node, histories: &[(usize, RetainedFrames)]) -> Option<Ret
 fn node_entry(node: &Node, number: usize, imported: &[ImportCounters]) -> NodeEntry {
     let counts = &node.counts;
     let seen = node.source_counters();
-    // A filter in a process of its own counts there.
+    // A filter in a process of its own reports its counts from there.
     let reported_by = seen.as_ref().and_then(|seen| seen.counts.as_ref()).unwrap_or(counts);
     let is_source = seen.is_some();
     let given = match &seen {
@@ -352,7 +353,7 @@ fn node_entry(node: &Node, number: usize, imported: &[ImportCounters]) -> NodeEn
         planned: node.planned,
         taken: node.total_taken(),
         made: match is_source || node.taken.is_empty() {
-            // The counters of a source contain what writers have added.
+            // The counters of a source include blocks that writers have added.
             true => given,
             false => counts.made + node.written(),
         },

@@ -54,7 +54,7 @@ impl Demand {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.closed.push(node);
         let DemandState { successors, heads, closed } = &*known;
-        // Independent parts of the request have their own sources, and end on their own.
+        // Independent parts of the request have separate sources and end independently.
         let mut heads =
             heads.iter().filter(|head| reachable(successors, **head, &[]).contains(&node));
         heads.all(|head| {
@@ -65,7 +65,7 @@ impl Demand {
 }
 
 /// Returns the nodes that can be reached from `head` without entering a node in `around`. The
-/// result includes `head` unless it is in `around`.
+/// result includes `head` unless `around` contains it.
 fn reachable(successors: &[Vec<usize>], head: usize, around: &[usize]) -> Vec<usize> {
     let mut seen = vec![false; successors.len()];
     let mut open = vec![head];

@@ -162,8 +162,8 @@ impl PathFailure {
         Self { node: format!("path {}", path + 1), cause: Cause::Panic { message, block: None } }
     }
 
-    /// Returns true if the failure is only a consequence of another space's end, because the space
-    /// at the other end of a ring had ended.
+    /// Returns true if the failure is only the consequence of another failure: the space at the
+    /// other end of a ring has ended.
     #[must_use]
     pub const fn is_consequence(&self) -> bool {
         matches!(self.cause, Cause::Ring(RingFailure::Abandoned))

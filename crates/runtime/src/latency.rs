@@ -9,8 +9,8 @@
 //!
 //! A **breach** is a block that reaches a sink later than the bound permits, or that waits at one
 //! gauge for longer than the entire bound. A block that exceeds only the share of one gauge is
-//! counted there, but is not a breach, because it may have used less than the shares of other
-//! gauges.
+//! counted at that gauge, but is not a breach, because it may have used less than the shares of
+//! other gauges.
 //!
 //! A request without a bound has no gauges and reads no clock for them.
 
@@ -242,11 +242,11 @@ impl Gauge {
         if is_watched {
             let ns = now.saturating_sub(self.since.load(Ordering::Relaxed));
             self.record(1, u64::from(ns > self.share_ns), ns);
-            // Relaxed suffices: the writer tests for 0 only, and writes `since` before its next
+            // Relaxed suffices: the writer only tests for 0, and writes `since` before its next
             // Release.
             self.watched.store(0, Ordering::Relaxed);
         } else if left > 0 && now.saturating_sub(left) > self.share_ns {
-            // A lower bound: the time of the put is unknown.
+            // This is a lower bound, because the time of the put is unknown.
             self.record(1, 1, now - left);
         }
     }

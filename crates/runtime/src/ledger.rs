@@ -213,8 +213,8 @@ pub struct NodeEntry {
     pub held: Amount,
     /// Dropped blocks, by reason.
     pub dropped: Vec<(DropReason, Amount)>,
-    /// Blocks without an answer, by reason. They are included in `unselected`, unless an arc
-    /// accepts class 0.
+    /// Blocks without an answer, by reason. `unselected` includes them, unless an arc accepts class
+    /// 0.
     pub unanswered: Vec<(String, u64)>,
     /// Other counters of the filter, by name.
     pub counters: Vec<(String, u64)>,
@@ -229,8 +229,7 @@ pub struct NodeEntry {
     /// Size of the ring from which other programs read a sink's output; `None` for other nodes.
     #[serde(default)]
     pub ring: Option<ReaderRing>,
-    /// Frames of the past that a sink keeps, or the source for later readers; `None` for other
-    /// nodes.
+    /// Frames that a sink or source retains for later readers; `None` for other nodes.
     #[serde(default)]
     pub kept: Option<RetainedFrames>,
 }
@@ -297,9 +296,9 @@ impl Edge {
 }
 
 impl NodeEntry {
-    /// Adds counters of the same node that were collected elsewhere: in the space at the other end
-    /// of a program (one space writes its input, another reads its output), or by a filter that is
-    /// the same node in another space.
+    /// Adds counters of the same node that were collected elsewhere: by the space at the other end
+    /// of a program (one space writes the program's input, another reads its output), or by an
+    /// instance of the filter in another space.
     pub fn join(&mut self, other: Self) {
         let amounts = [
             (&mut self.taken, other.taken),
@@ -457,7 +456,7 @@ impl Ledger {
 }
 
 impl Ledger {
-    /// Returns the number of blocks that filters dropped because the request asks for it
+    /// Returns the number of blocks that filters dropped because the request demands it
     /// ([`DropReason::ByRequest`]).
     #[must_use]
     pub fn dropped_by_request(&self) -> u64 {

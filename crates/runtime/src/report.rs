@@ -23,7 +23,7 @@ pub fn merge_by_node(all: impl Iterator<Item = NodeReport>) -> Vec<NodeReport> {
     let mut reports: Vec<NodeReport> = Vec::new();
     for node_report in all {
         match reports.iter_mut().find(|known| known.planned == node_report.planned) {
-            // One filter that ran in several spaces.
+            // The entries belong to one filter that ran in several spaces.
             Some(known) => add_rows(&mut known.report, node_report.report),
             None => reports.push(node_report),
         }
@@ -84,7 +84,7 @@ pub fn final_ledger(results: &[SpaceResults]) -> Ledger {
 /// running, and blocks that were put but not taken are in a ring.
 pub fn merge_ledger(spaces: Vec<SpaceCounters>, runs: bool) -> Ledger {
     let mut ledger = Ledger::default();
-    // The two halves of a program share one entry: its input, and its output.
+    // The two halves of a program, one for its input and one for its output, share one entry.
     let mut programs: Vec<(usize, usize)> = Vec::new();
     let inside: Vec<usize> = spaces
         .iter()
@@ -111,7 +111,7 @@ pub fn merge_ledger(spaces: Vec<SpaceCounters>, runs: bool) -> Ledger {
         for node in space.nodes.into_iter().filter(|node| !node.transport) {
             let CountedNode { filtered: counted, seen, calls, ring, copied, .. } = node;
             ledger.sources.extend(seen.map(|seen| (counted.name.to_string(), seen)));
-            // Nodes of the kernel whose user implementation runs in a thread too.
+            // These are nodes in the kernel whose user implementation also runs in a thread.
             let both = inside.contains(&counted.planned);
             let same = |line: &NodeEntry| {
                 (both || copied) && line.planned == counted.planned && line.name == counted.name
@@ -124,7 +124,7 @@ pub fn merge_ledger(spaces: Vec<SpaceCounters>, runs: bool) -> Ledger {
                     }
                     continue;
                 }
-                // Only edges that were used.
+                // Unused edges are omitted.
                 ledger.edges.extend(calls.into_iter().filter(|edge| edge.put.blocks > 0));
                 continue;
             }
@@ -142,7 +142,7 @@ pub fn merge_ledger(spaces: Vec<SpaceCounters>, runs: bool) -> Ledger {
             ledger.edges.extend(ring.map(|near| complete_ring_edge(near, &imported, failed, runs)));
         }
     }
-    // A filter that ran in a process of its own, and in a thread before or after that.
+    // These are filters that ran both in a process of their own and in a thread.
     let lines = &mut ledger.filters;
     let named = |(planned, line): (usize, usize)| (planned, lines[line].name.clone());
     let programs: Vec<(usize, NodeName)> = programs.into_iter().map(named).collect();
@@ -199,7 +199,7 @@ fn complete_ring_edge(
     if runs {
         edge.resident = resident;
     } else if failed && resident.blocks > 0 {
-        // After a regular end a drained ring holds nothing; missing blocks then stay an imbalance.
+        // After a regular end a drained ring is empty; missing blocks then count as an imbalance.
         edge.dropped.push((PATH_ENDED.into(), resident));
         // Rings are FIFO: the missing blocks were put last.
         let mut missing = LossRanges::default();

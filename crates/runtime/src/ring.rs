@@ -165,7 +165,8 @@ impl Export {
         let Some(writer) = &mut self.writer else { return Err(RingFailure::Abandoned) };
         let mut mask = batch.live();
         let put = Amount { blocks: u64::from(mask.count_ones()), bytes: 0 };
-        // A replica with a part in a batch but without a block would be awaited for ever.
+        // If a replica had a part in a batch but no block of it, the join would wait for the
+        // replica forever.
         let may_lose = self.kind != EdgeKind::Dispatch || put.blocks > 1;
         if may_lose
             && must_lose_block(self.kind, put)

@@ -23,7 +23,7 @@ impl SpaceStatus {
     /// Returns the planned index of the edge at whose full ring the space waits; `None` if it is
     /// not waiting.
     pub fn full_ring(&self) -> Option<usize> {
-        // Relaxed: the word guards no other memory.
+        // Relaxed suffices: the word guards no other memory.
         self.full_ring.load(Ordering::Relaxed).checked_sub(1)
     }
 

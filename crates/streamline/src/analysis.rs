@@ -83,7 +83,7 @@ pub fn drawn_figures(results: &Results) -> DrawnFigures {
 }
 
 /// Returns the differences between a plan and the plan of the last analyzed run of the same
-/// request, as sentences; the list is empty if no run was analyzed.
+/// request, as sentences; empty if no run was analyzed.
 #[must_use]
 pub fn changes_since_analyzed(text: &str, plan: &Plan) -> Vec<String> {
     let kept = calibrate::state_directory().map(|folder| plan_file(&folder, text));
@@ -121,7 +121,7 @@ fn save_measurements(
 
 /// Returns the path of the file that stores the plan of a request.
 fn plan_file(folder: &Path, text: &str) -> PathBuf {
-    // FNV-1a: only names files, so collisions need no protection.
+    // The hash is FNV-1a. It only names files, so collisions need no protection.
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
@@ -134,7 +134,7 @@ fn run_measurements(plan: &Plan, outcome: &Outcome) -> Measurements {
     let mut measurements =
         Measurements { elapsed_ns, ..engine::adapt::measurements(plan, &outcome.ledger) };
     for program in &outcome.programs {
-        // Notifications of edges to another thread are counted by that thread's ring.
+        // The ring of another thread counts notifications of edges to that thread.
         let leaves = |edge: &&usize| matches!(plan.edges.get(**edge), Some(PlannedEdge::Kernel(_)));
         for edge in program.edges.iter().filter(leaves) {
             if let Some(edge) = measurements.edges.get_mut(*edge) {

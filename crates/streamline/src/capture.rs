@@ -1,10 +1,10 @@
-//! A live capture whose frames the calling thread reads itself.
+//! A live capture whose frames the calling thread reads directly from the kernel's rings.
 //!
-//! A [`Capture`] is for a program that has its own thread and its own loop, such as a program that
-//! calls libpcap. It plans `rx IF` and `tx IF` like any request, so it uses the same kernel
-//! programs and rings as all requests at the interface: with a daemon, all captures of a user share
-//! one program per direction and one ring of frames. It builds no path: nothing but the kernel
-//! program runs, and a frame is read with one copy and without a system call.
+//! A [`Capture`] is for a program with its own thread and loop, such as a program that calls
+//! libpcap. It plans `rx IF` and `tx IF` like any request, so it uses the same kernel programs and
+//! rings as all requests at the interface: with a daemon, all captures of a user share one program
+//! per direction and one ring of frames. It builds no path: only the kernel program runs, and
+//! reading a frame takes one copy and no system call.
 //!
 //! Frames from all processors and in both directions are merged in time order. A frame is returned
 //! only if its time is not later than the last [`Capture::load`], because another processor may
@@ -43,7 +43,7 @@ pub const FRAME_MAX: usize = (64 << 10) + 64 + 4;
 pub struct CaptureSettings {
     /// Name of the interface.
     pub interface: String,
-    /// The frames to capture, and the number of bytes that the kernel program copies of each.
+    /// The frames to capture, and the number of bytes of each frame that the kernel program copies.
     pub filter: CaptureFilter,
     /// Memory for unread frames on all processors together, in bytes; `None` for the default.
     pub ring: Option<u64>,
@@ -84,11 +84,11 @@ struct Direction {
     source: &'static str,
     reader: Reader,
     attached: DirectAttachment,
-    /// True if another filter, and with it another program, has replaced the one that copied these
-    /// frames. Those that it has copied are still read.
+    /// True if the programs of another filter have replaced the program that copied these frames.
+    /// The frames that it has copied are still read.
     is_replaced: bool,
-    /// The daemon or this process, whichever runs the kernel program. It is kept until the program
-    /// has been detached.
+    /// The daemon or this process, whichever runs the kernel program; kept until the program is
+    /// detached.
     host: Arc<Hosts>,
 }
 
@@ -115,11 +115,11 @@ pub struct CapturedFrame {
 pub struct CaptureCounts {
     /// Frames that [`Capture::next_frame`] has returned.
     pub read: u64,
-    /// Frames that the caller of [`Capture::next_frame`] did not want.
+    /// Frames that the caller of [`Capture::next_frame`] skipped.
     pub skipped: u64,
     /// Frames that were overwritten before they were read.
     pub lost: u64,
-    /// Frames that wait in the rings.
+    /// Frames in the rings that have not been read.
     pub unread: u64,
 }
 
@@ -128,7 +128,7 @@ impl Capture {
     pub fn open(settings: &CaptureSettings, options: &Options) -> Result<Self, OpenError> {
         let is_loopback = sys::net::interface(&settings.interface)
             .is_ok_and(|interface| interface.flags.loopback());
-        // Each packet on loopback is both sent and received.
+        // Each packet on loopback is both sent and received, so one direction suffices.
         let sources: &[&'static str] =
             if is_loopback || settings.received_only || settings.take.is_some() {
                 &["rx"]
@@ -236,8 +236,8 @@ impl Capture {
         self.directions.iter_mut().any(|direction| direction.reader.front_frame().is_some())
     }
 
-    /// Returns the remaining time during which frames may arrive without a notification. The next
-    /// frame after that causes one.
+    /// Returns the remaining time during which frames may arrive without a notification. The first
+    /// frame after that time causes one.
     #[must_use]
     pub fn silence_left(&self) -> Duration {
         let notified = self.directions.iter().map(|direction| direction.reader.notified_at()).max();

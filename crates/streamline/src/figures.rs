@@ -34,7 +34,7 @@ pub struct PathFigures {
     /// State of the path.
     pub state: PathState,
     /// True if the time spent in filters was measured during the entire run. Always false for a
-    /// queried path, which may measure it only while a client follows.
+    /// queried path, which may have measured the time only while a client followed it.
     pub is_timed: bool,
     /// Nodes of the plan; empty for a silent path.
     pub nodes: Vec<Node>,
@@ -72,8 +72,8 @@ impl PathFigures {
         all.filter(|loss| is_lost(&loss.why)).filter_map(|loss| loss.blocks).sum()
     }
 
-    /// Returns the number of dropped blocks for all reasons, including drops that the request asks
-    /// for.
+    /// Returns the number of dropped blocks for all reasons, including drops that the request
+    /// demands.
     #[must_use]
     pub fn dropped_blocks(&self) -> u64 {
         let counters = &self.counters;
@@ -139,7 +139,7 @@ pub fn query_figures(client: &Client, limit: Duration) -> Result<Vec<PathFigures
     let mut listed = client.list_paths()?;
     listed.retain(|path| path.yours);
     let numbers: Vec<_> = listed.iter().map(|path| (path.uid, path.number.to_string())).collect();
-    // The description is requested after the counters, so it is at least as recent.
+    // The description is requested after the counters, so it is at least as recent as they are.
     let replies = client.count_all(&numbers, &[DESCRIBE], limit, |_, counters, replies| {
         let about = replies.into_iter().next().unwrap_or_default();
         let about: PathDescription = about.deserialize_result()?;

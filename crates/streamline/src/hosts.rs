@@ -1,10 +1,10 @@
 //! Selection of the host that runs a request's filters in the kernel: the daemon, in programs
 //! shared by all users, or this process.
 //!
-//! If the daemon refuses a filter, this process loads the filter if its rights suffice; otherwise
-//! the filter is placed in a thread. A user who may not open packet sockets can use live sources
-//! only through the daemon; these sources are pinned to the kernel, so that no later plan moves
-//! them.
+//! If the daemon refuses a filter, this process loads the filter if its privileges suffice;
+//! otherwise the filter is placed in a thread. A user who may not open packet sockets can use live
+//! sources only through the daemon; these sources are pinned to the kernel, so that no later plan
+//! moves them.
 
 use crate::notice::Notices;
 use engine::build::BuildError;
@@ -22,7 +22,7 @@ use pipeline::plan::{Machine, Plan, Unplaceable};
 pub(crate) struct Hosts {
     daemon: Option<DaemonHost>,
     own: Points,
-    /// True if this process has the rights to load kernel programs.
+    /// True if this process may load kernel programs.
     privileged: bool,
 }
 
@@ -62,7 +62,7 @@ impl Hosts {
 impl Hosts {
     /// Plans again if the daemon's policy would refuse filters of this plan, with these filters in
     /// other spaces. Returns the plan unchanged if there is no daemon, or if this process can load
-    /// programs itself. Fails if a refused filter can run in no other space.
+    /// programs itself. Fails if a refused filter fits in no other space.
     pub(crate) fn plan_within_policy(
         &self,
         plan: Plan,
@@ -85,7 +85,7 @@ impl Host for Hosts {
         let Some(daemon) = &self.daemon else { return self.own.attach(asked) };
         match daemon.attach(asked) {
             Err(BuildError::Refused(refused)) if self.privileged => {
-                // The daemon's reason is the useful one only if this process is refused as well.
+                // The daemon's reason is useful only if this process is refused too.
                 self.own.attach(asked).map_err(|_| BuildError::Refused(refused))
             }
             other => other,

@@ -1,16 +1,16 @@
 //! Automatic changes: a path measures its own costs while it runs, and changes its placement or its
 //! replicas when the change pays off. [Th §5.4], [SL §7.1]
 //!
-//! Input: running paths, and the changes that they may make by themselves ([`Adapt`]). Output:
-//! changes to their shape ([`crate::change::reshape`]), each reported with its reason
-//! ([`Live::adapted`]). A separate thread measures each arc's share of the blocks in the first
-//! seconds ([`start`]), and then ends or waits for reports of stalled sinks ([`stalls`]). If
-//! requested, it instead makes short observations for as long as the path runs ([`observation`]):
-//! costs of filters, block rates, idle time. The planner predicts gains from its cost table,
-//! corrected by the observations; [`replicas`] and [`moves`] decide, without a clock or threads. If
-//! one thread has too much work, some of its work moves to other threads ([`spread`]): replicas of
-//! its filters, or a *stage*, which is a filter with everything downstream of it. If one replica
-//! has more work than the others, some of its sessions move to them ([`sessions`]).
+//! Input: running paths, and the changes that the user permits ([`Adapt`]). Output: changes to the
+//! shape of a path ([`crate::change::reshape`]), each reported with its reason ([`Live::adapted`]).
+//! A separate thread measures each arc's share of the blocks in the first seconds ([`start`]), and
+//! then ends or waits for reports of stalled sinks ([`stalls`]). If requested, it instead makes
+//! short observations for as long as the path runs ([`observation`]): costs of filters, block
+//! rates, idle time. The planner predicts gains from its cost table, corrected by the observations;
+//! [`replicas`] and [`moves`] decide, without a clock or threads. If one thread has too much work,
+//! some of its work moves to other threads ([`spread`]): replicas of its filters, or a *stage*,
+//! which is a filter with everything downstream of it. If one replica has more work than the
+//! others, some of its sessions move to another replica ([`sessions`]).
 //!
 //! The gain from more threads is verified: the rate is measured again, and a change that does not
 //! pay is undone and not repeated soon. A moved filter moves back only if later observations
@@ -57,9 +57,9 @@ pub(crate) struct AdaptThread {
 /// A message to the observing thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Wake {
-    /// Tells the thread to end.
+    /// Ends the thread.
     End,
-    /// Tells the thread of an event in a space of an observed path.
+    /// Reports an event in a space of an observed path.
     Space(ControlEvent),
 }
 
@@ -99,20 +99,19 @@ struct PathObserver {
     lives: Vec<Live>,
     adapt: Arc<Adapt>,
     /// The cost table, corrected by the observations.
-    known: Costs,
-    /// Current length of an observation in ns; longer at low traffic.
+    costs: Costs,
+    /// Current length of an observation in ns; grows while few blocks arrive.
     observation_ns: u64,
-    copies: ReplicaPolicy,
-    moves: MovePolicy,
-    sessions: SessionBalance,
+    replica_policy: ReplicaPolicy,
+    move_policy: MovePolicy,
+    session_balance: SessionBalance,
     /// Stages that were given threads of their own, if any.
-    staged: Option<MadeStages>,
-    /// True once the path has reported to the user that the counters of its kernel programs are
+    made_stages: Option<MadeStages>,
+    /// True once the user has been told that the counters of the path's kernel programs are
     /// unreadable.
-    blind: bool,
-    /// Numbers of the sink nodes that were given a thread of their own, or for which that was
-    /// refused.
-    relieved: HashSet<usize>,
+    reported_unreadable: bool,
+    /// Numbers of the sink nodes for which a thread of their own was created or refused.
+    tried_sinks: HashSet<usize>,
 }
 
 /// Minimum number of blocks in an observation; an observation with fewer blocks is ignored.
@@ -122,21 +121,21 @@ const OBSERVATION_FACTOR_MAX: u64 = 64;
 
 impl PathObserver {
     fn new(lives: Vec<Live>, adapt: Arc<Adapt>) -> Self {
-        let copies = ReplicaPolicy::new(adapt.rate_policy);
-        let moves = MovePolicy::new(adapt.rate_policy, MoveThreshold::RUNNING);
-        let (known, observation_ns) =
+        let replica_policy = ReplicaPolicy::new(adapt.rate_policy);
+        let move_policy = MovePolicy::new(adapt.rate_policy, MoveThreshold::RUNNING);
+        let (costs, observation_ns) =
             (adapt.machine.costs.clone(), adapt.rate_policy.observation_ns);
         Self {
             lives,
             adapt,
-            known,
+            costs,
             observation_ns,
-            copies,
-            moves,
-            sessions: SessionBalance::default(),
-            staged: None,
-            blind: false,
-            relieved: HashSet::new(),
+            replica_policy,
+            move_policy,
+            session_balance: SessionBalance::default(),
+            made_stages: None,
+            reported_unreadable: false,
+            tried_sinks: HashSet::new(),
         }
     }
 
@@ -173,13 +172,13 @@ impl PathObserver {
             let Some(observation) = self.observation(wakes) else { return };
             let soon = observation.is_some_and(|observation| self.adapt(&observation));
             self.lives.iter().for_each(Live::count_observation);
-            sleep = self.copies.next_sleep_ns(soon);
+            sleep = self.replica_policy.next_sleep_ns(soon);
         }
     }
 
     /// Observes the paths once; blocks for the length of an observation. Returns `None` if the
-    /// paths have ended or the thread must end, and `Some(None)` if the first path changed or a
-    /// space did not respond.
+    /// paths have ended or the thread must end, and `Some(None)` if the first path changed during
+    /// the observation or a space did not respond.
     fn observation(&mut self, wakes: &Receiver<Wake>) -> Option<Option<Observation>> {
         let live = self.lives.first()?.clone();
         let lives = self.lives.clone();
@@ -200,10 +199,9 @@ impl PathObserver {
         }))
     }
 
-    /// Makes a change if one is due. Returns true if a change was made, was refused, or is
-    /// imminent, that is, will be made if the next observations agree with this one. Corrects the
-    /// known costs with the observation, and doubles the length of observations, up to a limit,
-    /// while few blocks arrive.
+    /// Makes a change if one is due, corrects the known costs with the observation, and doubles the
+    /// length of observations, up to a limit, while few blocks arrive. Returns true if a change was
+    /// made or refused, or will be made if the next observations agree with this one.
     fn adapt(&mut self, observation: &Observation) -> bool {
         let most = self.adapt.rate_policy.observation_ns.saturating_mul(OBSERVATION_FACTOR_MAX);
         let little = observation.input_blocks() < BLOCKS_MIN;
@@ -213,7 +211,10 @@ impl PathObserver {
             self.observation_ns
         };
         let moves = self.adapt.moves == MovePeriod::Always;
-        if observation.blind && !std::mem::replace(&mut self.blind, true) && moves {
+        if observation.counters_unreadable
+            && !std::mem::replace(&mut self.reported_unreadable, true)
+            && moves
+        {
             let why = "no filter moves: the owner of the program does not report its counters";
             self.lives.iter().take(1).for_each(|live| live.add_adapted(why.to_owned()));
         }
@@ -223,8 +224,8 @@ impl PathObserver {
             self.relieve_replica();
             return false;
         }
-        self.known = observation.corrected_costs(&self.known);
-        let machine = Machine { costs: self.known.clone(), ..self.adapt.machine.clone() };
+        self.costs = observation.corrected_costs(&self.costs);
+        let machine = Machine { costs: self.costs.clone(), ..self.adapt.machine.clone() };
         let moves = moves && plan.replicas.is_empty();
         let enough = !little || self.observation_ns == most;
         if moves
@@ -241,8 +242,8 @@ impl PathObserver {
     fn move_filters(&mut self, at: u64, plan: &Plan, machine: &Machine, why: &str) -> bool {
         let offer = predicted_moves(plan, machine);
         let offer = offer.map(|(now, then, places)| MoveOffer { now, then, places });
-        let Some(places) = self.moves.decide(at, offer.as_ref()) else {
-            return self.moves.is_imminent();
+        let Some(places) = self.move_policy.decide(at, offer.as_ref()) else {
+            return self.move_policy.is_imminent();
         };
         let Some(live) = self.lives.first() else { return false };
         let names = explain::unique_names(&plan.graph);
@@ -257,7 +258,7 @@ impl PathObserver {
             // Either the path is ending or a space was busy. A later observation tries again.
             Err(ChangeError::NotTaken(_) | ChangeError::Again(_)) => {}
             Err(refused) => {
-                self.moves.refuse(places);
+                self.move_policy.refuse(places);
                 live.add_adapted(format!("not {what}: {refused}"));
             }
         }

@@ -3,8 +3,8 @@
 //! Input: the measured cost of a block, and its predicted cost if some nodes ran in other spaces.
 //! Output: the moves to make, if any. A move is made only if several consecutive observations agree
 //! on the nodes to move and on a sufficient saving ([`MoveThreshold`]), and only after a pause
-//! since the previous move. Moving a node again multiplies the wait before the next move by eight,
-//! so a path at break-even soon stops moving.
+//! since the previous move. Each repeated move of the same node multiplies this pause by eight, so
+//! a path whose placements cost about the same soon stops moving.
 
 use super::replicas::{WAIT_FACTOR, WAIT_MAX_NS};
 use crate::change::NodePlacement;
@@ -22,11 +22,11 @@ pub(super) struct MoveThreshold {
 }
 
 impl MoveThreshold {
-    /// The evidence required while a path runs: it is high, because costs come from short
+    /// The evidence required while a path runs. It is high because costs come from short
     /// observations and no later measurement verifies the move.
     pub(super) const RUNNING: Self = Self { saving_min: 0.2, extra_votes: 1 };
-    /// The evidence required during the first seconds of a path, in which every block is counted
-    /// and filters are not timed. A placement at 1.1 times the minimum cost wastes one eleventh.
+    /// The evidence required during the first seconds of a path, when costs come from block counts
+    /// alone. Accepting up to 1.1 times the minimum cost wastes at most one eleventh.
     pub(super) const START: Self = Self { saving_min: 1.0 / 11.0, extra_votes: 0 };
 }
 
@@ -45,21 +45,20 @@ impl MoveOffer {
     }
 }
 
-/// The policy for moves. It keeps votes, refusals and the current wait from one observation to the
-/// next.
+/// The policy for moves; keeps votes, refusals and the current pause between observations.
 #[derive(Debug)]
 pub(super) struct MovePolicy {
     rate_policy: RatePolicy,
     threshold: MoveThreshold,
-    /// Number of consecutive observations that propose the same move.
+    /// Number of consecutive observations that propose the moves in `last`.
     votes: u32,
     last: Vec<NodePlacement>,
-    /// Nodes that were moved at least once; moving one again lengthens the wait.
+    /// Nodes that were moved at least once; moving one of them again lengthens the pause.
     moved: HashSet<NodeId>,
     /// Moves that were refused permanently.
     refused: Vec<Vec<NodePlacement>>,
-    rests_until: u64,
-    rest: u64,
+    pause_until_ns: u64,
+    pause_ns: u64,
 }
 
 impl MovePolicy {
@@ -71,8 +70,8 @@ impl MovePolicy {
             last: Vec::new(),
             moved: HashSet::new(),
             refused: Vec::new(),
-            rests_until: 0,
-            rest: rate_policy.pause_ns,
+            pause_until_ns: 0,
+            pause_ns: rate_policy.pause_ns,
         }
     }
 
@@ -92,7 +91,7 @@ impl MovePolicy {
         let move_offer = move_offer.filter(|move_offer| {
             move_offer.pays(self.threshold) && !self.refused.contains(&move_offer.places)
         });
-        let Some(move_offer) = move_offer.filter(|_| at >= self.rests_until) else {
+        let Some(move_offer) = move_offer.filter(|_| at >= self.pause_until_ns) else {
             self.votes = 0;
             return None;
         };
@@ -105,15 +104,14 @@ impl MovePolicy {
         }
         self.votes = 0;
         if move_offer.places.iter().any(|(node, _)| self.moved.contains(node)) {
-            self.rest = self.rest.saturating_mul(WAIT_FACTOR).min(WAIT_MAX_NS);
+            self.pause_ns = self.pause_ns.saturating_mul(WAIT_FACTOR).min(WAIT_MAX_NS);
         }
         self.moved.extend(move_offer.places.iter().map(|(node, _)| *node));
-        self.rests_until = at.saturating_add(self.rest);
+        self.pause_until_ns = at.saturating_add(self.pause_ns);
         Some(move_offer.places.clone())
     }
 
-    /// Excludes these moves from now on. The caller uses this for moves that were refused
-    /// permanently.
+    /// Excludes these moves permanently, because they were refused permanently.
     pub(super) fn refuse(&mut self, places: Vec<NodePlacement>) {
         self.refused.push(places);
     }
@@ -165,8 +163,8 @@ mod tests {
     #[test]
     fn v6_path_at_break_even_moves_ever_less_often() {
         let (mut move_policy, mut inside, mut made) = (move_policy(), false, Vec::new());
-        // The other placement always seems better, as it would under a load that changes with each
-        // observation.
+        // Each observation prefers the placement that is not in use, as it would under an
+        // alternating load.
         for at in (0..4000 * SECOND_NS).step_by(SECOND_NS as usize / 10) {
             let space = if inside { "thread0" } else { "kernel" };
             if move_policy.decide(at, Some(&move_offer(100.0, 50.0, space))).is_some() {

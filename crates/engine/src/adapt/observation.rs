@@ -67,9 +67,9 @@ pub(super) struct Observation {
     /// End of the interval, in ns.
     pub(super) at: u64,
     plan: Plan,
-    seen: Measurements,
-    given: u64,
-    pub(super) blind: bool,
+    measured: Measurements,
+    source_blocks: u64,
+    pub(super) counters_unreadable: bool,
     spent: Vec<(String, TimeSpent)>,
 }
 
@@ -95,12 +95,12 @@ impl Observation {
         Some(Self {
             at: after.at,
             plan: plan.clone(),
-            seen: Measurements {
+            measured: Measurements {
                 elapsed_ns: after.at - before.at,
                 ..measurement_difference(&was, &is)
             },
-            blind: after.in_kernel.is_empty() && !plan.programs.is_empty(),
-            given: given(&after.ledger).saturating_sub(given(&before.ledger)),
+            counters_unreadable: after.in_kernel.is_empty() && !plan.programs.is_empty(),
+            source_blocks: given(&after.ledger).saturating_sub(given(&before.ledger)),
             spent: spent.map(|((name, was), (_, is))| (name.clone(), is.since(*was))).collect(),
         })
     }
@@ -110,39 +110,39 @@ impl Observation {
     pub(super) fn input_blocks(&self) -> u64 {
         let sources =
             self.plan.graph.ids().filter(|(_, node)| node.kind() == Some(FilterKind::Source));
-        let seen = sources.filter_map(|(id, _)| self.seen.nodes.get(id.0));
+        let seen = sources.filter_map(|(id, _)| self.measured.nodes.get(id.0));
         seen.map(|node| node.blocks).sum()
     }
 
     /// Returns the number of blocks per second from all sources.
     pub(super) fn rate(&self) -> f64 {
-        self.given as f64 * 1e9 / self.seen.elapsed_ns as f64
+        self.source_blocks as f64 * 1e9 / self.measured.elapsed_ns as f64
     }
 
     /// Returns the processor time used by all threads, per second of wall time.
     pub(super) fn busy_ratio(&self) -> f64 {
         let cpu: u64 = self.spent.iter().map(|(_, spent)| spent.cpu).sum();
-        cpu as f64 / self.seen.elapsed_ns as f64
+        cpu as f64 / self.measured.elapsed_ns as f64
     }
 
     /// Returns the fraction of the interval during which the busiest thread slept.
     pub(super) fn idle_ratio(&self) -> f64 {
         let asleep = self.spent.iter().map(|(_, spent)| spent.asleep).min().unwrap_or(0);
-        asleep as f64 / self.seen.elapsed_ns as f64
+        asleep as f64 / self.measured.elapsed_ns as f64
     }
 
     /// Returns true if some thread was running on a processor for at least [`SATURATED_MIN`] of the
     /// interval.
     pub(super) fn is_saturated(&self) -> bool {
         let most = self.spent.iter().map(|(_, spent)| spent.cpu).max().unwrap_or(0);
-        most as f64 >= SATURATED_MIN * self.seen.elapsed_ns as f64
+        most as f64 >= SATURATED_MIN * self.measured.elapsed_ns as f64
     }
 
     /// Returns the cost table `known` with the arc shares of this observation; the costs themselves
     /// stay unchanged.
     pub(super) fn with_arc_shares(&self, known: &Costs) -> Costs {
         let mut costs = known.clone();
-        let _ = explain::learn(&self.plan, &self.seen, &mut costs);
+        let _ = explain::learn(&self.plan, &self.measured, &mut costs);
         Costs { shares: costs.shares, ..known.clone() }
     }
 
@@ -150,18 +150,18 @@ impl Observation {
     /// outside its filters is attributed to its sources.
     pub(super) fn corrected_costs(&self, known: &Costs) -> Costs {
         let mut costs = Costs { origin: "measured at run time".to_owned(), ..known.clone() };
-        let _ = explain::learn(&self.plan, &self.seen, &mut costs);
+        let _ = explain::learn(&self.plan, &self.measured, &mut costs);
         let graph = &self.plan.graph;
         for (id, node) in graph.ids().filter(|(_, node)| node.kind() == Some(FilterKind::Source)) {
             let space = self.plan.space_of(id);
-            let blocks = self.seen.nodes.get(id.0).map_or(0, |node| node.blocks);
+            let blocks = self.measured.nodes.get(id.0).map_or(0, |node| node.blocks);
             if space.kind != SpaceKind::Thread || node.is_process() || blocks == 0 {
                 continue;
             }
             let spent = self.spent.iter().find(|(name, _)| *name == space.name);
             let here = |other: &NodeId| self.plan.space_of(*other).name == space.name;
             let filters = graph.ids().map(|(other, _)| other).filter(here);
-            let busy = filters.filter_map(|other| self.seen.nodes.get(other.0));
+            let busy = filters.filter_map(|other| self.measured.nodes.get(other.0));
             let busy: u64 = busy.map(|node| node.busy_ns).sum();
             let own = spent.map_or(0, |(_, spent)| spent.cpu).saturating_sub(busy);
             let filter = explain::cost_key(graph, id);

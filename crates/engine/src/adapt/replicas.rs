@@ -11,16 +11,16 @@ use crate::path::RatePolicy;
 
 /// Longest sleep between two observations, as a multiple of the observation length.
 const SLEEP_FACTOR_MAX: u64 = 80;
-/// Longest wait after a change, in ns.
+/// Longest pause after a change, in ns.
 pub(super) const WAIT_MAX_NS: u64 = 3_600_000_000_000;
-/// Factor by which the wait grows after each undone change.
+/// Factor by which the pause grows after each undone change.
 pub(super) const WAIT_FACTOR: u64 = 8;
 /// Fraction of time spent asleep above which a thread has spare capacity.
 const IDLE_RATIO_MIN: f64 = 0.3;
 /// Minimum ratio of the throughput with replicas to that without.
 const GAIN_MIN: f64 = 1.08;
-/// Fraction of one processor. If all threads together use less, one instance can do the work of all
-/// replicas.
+/// Fraction of one processor. If all threads together use less, a single instance can process all
+/// blocks.
 const SINGLE_INSTANCE_BUSY_MAX: f64 = 0.5;
 
 /// The part of an observation's result that the replica policy needs.
@@ -52,8 +52,7 @@ impl ReplicaStep {
     }
 }
 
-/// The policy for replicas. It keeps votes, rates and the current wait from one observation to the
-/// next.
+/// The policy for replicas; keeps votes, rates and the current pause between observations.
 #[derive(Debug)]
 pub(super) struct ReplicaPolicy {
     rate_policy: RatePolicy,
@@ -67,8 +66,8 @@ pub(super) struct ReplicaPolicy {
     /// replicas, or once the replicas have proved worthwhile.
     rate_without_replicas: Option<f64>,
     /// Time in ns before which no replicas are added, and none are removed for lack of work.
-    rests_until: u64,
-    rest: u64,
+    pause_until_ns: u64,
+    pause_ns: u64,
     sleep: u64,
 }
 
@@ -79,8 +78,8 @@ impl ReplicaPolicy {
             votes: Vec::new(),
             underused: 0,
             rate_without_replicas: None,
-            rests_until: 0,
-            rest: rate_policy.pause_ns,
+            pause_until_ns: 0,
+            pause_ns: rate_policy.pause_ns,
             sleep: 0,
         }
     }
@@ -96,8 +95,8 @@ impl ReplicaPolicy {
         self.sleep
     }
 
-    /// Returns true if the latest observations agree on adding replicas but are too few to do so,
-    /// or if the effect of added replicas has not been evaluated yet.
+    /// Returns true if the latest observations agree on adding replicas but are too few to add
+    /// them, or if the effect of added replicas has not been evaluated yet.
     pub(super) const fn is_imminent(&self) -> bool {
         !self.votes.is_empty() || self.rate_without_replicas.is_some()
     }
@@ -105,7 +104,7 @@ impl ReplicaPolicy {
     /// Records a permanent refusal: from now on, the policy adds no replicas and removes none for
     /// lack of work. Replicas whose gain has not been evaluated yet may still be removed.
     pub(super) fn refuse(&mut self) {
-        self.rests_until = u64::MAX;
+        self.pause_until_ns = u64::MAX;
     }
 
     /// Chooses a step from an observation that ended at `at` (in ns). Returns `None` if nothing
@@ -123,13 +122,13 @@ impl ReplicaPolicy {
             self.rate_without_replicas = None;
         }
         if step == Some(ReplicaStep::Share) {
-            self.rests_until = at.saturating_add(self.rate_policy.pause_ns);
+            self.pause_until_ns = at.saturating_add(self.rate_policy.pause_ns);
         }
         step
     }
 
     fn should_add_replicas(&mut self, at: u64, inputs: &ReplicaInputs) -> bool {
-        if !inputs.worth || inputs.idle > IDLE_RATIO_MIN || at < self.rests_until {
+        if !inputs.worth || inputs.idle > IDLE_RATIO_MIN || at < self.pause_until_ns {
             self.votes.clear();
             return false;
         }
@@ -144,7 +143,8 @@ impl ReplicaPolicy {
     fn reason_to_remove(&mut self, at: u64, inputs: &ReplicaInputs) -> Option<String> {
         let little = inputs.busy < SINGLE_INSTANCE_BUSY_MAX && inputs.idle > IDLE_RATIO_MIN;
         self.underused = if little { self.underused + 1 } else { 0 };
-        if self.underused >= 2 * self.rate_policy.agreeing_observations && at >= self.rests_until {
+        if self.underused >= 2 * self.rate_policy.agreeing_observations && at >= self.pause_until_ns
+        {
             let percent = inputs.busy * 100.0;
             self.lengthen_wait(at);
             return Some(format!("all of it keeps {percent:.0} % of one processor busy"));
@@ -158,8 +158,8 @@ impl ReplicaPolicy {
         let rate = mean_rate(&self.votes);
         self.votes.clear();
         if rate >= rate_without_replicas * GAIN_MIN {
-            // The replicas pay off, so the wait is reset.
-            (self.rate_without_replicas, self.rest) = (None, self.rate_policy.pause_ns);
+            // The replicas pay off, so the pause is reset.
+            (self.rate_without_replicas, self.pause_ns) = (None, self.rate_policy.pause_ns);
             return None;
         }
         self.lengthen_wait(at);
@@ -168,10 +168,10 @@ impl ReplicaPolicy {
         ))
     }
 
-    /// Lengthens the wait before the next change, after replicas are removed.
+    /// Lengthens the pause before the next change, after replicas were removed.
     fn lengthen_wait(&mut self, at: u64) {
-        self.rest = self.rest.saturating_mul(WAIT_FACTOR).min(WAIT_MAX_NS);
-        self.rests_until = at.saturating_add(self.rest);
+        self.pause_ns = self.pause_ns.saturating_mul(WAIT_FACTOR).min(WAIT_MAX_NS);
+        self.pause_until_ns = at.saturating_add(self.pause_ns);
     }
 }
 
@@ -242,7 +242,7 @@ mod tests {
         let low =
             (2 * SECOND_NS..).find(|at| copies.decide(again + at, &with(9.0, 0.1, 0.9)).is_some());
         let end = again + low.unwrap();
-        assert_eq!(copies.rests_until, end + 8 * SECOND_NS, "not 64 s");
+        assert_eq!(copies.pause_until_ns, end + 8 * SECOND_NS, "not 64 s");
     }
 
     #[test]

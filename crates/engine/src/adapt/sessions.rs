@@ -1,10 +1,10 @@
-//! Relief of replicas that have more work than others: sessions move to the replica with the least.
+//! Load balancing between replicas: sessions move from the busiest replica to the least busy one.
 //!
-//! The dispatcher counts the blocks of each class of sessions. Several times a second the counts
-//! are read; if two consecutive readings agree on which replica should relieve which, the sessions
-//! move ([`crate::change::move_sessions`]). Each move pauses the path for as long as the replicas
-//! need for the blocks that they have. Moves therefore keep a distance, which grows as long as they
-//! do not settle.
+//! The dispatcher counts the blocks of each group of sessions. Several times a second this module
+//! reads the counts; if two consecutive readings name the same two replicas, sessions move between
+//! them ([`crate::change::move_sessions`]). A move pauses the path until the replicas have
+//! processed the blocks in their queues. Moves are therefore spaced apart, ever wider while they
+//! follow each other closely.
 //!
 //! docs/book/decisions/0114-moving-sessions.md
 
@@ -17,35 +17,35 @@ use std::time::Duration;
 
 /// Interval between two readings, in ns.
 const INTERVAL_NS: u64 = 200_000_000;
-/// Maximum wait for the replicas to finish the blocks that they have, during which the path stands
-/// still.
+/// Maximum wait, during which the path is paused, for the replicas to empty their queues.
 const MOVE_WAIT_MAX: Duration = Duration::from_millis(50);
-/// Minimum distance of two moves, in ns.
+/// Minimum time between two moves, in ns.
 const PAUSE_MIN_NS: u64 = 1_000_000_000;
-/// Maximum distance of two moves, in ns.
+/// Maximum time between two moves, in ns.
 const PAUSE_MAX_NS: u64 = 64_000_000_000;
 
-/// The state of the relief of replicas.
+/// The state of load balancing between replicas.
 #[derive(Debug, Default)]
 pub(super) struct SessionBalance {
-    /// The replicas between which the last reading would have moved sessions; `None` if it would
-    /// have moved none.
+    /// The replicas (from, to) between which the last reading proposed a move; `None` if it
+    /// proposed none.
     proposed: Option<(u8, u8)>,
-    /// Distance of the next move from the last one.
+    /// Minimum time between the last move and the next one.
     pause_ns: u64,
-    /// Time of the last move, or 0.
+    /// Time of the last move; 0 if there was none.
     last_ns: u64,
 }
 
 impl SessionBalance {
-    /// Returns true if a move between these replicas is due: the last reading proposed the same,
-    /// and the last move is long enough ago.
+    /// Returns true if a move is due: the last reading proposed the same two replicas, and the
+    /// pause since the last move is over.
     fn is_due(&mut self, now: u64, proposed: Option<(u8, u8)>) -> bool {
         let agrees = std::mem::replace(&mut self.proposed, proposed) == proposed;
         proposed.is_some() && agrees && now.saturating_sub(self.last_ns) >= self.pause_ns
     }
 
-    /// Records a move. Moves that follow each other closely are spaced ever wider.
+    /// Records a move. Doubles the pause if the move followed the previous one closely, else resets
+    /// it.
     fn record_move(&mut self, now: u64) {
         let is_close = now.saturating_sub(self.last_ns) < 4 * self.pause_ns;
         let doubled = self.pause_ns.saturating_mul(2).min(PAUSE_MAX_NS);
@@ -55,23 +55,23 @@ impl SessionBalance {
 }
 
 impl PathObserver {
-    /// Relieves replicas for as long as the path runs. Meanwhile moves sinks that stall.
+    /// Balances the replicas for as long as the path runs, and moves stalled sinks in the meantime.
     pub(super) fn balance_sessions(&mut self, wakes: &Receiver<Wake>) {
         while !self.sleep_or_stop(wakes, INTERVAL_NS) && !self.lives.iter().all(Live::is_ended) {
             self.relieve_replica();
         }
     }
 
-    /// Reads the counts since the last reading, and moves sessions if that is due.
+    /// Reads the block counts since the last reading, and moves sessions if a move is due.
     pub(super) fn relieve_replica(&mut self) {
         let Some(live) = self.lives.first().filter(|_| self.adapt.sessions) else { return };
         let shares = session_shares(live, SPACE_WAIT_MAX);
         let chosen = shares.and_then(|shares| shares.choose_move());
         let ends = chosen.as_ref().map(|chosen| (chosen.from, chosen.to));
         let now = sys::clock::monotonic();
-        let is_due = self.sessions.is_due(now, ends);
+        let is_due = self.session_balance.is_due(now, ends);
         let Some(chosen) = chosen.filter(|_| is_due) else { return };
-        self.sessions.record_move(now);
+        self.session_balance.record_move(now);
         match move_sessions(live, &chosen, MOVE_WAIT_MAX) {
             Ok(moved) => live.add_adapted(format!(
                 "{} sessions to {}: {} received {} % of the blocks, {} % without them; {} held \
@@ -107,7 +107,7 @@ mod tests {
         for (now, due) in [(10, false), (10, false), (11, true)] {
             assert_eq!(balance.is_due(now * second, Some((0, 1))), due, "{now}");
         }
-        // Moves that do not settle: 2 s, 4 s, and so on.
+        // Moves in close succession double the pause: 2 s, 4 s, and so on.
         balance.record_move(11 * second);
         assert_eq!(balance.pause_ns, 2 * second);
         balance.record_move(13 * second);

@@ -1,9 +1,9 @@
 //! Distribution of one thread's work over several threads, by replicas of a chain or by stages. A
 //! *stage* is a filter with everything downstream of it, moved to a thread of its own.
 //!
-//! The planner proposes the change after which a block takes the least time, based on costs
-//! measured in this path. [`super::replicas`] decides when the change is made, and keeps or undoes
-//! it according to the measured rate.
+//! The planner proposes the change with the lowest cost of a block, based on costs measured in this
+//! path. [`super::replicas`] decides when to make the change, and keeps or undoes it according to
+//! the measured rate.
 //!
 //! docs/book/decisions/0022-parallel.md, docs/book/decisions/0097-stages.md
 
@@ -24,19 +24,19 @@ enum SpreadProposal {
 /// Stages that were given threads of their own, and the previous spaces of their nodes.
 #[derive(Debug)]
 pub(super) struct MadeStages {
-    /// Number of changes to the path when the stages were made. If the path has made more changes
-    /// by now, its plan is different.
+    /// Number of changes to the path when the stages were made. A higher current number means that
+    /// the path has a different plan.
     changes: u64,
     homes: Vec<NodePlacement>,
 }
 
 impl PathObserver {
-    /// Returns true if the work of the path is distributed over several threads. The distribution
-    /// may have to be undone later.
+    /// Returns true if the work of the path is distributed over several threads by replicas or
+    /// stages.
     pub(super) fn is_spread(&mut self, plan: &Plan) -> bool {
         let changes = self.lives.first().map(Live::changes);
-        self.staged = self.staged.take().filter(|made| Some(made.changes) == changes);
-        !plan.replicas.is_empty() || self.staged.is_some()
+        self.made_stages = self.made_stages.take().filter(|made| Some(made.changes) == changes);
+        !plan.replicas.is_empty() || self.made_stages.is_some()
     }
 
     /// Distributes the work of the busiest thread over more threads, or undoes an earlier
@@ -54,10 +54,10 @@ impl PathObserver {
             (observation.rate(), observation.busy_ratio(), observation.idle_ratio());
         let inputs = ReplicaInputs { shared, worth: worth.is_some(), rate, busy, idle };
         let Some(live) = self.lives.first().cloned() else { return false };
-        let Some(step) = self.copies.decide(observation.at, &inputs) else {
-            return self.copies.is_imminent();
+        let Some(step) = self.replica_policy.decide(observation.at, &inputs) else {
+            return self.replica_policy.is_imminent();
         };
-        let homes = self.staged.take().map(|made| made.homes).unwrap_or_default();
+        let homes = self.made_stages.take().map(|made| made.homes).unwrap_or_default();
         let name =
             |(node, _): &NodePlacement| format!("`{}`", explain::unique_names(&plan.graph)[node.0]);
         let (what, why, places, copies) = match (step, worth) {
@@ -81,7 +81,7 @@ impl PathObserver {
                 live.add_adapted(format!("{what}: {why}; {switched}"));
                 let spreads = !shared && !copies;
                 let home = |(node, _): &NodePlacement| (*node, plan.space_of(*node).name.clone());
-                self.staged = spreads.then(|| MadeStages {
+                self.made_stages = spreads.then(|| MadeStages {
                     changes: live.changes(),
                     homes: places.iter().map(home).collect(),
                 });
@@ -89,7 +89,7 @@ impl PathObserver {
             // Either the path is ending or a space was busy. A later observation tries again.
             Err(ChangeError::NotTaken(_) | ChangeError::Again(_)) => {}
             Err(refused) => {
-                self.copies.refuse();
+                self.replica_policy.refuse();
                 live.add_adapted(format!("no {what}: {refused}"));
             }
         }

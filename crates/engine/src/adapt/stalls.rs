@@ -1,9 +1,9 @@
-//! Moves of sinks to threads of their own, if their writes hold up the thread that reads a source.
+//! Moves of sinks to separate threads when their writes delay the thread that reads a source.
 //!
-//! A sink that appends to a file runs in the reader's thread. Its space reports a write that took a
-//! long time while blocks waited at the source ([`SinkStall`]); no thread polls for this. The sink
-//! then moves by hot swap, with its open file. It never moves back, because a disk that stalled
-//! once is likely to stall again.
+//! A sink that appends to a file runs in the thread of its source. Its space reports a write that
+//! took a long time while blocks waited at the source ([`SinkStall`]); no thread polls for this.
+//! The sink then moves by hot swap, with its open file. It never moves back, because a disk that
+//! stalled once is likely to stall again.
 //!
 //! docs/book/decisions/0087-writers-with-readers.md, docs/book/decisions/0092-stalled-sinks.md
 
@@ -16,7 +16,7 @@ use runtime::control::{ControlEvent, SinkStall};
 use std::sync::mpsc::Receiver;
 
 impl PathObserver {
-    /// Moves sinks whose writes stall. Blocks until the thread must end.
+    /// Moves sinks whose writes stall. Blocks until the thread is told to end.
     pub(super) fn wait_for_stalls(&mut self, wakes: &Receiver<Wake>) {
         while let Ok(Wake::Space(event)) = wakes.recv() {
             if let ControlEvent::Stalled(stall) = event {
@@ -25,14 +25,14 @@ impl PathObserver {
         }
     }
 
-    /// Moves the stalled sink to a thread of its own. Does nothing if the path may not make this
-    /// change, if the sink does not run in a thread that reads a source, or if an earlier attempt
-    /// was made or refused. An attempt that fails because a space was busy is repeated at the next
-    /// stall.
+    /// Moves the stalled sink to a separate thread. Does nothing if the user does not permit this
+    /// change, if the sink does not share its thread with a source, or if an earlier attempt
+    /// succeeded or was refused. An attempt that fails because a space was busy is repeated at the
+    /// next stall.
     pub(super) fn move_stalled_sink(&mut self, stall: SinkStall) {
         let Some(live) = self.lives.first().filter(|_| self.adapt.relieves) else { return };
         let Some((plan, node)) = live.plan().zip(live.node_with_number(stall.node)) else { return };
-        if !plan.sinks_with_readers().contains(&node) || self.relieved.contains(&stall.node) {
+        if !plan.sinks_with_readers().contains(&node) || self.tried_sinks.contains(&stall.node) {
             return;
         }
         let space = new_thread_name(&plan, node);
@@ -46,12 +46,12 @@ impl PathObserver {
             Err(ChangeError::NotTaken(_) | ChangeError::Again(_)) => return,
             Err(refused) => live.add_adapted(format!("not {what}: {why}; {refused}")),
         }
-        self.relieved.insert(stall.node);
+        self.tried_sinks.insert(stall.node);
     }
 }
 
-/// Returns an unused thread name for the sink's connected component of the plan. Its number is one
-/// more than the highest number in use.
+/// Returns an unused thread name in the sink's component of the plan. Its number is one more than
+/// the highest number in use there.
 fn new_thread_name(plan: &Plan, node: NodeId) -> String {
     let part = plan.space_of(node).component;
     let threads = plan.spaces.iter().filter(|space| space.component == part);

@@ -2,10 +2,10 @@
 //! a move pays.
 //!
 //! The planner assumes that every block takes every arc until a run has measured otherwise, so the
-//! placement of a request that never ran may be wrong by any factor. Only counters that exist
-//! anyway are read. Filters are not timed, because a short measurement of cold code is less
-//! accurate than the machine's cost table. The period begins with the first block, which its space
-//! reports ([`ControlEvent::FirstBlocks`]); before and after the period nothing is measured.
+//! placement of a request that never ran may be far from optimal. The observation reads only
+//! counters that exist anyway. Filters are not timed, because a short measurement of cold code is
+//! less accurate than the machine's cost table. The period begins with the first block, which its
+//! space reports ([`ControlEvent::FirstBlocks`]); nothing is measured before or after the period.
 //!
 //! If a thread is busy, however, its filters are timed for 25 ms, and stages (filters with
 //! everything downstream of them) get threads of their own where the planner predicts a gain
@@ -34,8 +34,8 @@ const REPORTED_SHARE_MAX: f64 = 0.9;
 
 impl PathObserver {
     /// Waits for the first blocks, then observes the path for [`PERIOD_NS`], or for up to twice as
-    /// long while the effect of newly added threads is evaluated. Ends earlier if counters cannot
-    /// be read. Returns false if the path ends.
+    /// long while newly added threads are evaluated. Ends earlier if counters cannot be read.
+    /// Returns false if the path ends.
     pub(super) fn observe_first_seconds(&mut self, wakes: &Receiver<Wake>) -> bool {
         loop {
             match wakes.recv() {
@@ -44,14 +44,14 @@ impl PathObserver {
                 Ok(Wake::End) | Err(_) => return false,
             }
         }
-        let table = self.known.clone();
-        self.moves = MovePolicy::new(RATE_POLICY, MoveThreshold::START);
+        let table = self.costs.clone();
+        self.move_policy = MovePolicy::new(RATE_POLICY, MoveThreshold::START);
         let end = sys::clock::monotonic().saturating_add(PERIOD_NS);
         let (mut begin, mut moves) = (None, self.adapt.moves == MovePeriod::Start);
         while moves || self.adapt.stages {
             let now = sys::clock::monotonic();
             // Newly added threads are evaluated before the period ends.
-            let judges = self.adapt.stages && self.copies.is_imminent();
+            let judges = self.adapt.stages && self.replica_policy.is_imminent();
             if now >= end && !(judges && now < end.saturating_add(PERIOD_NS)) {
                 break;
             }
@@ -76,12 +76,12 @@ impl PathObserver {
                 return false;
             }
         }
-        self.known = table;
+        self.costs = table;
         true
     }
 
-    /// Returns true if a thread has been saturated since this snapshot; also false if the counters
-    /// cannot be read or the path has changed.
+    /// Returns true if a thread has been saturated since the snapshot `before`; false also if the
+    /// counters cannot be read or the path has changed.
     fn is_saturated(&self, before: &CounterSnapshot) -> bool {
         let after = CounterSnapshot::capture(&self.lives, SPACE_WAIT_MAX);
         let plan = self.lives.first().and_then(Live::plan);
@@ -115,7 +115,7 @@ impl PathObserver {
         let Some(observation) = Observation::from_snapshots(before, &after, &plan) else {
             return CounterCheck::Restart;
         };
-        if observation.blind || !plan.replicas.is_empty() {
+        if observation.counters_unreadable || !plan.replicas.is_empty() {
             return CounterCheck::Unreadable;
         }
         if observation.input_blocks() < BLOCKS_MIN {

@@ -3,22 +3,22 @@
 //! Input: the input and the losses that each worker process reports. Output: the known losses of
 //! the request, by location.
 //!
-//! - **driver** and **backlog** are located before the blocks are divided, so all workers count the
-//!   same loss. If their counts are equal, this is the loss; otherwise the loss is unknown.
-//! - Every other location (a socket, a ring) belongs to one worker and holds blocks of all shares:
-//!   a block that one worker lost is missing only if it was in that worker's share, so the sum over
-//!   the workers says nothing about the loss of the request. Only the input is known. If all
-//!   workers started before the first block and received equally many, they received the same
-//!   blocks, and the blocks that arrived in no share are the loss, exactly. If they received
-//!   different numbers (they do not end at the same moment), the smallest and the largest number
-//!   are bounds of the loss. If they started during traffic, only the sum is a bound.
+//! - **driver** and **backlog** come before the division, so all workers count the same loss. If
+//!   their counts are equal, this is the loss; otherwise the loss is unknown.
+//! - Every other location (a socket, a ring) belongs to one worker and holds blocks of all shares.
+//!   A block lost there is missing only if it belonged to that worker's share, so the sum over the
+//!   workers is not the loss of the request; only the input is known. If all workers started before
+//!   the first block and received equally many, they received the same blocks, and the loss is
+//!   exactly the number of blocks that no worker counted as its own. If they received different
+//!   numbers (they do not end at the same moment), the smallest and the largest number bound the
+//!   loss. If they started during traffic, only the sum is a bound.
 
 use super::share::WorkerView;
 use endpoint::{DropReason, SourceCounters};
 use filter::Amount;
 
-/// The drop reason for losses of which only a lower bound is known. The remainder, whose size is
-/// unknown, is listed under the actual locations.
+/// The drop reason for a loss of which only a lower bound is known. The entries of the actual
+/// locations then hold an unknown count.
 pub(super) const LOSS_LOWER_BOUND: DropReason =
     DropReason::Named("own sockets and rings, at least");
 
@@ -71,9 +71,8 @@ impl Losses {
         }
     }
 
-    /// Adds the losses at locations that each belong to one worker. The numbers are exact where
-    /// they follow from the shares; otherwise they are unknown, with a lower bound of their sum and
-    /// a note.
+    /// Adds the losses at locations that each belong to one worker. A count is exact if it follows
+    /// from the shares; otherwise it is unknown, and a lower bound of the sum and a note are added.
     fn add_worker_losses(&mut self, all: &[WorkerView], (quiet, alone): (bool, bool)) {
         let mut places: Vec<(DropReason, Option<u64>)> = Vec::new();
         for (place, blocks) in all.iter().flat_map(|view| &view.lost) {

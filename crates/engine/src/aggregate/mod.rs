@@ -4,9 +4,9 @@
 //! Input: the outcome of each worker process, or the last report of a killed process. Output: one
 //! outcome. Each worker reads all blocks of its sources and skips the blocks of other workers'
 //! shares, so only each worker's own share of a source is added up ([`share`]). Losses before the
-//! blocks are divided are reported as far as they are known ([`losses`]). Blocks that a killed
-//! worker did not report are known from the other workers, which skipped these blocks; they count
-//! as dropped (`engine ended`).
+//! division of blocks among workers are reported exactly, as bounds, or as unknown ([`losses`]).
+//! Blocks that a killed worker did not report are computed from the counters of the other workers,
+//! which skipped these blocks; they count as dropped (`engine ended`).
 
 mod losses;
 mod share;
@@ -25,14 +25,14 @@ use share::{DividedSource, WorkerView, divided_sources};
 /// The drop reason for blocks in the share of a worker process that was killed.
 pub const WORKER_ENDED: DropReason = DropReason::Named("engine ended");
 
-/// The report of one worker process: its last outcome, and the circumstances of its start and end.
+/// The report of one worker process: its last outcome, and how it started and ended.
 #[derive(Debug, Default)]
 pub struct WorkerReport {
     /// The final outcome of the worker, or its last report if it was killed.
     pub outcome: Outcome,
     /// True if the worker was killed and its last report is therefore incomplete.
     pub killed: bool,
-    /// True if this worker's sources had received nothing when all workers were ready.
+    /// True if this worker's sources had received no block by the time all workers were ready.
     pub quiet: bool,
 }
 
@@ -90,10 +90,10 @@ fn reduce_to_shares(graph: &Graph, shared: &DividedSource, engines: &mut [Worker
     }
 }
 
-/// Computes the unreported share of killed worker processes from the counters of the survivors: all
-/// blocks that a survivor received, less all reported shares and possible losses. If the run was
-/// stopped, survivors may have received different numbers of blocks, and the smallest number is
-/// used; otherwise the largest is used.
+/// Computes the unreported share of killed worker processes from the counters of the survivors: the
+/// blocks that one survivor received, less all reported shares and the losses of all survivors. If
+/// survivors received different numbers of blocks, the smallest number is used if the run was
+/// stopped, otherwise the largest.
 fn unreported_share(all: &[WorkerView], alive: &[&WorkerView], stopped: bool) -> Amount {
     let own: Amount = all.iter().map(|view| view.own).sum();
     let saw = |view: &&&WorkerView| view.total_received().unwrap_or(view.came.blocks);
@@ -108,7 +108,7 @@ fn unreported_share(all: &[WorkerView], alive: &[&WorkerView], stopped: bool) ->
 }
 
 /// Balances the ledger of a killed worker process. Blocks in flight at its last report count as
-/// dropped, and counters of spaces that were read at different moments are reconciled.
+/// dropped, and counters that its spaces read at different moments are reconciled.
 pub fn balance_killed(outcome: &mut Outcome) {
     for edge in &mut outcome.ledger.edges {
         let under_way = std::mem::take(&mut edge.resident);
@@ -175,7 +175,7 @@ fn add_source_counters(to: &mut SourceCounters, more: &SourceCounters) {
     }
 }
 
-/// Returns one sum of amounts for each name, in the order of first occurrence.
+/// Sums the amounts of each name. Returns the sums in the order of first occurrence.
 fn sum_by_name<N: Clone + PartialEq>(all: &[(N, Amount)]) -> Vec<(N, Amount)> {
     let mut sums: Vec<(N, Amount)> = Vec::new();
     for (name, amount) in all {

@@ -1,16 +1,16 @@
-//! One worker's share of a source, in the worker's own ledger. Every worker receives all blocks of
-//! a source, and its filter `shard` skips those of other workers. This module removes the skipped
-//! blocks from the counters between the source and that filter. [Par §V-B]; CONTRACT 19
+//! Reduction of a worker's ledger to the worker's own share of a source. Every worker receives all
+//! blocks of a source, and its filter `shard` skips those of other workers. This module removes the
+//! skipped blocks from the counters between the source and that filter. [Par §V-B]; CONTRACT 19
 //!
 //! Input: the ledger of a worker, which received all blocks of the source. Output: the same ledger
-//! without the blocks of other shares, and the blocks lost before the filter, whose share is
-//! unknown.
+//! without the blocks of other shares, and the losses upstream of the filter, which may belong to
+//! any share.
 //!
-//! The filter counts the blocks that it left to other workers. These blocks are subtracted from the
-//! edge that leads to the filter, from the node that put them on that edge, and so on up to the
-//! source. Between the source and the filter there is either nothing, a ring to another thread, or
-//! a kernel program with its exit. The counters of nodes and edges downstream of the filter are
-//! never changed.
+//! The filter counts the blocks that it skipped. These blocks are subtracted from the edge that
+//! leads to the filter, from the node that put them on that edge, and so on up to the source.
+//! Between the source and the filter there is either nothing, a ring to another thread, or a kernel
+//! program with its exit. The counters of nodes and edges downstream of the filter are never
+//! changed.
 
 use super::WORKER_ENDED;
 use endpoint::{DropReason, SourceCounters};
@@ -37,7 +37,7 @@ pub(super) struct DividedSource {
     nth: usize,
 }
 
-/// The counters of a source in one worker: its own share, and the blocks of all shares.
+/// The counters of one worker on the route from a source to the dividing filter.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WorkerView {
     /// Blocks of the worker's own share that reached the filter.
@@ -97,8 +97,7 @@ fn single_edge(graph: &Graph, from: NodeId) -> Option<(usize, NodeId)> {
 }
 
 impl DividedSource {
-    /// Reduces a ledger to the worker's own share. Returns the counters that the worker had for the
-    /// source.
+    /// Reduces a ledger to the worker's own share. Returns the counters before the reduction.
     pub(super) fn reduce_to_share(&self, ledger: &mut Ledger) -> WorkerView {
         let (mut came, mut others) = (Amount::default(), Amount::default());
         for row in ledger.filters.iter_mut().filter(|row| self.is_dividing_filter(row)) {
@@ -117,8 +116,8 @@ impl DividedSource {
     }
 
     /// Reduces the ledger of a killed worker to the share that the worker reported. Its counters
-    /// after the last report are unknown, so the nodes and edges on the route are replaced by ones
-    /// that count only this share.
+    /// after the last report are unknown, so the nodes and edges on the route are replaced by new
+    /// ones that count only this share.
     pub(super) fn reduce_killed(&self, graph: &Graph, ledger: &mut Ledger) -> WorkerView {
         let own = match self.source_entry(ledger) {
             None => self.estimate_output(graph, ledger),
@@ -261,8 +260,8 @@ impl DividedSource {
         self.subtract_upstream(ledger, &from, part);
     }
 
-    /// Estimates the output of a kernel program with lost counters, from the blocks that reached
-    /// the next nodes in this process.
+    /// Estimates the output of a kernel program whose counters are lost, from the blocks that
+    /// reached the nodes downstream of it in this process.
     fn estimate_output(&self, graph: &Graph, ledger: &Ledger) -> Amount {
         let reached = downstream_nodes(graph, self.share);
         let mut came = Amount::default();

@@ -1,5 +1,5 @@
-//! Tests of the counters that are aggregated over worker processes. A ring may be on any edge
-//! between the source and the `shard` filter, which divides the blocks.
+//! Tests of the aggregation of counters over worker processes. A ring may be on any edge between
+//! the source and the `shard` filter, which divides the blocks.
 
 use super::share::SHARD_FILTER;
 use super::*;
@@ -11,7 +11,7 @@ fn block_amount(blocks: u64) -> Amount {
 }
 
 /// Builds the report of a worker process that runs `replay x | shard N of=3 | discard`: `arrived`
-/// blocks arrived in all, `in_share` of them in its share.
+/// blocks arrived, `in_share` of them in the worker's share.
 fn worker_report(arrived: u64, in_share: u64, killed: bool) -> WorkerReport {
     let node = |planned, name: &str| {
         let name = name.into();
@@ -102,8 +102,7 @@ fn n7_blocks_in_flight_in_a_killed_worker_count_as_dropped() {
 
 /// The drop reason for losses at one worker's socket, which loses blocks of all shares.
 const SOCKET_LOSS: DropReason = DropReason::Named("socket");
-/// The drop reason for losses in a ring between two threads, between a source and the `shard`
-/// filter.
+/// The drop reason for losses in a ring between two threads, upstream of the `shard` filter.
 const RING_LOSS: DropReason = DropReason::Ring;
 
 /// Returns the report with losses of the source added under these drop reasons.

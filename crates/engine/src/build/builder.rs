@@ -30,19 +30,18 @@ use std::sync::Arc;
 use sys::memory::Lender;
 use sys::steps::{Resource, Steps};
 
-/// The running state of a component that is changed by a hot swap.
+/// The running state of a component for which a hot swap is prepared.
 pub(crate) struct SwapContext<'a> {
     pub(crate) part: &'a RunningPart,
     /// Numbers of the nodes that survive the swap.
     pub(crate) kept: &'a HashSet<usize>,
     /// Numbers of the surviving nodes whose filter is replaced by a new filter.
     pub(crate) renewed: &'a HashSet<usize>,
-    /// Map from the number of every edge that leaves the kernel to its index in the new plan.
+    /// The index in the new plan of every edge that leaves the kernel, by edge number.
     pub(crate) exit_edges: &'a HashMap<usize, usize>,
     /// True if the swap replaces the kernel program.
     pub(crate) replaces_program: bool,
-    /// Number of spaces in all earlier plans. In a recording, new spaces are numbered from this
-    /// number on.
+    /// Number of spaces in all earlier plans; in a recording, the first number for new spaces.
     pub(crate) spaces: usize,
 }
 
@@ -72,7 +71,8 @@ pub(super) struct Draft {
     pub(super) sinks: Vec<(Local, NodeId)>,
     pub(super) programs: Vec<(Local, NodeId)>,
     pub(super) inputs: Vec<Input>,
-    /// Memory that sources lend to the space, and the lenders that own it.
+    /// Memory that sources lend to the space.
+    /// The owners of the lent memory.
     pub(super) lent: Vec<Pool>,
     pub(super) lenders: Vec<Arc<dyn Lender>>,
     /// Kernel programs whose output enters this space.
@@ -82,9 +82,9 @@ pub(super) struct Draft {
     /// Entry nodes for the output of running kernel programs, each with the edges out of the kernel
     /// and their targets.
     pub(super) kernel_exits: Vec<(Local, Vec<(usize, NodeId)>)>,
-    /// Placeholders for nodes that already run, with the keys of these nodes.
+    /// Placeholders for nodes that already run, with the keys of those nodes.
     pub(super) kept: Vec<(Local, NodeKey)>,
-    /// New filters for surviving nodes, with the keys of these nodes.
+    /// New filters for nodes that survive the swap, with the keys of those nodes.
     pub(super) renewed: Vec<(NodeKey, Filter)>,
 }
 
@@ -103,8 +103,7 @@ impl Draft {
         Ok(INTAKE_GENERAL + self.lent.len())
     }
 
-    /// Adds an intake with this pool configuration for a single source. Returns the index of the
-    /// intake.
+    /// Adds an intake for a single source. Returns the index of the intake.
     pub(super) fn add_own_intake(
         &mut self,
         config: PoolConfig,
@@ -204,15 +203,15 @@ impl<'p> Builder<'p> {
         }
     }
 
-    /// Returns the space where a node receives its blocks or, for a program, the space that feeds
-    /// it. Returns `None` if that space belongs to another component.
+    /// Returns the space where a node receives its blocks; for a program, the space that feeds it.
+    /// Returns `None` if that space belongs to another component.
     pub(super) fn entry_space(&self, node: NodeId) -> Option<usize> {
         let space = entry_thread(self.plan, self.plan.placements[node.0].input_space);
         self.spaces.iter().position(|s| *s == space)
     }
 
-    /// Returns the space where a node emits its blocks or, for a program, the space that receives
-    /// its output. Returns `None` if that space belongs to another component.
+    /// Returns the space where a node emits its blocks; for a program, the space that receives its
+    /// output. Returns `None` if that space belongs to another component.
     pub(super) fn exit_space(&self, node: NodeId) -> Option<usize> {
         let space = entry_thread(self.plan, self.plan.placements[node.0].output_space);
         self.spaces.iter().position(|s| *s == space)
@@ -238,8 +237,8 @@ pub(super) fn thread_spaces(plan: &Plan, part: usize) -> Vec<usize> {
     if threads.is_empty() { here(SpaceKind::Kernel).collect() } else { threads }
 }
 
-/// Returns the space where the blocks of `space` enter this process: `space` itself or, for a
-/// kernel space, the first thread of its component.
+/// Returns the space where the blocks of `space` enter this process: for a kernel space, the first
+/// thread of its component; otherwise `space` itself.
 pub(super) fn entry_thread(plan: &Plan, space: usize) -> usize {
     let Some(kernel) = plan.spaces.get(space).filter(|space| space.kind == SpaceKind::Kernel)
     else {

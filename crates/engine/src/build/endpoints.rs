@@ -1,7 +1,7 @@
 //! The step of a build that opens the endpoints of a path: sources, sinks and programs.
 //!
-//! Input: nodes of the plan. Output: operators for the nodes of spaces. Endpoints that an embedding
-//! program registers take precedence over the catalog.
+//! Input: nodes of the plan. Output: operators for these nodes. Endpoints that an embedding program
+//! registers take precedence over the catalog.
 
 use super::builder::Builder;
 use crate::error::BuildError;
@@ -47,7 +47,7 @@ pub(super) struct EndpointContext<'p> {
 }
 
 impl EndpointContext<'_> {
-    /// Opens a source; in a replay, a stand-in whose blocks come from the recording.
+    /// Opens a source. A replay opens a substitute that emits the recorded blocks instead.
     pub(super) fn open_source(&self, id: NodeId, used: &Use) -> Result<Operator, BuildError> {
         if let RecordMode::Play(replay) = &self.extras.record_mode {
             let (replay, planned) = (Arc::clone(replay), self.ids.nodes[id.0]);
@@ -64,7 +64,7 @@ impl EndpointContext<'_> {
         Ok(Operator::Source(SourceOperator::new(source)))
     }
 
-    /// Starts a program. In a replay, returns stand-ins instead.
+    /// Starts a program. A replay returns substitutes for its two halves instead.
     pub(super) fn start_program(
         &self,
         id: NodeId,
@@ -80,8 +80,8 @@ impl EndpointContext<'_> {
         (entry.start)(&self.opening_of(id, used), stands).map_err(failure_at(id))
     }
 
-    /// Starts an untrusted filter in a process of its own. Blocks until the filter is ready. In a
-    /// replay, returns stand-ins instead.
+    /// Starts an untrusted filter in a process of its own. Blocks until the filter is ready. A
+    /// replay returns substitutes for the two halves of the process instead.
     pub(super) fn start_untrusted(
         &self,
         id: NodeId,
@@ -95,7 +95,8 @@ impl EndpointContext<'_> {
         sandbox::start(used, (about, &self.origins.published), with).map_err(failure_at(id))
     }
 
-    /// Opens a sink. A silent path opens `discard` instead; so does a replay if the sink sends.
+    /// Opens a sink. Opens `discard` instead if the path is silent, or in a replay if the sink
+    /// sends.
     pub(super) fn open_sink(
         &self,
         id: NodeId,
@@ -134,7 +135,7 @@ impl EndpointContext<'_> {
         Ok(Operator::Sink(SinkOperator::new(sink)))
     }
 
-    /// Returns true if the path has a source at an interface, which does not wait for the path.
+    /// Returns true if the path has a source at an interface, which never waits for the path.
     fn has_live_source(&self) -> bool {
         let graph = &self.plan.graph;
         let mut used = graph.ids().filter_map(|(id, _)| graph.node(id).filter());
@@ -182,8 +183,8 @@ impl EndpointContext<'_> {
     }
 }
 
-/// Returns stand-ins for the two halves of a program in a replay. The program itself does not run;
-/// its output comes from the recording.
+/// Returns substitutes for the two halves of a program in a replay. The program itself does not
+/// run; its output comes from the recording.
 fn recorded_halves(
     replay: &Arc<Replay>,
     planned: usize,
@@ -204,7 +205,7 @@ fn recorded_halves(
 }
 
 /// Returns a sink's arguments with its file names moved below `into`, and creates the directories
-/// (mode 0700). Components such as `..` are removed, so no file is outside that directory.
+/// with mode 0700. Removes components such as `..`, so every file is below `into`.
 fn move_below(used: &Use, into: &Path) -> Result<Arguments, Failure> {
     let mut arguments = used.arguments.clone();
     let paths = used.description.parameters.iter().filter(|known| known.kind == Type::Path);
@@ -228,8 +229,8 @@ fn failure_at(node: NodeId) -> impl Fn(Failure) -> BuildError {
     move |failure| BuildError::Outside { node, failure }
 }
 
-/// Returns true if a sink sends frames to a network or blocks to other programs, which a replay
-/// must not do.
+/// Returns true if a sink sends frames to a network or blocks to other programs; a replay must not
+/// send.
 fn is_sending(name: &str) -> bool {
     let frames = [endpoint::sink::tx::TX.name, endpoint::sink::redirect::REDIRECT.name];
     let blocks = [endpoint::named::output::USER.name, endpoint::named::output::SOCKET.name];

@@ -150,7 +150,7 @@ impl Builder<'_> {
         })
     }
 
-    /// Adds the source node where a kernel program's blocks enter the space. Returns the node.
+    /// Adds the source node where a kernel program's blocks enter the space. Returns its index.
     fn add_kernel_source(
         &self,
         (first, taps): (NodeId, &[TreeTap]),
@@ -224,8 +224,9 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Adds an arc for each exit of the kernel programs, in the order of the exits. The index of an
-    /// arc selects the exit, so a missing arc would shift all later arcs; the function then fails.
+    /// Adds one arc for each exit of the kernel programs, in the order of the exits. The index of
+    /// an arc selects the exit, so a missing arc would shift all later arcs; the function fails if
+    /// the target of an exit is unreachable.
     pub(super) fn arcs_out_of_kernel(
         &self,
         place: usize,
@@ -252,8 +253,8 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Returns the error for an edge out of the kernel whose target cannot be reached from this
-    /// space by a ring.
+    /// Returns the error for an edge out of the kernel whose target this space reaches neither
+    /// directly nor by a ring.
     fn missing_ring(&self, place: usize, edge: usize) -> BuildError {
         let graph = &self.plan.graph;
         let name = |id: NodeId| graph.node(id).name();
@@ -268,7 +269,7 @@ impl Builder<'_> {
     }
 
     /// Fails if the request has a block limit (`-c`) and a counted node would run in the kernel,
-    /// because only threads count blocks.
+    /// because only threads count blocks against the limit.
     fn check_count_limit(&self) -> Result<(), BuildError> {
         if self.settings.count.is_none() {
             return Ok(());

@@ -9,9 +9,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 impl Builder<'_> {
-    /// Attaches gauges to new rings and, unless block timestamps drive the path's clock, to new
-    /// sinks and to new sources that read a kernel ring. Does nothing unless the request bounds the
-    /// latency.
+    /// Attaches gauges to new rings, sinks and sources that read a kernel ring. Does nothing unless
+    /// the request bounds the latency. If block timestamps drive the path's clock, only rings get
+    /// gauges.
     pub(super) fn attach_gauges(&self, drafts: &mut [Draft]) {
         let Some(latency) = &self.plan.latency else { return };
         self.extras.budget.set_bound(latency.bound_ns);
@@ -76,8 +76,8 @@ impl Builder<'_> {
         at.and_then(|at| names.get(at).cloned()).unwrap_or_default()
     }
 
-    /// Returns the label of a ring: the names of the nodes at both ends of its edge. A replica's
-    /// ring is not on an edge; its label is `title` and the ring's number.
+    /// Returns the label of a ring: the names of the nodes at both ends of its edge. A ring to or
+    /// from a replica lies on no edge of the plan; its label is `title` and the ring's number.
     fn ring_label(&self, number: usize, title: &str) -> String {
         let edge = self.ids.edges.iter().position(|known| *known == number);
         let Some(edge) = edge.and_then(|at| self.plan.graph.edges.get(at)) else {

@@ -1,4 +1,4 @@
-//! Creation of a space's nodes: filters with their arguments and counters.
+//! Creation of the nodes of a space: filters with their arguments and counters.
 
 use super::builder::{Builder, Draft};
 use super::replicas::ReplicaOf;
@@ -25,7 +25,7 @@ impl Builder<'_> {
         self.ids.nodes[id.0]
     }
 
-    /// Creates a new filter for a node that stays, if the swap replaces the node's filter.
+    /// Creates a new filter for a node that survives the swap, if the swap replaces its filter.
     pub(super) fn replacement_filter(
         &self,
         id: NodeId,
@@ -40,8 +40,8 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Creates a node, and publishes its filter's state if the request asks for it, except in a
-    /// replay.
+    /// Creates a node. If the request publishes the state of its filter, opens the published state,
+    /// except in a replay.
     pub(super) fn create_published_node(
         &self,
         id: NodeId,
@@ -68,7 +68,8 @@ impl Builder<'_> {
         Node::new(name, self.node_number(id), Operator::Pass, Counts::default())
     }
 
-    /// Creates a node, or a replica. Creates a placeholder for a sink.
+    /// Creates a node, or one replica of a node if `replica` is given. Creates a placeholder for a
+    /// sink.
     pub(super) fn create_node(
         &self,
         id: NodeId,
@@ -132,7 +133,7 @@ impl Builder<'_> {
         ))
     }
 
-    /// Returns the session numbers that a filter may use, within this worker process's share.
+    /// Returns the session numbers that a filter of this worker process may use.
     pub(super) fn session_numbers(&self, id: NodeId) -> SessionNumbers {
         let numbers = self.ids.numbering.numbers(self.node_number(id));
         match self.settings.one_of {
@@ -141,18 +142,17 @@ impl Builder<'_> {
         }
     }
 
-    /// Returns true if a section has an operand that moves the view, holds blocks or creates
-    /// blocks.
+    /// Returns true if an operand of a section moves the view, holds blocks or creates blocks.
     fn has_holding_operand(&self, section: NodeId) -> bool {
         let operands = self.plan.graph.ids().filter(|(_, node)| node.inside == Some(section));
         operands.filter_map(|(_, node)| node.kind()).any(|kind| !kind.only_sets_class())
     }
 
-    /// Returns the class ranges that outgoing arcs of a node name explicitly.
+    /// Returns the class ranges that the outgoing arcs of a node name explicitly.
     pub(super) fn explicit_classes(&self, id: NodeId) -> Vec<(u32, u32)> {
         let graph = &self.plan.graph;
         let entered = |edge: &Edge| match &graph.node(edge.to).step {
-            // The classes that enter a section are those that its operands name.
+            // The classes that enter a section are named on the arcs of its operands.
             Step::Boolean(Boolean::Any(links) | Boolean::All(links)) => {
                 links.iter().map(|link| link.classes.clone()).collect()
             }
@@ -163,9 +163,8 @@ impl Builder<'_> {
         named.flat_map(|classes| classes.ranges().to_vec()).collect()
     }
 
-    /// Returns true if all successors of a node accept its output in fragments. This is the case if
-    /// their input is streams or messages, because long messages arrive in fragments anyway
-    /// (CONTRACT 6).
+    /// Returns true if all successors of a node accept its output in fragments. Successors that
+    /// read streams or messages do, because long messages arrive in fragments anyway (CONTRACT 6).
     pub(super) fn accepts_fragments(&self, id: NodeId) -> bool {
         let graph = &self.plan.graph;
         let pieces = |form: &Form| matches!(form, Form::Stream | Form::Message);

@@ -24,7 +24,7 @@ impl Builder<'_> {
     }
 
     /// Adds a placeholder for one half of a program to this space: the output half if `gives` is
-    /// true, otherwise the input half. Returns the node of the placeholder.
+    /// true, otherwise the input half. Returns the index of the placeholder.
     pub(super) fn add_half(&self, id: NodeId, used: &Use, gives: bool, draft: &mut Draft) -> Local {
         let number = self.node_number(id);
         let key = match gives && process_role(&self.plan.graph, id) != ProcessRole::Head {
@@ -46,7 +46,7 @@ impl Builder<'_> {
     }
 
     /// Starts a program of this component, and replaces the placeholders of its two halves. Does
-    /// nothing if the program already runs and a change keeps it.
+    /// nothing if the program already runs and survives the swap.
     pub(super) fn start_part_program(
         &self,
         id: NodeId,
@@ -70,7 +70,7 @@ impl Builder<'_> {
             }
         };
         if enters == leaves && started.input.is_some() && started.output.is_some() {
-            // A thread that waited to feed the program could not drain its output, which would be a
+            // A thread that waits to feed the program cannot drain the program's output: a
             // deadlock.
             let what = format!("both sides of `{}` are in one thread", used.description.name);
             return Err(BuildError::Unexpected(what));

@@ -2,7 +2,7 @@
 //! placeholders for nodes that stay.
 //!
 //! As in the first build, steps that can fail run in ascending order of the cost of undoing them.
-//! Running nodes and rings are not touched; a failure only releases the new ones.
+//! The build does not touch running nodes and rings; a failure only releases the new ones.
 
 use super::PartDrafts;
 use super::builder::{
@@ -40,7 +40,7 @@ pub(crate) struct Prepared {
 #[derive(Debug)]
 pub(crate) struct PreparedSpace {
     pub(crate) running: RunningSpace,
-    /// The space itself if it is new, or `None` if it already runs.
+    /// The space itself if it is new; `None` if it already runs.
     pub(crate) fresh: Option<Space>,
     pub(crate) hot_swap: HotSwap,
     /// True if the output of kernel programs enters this space and the swap replaces these
@@ -66,8 +66,8 @@ pub(crate) fn prepare(
         all.push(match known {
             Some(known) => {
                 if sleeps_on_descriptors {
-                    // The space sleeps on descriptors after its next wake-up. The alarm stays even
-                    // if the swap fails.
+                    // From its next wake-up on, the space sleeps on descriptors. The alarm stays
+                    // even if the swap fails.
                     known.bell.add_alarm()?;
                 }
                 (Some(known.clone()), Arc::clone(&known.bell))
@@ -75,8 +75,8 @@ pub(crate) fn prepare(
             None => (None, Arc::new(create_doorbell(plan, *space, &extras.steps)?)),
         });
     }
-    // The kernel programs already exist and their owners install the successors, so no host is
-    // needed.
+    // The kernel programs already exist and their owners install the successors, so the builder
+    // needs no host.
     let points = Points::default();
     let mut builder = Builder {
         plan,

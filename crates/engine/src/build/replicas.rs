@@ -24,23 +24,25 @@ use runtime::space::select::SelectedClasses;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
-/// A replicated chain of filters, with the rings between its spaces until they are placed.
+/// A replicated chain of filters, with the rings between its spaces until nodes own them.
 pub(super) struct ReplicatedChain {
     progress: Arc<ReplicaProgress>,
-    /// Spaces of the replicas, as indices into the spaces of the component.
+    /// Spaces of the replicas, as indices into the component's spaces; the dispatcher runs in the
+    /// first.
     places: Vec<usize>,
-    /// Space of the join, as an index into the spaces of the component.
+    /// Space of the join, as an index into the component's spaces.
     join: usize,
-    /// Rings from the dispatcher to each replica. The ends are empty for a replica in the
+    /// Rings from the dispatcher to each replica; both ends are `None` for the replica in the
     /// dispatcher's space.
     to: Vec<RingEnds>,
-    /// Rings from each replica to the join. The ends are empty for a replica in the join's space.
+    /// Rings from each replica to the join; both ends are `None` for the replica in the join's
+    /// space.
     from: Vec<RingEnds>,
     /// Seed of the hash functions of all replicas, so that a session has the same key in each.
     seed: u64,
 }
 
-/// A replica: its number, the number of replicas, and the seed of all of them.
+/// The number of a replica, the number of all replicas, and their common seed.
 #[derive(Clone, Copy)]
 pub(super) struct ReplicaOf {
     pub(super) number: usize,
@@ -49,8 +51,8 @@ pub(super) struct ReplicaOf {
 }
 
 impl ReplicatedChain {
-    /// Returns the pairs of spaces between which blocks cross. For each replica, these are the pair
-    /// from the dispatcher to the replica, and the pair from the replica to the join.
+    /// Returns the pairs of spaces between which blocks cross: for each replica, from the
+    /// dispatcher to the replica and from the replica to the join.
     pub(super) fn crossings(&self) -> impl Iterator<Item = (usize, usize)> {
         let first = self.places.first().copied().unwrap_or(self.join);
         self.places.iter().flat_map(move |place| [(first, *place), (*place, self.join)])
@@ -108,7 +110,7 @@ impl Builder<'_> {
             to.push(ring(first, *place, EdgeKind::Dispatch)?);
             from.push(ring(*place, join, EdgeKind::Join)?);
         }
-        // Secret, as that of a single filter, so that nobody can force all sessions into one class.
+        // The seed is secret, so that no sender can force all sessions into one class.
         let seed = RandomState::new().hash_one(0);
         Ok(ReplicatedChain { progress, places, join, to, from, seed })
     }
@@ -125,7 +127,7 @@ impl Builder<'_> {
         chain.is_some_and(|copied| copied.nodes.contains(&edge.to))
     }
 
-    /// Adds the operators of the replicated chains that belong in this space.
+    /// Adds the operators of the replicated chains that run in this space.
     pub(super) fn add_replicas(
         &self,
         place: usize,
@@ -167,8 +169,7 @@ impl Builder<'_> {
         processors
     }
 
-    /// Builds the dispatcher, with the replica in its space if there is one. Returns the node at
-    /// which blocks enter.
+    /// Builds the dispatcher, and the replica in its space if there is one. Returns the dispatcher.
     fn build_dispatcher(
         &self,
         copied: &Replicas,
@@ -216,7 +217,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Builds the join, with the replica in its space if there is one.
+    /// Builds the join, and the replica in its space if there is one. Returns the join.
     fn build_join(
         &self,
         copied: &Replicas,
@@ -255,7 +256,7 @@ impl Builder<'_> {
         Ok(join)
     }
 
-    /// Builds the filters of one replica; returns the first and the last.
+    /// Builds the filters of one replica. Returns the first and the last one.
     fn build_chain(
         &self,
         copied: &Replicas,
@@ -284,9 +285,8 @@ impl Builder<'_> {
         }
     }
 
-    /// Connects the last filter of a replica, `last`, to the ring over which its blocks cross to
-    /// the join's space. Does nothing if the replica runs in that space, because there is then no
-    /// ring.
+    /// Connects the last filter of a replica, `last`, to the ring into the join's space. Does
+    /// nothing if the replica runs in the join's space.
     fn connect_to_join(
         &self,
         copied: &Replicas,
@@ -301,7 +301,7 @@ impl Builder<'_> {
         draft.assembly.add_arc(last, out, self.output_classes(copied), false, edge);
     }
 
-    /// Returns the union of all classes that are selected by the edges out of a chain.
+    /// Returns all classes that the edges out of a chain select.
     fn output_classes(&self, copied: &Replicas) -> SelectedClasses {
         let last = copied.nodes.last().copied();
         let edges = self.plan.graph.edges.iter().filter(|edge| Some(edge.from) == last);
@@ -329,5 +329,5 @@ impl Builder<'_> {
     }
 }
 
-/// Number of an arc that belongs neither to the graph's edges nor to a ring.
+/// Edge number of an arc that belongs neither to an edge of the graph nor to a ring.
 const NO_EDGE: usize = usize::MAX;

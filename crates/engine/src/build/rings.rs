@@ -21,22 +21,20 @@ use runtime::space::select::SelectedClasses;
 use std::sync::Arc;
 use sys::steps::Resource;
 
-/// A ring of which at least one end has not been placed at a node yet.
+/// A ring between two spaces during a build.
 ///
-/// All edges from one space to one node share a ring, in which their blocks keep their order.
+/// All edges from one space to one node share a ring, which keeps the order of their blocks.
 pub(super) struct PendingRing {
     pub(super) edges: Vec<usize>,
     ends: RingEnds,
-    /// Number of the ring if it already runs, with a flag that is true once its reading end has
-    /// been placed, or `None` for a new ring.
+    /// For a ring that already runs, its number, and true once the build has placed its reading
+    /// end; `None` for a new ring.
     kept: Option<(usize, bool)>,
-    /// The node in the writing space where the edges of the ring merge, or `None` until it is
-    /// built.
+    /// The node in the writing space where the edges of the ring merge; `None` until it is built.
     enter: Option<Local>,
 }
 
-/// The writing end and the reading end of a ring. An end becomes `None` once it is placed at a
-/// node.
+/// The writing end and the reading end of a ring. An end becomes `None` once a node owns it.
 #[derive(Default)]
 pub(super) struct RingEnds {
     pub(super) export: Option<Export>,
@@ -44,8 +42,8 @@ pub(super) struct RingEnds {
 }
 
 impl PendingRing {
-    /// Returns the pending ring for a ring that already runs. Its ends are empty, because they are
-    /// placed already.
+    /// Returns the pending ring for a ring that already runs. Both ends are `None`, because nodes
+    /// own them already.
     fn of_running_ring(edge: usize, number: usize) -> Self {
         let kept = Some((number, false));
         Self { edges: vec![edge], ends: RingEnds::default(), kept, enter: None }
@@ -70,8 +68,7 @@ impl Draft {
 }
 
 impl Builder<'_> {
-    /// Builds the rings between the spaces of this component, and looks up the rings that already
-    /// run.
+    /// Builds the rings between the spaces of this component. Keeps rings that already run.
     pub(super) fn build_rings(&self) -> Result<Vec<PendingRing>, BuildError> {
         let edges = &self.plan.graph.edges;
         let mut rings: Vec<PendingRing> = Vec::new();
@@ -80,7 +77,7 @@ impl Builder<'_> {
             let edge = &edges[index];
             let (near, far) = (self.exit_space(edge.from), self.entry_space(edge.to));
             let (Some(near), Some(far)) = (near, far) else { continue };
-            // The blocks of a kernel program surface in a thread, which may also be their
+            // The blocks of a kernel program enter user space in a thread, which may also be their
             // destination.
             if near == far {
                 continue;
@@ -106,8 +103,7 @@ impl Builder<'_> {
         Ok(rings)
     }
 
-    /// Returns the description of the ring that this edge needs. The description uses numbers that
-    /// stay the same in every plan.
+    /// Describes the ring that this edge needs, with numbers that stay the same in every plan.
     fn required_ring(&self, edge: usize, near: usize, far: usize, stride: usize) -> RunningRing {
         RunningRing {
             number: self.ids.edges[edge],
@@ -119,7 +115,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Returns the description of a ring, to be stored in the path's running state.
+    /// Describes a ring for the path's running state.
     pub(super) fn running_ring(&self, ends: &PendingRing) -> RunningRing {
         let first = ends.edges[0];
         let edge = &self.plan.graph.edges[first];
@@ -168,8 +164,8 @@ impl Builder<'_> {
         (near, far): (usize, usize),
     ) -> Result<RingEnds, BuildError> {
         let scales = ring.entries_min < ring.entries;
-        // A ring starts with a size in the middle of its range. A burst doubles the size, and a lap
-        // in which the reader keeps up halves it.
+        // A ring starts with a size between its limits. A burst doubles the size, and a lap in
+        // which the reader keeps up halves it.
         let entries = if scales { ring.entries_min.max(ring.entries / 4) } else { ring.entries };
         let config = RingConfig { entries, lanes, ..RingConfig::default() };
         let (near, far) = (Arc::clone(&self.bells[near]), Arc::clone(&self.bells[far]));
@@ -187,8 +183,8 @@ impl Builder<'_> {
         Ok(RingEnds { export: Some(export), import })
     }
 
-    /// Connects the nodes of a space to each other, and connects nodes with neighbors in other
-    /// spaces to rings.
+    /// Connects the nodes of a space to each other, and to rings if their neighbors are in other
+    /// spaces.
     pub(super) fn connect_nodes(
         &self,
         place: usize,
@@ -242,7 +238,7 @@ impl Builder<'_> {
     }
 
     /// Returns the node where an edge of the graph leaves this space over a ring. The first call
-    /// for a ring adds the node; returns `None` if the ring has no writing end to place.
+    /// for a ring adds the node. Returns `None` if the ring has no writing end left to place.
     pub(super) fn ring_exit(
         &self,
         draft: &mut Draft,

@@ -1,5 +1,5 @@
-//! Upper bounds on the notification thresholds of rings between spaces. They apply in addition to
-//! the plan's thresholds, because the plan does not know the block lengths of a source.
+//! Upper bounds on the notification thresholds of rings between spaces. The plan sets thresholds
+//! without knowing the block lengths of the sources; these bounds take them into account.
 
 use super::builder::{Builder, Draft};
 use super::replicas::ReplicatedChain;
@@ -36,8 +36,8 @@ impl Builder<'_> {
     }
 }
 
-/// Returns the number of blocks that fill half of a space's intake, assuming blocks of maximum
-/// length, or `u64::MAX` if the space has no source.
+/// Returns the number of blocks of maximum length that fill half of a space's intake, or `u64::MAX`
+/// if the space has no source.
 fn blocks_in_half_intake(assembly: &Assembly) -> u64 {
     let PoolConfig { segment, segments } = intake_config(assembly.nodes());
     let sources = assembly.nodes().iter().filter_map(|node| match &node.operator {

@@ -16,7 +16,8 @@ pub struct Calibration {
 pub(super) type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 impl Calibration {
-    /// Stores a measured cost, in ns, in the cost table, or else the reason why it is missing.
+    /// Stores a measured cost, in ns, in the cost table; on failure, records why the figure is
+    /// missing.
     pub(super) fn record_cost(&mut self, name: &str, measured: Result<f64>) {
         match measured {
             Ok(ns) => {
@@ -26,9 +27,9 @@ impl Calibration {
         }
     }
 
-    /// Stores the cost of a filter, in ns per block and in ns per byte, in the cost table, or else
-    /// the reason why it is missing. `kernel` is true for the cost of the filter's kernel twin,
-    /// false for that of its user implementation.
+    /// Stores a filter's cost, in ns per block and in ns per byte, in the cost table; on failure,
+    /// records why the figure is missing. `kernel` is true for the kernel twin and false for the
+    /// user implementation.
     pub(super) fn record_filter_cost(
         &mut self,
         name: &str,

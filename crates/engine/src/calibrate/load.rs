@@ -15,8 +15,8 @@ use wire::emit::udp_frame;
 
 /// Processor time per [`IDLE_WINDOW`], in ns, below which all threads count as idle.
 ///
-/// The window is long enough for every thread to run in it, because a kernel ring with few blocks
-/// notifies its reader within a millisecond.
+/// A kernel ring with few blocks notifies its reader within a millisecond, so every thread with
+/// work runs during the window.
 const IDLE_NS: u64 = 50_000;
 /// Interval between two checks that all threads are idle.
 const IDLE_WINDOW: Duration = Duration::from_millis(4);
@@ -27,7 +27,7 @@ const CHECKS_MAX: u32 = 250;
 pub(super) const FRAME_BYTES: usize = 128;
 
 /// Returns a frame with a datagram to port 53, so that most filters find the headers that they
-/// read. `destination` is the last byte of the destination's hardware address.
+/// read. `destination` is the last byte of the destination's MAC address.
 pub(super) fn datagram_frame(destination: u8) -> Vec<u8> {
     let hardware = (Mac([2, 0, 0, 0, 0, 2]), Mac([2, 0, 0, 0, 0, destination]));
     let (source, target) = (Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 19, 0, 1));
@@ -55,7 +55,7 @@ pub(super) fn measure_processor_ns(count: u32, send: impl FnOnce()) -> f64 {
     let mut now = sys::clock::process();
     let mut looks = 0;
     loop {
-        // Polling without descriptors sleeps for the window.
+        // Polling no descriptors sleeps for the window.
         sys::poll::readable(&[], Some(IDLE_WINDOW));
         let before = std::mem::replace(&mut now, sys::clock::process());
         looks += 1;

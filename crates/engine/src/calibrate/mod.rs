@@ -14,8 +14,8 @@
 //! - [`stored`]: the file that keeps the cost table.
 //!
 //! Each figure is the minimum over several rounds, because other load on the machine can only
-//! increase it. Only the additional costs of twins under load ([`taps`]) are medians, over rounds
-//! that each run both of the compared requests.
+//! increase it. The additional costs of twins under load ([`taps`]) are medians instead; each of
+//! their rounds runs both of the requests that are compared.
 
 mod calibration;
 mod load;
@@ -31,8 +31,8 @@ pub use stored::{StoredCosts, load, path, state_directory};
 
 use pipeline::plan::{COSTS_VERSION, Costs};
 
-/// Measures all costs. Blocks for seconds. Calls `told` with the name of each step before the step
-/// begins.
+/// Measures all costs. Blocks for several seconds. Calls `told` with the name of each step before
+/// the step begins.
 pub fn calibrate(told: &dyn Fn(&str)) -> Calibration {
     let costs = Costs { version: COSTS_VERSION, ..Costs::default() };
     let mut calibration = Calibration { costs, missing: Vec::new() };

@@ -39,9 +39,9 @@ pub(super) fn measure(calibration: &mut Calibration) {
 
 /// Processor time per frame, in ns, for several requests.
 ///
-/// In the first three, a request takes the frame from the host at [`FAR_END`], and the time to send
-/// a frame that nothing receives is subtracted. In the others, a request observes the frame on
-/// `lo`, and the time to send the frame is included.
+/// The first three requests take frames from the host at [`FAR_END`]; the time to send a frame that
+/// nothing receives is subtracted. The other requests observe frames on `lo`; the time to send the
+/// frame is included.
 struct RedirectCosts {
     /// Time if the XDP program drops the frame.
     dropped: f64,
@@ -113,12 +113,11 @@ impl RedirectCosts {
         let costs = &mut calibration.costs;
         let dport = costs.filters.iter().find(|cost| cost.kernel && cost.filter == "dport");
         let dport = dport.map_or(costs.twin, |cost| cost.block);
-        // The cost of the cheapest variant is the base. The others are stored as their excess over
-        // the base.
+        // The cheapest variant is the base. The others are stored as the difference from the base.
         costs.take = dropped.max(0.0);
         costs.xsk = (socket - dropped.min(0.0) - 2.0 * costs.call).max(0.0);
         costs.redirect = (redirected - dropped - dport - costs.call).max(0.0);
-        // Both variants call a sink, so the cost of the sink cancels out.
+        // Both variants call a sink, so the cost of the sink cancels.
         let mut put = |kernel, block: f64| {
             let (filter, block) = ("redirect".to_owned(), block.max(0.0));
             costs.set_filter(FilterCost { filter, kernel, block, byte: 0.0 });

@@ -1,8 +1,7 @@
 //! The persisted cost table: the file `costs` in the user's state directory.
 //!
 //! The file also records the time of the measurement and the machine. A table from another kernel
-//! or processor is not used. If the file is malformed, this is reported, and the built-in table is
-//! used.
+//! or processor is not used. A malformed file is reported, and the built-in table is used.
 
 use pipeline::plan::Costs;
 use std::fs;
@@ -28,8 +27,8 @@ pub struct StoredCosts {
 }
 
 /// Returns the user's state directory: `$XDG_STATE_HOME/streamline`, else
-/// `$HOME/.local/state/streamline`. A variable that holds no absolute path is ignored; `None` if
-/// both are ignored.
+/// `$HOME/.local/state/streamline`. Ignores a variable that is unset or holds no absolute path.
+/// Returns `None` if both are ignored.
 #[must_use]
 pub fn state_directory() -> Option<PathBuf> {
     let absolute =

@@ -2,16 +2,21 @@
 //! user space.
 //!
 //! Frames cross the loopback interface of a network namespace created for the measurement. A cost
-//! is the additional processor time per frame. Whole requests run there, so that the figures
-//! include transfers between processors: if one thread both wrote and read a packet socket or a
-//! kernel ring, the measured cost would be less than half. Twins are also cheaper in a loop of test
-//! runs, with all caches warm. For single frames, their additional cost is measured once, with a
-//! request of several twins. Another request measures the cost of finding the headers. Both
-//! requests copy their frames to user space, and so does the request to which they are compared.
-//! The copy touches the same bytes of a frame as the header search, so costs common to all programs
-//! cancel. The requests alternate, and the result is the median over the rounds, because a
-//! disturbance affects all requests. If no namespace can be created, or `ip` is missing, these
-//! figures keep their built-in values, or those of the test runs.
+//! is the additional processor time per frame.
+//!
+//! The measurement runs whole requests, so that the figures include transfers between processors:
+//! with writer and reader of a packet socket or kernel ring in one thread, the measured cost would
+//! be less than half.
+//!
+//! Twins are cheaper in a loop of test runs, with all caches warm, than for single frames. A
+//! request with several twins measures this difference, and another one measures the cost of
+//! finding the headers. Both requests copy their frames to user space, and so does the request to
+//! which they are compared. The copy touches the same bytes of a frame as the header search, so
+//! costs common to all programs cancel. The requests alternate, and the result is the median over
+//! the rounds, because a disturbance affects all requests.
+//!
+//! If no namespace can be created, or `ip` is missing, these figures keep their built-in values, or
+//! those of the test runs.
 
 use super::calibration::{Calibration, Result, min_call_ns, min_of_rounds};
 use super::load::{measure_processor_ns, measure_while_running, open_datagram_sockets};
@@ -23,7 +28,7 @@ use sys::net::RouteSocket;
 
 /// Number of datagrams per round, few enough to fit in a ring.
 ///
-/// A round takes a few ms: long enough to include doorbells, and short enough that many rounds are
+/// A round takes a few ms: long enough to include doorbells, and so short that many rounds are
 /// undisturbed.
 const ROUND_DATAGRAMS: u32 = 4_000;
 /// Number of rounds.
@@ -120,7 +125,7 @@ impl TapCosts {
         (costs.socket, costs.tap) = ((socket - 2.0 * costs.call).max(0.0), tap);
         let known = costs.tap + costs.kernel_exit_cost() - costs.fetch + costs.call;
         costs.fetch = costs.fetch.max(exported - known);
-        // A twin that could not be loaded alone is charged its default cost.
+        // A twin without a measured cost of its own counts with the default cost.
         let alone = |name: &&str| {
             let known = costs.filters.iter().find(|f| f.kernel && f.filter == **name);
             known.map_or(costs.twin, |known| known.block)
@@ -128,8 +133,8 @@ impl TapCosts {
         let dearer = |line: f64, of: [&str; 5]| line - of.iter().map(alone).sum::<f64>();
         let (plain, twins) = (dearer(plain, HEADERLESS_TWINS), dearer(twins, HEADER_TWINS));
         let more = (plain / HEADERLESS_TWINS.len() as f64).clamp(0.0, TWIN_EXTRA_NS_MAX);
-        // The result may be 0, because each twin measured alone included the header search, whereas
-        // in a chain only the first twin pays for it.
+        // The result may be 0: each separate measurement of a twin includes the header search,
+        // whereas in a chain only the first twin pays for the search.
         costs.twin_header_search =
             (twins - more * HEADER_TWINS.len() as f64).clamp(0.0, TWIN_EXTRA_NS_MAX);
         costs.filters.iter_mut().filter(|f| f.kernel).for_each(|f| f.block += more);
@@ -171,7 +176,7 @@ fn measure_record_copy() -> Result<f64> {
     twins::min_run_ns(&load_program(ProgramKind::Tc, &code)?)
 }
 
-/// Measures the time, in ns, to copy a record out of a program's ring and to validate it.
+/// Measures the time, in ns, to copy a record from a program's ring and to validate it.
 fn measure_record_fetch() -> sys::Result<f64> {
     const POINTERS: u32 = 4096;
     let shape =

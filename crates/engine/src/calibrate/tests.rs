@@ -24,8 +24,8 @@ fn calibration_measures_copies_rings_and_wakeups() {
     for (name, ns) in [("copy", copy), ("look", kilobyte), ("ring", ring), ("call", call)] {
         assert!(ns > 0.0 && ns.is_finite(), "{name}: {ns}");
     }
-    // The time that a wake-up takes depends on the machine. A wake-up without a system call would
-    // be a defect.
+    // The duration of a wake-up depends on the machine. A wake-up of 10 ns or less would be one
+    // without a system call, which would be a defect.
     assert!(wake > 10.0 && wake.is_finite(), "{wake}");
 }
 

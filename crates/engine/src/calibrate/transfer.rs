@@ -48,7 +48,8 @@ fn measure_ring() -> Result<f64> {
     Ok((far - near).max(1.0))
 }
 
-/// Measures the time, in ns, of the call that wakes a sleeping thread. Returns the median.
+/// Measures the time, in ns, of the call that wakes a sleeping thread. Returns the median over all
+/// wake-ups.
 fn measure_wakeup() -> Result<f64> {
     const WAKES: u32 = 200;
     /// Minimum sleep before a wake-up in ns, long enough for the processor to halt.

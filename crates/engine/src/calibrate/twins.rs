@@ -1,9 +1,9 @@
 //! Costs of kernel twins. Each twin is measured alone, in test runs, and compared with a program
 //! that does nothing.
 //!
-//! Twins that edit frames run at XDP. If a system call repeats a test run, each repetition gets the
-//! frame as edited by the previous one. These twins, and the program that does nothing, are
-//! therefore measured with many calls of a single run each.
+//! Twins that edit frames run at XDP. If one system call repeats a test run, each repetition gets
+//! the frame as edited by the previous one. These twins, and the empty program to which they are
+//! compared, are therefore measured with many calls of a single run each.
 
 use super::calibration::{Calibration, Result, min_of_rounds};
 use super::load::datagram_frame;
@@ -51,8 +51,8 @@ pub(super) fn measurable() -> impl Iterator<Item = &'static Description> {
     all.filter(|description| description.kernel.is_some())
 }
 
-/// Measures the twin of a filter that edits frames. Returns the additional time in ns compared with
-/// a program that does nothing.
+/// Measures the additional time, in ns, that the twin of an editing filter takes over a program
+/// that does nothing.
 fn editing_cost(description: &Description) -> Result<f64> {
     let empty_program_ns = min_round_ns(
         &load_program(ProgramKind::Xdp, &[Insn::mov(R0, XDP_PASS), Insn::exit()])?,
@@ -86,8 +86,8 @@ fn min_round_ns(program: &Program, (repeat, rounds): (u32, usize)) -> Result<f64
 }
 
 /// Measures the time, in ns, of a test run of this filter's twin, in a program for the attach point
-/// `at`. The arguments are those of the filter's example, or else those of the first test case that
-/// the twin supports at this point.
+/// `at`. The arguments come from the filter's example or, if the twin does not support these
+/// arguments at this point, from the first test case that it supports.
 fn measure_cost(description: &Description, at: &Attach) -> Result<f64> {
     let shown = example_words(description).map(|(_, own)| own.to_owned());
     let examined =

@@ -1,6 +1,6 @@
-//! Costs of filters in a thread. A filter that follows others in its example is measured behind
-//! them, with the frames of a bundled capture. Any other filter is measured with generated frames
-//! of two lengths.
+//! Costs of filters in a thread. A filter that has predecessors in its example is measured with the
+//! same predecessors and the frames of a bundled capture. Any other filter is measured with
+//! generated frames of two lengths.
 
 use super::calibration::{Calibration, Result, min_of_rounds};
 use super::load::plan_request;
@@ -56,7 +56,7 @@ pub(super) fn measure(calibration: &mut Calibration) {
 }
 
 /// Measures the time, in ns, that the first filter to read the headers of a frame spends on finding
-/// them. Later filters use the offsets that it found.
+/// them. Later filters use the offsets that the first one found.
 fn measure_header_cost() -> Result<f64> {
     let source = format!("generate count={GENERATED_FRAMES} size={SHORT_BYTES}");
     let first = measure_node(&format!("{source} | dport |all discard"), ALL_FILTERS, ROUNDS)?;
@@ -77,7 +77,7 @@ fn measure_cost(description: &Description, capture: &Capture) -> Result<(f64, f6
         return Ok(split_cost(description, seen));
     }
     // The first filter that reads headers pays for finding them. Both variants include a header
-    // filter at the end, so this cost cancels out.
+    // filter at the end, so this cost cancels.
     let made = |size| {
         let source = format!("generate count={GENERATED_FRAMES} size={size}");
         let with = measure_node(
@@ -158,7 +158,7 @@ pub(super) fn measure_node(line: &str, node: &str, rounds: usize) -> Result<Bloc
     best.ok_or_else(|| "it was not run".into())
 }
 
-/// Returns the time per block, in ns, that all nodes of a request need together in the fastest of
+/// Returns the time per block, in ns, that all nodes of a request together take in the fastest of
 /// `rounds` runs.
 pub(super) fn measure_request(line: &str, rounds: usize) -> Result<f64> {
     min_of_rounds(rounds, || {
@@ -188,7 +188,7 @@ impl Capture {
         let name = format!("streamline-calibrate-{}.pcap", std::process::id());
         let path = std::env::temp_dir().join(name);
         let why = |error: std::io::Error| format!("cannot write {}: {error}", path.display());
-        // The file is never created over a file of another user.
+        // An existing file, perhaps of another user, is never overwritten.
         let mut file = std::fs::File::create_new(&path).map_err(why)?;
         let written = std::io::Write::write_all(&mut file, CAPTURE).map_err(why);
         let capture = Self(path);

@@ -1,10 +1,10 @@
-//! Changes of filter arguments that are made in the running filters: nothing is built, and no state
+//! Changes of filter arguments that running filters apply in place: no node is built, and no state
 //! moves.
 //!
-//! All spaces that run one of the filters, including replicas, are borrowed at block boundaries.
-//! The values therefore change in all spaces or in none, and no space runs with a mixture of old
-//! and new values. Filters in the kernel and in sandboxes are replaced instead, as in any other
-//! change, and their successors inherit the state.
+//! The change borrows all spaces that run one of the filters, including replicas, at block
+//! boundaries. The values therefore change in all spaces or in none, and no space runs with a
+//! mixture of old and new values. Filters in the kernel and in sandboxes are replaced instead, as
+//! in any other change, and the new filters inherit the state.
 
 use super::outcome::{ChangeError, SwitchReport};
 use crate::path::running::PathState;
@@ -83,7 +83,7 @@ impl InPlaceChange {
             lent.iter_mut().try_for_each(|lent| lent.space.set_arguments(values))
         };
         if let Err(mistake) = set(&mut lent, &self.changed_arguments(&self.plan, state)) {
-            // A filter accepts the arguments with which it was created.
+            // Each filter accepts its old arguments, with which it was created.
             let _ = set(&mut lent, &self.changed_arguments(&state.plan, state));
             lent.into_iter().rev().for_each(ExclusiveBorrow::give_back);
             return Err(ChangeError::Refused(mistake.to_string()));

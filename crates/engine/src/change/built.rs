@@ -1,5 +1,5 @@
-//! A change whose new elements have been built beside the running path, and the switch to these
-//! elements.
+//! A change whose new nodes, rings and programs exist beside the running path, and the switch to
+//! them.
 
 use super::handover::Handover;
 use super::identity::MatchedPlan;
@@ -24,8 +24,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use sys::steps::Resource;
 
-/// The recording that a switch repeats, if any, and the callbacks that are called while the spaces
-/// of the change are paused.
+/// The context of a switch: the recording that it repeats, if any, and callbacks that run while the
+/// spaces of the change are paused.
 pub(super) struct SwitchHooks<'h, 'a> {
     pub(super) replay: Option<&'h record::Replay>,
     /// Called when the switch can no longer fail.
@@ -33,7 +33,7 @@ pub(super) struct SwitchHooks<'h, 'a> {
     pub(super) handover: Option<Handover<'a>>,
 }
 
-/// A change whose new elements have been built.
+/// A change whose new nodes, rings and programs have been built.
 pub(super) struct BuiltChange {
     pub(super) plan: Plan,
     pub(super) ids: Ids,
@@ -49,7 +49,7 @@ pub(super) struct BuiltChange {
 
 impl BuiltChange {
     /// Plans and builds the change. If the kernel refuses a filter, plans again with that filter in
-    /// a thread. On a recorded path, fails if state would leave or enter another process.
+    /// a thread. Fails on a recorded path if state would cross between processes.
     pub(super) fn prepare_placeable(
         (graph, edited): (&Graph, &EditResult),
         state: &PathState,

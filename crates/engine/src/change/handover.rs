@@ -1,4 +1,5 @@
-//! The state of filters that move to another path, while the spaces of both paths are paused.
+//! The state of filters that move to another path. It crosses while the spaces of both paths are
+//! paused.
 
 use super::migration::StoppedSpaces;
 use super::outcome::ChangeError;
@@ -20,10 +21,10 @@ pub struct HandedState {
 pub(super) type GiveAgreement<'a> = &'a mut dyn FnMut(&[HandedState]) -> Result<(), String>;
 
 /// A function that obtains the state of each filter from the other path, once that path is paused.
-/// Fails with the reason if the other path does not give the filters away.
+/// Fails with the reason if the other path keeps its filters.
 pub(super) type TakeAgreement<'a> = &'a mut dyn FnMut() -> Result<Vec<HandedState>, String>;
 
-/// A move of filters between two paths, while the spaces of one of them are paused.
+/// A move of filters between two paths, as one of the two paths handles it.
 pub(super) enum Handover<'a> {
     Give {
         /// Node number and name of each filter; the number is `None` if the filter has no private
@@ -39,8 +40,8 @@ pub(super) enum Handover<'a> {
 }
 
 impl Handover<'_> {
-    /// Saves the state of the filters and passes it to the other path, or receives their state from
-    /// the other path and loads it. Blocks until the other path has changed or paused.
+    /// Passes the state of the filters to the other path, or loads their state from the other path.
+    /// Blocks until the other path has changed (after giving) or paused (before taking).
     pub(super) fn agree(&mut self, taken: &mut StoppedSpaces) -> Result<(), ChangeError> {
         match self {
             Self::Give { filters, agree } => {

@@ -1,4 +1,4 @@
-//! Matching of nodes and edges across a change, and the spaces whose content differs.
+//! Matching of nodes and edges across a change, and detection of the spaces whose content differs.
 //!
 //! Two nodes are the same if they represent the same filter in the request's text, with the same
 //! arguments. Placement does not matter, and neither do arguments that can be set in a running
@@ -27,13 +27,13 @@ const STAYS_REASON: &str = "a change of the path leaves it where it runs";
 pub(super) struct MatchedPlan {
     pub(super) plan: Plan,
     pub(super) ids: Ids,
-    /// Numbers of the nodes that stay.
+    /// Numbers of the nodes that survive the change.
     pub(super) kept: HashSet<usize>,
-    /// Numbers of filters that are replaced by new filters, which inherit their state.
+    /// Numbers of surviving nodes whose filter is replaced by a new filter that inherits its state.
     pub(super) renewed: HashSet<usize>,
     /// Numbers of filters that move to another process with their state.
     pub(super) crossed: HashSet<usize>,
-    /// Map from the number of every edge that leaves the kernel to its index in the new plan.
+    /// The index in the new plan of every edge that leaves the kernel, by edge number.
     pub(super) exit_edges: HashMap<usize, usize>,
     /// Connected components whose kernel program is replaced.
     pub(super) replaced_programs: HashSet<usize>,
@@ -42,9 +42,9 @@ pub(super) struct MatchedPlan {
 }
 
 impl MatchedPlan {
-    /// Plans a request; if possible, existing nodes keep their spaces. New nodes run in threads
-    /// unless the request pins them to the kernel or they precede, in the kernel, a node that
-    /// stays. `refused` lists the kernel's refusals in earlier attempts.
+    /// Plans a request; existing nodes keep their spaces if possible. A new node runs in a thread,
+    /// unless the request pins it to the kernel or a surviving node downstream of it runs in the
+    /// kernel. `refused` lists the kernel's refusals in earlier attempts.
     pub(super) fn plan(
         graph: &Graph,
         edited: &EditResult,
@@ -100,8 +100,8 @@ impl MatchedPlan {
         }
     }
 
-    /// Plans again with new nodes in threads, unless the request pins them to the kernel. Returns
-    /// `None` if no new node can be placed in a thread instead.
+    /// Plans again with new nodes in threads, except those that the request pins to the kernel.
+    /// Returns `None` if no new node can move from the kernel to a thread.
     fn plan_new_in_threads(
         &self,
         asked: &Graph,
@@ -158,10 +158,10 @@ impl MatchedPlan {
         Self::assign_numbers(plan, (&same, edited.upgraded), state)
     }
 
-    /// Numbers the nodes and edges of a plan. `same` returns the old node to which a new node
-    /// corresponds, given the numbers of the preceding nodes. `upgraded` is the position, in the
-    /// text of the request, of the filter that a new filter with the same state replaces, if there
-    /// is one.
+    /// Numbers the nodes and edges of a plan. `same` returns the old node that corresponds to a new
+    /// node, given the numbers of the preceding nodes. `upgraded` is the position, in the text of
+    /// the request, of a filter that is replaced by a new version with the same state, if there is
+    /// one.
     fn assign_numbers(
         plan: Plan,
         (same, upgraded): (SameNode<'_>, Option<Span>),
@@ -384,8 +384,8 @@ impl MatchedPlan {
             || has_replicas(&state.plan, part, name)
     }
 
-    /// For a space of the running plan that the new plan lacks, returns true if other spaces must
-    /// take over some of its nodes, or if it has replicas.
+    /// Returns true if a space that only the running plan contains must stop for the switch,
+    /// because other spaces take over some of its nodes or because it has replicas.
     pub(super) fn receives_nodes(&self, state: &PathState, part: usize, name: &str) -> bool {
         let stays = |number: &usize| self.kept.contains(number);
         has_replicas(&state.plan, part, name)
@@ -404,7 +404,8 @@ type EdgeIdentity = (usize, usize, Vec<(u32, u32)>, bool, [String; 2], usize);
 fn edge_identity(plan: &Plan, ids: &Ids, edge: usize) -> EdgeIdentity {
     let Edge { from, to, classes, back, .. } = &plan.graph.edges[edge];
     let name = |space: usize| plan.spaces[space].name.clone();
-    // A block from the kernel surfaces in a thread, but until then it belongs to the kernel space.
+    // A block from the kernel enters user space in a thread, but until then it belongs to the
+    // kernel space.
     let kernel = plan.space_of(*from).kind == SpaceKind::Kernel;
     let from_space =
         if kernel { plan.placements[from.0].space } else { plan.placements[from.0].output_space };
@@ -443,8 +444,8 @@ fn has_replicas(plan: &Plan, part: usize, name: &str) -> bool {
     plan.replicas.iter().any(|copied| copied.spaces.iter().chain([&copied.join]).any(is))
 }
 
-/// Returns the sorted numbers of a component's nodes in the kernel and of the edges between them,
-/// and the number of edges that leave the kernel.
+/// Returns the sorted numbers of a component's nodes in the kernel, the sorted numbers of the edges
+/// between them, and the number of edges that leave the kernel.
 fn kernel_elements(plan: &Plan, ids: &Ids, part: usize) -> (Vec<usize>, Vec<usize>, usize) {
     let here = |id: NodeId| {
         let space = plan.space_of(id);
@@ -470,8 +471,8 @@ fn keeps_exits(exit_edges: &HashMap<usize, usize>, part: &RunningPart) -> bool {
         .all(|way| exit_edges.contains_key(way))
 }
 
-/// Returns `graph` with some of its staying nodes pinned to their current spaces: all sources, and
-/// the other nodes whose old node satisfies `stays`.
+/// Returns `graph` with surviving nodes pinned to their current spaces: all sources, and every
+/// other node whose old node satisfies `stays`.
 fn pin_staying(
     graph: &Graph,
     edited: &EditResult,
@@ -509,7 +510,7 @@ fn exit_edges(state: &PathState, plan: &Plan, ids: &Ids) -> HashMap<usize, usize
     let mut free: Vec<usize> =
         (0..plan.graph.edges.len()).filter(|edge| begins(plan, &plan.graph.edges[*edge])).collect();
     let mut found = HashMap::new();
-    // Edges that stay are matched first; the remaining ones have new targets.
+    // Surviving edges are matched first; the other edges have new targets.
     for stays in [true, false] {
         for (place, old) in state.plan.graph.edges.iter().enumerate() {
             let number = state.ids.edges[place];

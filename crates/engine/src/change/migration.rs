@@ -1,11 +1,12 @@
 //! Moves of filters with their state to another process: out of a sandbox, into one, or from one to
 //! another. (CONTRACT 15, FEATURES V18)
 //!
-//! Input: stopped spaces, and their new content. The state is saved after the filter has processed
-//! all earlier blocks, and restored in the new filter, before any step that cannot be undone;
-//! saving does not consume the state. The old filter is released only when no other step can fail
-//! ([`FilterMigration::commit`]). An earlier failure leaves the old filter unchanged, unless the
-//! old filter itself failed; then its arc ends, as after any failure of a sandboxed filter.
+//! Input: stopped spaces, and their new content. After the old filter has processed all earlier
+//! blocks, its state is saved and restored in the new filter. Both precede any step that cannot be
+//! undone, and saving does not consume the state. The old filter is released only when no other
+//! step can fail ([`FilterMigration::commit`]). An earlier failure leaves the old filter unchanged,
+//! unless the old filter itself failed; then its arc ends, as after any failure of a sandboxed
+//! filter.
 //!
 //! docs/book/decisions/0041-untrusted-state.md
 
@@ -20,23 +21,23 @@ use runtime::space::saved::SavedState;
 pub(super) struct FilterMigration {
     /// Number of the filter's node.
     number: usize,
-    /// The filter's state, once saved.
+    /// The filter's state; `None` until it is saved.
     saved: Option<SavedState>,
-    /// Final counters of the filter's process, if it had one, and the number of blocks received
-    /// from that process.
+    /// Final counters of the filter's process, and the number of blocks received from it; `None`
+    /// unless the filter ran in a process.
     account: Option<(Account, u64)>,
     /// The filter's location before the migration.
     at: FilterOrigin,
 }
 
-/// The space or process in which a filter ran. Spaces are indices into the list of stopped spaces.
+/// The space or process in which a filter ran. A space is an index into the list of stopped spaces.
 #[derive(Clone, Copy, Debug)]
 enum FilterOrigin {
     Unknown,
     /// The filter runs in a thread of this space.
     Here(usize),
-    /// The filter runs in a process. The two spaces are the one that feeds the process and the one
-    /// that receives its output.
+    /// The filter runs in a process. The first space feeds the process, and the second receives its
+    /// output.
     Apart(usize, usize),
 }
 
@@ -48,7 +49,8 @@ impl FilterMigration {
         Self { number, saved: None, account: None, at: FilterOrigin::Unknown }
     }
 
-    /// Saves the filter's state, if the spaces that run the filter have stopped.
+    /// Saves the filter's state. Does nothing if the state is saved already, or if a space that
+    /// runs the filter has not stopped yet.
     pub(super) fn save(&mut self, taken: &mut StoppedSpaces) -> Result<(), ChangeError> {
         if self.saved.is_some() {
             return Ok(());
@@ -74,8 +76,8 @@ impl FilterMigration {
         Ok(())
     }
 
-    /// Requests the filter's state from its process. Until the state arrives, forwards the output
-    /// of the process along the old arcs. Blocks.
+    /// Requests the filter's state from its process. Blocks until the state arrives, and forwards
+    /// the output of the process along the old arcs in the meantime.
     fn request_state(
         &self,
         taken: &mut StoppedSpaces,
@@ -130,7 +132,7 @@ impl FilterMigration {
     /// Undoes the migration: the old filter resumes, and the new filter loses the restored state.
     pub(super) fn undo(&self, taken: &mut StoppedSpaces) {
         for (target, stopped) in taken.iter_mut() {
-            // Only held blocks are stored outside of the filter.
+            // Only held blocks are stored outside the filter.
             let is = |node: &&mut Node| node.planned == self.number && !node.holds.is_empty();
             for node in target.new_nodes().iter_mut().filter(is) {
                 stopped.space().clear_state(node);
@@ -175,9 +177,9 @@ impl FilterMigration {
         }
     }
 
-    /// Returns the number of held blocks that return with the filter's state from its process to
-    /// this one; 0 if the filter moves to another process. These blocks were counted as consumed
-    /// when they were sent to the process.
+    /// Returns the number of held blocks that return with the filter's state from another process
+    /// to this one; 0 if the filter moves to another process. These blocks counted as consumed when
+    /// they were sent to the process.
     pub(super) fn count_returning(&self, taken: &mut StoppedSpaces) -> u64 {
         let is = |node: &&mut Node| {
             node.planned == self.number && matches!(node.operator, Operator::Filter(_))

@@ -3,19 +3,19 @@
 //! Input: a running path ([`Live`]) and an edit of its request. Output: the ledger of the switch,
 //! or the reason why the change failed.
 //!
-//! 1. The edited text is checked and planned. Nodes that stay keep their spaces, so a change moves
-//!    no node unless the edit requests it; if no such plan exists, the planner may move nodes.
-//! 2. New elements are built beside the running path ([`crate::build`]). A failure in this step or
-//!    the next leaves the path unchanged.
+//! 1. The edited text is checked and planned. Surviving nodes keep their spaces, so a change moves
+//!   no node unless the edit requests it; if no such plan exists, the planner may move nodes.
+//! 2. New nodes, rings and programs are built beside the running path ([`crate::build`]). A failure
+//!   in this step or the next leaves the path unchanged.
 //! 3. The spaces whose content differs are borrowed at block boundaries ([`switch`]): each space is
-//!    then between two passes and has no block in flight.
-//! 4. Removed nodes release the blocks that they hold and finish, and removed rings are drained,
-//!    all in the old graph. Now the counters of the old graph are final, and the new graph has none
-//!    yet.
+//!   then between two passes and has no block in flight.
+//! 4. In the old graph, removed nodes release the blocks that they hold and finish, and removed
+//!   rings are drained. Now the counters of the old graph are final, and the new graph has counted
+//!   nothing.
 //! 5. The new graph replaces the old one, and the spaces resume.
 //!
-//! So every block before the boundary is processed only by the old graph, and every block after it
-//! only by the new graph. The reported ledger does not assume that; it is computed from the
+//! So the old graph alone processes every block before the boundary, and the new graph alone every
+//! block after it. The reported ledger does not assume this property; it is computed from the
 //! counters of both graphs.
 
 mod argument;
@@ -64,14 +64,14 @@ const RETRIES_MAX: usize = 4;
 pub type PlannedMachine<'m> = &'m dyn Deref<Target = Machine>;
 
 /// Edits the request of a running path, and changes the path accordingly. Changes are serialized: a
-/// second change waits for the first. Blocks; if the path has not started yet, waits for its start
-/// too. Retries if the process that runs the kernel part was restarted during the change.
+/// second change waits for the first. Blocks; waits also for a path that has not started yet.
+/// Retries if the process that runs the kernel part was restarted during the change.
 ///
 /// # Errors
 ///
 /// Fails if the edit or the new request is invalid, if the path replays a recording or has ended,
-/// if a space does not reach a block boundary within `limit`, or if a new element cannot be built.
-/// The path then runs as before.
+/// if a space does not reach a block boundary within `limit`, or if a new node, ring or program
+/// cannot be built. The path then runs as before.
 pub fn change(
     live: &Live,
     edit: &Edit,
@@ -207,7 +207,8 @@ fn apply_edit(
     steps: &Steps,
 ) -> Result<SwitchReport, ChangeError> {
     let mut state = whole.state();
-    // If no space differs, none is queried, so no space would report that the path has ended.
+    // A change in which no space differs queries no space, so the end of the path must be detected
+    // here.
     if state.parts.iter().all(RunningPart::has_ended) {
         return Err(CommandError::Ended.into());
     }
@@ -229,10 +230,10 @@ fn apply_edit(
     }
     refuse_private_sessions(&state)?;
     let (mut graph, asked) = (graph.clone(), graph.options);
-    // A change removes replicas. Automatic changes add them again if they pay off.
+    // A change removes replicas. Adaptation adds them again if they pay off.
     graph.options.set("parallel", filter::Value::Text("no".to_owned()));
     graph.one_component = state.parts.len() == 1;
-    // The change uses a log of its own, so that a failure undoes this change alone.
+    // The change uses a separate log, so that a failure undoes this change alone.
     let extras = PathOptions { steps: steps.clone(), ..whole.extras.clone() };
     let with = (whole.settings, &extras);
     let mut changed = BuiltChange::prepare_placeable((&graph, &edited), &state, machine, with)?;

@@ -23,8 +23,8 @@ pub struct SwitchReport {
     pub duplicated: u64,
     /// Number of blocks that reached the new graph before the old graph was finished.
     pub reordered: u64,
-    /// Number of blocks in the rings of leaving spaces that were still running when this report was
-    /// made. These blocks are still processed.
+    /// Number of blocks in the rings of removed spaces that were still running when this report was
+    /// made. These blocks are processed later.
     pub draining: u64,
     /// Duration of the pause in ns, from the moment the first space stopped until the last space
     /// resumed.
@@ -71,7 +71,7 @@ pub enum ChangeError {
     /// A node of the new request cannot run in any space.
     #[error("{0}")]
     Unplaceable(Unplaceable),
-    /// A new element could not be built.
+    /// A new node, ring or program could not be built.
     #[error("{0}")]
     Build(#[from] BuildError),
     /// A space did not start or stop in time, or has ended.

@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 pub(crate) struct ChangeRepeater(Option<JoinHandle<()>>);
 
 impl ChangeRepeater {
-    /// Starts the thread if these paths replay a recording with changes; otherwise returns `None`.
+    /// Starts the thread. Returns `None` unless these paths replay a recording with changes.
     pub(crate) fn start_for(lives: &[Live]) -> Option<Self> {
         let live = lives.first()?.clone();
         let RecordMode::Play(replay) = &live.running_path()?.extras.record_mode else {
@@ -52,8 +52,7 @@ fn repeat_changes(live: &Live, replay: &Replay) {
         replay.begin_change(change.number);
         match repeat_change(live, change) {
             Ok(()) => {}
-            // The recording ends earlier, the run was stopped, or a failure has already been
-            // reported.
+            // The recording ends here, the run was stopped, or a failure has already been reported.
             Err(ChangeError::NotTaken(CommandError::Ended)) => return,
             Err(why) => {
                 replay.end_changes(Some(format!("{}: {why}", change.edit)));

@@ -21,14 +21,15 @@ use sys::steps::Steps;
 /// A node of the plan, and the name of its new space.
 pub type NodePlacement = (NodeId, String);
 
-/// Moves nodes of a running path to these spaces and keeps all other nodes in theirs. If `shared`
-/// is true, stateless filters are replicated where the machine's costs predict a gain; otherwise
-/// existing replicas are removed. Blocks until the spaces have stopped, for at most `limit`.
+/// Moves nodes of a running path to these spaces and keeps all other nodes in their spaces. If
+/// `shared` is true, stateless filters are replicated where the machine's costs predict a gain;
+/// otherwise existing replicas are removed. Blocks until the spaces have stopped, for at most
+/// `limit`.
 ///
 /// # Errors
 ///
 /// Fails for recorded and replayed paths, for placements that no plan satisfies, and if `shared` is
-/// set but no replica is predicted to pay. The path then runs as before.
+/// set but the costs predict no gain from replicas. The path then runs as before.
 pub fn reshape(
     live: &Live,
     (places, shared): (&[NodePlacement], bool),
@@ -80,8 +81,8 @@ pub(crate) fn reason_for_replicas(plan: &Plan, machine: &Machine) -> Option<(Str
 }
 
 /// Returns the predicted costs of a block in ns, with the current placement and with the planner's
-/// choice, and the moves from one to the other. Only moves between the kernel and threads are
-/// considered. Returns `None` if no node would move.
+/// choice, and the moves that lead from the current placement to the choice. Only moves between the
+/// kernel and threads are considered. Returns `None` if no node would move.
 pub(crate) fn predicted_moves(
     plan: &Plan,
     machine: &Machine,

@@ -1,14 +1,14 @@
-//! Moves of sessions between the replicas of a chain: a replica with more work than the others
-//! gives sessions away, with their state and the blocks that they hold. [Th §5.4], RSS++
+//! Moves of sessions from the busiest replica of a chain to another one, with their state and the
+//! blocks that they hold. [Th §5.4], RSS++
 //!
 //! ```text
-//! stop the dispatcher ─► the replicas finish what they have got ─► stop two of them
-//!                    ─► copy sessions, remove them, dispatch their classes elsewhere ─► go on
+//! pause the dispatcher → the replicas process their queues → pause two replicas
+//!   → copy the sessions, remove them, dispatch their classes elsewhere → resume
 //! ```
 //!
-//! No block is on its way to a replica while sessions move, so none finds its session gone, and the
-//! join sees the same batches in the same order. What the replicas have emitted stays in their
-//! rings.
+//! No block is in flight to a replica while sessions move, so every block finds its session, and
+//! the join receives the same batches in the same order. Blocks that the replicas have emitted stay
+//! in their rings.
 //!
 //! docs/book/decisions/0114-moving-sessions.md
 
@@ -29,19 +29,19 @@ use std::time::Duration;
 pub struct SessionsMoved {
     /// Number of sessions.
     pub sessions: usize,
-    /// Number of blocks that they held.
+    /// Number of blocks that these sessions hold.
     pub held: u64,
-    /// Name of the space that has them now.
+    /// Name of the space that has the sessions now.
     pub to: String,
-    /// Name of the space that had them.
+    /// Name of the space that had the sessions before.
     pub from: String,
-    /// Time during which the dispatcher stood still, in ns.
+    /// Duration for which the dispatcher was paused, in ns.
     pub paused_ns: u64,
 }
 
 /// Returns how many blocks of each class of sessions were dispatched since the last call, and to
-/// which replica. Returns `None` if the path has no replicas by session whose sessions can move, or
-/// if their dispatcher does not answer within `limit`.
+/// which replica. Returns `None` if the path has no replicas whose sessions can move, or if their
+/// dispatcher does not answer within `limit`.
 #[must_use]
 pub fn session_shares(live: &Live, limit: Duration) -> Option<SessionShares> {
     let commands = {
@@ -52,12 +52,12 @@ pub fn session_shares(live: &Live, limit: Duration) -> Option<SessionShares> {
 }
 
 /// Moves the sessions of some classes from one replica to another. Blocks until the replicas have
-/// finished what was dispatched to them, for at most `limit`.
+/// processed the blocks dispatched to them, for at most `limit`.
 ///
 /// # Errors
 ///
 /// Fails if the path has no such replicas or has ended, if the replicas do not finish in time, or
-/// if the other replica has no memory for the blocks. The path then runs as before.
+/// if the receiving replica has no memory for the held blocks. The path then runs as before.
 pub fn move_sessions(
     live: &Live,
     chosen: &SessionMove,
@@ -95,14 +95,14 @@ pub fn move_sessions(
     })
 }
 
-/// The stopped spaces: that of the dispatcher and the first replica, and those of other replicas.
+/// The stopped spaces: the one that runs the dispatcher and replica 0, and those of other replicas.
 struct Stopped {
     first: ExclusiveBorrow,
     others: Vec<(u8, ExclusiveBorrow)>,
 }
 
 impl Stopped {
-    /// Waits until the replicas have finished everything that the dispatcher gave them.
+    /// Waits until the replicas have processed all blocks that were dispatched to them.
     fn wait_for_replicas(&mut self, left: &dyn Fn() -> Duration) -> Result<(), ChangeError> {
         self.first.space.flush_outputs();
         match self.first.space.wait_for_replicas(left()) {
@@ -136,7 +136,7 @@ impl Stopped {
         other.map(|(_, lent)| &mut lent.space).ok_or(CommandError::Ended)
     }
 
-    /// Lets all spaces go on, the dispatcher last.
+    /// Resumes all spaces, the dispatcher's last.
     fn give_back(self) {
         self.others.into_iter().for_each(|(_, lent)| lent.give_back());
         self.first.give_back();

@@ -1,11 +1,10 @@
 //! A move of a subtree from one path to another, which may run in another process.
 //!
 //! Each path makes its own change: one removes the subtree and the other adds it. Both changes are
-//! prepared, and both paths are paused, before either change takes effect. `agree` is called at
-//! that moment, and if it fails the path is left unchanged. Private state moves with its filter,
-//! unless the filter holds blocks; then the move fails. The sessions of all other filters, with the
-//! blocks that they hold, belong to the stream that the filter leaves, so they end in the old
-//! graph.
+//! prepared, and both paths are paused, before either change takes effect. At that moment each path
+//! calls its callback `agree`, and a failure of the callback leaves the path unchanged. Private
+//! state moves with its filter, unless the filter holds blocks; then the move fails. The sessions
+//! of filters that stay, with the blocks that they hold, end in the old graph.
 
 use super::built::BuiltChange;
 use super::handover::{GiveAgreement, HandedState, Handover, TakeAgreement};
@@ -25,7 +24,7 @@ use sys::steps::Steps;
 /// The role of a path in a move of filters between two paths.
 pub(super) enum SubtreeMove<'a> {
     /// The path loses the filters at these spans of its text. `None` stands for a filter that the
-    /// other path adds, but that is not in this text.
+    /// other path adds but that is absent from this text.
     Give { filters: &'a [Option<Span>], agree: GiveAgreement<'a> },
     /// The path receives filters from the other path.
     Take { agree: TakeAgreement<'a> },
@@ -38,9 +37,9 @@ pub fn check_leaving(live: &Live, subtree: &Subtree) -> Result<(), ChangeError> 
     given.try_for_each(|span| given_filter(&state, *span).map(drop))
 }
 
-/// Removes a subtree from a path. While the spaces of the path are paused, `agree` is given the
-/// state of each filter of the subtree, in the order of the request's text; if it succeeds, the
-/// change takes effect. Blocks.
+/// Removes a subtree from a path. While the spaces of the path are paused, calls `agree` with the
+/// state of each filter of the subtree, in the order of the request's text; the change takes effect
+/// if `agree` succeeds. Blocks.
 ///
 /// # Errors
 ///
@@ -58,8 +57,8 @@ pub fn give_subtree(
     move_subtree(live, &edit, change, machine, limit)
 }
 
-/// Adds a subtree to a path, below a node. While the spaces of the path are paused, `agree` is
-/// called to obtain the state of each filter. If it succeeds, the change takes effect. Blocks.
+/// Adds a subtree to a path, below a node. While the spaces of the path are paused, calls `agree`
+/// to obtain the state of each filter; the change takes effect if `agree` succeeds. Blocks.
 ///
 /// # Errors
 ///

@@ -53,7 +53,7 @@ impl SpaceSwitch {
     }
 
     /// Returns one half of the process with this node number, if it is among the nodes that will be
-    /// placed in the space. `of` selects the input or the output half.
+    /// placed in the space. `of` selects the input half or the output half.
     pub(super) fn process_half<H>(
         &mut self,
         number: usize,
@@ -62,8 +62,8 @@ impl SpaceSwitch {
         self.new_nodes().iter_mut().filter(|node| node.planned == number).find_map(of)
     }
 
-    /// Waits until the space has drained those of its input rings that the switch removes. The
-    /// writers of these rings are already stopped.
+    /// Waits until the space has drained the input rings that the switch removes. The writers of
+    /// these rings are already stopped.
     fn drain_removed_rings(&self, left: &dyn Fn() -> Duration) -> Result<(), CommandError> {
         loop {
             let stays = self.stays.clone();
@@ -103,11 +103,11 @@ impl StoppedSpace {
     }
 }
 
-/// Parameters of a switch, apart from the spaces that differ.
+/// The parameters of a switch, apart from the spaces whose content differs.
 pub(super) struct SwitchContext<'l, 'a> {
     /// Spaces that end.
     pub(super) leaving: &'l [LeavingSpace],
-    /// New kernel programs, each with the list of running programs that it joins.
+    /// New kernel programs, each with the list that contains the program to replace.
     pub(super) kernels: Vec<(Kernels, ProgramSuccession)>,
     /// Filters that move to another process.
     pub(super) crossings: Vec<FilterMigration>,
@@ -117,13 +117,13 @@ pub(super) struct SwitchContext<'l, 'a> {
     pub(super) replay: Option<&'l Replay>,
     /// The handover of filters to another path, if any. It takes place while the spaces are paused.
     pub(super) handover: Option<Handover<'a>>,
-    /// A callback that is called when the old graph is finished and the switch can no longer fail.
+    /// Called when the old graph is finished and the switch can no longer fail.
     pub(super) settled: &'l dyn Fn(),
 }
 
-/// Switches these spaces, waiting at most `limit` for all of them together to stop. After that, the
-/// old graph is drained, which may take longer. Fails without effect if a space cannot be borrowed
-/// in time, or if a new filter or program refuses the old state or cannot be installed.
+/// Switches these spaces, waiting at most `limit` for all of them together to stop. Then drains the
+/// old graph, which may take longer. Fails without effect if a space cannot be borrowed in time, or
+/// if a new filter or program refuses the old state or cannot be installed.
 pub(super) fn switch(
     mut targets: Vec<(SpaceSwitch, Option<Thread>)>,
     context: SwitchContext<'_, '_>,
@@ -131,8 +131,8 @@ pub(super) fn switch(
 ) -> Result<SwitchReport, ChangeError> {
     let SwitchContext { leaving, mut kernels, mut crossings, number, replay, .. } = context;
     let (settled, mut handover) = (context.settled, context.handover);
-    // State that moves elsewhere is complete only when no more blocks are on their way to the
-    // filter.
+    // The state of a filter that moves to another process or path is complete only when no block is
+    // in flight to the filter.
     let drains_first = !crossings.is_empty() || handover.is_some();
     let stalls = replay.map(|replay| &*replay.stalls);
     targets.iter().filter_map(|(target, _)| target.fresh.as_ref()).for_each(Space::note_unstarted);
@@ -195,7 +195,7 @@ pub(super) fn switch(
     let start: Vec<SpaceCounters> = counters(&mut taken);
     let rings: HashSet<usize> = taken.iter_mut().flat_map(removed_rings).collect();
     if let Err(why) = kernels.iter_mut().try_for_each(|(_, one)| one.next.switch.switch()) {
-        // At most one program changes, so nothing has to be switched back.
+        // At most one program changes, so none has to be switched back.
         let _ = transfer_filter_state(&mut taken);
         return undone(taken, &crossings, why.into());
     }
@@ -222,7 +222,7 @@ pub(super) fn switch(
             switched.source_drops.push((key.0.clone(), key.1, more));
         }
     }
-    // Sinks come first.
+    // Sinks resume first.
     for ((_, stopped), thread) in taken.into_iter().zip(threads).rev() {
         match (stopped, thread) {
             (StoppedSpace::Lent(lent), _) => lent.give_back(),
@@ -245,9 +245,9 @@ pub(super) fn switch(
     Ok(switched)
 }
 
-/// Records the new kernel programs as the running ones. Transfers filter state from the old
-/// programs. Counts blocks that the old programs emitted and that were not received, or were
-/// received twice.
+/// Records the new kernel programs as the running ones, and transfers filter state from the old
+/// programs. Counts blocks that the old programs emitted but this process did not receive, and
+/// blocks that it received twice.
 fn record_successors(
     taken: &mut [(SpaceSwitch, StoppedSpace)],
     kernels: Vec<(Kernels, ProgramSuccession)>,
@@ -313,9 +313,9 @@ fn transfer_filter_state(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> Result<()
     Ok(())
 }
 
-/// Drains the old graph. Removed nodes release the blocks that they hold; removed rings and the
-/// output of replaced kernel programs are emptied. The output of a program enters at its source in
-/// `firsts`. Blocks.
+/// Drains the old graph. Removed nodes release the blocks that they hold, and removed rings are
+/// emptied. Output of replaced kernel programs is processed from their source nodes, `firsts`.
+/// Blocks.
 fn drain_old_graph(
     taken: &mut [(SpaceSwitch, StoppedSpace)],
     firsts: &[usize],
@@ -328,7 +328,7 @@ fn drain_old_graph(
         NodeKey::Export(_) | NodeKey::Import(_) => !target.stays.contains(&key),
     };
     let old = |stopped: &StoppedSpace| matches!(stopped, StoppedSpace::Lent(_));
-    // These spaces drain kernel output, which may exceed the capacity of a ring that stays.
+    // These spaces drain kernel output, which may exceed the capacity of a surviving ring.
     let draining = taken.iter_mut().filter(|(_, stopped)| old(stopped));
     let draining = draining.filter_map(|(_, stopped)| {
         let space = stopped.space();
@@ -346,7 +346,7 @@ fn drain_old_graph(
                 spaces_draining.fetch_sub(1, Ordering::Relaxed);
             }
         }
-        // Draining also fills rings that stay, so the readers of these rings must keep reading.
+        // Draining also fills surviving rings, so their readers must keep reading.
         while spaces_draining.load(Ordering::Relaxed) > 0 {
             space.walk_ring_entries();
             wait();
@@ -366,7 +366,7 @@ fn drain_old_graph(
         stopped.for_each(|(target, stopped)| one(target, stopped.space()));
         return;
     }
-    // Each space gets a thread, because one space may emit more than a ring holds while another
+    // Each space gets a thread, because one space may emit more than a ring holds while another one
     // reads that ring.
     std::thread::scope(|scope| {
         for (target, stopped) in stopped {
@@ -426,7 +426,7 @@ struct SwitchCounts {
     before: Vec<SpaceCounters>,
     /// Counters of the new graph, just before the spaces resume.
     after: Vec<SpaceCounters>,
-    /// Final counters of spaces that have ended since the spaces were stopped.
+    /// Final counters of removed spaces that have ended since the spaces were stopped.
     last: Vec<SpaceCounters>,
     /// Number of held blocks that did not move with their filter.
     left_behind: u64,
@@ -434,7 +434,7 @@ struct SwitchCounts {
     home: u64,
     /// Numbers of removed rings.
     rings: HashSet<usize>,
-    /// True if a leaving space has not ended yet.
+    /// True if a removed space has not ended yet.
     drains: bool,
 }
 
@@ -464,7 +464,8 @@ fn compute_losses(switched: &mut SwitchReport, counts: SwitchCounts) {
         }
         switched.duplicated += ended.saturating_sub(edge.put.blocks);
     }
-    // Elements that stay continue their counters. Any difference is a lost or a duplicated block.
+    // Surviving nodes and edges continue their counters. Any difference is a lost or a duplicated
+    // block.
     let mut was = BlockTotals::from_ledger(&old);
     was.add_returning(home);
     for (was, is) in was.0.into_iter().zip(BlockTotals::from_ledger(&new).0) {
@@ -490,8 +491,8 @@ fn lost_blocks(ledger: &Ledger) -> u64 {
     filters.sum::<u64>() + edges.sum::<u64>()
 }
 
-/// Numbers of blocks in a graph. The first six are summed over the nodes: taken, made, passed,
-/// unselected, consumed and held. The last two are summed over the edges: put and taken.
+/// The numbers of blocks in a graph: taken, made, passed, unselected, consumed and held, summed
+/// over the nodes; then put and taken, summed over the edges.
 struct BlockTotals([u64; 8]);
 
 impl BlockTotals {

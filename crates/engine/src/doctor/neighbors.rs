@@ -2,9 +2,11 @@
 //! [FEATURES V17]
 //!
 //! Input: a network namespace, and optionally one interface. Output: [`Neighbors`], in the order in
+//! Input: a network namespace, and optionally one interface. Output: [`Neighbors`], in the order in
 //! which a received frame encounters them: XDP, packet sockets, TCX, tc filters. Packet sockets at
 //! all interfaces come last. Programs and sockets that only this process holds are left out.
-//! Streamline runs beside them and never removes one; `explain` reports the effect of each on a
+//! Streamline runs beside its neighbors and never removes one; `explain` reports the effect of each
+//! on a request.
 //! request.
 
 pub use sys::bpf::{Side, XdpMode};
@@ -35,15 +37,15 @@ pub struct Neighbor {
     pub interface: Option<String>,
     /// Kind of the program or socket, with details specific to the kind.
     pub kind: NeighborKind,
-    /// The program, or `None` for a socket, or for a filter without a program.
+    /// The program; `None` for a socket, or for a filter without a program.
     pub program: Option<NeighborProgram>,
     /// User id of the process that loaded the program or opened the socket. `None` for a filter
-    /// without a program, and for a program about which this process may not ask the kernel,
-    /// because it lacks CAP_SYS_ADMIN.
+    /// without a program, or if this process lacks CAP_SYS_ADMIN, which the query of a program
+    /// requires.
     pub uid: Option<u32>,
-    /// Processes that hold the program or socket open, as far as their descriptors can be read. If
-    /// all descriptors could be read, a program without holders was attached by netlink or pinned,
-    /// and outlives the process that attached it.
+    /// Processes that hold the program or socket open; incomplete if the descriptors of some
+    /// processes could not be read. Otherwise, a program without holders was attached by netlink or
+    /// pinned, and outlives the process that attached it.
     pub holders: Vec<Holder>,
 }
 
@@ -59,7 +61,7 @@ pub struct NeighborProgram {
 /// The kind of a neighbor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NeighborKind {
-    /// An XDP program with its mode, which is `None` (unknown) if several programs are attached.
+    /// An XDP program with its mode; the mode is `None` (unknown) if several programs are attached.
     Xdp(Option<XdpMode>),
     /// A packet socket; the protocol is an ETH_P_* number.
     PacketSocket {
@@ -76,7 +78,7 @@ pub enum NeighborKind {
 
 /// Returns the number of classification rules (ntuple filters) in an interface's network device, or
 /// the reason why the driver does not report it. `netns` is the network namespace of the interface;
-/// `None` is the namespace of this thread.
+/// `None` means the namespace of this thread.
 pub fn device_rules(netns: Option<&str>, interface: &str) -> Result<u32, Refusal> {
     let asked = match netns {
         None => sys::net::device_rules(interface),
@@ -87,7 +89,7 @@ pub fn device_rules(netns: Option<&str>, interface: &str) -> Result<u32, Refusal
     asked.map_err(Refusal::from_error)
 }
 
-/// A listing in progress. Each neighbor that is a socket is paired with the inode number of the
+/// A listing in progress. Each entry pairs a neighbor with an inode number if the neighbor is a
 /// socket.
 #[derive(Default)]
 struct Listing {
@@ -97,9 +99,9 @@ struct Listing {
 
 impl Neighbors {
     /// Lists the programs and sockets at `interface` (`None`: at every interface) in the network
-    /// namespace `netns` (`None`: that of this thread). Omits those that only this process holds.
-    /// If there are any programs or sockets, reads the descriptors of all processes to find their
-    /// holders.
+    /// namespace `netns` (`None`: the namespace of this thread). Omits those that only this process
+    /// holds. If there are any programs or sockets, reads the descriptors of all processes to find
+    /// their holders.
     #[must_use]
     pub fn find(netns: Option<&str>, interface: Option<&str>) -> Self {
         let listed = match netns {

@@ -1,12 +1,12 @@
 //! Assembly of the requests at an attach point into one program. [SL §5.3, §7.1; CONTRACT 18]
 //!
 //! Input: the fused tree of the requests. Output: the program, and the format of each exit. The
-//! filters before the first fork follow one another in the code. After it, the code of a filter is
-//! nested in the code of its predecessor, in a branch of its own. Work that several branches share
-//! is therefore done once, and all these branches can use its results.
+//! filters before the first fork follow one another in the code. Behind the fork, the code of a
+//! filter is nested in the code of its predecessor, in a branch of its own. Work that several
+//! branches share is therefore done once, before the branches.
 //!
-//! A *step* is a filter in the kernel, an *exit* an edge over which blocks leave the kernel, and a
-//! *fork* the set of edges over which some of the requests leave a step or the source.
+//! A *step* is a filter in the kernel. An *exit* is an edge over which blocks leave the kernel. A
+//! *fork* is a set of edges over which some of the requests leave a step or the source.
 
 mod forks;
 
@@ -32,7 +32,7 @@ pub(super) struct Assembled {
     /// For each exit, true if its frames begin after a VLAN tag, which the kernel may deliver
     /// separately from the frame.
     pub(super) behind_tag: Vec<bool>,
-    /// The same for each tap.
+    /// For each tap, true if its frames begin after a VLAN tag.
     pub(super) taps_behind_tag: Vec<bool>,
     /// The first header of the frames at each exit.
     pub(super) first_headers: Vec<FirstHeader>,
@@ -48,8 +48,8 @@ pub(super) enum FrameAction<'l> {
     Redirect(&'l Redirect, &'l [(usize, u32)]),
 }
 
-/// A reason why requests cannot form one program, with the request and the node at fault, if
-/// known.
+/// A reason why requests cannot form one program, with the request and the node at fault if they
+/// are known.
 #[derive(Debug)]
 pub(super) struct AssemblyError {
     pub(super) at: Option<(usize, NodeId)>,
@@ -140,8 +140,8 @@ impl Emitter<'_> {
         }
     }
 
-    /// Emits the gates, which test the expressions of requests that take frames from the host, each
-    /// followed by the request's steps. A frame belongs to the first request whose expression it
+    /// Emits the gates. A gate tests the expression of a request that takes frames from the host;
+    /// the request's steps follow it. A frame belongs to the first request whose expression it
     /// matches, and the gates of later requests count it. `mark` is set for frames that a request
     /// has taken.
     fn emit_gates<'s>(
@@ -193,8 +193,8 @@ impl Emitter<'_> {
         used.map(|used| &used.arguments).ok_or_else(|| Unfit::new("it is no source"))
     }
 
-    /// Emits the steps up to the first fork. The code of these steps is sequential instead of
-    /// nested, so their number is unlimited. A program that is too long continues in tail calls.
+    /// Emits the steps up to the first fork. Their code is sequential instead of nested, so their
+    /// number is unlimited. A program that is too long continues in tail calls.
     fn emit_chain<'s>(
         &self,
         s: &mut Scope<'s, '_>,
@@ -253,13 +253,13 @@ impl Emitter<'_> {
         used.is_some_and(|used| used.description.kind == FilterKind::Editing)
     }
 
-    /// Emits the mark that sends a frame to its egress interface, or the redirect to that
-    /// interface, if the step sends frames.
+    /// If the step sends frames, emits the mark that sends a frame to its egress interface, or the
+    /// redirect to that interface.
     fn emit_egress_mark(&self, s: &mut Scope<'_, '_>, step: usize) {
         let Some((mark, _)) = self.fused.egress_mark(step) else { return };
         match self.redirect_egress.map(|leads| leads.iter().find(|(of, _)| *of == step)) {
             None => s.mark(mark, true),
-            // A redirecting program has one request, so its steps have the program's numbers.
+            // A redirecting program has one request, so steps have the same numbers in both.
             Some(found) => found.iter().for_each(|(_, interface)| s.redirect_to(*interface)),
         }
     }
@@ -320,7 +320,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Emits a filter and all steps that follow it; continues at `end`.
+    /// Emits a filter and all steps downstream of it; continues at `end`.
     fn emit_step<'s>(
         &self,
         s: &mut Scope<'s, '_>,

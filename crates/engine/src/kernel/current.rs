@@ -48,16 +48,16 @@ pub(crate) fn query_counters(
 }
 
 impl Kernel {
-    /// Returns the nodes and edges of all generations while the current program runs. `queried`
-    /// contains the program's counters, or is `None` if they are unknown; `received` contains the
-    /// totals that this process has received from the program.
+    /// Returns the counters of the nodes and edges of all generations while the current program
+    /// runs. `queried` contains the program's counters, or is `None` if they are unknown;
+    /// `received` contains the totals that this process has received from the program.
     fn current_results(
         &self,
         queried: Option<FinalCounters>,
         received: &SourceCounters,
     ) -> Vec<SpaceResults> {
         let mut received = received.clone();
-        // The reader still reaches these frames; until then the edge holds them.
+        // The reader has yet to take these frames; until then they belong to the edge.
         received.arrived.iter_mut().for_each(|exit| exit.unread = 0);
         self.collect_results(|generation| match &generation.taken {
             Some(taken) => (generation.final_counters(taken), taken.clone()),

@@ -7,10 +7,10 @@
 //! state ([`FinalCounters`]). The layout and the counters are encoded as text, which any protocol
 //! can transmit.
 //!
-//! The nodes are checked as if the request had been planned here. The receiver gets read access
-//! only. The maps of frames and pointers are frozen, so only the program in the kernel can write to
-//! them, and the doorbell serves this request alone. The receiver checks the descriptors against
-//! the layout before use.
+//! The serving process checks the nodes as if it had planned the request itself. The receiver gets
+//! read access only. The maps of frames and pointers are frozen, so only the program in the kernel
+//! can write to them, and the doorbell serves this request alone. The receiver checks the
+//! descriptors against the layout before use.
 
 use super::host::{
     AttachmentHandle, InjectedRefusal, KernelAttachment, KernelRefusal, KernelRequest,
@@ -80,11 +80,10 @@ pub struct DelegatedLayout {
     pub tree: u64,
 }
 
-/// The resources that the kernel part of a request needs. They are known before any resource is
-/// allocated.
+/// The resources that the kernel part of a request needs, known before any resource is allocated.
 #[derive(Clone, Debug)]
 pub struct ResourceNeeds<'n> {
-    /// The attach point.
+    /// The attach point of the request.
     pub attach: &'n Attach,
     /// The first source of the kernel part.
     pub source: NodeId,
@@ -93,7 +92,7 @@ pub struct ResourceNeeds<'n> {
     pub bytes: (u64, u64),
     /// Rule that decides which requests may share the ring of frames.
     pub share: Share,
-    /// Maximum number of exits that a single frame takes.
+    /// Maximum number of exits through which a single frame leaves the kernel.
     pub exits_per_frame: u32,
 }
 
@@ -150,8 +149,8 @@ impl KernelPart {
 impl Points {
     /// Runs the kernel part of another process's request in a program that loads without
     /// CAP_PERFMON (CONTRACT 25). The kernel of `machine` must be [`Kernel::Open`], and counts as
-    /// hardened. The graph is the request as parsed here, with default sources and sinks added; the
-    /// [`KernelPart`] is untrusted.
+    /// hardened. The graph is the request as this process parsed it, with default sources and sinks
+    /// added; the [`KernelPart`] is untrusted.
     ///
     /// # Errors
     ///
@@ -171,8 +170,8 @@ impl Points {
 
     /// Prepares the replacement of a running request, under the same rules as [`Self::attach_if`].
     /// The new request must have the attach point of the running one. `stays` pairs the steps of
-    /// the old and the new request that are the same filter and keep their state; `taps` are open
-    /// in the new request from its beginning.
+    /// the old and the new request that are the same filter and keep their state; `taps` are the
+    /// taps that are open in the new request from its start.
     pub fn prepare_successor_if(
         &self,
         running: &DelegatedRequest,
@@ -287,7 +286,7 @@ impl DelegatedProgram {
         Ok((Arc::new(pointers), RingBuffer::from_received(bell)?))
     }
 
-    /// Opens the delegated program for a path. `held` notifies the serving process when the request
+    /// Wraps the delegated program for a path. `held` notifies the serving process when the request
     /// ends. Call [`Self::matches_request`] first.
     pub fn into_attachment(self, held: Arc<dyn AttachmentHandle>) -> sys::Result<KernelAttachment> {
         let behind_tag = self.layout.behind_tag.clone();
@@ -323,8 +322,8 @@ impl DelegatedRequest {
         self.held.current_counters().unwrap_or_else(FinalCounters::lost_counters)
     }
 
-    /// Opens and closes taps of the request, so that exactly `open` are open. Fails with the
-    /// reason.
+    /// Opens and closes taps of the request until exactly the taps in `open` are open. Fails with
+    /// the reason.
     pub fn set_taps(&self, open: &OpenTaps) -> Result<(), String> {
         self.held.set_taps(open, Duration::ZERO)
     }

@@ -1,9 +1,9 @@
 //! A request whose frames the caller reads from the kernel's rings itself, in its own thread and
 //! without a path.
 //!
-//! The caller plans a request of one live source whose filters all run in the kernel. Nothing else
-//! of the plan is built: no thread, no pool, no sink. Frames about which a twin is unsure leave
-//! through exits of their own, and the caller decides them (CONTRACT 18).
+//! The caller plans a request of one live source whose filters all run in the kernel. The rest of
+//! the plan is not built: no thread, no pool, no sink. Frames about which a twin is unsure leave
+//! through separate exits, and the caller decides about them (CONTRACT 18).
 
 use super::host::{
     Host, InjectedRefusal, KernelAttachment, KernelRefusal, PreparedSuccessor, ProgramSwitch,
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use sys::bpf::{RingBuffer, Rings};
 use sys::steps::Steps;
 
-/// An attached request, whose rings the caller reads.
+/// An attached request whose rings the caller reads.
 #[derive(Debug)]
 pub struct DirectAttachment {
     /// The rings that hold the exported frames.
@@ -38,7 +38,7 @@ pub struct DirectAttachment {
 /// An exit of a directly attached request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DirectExit {
-    /// Index, among the pointer sequences in each ring, of the one that points to the exit's
+    /// Index, among the pointer sequences in each ring, of the sequence that points to the exit's
     /// frames.
     pub sink: u32,
     /// True if the exit exports frames that a filter in the kernel was unsure about.
@@ -62,7 +62,7 @@ pub fn attach_directly(
     })
 }
 
-/// A request that can take the place of an attached one.
+/// A prepared request that can replace an attached one.
 #[derive(Debug)]
 pub struct DirectSuccessor {
     attached: DirectAttachment,
@@ -70,9 +70,9 @@ pub struct DirectSuccessor {
 }
 
 impl DirectSuccessor {
-    /// Replaces the attached request. Each frame is processed by exactly one of the two, and the
-    /// output of the replaced one is complete. Fails with the reason; the attached request then
-    /// continues.
+    /// Replaces the attached request. Each frame is processed by exactly one of the two requests,
+    /// and the output of the replaced one is complete. Fails with the reason; the attached request
+    /// then continues.
     pub fn switch(mut self) -> Result<DirectAttachment, SwitchError> {
         self.switch.switch()?;
         Ok(self.attached)
@@ -90,8 +90,8 @@ impl DirectAttachment {
         Self { rings, doorbell: bell, exits: exits.collect(), place, handle: held }
     }
 
-    /// Prepares another request to take the place of this one: its program is verified and loaded.
-    /// The switch itself needs no privilege.
+    /// Prepares another request to replace this one: its program is verified and loaded. The switch
+    /// itself needs no privilege.
     ///
     /// # Errors
     ///

@@ -31,14 +31,14 @@ pub struct FinalCounters {
 }
 
 impl FinalCounters {
-    /// Returns the empty record of a request whose serving process ended without a report.
+    /// Returns the empty counters of a request whose serving process ended without a report.
     #[must_use]
     pub fn lost_counters() -> Self {
         Self { lost: true, ..Self::default() }
     }
 
-    /// Returns lower bounds of the counters of a request whose own counters are lost. The bounds
-    /// are derived from the frames that arrived.
+    /// Returns lower bounds for the counters of a request whose own counters are lost, derived from
+    /// the frames that arrived.
     pub(super) fn lower_bounds(tree: &RequestTree, arrived: &[ArcCounts]) -> Self {
         let handed = |number: usize| {
             let Some(ArcCounts { taken, lapped, unread, .. }) = arrived.get(number) else {

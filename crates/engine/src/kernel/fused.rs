@@ -2,8 +2,8 @@
 //!
 //! Input: the trees of the requests. Output: a tree in which the leading filters that requests
 //! share are merged, so an interface has one demultiplexer for any number of requests. The counters
-//! of the tree are converted to counters of each request. A stateful filter is never shared,
-//! because a later request would find the state of an earlier request.
+//! of the fused tree are converted to counters of each request. A stateful filter is never shared,
+//! because a later request would find the state of an earlier one.
 //!
 //! Requests that take the same edges from a step share their counters there ([`Fork`]).
 
@@ -19,8 +19,7 @@ use std::collections::HashMap;
 pub(super) struct Member<'m> {
     pub(super) tree: &'m RequestTree,
     pub(super) graph: &'m Graph,
-    /// Number of the request among all requests ever attached. The labels of the request's filters
-    /// contain this number.
+    /// Number of the request among all requests ever attached; part of the labels of its filters.
     pub(super) request: u32,
 }
 
@@ -31,17 +30,18 @@ pub(super) struct FusedTree {
     pub(super) exits: Vec<FusedExit>,
     pub(super) taps: Vec<FusedTreeTap>,
     pub(super) forks: Vec<Fork>,
-    /// The steps that send frames to an egress interface. For each of them the program has a mark,
-    /// a flag of the current frame that is set if the frame must be sent ([`Self::egress_mark`]).
+    /// The steps that send frames to an egress interface. The program has a mark for each of them:
+    /// a flag of the current frame that is set if the step must send the frame
+    /// ([`Self::egress_mark`]).
     pub(super) leads: Vec<usize>,
-    /// The gates of the requests that take frames from the host, in order of precedence: each
-    /// request, with the step that selects its frames.
+    /// The gates of the requests that take frames from the host, in order of precedence. Each pair
+    /// contains the request and the step that selects its frames.
     pub(super) gates: Vec<(usize, usize)>,
     lines: Vec<RequestPositions>,
 }
 
 /// A filter, shared by all requests that run it with the same arguments on the same frames, or the
-/// gate of one request. A filter that has state or sends frames belongs to one request.
+/// gate of one request. A filter that has state or sends frames belongs to one request alone.
 #[derive(Clone, Debug)]
 pub(super) struct FusedStep {
     /// The preceding step, or `None` if the step follows the source.
@@ -50,8 +50,8 @@ pub(super) struct FusedStep {
     pub(super) classes: ClassSet,
     /// The requests that share the step; the node of the first request represents it.
     pub(super) lines: Vec<usize>,
-    /// The number of the step in the tree of the first request, or `None` for a gate, which that
-    /// tree lacks.
+    /// The number of the step in the tree of the first request. `None` for a gate, because that
+    /// tree contains no gates.
     number_in_request: Option<usize>,
 }
 
@@ -89,14 +89,15 @@ pub(super) struct Fork {
 /// Positions of a request's steps and exits in the fused tree.
 #[derive(Clone, Debug, Default)]
 struct RequestPositions {
-    /// The gate that selects the request's frames, or `None` if it takes no frames from the host.
+    /// The gate that selects the request's frames; `None` if the request takes no frames from the
+    /// host.
     root: Option<usize>,
     steps: Vec<usize>,
     exits: Vec<usize>,
 }
 
-/// A counter of a program. Its name tells what it counts; its number, if it has one, is the index
-/// of the step, fork, exit or gate where it counts.
+/// A counter of a program. The number, if any, is the index of the step, fork, exit or gate at
+/// which the program counts.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Tally {
     /// Counter of all frames that the program processed.
@@ -111,19 +112,19 @@ pub(super) enum Tally {
     Handed(usize),
     /// Counter of blocks that took the exit with this index but could not be copied to user space.
     Failed(usize),
-    /// Counter of frames that an egress interface refused. The index is that of the sending step in
-    /// [`FusedTree::leads`].
+    /// Counter of frames that an egress interface refused. The number is the index of the sending
+    /// step in [`FusedTree::leads`].
     Refused(usize),
     /// Counter of frames that the gate with this index left to the host or to another request, for
     /// this reason.
     Left(usize, LeftReason),
 }
 
-/// The reason for leaving a frame to the host or to another request, although the gate's expression
+/// A reason why a gate leaves a frame to the host or to another request although its expression
 /// does not exclude the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LeftReason {
-    /// The frame is a fragment, so the expression sees only part of the datagram.
+    /// The frame is a fragment, so only a part of the datagram could be tested.
     Fragment,
     /// The program cannot read the frame's headers.
     Undecided,
@@ -237,8 +238,8 @@ impl FusedTree {
         self.steps.len() - 1
     }
 
-    /// Adds the forks of the request that was added last. A fork with the same edges as an existing
-    /// fork is shared.
+    /// Adds the forks of the request that was added last. A fork with the same steps as an existing
+    /// fork, and without exits, shares that fork.
     fn add_forks(&mut self, line: usize) {
         let places: Vec<Option<usize>> = self.lines[line].fork_positions().collect();
         for at in places {
@@ -285,8 +286,7 @@ impl FusedTree {
         1 + self.steps.len() + 2 * (self.forks.len() + self.exits.len()) + self.leads.len() + left
     }
 
-    /// Returns the steps that follow `from` (the source if `None`), with the classes that lead to
-    /// each.
+    /// Returns the steps after `from` (the source if `None`), with the classes that lead to each.
     pub(super) fn steps_after(
         &self,
         from: Option<usize>,
@@ -361,7 +361,7 @@ impl FusedTree {
         self.forks.iter().enumerate().filter(move |(_, fork)| fork.at == at)
     }
 
-    /// Returns the request and node that represent a step.
+    /// Returns the request and the node that represent a step.
     pub(super) fn node(&self, members: &[Member<'_>], step: usize) -> (usize, NodeId) {
         let shared = &self.steps[step];
         let line = shared.lines[0];
@@ -516,7 +516,7 @@ fn step_use<'m>(member: &Member<'m>, step: &Step) -> Option<&'m Use> {
 }
 
 /// Returns true if these steps of two requests are the same filter with the same arguments, as
-/// defined by [`Use::is_same`], and the state of one therefore fits the other.
+/// defined by [`Use::is_same`]. The state of one filter then fits the other.
 pub(super) fn is_same_filter(one: (&Member<'_>, usize), other: (&Member<'_>, usize)) -> bool {
     fn filter<'m>((member, step): (&Member<'m>, usize)) -> Option<&'m Use> {
         step_use(member, member.tree.steps.get(step)?)
@@ -533,8 +533,8 @@ fn is_shareable(one: &Use, other: &Use) -> bool {
     same && one.arguments == other.arguments && plain
 }
 
-/// Returns true if the kernel twin of a filter has no state. Sessions do not count as state of a
-/// twin, because the user implementation assigns them.
+/// Returns true if the kernel twin of a filter has no state. Sessions do not count, because the
+/// user implementation assigns them.
 fn is_stateless(description: &Description) -> bool {
     matches!(description.state.scope, StateScope::Nothing | StateScope::Sessions)
 }

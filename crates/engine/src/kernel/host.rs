@@ -1,5 +1,5 @@
-//! The interface between a path and the process that runs its requests in the kernel: this process,
-//! or a privileged process.
+//! The interface between a path and the process that runs its requests in the kernel, which is this
+//! process or a privileged one.
 
 use super::final_counters::FinalCounters;
 use super::taps::OpenTaps;
@@ -15,9 +15,9 @@ use std::time::Duration;
 use sys::bpf::{RingBuffer, Rings};
 use sys::steps::Steps;
 
-/// A process that attaches requests to kernel programs: this process, or a privileged process.
+/// A process that attaches requests to kernel programs: this process or a privileged one.
 pub trait Host: fmt::Debug + Sync {
-    /// Attaches a request. If this fails, nothing has changed.
+    /// Attaches a request. A failure changes nothing.
     fn attach(&self, asked: &KernelRequest<'_>) -> Result<KernelAttachment, BuildError>;
 }
 
@@ -60,8 +60,8 @@ pub struct KernelAttachment {
 pub trait AttachmentHandle: Attachment {
     /// Returns the final counters and state. Detaches the request first if it is still attached.
     fn final_counters(&self) -> &FinalCounters;
-    /// Returns the counters as if the request were detached now, or its final counters if it is
-    /// detached. Returns `None` if this process cannot read them.
+    /// Returns the counters that a detachment now would report; after detachment, the final
+    /// counters. Returns `None` if this process cannot read them.
     fn current_counters(&self) -> Option<FinalCounters> {
         None
     }
@@ -76,15 +76,15 @@ pub trait AttachmentHandle: Attachment {
     fn number(&self) -> Option<u32> {
         None
     }
-    /// Opens and closes taps of the running request, so that exactly `open` are open. Blocks for
-    /// at most `limit` if another process runs the request. Fails with the reason; the default
-    /// implementation refuses.
+    /// Opens and closes taps of the running request until exactly the taps in `open` are open.
+    /// Blocks for at most `limit` if another process runs the request. Fails with the reason; the
+    /// default implementation always fails.
     fn set_taps(&self, open: &OpenTaps, limit: Duration) -> Result<(), String> {
         let _ = (open, limit);
         Err("the program there has no exits for readers".to_owned())
     }
     /// Prepares a successor. `stays` pairs the steps of the old and the new request that are the
-    /// same filter and keep their state. The default implementation refuses.
+    /// same filter and keep their state. The default implementation always fails.
     fn successor(
         self: Arc<Self>,
         asked: &KernelRequest<'_>,
@@ -126,7 +126,7 @@ pub enum SwitchError {
     Again(String),
 }
 
-/// A kernel refusal that a test injects.
+/// A refusal by the kernel that a test injects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum InjectedRefusal {
     /// Injects no refusal.

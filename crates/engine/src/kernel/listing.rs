@@ -1,16 +1,17 @@
-//! The instructions of a filter that runs in the kernel, for people to read.
+//! A readable listing of the instructions of a filter that runs in the kernel.
 
 use ebpf::disasm::list_program;
 use filter::{Arguments, Description, FilterKind};
 use pipeline::graph::{Graph, NodeId};
 
-/// Returns the instructions of a filter, in the program of all filters from the source to this one.
-/// The loaded program also contains the filters of other paths at the interface, counters and the
+/// Returns the instructions of a filter, taken from a program of all filters from the source to
+/// this one. The loaded program also contains the filters of other paths at the interface, counters
+/// and the delivery of frames.
 /// delivery of frames.
 ///
 /// # Errors
 ///
-/// Fails with the reason if the filter has no kernel implementation or follows no live source.
+/// Fails with the reason if the filter has no kernel implementation or no live source upstream.
 pub fn list_filter(graph: &Graph, at: NodeId) -> Result<String, String> {
     let (mut chain, mut first) = (Vec::new(), at);
     let attach = loop {

@@ -10,7 +10,7 @@ use sys::bpf::{
 };
 use sys::steps::{Resource, Steps};
 
-/// A loaded program and its maps. A map is `None` if the map of the previous program is used.
+/// A loaded program and its maps. `None` stands for a map that already existed.
 #[derive(Debug)]
 pub(super) struct Loaded {
     pub(super) program: Program,
@@ -71,7 +71,7 @@ impl LoadOptions {
 }
 
 /// Loads a program. `given` holds descriptors of shared maps, which are numbered after the
-/// program's own maps. `kept` returns the existing state map of a filter.
+/// program's own maps. `kept` returns the existing state map of a filter, if any.
 pub(super) fn load<'k>(
     program: &ebpf::Program,
     how: LoadOptions,

@@ -1,14 +1,14 @@
 //! Kernel spaces: the part of a plan that runs as a program at an interface. [SL §5.3, §7.1]
 //!
 //! - [`tree`]: the filters of one request;
-//! - [`fused`]: the filters of several requests, with common ones fused;
+//! - [`fused`]: the filters of several requests, with common filters merged;
 //! - [`assemble`]: the code of a fused tree;
 //! - [`load`](mod@load): loading of the code;
 //! - [`redirecting`]: a program that redirects frames from the host, for a single request;
 //! - [`point`]: an attach point, whose requests change while its program runs;
-//! - [`taps`]: exits that are closed until somebody reads what leaves a filter;
+//! - [`taps`]: exits that stay closed until a reader opens them;
 //! - [`delegation`]: requests of other processes, which may not load programs;
-//! - [`direct`]: a request whose rings the caller reads itself, without a path;
+//! - [`direct`]: a request whose rings the caller reads, without a path;
 //! - [`report`]: counters of the kernel, as nodes and edges of the ledger.
 //!
 //! The user implementation of each filter also runs, in the first thread of its connected
@@ -74,7 +74,7 @@ pub(crate) struct Kernel {
     /// measured.
     timing: Option<Timing>,
     place: AttachPoint,
-    /// The nodes whose output is being read.
+    /// The nodes whose output has a reader.
     taps: NodeTaps,
 }
 
@@ -91,7 +91,7 @@ pub(crate) struct Generation {
     /// The sources of this component that the program implements.
     sources: Vec<NodeId>,
     handle: Arc<dyn AttachmentHandle>,
-    /// The number that names the source in the metadata of its blocks.
+    /// The number of the source in the metadata of its blocks.
     pub(crate) origin: u16,
     /// Totals of the blocks that this process had received by the end of the generation, or `None`
     /// while the generation runs.
@@ -116,8 +116,8 @@ pub(crate) fn is_trusted() -> bool {
     may.has(Capabilities::PERFMON) || may.has(Capabilities::SYS_ADMIN)
 }
 
-/// An attached request and all its predecessors. The source that reads the frames also reads their
-/// counters.
+/// An attached request and all its predecessors, whose counters the source of its frames reports
+/// together.
 #[derive(Debug)]
 struct RequestHistory {
     held: Arc<dyn AttachmentHandle>,
@@ -147,7 +147,7 @@ pub(crate) struct KernelInputs<'p> {
     pub(crate) planned: &'p Planned,
     /// The nodes of this component.
     pub(crate) nodes: &'p [NodeId],
-    /// The number that names the source in the metadata of its blocks.
+    /// The number of the source in the metadata of its blocks.
     pub(crate) origin: u16,
     /// The host that attaches the request.
     pub(crate) host: &'p dyn Host,
@@ -165,8 +165,8 @@ const DOORBELL_NS_MAX: u64 = i32::MAX as u64;
 
 impl Kernel {
     /// Attaches a request to the program of its interface, and opens the source that reads its
-    /// frames. If the request takes the frames of selected flows from the host, fails if the flows
-    /// include the SSH connection of this session, unless the source is forced.
+    /// frames. A request that takes selected flows from the host is refused if the flows include
+    /// the SSH connection of this session, unless the source is forced.
     pub(crate) fn build(wanted: &KernelInputs<'_>) -> Result<(Self, Box<dyn Source>), BuildError> {
         let KernelInputs { planned, timed, .. } = *wanted;
         let asked = wanted.request();
@@ -246,7 +246,7 @@ impl<'p> KernelInputs<'p> {
     }
 
     /// Opens the source that reads a request's frames in this process. `before` lists the handles
-    /// of the previous requests, which this request replaces.
+    /// of the requests that this request replaces, directly or indirectly.
     fn open_source(
         &self,
         lent: KernelAttachment,
@@ -285,7 +285,7 @@ impl<'p> KernelInputs<'p> {
 }
 
 impl KernelRequest<'_> {
-    /// Returns a fingerprint of the tree. It is equal in every process that plans the request in
+    /// Returns a fingerprint of the tree, which is equal in every process that plans the request in
     /// the same way.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
@@ -304,8 +304,8 @@ impl KernelRequest<'_> {
     }
 
     /// Returns the request in the form that an attach point accepts, for this owner and without
-    /// egress interfaces. Fails if the request exceeds the limits of a program, or if it shares
-    /// packets of the user's own sockets with other users.
+    /// egress interfaces. Fails if the request exceeds the limits of a program, or if it would
+    /// share packets of the user's own sockets with other users.
     fn new_request(&self, owner: u32) -> Result<NewRequest, BuildError> {
         let Self { graph, planned, source, refuses, steps, .. } = *self;
         let tree = self.tree();
@@ -323,7 +323,7 @@ impl KernelRequest<'_> {
                     tap::DELIVERIES_MAX
                 ),
             };
-            // Filters before this node stay in the kernel.
+            // The filters before this node stay in the kernel.
             let node = tree.first_filter_beyond(assemble::is_within_limits).unwrap_or(source);
             return Err(BuildError::Refused(KernelRefusal { node, why }));
         }
@@ -433,7 +433,7 @@ const BYTES_MAX: u64 = 1 << 27;
 /// The size is that of the plan, or `asked` bytes over all processors, within limits. The number of
 /// pointers equals the number of frames of 256 bytes that fit, but is at least the plan's number
 /// and otherwise at most [`POINTERS_MAX`]. For a program at sockets, each processor has several
-/// regions, of which only the first two are used regularly.
+/// regions, of which usually only the first two are used.
 fn rings_layout(
     planned: &Planned,
     sinks: usize,

@@ -10,13 +10,13 @@
 //! Counters belong to a program. After the last run of a program ([`GracePeriod`]), its counters
 //! are added to the totals of each of its requests.
 //!
-//! Each owner has a ring of frames, shared by the owner's requests for rings of the same shape;
-//! each request has its own pointers. Frames of different owners never share memory: a new map is
-//! zeroed, and no map passes from one owner to another.
+//! Each owner has a ring of frames, which all requests of the owner with the same ring layout
+//! share; each request has its own pointers. Frames of different owners never share memory: a new
+//! map is zeroed, and no map passes from one owner to another.
 //!
-//! The kernel limits a program's maps and its verification effort. A request that does not fit into
-//! the program is attached at another point of the same interface, which precedes the first point
-//! in the chain and shares nothing with it.
+//! The kernel limits the number of maps of a program and the effort of its verification. A request
+//! that does not fit into the program is attached at another point of the same interface, which
+//! precedes the first point in the chain and shares nothing with it.
 
 mod handle;
 mod keeper;
@@ -59,7 +59,7 @@ use sys::steps::{Resource, Steps, UNLOGGED};
 #[derive(Clone, Debug, Default)]
 pub struct Points {
     known: Arc<Mutex<Vec<Weak<Point>>>>,
-    /// The number of the next request at any of the points. Numbers of requests that could not be
+    /// The number of the next request at any of these points. Numbers of requests that could not be
     /// attached are not reused.
     numbers: Arc<AtomicU32>,
     /// The allocation log for requests of other processes.
@@ -73,7 +73,7 @@ pub struct Points {
 #[derive(Debug)]
 pub(crate) struct Point {
     site: Site,
-    /// The counter that is shared by all points of [`Points`].
+    /// The counter of [`Points::numbers`], which all points share.
     numbers: Arc<AtomicU32>,
     keeper: Option<Arc<dyn Keeper>>,
     state: Mutex<PointState>,
@@ -101,17 +101,17 @@ struct PointState {
     /// Replaced programs whose counters are not yet added to their requests.
     retired: Vec<Version>,
     grace: Option<GracePeriod>,
-    /// True if programs may still run for a moment after they were unlinked.
+    /// True if programs may still run for a moment after they are unlinked.
     may_linger: bool,
     /// Final counters of removed requests with their notes, the newest last. They are persisted, so
-    /// that the next process can deliver them if this process exits first.
+    /// that the next process can deliver them if this one exits first.
     final_counters: VecDeque<(String, FinalCounters)>,
     /// Names of the descriptors that the keeper holds.
     stored: StoredNames,
 }
 
-/// Maximum number of remembered final counters. The oldest are discarded first; their owners have
-/// long received them.
+/// Maximum number of remembered final counters. The oldest are discarded first, because their
+/// owners received them long ago.
 const FINAL_COUNTERS_MAX: usize = 8;
 
 #[derive(Debug)]
@@ -332,8 +332,8 @@ impl Point {
         ended
     }
 
-    /// Opens and closes taps of a request, so that exactly `open` are open, in the program that
-    /// runs.
+    /// Opens and closes taps of a request in the running program until exactly the taps in `open`
+    /// are open.
     fn set_taps(&self, number: u32, open: &OpenTaps) -> Result<(), String> {
         let mut state = self.state();
         let Some(line) = state.lines.iter_mut().find(|line| line.number == number) else {
@@ -436,11 +436,11 @@ impl PointState {
         if self.retired.is_empty() {
             return;
         }
-        // At an interface without a program no frame is in flight, because unlinking has waited for
+        // An interface without a program has no frame in flight, because unlinking has waited for
         // all frames.
         let waits = self.may_linger || self.running.is_some();
         if let Some(grace) = self.grace.as_ref().filter(|_| waits) {
-            // A process that may create the maps may also wait for programs to finish.
+            // Waiting for programs needs no more privilege than the creation of their maps.
             let waited = grace.wait();
             debug_assert!(waited.is_ok(), "{waited:?}");
         }
@@ -455,11 +455,11 @@ impl PointState {
     }
 }
 
-/// The name of the checkpoint ([`Steps::checkpoint`]) between the update of the first link and that
-/// of the second.
+/// The name of the checkpoint ([`Steps::checkpoint`]) between the updates of the first link and the
+/// second link.
 const SECOND_LINK_STEP: &str = "the second link follows the first";
 
-/// Replaces the program at all links, or at no link if one of them refuses the new program.
+/// Replaces the program at all links, or at none if a link refuses the new program.
 fn update_links(
     links: &[Link],
     (new, old): (&Program, &Program),

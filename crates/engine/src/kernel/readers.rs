@@ -1,4 +1,4 @@
-//! Readers of what leaves the filters of a path in the kernel ([`super::taps`]).
+//! Readers of the output of filters that run in the kernel ([`super::taps`]).
 
 use super::taps::NodeTaps;
 use super::{Generation, Kernel};
@@ -13,14 +13,14 @@ impl Kernel {
         place.is_some_and(|place| tree.tap_of(NodeId(place)).is_some())
     }
 
-    /// Returns true if the output of the node with this number is being read.
+    /// Returns true if the output of the node with this number has a reader.
     pub(crate) fn has_reader(&self, node: usize) -> bool {
         self.taps.has_reader(node)
     }
 
-    /// Adds a reader of the output of the node with this number: the program then hands over each
-    /// frame that leaves it, as soon as the node is part of the program. Blocks for at most `limit`
-    /// if another process runs the program. Fails with the reason.
+    /// Adds a reader of the output of the node with this number; the program then exports each
+    /// frame that leaves the node, once the node is part of the program. Blocks for at most
+    /// `limit` if another process runs the program. Fails with the reason.
     pub(crate) fn open_tap(&mut self, node: usize, limit: Duration) -> Result<(), String> {
         let Generation { tree, ids, .. } = &self.generation;
         if self.has_tap(node) && !self.has_reader(node) {
@@ -37,15 +37,16 @@ impl Kernel {
         set
     }
 
-    /// Removes a reader, if the node has one. Does not block.
+    /// Removes a reader of the output of the node with this number, if the node has one. Does not
+    /// block.
     pub(crate) fn close_tap(&mut self, node: usize) {
         let before = self.taps.clone();
         self.taps.remove_reader(node);
-        // Without the program nothing is handed over.
+        // A program that no longer runs exports nothing.
         let _ = self.set_taps(&before, Duration::ZERO);
     }
 
-    /// Sets the words of the program, unless they are as before.
+    /// Opens and closes the program's taps, unless the same taps are open as `before`.
     fn set_taps(&self, before: &NodeTaps, limit: Duration) -> Result<(), String> {
         let Generation { tree, ids, handle, .. } = &self.generation;
         let open = self.taps.in_tree(tree, ids);
@@ -55,7 +56,7 @@ impl Kernel {
         handle.set_taps(&open, limit)
     }
 
-    /// Sets the words of a new generation: readers may have come and gone since it was prepared.
+    /// Opens the taps of a new generation, because readers may have changed since it was prepared.
     pub(super) fn renew_taps(&self) {
         if self.taps.is_used() {
             let Generation { tree, ids, handle, .. } = &self.generation;

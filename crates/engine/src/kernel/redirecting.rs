@@ -2,10 +2,11 @@
 //! take` opens. [SL §5.5, §7.1; CONTRACT 2, 3, 18]
 //!
 //! Input: the kernel part of one request. Output: the program at its interface, and the source of
-//! the frames that it redirects. Up to two programs are tried. The first asks the driver for VLAN
+//! the frames that it redirects. At most two programs are tried. The first asks the driver for VLAN
 //! tags, if the driver can provide them; the second does not. Twins at XDP read tags in the frame,
 //! so they are unsure about a frame from which the driver has removed a tag. A redirecting program
 //! serves a single request: an interface has one XDP hook, and a redirected frame reaches no other
+//! program.
 //! program.
 
 use super::assemble::{Assembled, AssemblyError, FrameAction, assemble};

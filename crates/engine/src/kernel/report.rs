@@ -1,10 +1,10 @@
 //! Counters of kernel programs, as nodes and edges of the ledger. (CONTRACT 19)
 //!
 //! Input: the final counters of a request in the kernel, and the totals that the process received
-//! from it. Output: a node for each filter in the kernel, with the state that it had there, and the
-//! edges. A block that a twin was unsure about counts as input of the user implementation only, and
-//! on the edge that leads to the twin. The counters of both implementations therefore add up to
-//! those of the filter.
+//! from it. Output: a node for each filter in the kernel, with the filter's state in the kernel,
+//! and the edges. A block that a twin was unsure about counts as input of the user implementation
+//! only, and counts on the edge that leads to the twin. The counters of both implementations
+//! therefore add up to those of the filter.
 
 use super::final_counters::FinalCounters;
 use super::fused::{LeftReason, REFUSED_COUNTER};
@@ -25,8 +25,7 @@ use std::borrow::Cow;
 /// Totals of a request's kernel program.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ProgramTotals {
-    /// Plan index of the source that represents the program. If the program implements several
-    /// sources, this is the first of them.
+    /// Plan index of the source that represents the program; of several sources, the first one.
     pub source: usize,
     /// Plan indices of the edges that lead from the program to a thread.
     pub edges: Vec<usize>,
@@ -34,7 +33,7 @@ pub struct ProgramTotals {
     pub frames: u64,
     /// Number of doorbell notifications sent to the thread that reads the program's output.
     pub bells: u64,
-    /// Number of measured runs and their total time in ns, or `None` if the kernel did not measure
+    /// Number of measured runs and their total time in ns; `None` if the kernel did not measure
     /// them. The runs include those for other requests in the same program.
     pub measured: Option<(u64, u64)>,
 }
@@ -114,7 +113,7 @@ impl Kernel {
 
 impl Generation {
     /// Returns the final counters of a generation. If the serving process is gone, returns lower
-    /// bounds derived from `taken`, the totals that arrived.
+    /// bounds derived from `taken`, the totals that this process received.
     pub(super) fn final_counters(&self, taken: &SourceCounters) -> Cow<'_, FinalCounters> {
         match self.handle.final_counters() {
             ended if ended.lost => {
@@ -159,9 +158,8 @@ impl Generation {
         missing
     }
 
-    /// Returns the final state of filters whose state affects their answers, with their node
-    /// numbers. The state of filters that only keep statistics is part of this generation's report
-    /// instead.
+    /// Returns the final state of filters whose answers depend on their state, by node number. The
+    /// state of filters that only keep statistics is part of this generation's report instead.
     pub(crate) fn final_states(&self) -> Vec<(usize, Vec<u8>)> {
         let ended = self.handle.final_counters();
         let mut kept = Vec::new();
@@ -188,7 +186,7 @@ impl Generation {
     }
 
     /// Returns the number of blocks that node `id`, which `step` implements, received in the
-    /// kernel. Excludes the blocks about which the twin was unsure.
+    /// kernel. Excludes the blocks that the twin was unsure about.
     fn step_input(&self, step: usize, id: NodeId, ended: &FinalCounters) -> Amount {
         let exit = self.tree.exits.iter().position(|exit| {
             exit.from == Some(step) && exit.to == id && matches!(exit.which, ExitBlocks::Unsure)
@@ -252,13 +250,14 @@ impl Generation {
         }
     }
 
-    /// Returns the edges that leave the program, each with the index of its exit. The program
-    /// counts blocks at the writing end, the source in this process at the reading end.
+    /// Returns the edges that leave the program, each with the index of its exit. Blocks are
+    /// counted by the program at the writing end and by the source in this process at the reading
+    /// end.
     fn exit_edges(&self, ended: &FinalCounters, taken: SourceCounters) -> Vec<(usize, Edge)> {
         let mut ways = Vec::new();
         let SourceCounters { arrived, dropped, .. } = taken;
-        // For frames that did not fit in a ring, the kernel counts the frames but not their exits.
-        // If only one exit is used, it accounts for all of them.
+        // The kernel counts frames that did not fit in a ring without their exits. If only one exit
+        // is used, all of these frames belong to it.
         let full = dropped.iter().filter(|(place, _)| *place == DropReason::Ring);
         let full: u64 = full.filter_map(|(_, blocks)| *blocks).sum();
         let used = ended.counted.handed.iter().filter(|amount| amount.blocks > 0).count();
@@ -290,8 +289,8 @@ impl Generation {
             edge.missing = Vec::from_iter((!missing.is_empty()).then_some((LAPPED, missing)));
             ways.push((number, edge));
         }
-        // Each of those frames is missing at one exit or more. The remainder is attributed to the
-        // busiest exit.
+        // Each of these frames is missing at one exit or more. The remainder counts at the busiest
+        // exit.
         let rings = ways
             .iter()
             .flat_map(|(_, edge)| &edge.dropped)

@@ -1,8 +1,8 @@
-//! Run time of programs as measured by the kernel, less the overhead of measuring.
+//! Run time of programs as measured by the kernel, less the overhead of the measurement.
 //!
-//! The kernel reads its clock before and after each run, and part of the cost of reading is
-//! included in the measured time. For a short program this part would dominate, so the time of a
-//! program that does nothing is measured and subtracted.
+//! The kernel reads its clock before and after each run, and the measured time includes a part of
+//! the cost of reading. For a short program this part would dominate, so the time of an empty
+//! program is measured and subtracted.
 
 use ebpf::insn::{Insn, R0, encode};
 use sys::bpf::{Program, ProgramKind, RunStatistics};
@@ -28,7 +28,7 @@ impl Timing {
         Some(Self { _counts: counts, empty_run_ns: measure_empty_run().unwrap_or_default() })
     }
 
-    /// Returns the time of these runs in ns, less the overhead of measuring.
+    /// Returns the time of these runs in ns, less the overhead of the measurement.
     pub(super) fn subtract_overhead(&self, runs: u64, ns: u64) -> u64 {
         let added = (runs as f64 * self.empty_run_ns) as u64;
         ns.saturating_sub(added)

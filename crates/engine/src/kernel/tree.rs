@@ -19,14 +19,14 @@ use std::fmt::Write as _;
 /// The filters that a program runs on each frame for one request, and the exits of the request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RequestTree {
-    /// The filters. Each filter follows its predecessor in the list.
+    /// The filters, each after its predecessor.
     pub(crate) steps: Vec<Step>,
     /// The exits.
     pub(crate) exits: Vec<TreeExit>,
-    /// The source whose expression selects the frames that it takes from the host, or `None` if the
-    /// request observes every frame.
+    /// The source whose expression selects the frames that the request takes from the host; `None`
+    /// if the request observes every frame.
     pub(crate) gate: Option<NodeId>,
-    /// The taps. In a pointer, they are numbered after the exits.
+    /// The taps. In a pointer, their numbers follow those of the exits.
     pub(crate) taps: Vec<TreeTap>,
 }
 
@@ -48,8 +48,8 @@ pub(crate) struct TreeExit {
     pub(crate) from: Option<usize>,
     /// The set of blocks that take this exit.
     pub(crate) which: ExitBlocks,
-    /// The edge of the graph that leaves the kernel or, for unsure blocks, the edge that leads to
-    /// the step.
+    /// The edge of the graph that leaves the kernel; for unsure blocks, the edge that leads to the
+    /// step.
     pub(crate) edge: usize,
     /// The node in user space that receives the blocks.
     pub(crate) to: NodeId,
@@ -68,7 +68,7 @@ pub(crate) enum ExitBlocks {
 }
 
 impl RequestTree {
-    /// Builds the tree of the nodes that satisfy `ours`.
+    /// Builds the tree of those nodes for which `ours` is true.
     pub(crate) fn new(planned: &Planned, graph: &Graph, ours: impl Fn(NodeId) -> bool) -> Self {
         let mut kept = vec![None; planned.steps.len()];
         let mut sources = planned.sources.iter().copied().filter(|id| ours(*id));
@@ -100,15 +100,15 @@ impl RequestTree {
             }
         }
         tree.assign_sinks();
-        // A redirected frame reaches nobody else.
+        // A redirected frame reaches no other reader.
         if !planned.attach.redirects {
             tree.add_taps(planned.sources.iter().copied().find(|id| ours(*id)));
         }
         tree
     }
 
-    /// Assigns a ring output to each exit. Exits share one if no frame can take two of them; each
-    /// exit gets the first ring output that it can share.
+    /// Assigns a ring output to each exit. Exits share a ring output if no frame can take two of
+    /// them; each exit gets the first ring output that it can share.
     fn assign_sinks(&mut self) {
         let mut sinks: Vec<Vec<usize>> = Vec::new();
         for way in 0..self.exits.len() {
@@ -125,8 +125,8 @@ impl RequestTree {
         }
     }
 
-    /// Returns true if no frame can take both exits. This is the case if their routes diverge at
-    /// disjoint classes, or at a step where one of the exits is taken only by unsure blocks.
+    /// Returns true if no frame can take both exits: their routes diverge at disjoint classes, or
+    /// at a step where only unsure blocks take one of the exits.
     fn are_exclusive(&self, one: usize, other: usize) -> bool {
         let [mut one, mut other] = [&self.exits[one], &self.exits[other]].map(|exit| {
             let classes = match &exit.which {
@@ -168,8 +168,8 @@ impl RequestTree {
         self.steps[kept].nodes.first().copied()
     }
 
-    /// Returns the tree of the first `kept` filters and their exits. Exits to the filters that
-    /// follow are added.
+    /// Returns the tree of the first `kept` filters, with their exits and additional exits to the
+    /// filters after them.
     fn prefix(&self, kept: usize) -> Self {
         let here = |from: &Option<usize>| from.is_none_or(|from| from < kept);
         let (steps, rest) = self.steps.split_at(kept);
@@ -206,7 +206,7 @@ impl RequestTree {
             };
         }
         let _ = write!(text, "{}", self.taps.len());
-        // The hash is FNV-1a. Collisions need not be hard to construct.
+        // The hash is FNV-1a. Deliberate collisions do no harm.
         text.bytes().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
             (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         })
@@ -257,8 +257,8 @@ mod tests {
         let line = build_tree(&chain, &[Some(199)]);
         assert_eq!((line.exits.len(), line.sink_count()), (201, 1));
         assert!(line.shares_sink(0) && line.shares_sink(200));
-        // The edge after the first filter excludes no later exit, but it shares a sink with the
-        // unsure exit before it.
+        // The edge after the first filter excludes no later exit. It shares a sink with the unsure
+        // exit before it.
         let line = build_tree(&[None, Some(0), Some(1)], &[Some(0), Some(2)]);
         assert_eq!(exit_sinks(&line), [0, 0, 0, 1, 0]);
         assert!(line.shares_sink(0) && !line.shares_sink(3));

@@ -1,7 +1,7 @@
 //! The types of a built path, shared by the modules that build, change and run it.
 //!
-//! - this file: run settings and observation facilities;
-//! - [`near`]: the processors where its threads start;
+//! - this file: run settings and options;
+//! - [`near`]: the processors on which the threads of a path start;
 //! - [`origins`]: the sources of its blocks;
 //! - [`starter`]: the threads of its spaces;
 //! - [`running`]: its current state.
@@ -37,8 +37,8 @@ pub struct Settings {
     pub timed: bool,
     /// True if the kernel measures the run time of its programs (`--analyze`).
     pub programs_timed: bool,
-    /// Index of this worker process, from 0, and the number of worker processes, or `None` if there
-    /// is only one process. Each worker uses its own share of the session numbers.
+    /// Index of this worker process, from 0, and the number of worker processes; `None` if there is
+    /// only one process. Each worker uses its own share of the session numbers.
     pub one_of: Option<(u32, u32)>,
     /// True if an edit always copies the block instead of changing it in place.
     pub copies: bool,
@@ -51,20 +51,18 @@ pub struct Settings {
 pub struct PathOptions {
     /// Mode of the path: live, recorded, or a replay.
     pub record_mode: RecordMode,
-    /// Directory that contains all files written by sinks, whatever directories the request names,
-    /// or `None` if the sinks use the directories in the request.
+    /// Directory that contains all files written by sinks, whatever directories the request names;
+    /// `None` if the sinks use the directories in the request.
     pub into: Option<PathBuf>,
     /// True if sinks discard their output.
     pub silent: bool,
-    /// Bytes of output that each source of a live path retains for taps, or `None` if no output is
-    /// retained.
+    /// Bytes of output that each source of a live path retains for taps; `None` if none.
     pub history: Option<usize>,
     /// A query about one flow, if any. A path with a query forms batches of one block.
     pub why: Option<Arc<FlowQuery>>,
     /// Automatic changes that the path may make, or `None` if it may make none.
     pub adapt: Option<Arc<Adapt>>,
-    /// The program that runs untrusted filters, or `None` for the running program, if it can run
-    /// them.
+    /// The program that runs untrusted filters; `None` for the running program itself.
     pub helper: Option<PathBuf>,
     /// The allocation log of the path, which is committed when the path is activated.
     pub steps: Steps,
@@ -83,12 +81,12 @@ pub struct Adapt {
     pub stages: bool,
     /// Period in which filters may move between the kernel and threads.
     pub moves: MovePeriod,
-    /// True if a sink may get a thread of its own after its writes have held up the reader of a
+    /// True if a sink may get a thread of its own after its writes have delayed the thread of a
     /// source.
     pub relieves: bool,
     /// True if sessions may move between replicas.
     pub sessions: bool,
-    /// Rate of observations, and certainty required for a change.
+    /// Rate of observations, and number of observations that must agree before a change.
     pub rate_policy: RatePolicy,
 }
 

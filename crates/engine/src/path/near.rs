@@ -1,9 +1,9 @@
-//! The processors of this machine at the start of a path. The planner places the threads of the
-//! path on them. FEATURES K9
+//! The processors on which the planner places the threads of a path, as of the start of the path.
+//! FEATURES K9
 
 use pipeline::plan::{Processors, ThreadPlacement};
 
-/// Returns the processors that would be available to a path that this thread starts now.
+/// Returns the processors that a path could use if this thread started it now.
 pub(crate) fn processors() -> Processors {
     let start = sys::machine::current_processor();
     Processors {
@@ -13,8 +13,8 @@ pub(crate) fn processors() -> Processors {
     }
 }
 
-/// Returns the processors for the threads of a path that starts now. An empty list means all
-/// permitted processors.
+/// Returns the processors for the threads of a path that starts now; empty for all permitted
+/// processors.
 pub(crate) fn for_threads(threads: usize) -> Vec<usize> {
     match processors().place(threads) {
         ThreadPlacement::Near(near) => near,

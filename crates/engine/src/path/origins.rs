@@ -1,4 +1,5 @@
-//! The origins of blocks: numbers that travel with each block and name its source.
+//! The origins of blocks. An *origin* is a number that travels with each block and names its
+//! source.
 //!
 //! A source keeps its number for the lifetime of the path, whatever its index in a plan, because
 //! readers of a recording depend on the number. A source that a change adds gets the next number.
@@ -47,8 +48,8 @@ impl Origins {
         }
     }
 
-    /// Publishes the names to all holders of [`Origins::published`], including those that hold an
-    /// earlier copy.
+    /// Publishes the names to all holders of [`Origins::published`], including holders of earlier
+    /// clones.
     pub(crate) fn publish(&self) {
         self.published.extend_to(&self.names);
     }

@@ -2,8 +2,8 @@
 //!
 //! Nodes and edges have **numbers** that stay the same for the lifetime of the path, in every plan;
 //! counters, rings and programs refer to them internally. Ledgers and reports refer to indices into
-//! the plan instead ([`PathState::plan_indices`]); an element that the current plan lacks has the
-//! index [`GONE`].
+//! the plan instead ([`PathState::plan_indices`]); a node or edge that the current plan lacks has
+//! the index [`GONE`].
 
 use super::origins::Origins;
 use super::starter::ThreadStarter;
@@ -24,7 +24,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use sys::memory::Lender;
 
-/// Plan index of elements that are no longer in the current plan, for ledgers.
+/// Plan index, in ledgers, of nodes and edges that are not in the current plan.
 pub const GONE: usize = usize::MAX;
 
 /// All connected components of a running request.
@@ -80,7 +80,7 @@ pub(crate) struct RunningPart {
     pub(crate) lenders: Vec<Arc<dyn Lender>>,
     pub(crate) spaces: Vec<RunningSpace>,
     pub(crate) rings: Vec<RunningRing>,
-    /// Command queues of spaces that have left the component.
+    /// Command queues of spaces that changes have removed from the component.
     pub(crate) gone: Vec<Arc<CommandQueue>>,
     /// The list of spaces that [`Live`](crate::live::Live) reads.
     pub(crate) listed: Arc<Mutex<Vec<Arc<CommandQueue>>>>,
@@ -107,8 +107,7 @@ pub(crate) enum StarterState {
 /// Kernel programs of a connected component. The runner of the path owns the list.
 pub(crate) type Kernels = Arc<Mutex<Vec<Kernel>>>;
 
-/// The edges over which a kernel program hands blocks to a thread, in the order of the program's
-/// exits.
+/// The edges over which a kernel program passes blocks to a thread, in the order of its exits.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct KernelExit {
     /// The number of the source that represents the program.
@@ -125,7 +124,7 @@ pub(crate) struct RunningSpace {
     pub(crate) bell: Arc<Doorbell>,
 }
 
-/// A running ring of a path, with the properties that must not change while it is kept.
+/// A running ring of a path, with the properties that a change must preserve to keep the ring.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct RunningRing {
     /// Number of the edge that the ring was created for.
@@ -198,8 +197,8 @@ impl RunningPath {
         Arc::new(Self { settings, extras, state, starter_changed })
     }
 
-    /// Sets the thread starter of a connected component when the component starts, or `None` when
-    /// it ends or runs without threads.
+    /// Sets the thread starter of a connected component when the component starts. Sets `None` when
+    /// the component ends or runs without threads.
     pub(crate) fn set_starter(&self, part: usize, starter: Option<ThreadStarter>) {
         if let Some(part) = self.state().parts.get_mut(part) {
             part.starter = starter.map_or(StarterState::Ended, StarterState::Running);

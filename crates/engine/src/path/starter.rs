@@ -1,5 +1,4 @@
-//! Threads for the spaces of a path. They start with the path or, for added spaces, while the path
-//! runs.
+//! Threads for the spaces of a path. They start with the path or, for added spaces, while it runs.
 
 use runtime::control::Control;
 use runtime::space::{Space, SpaceResults};
@@ -9,8 +8,8 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use sys::eventfd::EventFd;
 
-/// An ended space: the index of its path, the index of the space in the path, and its results, or
-/// `None` if it panicked.
+/// An ended space: the index of its path, the index of the space in the path, and its results,
+/// which are `None` if the space panicked.
 pub(crate) type EndedSpace = (usize, usize, Option<SpaceResults>);
 
 /// A handle that starts threads for the spaces of a path, before or while the path runs.
@@ -23,12 +22,11 @@ pub(crate) struct ThreadStarter {
     pub(crate) ended: mpsc::Sender<EndedSpace>,
     pub(crate) done: Arc<EventFd>,
     pub(crate) running: Arc<AtomicUsize>,
-    /// Processors for the spaces with which the path starts; empty means all processors.
+    /// Processors for the spaces that start with the path; empty means all processors.
     pub(crate) near: Arc<[usize]>,
 }
 
-/// A thread that waits for its space. If it is dropped without a space, the thread ends and is
-/// joined.
+/// A thread that waits for its space. Dropping it without a space ends and joins the thread.
 #[derive(Debug)]
 pub(crate) struct Thread {
     give: Option<mpsc::Sender<Space>>,
@@ -39,8 +37,8 @@ pub(crate) struct Thread {
 impl Thread {
     /// Passes the space to the thread and detaches the thread.
     pub(crate) fn run_space(mut self, space: Space) {
-        // The counter is incremented before the space can end, so a waiter for all spaces does not
-        // miss this one.
+        // The counter is incremented before the space can end, so that a waiter for all spaces
+        // includes this space.
         self.running.fetch_add(1, Ordering::Relaxed);
         self.handle = None;
         space.note_progress();
@@ -60,8 +58,8 @@ impl Drop for Thread {
 }
 
 impl ThreadStarter {
-    /// Starts a thread for a space that a change adds. The index of the space follows those of the
-    /// existing spaces.
+    /// Starts a thread for a space that a change adds. The index of the space follows the indices
+    /// of the existing spaces.
     pub(crate) fn start_added(&self, name: String) -> sys::Result<Thread> {
         let anywhere = Self { near: Arc::default(), ..self.clone() };
         anywhere.start(name, self.next.fetch_add(1, Ordering::Relaxed))
@@ -74,8 +72,8 @@ impl ThreadStarter {
             let Ok(space) = comes.recv() else { return };
             RUNS_SPACE.set(true);
             if !near.is_empty() {
-                // The kernel refuses if the process has lost these processors in the meantime. The
-                // thread then runs on any processor.
+                // The kernel refuses if the process has lost these processors meanwhile. The thread
+                // then runs on any processor.
                 let _ = sys::process::pin_among(&near);
             }
             let results = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| space.run()));

@@ -11,9 +11,9 @@
 //! ```
 //!
 //! A chunk holds events of one space and starts with its length, so that the replay of another
-//! space can skip it. An event ([`super::event`]) is one step of a space, followed by its blocks. A
-//! change ([`super::change`]) follows all events that the affected spaces had written until then,
-//! so a file that contains the change contains everything needed to repeat it.
+//! space can skip the chunk. An event ([`super::event`]) is one step of a space, followed by its
+//! blocks. A change ([`super::change`]) follows all earlier events of the affected spaces, so a
+//! file that contains a change contains everything needed to repeat it.
 
 use abi::{BLOCK_MAX, BlockMetadata, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
 use filter::Time;
@@ -128,7 +128,7 @@ impl<'b> ValueReader<'b> {
     }
 }
 
-/// Appends a block whose body `fill` writes.
+/// Appends a block with a body that `fill` writes.
 fn append_block(out: &mut Vec<u8>, kind: u32, fill: impl FnOnce(&mut Vec<u8>)) {
     let at = out.len();
     out.put_u32s(&[kind, 0]);
@@ -154,7 +154,7 @@ fn append_option(out: &mut Vec<u8>, code: u16, value: &[u8]) {
     append_padding(out, at);
 }
 
-/// Appends a local block of this kind, whose contents `fill` writes.
+/// Appends a local block of this kind, with contents that `fill` writes.
 pub(super) fn append_local_block(
     out: &mut Vec<u8>,
     what: LocalBlockKind,
@@ -192,8 +192,8 @@ pub(super) fn append_interface(out: &mut Vec<u8>, link: u16, name: &str) {
     });
 }
 
-/// Appends a received block with its bytes, either as a frame of this interface, or as raw bytes if
-/// `interface` is `None`.
+/// Appends a received block and its bytes, as a frame of this interface or, if `interface` is
+/// `None`, as raw bytes.
 pub(super) fn append_entry(out: &mut Vec<u8>, entry: &Entry, bytes: &[u8], interface: Option<u32>) {
     let (length, time) = (saturating_u32(bytes.len()), entry.context.time);
     match interface {

@@ -1,5 +1,5 @@
-//! The head of a recording: all parameters needed to build the same path again. It does not include
-//! the path's input.
+//! The head of a recording: all parameters needed to build the same path again, without the path's
+//! input.
 
 use pipeline::plan::{Costs, Kernel, Machine, Plan, Processors};
 use std::fmt::Write as _;
@@ -23,7 +23,7 @@ pub struct Head {
     pub machine: Machine,
     /// Placement of the nodes, in the form of [`format_layout`].
     pub layout: String,
-    /// Seed of the generator that replaces randomness in filters.
+    /// Seed from which the randomness of all filters is derived.
     pub seed: u64,
     /// The block limit of the run (`-c`), or `None` if there was none.
     pub count: Option<u64>,
@@ -46,8 +46,8 @@ impl Head {
         }
     }
 
-    /// Returns the machine that a recorded path is planned for: its kernel accepts no programs, and
-    /// it has one processor.
+    /// Returns the machine for which a recorded path is planned: its kernel accepts no programs,
+    /// and it has one processor.
     #[must_use]
     pub fn outside_kernel(machine: Machine) -> Machine {
         let release = match &machine.kernel {
@@ -82,7 +82,7 @@ impl Head {
     }
 
     /// Decodes the head. Fails with the name of the first item that is missing or is not a number
-    /// where one is required.
+    /// although a number is required.
     pub(super) fn from_pairs(pairs: &[(String, String)]) -> Result<Self, &'static str> {
         let text = |name: &'static str| {
             let block_at = pairs.iter().find(|(known, _)| known == name);
@@ -126,8 +126,8 @@ pub fn local_time_zone() -> String {
     name.split_once("zoneinfo/").map_or_else(|| "UTC".to_owned(), |(_, zone)| zone.to_owned())
 }
 
-/// Formats the placement of a plan. Two plans of one request with equal text are built in the same
-/// way.
+/// Formats the placement of a plan. If two plans of one request have equal texts, the same path is
+/// built from both.
 #[must_use]
 pub fn format_layout(plan: &Plan) -> String {
     let mut text = String::new();

@@ -17,7 +17,7 @@
 //! - [`play`]: reads the events of a space from a file.
 //!
 //! A recorded path runs entirely in user space: frames that a kernel program drops never reach the
-//! process, so a recording could not explain their absence. Rationale:
+//! process, so a recording could not explain why they are absent. Rationale:
 //! docs/book/decisions/0023-record.md.
 
 pub mod change;
@@ -57,8 +57,8 @@ impl RecordMode {
         matches!(self, Self::Play(replay) if replay.record().version < head::UNIQUE_NUMBERS_VERSION)
     }
 
-    /// Returns the interface over which the space with this number records its events or, in a
-    /// replay, obtains them.
+    /// Returns the interface through which the space with this number records its events or, in a
+    /// replay, reads them.
     pub(crate) fn event_port(&self, space: usize) -> EventPort {
         match self {
             Self::Off => EventPort::Off,
@@ -79,7 +79,7 @@ impl RecordMode {
             Self::Record(recording) => recording.seed,
             Self::Play(replay) => replay.record().head.seed,
         };
-        // Splitmix64 derives a different seed for each filter.
+        // Splitmix64 derives a separate seed for each filter.
         let mut mixed = seed.wrapping_add((node as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -39,7 +39,7 @@ pub struct Replay {
 struct Changes {
     /// Number of the change in progress, or of the last completed change.
     number: u64,
-    /// `Some` once no more changes follow; the inner value is the failure that caused this, if any.
+    /// `Some` once no more changes follow; the inner value is the failure that prevents them.
     ended: Option<Option<String>>,
 }
 
@@ -74,13 +74,13 @@ impl Replay {
         self.changes().number = number;
     }
 
-    /// Announces that no more changes follow. `why` is the reason if the cause was a failure.
+    /// Announces that no more changes follow, because of the failure `why` if there is one.
     pub(crate) fn end_changes(&self, why: Option<String>) {
         self.changes().ended.get_or_insert(why);
         self.stalls.end_changer();
     }
 
-    /// Decides how a space proceeds at a recorded change. `wanted`: a change waits for the space.
+    /// Decides how a space proceeds at a recorded change; `wanted` if the change waits for it.
     fn swap_decision(&self, number: u64, wanted: bool) -> SwapDecision {
         let changes = self.changes();
         match &changes.ended {
@@ -110,8 +110,8 @@ impl Replay {
         all.entry(planned).or_default().given += amount;
     }
 
-    /// Stores the final input and losses of a source. If both are known and the input is not the
-    /// sum of the output and the losses, ignores them and returns false.
+    /// Stores the final input and losses of a source. Returns false, and stores neither, if both
+    /// are known and the input is not the sum of the output and the losses.
     fn set_source_input(
         &self,
         planned: usize,
@@ -134,7 +134,7 @@ impl Replay {
         true
     }
 
-    /// Stores the final input of a program: the amount that it accepted, and the rest by reason.
+    /// Stores the final input of a program: the accepted amount, and the drops by reason.
     fn set_program_input(
         &self,
         planned: usize,
@@ -149,7 +149,7 @@ impl Replay {
         self.inputs.lock().unwrap_or_else(PoisonError::into_inner).insert(planned, inputs);
     }
 
-    /// Records that the events of a space end before the end of the recorded run.
+    /// Records that the events of a space stop before the end of the recorded run.
     fn note_truncated(&self) {
         self.short.store(true, Ordering::Relaxed);
     }
@@ -163,7 +163,7 @@ fn loss_location(place: &str) -> DropReason {
     DropReason::from_text(place).unwrap_or_else(|| known().unwrap_or("elsewhere").into())
 }
 
-/// A stand-in for a source during a replay. Its blocks come from the recording, so it is never
+/// The substitute for a source in a replay. Its blocks come from the recording, so it is never
 /// polled.
 #[derive(Debug)]
 pub(crate) struct RecordedSource {
@@ -187,14 +187,14 @@ impl Source for RecordedSource {
     }
 }
 
-/// Recorded input of a program, and the blocks that the program did not accept, by reason.
+/// The recorded input of a program, and the blocks that the program did not accept, by reason.
 #[derive(Clone, Debug, Default)]
 struct RecordedCounts {
     written: Amount,
     dropped: Vec<(DropReason, Amount)>,
 }
 
-/// A stand-in for the input of a program during a replay. The program itself does not run.
+/// The substitute for the input of a program in a replay. The program itself does not run.
 #[derive(Debug)]
 pub(crate) struct RecordedInput {
     pub(crate) replay: Arc<Replay>,
@@ -242,7 +242,7 @@ pub(crate) struct Player {
     at: usize,
     /// File offset of the current chunk in bytes.
     offset: u64,
-    /// File offset of the latest event in bytes.
+    /// File offset of the latest event in bytes, for messages.
     byte: Arc<AtomicU64>,
     /// The first defect found in the recording, if any.
     defect: Option<String>,
@@ -267,7 +267,7 @@ impl Player {
             && self.replay.record.whole == Completeness::Truncated { at: end }
     }
 
-    /// Loads the next chunk if the current one is used up; `None` at the end or after a failure.
+    /// Loads the next chunk if no event is left in this one; `None` at the end or after a failure.
     fn load_next_chunk(&mut self) -> Option<()> {
         while self.at >= self.chunk.len() {
             let (space, offset, length) = *self.replay.record.chunks.get(self.next)?;

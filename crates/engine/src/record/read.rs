@@ -3,7 +3,7 @@
 //! Input: an untrusted file. Output: its head, the positions of the chunks of each space, the
 //! changes to the path, and the completeness of the file. One pass over all bytes also checks the
 //! digest. Memory use is proportional to the number of changes and chunks. Truncation and damage
-//! are reported, and everything before them can be replayed.
+//! are reported, and everything before the damage can be replayed.
 
 use super::change::{self, Change};
 use super::form::{self, FileBlock, LOCAL_BLOCK_TYPE, LocalBlockKind, ValueReader};
@@ -28,8 +28,8 @@ pub struct Record {
     /// The changes to the path while it ran, oldest first.
     pub changes: Vec<Change>,
     pub(super) file: File,
-    /// The chunks, each with its space, the file offset of its events, and the length of the events
-    /// in bytes.
+    /// The chunks, each with the number of its space, the file offset of its events, and the length
+    /// of the events in bytes.
     pub(super) chunks: Vec<(u32, u64, usize)>,
     target: String,
 }
@@ -110,7 +110,7 @@ impl RecordError {
     }
 }
 
-/// Returns true if a file begins like a recording.
+/// Returns true if a file begins with the header blocks of a recording.
 pub fn is_record(path: &Path) -> std::io::Result<bool> {
     let mut first = Vec::new();
     OpenRegular::read().open(path)?.take(HEAD_BYTES_MAX).read_to_end(&mut first)?;
@@ -148,7 +148,7 @@ impl Record {
 struct Scan {
     file: BufReader<File>,
     digest: Sha256,
-    /// The current block, or as much of it as the file contains.
+    /// The current block; incomplete at the end of a truncated file.
     block: Vec<u8>,
     /// File offset of the current block in bytes.
     at: u64,
@@ -253,7 +253,7 @@ impl Scan {
                     }
                 }
                 Some((LocalBlockKind::Change, take)) => {
-                    // A complete file has well-formed changes, numbered without gaps.
+                    // In a complete file, changes are well-formed and numbered without gaps.
                     let next = changes.len() as u64;
                     let Some(change) = change::decode_change(take).filter(|one| one.number == next)
                     else {
@@ -281,7 +281,8 @@ impl Scan {
         Ok(there)
     }
 
-    /// Decodes the completeness of the recording from its last block; `None` if it is malformed.
+    /// Decodes the completeness of the recording from its last block. Returns `None` if the block
+    /// is malformed.
     fn decode_completeness(&self, mut take: ValueReader<'_>) -> Option<Completeness> {
         let digest = take.read_bytes(32)?;
         let sum = self.digest.clone().chain_update(take.0).finalize();

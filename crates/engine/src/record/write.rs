@@ -1,11 +1,12 @@
 //! The writer of a recording, which works while the recorded path runs.
 //!
 //! Input: the events of every space, in its own thread. Output: a file that only its owner can
-//! read, because it may contain private traffic. The file ends with a digest of its contents. A
-//! space collects events in its own memory. It passes a chunk to the writing thread when the chunk
-//! is full, and before the space sleeps. If the disk is slower than the path, the path waits,
-//! because a recording with gaps could not be replayed. At its size limit the recording ends, the
-//! path continues, and further input is counted.
+//! read, because it may contain private traffic. The file ends with a digest of its contents.
+//!
+//! A space collects events in its own memory. It passes them to the writing thread as a chunk when
+//! the chunk is full and before the space sleeps. If the disk is slower than the path, the path
+//! waits, because a recording with gaps could not be replayed. At its size limit the recording
+//! ends; the path continues, and further input is only counted.
 
 use super::change::{self, Change};
 use super::event;
@@ -36,8 +37,8 @@ pub const BYTES_MIN: u64 = 64 << 10;
 const CHUNK_BYTES: usize = 256 << 10;
 /// Maximum number of chunks that wait to be written.
 const QUEUE_MAX: usize = 32;
-/// Maximum number of interface descriptions, one per source and link type. Frames of additional
-/// interfaces are stored as raw bytes.
+/// Maximum number of interface descriptions, one per source and link type. Frames beyond this limit
+/// are stored as raw bytes.
 const INTERFACES_MAX: usize = 64;
 
 /// A recording in progress.
@@ -63,8 +64,8 @@ pub struct MissingInput {
     pub blocks: u64,
     /// Size of these blocks in bytes.
     pub bytes: u64,
-    /// Time, in ns on the path's clock, at which the first of this input arrived, or `None` if
-    /// nothing is missing.
+    /// Time, in ns on the path's clock, at which the first missing input arrived; `None` if nothing
+    /// is missing.
     pub since: Option<Time>,
 }
 
@@ -92,8 +93,8 @@ enum Message {
 
 impl Recording {
     /// Starts a recording in a new file, with a thread that writes it. A size limit below
-    /// [`BYTES_MIN`] is raised to it. Fails if the file exists, or if the kernel refuses the file
-    /// or the thread.
+    /// [`BYTES_MIN`] is raised to [`BYTES_MIN`]. Fails if the file exists, or if the kernel refuses
+    /// the file or the thread.
     pub fn create(
         path: &Path,
         head: &Head,
@@ -185,8 +186,8 @@ impl Recording {
         let name = lock(&self.origins).get(usize::from(origin)).cloned().unwrap_or_default();
         let mut bytes = Vec::new();
         form::append_interface(&mut bytes, link, &name);
-        // The description is sent under the lock, so that it precedes any chunk with a frame of
-        // this interface.
+        // Sending under the lock puts the description before any chunk with a frame of this
+        // interface.
         self.send(Message::Bytes(bytes));
         known.push((origin, link));
         u32::try_from(known.len() - 1).ok()
@@ -240,8 +241,8 @@ fn write_messages(
         match message {
             Message::Bytes(bytes) => write(&bytes, &mut digest)?,
             Message::End(mut rest) => {
-                // The padding comes first, so that the block needs no padding that the digest does
-                // not cover.
+                // The padding is part of the digest, so the block must not need any padding of its
+                // own.
                 rest.resize(rest.len().next_multiple_of(4), 0);
                 let sum = digest.clone().chain_update(&rest).finalize();
                 let mut last = Vec::new();
@@ -287,8 +288,8 @@ impl Recorder {
         Self { recording, space, chunk: Vec::new(), beyond: MissingInput::default() }
     }
 
-    /// Keeps the bytes of the chunk after `begin` if the file has space for them, or else discards
-    /// them. Returns true if the bytes are kept.
+    /// Keeps the bytes of the chunk after `begin` and returns true if the file has space for them;
+    /// otherwise discards them and returns false.
     fn commit(&mut self, begin: usize) -> bool {
         if !self.recording.reserve(self.chunk.len() - begin) {
             self.chunk.truncate(begin);

@@ -1,9 +1,9 @@
 //! The process of an untrusted filter: this program, started again with a special argument.
 //!
 //! The process creates the filter and a space around it, gives up all privileges, reports that it
-//! is ready, and processes blocks until its input stream ends. Once ready, it has access only to
-//! its two streams, the socket from which it received its parameters, and the system calls with
-//! which a space waits. Over that socket it reports errors, panics and forbidden system calls.
+//! is ready, and processes blocks until its input ends. Once ready, it has access only to its two
+//! streams, the socket from which it received its parameters, and the system calls with which a
+//! space waits. Through that socket it reports errors, panics and forbidden system calls.
 
 use super::limits::{ADDRESS_SPACE_MAX, stream_config};
 use super::message::{self, FilterSpec, MESSAGE_MAX, MessageDefect};
@@ -32,7 +32,7 @@ use sys::{confine, descriptor};
 
 /// The argument that makes this program run a filter.
 pub(super) const SERVE_ARGUMENT: &str = "serve-untrusted-filter";
-/// Message that the filter is ready, sent once the process has given up its privileges.
+/// The message that the filter is ready, sent once the process has given up its privileges.
 pub(super) const READY: &[u8] = b"ready";
 
 /// Index of the filter's node in its space, between the inlet and the outlet.
@@ -43,7 +43,7 @@ const EXIT_FAILED: u8 = 101;
 /// True if this program can be started to run a filter.
 static CAN_SERVE: AtomicBool = AtomicBool::new(false);
 
-/// Returns true if this program can run untrusted filters: it has called [`serve_if_asked`].
+/// Returns true if this program can run untrusted filters, that is, has called [`serve_if_asked`].
 pub(super) fn can_serve() -> bool {
     CAN_SERVE.load(Ordering::Relaxed)
 }
@@ -124,7 +124,7 @@ impl Streams {
         self.output.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes a message; blocks while the ring is full. Returns `None` if the path has ended.
+    /// Writes a message. Blocks while the ring is full. Returns `None` if the path has ended.
     fn write_message(&self, message: &[u8]) -> Option<()> {
         let mut output = self.lock_output();
         output.as_mut()?.write(message).ok().filter(|put| *put).map(drop)
@@ -198,7 +198,7 @@ fn build_space(wanted: &FilterSpec, streams: &Streams) -> Result<(Space, u32), S
         control: Arc::new(Control::new().map_err(|error| told(&error))?),
         bell: Arc::new(Doorbell::new()),
         clock,
-        // The filter's state refers to the clock of the path.
+        // The filter's state contains times of the path's clock.
         epoch: wanted.about.epoch,
         options: SpaceOptions::default(),
     });
@@ -224,7 +224,7 @@ fn assemble_space(
     let at = assembly.add_node(made);
     let to = assembly.add_node(Node::new("outlet", 2, sink, Counts::default()));
     assembly.add_arc(from, at, Classes::All, false, 0);
-    // The arcs in the path select classes.
+    // The arcs in the path select the classes.
     assembly.add_arc(at, to, Classes::All, false, 1);
     assembly.finish()
 }
@@ -243,7 +243,7 @@ fn process_blocks(mut space: Space, streams: &Streams, held_max: u32) -> Result<
         }
         let mut reader = streams.lock_reader();
         if std::mem::take(&mut reader.unreleased) {
-            // The path counts the blocks as consumed once their space in the ring is released.
+            // The path counts the blocks as consumed once their ring space is released.
             reader.input.release();
             continue;
         }
@@ -255,7 +255,7 @@ fn process_blocks(mut space: Space, streams: &Streams, held_max: u32) -> Result<
     let results = space.end();
     match results.failure {
         None => {
-            // This is a final report, and its reader may already be gone.
+            // This is a final report; its reader may already be gone.
             let account = results.nodes.iter().find(|node| node.planned == FILTER_NODE);
             let _ = account.map(|node| {
                 streams.write_message(&StateRecord::Account(Account::read(node)).encode())
@@ -276,7 +276,7 @@ fn failure_message(failure: PathFailure) -> String {
 }
 
 /// Handles a request from the path: sends the filter's state, or restores a state. Blocks until the
-/// request is complete; after the state has been sent, until the next message from the path.
+/// request is complete. After sending the state, also blocks until the next message from the path.
 fn handle_request(space: &mut Space, streams: &Streams, held_max: u32) -> Result<(), String> {
     let gone = || "the path is gone".to_owned();
     let asked = match streams.lock_reader().decode_record() {
@@ -293,8 +293,8 @@ fn handle_request(space: &mut Space, streams: &Streams, held_max: u32) -> Result
         let wake = wake.ok_or_else(|| "its state is longer than a ring accepts".to_owned())?;
         streams.write_message(&StateRecord::Known(wake).encode()).ok_or_else(gone)?;
         streams.flush();
-        // The state may continue elsewhere, so this filter and its timers stop until the path
-        // resumes it.
+        // The state may continue in another process, so this filter and its timers pause until the
+        // path resumes it.
         let mut reader = streams.lock_reader();
         reader.consume();
         let resume = reader.wait_for_message().map(StateRecord::read);
@@ -322,7 +322,7 @@ fn handle_request(space: &mut Space, streams: &Streams, held_max: u32) -> Result
     Ok(())
 }
 
-/// Returns an error for any fault except the loss of the path, which the next read reports.
+/// Ignores the loss of the path, which the next read reports. Returns any other fault as an error.
 const fn ignore_lost_path(fault: Fault) -> Result<(), Fault> {
     match fault {
         Fault::Abandoned => Ok(()),
@@ -351,7 +351,7 @@ impl Source for Inlet {
                 BlockRead::End => return Ok(SourceStatus::End),
             };
             let message = reader.message.get(..length).unwrap_or_default();
-            // The path checks origins.
+            // The path checks origins, so any origin is accepted here.
             let put = message::copy_into_intake(message, u16::MAX, intake)
                 .map_err(|lie| Failure::new("take", "a block of the path", lie))?;
             let Some(length) = put else { break };

@@ -2,8 +2,8 @@
 //! stream.
 //!
 //! Blocks are copied into a ring that the process can only read. While the ring is full, the space
-//! waits, provided that the process makes progress. When the process exits, the blocks that it has
-//! not consumed and all later blocks are dropped.
+//! waits, as long as the process makes progress. When the process exits, the blocks that it has not
+//! consumed and all later blocks are dropped.
 
 use super::limits::{FILTER_ENDED, TOO_LONG};
 use super::message::{self, MESSAGE_MAX};
@@ -56,12 +56,12 @@ impl Entrance {
         }
     }
 
-    /// Writes a block; blocks until the ring has room. Returns false if the process has exited.
+    /// Writes a block. Blocks until the ring has room. Returns false if the process has exited.
     fn write_block(&mut self, block: &Block<'_>, length: usize) -> bool {
         self.write_with(length, false, &mut |room| message::write(block, room))
     }
 
-    /// Writes a message; blocks until the ring has room. `has_room` is true if the process has room
+    /// Writes a message. Blocks until the ring has room. `has_room` is true if the process has room
     /// for its own output and therefore must make progress. Returns false if the process has
     /// exited.
     fn write_with(
@@ -93,16 +93,15 @@ impl Entrance {
     }
 
     /// Requests the filter's state at this point of the stream, after all blocks sent so far.
-    /// Returns false if the ring has no room for the request; call it again later. Fails with the
-    /// reason if the process has exited.
+    /// Returns false if the ring has no room for the request; the caller must then try again. Fails
+    /// with the reason if the process has exited.
     pub(crate) fn request_state(&mut self) -> Result<bool, String> {
         self.request_record(&StateRecord::Save)
     }
 
     /// Cancels the request for the filter's state; the filter continues unchanged.
     pub(crate) fn resume(&mut self) {
-        // If the ring is full, input is pending, and pending input makes the filter continue
-        // anyway.
+        // If the ring is full, input is pending, and any input makes the filter continue.
         let _ = self.request_record(&StateRecord::Resume);
     }
 
@@ -129,7 +128,7 @@ impl Entrance {
         }
     }
 
-    /// Sends the state of another filter. This must precede all blocks. Fails with the reason if
+    /// Sends the state of another filter, which must precede all blocks. Fails with the reason if
     /// the process has exited or a message is too long.
     pub(crate) fn restore(&mut self, saved: &SavedState) -> Result<(), String> {
         self.supervisor.set_owes_reply(true);
@@ -147,7 +146,7 @@ impl Entrance {
         }
     }
 
-    /// Writes a message; blocks until the ring has room. Returns false if the process has exited.
+    /// Writes a message. Blocks until the ring has room. Returns false if the process has exited.
     fn write_message(&mut self, message: &[u8]) -> bool {
         // The process writes nothing until it has received the entire state, so it has room.
         self.write_with(message.len(), true, &mut |room| {
@@ -163,7 +162,8 @@ impl Entrance {
         self.report_progress();
     }
 
-    /// Returns the number of blocks sent to the process, minus those that it never consumed.
+    /// Returns the number of blocks sent to the process, less those that it did not consume before
+    /// its end.
     pub(crate) const fn blocks_sent(&self) -> u64 {
         self.written.blocks
     }
@@ -176,7 +176,7 @@ impl Entrance {
         self.end_output();
     }
 
-    /// Ends the stream because of a fault. Kills the process if it has caused the fault.
+    /// Ends the stream because of a fault. Kills the process if it caused the fault.
     fn handle_fault(&mut self, fault: Fault) {
         match fault {
             // The process has ended, and its exit status contains the reason.
@@ -195,7 +195,7 @@ impl Entrance {
         let put = output.counts().blocks;
         let taken = output.reader_counts(0).map_or(0, |taken| taken.blocks);
         if taken > put {
-            // An impossible position does not count as progress.
+            // Progress to an impossible position is ignored.
             self.supervisor
                 .kill("was ended because it lied about what it read: more than there was");
             return;

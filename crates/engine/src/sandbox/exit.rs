@@ -85,7 +85,7 @@ impl Exit {
     }
 
     /// Returns the filter's state, its reported counters, and the number of its output blocks, or
-    /// `None` if not all of them have arrived yet. Fails with the reason if the stream has ended.
+    /// `None` if a part of them has not arrived yet. Fails with the reason if the stream has ended.
     pub(crate) fn take_state(&mut self) -> Result<Option<(SavedState, Account, u64)>, String> {
         if self.input.is_none() {
             return Err(self.supervisor.end_reason());
@@ -96,9 +96,9 @@ impl Exit {
         Ok(Some((known, self.account.clone(), self.given.blocks)))
     }
 
-    /// Blocks until more messages may be available, but for at most [`CHECK_INTERVAL`]. Waits more
-    /// briefly if the request for the state did not fit in its ring (`asked` is false), or if there
-    /// is no memory for a message: no notification announces free space or memory.
+    /// Blocks until more messages may be available, for at most [`CHECK_INTERVAL`]. The wait is
+    /// shorter if the request for the state did not fit in its ring (`asked` is false), or if there
+    /// is no memory for a message, because no notification announces free ring space or memory.
     pub(crate) fn wait_for_messages(&self, asked: bool) {
         match &self.input {
             Some(input) if asked && self.asleep => {
@@ -155,7 +155,7 @@ impl Exit {
     fn consume_record(&mut self, length: usize) -> Result<bool, MessageDefect> {
         let message = self.message.get(..length).unwrap_or_default();
         match (StateRecord::read(message), &mut self.gathering) {
-            // Counters precede the state, and are also sent at the end.
+            // The process sends its counters before the state and at its end.
             (Some(Ok(StateRecord::Account(account))), _) => {
                 self.counts = account.counts(self.description);
                 self.account = account;
@@ -170,7 +170,7 @@ impl Exit {
         Ok(true)
     }
 
-    /// Copies the next message, unless the previous message is still pending.
+    /// Copies the next message, unless the previous one is still pending.
     fn next(&mut self) -> Result<BlockRead, Fault> {
         if let Some(length) = self.pending {
             return Ok(BlockRead::Block(length));
@@ -185,7 +185,7 @@ impl Exit {
         Ok(piece)
     }
 
-    /// Withdraws the notification that this reader sleeps, if it was sent, and counts the wake-up.
+    /// Withdraws the announcement that this reader sleeps, if there is one, and counts the wake-up.
     /// Kills the process after more than [`EMPTY_WAKEUPS_MAX`] wake-ups without a block.
     fn withdraw_sleep_notice(&mut self) {
         let Some(input) = self.input.as_mut().filter(|_| self.asleep) else { return };
@@ -196,7 +196,7 @@ impl Exit {
         }
     }
 
-    /// Notifies the process that this reader is about to sleep. Returns true if a message has
+    /// Announces to the process that this reader is about to sleep. Returns true if a message has
     /// arrived in the meantime; the reader must then not sleep.
     fn announce_sleep(&mut self) -> Result<bool, Fault> {
         let Some(input) = &mut self.input else { return Ok(false) };
@@ -204,7 +204,7 @@ impl Exit {
         input.announce_sleep()
     }
 
-    /// Ends the stream because of a fault. Kills the process if it has caused the fault.
+    /// Ends the stream because of a fault. Kills the process if it caused the fault.
     fn handle_fault(&mut self, fault: Fault) -> SourceStatus {
         match fault {
             // The process ended without closing its stream, and its exit status contains the

@@ -10,7 +10,7 @@ pub const TOO_LONG: &str = "longer than a ring accepts";
 /// Size of each ring in bytes, enough for two blocks of maximum length.
 const RING_BYTES: usize = 4 << 20;
 /// Address space, in bytes, that a sandbox process may use in addition to its initial size. It
-/// covers two pools of 16 MB for blocks, and 64 MB that the filter may hold.
+/// includes two pools of 16 MB for blocks, and 64 MB of blocks that the filter may hold.
 pub const ADDRESS_SPACE_MAX: u64 = 512 << 20;
 
 /// Returns the configuration of the stream with this id.

@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 /// Start parameters of a sandboxed filter, besides its name and arguments.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct FilterContext {
-    /// The class ranges that the filter's outgoing arcs select. Plain pipes and `|all` add none.
+    /// The class ranges that the filter's outgoing arcs name. Plain pipes and `|all` name none.
     pub(crate) selected_classes: Vec<(u32, u32)>,
-    /// The seed, if the run must be repeatable.
+    /// The seed of the filter's randomness, if the run must be repeatable.
     pub(crate) seed: Option<u64>,
     /// The session numbers that the filter may use.
     pub(crate) numbers: SessionNumbers,
@@ -43,7 +43,7 @@ impl FilterSpec {
     }
 
     /// Returns the arguments for the filter with this description, with the classes, seed and
-    /// session numbers of the context. Omits arguments that the description does not have.
+    /// session numbers of the context. Omits arguments for which the description has no parameter.
     pub(super) fn arguments(&self, description: &'static Description) -> Arguments {
         let mut arguments = Arguments::default();
         for (name, value) in &self.arguments {

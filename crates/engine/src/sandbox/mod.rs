@@ -1,5 +1,5 @@
-//! Untrusted filters (`untrusted=yes`), each in a process of its own that can do nothing but
-//! compute. [Th §5.2.1; RELIABILITY T3 to T5, T8 to T10]
+//! Untrusted filters (`untrusted=yes`). Each runs in a process of its own, which can only compute.
+//! [Th §5.2.1; RELIABILITY T3 to T5, T8 to T10]
 //!
 //! ```text
 //! space before ── entrance ─► stream ─► inlet ─┐   process of the filter:
@@ -89,7 +89,7 @@ pub(crate) fn start(
         Ok((here, kept, output, exit))
     };
     let (here, kept, output, exit) = start().map_err(|error| refused(&error))?;
-    // Before it is ready, the process sends at most the reason for a failure.
+    // A process that is not ready sends at most the reason for a failure.
     let ready = sys::poll::readable_within(&[here.as_fd()], Some(START_TIMEOUT)) == [true];
     let mut said = [0; 512];
     let said = match ready.then(|| descriptor::try_receive(&here, &mut said)) {

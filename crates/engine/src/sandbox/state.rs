@@ -6,10 +6,11 @@
 //! path ◄─ blocks … SESSION (HELD block)* … KNOWN   path ◄─ RESTORED
 //! ```
 //!
-//! The state is saved between the two blocks that surround the request in the stream. By then the
-//! process has processed all earlier blocks, and their output precedes the state. No further socket
-//! or system call is needed, and the progress deadlines for blocks also apply to these messages. A
-//! flag that no block may have marks these messages. docs/book/decisions/0041-untrusted-state.md
+//! The request marks a point in the stream between two blocks. The saved state is the state at this
+//! point: the process has processed all earlier blocks, and their output precedes the state. No
+//! further socket or system call is needed, and the progress deadlines for blocks also apply to
+//! these messages. A flag that no block may have marks these messages.
+//! docs/book/decisions/0041-untrusted-state.md
 //!
 //! State from a process is untrusted; it is bounded and checked before use ([`StateCollector`]).
 
@@ -40,8 +41,8 @@ pub(super) enum StateRecord<'m> {
     Resume,
     /// A session: its key, the number of its held-block lists, and its plain data.
     Session(u64, u64, &'m [u8]),
-    /// Announces a block that the preceding session holds, by its list and its key in the list. The
-    /// block is the next message.
+    /// Announces a block that the preceding session holds: the index of its list, and its key in
+    /// the list. The block is the next message.
     Held(u32, u32),
     /// The end of the state, with the time in ns of the filter's next timer call, if any.
     Known(Option<u64>),
@@ -85,7 +86,7 @@ impl Account {
         }
     }
 
-    /// Converts the account to filter counters; ignores values for which the description has no
+    /// Converts the report to filter counters. Ignores values for which the description has no
     /// counter.
     pub(super) fn counts(&self, description: &Description) -> Counts {
         let mut counts = Counts::new(description.reasons.len(), description.counters.len());
@@ -188,8 +189,7 @@ fn read_word(from: &mut &[u8]) -> Option<u64> {
 }
 
 /// Decodes a list of at most 256 words, preceded by its length. Returns `None` if the list is
-/// truncated or too long. The limit suffices, because a filter has at most 255 counters of each
-/// kind.
+/// truncated or longer. The limit suffices, because a filter has at most 255 counters of each kind.
 fn read_words(from: &mut &[u8]) -> Option<Vec<u64>> {
     let count = read_word(from)?;
     (count <= 256).then(|| (0..count).map(|_| read_word(from)).collect()).flatten()
@@ -205,7 +205,7 @@ pub(super) fn send_state(
     put(&StateRecord::Known(saved.wake).encode())
 }
 
-/// Sends the messages for one session. Fails like [`send_state`].
+/// Sends the messages for one session. Returns `None` like [`send_state`].
 pub(super) fn send_session(
     SavedSession { key, bytes, lists }: &SavedSession,
     put: &mut dyn FnMut(&[u8]) -> Option<()>,
@@ -227,7 +227,7 @@ pub(super) fn send_session(
     Some(())
 }
 
-/// A collector for the state of an untrusted filter. It checks every message.
+/// A collector for the state of an untrusted filter, which checks every message.
 #[derive(Debug)]
 pub(super) struct StateCollector {
     saved: SavedState,
@@ -241,7 +241,7 @@ pub(super) struct StateCollector {
 }
 
 impl StateCollector {
-    /// Starts collecting for a filter that may hold `held_max` blocks, on a path with `origins`
+    /// Starts the collection for a filter that may hold `held_max` blocks, on a path with `origins`
     /// sources.
     pub(super) fn new(held_max: u32, origins: u16) -> Self {
         let saved = SavedState::default();
@@ -291,8 +291,8 @@ impl StateCollector {
         Ok(self.done)
     }
 
-    /// Returns true if a message is valid at this point: a record before the end of the state, or a
-    /// block that was announced.
+    /// Returns true if a message is valid at this point: a record before the end of the state, or
+    /// an announced block.
     pub(super) const fn accepts(&self, is_record: bool) -> bool {
         !self.done && (is_record || self.held.is_some())
     }

@@ -1,9 +1,9 @@
 //! Supervision of a sandbox process: its progress and its exit.
 //!
-//! **Deadlines.** A filter that makes no progress although blocks wait for it, or although it owes
-//! a reply or must exit, is killed: after [`CPU_NS_MAX`] of its own processor time, or, if it has
-//! room for output, after [`STALL_MAX`]. The second limit is long, so that a filter is not killed
-//! merely because a busy machine gives it no processor.
+//! **Deadlines.** A filter must make progress while blocks wait for it, while it owes a reply, and
+//! while it is to exit. If it makes none, it is killed: after [`CPU_NS_MAX`] of its own processor
+//! time or, if it has room for output, after [`STALL_MAX`]. The second limit is long, because a
+//! busy machine may give the filter no processor.
 
 use super::limits::ADDRESS_SPACE_MAX;
 use abi::text::Visible;
@@ -25,7 +25,7 @@ const STALL_MAX: Duration = Duration::from_secs(20);
 /// Time limit for a process to exit after its output has ended.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The supervisor of a sandbox process, which the entrance and the exit share.
+/// The supervisor of a sandbox process, shared by its entrance and its exit.
 #[derive(Debug)]
 pub(super) struct Supervisor {
     name: &'static str,
@@ -59,8 +59,8 @@ struct LatestProgress {
     moved: (u64, u64),
     /// Processor time that the process had used by its latest progress, in ns.
     processor_ns: u64,
-    /// Time since which the process has had room for output without making progress, or `None` if
-    /// it lacks room or makes progress.
+    /// Time since which the process has had room for output without making progress; `None` if it
+    /// lacks room or makes progress.
     stalled: Option<Instant>,
 }
 
@@ -112,8 +112,8 @@ impl Supervisor {
         self.input_ended.store(true, Ordering::Relaxed);
     }
 
-    /// Records that the process owes a reply if `asks` is true, or that it owes none otherwise. A
-    /// reply is its state, or the confirmation that a state is restored.
+    /// Records whether the process owes a reply. A reply is its state, or the confirmation that a
+    /// state is restored.
     pub(super) fn set_owes_reply(&self, asks: bool) {
         self.owes_reply.store(asks, Ordering::Relaxed);
     }

@@ -122,7 +122,7 @@ fn v18_rejected_state_leaves_the_old_filter_running() {
         assert!(outcome.failures.is_empty(), "{lie}: {:?}", outcome.failures);
         assert_prefix(&outcome, &file, false);
     }
-    // A move into this process: the new filter here rejects the state.
+    // A move into this process: the new filter in this process rejects the state.
     let (why, outcome) = run_with_branch("liar shape untrusted=yes", "home", |live| {
         change_refusal(live, "move liar process")
     });
@@ -138,8 +138,9 @@ fn v18_rejected_state_leaves_the_old_filter_running() {
     assert_prefix(&outcome, "away", false);
 }
 
-/// A restored filter accepts a saved state with a valid format and an incorrect number of blocks,
-/// and then panics. The path ends with that message, and another path in this process continues.
+/// A restored filter accepts a state with a valid format and a false number of blocks, and then
+/// panics. The path ends with the message of this panic, and another path in this process
+/// continues.
 fn v18_false_state_fails_its_own_path_alone() {
     let ((), run_with_branch) =
         run_while("generate rate=20000 seq=yes | count | pcap sane", |sane| {
@@ -189,8 +190,8 @@ fn kill_process(process: u32) {
     assert!(kill.is_ok());
 }
 
-/// Kills a process while a change waits for it. Either the old process sleeps instead of saving its
-/// state, or the new process sleeps instead of restoring that state.
+/// Kills a process while a change waits for it: the old process sleeps instead of saving its state,
+/// or the new process sleeps instead of restoring that state.
 fn v18_process_killed_at_each_step_refuses_the_change() {
     for (lie, new, move_to) in [
         ("sleep", false, "upgrade liar"),
@@ -206,7 +207,8 @@ fn v18_process_killed_at_each_step_refuses_the_change() {
                     true => sandbox_process_ids().into_iter().find(|child| !before.contains(child)),
                     false => before.first().copied(),
                 };
-                // Once the path stops, the process has been asked for its state and sleeps.
+                // When no block arrives any more, the process has been asked for its state and
+                // sleeps.
                 let (mut last, mut since) = (0, Instant::now());
                 wait_until("it stands still", || {
                     let came = received_numbers(&format!("{file}.all")).len();

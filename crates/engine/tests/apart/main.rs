@@ -1,9 +1,9 @@
-//! Tests of filters in processes of their own that are changed while blocks flow: the output equals
-//! that of the same request in one process, byte for byte.
+//! Tests of changes to filters that run in processes of their own while blocks flow: the output
+//! equals that of the same request in one process, byte for byte.
 //!
-//! A filter's process is this test program, started again. The test therefore has its own `main`:
-//! if it was started for a filter, it runs the filter; otherwise it runs the tests one after the
-//! other.
+//! A filter's process is this test program, started again. The test therefore has its own `main`,
+//! which runs a filter if the program was started for one, and otherwise runs the tests one after
+//! the other.
 
 #[path = "../change/common.rs"]
 #[allow(dead_code, reason = "others use the rest of it")]

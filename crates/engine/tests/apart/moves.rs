@@ -1,5 +1,5 @@
-//! Tests of filters with open connections that move into sandboxes, out of them, and from one to
-//! another.
+//! Tests of filters with open connections that move into sandboxes, out of sandboxes, and between
+//! sandboxes.
 
 use crate::common::{TIME_LIMIT, edit_losslessly, received_numbers, run_while, wait_for_blocks};
 use crate::hostile::change_refusal;
@@ -59,8 +59,8 @@ fn undisturbed_output() -> &'static [OutputBlock] {
     })
 }
 
-/// Asserts that `act` leaves the output of this request unchanged. `act` is called while every
-/// message is half complete.
+/// Asserts that `act` leaves the output of this request unchanged. Calls `act` while every message
+/// is half complete.
 fn assert_output_unchanged(line: &str, act: impl FnOnce(&Live)) -> Outcome {
     let (out, outcome) = run_script_with((line, "tcp"), CONNECTIONS, act);
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
@@ -105,9 +105,9 @@ fn v18_tcp_and_http_move_into_and_out_of_sandboxes() {
 }
 
 /// Upgrades every filter of the catalog with movable state in its process while messages are half
-/// complete, then moves it out of the process and back. Its output equals that of a run without
-/// changes. Filters that need arguments, end with a report or share their name with a sink are left
-/// out.
+/// complete, then moves the filter out of the process and back. The output must equal that of a run
+/// without changes. Filters that need arguments, end with a report or share their name with a sink
+/// are left out.
 fn v18_every_stateful_filter_keeps_its_output_when_moved() {
     const CONNECTIONS_PER_FILTER: u32 = 200;
     let keeps = |d: &&&'static Description| {
@@ -117,11 +117,11 @@ fn v18_every_stateful_filter_keeps_its_output_when_moved() {
     let mut told = 0;
     for description in filter::catalog::FILTERS.iter().filter(keeps).filter(plain) {
         let name = description.name;
-        // Its final report would stay in its process.
+        // The final report would stay in the filter's process.
         if description.ends_with_report() {
             continue;
         }
-        // An edit could not tell it from the sink of the same name behind it.
+        // An edit could not tell the filter from the sink of the same name after it.
         if MachineRegistry::Local.find(name).is_some_and(|found| found.kind == FilterKind::Sink) {
             continue;
         }

@@ -1,4 +1,4 @@
-//! Tests of automatic replicas: a path adds them to filters, and removes them again.
+//! Tests of automatic replicas: a path adds replicas of filters, and removes them again.
 
 use crate::common::{Stop, blocks_emitted, received_numbers, test_settings};
 use engine::build::{PathOptions, build_with};
@@ -10,14 +10,14 @@ use engine::run::{Outcome, StopConditions, run};
 use pipeline::plan::{Costs, Machine, MovePeriod, plan};
 use std::sync::Arc;
 
-/// Runs a request that adapts until `holds` returns true, then stops it. Asserts that nothing fails
-/// and that its ledger balances.
+/// Runs a request with adaptation until `holds` returns true, then stops it. Asserts that no
+/// failure occurs and that the ledger balances.
 fn run_adapting(text: &str, what: &str, holds: impl Fn(&Live) -> bool) -> Outcome {
     let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
     assert!(plan.replicas.is_empty(), "nothing is known of costs");
-    // With free crossings, replicas of any filter seem to pay.
+    // With crossings at no cost, replicas of any filter seem to pay.
     let costs = Costs { ring: 0.0, wake: 0.0, head: 0.0, call: 0.0, ..Costs::default() };
     let machine = Machine { costs, ..Machine::example() };
     let rate_policy =

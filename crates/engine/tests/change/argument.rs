@@ -1,5 +1,5 @@
-//! Tests of arguments that are set in running filters: the state stays, and the position of the
-//! change divides the blocks exactly.
+//! Tests of arguments that are set in running filters: the filter keeps its state, and the reported
+//! position separates the blocks before and after the change.
 
 use crate::common::{
     TIME_LIMIT, blocks_emitted, edit, edit_losslessly, received_numbers, run_while, wait_for_blocks,
@@ -144,6 +144,7 @@ fn v3_set_argument_reaches_all_replicas_and_their_sessions() {
         assert_eq!(live.plan().expect("a plan").replicas.len(), replicas.len());
     });
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
-    // The match was found before the change; the three other quarters and the end have its class.
+    // The match was found before the change; blocks of the three other quarters and of the end keep
+    // its class.
     assert_eq!(matched(&after), 5 * CONNECTIONS as usize);
 }

@@ -17,8 +17,7 @@ use std::time::Duration;
 /// A time limit so long that no test reaches it.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// The blocks that a sink has received, as pairs of the number in the block and the class of the
-/// block.
+/// The blocks that a sink has received, each as the number in its frame and its class.
 pub(crate) type SinkBlocks = Arc<Mutex<Vec<(u64, u32)>>>;
 
 /// The blocks that the sinks of all tests have received, by file name.
@@ -29,7 +28,7 @@ pub(crate) fn sink_blocks(file: &str) -> SinkBlocks {
     Arc::clone(all.get_or_insert_default().entry(file.to_owned()).or_default())
 }
 
-/// A stand-in for `pcap` that stores the numbers and classes of generated frames.
+/// A replacement for `pcap` that stores the numbers and classes of generated frames.
 struct NumberSink(SinkBlocks);
 
 impl Sink for NumberSink {
@@ -77,8 +76,8 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Runs a request while `act` runs, then stops it. Asserts that nothing fails and that its ledger
-/// balances.
+/// Runs a request while `act` runs, then stops it. Asserts that no failure occurs and that the
+/// ledger balances.
 pub(crate) fn run_while<T>(text: &str, act: impl FnOnce(&Live) -> T) -> (T, Outcome) {
     let paths = build_paths(text);
     let live = paths[0].live();
@@ -107,7 +106,7 @@ pub(crate) fn edit_losslessly(live: &Live, words: &str) -> SwitchReport {
     switched
 }
 
-/// Waits until the source has emitted this many more blocks.
+/// Waits until the first source has emitted this many more blocks.
 pub(crate) fn wait_for_blocks(live: &Live, more: u64) {
     let given = || live.counters(TIME_LIMIT).ledger.sources[0].1.given.blocks;
     let from = given();

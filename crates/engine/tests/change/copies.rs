@@ -7,8 +7,8 @@ use engine::change::{SwitchReport, reshape};
 use engine::live::Live;
 use pipeline::plan::{Costs, FilterCost, Machine};
 
-/// Returns a machine with this many processors, where `match` and `compress` are so expensive that
-/// they are replicated over all of them.
+/// Returns a machine with this many processors, whose costs of `match` and `compress` are so high
+/// that the planner replicates these filters over all processors.
 fn costly_machine(processors: usize) -> Machine {
     let mut costs = Costs::default();
     for filter in ["match", "compress"] {
@@ -133,7 +133,7 @@ fn j4_n1_added_replicas_are_pinned_to_one_processor_each() {
                 allowed_processors(&names[0]) == [on(0)]
                     && allowed_processors(&names[1]).contains(&on(1))
             };
-            // A thread is pinned when it gets its space back.
+            // A thread is pinned when its space returns to it.
             testkit::wait_until("each copy keeps to a processor of its own", one_each);
             replicate_for(live, 1);
             let anywhere = || allowed_processors(&names[0]) == [all.clone()];

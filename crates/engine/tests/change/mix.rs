@@ -33,7 +33,7 @@ fn run_mixed_changes(name: &str, rate: &str, changes: usize, between: u64) {
                     peers.push((peer.clone(), switched.text.clone()));
                 }
                 all += 1;
-                // The last round is completed, so that every added sink has been removed.
+                // The last round is completed, so that every added sink is removed.
                 if all >= changes && words.starts_with("remove pcap") {
                     break 'changes;
                 }

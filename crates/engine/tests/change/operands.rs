@@ -4,7 +4,7 @@
 use crate::common::edit_losslessly;
 use crate::script::{CONNECTIONS, ledger_entry, run_script_with, tcp_blocks_held};
 
-/// Returns the sorted output of the request. The edits are made while `tcp` holds a block of each
+/// Returns the sorted output of the request. Makes the edits while `tcp` holds a block of each
 /// connection and `http` holds half of a message head.
 fn output_with_edits(line: &str, edits: &[&str]) -> Vec<Vec<u8>> {
     let (out, outcome) = run_script_with((line, "tcp"), CONNECTIONS, |live| {

@@ -1,4 +1,4 @@
-//! Tests of changes that add sources upstream of sinks that stay.
+//! Tests of changes that add sources upstream of existing sinks.
 
 use crate::common::{Stop, TIME_LIMIT, build_paths_with};
 use endpoint::{Failure, Origins, Sink, SinkEntry};
@@ -13,10 +13,10 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use testkit::wait_until;
 
-/// The source name of each block that a sink has received, by file name of the sink.
+/// The source name of each block that a sink has received, by file name.
 static SOURCE_NAMES: Mutex<Option<HashMap<String, Vec<Option<String>>>>> = Mutex::new(None);
 
-/// A stand-in for `pcap` that stores the source names of its blocks.
+/// A replacement for `pcap` that stores the source names of its blocks.
 struct SourceNameSink(String, Origins);
 
 impl Sink for SourceNameSink {
@@ -55,8 +55,8 @@ fn replace_request(live: &Live, line: &str) {
     assert_eq!(zeros, (0, 0, 0), "{line}: {switched}");
 }
 
-/// A sink that was opened with only one source knows the names of all sources after a change, even
-/// if nothing in its own space changes.
+/// After a change, a sink that was opened for a single source knows the names of all sources, even
+/// if its own space did not change.
 #[test]
 fn v3_staying_sink_knows_the_names_of_new_sources() {
     for thread in ["thread0", "thread1"] {

@@ -36,7 +36,7 @@ fn m3_m4_published_state_survives_upgrades_and_moves() {
             assert!(after >= before, "{words}: it goes on at {after}, and was at {before}");
             wait::wait_until("blocks", || blocks() > after + 500);
         }
-        // A name belongs to one filter, even if another is to replace that filter.
+        // A name belongs to one filter, even during the replacement of that filter.
         let words = ["replace", "count", "with", &format!("count state={name}")];
         let refused = change(live, &Edit::parse(&words).unwrap(), &&Machine::example(), TIME_LIMIT);
         let why = refused.unwrap_err().to_string();

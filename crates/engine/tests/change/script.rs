@@ -1,5 +1,5 @@
-//! A scripted source for changes in the middle of messages. It emits many connections, each with a
-//! message whose third quarter arrives before the second.
+//! A scripted source for changes in the middle of messages. It emits many connections, each with
+//! one message whose third quarter arrives before the second.
 
 use crate::common::{Stop, TIME_LIMIT};
 use abi::{BlockMetadata, Class, Entry, Marks, RichPointer};
@@ -52,7 +52,7 @@ impl Source for Script {
             let Some((place, _)) = intake.pool.append(frame.len(), fill) else { break };
             let length = u32::try_from(frame.len()).expect("a frame");
             let pointer = RichPointer::new(intake.pool.id(), place, Class::YES);
-            // A constant time, so that no timeout of a session filter ever expires.
+            // The time is constant, so that no timeout of a session filter expires.
             let context = BlockMetadata { time: 1, ..BlockMetadata::default() };
             intake.put_entry(Entry::new(pointer, context, Marks::frame(1, length, length)));
             self.given.add(length);
@@ -91,13 +91,13 @@ impl Sink for OutputSink {
     }
 }
 
-/// The index of a connection's SYN segment among the quarters of its message; the segment has no
-/// data.
+/// Index that stands for a connection's SYN segment, which has no data, instead of a quarter of its
+/// message.
 const SYN_INDEX: usize = 9;
 
 /// Builds the frames of every connection: before the gate, the SYN segment and the first and third
 /// quarters of a message; after the gate, the second and last quarters. Returns the frames and the
-/// position of the gate.
+/// number of frames before the gate.
 fn script_frames(connections: u32) -> (Vec<Vec<u8>>, usize) {
     let message = |connection: u32| {
         let body = format!("{connection:08} is what this connection says {:08}", !connection);
@@ -123,7 +123,7 @@ fn script_frames(connections: u32) -> (Vec<Vec<u8>>, usize) {
 }
 
 /// Runs the script. Calls `act` while every message is half complete, after all frames before the
-/// gate have arrived at `node`. Returns the output.
+/// gate have arrived at `node`. Returns the output and the outcome.
 pub(crate) fn run_script_with(
     (text, node): (&str, &str),
     connections: u32,

@@ -1,5 +1,5 @@
-//! Tests of changes that add a second filter that numbers sessions. No filter uses a session number
-//! of another filter, past or present, in any space and after any number of upgrades. (A14)
+//! Tests of changes that add a second filter that numbers sessions. No filter may use a session
+//! number that another filter has used, in any space and after any number of upgrades. (A14)
 
 use crate::common::{TIME_LIMIT, edit_losslessly};
 use crate::script::{CONNECTIONS, OutputBlock, run_script_with};
@@ -20,8 +20,7 @@ fn replace_request(live: &Live, line: &str) -> SwitchReport {
     switched
 }
 
-/// Returns the output of half of the connections. `act` is called while every message is half
-/// complete.
+/// Returns the output of half of the connections. Calls `act` while every message is half complete.
 fn output_during(act: impl FnOnce(&Live)) -> Vec<OutputBlock> {
     let line = "generate | split 2 |1 tcp | http | pcap x";
     let (out, outcome) = run_script_with((line, "split"), CONNECTIONS, act);
@@ -73,7 +72,7 @@ fn a14_added_filters_use_session_numbers_of_their_own() {
     let late: Vec<u32> = sessions.range(FIRST_ADDED_NUMBER..).copied().collect();
     assert_eq!(low.len() + late.len(), CONNECTIONS as usize, "each connection has its own");
     assert!(low.iter().copied().eq(1..=low.len() as u32), "who stays goes on as it was");
-    // This `tcp` is the fifth that was added.
+    // This `tcp` is the fifth filter that a change has added.
     let first = FIRST_ADDED_NUMBER + 4 * (1 << 25);
     assert!(late.iter().copied().eq(first..first + late.len() as u32), "{:?}", late.first());
 }

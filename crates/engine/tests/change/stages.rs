@@ -1,4 +1,4 @@
-//! Tests of stages that get threads of their own, and lose them again, while a path runs.
+//! Tests of stages that move to threads of their own, and back, while a path runs.
 
 use crate::common::{TIME_LIMIT, blocks_emitted, received_numbers, run_while, wait_for_blocks};
 use engine::change::{NodePlacement, reshape};

@@ -1,4 +1,4 @@
-//! Tests of a filter that is upgraded or moved while the messages of many connections are half
+//! Tests of upgrades and moves of a filter while the messages of many connections are half
 //! complete. The output must equal that of a run without changes, byte for byte.
 
 use crate::common::edit_losslessly;
@@ -7,7 +7,7 @@ use crate::script::{
 };
 use engine::run::Outcome;
 
-/// Returns the output of the script. The edits are made while every message is half complete.
+/// Runs the script. Makes the edits while every message is half complete.
 fn run_script_with_edits(edits: &[&str]) -> (Vec<OutputBlock>, Outcome) {
     let (out, outcome) =
         run_script_with(("generate | tcp | http | pcap x", "tcp"), CONNECTIONS, |live| {

@@ -1,5 +1,5 @@
-//! Tests of paths that are changed while they are recorded. The replay makes the same changes at
-//! the same positions, and produces the same files, byte for byte, and the same ledger.
+//! Tests of paths that are changed while they are recorded. The replay must make the same changes
+//! at the same positions, and produce the same files, byte for byte, and the same ledger.
 
 use crate::common::{
     Folder, assert_same_replays, inject_frames, random_frames, read_files, record_run, replay_run,
@@ -84,7 +84,7 @@ fn v3_v10_changed_path_is_replayed_identically() {
     }
 }
 
-/// Edits from which random changes are drawn. Most of the edits fit the tested requests.
+/// Edits from which random changes are drawn. Most of them fit the tested requests.
 const EDITS: [&str; 32] = [
     "insert ipproto before tcp",
     "insert inspect after tcp",
@@ -142,7 +142,8 @@ fn v3_v10_random_changes_are_replayed_identically() {
                 if !others.one_in(25) {
                     return;
                 }
-                // New names, because a removed sink and a new one may write at the same time.
+                // The names are new, because a removed sink and a new one may write at the same
+                // time.
                 let words = others.pick(&EDITS).replace("NEW", &format!("new{}", made + refused));
                 let words = words.as_str();
                 let (before, changes) = (live.request_text(), live.changes());
@@ -167,8 +168,8 @@ fn v3_v10_random_changes_are_replayed_identically() {
     assert!(made > 12 && refused > 0, "{made} made, {refused} refused");
 }
 
-/// Changes, and a predicate that selects those that must succeed. The path must refuse all other
-/// changes.
+/// Changes, and a predicate that is true for those that must succeed; the path must refuse all
+/// others.
 pub(crate) type Changes<'c> = (&'c [&'c str], &'c dyn Fn(&str) -> bool);
 
 /// Records this request and these changes in this directory. Returns the path of the recording and

@@ -197,7 +197,7 @@ pub(crate) fn inject_frames(
 ) {
     let mut random = Random::new(seed);
     for (number, frame) in frames.iter().enumerate() {
-        // Before the source is open, and after the path has ended, no path accepts frames.
+        // No path accepts frames before the source is open or after the path has ended.
         while injector.inject_as(frame, LinkType::ETHERNET, sys::clock::real())
             == InjectOutcome::NoPath
             && number == 0

@@ -156,7 +156,7 @@ fn v10_excessive_counts_are_reported_with_their_offset() {
                 let outcome = replay_bytes(&encode_file(blocks), &folder.0, &what).expect(&what);
                 let told = failure_text(&outcome);
                 assert!(told.contains("the record is wrong"), "{what}: {told}");
-                // Only for a ring is the reported offset that of the event itself.
+                // The reported offset is that of the event itself only for a ring.
                 if of == IMPORT_EVENT {
                     assert!(told.contains(&format!("byte {byte}")), "{what} at {byte}: {told}");
                 }
@@ -177,7 +177,7 @@ fn v10_deadlock_around_a_recorded_change_is_reported() {
             blocks[at].set_bytes(16, &u64::to_le_bytes(number));
             replay_bytes(&encode_file(blocks), &folder.0, &format!("change {number} at {at}"));
         }
-        // The upstream space is stopped for the change, and this one waits for its blocks.
+        // The upstream space is stopped for the change, and the current space waits for its blocks.
         let taken = event_indices(&whole[..at], IMPORT_EVENT);
         if let Some(last) = taken.last() {
             let mut blocks = whole.clone();
@@ -190,7 +190,7 @@ fn v10_deadlock_around_a_recorded_change_is_reported() {
     }
 }
 
-/// Changes, removes, repeats or exchanges random blocks; returns a description of the corruption.
+/// Changes, removes, repeats or exchanges random blocks. Returns a description of the corruption.
 fn corrupt_block(blocks: &mut Vec<Block>, random: &mut Random) -> String {
     // Head and interfaces stay intact, so the same line is replayed.
     let first = blocks.iter().position(|block| block.0 == Some(CHUNK_KIND)).unwrap();

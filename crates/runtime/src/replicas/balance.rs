@@ -1,17 +1,18 @@
 //! The choice of sessions that move from one replica to another. [Th §5.4], RSS++
 //!
-//! Input: the number of blocks of each class of sessions in an interval, and the replicas of the
-//! classes. Output: the classes that move from the replica with the most blocks to the one with the
-//! fewest. A class whose blocks are more than the half of the difference (an elephant) stays where
-//! it is, and the other sessions leave its replica. The class of the blocks without a session
-//! stays, too ([`can_move`]). Pure: no clock, no space.
+//! Input: the number of blocks of each class of sessions in an interval, and the replica of each
+//! class. Output: the classes that move from the replica with the most blocks to the one with the
+//! fewest. A class that has more blocks than half of the difference between the two (an elephant)
+//! stays, and other sessions leave its replica. The class of blocks without a session stays too
+//! ([`can_move`]). The choice uses no clock and no space.
 
 use super::dispatch::can_move;
 
 /// Number of blocks of each class in an interval, with the replica of each class.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SessionShares {
-    /// The replica of each class; a class that never had a block has a number above all replicas.
+    /// The replica of each class; for a class without blocks so far, a number above all replica
+    /// indices.
     pub replicas: Box<[u8]>,
     /// Number of blocks of each class.
     pub blocks: Box<[u32]>,
@@ -28,9 +29,9 @@ pub struct SessionMove {
     pub to: u8,
     /// The classes that move, in ascending order.
     pub classes: Vec<u16>,
-    /// Share of the blocks that `from` received, in percent.
+    /// Percentage of all blocks that `from` received.
     pub before: u8,
-    /// Share of the blocks that it would have received without these classes, in percent.
+    /// Percentage of all blocks that `from` would have received without these classes.
     pub after: u8,
 }
 
@@ -54,8 +55,8 @@ impl SessionShares {
         loads
     }
 
-    /// Returns the move that relieves the busiest replica, or `None` if no move relieves it by a
-    /// tenth, or if there were few blocks.
+    /// Returns the move that relieves the busiest replica. Returns `None` if no move reduces the
+    /// load of that replica by at least a tenth, or if the interval had few blocks.
     #[must_use]
     pub fn choose_move(&self) -> Option<SessionMove> {
         let loads = self.loads();
@@ -72,7 +73,7 @@ impl SessionShares {
             .filter(|(_, (replica, blocks))| **replica == from && **blocks > 0)
             .map(|(class, (_, blocks))| (*blocks, class))
             .collect();
-        // The heaviest first: few sessions then balance the replicas.
+        // Heaviest classes first, so that few sessions suffice.
         classes.sort_unstable_by(|one, other| other.cmp(one));
         classes.retain(|(blocks, _)| {
             let fits = u64::from(*blocks) <= room;
@@ -86,7 +87,7 @@ impl SessionShares {
         }
         let mut classes: Vec<u16> = classes.into_iter().map(|(_, class)| class).collect();
         classes.sort_unstable();
-        // At most 100.
+        // The percentage is at most 100.
         let percent = |part: u64| u8::try_from(part * 100 / total).unwrap_or(100);
         let (before, after) = (percent(*most), percent(most - moved));
         Some(SessionMove { from, to, classes, before, after })
@@ -112,7 +113,7 @@ mod tests {
             elephant.choose_move(),
             Some(SessionMove { from: 0, to: 1, classes: vec![1, 3, 4], before: 88, after: 66 })
         );
-        // Alone at last: nothing relieves it.
+        // The elephant is alone on its replica, so no move helps.
         let alone = shares(&[(0, 6000), (1, 1000), (1, 1000), (1, 900), (1, 100)]);
         assert_eq!(alone.choose_move(), None);
     }
@@ -133,7 +134,7 @@ mod tests {
         assert_eq!(one.choose_move(), None);
     }
 
-    /// The state for blocks without a session is private to a replica, so these stay there.
+    /// State of blocks without a session is private to a replica, so these blocks do not move.
     #[test]
     fn n3_blocks_without_a_session_stay() {
         let heavy = shares(&[(0, 4000), (0, 3000), (1, 10), (0, 3000)]);

@@ -5,9 +5,9 @@
 //!   meantime.
 //! - By **session**: all blocks of a session, in both directions, go to one replica for the
 //!   session's lifetime. A table maps each class of sessions ([`filter::sharing`]) to its replica;
-//!   a new class goes to the replica that has received the fewest blocks so far, so that large
-//!   sessions are spread. Blocks are counted per class, so that classes can later move, with the
-//!   state of their sessions, from a replica with more work than others ([`super::balance`]).
+//!   a new class goes to the replica that has received the fewest blocks so far, which spreads
+//!   large sessions. Blocks are counted per class, so that classes can later move from the busiest
+//!   replica to another one, with the state of their sessions ([`super::balance`]).
 
 use super::balance::SessionShares;
 use super::{ReplicaProgress, next_batch_id};
@@ -40,9 +40,9 @@ struct SessionTable {
     seed: u64,
     /// The replica of each class, or [`UNASSIGNED`].
     replicas: Box<[u8]>,
-    /// Number of blocks of each class since [`Dispatcher::take_shares`].
+    /// Number of blocks of each class since the last call of [`Dispatcher::take_shares`].
     blocks: Box<[u32]>,
-    /// Number of blocks of each replica.
+    /// Number of blocks dispatched to each replica.
     dispatched: Vec<u64>,
 }
 
@@ -122,8 +122,8 @@ impl Dispatcher {
         }
     }
 
-    /// Dispatches these classes to another replica from now on, except one that stays
-    /// ([`can_move`]). The caller has moved their sessions.
+    /// Dispatches these classes to another replica from now on, except a class that cannot move
+    /// ([`can_move`]). The caller must have moved their sessions.
     pub fn reassign(&mut self, classes: &[u16], to: u8) {
         let DispatchPolicy::Session(table) = &mut self.by else { return };
         for class in classes.iter().filter(|class| can_move(**class)) {
@@ -133,8 +133,8 @@ impl Dispatcher {
         }
     }
 
-    /// Blocks until all replicas elsewhere have finished the batches dispatched to them, for at
-    /// most `limit`. Returns true if they have.
+    /// Blocks until all replicas in other spaces have finished the batches dispatched to them, for
+    /// at most `limit`. Returns true if they have.
     pub fn wait_for_replicas(&self, limit: Duration) -> bool {
         self.progress.wait_until(limit, |progress| {
             let mut others = (0..progress.copies()).filter(|copy| *copy != self.here);
@@ -186,14 +186,14 @@ fn least_loaded_replica(copies: usize, here: usize, mut load: impl FnMut(usize) 
     }
 }
 
-/// Returns the class of a session, given the key and the number that the first filter with sessions
-/// has for it. Returns `None` if the sessions of such a key cannot move, or if the class stays.
+/// Returns the class of a session, given its key and number in the first filter with sessions.
+/// Returns `None` if the class is unknown or cannot move.
 pub fn class_of_session(sharing: ShardKey, key: u64, number: u64) -> Option<u16> {
     sharing.key_of_session(key, number).map(class_of).filter(|class| can_move(*class))
 }
 
-/// Returns true if a class may move to another replica. The class of the blocks without a session
-/// stays where it is: what a filter keeps for them is private to the replica
+/// Returns true if a class may move to another replica. The class of blocks without a session
+/// cannot, because the state that a filter keeps for these blocks is private to the replica
 /// ([`filter::PRIVATE_KEY`]).
 pub const fn can_move(class: u16) -> bool {
     class != class_of(filter::PRIVATE_KEY)
@@ -201,7 +201,7 @@ pub const fn can_move(class: u16) -> bool {
 
 /// Returns the class of the sessions with this key.
 const fn class_of(key: u64) -> u16 {
-    // Not the low bits alone, by which the tables of sessions look up.
+    // The low bits alone would not do: the session tables use them as index.
     ((key ^ key >> 32) as usize % SESSION_CLASSES) as u16
 }
 
@@ -257,7 +257,7 @@ mod tests {
             let copy = |lane: usize| hands.iter().find(|(_, mask)| mask & 1 << lane != 0);
             (0..ports.len()).map(|lane| copy(lane).expect("somebody").0).collect::<Vec<_>>()
         };
-        // One heavy session, then light ones: they avoid the replica of the heavy one.
+        // One heavy session precedes light ones, which avoid the heavy session's replica.
         let heavy = hands(&[7; 40])[0];
         let light = hands(&(100..120).collect::<Vec<_>>());
         assert!(light.iter().all(|copy| *copy != heavy), "{heavy}: {light:?}");

@@ -2,9 +2,10 @@
 //! dispatcher, replicas and join. [Th §5.4], [Par §IV], CONTRACT 16
 //!
 //! Each batch that reaches the chain gets a **batch id**. The **sequence number** of a block
+//! Each batch that reaches the chain gets a **batch id**. The **sequence number** of a block
 //! combines the batch id and the block's position in the batch in one word. Between spaces the
 //! sequence number is sent in the block's marks; within a space it is the block's order. A filter's
-//! output inherits the sequence number of the block that it was made from. [`dispatch`] assigns an
+//! output inherits the sequence number of the block from which it was made. [`dispatch`] assigns an
 //! entire batch to one replica, or the blocks of each session to the replica that owns the session.
 //! The join ([`crate::space::join_state`]) collects one batch at a time from the replicas that
 //! share it, and sorts the blocks by sequence number. Therefore the output order equals the input
@@ -200,22 +201,21 @@ impl ReplicaProgress {
             return;
         }
         done.store(below);
-        // A join that falls asleep later has read `done` before
-        // (`Doorbell::has_unnotified_sleeper`).
+        // A join that falls asleep later reads `done` first (`Doorbell::has_unnotified_sleeper`).
         if self.join.has_unnotified_sleeper() && self.awaited.load() <= below {
             self.join.notify();
         }
     }
 
     /// Blocks until `ready` returns true, for at most `limit`, and returns its last result. Calls
-    /// `ready` again whenever the join's doorbell is notified, as it is after every batch that a
-    /// replica finishes. For use while nothing is dispatched.
+    /// `ready` again whenever the join's doorbell is notified; a replica does so after every batch
+    /// that it finishes. Valid only while no batch is dispatched.
     pub(crate) fn wait_until(&self, limit: Duration, mut ready: impl FnMut(&Self) -> bool) -> bool {
         let begin = sys::clock::monotonic();
         loop {
-            // A notification after this point ends the sleep. A replica notifies only if the join
-            // waits for no later batch than the finished one; the join does not wait for a batch
-            // after one that is unfinished.
+            // A notification after this point ends the sleep. A replica notifies the join only if
+            // the join waits for the finished batch or an earlier one; this holds, because the join
+            // never waits for a batch after an unfinished one.
             let ticket = self.join.listen();
             let passed = Duration::from_nanos(sys::clock::monotonic().saturating_sub(begin));
             let left = limit.saturating_sub(passed);

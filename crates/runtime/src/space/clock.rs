@@ -7,8 +7,8 @@ use filter::{Columns, Time};
 pub enum Clock {
     /// Block time: the time of the newest block, in nanoseconds.
     Blocks(Time),
-    /// Monotonic time plus the difference between time of day and monotonic time when the path was
-    /// built. It never jumps, and is comparable with block times.
+    /// Monotonic time plus a constant: the difference between the time of day and monotonic time
+    /// when the path was built. Live time never jumps, and is comparable with block times.
     Live,
 }
 

@@ -1,5 +1,5 @@
-//! A limit on the number of blocks that a path delivers (`-c`), against which the spaces of the
-//! path claim blocks.
+//! A limit on the number of blocks that a path delivers (`-c`). The spaces of the path claim blocks
+//! from it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,7 +17,7 @@ impl CountLimit {
     /// Claims up to `wanted` blocks. Returns the number of blocks granted.
     pub(super) fn claim(&self, wanted: u32) -> u32 {
         let claim = |left: u64| Some(left - left.min(u64::from(wanted)));
-        // Relaxed: the counter guards no other memory.
+        // Relaxed suffices: the counter guards no other memory.
         let before = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, claim);
         let before = before.unwrap_or_else(|unchanged| unchanged);
         u32::try_from(before).map_or(wanted, |left| left.min(wanted))

@@ -186,7 +186,7 @@ fn overlapping_lanes(columns: &Columns, paused: &PausedWalk) -> u64 {
     all.retain(|((_, from, to), _)| from < to);
     all.sort_unstable_by_key(|((dbuf, from, _), _)| (dbuf.number(), *from));
     let mut shared = 0;
-    // Range with the highest end so far.
+    // The range with the highest end so far.
     let mut far: Option<((DbufId, u64, u64), Option<usize>)> = None;
     for (range, lane) in all {
         let mark = |lane: Option<usize>| lane.map_or(0, |l| 1 << l);

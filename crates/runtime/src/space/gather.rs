@@ -114,7 +114,7 @@ impl LocalGraph {
     /// Joins the next batch or, after the last batch, final output. Returns true if it made
     /// progress.
     fn join_next(&mut self, gather: &mut ReplicaJoin) -> Result<bool, Fault> {
-        // Read before `shared`: once closed, no further batch follows.
+        // This is read before the batch id: once the chain is closed, no further batch follows.
         let closed = gather.progress.is_closed();
         if gather.progress.next_undispatched() <= gather.batch_id {
             return if closed { self.join_final(gather) } else { Ok(false) };
@@ -143,7 +143,7 @@ impl LocalGraph {
         drop(all);
         for (way, share) in gather.inputs.iter_mut().zip(&shares).filter(|(_, s)| s.count > 0) {
             way.import.release(share.count)?;
-            // Remembered even if the batch is incomplete because of other replicas.
+            // This is recorded even if other replicas make the batch incomplete.
             if let Some(own) = way.own.as_ref().filter(|_| share.whole) {
                 own.progress.finish(own.number, gather.batch_id + 1);
             }
@@ -159,9 +159,9 @@ impl LocalGraph {
         Ok(true)
     }
 
-    /// Walks the blocks of several rings together. The blocks of each ring enter at its node. Then
-    /// calls due timers if the blocks are the `last` of their batch, as a single instance does
-    /// after a batch.
+    /// Walks the blocks of several rings together. The blocks of each ring enter the graph at its
+    /// node. If the blocks are the `last` of their batch, then calls due timers, as a single
+    /// instance does after a batch.
     pub(super) fn walk_ring_batches(
         &mut self,
         all: &[RingBatch<'_>],

@@ -1,7 +1,7 @@
 //! Joins, which merge branches in input order. (CONTRACT 16)
 //!
 //! A fork numbers its blocks, and a block that a branch outputs inherits the number of the block
-//! that it was made from. A stable sort by number, then by branch, restores the input order at any
+//! from which it was made. A stable sort by number, then by branch, restores the input order at any
 //! batch size.
 //!
 //! Limitation: if a branch forks again after a filter that makes several blocks from one block, the
@@ -25,7 +25,7 @@ pub(super) fn merge<'a>(mut branches: Vec<(usize, Batch<'a>)>) -> Vec<Batch<'a>>
         .iter()
         .flat_map(|(_, batch)| lanes(batch.live()).map(move |l| (batch.order(l), batch.block(l))));
     let mut sorted: Vec<_> = blocks.collect();
-    // Stable: blocks of the same number stay in branch order.
+    // The sort is stable: blocks of the same number stay in branch order.
     sorted.sort_by_key(|(order, _)| *order);
     let mut merged: Vec<Batch<'a>> = Vec::new();
     for (order, block) in sorted {

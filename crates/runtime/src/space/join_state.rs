@@ -68,8 +68,8 @@ pub(super) struct BatchShare {
     pub(super) count: usize,
     /// True if the ring will receive no more entries of the batch.
     pub(super) whole: bool,
-    /// True if the ring has so many of these entries that the replica may wait for room: a ring
-    /// that was full wakes its writer once at least half of it is free.
+    /// True if the ring has so many of these entries that the replica may wait for room. A ring
+    /// that was full wakes its writer only once at least half of it is free.
     may_block: bool,
     /// Sequence number of the last of these entries; 0 if there are none.
     last_seq: u32,
@@ -113,17 +113,17 @@ impl ReplicaJoin {
         self.inputs.iter_mut().map(|way| &mut way.import)
     }
 
-    /// Returns, for each input, the number of entries in its ring that may be forwarded now: those
-    /// of the current batch, or of its beginning. The caller must then take these entries from the
-    /// rings. Returns an empty list if the join must wait.
+    /// Returns, for each input, the number of entries in its ring that may be forwarded now: all
+    /// entries of the current batch, or those at its beginning. The caller must then take these
+    /// entries from the rings. Returns an empty list if the join must wait.
     ///
-    /// A replica that waits for room in its ring never finishes its batch unless entries are taken.
-    /// What a replica adds later follows the last entry in its ring. So the entries up to the
-    /// lowest of these last ones may be forwarded in order.
+    /// A replica that waits for room in its ring finishes its batch only if entries are taken.
+    /// Entries that a replica adds later follow the last entry in its ring in sequence order. So
+    /// all entries up to the lowest of these last sequence numbers may be forwarded in order.
     pub(super) fn shares(&mut self) -> Result<Vec<BatchShare>, Fault> {
         let (batch_id, progress) = (self.batch_id, &self.progress);
         let shares = self.inputs.iter_mut().enumerate().map(|(copy, way)| {
-            // Read before the ring: entries of a finished batch are then visible.
+            // This is read before the ring, so that all entries of a finished batch are visible.
             let may_add = progress.has_part(copy, batch_id);
             way.count_batch_entries(batch_id, may_add)
         });
@@ -173,7 +173,7 @@ impl ReplicaInput {
         for at in 0..waits.len() {
             let (seq, last) = waits.entry(at).marks.seq();
             let of = batch_id_of(seq, batch_id);
-            // Final output of a replica comes after all batches.
+            // The final output of a replica follows all batches.
             let is_final = self.own.is_none() && waits.entry(at).marks.end_step().0 > 0;
             if is_final || of > batch_id {
                 share.whole = true;

@@ -22,8 +22,8 @@ pub(crate) struct Memory<'a> {
     pub(crate) imported: &'a [buffer::crossing::Batch<'a>],
 }
 
-/// Number of the pool `work` in a pin. It is greater than the number of any intake. The top byte of
-/// a pin contains the pool number, because the pool's own pin does not use that byte.
+/// Number of the pool `work` in a pin; greater than the number of any intake. The top byte of a pin
+/// contains the pool number, because a pool does not use that byte in its own pins.
 const WORK_POOL: u64 = 0xff;
 const POOL_SHIFT: u32 = 56;
 /// The pin of a hole, which occupies no memory.
@@ -215,7 +215,7 @@ fn copy_around_view(block: &Block<'_>, room: &mut [u8], old: &[u8]) {
             room.copy_from_slice(old);
         }
     }
-    // Reused memory: bytes of an earlier block must not show where `write` leaves gaps.
+    // The memory is reused: bytes of an earlier block must not show where `write` leaves gaps.
     if let Some(view) = room.get_mut(from..to) {
         view.fill(0);
     }

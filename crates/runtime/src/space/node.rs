@@ -105,8 +105,8 @@ pub struct SourceOperator {
     pub ended: bool,
     /// Gauge of the age of the source's blocks; `None` if it is not measured.
     pub age: Option<AgeGauge>,
-    /// The nodes, by planned index, whose output the source hands over to taps, one list for each
-    /// arc behind those of the node.
+    /// The nodes, by planned index, whose output the source delivers to taps: one list for each
+    /// source arc number after the numbers of the node's own arcs.
     pub taps: Vec<Vec<usize>>,
 }
 

@@ -75,7 +75,7 @@ impl Observers {
         self.taps.as_deref_mut()
     }
 
-    /// Returns the frames that histories keep, by planned node index.
+    /// Returns the frames that the taps' histories retain, by planned node index.
     pub(crate) fn kept_frames(&self) -> Vec<(usize, RetainedFrames)> {
         self.taps.as_ref().map_or_else(Vec::new, |taps| taps.kept_frames())
     }

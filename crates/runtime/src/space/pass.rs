@@ -19,7 +19,7 @@ pub(crate) struct PassState {
     pub(crate) observers: Observers,
     /// Failure that ended the path, if any.
     pub(crate) failure: Option<PathFailure>,
-    /// A long write of a sink, remembered until the blocks that accumulated at the source have been
+    /// A sink's long write, stored until the blocks that arrived at the source meanwhile have been
     /// read.
     pub(crate) stall: Option<SinkStall>,
     /// True if every edit is made in a copy.

@@ -23,8 +23,8 @@ pub(super) struct TakeLimits {
 }
 
 impl Space {
-    /// Takes a batch from a source and walks it. A source that is merged with others by time gives
-    /// blocks up to the time `until`.
+    /// Takes a batch from a source and walks it. If the source is merged with others by time, takes
+    /// only blocks up to the time `until`.
     pub(super) fn pull(
         &mut self,
         (at, from): (NodeId, usize),
@@ -32,7 +32,7 @@ impl Space {
         pass: &mut PassResult,
     ) {
         let stopped = self.ports.control.is_stopped();
-        // Once the limit of `-c` is reached, blocks in flight are not drained.
+        // After the limit of `-c` is reached, blocks in flight are not drained.
         let drains = !self.is_limit_reached();
         let now = self.graph.live_time();
         let node = &mut self.graph.nodes[at];
@@ -104,8 +104,9 @@ impl Space {
         room: BatchMemory,
         now: Time,
     ) -> BatchMemory {
-        // A failing source may have given blocks first: they are walked, then the path ends.
-        // Taken only if present: an unconditional take copies some hundred bytes in each pass.
+        // A failing source may have emitted blocks first: they are walked before the path ends. The
+        // failure is taken only if present, because an unconditional take copies some hundred bytes
+        // in each pass.
         let failure =
             if self.graph.pass.failure.is_some() { self.graph.pass.failure.take() } else { None };
         let now = self.graph.clock.advance(&room.columns, now);

@@ -106,7 +106,7 @@ impl Space {
                     };
                     player = back;
                     if self.accounts.swaps == before {
-                        // The borrower returned the space unchanged: later events do not apply.
+                        // The borrower returned the space unchanged, so later events do not apply.
                         break;
                     }
                 }
@@ -175,8 +175,8 @@ impl Space {
         }
     }
 
-    /// Counts a poll without a result. The first poll of a wait only begins the wait: `what`
-    /// describes it, and `change` is true if it is for a hot swap. If no space of the replay can
+    /// Counts a poll without a result. The first call only begins the wait: `what` describes the
+    /// wait, and `change` is true if the space waits for a hot swap. If no space of the replay can
     /// make progress any more, fails the path and returns true.
     pub(super) fn is_stalled(
         &mut self,
@@ -279,7 +279,7 @@ impl Space {
         }
     }
 
-    /// Copies a recorded block into the intake; blocks while the intake is full. Returns `None` if
+    /// Copies a recorded block into the intake. Blocks while the intake is full. Returns `None` if
     /// the path is stopped or fails.
     fn place_block(
         &mut self,
@@ -317,7 +317,7 @@ impl Space {
         }
     }
 
-    /// Takes `count` blocks from a ring and walks them; blocks until they are available.
+    /// Takes `count` blocks from a ring and walks them. Blocks until they are available.
     fn play_import(&mut self, node: NodeId, now: Time, count: usize) {
         let at = |input: &Input| matches!(input, Input::Ring { node: n, .. } if *n == node);
         let Some(i) = self.inputs.list.iter().position(at) else {
@@ -335,8 +335,8 @@ impl Space {
         }
     }
 
-    /// Blocks until a ring has `count` entries or its writer has closed it. After the path has been
-    /// stopped, continues to wait only if `ends` is true. Returns true if the ring has entries;
+    /// Blocks until a ring has `count` entries or its writer has closed it. After a stop of the
+    /// path, continues to wait only if `ends` is true. Returns true if the ring has entries;
     /// returns false if it has none or if the path fails.
     fn wait_for_entries(&mut self, i: usize, count: usize, ends: bool) -> bool {
         let mut wait: Option<StallWait> = None;
@@ -356,8 +356,8 @@ impl Space {
                 }
             }
             self.flush_outputs();
-            // Writers wake when half of a ring is free; this space may need another ring to be
-            // filled before it can free that much.
+            // Writers wake only when half of a ring is free; this space may depend on another ring
+            // before it can free so much.
             self.ports.control.notify_spaces();
             let Input::Ring { node, .. } = &self.inputs.list[i] else { return false };
             let name = self.graph.nodes[*node].name.clone();

@@ -21,7 +21,7 @@ pub struct SpaceResults {
     pub kernel_counts: Option<KernelCounts>,
     /// Counters of nodes and rings removed by hot swaps.
     pub retired: RetiredCounters,
-    /// Frames that histories kept, by planned node index.
+    /// Frames that histories retained, by planned node index.
     pub kept: Vec<(usize, RetainedFrames)>,
     /// Nodes that wrote the input or read the output of programs (`exec`), and that hot swaps
     /// removed.

@@ -95,8 +95,9 @@ impl Space {
     }
 
     /// Returns the sink that writes the input of the program with this planned index, or the source
-    /// that reads its output. `of` chooses: it extracts the sink or the source from a node, and
-    /// returns `None` for other nodes. Returns `None` if that sink or source runs in another space.
+    /// that reads its output. The function `of` chooses which: it extracts the sink or the source
+    /// from a node, and returns `None` for other nodes. Returns `None` if that sink or source runs
+    /// in another space.
     pub fn program_half<H>(
         &mut self,
         number: usize,

@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl Space {
     /// Runs until all sources have ended or the path is stopped. Then releases held blocks, and
-    /// ends the sinks and rings. Blocks until this is done.
+    /// ends the sinks and rings. Blocks until then.
     pub fn run(mut self) -> SpaceResults {
         self.ports.commands.0.record_thread(self.resources());
         let mut cpu_pin = CpuPin::default();
@@ -124,7 +124,7 @@ impl Space {
         if self.graph.pass.failure.is_some() {
             self.ports.control.stop();
         }
-        // Other spaces may continue; position requests then use these final counts.
+        // Other spaces may continue, and position requests then use these final counts.
         if self.ports.control.position_requests() > 0 {
             self.report_positions(true);
         }
@@ -204,7 +204,7 @@ impl Space {
     }
 
     /// Calls the filters whose timers are due, in a pass without input. Does nothing if the path's
-    /// clock is block time, which advances only with blocks.
+    /// clock is block time.
     fn tick(&mut self, pass: &mut PassResult) {
         let now = match self.graph.clock {
             Clock::Live => self.graph.live_time(),

@@ -77,8 +77,8 @@ impl Space {
         self.save_node(at, &mut |_, _| true, put)
     }
 
-    /// Saves the sessions of a node like [`Space::save_sessions`], if `wanted` is true for the key
-    /// and the number of a session.
+    /// Saves those sessions of a node for which `wanted` is true, given key and number, as
+    /// [`Space::save_sessions`] does.
     pub(super) fn save_node(
         &mut self,
         at: usize,
@@ -114,15 +114,15 @@ impl Space {
     pub fn load_state(&self, node: &mut Node, saved: &SavedState) -> Result<(), String> {
         self.load_sessions(node, saved)?;
         let held = saved.held_amount();
-        // The blocks come from another process, so they count as made here.
+        // The blocks come from another process, so they count as made in this space.
         node.counts.made = add_amounts(node.counts.made, held);
         node.counts.held = held;
         node.wake = saved.wake;
         Ok(())
     }
 
-    /// Loads sessions into a filter, beside those that it has. Counts nothing. If this fails, the
-    /// filter keeps the sessions before the one that failed, whose blocks are released.
+    /// Adds sessions to those of a filter, without counting their blocks. If this fails, the filter
+    /// keeps the sessions before the one that failed; the blocks of the failed one are released.
     pub(super) fn load_sessions(&self, node: &mut Node, saved: &SavedState) -> Result<(), String> {
         let mut memory =
             Memory { intakes: &self.graph.intakes, work: &self.graph.work, imported: &[] };
@@ -174,7 +174,7 @@ impl Space {
         let place = Node::new("", usize::MAX, Operator::Pass, filter::Counts::default());
         let mut node = std::mem::replace(&mut self.graph.nodes[at], place);
         self.clear_state(&mut node);
-        // Held blocks count as consumed here, and as made at the new place.
+        // Held blocks count as consumed in this space, and as made in the successor's.
         let held = std::mem::take(&mut node.counts.held);
         node.counts.consumed = add_amounts(node.counts.consumed, held);
         self.graph.nodes[at] = node;
@@ -189,8 +189,8 @@ impl Space {
         self.remove_sessions(node, &keys);
     }
 
-    /// Removes the sessions with these keys from a filter and releases their held blocks. Counts
-    /// nothing.
+    /// Removes the sessions with these keys from a filter and releases their held blocks, without
+    /// counting these blocks.
     pub(super) fn remove_sessions(&self, node: &mut Node, keys: &[u64]) {
         let mut memory =
             Memory { intakes: &self.graph.intakes, work: &self.graph.work, imported: &[] };

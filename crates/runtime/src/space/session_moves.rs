@@ -1,12 +1,12 @@
-//! Moves of sessions from one replica to another, while dispatcher and replicas stand still. [Th
-//! §5.4; CONTRACT 15, 16]
+//! Moves of sessions from one replica to another, while the dispatcher and the replicas are paused.
+//! [Th §5.4; CONTRACT 15, 16]
 //!
-//! Input: classes of sessions ([`crate::replicas::balance`]). The sessions of a class are found in
-//! the filter that numbers them by their key; in the filters behind it, by their number. The
-//! filters before it have no sessions. If all have been numbered before the chain, the number
-//! tells. They are copied to the other replica with their held blocks, and then removed from the
-//! first. The moved blocks count as consumed there and as made here, as with any move of a filter
-//! to another space.
+//! Input: classes of sessions ([`crate::replicas::balance`]). The filter that numbers the sessions
+//! finds the sessions of a class by their keys; the filters downstream of it find them by their
+//! numbers, and the filters upstream of it have none. If the sessions were numbered upstream of the
+//! chain, all filters find them by number. The sessions are copied to the other replica with their
+//! held blocks, and then removed from the first one. The moved blocks count as consumed by the
+//! first replica and as made by the other, as with any move of a filter to another space.
 
 use super::Space;
 use super::node::{Node, Operator};
@@ -17,16 +17,16 @@ use filter::{Amount, PRIVATE_KEY};
 use std::collections::HashSet;
 use std::time::Duration;
 
-/// Sessions of all filters of a replica, on their way to another replica.
+/// The sessions of all filters of a replica, copied for another replica.
 #[derive(Debug, Default)]
 pub struct MovedSessions {
     /// The state of each filter of the chain, in the order of the chain.
     filters: Vec<SavedState>,
-    /// The session numbers, with the sequence numbers of the first blocks.
+    /// The session numbers, each with the sequence number of the session's first block.
     births: Vec<(u32, u32)>,
-    /// Number of sessions that the filter had by which they were found.
+    /// Number of sessions that moved, as counted in the filter that finds the sessions of a class.
     pub sessions: usize,
-    /// True if there is a filter by which the sessions of a class are found.
+    /// True if a filter finds the sessions of a class.
     are_found: bool,
 }
 
@@ -39,8 +39,8 @@ impl MovedSessions {
 }
 
 impl Space {
-    /// Returns how the dispatcher in this space has shared out sessions since the last call.
-    /// Returns `None` if there is no dispatcher, or its sessions cannot move.
+    /// Returns how the dispatcher in this space has divided the sessions among the replicas since
+    /// the last call. Returns `None` if there is no dispatcher, or if its sessions cannot move.
     pub fn take_session_shares(&mut self) -> Option<SessionShares> {
         let at = *self.graph.shape.dispatchers.first()?;
         match &mut self.graph.nodes[at].operator {
@@ -49,9 +49,9 @@ impl Space {
         }
     }
 
-    /// Blocks until all replicas elsewhere have finished what the dispatcher in this space gave
-    /// them, for at most `limit`. Returns true if they have. The caller has stopped this space and
-    /// flushed its outputs.
+    /// Blocks until all replicas in other spaces have processed the blocks from the dispatcher in
+    /// this space, for at most `limit`. Returns true if they have. The caller must have stopped
+    /// this space and flushed its outputs.
     #[must_use]
     pub fn wait_for_replicas(&self, limit: Duration) -> bool {
         let mut dispatchers = self.graph.shape.dispatchers.iter();
@@ -61,7 +61,7 @@ impl Space {
         })
     }
 
-    /// Dispatches the classes of a move to their new replica, whose sessions are already there.
+    /// Dispatches the classes of a move to their new replica, which already has their sessions.
     pub fn reassign_classes(&mut self, chosen: &SessionMove) {
         let Some(at) = self.graph.shape.dispatchers.first().copied() else { return };
         if let Operator::Dispatch(dispatcher) = &mut self.graph.nodes[at].operator {
@@ -69,8 +69,8 @@ impl Space {
         }
     }
 
-    /// Copies the sessions of these classes from the replica in this space. `sharing` is the key of
-    /// the dispatcher. The state of the replica stays as it is.
+    /// Copies the sessions of these classes from the replica in this space, whose state does not
+    /// change. `sharing` is the key of the dispatcher.
     pub fn copy_sessions(&mut self, sharing: ShardKey, classes: &[u16]) -> MovedSessions {
         let mut moved = MovedSessions::default();
         let mut numbers: Option<HashSet<u64>> = None;
@@ -111,8 +111,8 @@ impl Space {
         moved
     }
 
-    /// Adds sessions to the replica in this space. Fails if memory is lacking, or if no filter
-    /// tells which sessions belong to the classes. On failure the replica is as before.
+    /// Adds sessions to the replica in this space. Fails without effect if memory is lacking, or if
+    /// no filter finds the sessions of a class.
     pub fn add_sessions(&mut self, moved: &MovedSessions) -> Result<(), String> {
         if !moved.are_found {
             return Err("no filter of the replicas identifies their sessions".to_owned());
@@ -139,7 +139,7 @@ impl Space {
         Ok(())
     }
 
-    /// Removes sessions that another replica has now.
+    /// Removes sessions that another replica has taken over.
     pub fn remove_moved(&mut self, moved: &MovedSessions) {
         for (at, saved) in self.replica_filters().into_iter().zip(&moved.filters) {
             self.with_node(at, |space, node| space.remove_sessions(node, &keys(saved)));
@@ -158,8 +158,8 @@ impl Space {
         filters.map(|(at, _)| at).collect()
     }
 
-    /// Returns true if this filter tells to which class a session belongs: the filter that numbers
-    /// the sessions; or any filter with sessions if they have been numbered before the chain.
+    /// Returns true if this filter finds the sessions of a class: the filter that numbers the
+    /// sessions or, if they were numbered upstream of the chain, any filter with sessions.
     fn finds_sessions(&mut self, at: usize, sharing: ShardKey) -> bool {
         let node = &mut self.graph.nodes[at];
         match (&mut node.operator, sharing) {
@@ -168,7 +168,7 @@ impl Space {
         }
     }
 
-    /// Calls `work` with a node that is taken out of the graph meanwhile.
+    /// Calls `work` with a node, which is outside of the graph during the call.
     fn with_node<T>(&mut self, at: usize, work: impl FnOnce(&Self, &mut Node) -> T) -> T {
         let place = Node::new("", usize::MAX, Operator::Pass, filter::Counts::default());
         let mut node = std::mem::replace(&mut self.graph.nodes[at], place);

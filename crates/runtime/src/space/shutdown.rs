@@ -37,7 +37,7 @@ impl Space {
     pub(super) fn end_node(&mut self, at: NodeId) {
         let node = &mut self.graph.nodes[at];
         if let Some(port) = &mut node.writers {
-            // Only a path that has failed ends before it has read what its writers have sent.
+            // Only a failed path ends before it has read all blocks of its writers.
             port.discard(DropReason::Failed);
         }
         match &mut node.operator {
@@ -49,8 +49,8 @@ impl Space {
                         self.graph.pass.failure.get_or_insert(first);
                     }
                 }
-                // Blocks that the sink accepted but could not deliver count as lost, whenever the
-                // sink noticed.
+                // Blocks that the sink accepted but could not deliver count as lost, even if the
+                // sink detected this only now.
                 self.ports.events.program_counts(node.planned, &*part.sink);
                 if let Some(written) = part.sink.amount_written() {
                     node.flow.split_sunk(written, &part.sink.drops_by_reason());

@@ -42,7 +42,7 @@ impl Space {
             Clock::Blocks(_) => pass.until,
         };
         let limit = until.map(|until| match until.saturating_sub(self.graph.live_time()) {
-            // A due source that gives nothing waits for memory. Another space releases it and
+            // A due source that emits nothing waits for memory. Another space releases it and
             // notifies; the limit covers a missed notification.
             0 => MEMORY_WAIT,
             ns => Duration::from_nanos(ns),
@@ -74,9 +74,9 @@ impl Space {
     }
 
     /// Returns true if the space must wake when readers release memory, because it then has work
-    /// although all of its inputs are empty. Other spaces continue to sleep. If each release woke
-    /// them, every release would let one block in, whose transfer would wake the reader again, and
-    /// two nearly idle threads would never sleep.
+    /// although all of its inputs are empty. All other spaces continue to sleep: if a release woke
+    /// them too, each release would admit one block, whose transfer would wake the reader again,
+    /// and two nearly idle threads would never sleep.
     fn wakes_on_memory(&self) -> bool {
         self.inputs.list.iter().any(|input| match input {
             Input::Source { node, .. } => match &self.graph.nodes[*node].operator {

@@ -155,7 +155,7 @@ impl StallState {
             ChangerActivity::Finished | ChangerActivity::AwaitsDraining(_) => true,
             ChangerActivity::Moves => false,
             // A space at a recorded swap executes the command: it joins the swap, or fails because
-            // the swap is another one.
+            // the record names another swap.
             ChangerActivity::AwaitsCommand(space) => find(space).is_some_and(|entry| {
                 !entry.rejects && !matches!(entry.doing, Activity::Waits { change: true, .. })
             }),
@@ -197,7 +197,7 @@ impl StallProbe {
 
     /// Returns the byte offset of the space's last event in the record.
     pub fn byte(&self) -> u64 {
-        // Relaxed: the word guards no other memory.
+        // Relaxed suffices: the word guards no other memory.
         self.byte.load(Ordering::Relaxed)
     }
 
@@ -250,8 +250,8 @@ impl StallProbe {
         state
     }
 
-    /// Sleeps on this doorbell until `ready` returns true. Ignores a stall verdict: it also ends
-    /// the space for which this one waits, and `ready` then returns true.
+    /// Sleeps on this doorbell until `ready` returns true. Ignores a stall verdict, because the
+    /// verdict also ends the space for which this one waits, and `ready` then returns true.
     pub fn wait_until(
         &self,
         doorbell: &Doorbell,
@@ -330,7 +330,7 @@ impl StallWait {
 
 impl Drop for StallWait {
     fn drop(&mut self) {
-        // Resuming is no progress: the cause of it has been counted already.
+        // Resuming is not progress: the event that ended the wait has been counted already.
         let mut state = self.post.stalls.state();
         if let Some(entry) = state.activity_of(&self.post.space) {
             entry.doing = Activity::Moves;

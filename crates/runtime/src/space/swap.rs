@@ -71,7 +71,7 @@ impl Space {
             && let Some(state) = filter.state()
         {
             let moved = MovedSession { key: PRIVATE_KEY, bytes: bytes.to_vec(), held: Vec::new() };
-            // A layout mismatch is excluded by the tests of kernel implementations.
+            // The tests of kernel implementations exclude a mismatch of layouts.
             let put = state.put_session(moved, holds);
             debug_assert!(put.is_ok(), "{put:?}");
         }

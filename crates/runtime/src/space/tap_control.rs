@@ -41,8 +41,8 @@ impl Space {
         Some(taps.add((number, left), from, feed, now))
     }
 
-    /// Returns the number of blocks of a node that the source which hands them over to readers has
-    /// lost so far.
+    /// Returns the number of blocks that left a node in the kernel and were lost before they
+    /// reached its taps.
     fn lost_by_source(&self, number: usize) -> u64 {
         let lost = self.graph.nodes.iter().filter_map(|node| {
             let Operator::Source(part) = &node.operator else { return None };
@@ -52,9 +52,9 @@ impl Space {
         lost.sum()
     }
 
-    /// Hands the blocks in `room`, which left a node in the kernel, to the taps of that node, and
-    /// ends the pass. No counter of the path contains them. `tap` is the index of the tap at the
-    /// source node `at`.
+    /// Passes the blocks in `room`, which left a node in the kernel, to the taps of that node, and
+    /// ends the pass. No counter of the path includes these blocks. `tap` is the index of the tap
+    /// at the source node `at`.
     pub(super) fn feed_taps(
         &mut self,
         (at, intake, tap): (NodeId, usize, usize),

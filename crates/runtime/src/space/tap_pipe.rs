@@ -1,6 +1,6 @@
-//! The pipe of a tap. Long records are lent to a reader that has agreed: the pipe refers to their
-//! pages, and nothing is copied until the reader does. The records stay unchanged until the pipe no
-//! longer contains them; the reader takes bytes out of the pipe only after it has copied them.
+//! The pipe of a tap. If the reader has agreed, long records are lent to it: the pipe refers to
+//! their pages, and only the reader copies them. The records stay unchanged until the pipe no
+//! longer contains them; the reader copies bytes before it removes them from the pipe.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -15,11 +15,11 @@ const LENT_MIN: usize = 16 << 10;
 #[derive(Debug)]
 pub(super) struct TapPipe {
     pipe: File,
-    /// True if the reader has agreed that records are lent.
+    /// True if the reader has agreed to the lending of records.
     lends: bool,
-    /// Number of bytes that were put into the pipe.
+    /// Number of bytes put into the pipe so far.
     put: u64,
-    /// True if a part of the current records was lent.
+    /// True if at least a part of the current records was lent.
     has_lent: bool,
     lent: VecDeque<Lent>,
 }
@@ -28,9 +28,9 @@ pub(super) struct TapPipe {
 #[derive(Debug)]
 struct Lent {
     bytes: Vec<u8>,
-    /// Number of bytes that were put into the pipe up to the end of these records.
+    /// Number of bytes put into the pipe up to the end of these records.
     end: u64,
-    /// Their share of the tap's backlog, in bytes.
+    /// Share of these records in the tap's backlog, in bytes.
     backlog: usize,
 }
 
@@ -42,8 +42,8 @@ impl TapPipe {
         Ok(Self { pipe: File::from(pipe), lends, put: 0, has_lent: false, lent })
     }
 
-    /// Puts bytes into the pipe, and returns their number. Does not block. The bytes must stay
-    /// unchanged until [`keep`](Self::keep).
+    /// Puts bytes into the pipe without blocking, and returns their number. The bytes must stay
+    /// unchanged until [`keep`](Self::keep) is called.
     pub(super) fn put(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.lends && bytes.len() >= LENT_MIN {
             match sys::pipe::lend(&self.pipe, bytes) {
@@ -58,7 +58,7 @@ impl TapPipe {
                         io::ErrorKind::WouldBlock
                         | io::ErrorKind::Interrupted
                         | io::ErrorKind::BrokenPipe => return Err(error),
-                        // The kernel permits no lending: the bytes are copied.
+                        // The kernel does not permit lending, so the bytes are copied.
                         _ => self.lends = false,
                     }
                 }
@@ -69,8 +69,8 @@ impl TapPipe {
         Ok(length)
     }
 
-    /// Takes over the records that were put last, and keeps them as long as the pipe refers to
-    /// them. Returns the share of the backlog that is free now, as [`release`](Self::release) does.
+    /// Takes ownership of the last records, and keeps them as long as the pipe refers to them.
+    /// Returns the share of the backlog that is now free, as [`release`](Self::release) does.
     pub(super) fn keep(&mut self, bytes: Vec<u8>, backlog: usize) -> usize {
         if !std::mem::take(&mut self.has_lent) {
             return backlog + self.release();
@@ -79,7 +79,8 @@ impl TapPipe {
         self.release()
     }
 
-    /// Drops the records that the reader has taken. Returns their share of the backlog.
+    /// Drops the records that the reader has taken. Returns the share of the backlog that is now
+    /// free.
     pub(super) fn release(&mut self) -> usize {
         let mut released = 0;
         if self.lent.is_empty() {
@@ -93,9 +94,9 @@ impl TapPipe {
         released
     }
 
-    /// Waits until the reader has taken all records that were lent, or has closed the pipe. Gives
-    /// up when `is_over` returns true; then their memory is not used again, because the reader may
-    /// still read it.
+    /// Waits until the reader has taken all lent records or has closed the pipe. Stops waiting when
+    /// `is_over` returns true; the memory of the remaining records is then leaked, because the
+    /// reader may still read it.
     pub(super) fn wait_until_taken(&mut self, is_over: impl Fn() -> bool) {
         loop {
             self.release();
@@ -120,7 +121,7 @@ impl TapPipe {
     }
 }
 
-/// Interval at which the end of a tap looks if its reader has taken everything.
+/// Interval at which the end of a tap checks whether its reader has taken all records.
 const INTERVAL: Duration = Duration::from_millis(1);
 
 #[cfg(test)]
@@ -135,7 +136,7 @@ mod tests {
         let records: Vec<u8> = (0..LENT_MIN * 2).map(|at| at as u8).collect();
         assert_eq!(pipe.put(&records).unwrap(), records.len());
         assert_eq!(pipe.keep(records.clone(), 7), 0, "the pipe refers to them");
-        // What is short is copied.
+        // Short records are copied.
         assert_eq!(pipe.put(b"short").unwrap(), 5);
         assert_eq!(pipe.keep(b"short".to_vec(), 5), 5);
         let mut taken = vec![0; records.len() - 1];
@@ -161,7 +162,7 @@ mod tests {
         pipe.wait_until_taken(|| false);
         assert!(pipe.lent.is_empty());
         assert_eq!(reading.join().unwrap().unwrap(), vec![7; LENT_MIN]);
-        // A reader that has gone takes nothing.
+        // A reader that has closed its end takes nothing.
         let (reader, writer) = io::pipe().unwrap();
         let mut pipe = TapPipe::new(writer.into(), true).unwrap();
         let records = vec![7; LENT_MIN];

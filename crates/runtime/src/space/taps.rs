@@ -142,7 +142,7 @@ impl TapFeed {
 #[derive(Debug, Default)]
 pub struct Taps {
     feeds: Vec<(usize, TapFeed)>,
-    /// Numbers of blocks that were lost between the kernel and the taps, by node.
+    /// Number of blocks lost so far between the kernel and the taps, by node.
     lost: Vec<(usize, u64)>,
     histories: Vec<(usize, History)>,
 }
@@ -155,7 +155,7 @@ impl Taps {
         self.histories.push((node, History::new(limits, CompressingThread::Own)));
     }
 
-    /// Returns the frames that histories keep, by planned node index.
+    /// Returns the frames that histories retain, by planned node index.
     pub(crate) fn kept_frames(&self) -> Vec<(usize, RetainedFrames)> {
         self.histories.iter().map(|(node, history)| (*node, history.kept())).collect()
     }
@@ -203,8 +203,8 @@ impl Taps {
         began
     }
 
-    /// Notes the number of blocks of these nodes that were lost so far between the kernel and this
-    /// process. The taps of the nodes count those that were lost since the last call as skipped.
+    /// Records the number of blocks of these nodes that were lost so far between the kernel and
+    /// this process. The taps of the nodes count the losses since the last call as skipped.
     pub(super) fn note_lost(&mut self, nodes: &[usize], lost: u64) {
         for node in nodes {
             let before = match self.lost.iter_mut().find(|(known, _)| known == node) {
@@ -214,7 +214,7 @@ impl Taps {
                     lost
                 }
             };
-            // A program that has replaced another one begins to count anew.
+            // A program that has replaced another one counts from 0.
             let more = lost.checked_sub(before).unwrap_or(lost);
             for (_, feed) in self.feeds.iter_mut().filter(|(known, _)| known == node && more > 0) {
                 feed.skip(more);
@@ -271,7 +271,7 @@ impl Observer for Taps {
             let push = |block: Block<'_>| history.push(&block);
             lanes(wanted).map(|lane| batch.block(lane)).for_each(push);
         }
-        // All blocks of a source that a tap reads in the kernel come from there.
+        // A tap that reads a source in the kernel gets all of the source's blocks there.
         let is_source = matches!(from.operator, Operator::Source(_));
         self.feed(node, batch, wanted, |feed| !(is_source && feed.in_kernel));
     }

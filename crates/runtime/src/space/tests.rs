@@ -206,7 +206,7 @@ fn join_keeps_input_order_at_every_batch_size() {
             a.add_arc(late, to, SelectedClasses::Answered, false, 4);
         });
         assert_balanced(&[results]);
-        // A block that leaves `late` was caused by the block that pushed it out.
+        // A block that leaves `late` has the number of the block whose arrival released it.
         let mut expected = Vec::new();
         for n in 0..500u32 {
             if n % 2 == 0 {

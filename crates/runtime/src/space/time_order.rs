@@ -1,5 +1,5 @@
 //! The order in which a space takes blocks from sources that know the times of their next blocks:
-//! several captures are merged by time. Other sources are taken in turn, a batch each.
+//! several captures are merged by time. All other sources give one batch each in rotation.
 
 use super::Space;
 use super::arc::NodeId;
@@ -10,7 +10,7 @@ use super::pass::PassResult;
 use endpoint::NextTime;
 use filter::Time;
 
-/// The source that gives the next blocks of those that are merged by time.
+/// The source that gives the next blocks, among the sources that are merged by time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct NextSource {
     /// Index among the inputs of the space.
@@ -49,7 +49,8 @@ impl Space {
         pass.open = true;
         if next.input == input {
             self.pull((at, from), Some(next.until), pass);
-            // A pass that has read the next block is followed by another without a pause.
+            // A pass that has read the next block counts as progress, so the next pass follows at
+            // once.
             pass.moved |= next_time(&self.graph, at) != before;
         }
     }
@@ -63,9 +64,9 @@ fn next_time(graph: &LocalGraph, source: NodeId) -> NextTime {
     }
 }
 
-/// Returns the first of several sources in time order. Of sources whose next blocks have the same
-/// time, the first one in the request comes first. A source whose next block is unknown comes
-/// before all others, and gives nothing but blocks of time 0.
+/// Returns the first of several sources in time order. If the next blocks of several sources have
+/// the same time, the source that precedes the others in the request is first. A source whose next
+/// block is unknown precedes all others, and may only give blocks of time 0.
 fn first_source(sources: impl Iterator<Item = (usize, NextTime)>) -> Option<NextSource> {
     let mut first: Option<(Time, usize)> = None;
     let mut until = Time::MAX;
@@ -82,7 +83,7 @@ fn first_source(sources: impl Iterator<Item = (usize, NextTime)>) -> Option<Next
         };
         count += 1;
         match first {
-            // The sources up to here come first at equal times.
+            // At equal times, earlier sources come first.
             Some((earliest, _)) if earliest <= time => until = until.min(time),
             Some((earliest, _)) => {
                 until = until.min(earliest.saturating_sub(1));

@@ -349,7 +349,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             Operator::Sink(_) => return self.run_sink(at, batch),
             Operator::Export(_) => return self.run_export(at, batch),
             Operator::Dispatch(_) => return self.dispatch(at, batch),
-            // Deferred before.
+            // The input of editing filters was deferred earlier.
             Operator::Filter(Filter::Edit(_)) => Ok(()),
             Operator::Pass
             | Operator::Source(_)

@@ -1,8 +1,8 @@
 //! Writers outside the path, whose blocks leave a node as if the node had emitted them.
 //!
 //! A writer is a source that is not a node of the graph. It is attached to a node and adds blocks
-//! to the node's output. It moves and ends with that node, which counts the blocks as made. A space
-//! without writers spends one load per pass on them, and nothing per node.
+//! to the node's output. It moves and ends with that node, which counts the blocks as made. Without
+//! writers, the support for them costs a space one load per pass, and nothing per node.
 
 use super::arc::NodeId;
 use super::node::Node;
@@ -93,7 +93,7 @@ impl Space {
         }
         self.stop_writers(at);
         self.drain_writers(at);
-        // Readers of a ring may have memory to release.
+        // Flushing may release memory that readers of a ring no longer use.
         self.flush_outputs();
         self.drain_writers(at);
         if self.graph.pass.failure.is_some() {
@@ -102,7 +102,7 @@ impl Space {
         if let Some(port) = &mut self.graph.nodes[at].writers {
             port.discard(DropReason::NoRoom);
         }
-        // The ends of the sessions need no memory.
+        // The ends of sessions need no memory.
         self.drain_writers(at);
     }
 

@@ -1,10 +1,9 @@
 //! Replacement of a capture's filter in the kernel while frames arrive.
 //!
-//! The programs for the new filter are verified and loaded first, which requires the rights of the
-//! capture. They then replace the old programs, which requires no rights, because programs that use
-//! libpcap drop their rights in between. Each frame is processed by exactly one of the two
-//! programs. Frames that the old program has copied can still be read, before those of the new
-//! program.
+//! The programs for the new filter are verified and loaded first, which requires the privileges of
+//! the capture. The replacement of the old programs requires none, so a program that uses libpcap
+//! may drop its privileges in between. Each frame is processed by exactly one of the two programs.
+//! Frames that the old program has copied can still be read, before those of the new program.
 
 use super::{Capture, CaptureSettings, Direction, Planned, plan_source};
 use crate::error::OpenError;
@@ -49,8 +48,8 @@ impl Capture {
     ///
     /// # Errors
     ///
-    /// Fails if the kernel, the daemon or the rights of this process do not permit it. The capture
-    /// then continues with its current filter.
+    /// Fails if the kernel or the daemon refuses, or if this process lacks the privileges. The
+    /// capture then continues with its current filter.
     pub fn prepare_filter(&self, filter: CaptureFilter) -> Result<PreparedFilter, OpenError> {
         let settings = CaptureSettings { filter: filter.clone(), ..self.settings.clone() };
         let prepare = |direction: &Direction| {
@@ -88,8 +87,8 @@ impl Capture {
         Ok(())
     }
 
-    /// Drops replaced directions whose frames have all been read; their numbers of lost frames are
-    /// kept.
+    /// Drops replaced directions whose frames have all been read, and keeps their numbers of lost
+    /// frames.
     pub(super) fn forget_replaced(&mut self) {
         let mut lost = 0;
         self.directions.retain_mut(|direction| {

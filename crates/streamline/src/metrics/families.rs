@@ -171,7 +171,7 @@ fn filter_families(paths: &[PathFigures]) -> Vec<Family> {
     );
     for path in paths {
         for filter in &path.counters.filters {
-            // The ends of a ring are counted with the ring.
+            // The families of rings count the ends of a ring.
             if NodeName::from(filter.name.as_str()).is_ring() {
                 continue;
             }

@@ -33,7 +33,7 @@ pub fn to_text(paths: &[PathFigures]) -> String {
         .collect();
     let mut text = String::with_capacity(open.len());
     for line in open.lines() {
-        // A counter has the name of its samples here.
+        // In this format, the name of a counter includes the suffix of its samples.
         let described = ["# HELP ", "# TYPE "].into_iter().find_map(|kind| {
             let (name, rest) = line.strip_prefix(kind)?.split_once(' ')?;
             let total = if counters.contains(&name) { "_total" } else { "" };

@@ -1,8 +1,8 @@
 //! Emission of the edges that leave a step or the source: one fork per set of requests.
 //!
 //! Input: the class of a block, as a constant or as a value of the program. Output: code that
-//! enters each step and delivers at each exit whose edge the class takes, and counts per fork
-//! whether the block took any.
+//! enters each step and delivers at each exit whose edge selects the class, and that counts for
+//! each fork whether the block took any of its edges.
 
 use super::super::fused::{Fork, Tally};
 use super::Emitter;

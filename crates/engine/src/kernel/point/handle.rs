@@ -35,7 +35,7 @@ impl AttachmentHandle for RequestHandle {
 
     fn current_counters(&self) -> Option<FinalCounters> {
         let current = self.point.current_counters(self.number);
-        // A request that is not attached either is being removed, or was never attached.
+        // A request that is not attached is being removed or was never attached.
         current
             .or_else(|| self.leaving.load(Ordering::Acquire).then(|| self.final_counters().clone()))
     }

@@ -1,5 +1,5 @@
-//! The interface of the store that keeps the descriptors of an attach point, and the names of these
-//! descriptors.
+//! The interface of the store that keeps the descriptors of an attach point, and the names under
+//! which it stores them.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -7,8 +7,8 @@ use std::os::fd::BorrowedFd;
 
 /// A store that holds descriptors by name while this process restarts.
 pub trait Keeper: Debug + Send + Sync {
-    /// Stores a descriptor. Failures are not reported; after a failure the descriptor is missing
-    /// once this process has restarted.
+    /// Stores a descriptor. A failure is not reported; the descriptor is then missing once this
+    /// process has restarted.
     fn store(&self, name: &str, descriptor: BorrowedFd<'_>);
     /// Discards the stored descriptor with this name.
     fn discard(&self, name: &str);

@@ -9,8 +9,8 @@ use std::os::unix::fs::FileExt as _;
 /// Maximum size of a note in bytes.
 const NOTE_MAX: u64 = 4 << 20;
 
-/// Persisted descriptors of an attach point. The keys are the names of the descriptors without
-/// their prefix, `kernel-` and the number of the point's link.
+/// Persisted descriptors of an attach point. A key is the name of a descriptor without its prefix,
+/// which consists of `kernel-` and the number of the point's link.
 pub(super) type PersistedDescriptors = BTreeMap<String, OwnedFd>;
 
 /// The contents of a note: the requests and programs of a point, and final counters.
@@ -19,7 +19,7 @@ pub(super) struct Note {
     pub(super) numbers: u32,
     pub(super) replaced: u64,
     pub(super) frames: u64,
-    /// The number of each request, its note, and its counters from finished programs.
+    /// The number of each request, the requester's note, and its counters from finished programs.
     pub(super) lines: Vec<(u32, String, String)>,
     /// The programs, oldest first, each with its program id, the fingerprint of its code, and its
     /// request numbers.

@@ -2,16 +2,16 @@
 //! of links, programs and memory, and the next process adopts them. (RELIABILITY T10)
 //!
 //! Input: a point, before and after each change of its program. Output: named descriptors for a
-//! keeper, and a note that describes them. If the process dies during a change, its note
-//! describes both programs, and the link shows which program runs. Counters are in the memory of a
-//! program, so they always survive.
+//! keeper, and a note that describes them. If the process dies during a change, its note describes
+//! both programs, and the link identifies the running one. A program's counters are in its memory,
+//! so they survive with it.
 //!
 //! Adoption parses each request again, and requires that the assembled program equals the loaded
 //! program, instruction for instruction. If this version of Streamline assembles a different
 //! program for a point, it adopts nothing at that point and closes the links.
 //!
-//! At a user's sockets there are two links, one per direction. If their programs differ, the last
-//! process died between two updates, and adoption updates the second link. A request whose
+//! At a user's sockets there are two links, one per direction. If they have different programs, the
+//! last process died between two updates, and adoption updates the second link. A request whose
 //! replacement or removal was not yet reported when the process died is adopted too: it no longer
 //! runs, but its counters must still be reported ([`AdoptedStatus::Ended`]).
 
@@ -66,7 +66,7 @@ pub enum AdoptedStatus {
 impl Point {
     /// Stores the descriptors of this point and a new note in the keeper, for the current program
     /// and the next program, if any. Then discards stored descriptors that are no longer needed,
-    /// notes first. Does nothing if there is no keeper.
+    /// notes first. Does nothing without a keeper.
     pub(super) fn store(&self, state: &mut PointState, next: Option<NextProgram<'_>>) {
         let Some(keeper) = &self.keeper else { return };
         let stored = std::mem::take(&mut state.stored);
@@ -90,7 +90,7 @@ impl Point {
                 put(format!("{head}-link{nth}"), link.as_fd());
             }
             if let Some(sockets) = &self.site.sockets {
-                // Earlier versions store the claims under this name, too.
+                // This name is the one that earlier versions used.
                 put(format!("{head}-seats"), sockets.claims.as_fd());
             }
             let versions = state.retired.iter().chain([&running.version]);
@@ -129,7 +129,7 @@ impl Point {
                 put(format!("{head}-note{}", now.notes), text.as_fd());
             }
         }
-        // Notes are discarded first, because they describe all other descriptors.
+        // A note describes all other descriptors, so notes are discarded before them.
         let gone = stored.names.difference(&now.names);
         let (notes, rest): (Vec<&String>, Vec<&String>) =
             gone.partition(|name| name.contains("-note"));
@@ -139,7 +139,7 @@ impl Point {
 }
 
 impl Points {
-    /// Adopts persisted descriptors. `read` parses the note of a requester again, or fails if the
+    /// Adopts persisted descriptors. `read` parses a requester's note again, or fails if the
     /// request may no longer run. Returns the adopted requests and, for each point that could not
     /// be adopted, the reason; the descriptors of such a point are discarded.
     pub fn adopt(
@@ -207,7 +207,7 @@ impl Points {
             let source = planned.sources.first().copied().ok_or("a request without a source")?;
             let (nodes, steps, hardened) = (&part.nodes, &self.steps, true);
             let refuses = InjectedRefusal::Nothing;
-            // The program itself tells which taps are open.
+            // The memory of the program shows which taps are open.
             let taps = OpenTaps::default();
             let graph = &graph;
             let asked =
@@ -216,7 +216,7 @@ impl Points {
             let here = match &point {
                 Some(point) if point.site.attach == planned.attach => Arc::clone(point),
                 Some(_) => return Err("its requests have several attachment points".to_owned()),
-                // Several points may exist at the same place, so this point is a new one.
+                // Several points may exist at the same place, so this one is always created.
                 None => self
                     .restore_point((&planned.attach, hardened), owner, given.remove("seats"))
                     .map_err(|closed| format!("its place is not there any more: {closed:?}"))?,
@@ -311,7 +311,7 @@ impl Point {
         let place = state.lines.iter().position(|line| line.number == number).filter(|_| !runs)?;
         let line = state.lines.remove(place);
         let mut ended = self.final_counters(&line);
-        // If a filter of another request continues with this state, that request reports it.
+        // If a filter of another request continues with this state, the other request reports it.
         let others = state.lines.iter().flat_map(|line| &line.states);
         let others: Vec<*const Map> = others.map(|(_, map)| Arc::as_ptr(map)).collect();
         let elsewhere = line.states.iter().filter(|(_, map)| others.contains(&Arc::as_ptr(map)));
@@ -322,8 +322,8 @@ impl Point {
 }
 
 impl Points {
-    /// Creates an attach point for a persisted program. If the program covers sockets, its socket
-    /// claims are restored too.
+    /// Creates an attach point for a persisted program. If the program covers sockets, restores
+    /// their claims from `claims`.
     fn restore_point(
         &self,
         (attach, hardened): (&Attach, bool),

@@ -1,4 +1,4 @@
-//! A request at an attach point, with its own resources and its owner's ring of frames.
+//! A request at an attach point, with its own resources and the ring of frames that it shares.
 
 use super::super::final_counters::FinalCounters;
 use super::super::fused::{KernelCounters, Member};
@@ -27,7 +27,7 @@ pub(crate) struct NewRequest {
     pub(crate) bell: WakePolicy,
     /// The steps that send frames, each with the index of its egress interface.
     pub(crate) leads: Vec<(usize, u32)>,
-    /// Filter state inherited from the request that this one replaces, by step.
+    /// Filter state inherited from the request that this one replaces, by step number.
     pub(crate) states: Vec<(usize, Arc<Map>)>,
     /// The taps that are open when the request is attached.
     pub(crate) taps: OpenTaps,
@@ -51,14 +51,14 @@ pub(super) struct AttachedRequest {
     pub(super) doorbell_map: OwnedFd,
     /// Egress interfaces by step; see [`NewRequest::leads`].
     pub(super) leads: Vec<(usize, u32)>,
-    /// State of the request's filters, by step.
+    /// State of the request's filters, by step number.
     pub(super) states: Vec<(usize, Arc<Map>)>,
     /// Counters from programs that no longer run.
     pub(super) counted: KernelCounters,
     /// Number of measured runs of programs that no longer run, and their total time in ns.
     pub(super) measured: (u64, u64),
-    /// Number of packets at the user's sockets that arrived before the request was attached, while
-    /// all regions of their processor were in use.
+    /// Value of the point's counter of packets that found all regions in use, when the request was
+    /// attached.
     pub(super) busy_before: u64,
     /// True if the request will be removed as soon as a smaller program can be installed.
     pub(super) leaving: bool,
@@ -68,7 +68,7 @@ pub(super) struct AttachedRequest {
     pub(super) about: String,
 }
 
-/// The sharing domain of a ring of frames. Requests with equal domains share one ring (CONTRACT
+/// The sharing domain of a ring of frames. Requests of the same domain share one ring (CONTRACT
 /// 21).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SharingDomain {
@@ -109,8 +109,8 @@ pub(super) struct RequestResources {
 const DOORBELL_BYTES: u32 = 1 << 16;
 
 impl AttachedRequest {
-    /// Creates the resources of a request. Also creates a ring of frames, unless a request in
-    /// `here` has a ring of the same sharing domain and layout.
+    /// Creates the resources of a request. Creates a ring of frames too, unless a request in `here`
+    /// has one with the same sharing domain and layout.
     pub(super) fn create(
         number: u32,
         here: &[Self],
@@ -205,7 +205,7 @@ impl AttachedRequest {
         self.control_word(region_offset::FAILED)
     }
 
-    /// Adds the runs of a program, as counted and timed by the kernel.
+    /// Adds the runs of a program, as the kernel counted and timed them.
     pub(super) fn add_runs(&mut self, program: &Program) {
         if let Ok(info) = program.info() {
             self.measured.0 += info.runs;

@@ -1,8 +1,8 @@
 //! The sockets of one user, whose packets a program processes. [CONTRACT 22]
 //!
 //! Input: the user id, as the kernel knows it, and the network namespace. Output: the program's
-//! test of each packet, and the map of claims on memory regions for packets in flight. All programs
-//! of a user share this map, because they write to the same rings.
+//! test of each packet, and the map in which programs claim memory regions for packets in flight.
+//! All programs of a user share this map, because they write to the same rings.
 
 use ebpf::emit::user_sockets::{CLAIM_FAILURES, CLAIMS_STRIDE, UserSockets};
 use endpoint::source::kernel::attach_point::{AttachError, AttachPoint};
@@ -20,7 +20,7 @@ pub(super) struct Sockets {
 impl Sockets {
     /// Opens the sockets of a user in the network namespace of `place`. Adopts the map `claims`, or
     /// creates a map if `claims` is `None`. Fails if `uid` is the overflow user id, which stands
-    /// for all unmapped users, or if the adopted map does not have the expected size.
+    /// for all unmapped users, or if the adopted map has an unexpected size.
     pub(super) fn open(
         place: &AttachPoint,
         uid: u32,
@@ -52,8 +52,8 @@ impl Sockets {
         (self.uid, self.netns)
     }
 
-    /// Returns the description of the sockets in the form that a program needs. `give` adds the map
-    /// of claims to the program's maps and returns its index.
+    /// Describes the sockets in the form that a program needs. `give` adds the map of claims to the
+    /// program's maps and returns its index.
     pub(super) fn program_sockets(&self, give: impl FnOnce(i32) -> u32) -> UserSockets {
         UserSockets {
             uid: self.uid,

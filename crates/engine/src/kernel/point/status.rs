@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError, Weak};
 /// The status of an attach point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PointStatus {
-    /// The user whose sockets the point covers, or `None` at an interface.
+    /// The user whose sockets the point covers; `None` at an interface.
     pub user: Option<u32>,
     /// Kernel id of the program that runs at the point.
     pub program: u32,
@@ -17,7 +17,8 @@ pub struct PointStatus {
     pub runs: u64,
     /// Number of requests in the program.
     pub lines: usize,
-    /// Number of rings of frames. A sharing domain has one for each layout that its requests use.
+    /// Number of rings of frames. A sharing domain has one ring for each layout that its requests
+    /// use.
     pub owners: usize,
     /// Number of times the program was replaced.
     pub replaced: u64,
@@ -48,7 +49,7 @@ pub struct RequestStatus {
     pub given: Amount,
     /// Frames that could not be copied for the request.
     pub lost: u64,
-    /// Number of its filters whose output is being read.
+    /// Number of the request's filters whose output has a reader.
     pub taps: usize,
     /// The filters of the request: name, number of requests that use the filter, and blocks while
     /// the request was attached.

@@ -1,5 +1,5 @@
-//! Replacement of a request by another request of the same path, in one step: every frame is
-//! processed by exactly one of the two. [Th §5.4]
+//! Replacement of a request by another request of the same path, in one step: exactly one of the
+//! two requests processes each frame. [Th §5.4]
 //!
 //! Input: a running request, and its replacement. The replacement gets its own resources. A program
 //! that contains the replacement instead of the old request is verified and loaded while the old
@@ -37,8 +37,8 @@ struct LoadedReplacement {
     replaced: u64,
 }
 
-/// Prepares a replacement of `old`. `stays` pairs the steps of the old request and of the new
-/// request that are the same filter.
+/// Prepares a replacement of `old`. `stays` pairs the steps of the old and the new request that are
+/// the same filter and keep their state.
 pub(super) fn prepare(
     old: Arc<RequestHandle>,
     mut new: NewRequest,
@@ -58,7 +58,7 @@ pub(super) fn prepare(
     if let Some(line) = state.lines.iter().find(|line| line.number == old.number) {
         let (before, member) =
             (line.as_member(), Member { tree: &new.tree, graph: &new.graph, request: number });
-        // Pairs from a peer are untrusted, so state passes only between equal filters.
+        // Pairs from a peer are untrusted, so only equal filters keep their state.
         let same =
             |(from, own): &&(usize, usize)| is_same_filter((&before, *from), (&member, *own));
         for (step, map) in &line.states {
@@ -117,7 +117,7 @@ impl PreparedSwitch {
             let made = Version::load(&point.site, &lines, &UNLOGGED);
             (version, states) = made.map_err(|failure| failure.why)?;
         }
-        // Readers of the other requests may have come and gone since the preparation.
+        // Readers of the other requests may have been added or removed since the preparation.
         version.set_taps(state.lines.iter().chain([&line]))?;
         start_states(&line, &states)?;
         let next = NextProgram { version: &version, line: Some(&line), states: &states };
@@ -132,13 +132,13 @@ impl PreparedSwitch {
         line.busy_before = point.busy_packets();
         state.lines.push(line);
         state.add_states(states);
-        // From here on, the output of the old program is complete.
+        // From this point on, the output of the old program is complete.
         state.collect_retired();
         let number = self.old.number;
         if let Some(place) = state.lines.iter().position(|line| line.number == number) {
             let old = state.lines.remove(place);
             let mut ended = point.final_counters(&old);
-            // State that continues in another request is reported by that request.
+            // The request that continues with a state reports it.
             ended.states.retain(|step, _| !self.stays.contains(step));
             state.remember_final(old.about, &ended);
             let _ = self.old.ended.set(ended);
@@ -149,7 +149,7 @@ impl PreparedSwitch {
     }
 }
 
-/// Writes the state of filters that move into the kernel with a request, so that they continue
+/// Initializes the state of filters that move into the kernel with a request, so that they continue
 /// there.
 fn start_states(line: &AttachedRequest, states: &StateMaps) -> Result<(), String> {
     let now = sys::clock::monotonic();

@@ -1,8 +1,9 @@
-//! The words that open the taps of a program's requests ([`crate::kernel::taps`]).
+//! The words in a program's memory that open the taps of its requests ([`crate::kernel::taps`]).
 //!
-//! Each step of the fused tree, and the source, has a word with the slot in which the program notes
-//! frames that leave there, and each request a list of its open taps with their slots. A slot stays
-//! that of its step as long as a tap of the step is open.
+//! Each *place*, that is, each step of the fused tree and the source, has a word. If a tap at the
+//! place is open, the word names the slot in which the program marks the current frame once it
+//! leaves the place. Each request has a list of its open taps: a mask of slots, and an entry for
+//! each tap. A place keeps its slot as long as one of its taps is open.
 
 use super::super::fused::FusedTree;
 use super::super::taps::{OpenTaps, switch_place};
@@ -12,19 +13,18 @@ use ebpf::emit::tap::{self, SWITCHED_SLOTS, SWITCHED_WORD, SwitchLayout};
 use std::collections::BTreeMap;
 use sys::memory::{Mapping, ReadMapping};
 
-/// The switches of a program, which follow the counters in its memory.
+/// The words that open taps, which follow the counters in a program's memory.
 #[derive(Debug)]
 pub(super) struct Switches {
     layout: SwitchLayout,
     /// The slots in use, by place.
     slots: BTreeMap<u32, u32>,
-    /// The slot after the one that was assigned last. Slots are assigned in turn, so that a frame
-    /// in the program that was noted in a slot has left before another place gets the slot.
+    /// The slot after the one that was assigned last. Slots are assigned in rotation, so a slot is
+    /// not reused while the program still processes a frame that is marked in it.
     next_slot: u32,
 }
 
-/// An open tap of a request: its place, the request by its place in the fused tree, and the number
-/// of its exit.
+/// An open tap: its place, the index of its request in the fused tree, and the number of its exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct OpenTap {
     place: u32,
@@ -32,7 +32,7 @@ struct OpenTap {
     exit: u32,
 }
 
-/// Returns the layout of the switches, which are `base` bytes from the beginning of the map of
+/// Returns the layout of the switches. They begin `base` bytes after the start of the map of
 /// counters.
 pub(super) fn switch_layout(fused: &FusedTree, base: u32) -> SwitchLayout {
     let places = u32::try_from(fused.steps.len() + 1).unwrap_or(u32::MAX);
@@ -45,15 +45,15 @@ fn switches_size(fused: &FusedTree) -> u32 {
     switch_layout(fused, 0).list(lines).saturating_mul(SWITCHED_WORD)
 }
 
-/// Returns the size in bytes of a program's memory: its scratch memory for each processor, with the
-/// counters, and then its switches.
+/// Returns the size in bytes of a program's memory: the scratch memory of each processor, with the
+/// counters, followed by the switches.
 pub(super) fn memory_size(layout: &tap::FusedTap, fused: &FusedTree) -> u32 {
     let scratch = layout.cpus.saturating_mul(layout.scratch.stride);
     scratch.saturating_add(switches_size(fused))
 }
 
 impl Switches {
-    /// Describes the switches of a program. Slots that are in use in the memory stay in use.
+    /// Describes the switches of a program. Slots that are in use in `memory` stay in use.
     pub(super) fn new(layout: SwitchLayout, memory: &ReadMapping) -> Self {
         let mut switches = Self { layout, slots: BTreeMap::new(), next_slot: 0 };
         for place in 0..layout.places {
@@ -72,8 +72,8 @@ impl Switches {
         (self.layout.base + SWITCHED_WORD * word) as usize
     }
 
-    /// Opens exactly the taps of these requests, which are in the order of the fused tree. Fails if
-    /// more steps would be read than the program has slots.
+    /// Opens exactly the requested taps of these requests, which are in the order of the fused
+    /// tree. Fails if the taps need more slots than the program has.
     pub(super) fn set(
         &mut self,
         (memory, fused): (&Mapping, &FusedTree),
@@ -105,7 +105,7 @@ impl Switches {
         Ok(())
     }
 
-    /// Gives each place with an open tap a slot, and takes back the slots of the other places. If
+    /// Assigns a slot to each place with an open tap, and frees the slots of all other places. If
     /// there are too few slots, fails and changes nothing.
     fn assign_slots(&mut self, open: &[OpenTap]) -> Result<(), String> {
         let (mut slots, mut next) = (self.slots.clone(), self.next_slot);
@@ -129,7 +129,7 @@ impl Switches {
         Ok(())
     }
 
-    /// Returns the open taps of a request, by its place in the fused tree.
+    /// Returns the open taps of the request with index `line` in the fused tree.
     pub(super) fn open_taps(
         &self,
         (memory, fused): (&ReadMapping, &FusedTree),
@@ -145,8 +145,8 @@ impl Switches {
 }
 
 impl Version {
-    /// Opens and closes the taps of these requests, which are those of the program and perhaps
-    /// others. Fails with the reason; the taps are then as before.
+    /// Opens and closes the taps of the program's requests; `lines` may also contain other
+    /// requests. Fails with the reason, and then changes nothing.
     pub(super) fn set_taps<'l>(
         &mut self,
         lines: impl Iterator<Item = &'l AttachedRequest> + Clone,
@@ -156,7 +156,7 @@ impl Version {
         self.set_open_taps(&here)
     }
 
-    /// Opens the taps of these requests, which are in the order of the fused tree.
+    /// Opens and closes the taps of these requests, which are in the order of the fused tree.
     pub(super) fn set_open_taps(
         &mut self,
         lines: &[Option<&AttachedRequest>],
@@ -172,12 +172,12 @@ impl Version {
     }
 }
 
-/// Returns the words to store, in this order, while the program runs, so that exactly these taps
-/// are open. `before` has the words as they are.
+/// Returns the words to store while the program runs, in this order, so that exactly the taps in
+/// `open` become open. `before` contains the current words.
 ///
-/// The program reads, for each frame, first words of places, then masks, then entries. So a tap is
-/// closed from its place to its entry and opened from its entry to its place, and the entry of a
-/// tap that stays open stays where it is.
+/// For each frame, the program reads the words of places first, then the masks, then the entries.
+/// So a tap is closed in this order, from its place to its entry, and opened in the reverse order.
+/// The entry of a tap that stays open does not move.
 fn stores(
     layout: SwitchLayout,
     before: Vec<u32>,
@@ -253,7 +253,7 @@ mod tests {
     const PLACES: u32 = 4;
     const LINES: u32 = 2;
 
-    /// Switches in plain memory, with the taps that are open.
+    /// Switches in plain memory, with the open taps.
     struct Memory {
         switches: Switches,
         words: Vec<u32>,
@@ -268,7 +268,8 @@ mod tests {
             Self { switches, words, open: Vec::new() }
         }
 
-        /// Opens exactly these taps. Returns the memory before the first store and after each.
+        /// Opens exactly these taps. Returns the memory before the first store and after each
+        /// store.
         fn set(&mut self, open: Vec<OpenTap>) -> Vec<Vec<u32>> {
             self.switches.assign_slots(&open).expect("free slots");
             let Switches { layout, slots, .. } = &self.switches;
@@ -285,8 +286,8 @@ mod tests {
             &words[self.switches.layout.list(line) as usize..][..SwitchLayout::LIST as usize]
         }
 
-        /// Returns the taps that a frame takes which passes all places, as the program finds them:
-        /// it reads the places, the masks and the entries at these moments.
+        /// Returns the taps taken by a frame that passes all places, as the program computes them
+        /// if it reads the places, the masks and the entries at three different moments.
         fn taken(&self, [places, masks, entries]: [&[u32]; 3]) -> Vec<OpenTap> {
             let noted = |slot: u32| places[..PLACES as usize].iter().position(|p| *p == slot + 1);
             let slots = (0..SWITCHED_SLOTS).filter(|slot| noted(*slot).is_some());
@@ -307,7 +308,7 @@ mod tests {
         OpenTap { place, line, exit: 10 + place }
     }
 
-    /// Returns the taps of a number: a bit for each place of each request.
+    /// Returns the taps that `bits` selects: one bit for each place of each request.
     fn taps(bits: u32) -> Vec<OpenTap> {
         let all = (0..LINES).flat_map(|line| (0..PLACES).map(move |place| tap(place, line)));
         (0..).zip(all).filter(|(bit, _)| bits >> bit & 1 > 0).map(|(_, tap)| tap).collect()

@@ -20,7 +20,7 @@ use sys::steps::{Resource, Steps};
 #[derive(Debug)]
 pub(super) struct Version {
     pub(super) program: Program,
-    /// The map in which filters count unanswered blocks by reason; `None` if no filter does.
+    /// The map in which filters count unanswered blocks by reason; `None` if no filter does so.
     pub(super) counters: Option<Map>,
     _tables: Vec<Map>,
     /// The counters; dropped before their map.
@@ -38,7 +38,7 @@ pub(super) struct Version {
     taps_behind_tag: Vec<bool>,
 }
 
-/// A failure to build a program, with the node at fault, if known.
+/// A failure to build a program, with the node at fault if it is known.
 #[derive(Debug)]
 pub(super) struct VersionError {
     at: Option<(u32, NodeId)>,
@@ -58,14 +58,14 @@ impl VersionError {
     }
 }
 
-/// State maps created with a program, each with the request number and the step number.
+/// State maps that were created with a program, each with the request number and the step number.
 pub(super) type StateMaps = Vec<(u32, usize, Map)>;
 
 /// The program that will replace the current one at a point.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NextProgram<'n> {
     pub(super) version: &'n Version,
-    /// The request that the next program adds to those of the point, if any.
+    /// The request that the next program adds to the point, if any.
     pub(super) line: Option<&'n AttachedRequest>,
     pub(super) states: &'n StateMaps,
 }
@@ -179,8 +179,8 @@ impl Version {
         self.lines.contains(&line)
     }
 
-    /// Returns a flag for each exit of a request: true if the frames of the exit begin after a VLAN
-    /// tag.
+    /// Returns, for each exit and then for each tap of a request, true if its frames begin after a
+    /// VLAN tag.
     pub(super) fn behind_tag(&self, line: u32) -> Vec<bool> {
         let ours = |exit: &super::super::fused::FusedExit| self.lines.get(exit.line) == Some(&line);
         let both = self.fused.exits.iter().zip(&self.behind_tag);
@@ -264,7 +264,7 @@ struct Assembly<'l> {
     /// Descriptors of the shared maps, which are numbered after the map of counters.
     given: Vec<i32>,
     code: ebpf::Program,
-    /// For each exit, and for each tap.
+    /// Flags for the exits and for the taps: true if the frames begin after a VLAN tag.
     behind_tag: (Vec<bool>, Vec<bool>),
     words: Vec<ebpf::FilterSpan>,
 }
@@ -301,8 +301,8 @@ fn group_by_owner<'l>(lines: &[&'l AttachedRequest]) -> Vec<&'l AttachedRequest>
     sorted
 }
 
-/// Sorts the maps of a program into the map of reason counters, the new state maps by request and
-/// step, and all other maps.
+/// Divides the maps of a program into the map of reason counters, the new state maps, each with the
+/// request number and the step number, and all other maps.
 fn sort_maps(
     code: &ebpf::Program,
     maps: Vec<Option<Map>>,

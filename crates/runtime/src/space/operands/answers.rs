@@ -31,15 +31,14 @@ struct OperandResults {
     at: HashMap<u32, OutputPosition>,
     /// Tickets of the blocks that have new results.
     touched: BTreeSet<u32>,
-    /// For each block that was merged into another one, the ticket of that other block; the key is
-    /// the ticket of the block that no longer exists.
+    /// The ticket of the remaining block, by the ticket of each block that was merged into it.
     joined: HashMap<u32, u32>,
 }
 
 impl OperandSection {
     /// Applies an operand's answer to the blocks in `flow`, which the operand has processed, and to
-    /// those that were already waiting for it. Blocks with a verdict continue, and are returned in
-    /// input order; the others wait.
+    /// the blocks that were already waiting for it. Returns the blocks that have a verdict, in
+    /// input order; the other blocks wait.
     pub(super) fn apply_answer<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -109,7 +108,7 @@ impl OperandSection {
         for (number, OperandBlock { block, cause }) in answer.given.iter().enumerate() {
             let ticket = block.marks.ticket();
             if ticket == 0 {
-                // Made by the operand: ends here.
+                // The operand created this block, which ends here.
                 continue;
             }
             let so_far = known.so_far.entry(ticket).or_default();
@@ -140,7 +139,7 @@ impl OperandSection {
                     known.so_far.entry(ticket).or_default().dropped = true;
                     known.touched.insert(ticket);
                 }
-                // Merged into a block made by the operand: consumed.
+                // The block was merged into one that the operand created: it counts as consumed.
                 Fate::Joined(_, 0) => {}
                 Fate::Joined(ticket, into) => {
                     known.joined.insert(ticket, into);

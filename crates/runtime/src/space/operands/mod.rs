@@ -80,8 +80,8 @@ type OperandPlace = (usize, usize, usize);
 /// A step of a program: an operand, and the next step for each answer.
 #[derive(Debug)]
 struct Step {
-    /// Classes of the blocks that the operand processes. A block's class on entry into the section
-    /// counts. Other blocks continue at `no`.
+    /// Classes of the blocks that the operand processes, as of the block's entry into the section.
+    /// Other blocks continue at `no`.
     asked: SelectedClasses,
     /// Parts of the operand in order, each with the set of classes with which blocks pass to it
     /// from the previous part. If there are no parts, all blocks continue at `yes`.
@@ -187,7 +187,7 @@ impl OperandSection {
         self.programs.push(Program { inside, ..Program::default() });
         let mut steps = Vec::new();
         let first = compile(expression, (NextStep::Yes, NextStep::No), true, &mut steps);
-        // Compiled from the last step to the first.
+        // The steps were compiled from the last one to the first.
         let last = steps.len().saturating_sub(1);
         let turned = |then: NextStep| match then {
             NextStep::Ask(step) => NextStep::Ask(last - step),
@@ -264,7 +264,7 @@ fn compile<'e>(
                 .rev()
                 .fold(no, |no, part| compile_entry(part, (yes, no), sets_class, steps));
         }
-        // Negated blocks keep the class with which they came.
+        // Negated blocks keep their original class.
         OperandExpr::Not(part) => return compile(part, (no, yes), false, steps),
         OperandExpr::Chain(_) | OperandExpr::Filter(..) => {
             let mut operand = Vec::new();

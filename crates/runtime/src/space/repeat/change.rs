@@ -116,7 +116,7 @@ impl Space {
     ) -> Option<BorrowRequest> {
         let mut wait: Option<StallWait> = None;
         loop {
-            // Other spaces may wait for blocks published here.
+            // Other spaces may wait for blocks that this space has put into its rings.
             self.flush_outputs();
             let ticket = self.ports.doorbell.listen();
             wait.iter_mut().for_each(StallWait::begin_poll);

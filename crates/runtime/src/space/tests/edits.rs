@@ -239,7 +239,7 @@ fn l2_blocks_that_share_bytes_are_edited_in_copies() {
 
 /// Runs `numbers | (ring to a second space | add | sink)`. If `edits_here` is true, `add | sink`
 /// also runs in the first space. Returns the numbers at the second space's sink, the numbers at the
-/// first space's sink, and the results of the first and of the second space.
+/// first space's sink, and the results of the first and the second space.
 fn run_over_a_ring(edits_here: bool) -> (Vec<u32>, Vec<u32>, [SpaceResults; 2]) {
     let (there, here): (ReceivedNumbers, ReceivedNumbers) = (Arc::default(), Arc::default());
     let (near, far) = (Arc::new(Doorbell::new()), Arc::new(Doorbell::new()));
@@ -345,7 +345,7 @@ impl Sink for FragmentSink {
     }
 }
 
-/// Runs `long | (stamps | sink) + hold`, where `hold` holds the blocks, so that they are shared. If
+/// Runs `long | (stamps | sink) + hold`; `hold` holds the blocks, so that they are shared. If
 /// `fragments` is true, the node after `stamps` accepts fragments. Returns the fragments at the
 /// sink, and the number of edits by method.
 fn run_stamps(fragments: bool) -> (ReceivedFragments, Edits) {

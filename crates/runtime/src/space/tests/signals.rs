@@ -171,9 +171,9 @@ fn run_trickle(ns: u64, busy_ns: u64, blocks: u32) -> (Vec<u64>, WakeupCounts) {
 fn a16_trickle_of_a_busy_writer_arrives_within_the_latency() {
     let (waits, events) = run_trickle(1_000_000, 0, 50);
     assert_eq!(waits.len(), 50);
-    // Each block arrived although the source waits for its arrival before it emits the next one, so
-    // the timer sent the event. Only the shortest of many latencies is checked, because other
-    // programs may use this machine.
+    // Each block arrived although the source emits the next block only after the arrival of the
+    // previous one, so the timer sent the event. Only the shortest of many latencies is checked,
+    // because other programs may use this machine.
     assert!(waits[0] < 20_000_000, "1 ms and a wake: {waits:?}");
     assert_eq!(events.batch, 0, "no batch ever fills");
     assert!(events.timer > 0, "the timer sends them, where the reader sleeps: {events:?}");

@@ -104,7 +104,7 @@ fn b7_written_bytes_without_memory_at_removal_are_counted_as_lost() {
     a.add_arc(from, out, SelectedClasses::Answered, false, 0);
     let mut first = create_space(a, vec![Input::Source { node: from, intake: 0 }], 32, 1);
     first.ports.doorbell = near;
-    // Until the other space runs, the ring holds all memory.
+    // The ring holds all memory until the other space runs.
     let written = write_and_remove_source(&mut first);
     let arrived = Arc::default();
     let mut b = Assembly::default();

@@ -68,7 +68,7 @@ impl<'a> Walk<'_, 'a> {
         match export.put(batch, self.memory, self.pass.last) {
             Ok(()) => node.flow.routed += amount,
             Err(failure) => {
-                // Blocks put before the failure are accounted for by the ring.
+                // The ring accounts for blocks that were put before the failure.
                 let after = export.writer_counts();
                 let put = Amount {
                     blocks: after.blocks + after.dropped - before.blocks - before.dropped,
