@@ -1,7 +1,7 @@
 //! Separation of request words from command options.
 //!
 //! An argument that starts with `-` belongs to the command if the command defines such an option,
-//! or else to the request if the language defines it (`--latency=1ms`, `--name=X`).
+//! and otherwise to the request if the language defines it (`--latency=1ms`, `--name=X`).
 
 use crate::arguments::Arguments;
 use clap::CommandFactory;
@@ -28,8 +28,8 @@ pub(crate) fn arrange(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
     }
 }
 
-/// Returns true if the first argument begins a request without a command: it is not a command
-/// itself, and looks like a request or an option of `run`.
+/// Returns true if the first argument begins a request without a command: it is not itself a
+/// command, and looks like a request or an option of `run`.
 fn is_bare_request(word: &OsStr, command: &clap::Command) -> bool {
     let Some(word) = word.to_str() else { return false };
     if word.starts_with('-') && !["-h", "--help", "-V", "--version"].contains(&word) {
@@ -77,13 +77,13 @@ fn word_kind(word: &OsStr, command: &clap::Command) -> WordKind {
     if text == "--" {
         return WordKind::End;
     }
-    // A request in a single argument may start with an option.
+    // An argument that contains spaces is a whole request, which may start with an option.
     let head = text.split('=').next().unwrap_or_default();
     if head.contains(char::is_whitespace) || !text.starts_with('-') {
         return WordKind::Line;
     }
     let takes = |wanted: &dyn Fn(&clap::Arg) -> bool| {
-        // An optional value can only follow `=`, so the next argument is not the value.
+        // An optional value must follow `=`, so the next argument is not the value.
         let takes_next =
             |known: &clap::Arg| known.get_action().takes_values() && !known.is_require_equals_set();
         command.get_arguments().find(|known| wanted(known)).map(takes_next)

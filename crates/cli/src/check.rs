@@ -45,7 +45,7 @@ pub(crate) fn check(given: &CheckArguments) -> Status {
 fn check_as_json(text: &str, syntax: bool) -> Status {
     let (request, mut mistakes) = pipeline::parse(text);
     if !syntax {
-        // Warnings arrive as notices, also those of a request without errors.
+        // Warnings are raised as notices, even for a request without errors.
         let warnings: Arc<Mutex<Vec<Diagnostic>>> = Arc::default();
         let raised = Arc::clone(&warnings);
         let notices = Notices::new(move |notice| {

@@ -1,7 +1,7 @@
 //! Shell completion: the scripts, and the completion of requests.
 //!
-//! clap's scripts complete commands and options. For a quoted request they call `streamline
-//! complete --line PREFIX`, which prints the completed request once per possible next word.
+//! The scripts that clap generates complete commands and options. For a quoted request, they call
+//! `streamline complete --line PREFIX`, which prints each possible completion as an entire request.
 
 use crate::arguments::Arguments;
 use crate::status::Status;
@@ -79,7 +79,7 @@ fn completions(line: &str, candidates: &dyn Candidates) -> Vec<String> {
     completions
 }
 
-/// Returns the offset of the word being typed; `None` inside quotes.
+/// Returns the offset of the incomplete word, or `None` inside quotes.
 fn word_start(line: &str) -> Option<usize> {
     let mut quote = None;
     let mut begin = 0;
@@ -96,7 +96,7 @@ fn word_start(line: &str) -> Option<usize> {
 }
 
 /// Returns the names that can begin a stage: sources at the head of a pipeline, other filters after
-/// a pipe symbol, programs in both positions.
+/// a pipe symbol, and programs in both positions.
 fn stage_names(before: &str) -> Vec<String> {
     let pipeline = before.rsplit(';').next().unwrap_or(before);
     let source = !pipeline.contains('|');
@@ -106,9 +106,9 @@ fn stage_names(before: &str) -> Vec<String> {
     entries.map(|entry| entry.name.to_owned()).collect()
 }
 
-/// Returns the classes that can follow a pipe symbol without a space: those of the filter before
-/// the symbol, and before the branch that the symbol begins. Returns nothing at any other place, or
-/// if the classes of the filter have no names.
+/// Returns the classes that can directly follow a pipe symbol: those of the filter before the
+/// symbol or, if the symbol begins a branch, of the filter before all branches. Returns no classes
+/// at any other position, or if the filter's classes have no names.
 fn class_names(before: &str, last: &str) -> Vec<String> {
     let Some(from) = before.strip_suffix('|') else { return Vec::new() };
     let from = from.trim_end();
@@ -128,7 +128,7 @@ fn class_names(before: &str, last: &str) -> Vec<String> {
     groups.chain(names).map(str::to_owned).collect()
 }
 
-/// Returns the offset of the last parenthesis that is open at the end of the text.
+/// Returns the offset of the last unclosed parenthesis in the text.
 fn enclosing_branches(text: &str) -> Option<usize> {
     let mut depth = 0_u32;
     for (at, c) in text.char_indices().rev() {

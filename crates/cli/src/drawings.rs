@@ -7,7 +7,7 @@ use pipeline::explain::{self, DrawnFigures};
 use pipeline::plan::Plan;
 use std::path::Path;
 
-/// Fails if a drawing and the data of the request would both be written to standard output.
+/// Fails if a drawing and the output of the request would both be written to standard output.
 pub(crate) fn check_output(wanted: &DrawingArguments, plan: &Plan) -> Result<(), Status> {
     if !wanted.prints() || (plan.reports.is_empty() && !progress::has_printing_sink(plan)) {
         return Ok(());
@@ -19,7 +19,7 @@ pub(crate) fn check_output(wanted: &DrawingArguments, plan: &Plan) -> Result<(),
     Err(Status::Usage)
 }
 
-/// Draws the plan as requested by the arguments, with the figures of a run if there are any.
+/// Draws the plan as the arguments request, with the figures of a run if `figures` is given.
 pub(crate) fn draw(
     wanted: &DrawingArguments,
     plan: &Plan,

@@ -1,4 +1,4 @@
-//! `streamline examples`: the example requests and the capture that they read. They are embedded in
+//! `streamline examples`: the example requests and the capture that they read. Both are embedded in
 //! the program, so no source tree is needed.
 
 use crate::arguments::examples::ExamplesArguments;
@@ -13,7 +13,7 @@ use streamline::report::{json_line, to_object};
 /// Version of the `--json` format.
 const VERSION: u32 = 1;
 
-/// The capture that the examples and the book read.
+/// Name and contents of the capture that the examples and the book read.
 const CAPTURE: (&str, &[u8]) = ("web.pcap", include_bytes!("../../../examples/web.pcap"));
 
 /// Names and texts of the examples, in printing order.
@@ -68,9 +68,9 @@ fn print_object(directory: Option<&Path>) -> Status {
     terminal::print_text(&json_line(&object))
 }
 
-/// Writes all examples into a directory, which is created if it is missing. Existing files are not
-/// overwritten. If writing fails, or if an existing file has other contents, prints an error and
-/// fails with the exit status.
+/// Writes all examples into a directory, which is created if necessary. Does not overwrite existing
+/// files. Prints an error and fails with the exit status if writing fails, or if an existing file
+/// has other contents.
 fn write_examples(folder: &Path) -> Result<(), Status> {
     let lines = EXAMPLES.iter().map(|(name, text)| (format!("{name}.pipe"), text.as_bytes()));
     let capture = (CAPTURE.0.to_owned(), CAPTURE.1);
@@ -99,7 +99,7 @@ fn write_examples(folder: &Path) -> Result<(), Status> {
     Ok(())
 }
 
-/// Prints the location of the written examples, and a first command.
+/// Prints the location of the written examples, and a command to try first.
 fn print_written(folder: &Path) -> Status {
     let capture = folder.join(CAPTURE.0);
     let number = EXAMPLES.len();

@@ -1,8 +1,8 @@
-//! `streamline explain`: prints the placement of each filter and the reasons; with `--analyze`,
-//! also measurements.
+//! `streamline explain`: prints the placement of each filter with the reasons and, with
+//! `--analyze`, measurements.
 //!
 //! The functions in this module define the `--json` format. `version` changes when a field is
-//! removed or changes its meaning.
+//! removed or its meaning changes.
 
 mod ends;
 
@@ -106,8 +106,9 @@ fn find_neighbors(plan: &Plan) -> NeighborFindings {
     found
 }
 
-/// Returns the interfaces from which a source takes frames away from the host, each with the number
-/// of rules installed in its network device, or the reason why the device cannot select frames.
+/// Returns the interfaces from which a source takes frames away from the host. Each entry also has
+/// the number of rules installed in the network device, or the reason why the device cannot select
+/// frames.
 fn redirecting_devices(plan: &Plan) -> Vec<(String, Result<u32, String>)> {
     let takes = |node: &pipeline::graph::Node| {
         let used = node.filter().filter(|used| used.description.name == "rx")?;
@@ -135,7 +136,8 @@ fn devices_json(plan: &Plan) -> Vec<Object> {
     redirecting_devices(plan).into_iter().map(device).collect()
 }
 
-/// Explains why no network device selects the frames that a source takes away from the host.
+/// Explains that the network devices do not select the frames that a source takes away from the
+/// host.
 fn devices_text(plan: &Plan) -> String {
     let line = |(interface, rules): (String, Result<u32, String>)| match rules {
         Ok(rules) => format!(
@@ -159,8 +161,8 @@ fn neighbors_text(plan: &Plan) -> String {
     }
 }
 
-/// Prints the privilege that the request lacks on this machine, and the remedies. Without the
-/// privilege, the request would not start, or would not run in the kernel.
+/// Prints the privilege that the request lacks on this machine, and the remedies. Without this
+/// privilege, the request would not start, or nothing of it would run in the kernel.
 fn print_denial(text: &str, plan: &Plan, machine: &Machine) {
     let live = |(id, node): (_, &pipeline::graph::Node)| {
         let name = node.filter()?.description.name;
@@ -200,7 +202,7 @@ fn to_json(text: &str, plan: &Plan, machine: &Machine) -> Object {
             SpaceKind::Thread => "thread",
             SpaceKind::Process => "process",
         };
-        // `path` is the index of the connected component of the request, counted from 0.
+        // `path` is the index of the connected component, counted from 0.
         to_object(&[("name", &space.name), ("kind", &kind), ("path", &space.component)])
     });
     let policy = match plan.choice.policy {
@@ -209,18 +211,18 @@ fn to_json(text: &str, plan: &Plan, machine: &Machine) -> Object {
     };
     to_object(&[
         ("version", &VERSION),
-        // The identity of the plan, as in the log of the daemon.
+        // The identity of the plan, which the daemon's log also contains.
         ("plan", &plan.id()),
         ("policy", &policy),
         // The rings from which other programs read, with sizes in bytes.
         ("reader_rings?", &reader_rings_json(plan)),
-        // The sources to which other programs write, each by a ring of its own.
+        // The sources to which other programs write. Each writer has a ring of its own.
         ("writer_rings?", &writer_rings_json(plan)),
-        // The sinks that keep frames of the past, with the memory for them in bytes, and true if a
+        // The sinks that retain past frames: the memory for the frames in bytes, and true if a
         // thread of low priority compresses them.
         ("keeps?", &keeps_json(plan)),
-        // The processors on which the path's threads start, or the reason why they are not
-        // confined.
+        // The processors on which the path's threads start, or the reason why they may start on
+        // any.
         ("threads", &threads(plan, machine)),
         // The estimated cost of a block that reaches every filter.
         ("cost_ns", &plan.choice.cost_ns),
@@ -232,14 +234,14 @@ fn to_json(text: &str, plan: &Plan, machine: &Machine) -> Object {
         ("spaces", &spaces.collect::<Vec<_>>()),
         ("filters", &filters_json(plan, names)),
         ("edges", &edges_json(plan, names)),
-        // Refusals of the kernel at load time. The candidates already reflect refusals known in
-        // advance.
+        // Filters that the kernel refused when they were loaded. Refusals known in advance are
+        // among the candidates.
         ("refused", &refusals_json(plan, names)),
         // The filters whose report is the output of the request.
         ("reports", &plan.reports.iter().map(|id| &names[id.0]).collect::<Vec<_>>()),
         ("ahead", &pushed_filters(plan, names)),
-        // The rules of the devices whose frames are taken from the host, or the reason why a device
-        // has no rules.
+        // The network devices from which frames are taken away from the host: the number of rules
+        // installed in each, or the reason why the device has none.
         ("devices", &devices_json(plan)),
         // Programs and packet sockets of other applications at the interfaces.
         ("others", &find_neighbors(plan)),
@@ -265,7 +267,7 @@ fn machine_facts(machine: &Machine) -> Object {
     };
     let kernel = to_object(&[
         ("release", release),
-        // True if programs can be loaded; otherwise `why` is the reason.
+        // True if programs can be loaded; otherwise, `why` is the reason.
         ("open", &machine.kernel.is_open()),
         ("why", &why),
         // True if the verifier applies the restrictions of a user without CAP_PERFMON.
@@ -282,7 +284,7 @@ fn machine_facts(machine: &Machine) -> Object {
 }
 
 fn filters_json(plan: &Plan, names: &[String]) -> Vec<Object> {
-    // A candidate space: the cost of a block there, or the reason why the space was refused.
+    // A candidate space, with the cost of a block there or the reason why the space was refused.
     let candidate = |known: &Candidate| {
         to_object(&[
             ("space", &known.space),
@@ -296,11 +298,11 @@ fn filters_json(plan: &Plan, names: &[String]) -> Vec<Object> {
             ("name", &names[id.0]),
             // The filter with its arguments.
             ("text", &explain::node_text(&plan.graph, id)),
-            // The section of which the filter is an operand.
+            // The section that contains the filter as an operand.
             ("inside", &node.inside.map(|owner| &names[owner.0])),
             // The index of the filter's space in `spaces`.
             ("space", &placed.space),
-            // The indexes of the spaces of all replicas, if the filter is replicated.
+            // The indices of the spaces of all replicas; `null` if the filter is not replicated.
             ("copies", &plan.replicas_of(id).map(|copied| &copied.spaces)),
             ("because", &placed.because),
             ("candidates", &placed.candidates.iter().map(candidate).collect::<Vec<_>>()),
@@ -309,14 +311,14 @@ fn filters_json(plan: &Plan, names: &[String]) -> Vec<Object> {
     filters.collect()
 }
 
-/// Returns, for each source that can filter in the kernel, the filter that the source evaluates, or
+/// Returns each source that could filter in the kernel, with the filter that it evaluates there, or
 /// the reason why it evaluates none.
 fn pushed_filters(plan: &Plan, names: &[String]) -> Vec<Object> {
     let pushed = plan.pushdowns.iter().map(|pushed| {
         to_object(&[
             ("source", &names[pushed.source.0]),
             ("filter", &pushed.filter.as_ref().ok().map(|id| &names[id.0])),
-            // Frames that are exempt from the filter.
+            // Frames to which the filter is not applied.
             ("except", &pushed.except),
             ("refused", &pushed.filter.as_ref().err()),
         ])
@@ -347,7 +349,7 @@ fn edges_json(plan: &Plan, names: &[String]) -> Vec<Object> {
         to_object(&[
             ("from", &names[edge.from.0]),
             ("to", &names[edge.to.0]),
-            // Classes in the notation of arcs, such as `80`, `!80` or `all`; a plain pipe is `!0`.
+            // Classes in the notation of arcs, such as `80`, `!80` or `all`; `!0` for a plain pipe.
             ("classes", &edge.classes.to_string()),
             ("kind", &kind),
             ("ring", &ring),

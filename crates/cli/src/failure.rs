@@ -10,7 +10,7 @@ use streamline::privilege::Denial;
 use streamline::{CrashCapture, Notice, Notices, OpenError};
 use sys::process_group::ProcessEnd;
 
-/// Creates a handler that prints notices; `quiet` suppresses notes but not warnings.
+/// Creates a handler that prints notices. If `quiet` is true, it prints warnings but no notes.
 pub(crate) fn notices(quiet: bool) -> Notices {
     Notices::new(move |notice| match notice {
         Notice::Note(_) if quiet => {}
@@ -28,7 +28,7 @@ pub(crate) fn print_crash(capture: &CrashCapture) {
     terminal::print_error_text(&format!("  {}\n", capture.command));
 }
 
-/// Prints why a request cannot run. Returns the exit status.
+/// Prints the reason why a request cannot run. Returns the exit status.
 pub(crate) fn report_open_error(error: OpenError) -> Status {
     match error {
         OpenError::Mistakes { text, list } => {
@@ -58,7 +58,7 @@ pub(crate) fn report_open_error(error: OpenError) -> Status {
     }
 }
 
-/// Prints why a plan could not be built, with the position of the filter that failed, if one did.
+/// Prints the reason why a plan could not be built, with the position of the filter that failed.
 /// Returns the exit status.
 fn print_build_error(text: &str, plan: &Plan, error: &BuildError) -> Status {
     match error {
@@ -89,7 +89,7 @@ fn print_build_error(text: &str, plan: &Plan, error: &BuildError) -> Status {
     }
 }
 
-/// Prints an error returned by a call to a daemon or a path. Returns the exit status.
+/// Prints an error of a call to a daemon or a path. Returns the exit status.
 pub(crate) fn report_client_error(error: &ClientError) -> Status {
     terminal::print_error(&error.to_string());
     match error {
@@ -108,7 +108,7 @@ pub(crate) fn is_path_gone(error: &ClientError) -> bool {
     }
 }
 
-/// Prints an error returned by a system call. Returns the exit status.
+/// Prints an error of a system call. Returns the exit status.
 pub(crate) fn report_system_error(error: &sys::Error) -> Status {
     terminal::print_error(&error.to_string());
     Status::Failed

@@ -23,7 +23,7 @@ pub(crate) fn filters(given: &FiltersArguments) -> Status {
     }
 }
 
-/// Returns one JSON object with the entries whose names `is_wanted` accepts.
+/// Returns one JSON object with the entries whose names satisfy `is_wanted`.
 fn to_json(is_wanted: impl Fn(&str) -> bool) -> String {
     let fact = |(label, text): &(&str, String)| to_object(&[("name", label), ("text", text)]);
     let facts = |page: &Page, is_wanted: &dyn Fn(&str) -> bool| -> Vec<Object> {
@@ -54,7 +54,7 @@ fn to_json(is_wanted: impl Fn(&str) -> bool) -> String {
     json_line(&to_object(&[("version", &VERSION), ("filters", &entries)]))
 }
 
-/// Titles of the groups, each with the kinds of entries that belong to it.
+/// Titles of the groups, each with the kinds of its entries.
 const GROUP_KINDS: &[(&str, &[&str])] = &[
     ("Sources, where blocks enter", &["source"]),
     ("Filters", &["statistics", "inspection", "classification", "reordering", "editing"]),
@@ -110,7 +110,7 @@ fn print_description(name: &str, json: bool) -> Status {
     if json {
         return terminal::print_text(&to_json(|known| known == name));
     }
-    // One name can denote both a source and a sink.
+    // A source and a sink can have the same name.
     let texts: Vec<String> = named
         .iter()
         .map(|entry| explain::format_help(entry, MachineRegistry::Local.endpoint(entry)))

@@ -9,8 +9,8 @@ use std::ffi::OsString;
 /// Commands that take a request.
 const REQUEST_COMMANDS: [&str; 4] = ["run", "check", "explain", "start"];
 
-/// Prints the name of the program whose syntax was used, and the equivalent Streamline command.
-/// Returns false if the syntax is not that of a known program.
+/// Prints the name of the program with this syntax, and the equivalent Streamline command. Returns
+/// false if no known program has this syntax.
 pub(crate) fn suggest(given: impl Iterator<Item = OsString>) -> bool {
     let words: Option<Vec<String>> = given.skip(1).map(|word| word.into_string().ok()).collect();
     let words = words.unwrap_or_default();

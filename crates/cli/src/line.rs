@@ -10,8 +10,8 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
-/// Returns the text of the request. If there is none, or if its file cannot be read or is not in
-/// UTF-8, prints an error and fails with the exit status.
+/// Returns the text of the request. Prints an error and fails with the exit status if there is
+/// none, or if its file cannot be read or is not in UTF-8.
 pub(crate) fn request_text(given: &RequestArguments) -> Result<String, Status> {
     match &given.file {
         Some(path) => read_request_file(path),
@@ -26,7 +26,7 @@ pub(crate) fn request_text(given: &RequestArguments) -> Result<String, Status> {
 }
 
 fn read_request_file(path: &Path) -> Result<String, Status> {
-    // Reads one byte more than the limit, so that the parser reports an oversized request.
+    // One byte more than the limit is read, so that the parser reports an oversized request.
     let limit = TEXT_MAX as u64 + 1;
     let mut bytes = Vec::new();
     let read = match path.as_os_str() == "-" {

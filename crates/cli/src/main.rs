@@ -1,11 +1,11 @@
 //! The command `streamline`. [SL §4.2, §7]
 //!
-//! Standard output receives the output of sinks; standard error receives mistakes, warnings and,
+//! Standard output receives the output of sinks. Standard error receives mistakes, warnings and,
 //! without `--report`, the ledger, so data and reports are not mixed (CONTRACT 28). The exit
 //! statuses are in [`status`].
 //!
 //! This crate is a front end: the library `streamline` parses, plans, builds and runs requests, and
-//! the modules here format what it returns.
+//! the modules of this crate format the results.
 #![forbid(unsafe_code)]
 
 mod arguments;
@@ -47,7 +47,7 @@ use std::process::ExitCode;
 use streamline::Served;
 
 fn main() -> ExitCode {
-    // If this fails, output to a closed standard output is lost without an error, as it was before.
+    // After a failure, writing to a closed standard output is not reported as an error.
     let _ = sys::closed_output::fail_if_closed();
     streamline::use_daemon_ids();
     match streamline::serve_if_asked(&failure::notices(false)) {
@@ -64,8 +64,8 @@ fn main() -> ExitCode {
                 return Status::Usage.into();
             }
             let status = if error.use_stderr() { Status::Usage } else { Status::Done };
-            // The message may quote hidden characters, which must be replaced, although the message
-            // then loses its colors. A failed write to standard error cannot be reported.
+            // The message may quote hidden characters, which must be replaced; the message then
+            // loses its colors. A failed write to standard error cannot be reported.
             if std::env::args_os().any(|word| word.to_string_lossy().contains(is_hidden)) {
                 terminal::print_error_text(&VisibleLines(&error.render().to_string()).to_string());
             } else {

@@ -22,8 +22,8 @@ const FILTERS_PAGE: &str = "streamline-filters";
 /// Title of the manual.
 const MANUAL_TITLE: &str = "Streamline";
 
-/// Empty date of all pages. The contents of a page depend only on the version of the program, not
-/// on a date.
+/// Empty date of all pages. The contents of a page depend on the version of the program, and not on
+/// a date.
 const NO_DATE: &str = "\"\"";
 
 /// A manual page in roff.
@@ -47,8 +47,8 @@ pub(crate) fn man(given: &ManArguments) -> Status {
     }
     let wanted = given.page.as_deref().unwrap_or_default();
     let wanted = wanted.trim_start_matches("streamline").trim_start_matches('-');
-    // The order is reversed, so that for `filters` the page of section 7 is preferred over that of
-    // the command.
+    // In reverse order, so that `filters` selects the page in section 7 and not that of the
+    // command.
     match sheets.iter().rev().find(|sheet| sheet.short_name() == wanted) {
         Some(sheet) => terminal::print_text(&sheet.text),
         None => {
@@ -119,7 +119,7 @@ fn command_page(command: &clap::Command, whole: bool) -> io::Result<ManualPage> 
         page.render_subcommands_section(&mut text)?;
     }
     let mut more = Roff::new();
-    // The after-help is formatted for terminals; its contents are the options of a request.
+    // The after-help is formatted for terminals, so the options of a request are formatted anew.
     if command.get_after_help().is_some() {
         more.control("SH", [explain::OPTIONS_TITLE.to_uppercase().as_str()]);
         for (word, help) in explain::option_facts() {
@@ -181,15 +181,14 @@ fn write_entry(page: &mut Roff, known: &Page) {
     page.control("PP", []).text([bold(known.example.as_str())]);
 }
 
-/// Writes paragraphs, each of which begins with a label.
+/// Writes a list of paragraphs, each with a label.
 fn write_labeled(page: &mut Roff, paragraphs: &[(&str, String)]) {
     for (label, text) in paragraphs {
         page.control("TP", []).text([bold(*label)]).text([roman(text.as_str())]);
     }
 }
 
-/// Writes the paragraphs of `text`, which are separated by empty lines. Indented lines are
-/// preserved.
+/// Writes the paragraphs of `text`, which are separated by empty lines. Preserves indented lines.
 fn write_paragraphs(page: &mut Roff, text: &str) {
     let mut as_it_is = false;
     for line in text.lines() {

@@ -1,9 +1,8 @@
 //! `streamline mount`: shows the running paths as a file system.
 //!
-//! Without a command the file system is served by a process in the background (with `--foreground`,
-//! by this process), which exits when the file system is unmounted. With a command it is served by
-//! this process while the command runs, in a new user namespace if the user has no other way to
-//! mount.
+//! Without a command, a background process (with `--foreground`, this process) serves the file
+//! system, and exits when the file system is unmounted. With a command, this process serves the
+//! file system while the command runs, in a new user namespace if the user cannot mount otherwise.
 
 use crate::arguments::mount::{MountArguments, edit_limit};
 use crate::failure::report_system_error;
@@ -19,7 +18,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 
 /// Exit status of a shell if a program cannot be executed.
 const NOT_EXECUTABLE: u8 = 126;
-/// Offset of a shell's exit status for a program killed by a signal: the status is this plus the
+/// The exit status that a shell reports for a program killed by a signal is this number plus the
 /// signal number.
 const SIGNALLED: i32 = 128;
 
@@ -63,7 +62,7 @@ fn find_directory(directory: &Path) -> std::io::Result<PathBuf> {
     }
 }
 
-/// Returns the command of a process that shows the running paths until its standard input closes.
+/// Returns the command of a process that serves the file system until its standard input is closed.
 /// If `for_all` is true, all users of the machine have access, otherwise only this user.
 pub(crate) fn command_for_daemon(
     directory: &Path,
@@ -103,7 +102,7 @@ fn serve(
     let signals = engine::signal::watch().map_err(failed)?;
     let mount = Mount::new(directory, options).map_err(|error| report_mount_error(&error))?;
     match told {
-        // If the starting process no longer waits, it has been interrupted, and the mount stays.
+        // If the starting process no longer waits, it was interrupted; the mount remains.
         Some(told) => drop(sys::descriptor::send(&told, b"mounted", &[])),
         None => terminal::print_note(&describe(directory)),
     }
@@ -149,7 +148,7 @@ fn spawn(given: &MountArguments, directory: &Path, socket: Stdio) -> std::io::Re
     for option in &given.options {
         command.args(["-o", option]);
     }
-    // The path is absolute, so it cannot be mistaken for an option.
+    // A relative path could be taken for an option.
     command.arg(directory).current_dir("/");
     command.stdin(socket).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()
 }
@@ -163,7 +162,8 @@ fn describe(directory: &Path) -> String {
     format!("the running paths are in {directory}; `{unmount} {directory}` ends it")
 }
 
-/// Serves the mount while a command runs. Returns the command's exit status, as a shell does.
+/// Serves the mount while a command runs. Returns the exit status of the command as a shell would
+/// report it.
 fn run_command(
     directory: &Path,
     options: MountOptions,
@@ -193,7 +193,7 @@ fn run_command(
     }
 }
 
-/// Prints why the file system cannot be mounted. Returns the exit status.
+/// Prints the reason why the file system cannot be mounted. Returns the exit status.
 fn report_mount_error(error: &sys::Error) -> Status {
     let status = report_system_error(error);
     match error.call {

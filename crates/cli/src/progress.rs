@@ -1,8 +1,8 @@
 //! Progress lines of a run, on standard error.
 //!
 //! On a terminal, the counters of the sources ([`engine::run::Progress`]) appear in a status line
-//! that is rewritten every second, or at the interval of `--progress`. Elsewhere, progress is
-//! printed only with `--progress`, and each update is a new line.
+//! that is rewritten every second, or at the interval of `--progress`. If standard error is not a
+//! terminal, progress is printed only with `--progress`, and each update is a new line.
 //!
 //! Progress is shown by default if standard error is a terminal, the request prints nothing to a
 //! terminal, the process is in the foreground, and `--quiet` is not given.
@@ -28,7 +28,7 @@ pub(crate) struct ProgressPrinter {
     before: Cell<SourceTotals>,
 }
 
-/// The counters of a run's sources, added up.
+/// The sums of the counters of a run's sources.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct SourceTotals {
     elapsed_ns: u64,
@@ -38,7 +38,7 @@ struct SourceTotals {
 }
 
 impl ProgressPrinter {
-    /// Creates a printer. Returns `None` if the run shows no progress.
+    /// Creates a printer, or returns `None` if the run shows no progress.
     pub(crate) fn new(mode: Option<ProgressMode>, quiet: bool, plan: &Plan) -> Option<Self> {
         let rewrites = terminal::can_rewrite();
         let every_ns = match mode {
@@ -61,7 +61,7 @@ impl ProgressPrinter {
     /// Prints the current progress.
     pub(crate) fn print(&self, progress: &Progress) {
         let now = SourceTotals::add_up(progress);
-        // Intervals shorter than a second need tenths.
+        // An interval of less than a second requires tenths of a second.
         let time = format_duration(now.elapsed_ns, !self.every_ns.is_multiple_of(INTERVAL_NS));
         let text = format_line(&time, progress, now, self.before.replace(now));
         match self.rewrites {
@@ -141,13 +141,13 @@ fn format_line(time: &str, progress: &Progress, now: SourceTotals, before: Sourc
 }
 
 /// Formats the position in the input files in percent, and the remaining time at the average rate,
-/// such as ` 42 %, 3:07 left`. Returns `None` if a source has no known end.
+/// such as ` 42 %, 3:07 left`. Returns `None` if the end of a source is unknown.
 fn format_position(progress: &Progress) -> Option<String> {
     let positions = progress.sources.iter().map(|(_, seen)| seen.position);
     let positions = positions.collect::<Option<Vec<_>>>().filter(|all| !all.is_empty())?;
     let sum = |of: fn(&Position) -> u64| positions.iter().map(of).fold(0, u64::saturating_add);
     let (read, size) = (sum(|at| at.read), sum(|at| at.size));
-    // A growing file may have been read beyond its last known size.
+    // Reading may have passed the last known size of a growing file.
     let size = size.max(read);
     let percent = u128::from(read) * 100 / u128::from(size.max(1));
     let left = match read {
@@ -158,7 +158,7 @@ fn format_position(progress: &Progress) -> Option<String> {
     Some(format!("{percent} %, {} left", format_duration(left, false)))
 }
 
-/// Formats losses by location, the largest first.
+/// Formats losses by location in order of decreasing number.
 fn format_losses(progress: &Progress) -> String {
     let mut places: Vec<(DropReason, u64)> = Vec::new();
     for (place, n) in progress.sources.iter().flat_map(|(_, seen)| &seen.dropped) {

@@ -1,4 +1,4 @@
-//! Commands on records: the summary of `run --record=FILE`, and the replay of `run --replay FILE`.
+//! Commands for records: the summary of `run --record=FILE`, and the replay by `run --replay FILE`.
 
 use crate::arguments::RunArguments;
 use crate::failure::{report_open_error, report_system_error};
@@ -12,8 +12,8 @@ use std::path::Path;
 use streamline::record::{Differences, Recorded, Repetition, compare_with_record};
 
 /// Prints the size of a record, unless `--quiet` is given. If the record reached its size limit,
-/// first prints the number of blocks that it lacks. If recording failed, prints only the reason,
-/// and returns false.
+/// first prints the number of missing blocks. If recording failed, prints only the reason, and
+/// returns false.
 pub(crate) fn print_summary(summary: &Summary, given: &RunArguments) -> bool {
     let target = &summary.target;
     if let Some(why) = &summary.failure {
@@ -62,7 +62,7 @@ pub(crate) fn replay_record(path: &Path, given: &RunArguments) -> Result<Status,
 /// Maximum number of differences printed.
 const DIFFERENCES_MAX: usize = 8;
 
-/// Prints the differences between a run and its replay; returns the exit status.
+/// Prints the differences between a run and its replay. Returns the exit status.
 fn print_differences(found: &Differences, given: &RunArguments, status: Status) -> Status {
     if found.is_empty() {
         if !given.quiet {

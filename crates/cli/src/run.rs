@@ -1,9 +1,9 @@
 //! `streamline run`: runs a request and prints its results.
 //!
 //! Standard output receives the output of sinks and the reports of the request's last filters (`… |
-//! count`). The ledger is written to standard error or to the file of `--report`: normally one
-//! line, but the entire ledger with `--stats`, `--json` or `--report`, if blocks were lost, or if
-//! the ledger does not balance.
+//! count`). The ledger is written to standard error, or to the file of `--report`. It is normally
+//! one line; the entire ledger is written with `--stats`, `--json` or `--report`, if blocks were
+//! lost, or if the ledger does not balance.
 
 use crate::arguments::RunArguments;
 use crate::failure::{self, report_open_error, report_system_error};
@@ -79,7 +79,7 @@ pub(crate) fn run_prepared(
     }
     let file = given.report.as_deref().map(ReportTarget::open).transpose()?;
     silence_space_panics();
-    // From here on, a signal ends the run in an orderly way.
+    // From now on, a signal ends the run in an orderly way.
     signal::watch().map_err(|error| report_system_error(&error))?;
     let ready = prepared.build(run_options).map_err(|error| report_build_failure(error, given))?;
     if let Some(number) = ready.number().or_else(|| given.serves_prefix.then_some(0)) {
@@ -119,8 +119,8 @@ fn check_standard_streams(graph: &Graph) -> Result<(), Status> {
     Err(Status::Usage)
 }
 
-/// Prints why a prepared request cannot run; if only its name needs a daemon, says so. Returns the
-/// exit status.
+/// Prints the reason why a prepared request cannot run, and a note if only its name requires a
+/// daemon. Returns the exit status.
 fn report_build_failure(error: OpenError, given: &RunArguments) -> Status {
     let unnamed = match &error {
         OpenError::Unregistered(error) => matches!(**error, ClientError::NoDaemon(_)),
@@ -173,16 +173,16 @@ pub(crate) fn run_ready(ready: Ready, given: &RunArguments) -> Result<(Finished,
 #[derive(Debug)]
 pub(crate) struct StartNotifier {
     socket: Option<OwnedFd>,
-    /// True if errors go to the log only once the path runs.
+    /// True if standard error is redirected to the log once the path runs.
     joins_errors: bool,
 }
 
 impl StartNotifier {
-    /// The notifier of a path in the foreground, which no process waits for.
+    /// The notifier of a path in the foreground, for which no process waits.
     pub(crate) const FOREGROUND: Self = Self { socket: None, joins_errors: false };
 
     /// Detaches this process from the terminal if the path runs in the background or serves a
-    /// shared prefix. The socket to the starting process is then this process's standard input.
+    /// shared prefix. In this case, standard input is the socket to the starting process.
     fn detach_background(given: &RunArguments) -> Result<Self, Status> {
         if !given.background && !given.serves_prefix {
             return Ok(Self::FOREGROUND);
@@ -196,7 +196,7 @@ impl StartNotifier {
     fn notify(self, number: u32) {
         if let Some(socket) = self.socket {
             if self.joins_errors {
-                // Errors before this one went to the starting process, which may not read the log.
+                // Earlier errors were sent to the starting process, which may not read the log.
                 let _ = sys::process::join_errors_to_output();
             }
             let text = serde_json::to_vec(&PathNumber { number }).unwrap_or_default();
@@ -224,7 +224,7 @@ pub(crate) fn print_results(
         print_analysis(results);
     }
 
-    // The full report includes the changes.
+    // The full report includes the automatic changes.
     if !given.quiet && !given.stats && !given.json {
         outcome.adapted.iter().for_each(|print_results| terminal::print_note(print_results));
     }
@@ -282,7 +282,7 @@ fn print_beside_capture(text: &str, graph: &Graph) -> Status {
     terminal::print_text(text)
 }
 
-/// Prints the measurements of `--analyze`, and the changes that they cause in the next plan.
+/// Prints the measurements of `--analyze`, and their effects on the next plan.
 fn print_analysis(results: &Results) {
     let analysis = analysis::analyze(results);
     terminal::print_error_text(&format!("{}\n", analysis.text));
@@ -309,8 +309,8 @@ fn print_analysis(results: &Results) {
     analysis.changes.iter().for_each(|change| terminal::print_note(&format!("next time {change}")));
 }
 
-/// Suppresses the standard panic message of a space, because the failure is reported with its path.
-/// With RUST_BACKTRACE set, the message is printed.
+/// Suppresses the standard panic message of a space, because its path reports the failure. With
+/// RUST_BACKTRACE set, the message is printed.
 pub(crate) fn silence_space_panics() {
     if std::env::var_os("RUST_BACKTRACE").is_some() {
         return;

@@ -1,5 +1,5 @@
-//! The terminal in raw mode on the alternate screen, for views that are redrawn in place, and
-//! styles for the rows of graphs.
+//! The alternate screen of a terminal in raw mode, for views that are redrawn in place, and styles
+//! for the rows of graphs.
 
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
@@ -12,8 +12,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use std::io::{self, Write};
 
-/// The alternate screen of the terminal to which `W` writes. Dropping this value restores the
-/// previous state of the terminal.
+/// The alternate screen of the terminal to which `W` writes. Dropping it restores the terminal.
 pub(crate) struct Screen<W: Write> {
     pub(crate) terminal: Terminal<CrosstermBackend<W>>,
     _mode: ScreenMode<W>,

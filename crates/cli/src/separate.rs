@@ -1,5 +1,5 @@
-//! Commands that are separate programs: `streamline bench` and `streamline page`. These programs
-//! have dependencies that this program must not have (CONTRACT 27).
+//! Commands that are separate programs: `streamline bench` and `streamline page`. They have
+//! dependencies that this program must not have (CONTRACT 27).
 
 use crate::status::Status;
 use crate::terminal;
@@ -12,12 +12,13 @@ use std::process::Command;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SeparateProgram {
     name: &'static str,
-    /// Part of an error message that explains how to install the program.
+    /// Instructions for installing the program, for an error message.
     install: &'static str,
 }
 
 impl SeparateProgram {
-    /// Returns a command that runs the program, found in this program's directory or else in PATH.
+    /// Returns a command that runs the program. Searches the directory of this program, and then
+    /// PATH.
     pub(crate) fn command(self) -> Command {
         let beside = std::env::current_exe().ok().map(|own| own.with_file_name(self.name));
         let beside = beside.filter(|path| path.is_file());

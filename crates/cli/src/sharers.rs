@@ -1,6 +1,6 @@
-//! The shared prefixes of a request and the paths that read them, for `explain`. A shared prefix
-//! consists of the source and the first filters of several requests, and runs once, in one process
-//! (`--prefix=shared`).
+//! The shared prefixes of a request, and the paths that read them, for `explain`. A shared prefix
+//! consists of the source and the first filters of several requests, and runs only once, in one
+//! process (`--prefix=shared`).
 
 use engine::registry::MachineRegistry;
 use member::client::Client;
@@ -15,7 +15,7 @@ pub(crate) struct SharedPrefix {
     prefix: String,
     /// Numbers of the paths that currently read the prefix.
     readers: Vec<u32>,
-    /// Number of the path that runs the prefix; `null` if no path runs it yet.
+    /// Number of the path that runs the prefix, or `None` if no path runs it yet.
     path: Option<u32>,
 }
 
@@ -44,14 +44,14 @@ pub(crate) fn find_prefixes(plan: &Plan) -> Vec<SharedPrefix> {
 }
 
 /// Running requests that begin with the same filters as a given request, but do not share a process
-/// with the request.
+/// with it.
 #[derive(Serialize, Debug)]
 pub(crate) struct AlikeRequests {
-    /// The longest prefix that all these requests have in common.
+    /// The longest prefix that these requests share.
     prefix: String,
     /// Numbers of the paths of this user that could share the prefix.
     own: Vec<u32>,
-    /// The paths of other users. Users never share a process.
+    /// The paths of other users, with whom a process is never shared.
     others: Vec<OthersPath>,
 }
 
@@ -65,9 +65,9 @@ struct OthersPath {
     uid: u32,
 }
 
-/// Finds the running requests that begin with the same filters as this request, except those that
-/// run a shared prefix for other requests. If this request reads a shared prefix, omits requests of
-/// the same user that also read one. Returns `None` if there are no such requests, or no daemon.
+/// Finds the running requests that begin with the same filters as this request. Omits requests that
+/// run a shared prefix for others and, if this request reads a shared prefix, those of the same
+/// user that also read one. Returns `None` if no requests remain, or if there is no daemon.
 pub(crate) fn find_alike_requests(text: &str) -> Option<AlikeRequests> {
     let prefixes = prefix::request_prefixes(text, &MachineRegistry::Local);
     prefixes.first()?;
@@ -92,8 +92,8 @@ pub(crate) fn find_alike_requests(text: &str) -> Option<AlikeRequests> {
     })
 }
 
-/// Formats the running requests that begin with the same filters as this request. Returns an empty
-/// text if there are none.
+/// Formats the running requests that begin with the same filters as this request; empty if there
+/// are none.
 pub(crate) fn format_alike_requests(text: &str) -> String {
     let Some(AlikeRequests { prefix, own, others }) = find_alike_requests(text) else {
         return String::new();

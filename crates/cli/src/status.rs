@@ -3,12 +3,13 @@
 use std::process::ExitCode;
 
 /// The exit status: 0 done, 1 failed, 2 usage error, 3 not found, 4 an alarm was raised, 141
-/// standard output closed. (A second ^C ends the process with 130 immediately.)
+/// standard output closed. A second ^C ends the process at once with status 130, which is not
+/// listed here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     /// Success.
     Done,
-    /// Any other failure: a path failed, the ledger does not balance, blocks were lost despite
+    /// Another failure: a path failed, the ledger does not balance, blocks were lost despite
     /// `--no-loss`, a replay differs, or a system call failed.
     Failed,
     /// Mistakes in the command line or in the request.
@@ -17,8 +18,8 @@ pub(crate) enum Status {
     Nothing,
     /// The run was successful, but an alarm of `--alarm` was raised.
     Alarmed,
-    /// The reader of standard output has closed it. The number is the one that shells report for a
-    /// program killed by SIGPIPE.
+    /// The reader of standard output has closed it. The number is that of a program killed by
+    /// SIGPIPE in a shell.
     Unread,
 }
 
@@ -43,7 +44,7 @@ impl Status {
         }
     }
 
-    /// Converts the exit status of another streamline process. Unknown numbers become `Failed`.
+    /// Converts the exit status of another streamline process. Any other number becomes `Failed`.
     pub(crate) fn from_exit_code(number: u8) -> Self {
         let all = [Self::Done, Self::Usage, Self::Nothing, Self::Alarmed, Self::Unread];
         all.into_iter().find(|status| status.exit_code() == number).unwrap_or(Self::Failed)

@@ -1,5 +1,5 @@
 //! Output to terminals. Colors are used only if the terminal supports them, hidden characters are
-//! replaced, and there is no error message if the reader has exited.
+//! replaced, and no error is printed if the reader has exited.
 
 use crate::status::Status;
 use abi::text::{PLACEHOLDER, Visible, VisibleLines, is_hidden};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// True while standard error shows a status line that the next output must erase. Accessed only
-/// under the lock of standard error.
+/// while standard error is locked.
 static HAS_STATUS_LINE: AtomicBool = AtomicBool::new(false);
 /// Control sequence: returns to column 0 and erases the line.
 const ERASE_LINE: &str = "\r\x1b[K";
@@ -17,14 +17,14 @@ const ERASE_LINE: &str = "\r\x1b[K";
 /// Returns the width of the terminal on standard output, in characters; `usize::MAX` if standard
 /// output is not a terminal.
 pub(crate) fn terminal_columns() -> usize {
-    // Asked second: without a terminal, crossterm runs `tput`.
+    // The size is queried only for a terminal, because crossterm otherwise runs `tput`.
     let size = || ratatui::crossterm::terminal::size().ok();
     let columns = io::stdout().is_terminal().then(size).flatten().map(|(columns, _)| columns);
     columns.filter(|columns| *columns > 0).map_or(usize::MAX, usize::from)
 }
 
-/// Returns the width of the terminal on standard output, in characters, or `None` if standard
-/// output is not a terminal or the terminal interprets no control sequences.
+/// Returns the width of the terminal on standard output, in characters. Returns `None` if standard
+/// output is not a terminal, or if the terminal interprets no control sequences.
 pub(crate) fn drawing_columns() -> Option<usize> {
     Some(terminal_columns()).filter(|columns| *columns < usize::MAX && !is_dumb())
 }
@@ -72,13 +72,14 @@ fn is_background_stat(stat: &str) -> bool {
     terminal.is_some_and(|group| group > 0 && Some(group) != own)
 }
 
-/// Shows a status line on standard error, in place of the previous one and truncated by the
-/// terminal. The next output erases it.
+/// Shows a status line on standard error, in place of the previous one. The terminal truncates the
+/// line. The next output erases it.
 pub(crate) fn show_status(line: &str) {
     let line = Visible(line);
     let mut stderr = io::stderr().lock();
     HAS_STATUS_LINE.store(true, Ordering::Relaxed);
-    // Autowrap is disabled meanwhile, so that an overlong line leaves nothing on the next row.
+    // Autowrap is disabled for this line, so that an overlong line does not continue on the next
+    // row.
     let _ = stderr.write_all(format!("\r\x1b[?7l{line}\x1b[K\x1b[?7h").as_bytes());
 }
 
@@ -88,7 +89,7 @@ pub(crate) fn erase_status() {
 }
 /// Writes a text to standard output.
 pub(crate) fn print_text(text: &str) -> Status {
-    // Standard error may be the same terminal.
+    // Standard output and standard error may be the same terminal.
     erase_status();
     let text = visible_text(text, has_colour_output());
     let mut stdout = io::stdout().lock();
@@ -102,7 +103,8 @@ pub(crate) fn print_text(text: &str) -> Status {
     }
 }
 
-/// Messages held back while a view (`run --view`) covers the terminal; `None` if there is no view.
+/// Messages that are held back while a view (`run --view`) covers the terminal; `None` without a
+/// view.
 static HELD_MESSAGES: Mutex<Option<String>> = Mutex::new(None);
 
 /// Holds back all messages from now on, because a view covers the terminal.
@@ -116,7 +118,7 @@ pub(crate) fn release_messages() {
     held.iter().for_each(|text| print_error_text(text));
 }
 
-/// Returns the last line of the held messages, without colors.
+/// Returns the last line of the held messages, without color sequences.
 pub(crate) fn last_held_message() -> Option<String> {
     let held = held_messages();
     let line = held.as_ref()?.lines().next_back()?;
@@ -173,7 +175,7 @@ fn visible_text(text: &str, keeps_colours: bool) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Returns the color sequence at the beginning of a text, such as `\x1b[1;31m`.
+/// Returns the color sequence at the beginning of a text, such as `\x1b[1;31m`, or `None`.
 fn color_sequence(text: &str) -> Option<&str> {
     let numbers = text.strip_prefix("\x1b[")?;
     let length = numbers.find(|c: char| !c.is_ascii_digit() && c != ';')?;

@@ -1,5 +1,5 @@
-//! `run --view`: shows the graph of the plan in place while the path runs, with rates, time per
-//! block and losses, on the terminal of standard error.
+//! `run --view`: shows the graph of the plan on the terminal of standard error while the path runs,
+//! with rates, times per block and losses.
 //!
 //! A thread reads the counters twice a second, as `top` does from another process. The last message
 //! appears at the bottom; all messages are printed after the view has closed.
@@ -27,7 +27,7 @@ use sys::eventfd::EventFd;
 
 /// Interval between two samples of the counters.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
-/// Maximum wait for a key, after which the view checks whether the run has ended.
+/// Maximum time to wait for a key before the view checks if the run has ended.
 const KEY_INTERVAL: Duration = Duration::from_millis(50);
 const KEY_HELP: &str = "q ends the path, ? explains, arrows scroll";
 const HELP: [&str; 9] = [
@@ -54,8 +54,8 @@ pub(crate) struct RunView {
 
 impl RunView {
     /// Opens the view of a request that is about to run. Returns `None` if the arguments do not
-    /// request a view. Prints an error and fails if there is no terminal for it, if a sink prints
-    /// on the terminal, or if the view cannot be opened.
+    /// request a view. Prints an error and fails if standard error is not a suitable terminal, if a
+    /// sink prints on the terminal, or if the view cannot be opened.
     pub(crate) fn start(ready: &Ready, given: &RunArguments) -> Result<Option<Self>, Status> {
         if !given.view {
             return Ok(None);
@@ -114,13 +114,13 @@ impl Drop for RunView {
     fn drop(&mut self) {
         self.closed.notify();
         if let Some(thread) = self.thread.take() {
-            // A panic has been printed by its hook.
+            // The panic hook has already printed the panic.
             let _ended = thread.join();
         }
     }
 }
 
-/// The texts made from one sample of the counters.
+/// The texts of one sample of the counters.
 struct Picture {
     heading: String,
     request: String,
@@ -134,7 +134,7 @@ struct Session {
     now: Option<Picture>,
     shows_help: bool,
     is_stopping: bool,
-    /// First row of the graph on the screen.
+    /// Index of the first visible row of the graph.
     scroll: usize,
     stop: Arc<EventFd>,
 }
@@ -148,7 +148,7 @@ impl Session {
                 self.take_sample();
                 next = Instant::now() + SAMPLE_INTERVAL;
             }
-            // A terminal that has gone away ends the view, not the run.
+            // If the terminal disappears, only the view ends.
             if screen.terminal.draw(|frame| self.draw(frame)).is_err() {
                 return;
             }
@@ -190,7 +190,7 @@ impl Session {
         true
     }
 
-    /// Ends the path. Returns false if it is ending already.
+    /// Ends the path. Returns false if the path is already ending.
     fn end(&mut self) -> bool {
         self.stop.notify();
         !std::mem::replace(&mut self.is_stopping, true)

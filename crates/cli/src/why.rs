@@ -1,7 +1,7 @@
 //! `streamline why`: traces a flow node by node.
 //!
-//! The command replays a record, or runs a request over a capture, without writing any output. It
-//! prints a row for each node that received blocks of the flow, in the order of the request.
+//! Replays a record, or runs a request over a capture, without writing any output. Prints a row for
+//! each node that received blocks of the flow, in the order of the request.
 
 use crate::arguments::{RunArguments, WhyArguments};
 use crate::failure::{self, report_open_error, report_system_error};
@@ -34,7 +34,7 @@ pub(crate) fn trace_flow(given: &WhyArguments) -> Status {
     print_trace(given, &flow_expression(&given.flow)).unwrap_or_else(|status| status)
 }
 
-/// A request to trace: the prepared request, its input, and the block limit, if any.
+/// A request to trace: the prepared request, its input, and the block limit or `None`.
 type TracedRequest = (Prepared, RecordMode, Option<u64>);
 
 fn print_trace(given: &WhyArguments, expression: &str) -> Result<Status, Status> {
@@ -111,8 +111,8 @@ fn prepare_capture(file: &Path, words: &str) -> Result<TracedRequest, Status> {
     Ok((prepared.first_worker(), RecordMode::Off, None))
 }
 
-/// Returns the filter expression for a flow given by its two endpoints. An expression is returned
-/// unchanged.
+/// Returns the filter expression for a flow given by its two endpoints, or `flow` itself if it is
+/// not in this form.
 fn flow_expression(flow: &str) -> String {
     let words: Vec<&str> = flow.split_whitespace().collect();
     let ends = match words.as_slice() {
@@ -129,7 +129,7 @@ fn flow_expression(flow: &str) -> String {
 }
 
 /// Parses an address and a port, such as `10.0.0.1:80` or `[fe80::1]:80`. Returns `None` if the
-/// text has neither form.
+/// text is not in this form.
 fn parse_endpoint(text: &str) -> Option<(IpAddr, u16)> {
     let parse_endpoint: SocketAddr = text.parse().ok()?;
     Some((parse_endpoint.ip(), parse_endpoint.port()))
@@ -167,8 +167,8 @@ fn counts_by_name(counts: &BTreeMap<String, u64>) -> String {
     each.collect::<Vec<_>>().join(", ")
 }
 
-/// Formats the numbers of blocks that were held, dropped, left without a class, consumed, made or
-/// not selected.
+/// Formats the numbers of blocks that were held, dropped, left without a class, consumed, created,
+/// or not selected.
 fn other_counts(row: &NodeFate) -> String {
     let mut parts = Vec::new();
     if row.held > 0 {

@@ -1,12 +1,12 @@
-//! The server's end of one connection. It receives messages and sends replies without ever blocking
-//! on the peer. (RELIABILITY T8, T12)
+//! The server's end of a connection. Receives messages and sends replies without ever blocking on
+//! the peer. (RELIABILITY T8, T12)
 //!
 //! The memory that a peer can occupy is bounded: one partial message, and [`UNSENT_MAX`] bytes of
 //! unsent replies. A peer that reads its replies too slowly is disconnected. The server always
-//! reads incoming data promptly, so that no descriptor of the peer stays in the receive queue and
-//! every hangup is noticed. Descriptors that nobody takes, and the socket itself, are closed by
-//! another thread ([`sys::closer`]). A peer whose descriptors wait to be closed is disconnected if
-//! it sends more of them.
+//! reads incoming data promptly, so no descriptor of the peer stays in the receive queue, and every
+//! hangup is detected. Another thread ([`sys::closer`]) closes the received descriptors that are
+//! not used, and the socket. A peer with descriptors that wait to be closed is disconnected if it
+//! sends more descriptors.
 
 use crate::varlink::MESSAGE_MAX;
 use std::collections::VecDeque;
@@ -27,7 +27,7 @@ pub struct Connection {
     framing: Framing,
     /// Beginning of an incomplete message, on a stream.
     partial: Vec<u8>,
-    /// Number of bytes at the start of `partial` that contain no terminator.
+    /// Number of leading bytes of `partial` that were searched and contain no terminator.
     scanned: usize,
     out: VecDeque<Unsent>,
     unsent: usize,
@@ -68,7 +68,7 @@ impl Connection {
         Self::on(Foreign::of_peer(socket), framing)
     }
 
-    /// Creates a connection on a socket of a user.
+    /// Creates a connection on a socket that belongs to another user.
     #[must_use]
     pub fn on(socket: Foreign, framing: Framing) -> Self {
         let (partial, out) = (Vec::new(), VecDeque::new());
@@ -128,7 +128,7 @@ impl Connection {
             match sys::descriptor::try_receive(&self.socket, &mut bytes) {
                 Ok(None) => return Received::Pending,
                 Ok(Some((0, _))) => return Received::Closed,
-                // A stream cannot attach descriptors to a message, so they are dropped, which
+                // On a stream, descriptors do not belong to a message, so they are dropped, which
                 // closes them.
                 Ok(Some((length, descriptors))) => {
                     drop(Foreign::all(descriptors, self.socket.uid()));
@@ -182,8 +182,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Makes `watcher` report free space in the socket buffer as event `number`, but only while
-    /// messages are queued.
+    /// Makes `watcher` report free space in the socket buffer as event `number` while messages are
+    /// queued, and stops this when none are.
     pub fn watch_for_room(&mut self, watcher: &Watcher, number: u64) -> Result<(), Disconnected> {
         let waits = self.has_unsent();
         if waits == std::mem::replace(&mut self.watched_for_room, waits) {

@@ -40,21 +40,21 @@ pub fn quota_exceeded(what: &str, limit: u64) -> Fault {
     Fault::new("io.streamline.QuotaExceeded", &json!({ "what": what, "limit": limit }))
 }
 
-/// Creates `Busy`: the path's process does not read its socket, or the daemon has no free
+/// Creates `Busy`: the path's process does not read from its socket, or the daemon has no free
 /// descriptors.
 #[must_use]
 pub fn busy(path: &str) -> Fault {
     Fault::new("io.streamline.Busy", &json!({ "path": path }))
 }
 
-/// Creates `NotInKernel`: a node cannot run in the kernel; `by` names what refused it.
+/// Creates `NotInKernel`: a node cannot run in the kernel; `by` names the origin of the refusal.
 #[must_use]
 pub fn not_in_kernel(node: usize, by: &str, why: &str) -> Fault {
     Fault::new(NOT_IN_KERNEL, &json!({ "node": node, "by": by, "why": why }))
 }
 
-/// Value of the parameter `by` if the daemon restarted during the call. The caller may then repeat
-/// the call.
+/// Value of the parameter `by` of a refusal that is due to a restart of the daemon during the call.
+/// The caller may repeat the call.
 pub const AGAIN_CAUSE: &str = "again";
 
 /// Name of the error made by [`not_in_kernel`].
@@ -96,19 +96,19 @@ pub fn too_large(bytes: usize, limit: usize) -> Fault {
 /// Name of the error made by [`not_your_page`].
 pub const NOT_YOUR_PAGE: &str = "io.streamline.page.NotYourPage";
 
-/// Creates `NotYourPage`: the page serves the user `uid` alone.
+/// Creates `NotYourPage`: the page serves only the user `uid`.
 #[must_use]
 pub fn not_your_page(uid: u32) -> Fault {
     Fault::new(NOT_YOUR_PAGE, &json!({ "uid": uid }))
 }
 
-/// Creates `TooManyTokens`: the page keeps `limit` tokens.
+/// Creates `TooManyTokens`: the page already has the maximum of `limit` tokens.
 #[must_use]
 pub fn too_many_tokens(limit: usize) -> Fault {
     Fault::new("io.streamline.page.TooManyTokens", &json!({ "limit": limit }))
 }
 
-/// Formats an error for users: error, location, reason, remedy.
+/// Formats an error for users: the error, its location, the reason and a remedy.
 #[must_use]
 pub fn format_fault(fault: &Fault) -> String {
     let text = |parameter| fault.text(parameter);

@@ -1,4 +1,4 @@
-//! Queries of many peers at once, with one deadline for all. (RELIABILITY T8)
+//! Parallel queries of many peers, with one deadline for all. (RELIABILITY T8)
 //!
 //! ```text
 //! peers by user ──► limited number in flight, shared equally by users ──► poll ──► answers
@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A peer is a process of any user, and may be stopped or never reply. Each user has an equal share
-//! of the queries in flight, so any number of silent peers of one user cannot delay the peers of
-//! another. Only the poll over all peers blocks, until the deadline.
+//! of the queries in flight, so silent peers of one user cannot delay the peers of another,
+//! regardless of their number. Blocks only while polling all peers, at most until the deadline.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
@@ -17,18 +17,18 @@ use std::time::{Duration, Instant};
 /// Maximum number of queries in flight; each uses two descriptors.
 const QUERIES_MAX: usize = 480;
 
-/// A peer whose reply is outstanding.
+/// A query whose answer is outstanding.
 struct Query<P> {
     at: usize,
     uid: u32,
     peer: P,
 }
 
-/// Queries all peers, each given with its user, and returns their answers in the same order. The
-/// answer of a peer is `None` if it was incomplete after `limit`. Blocks for at most `limit`.
+/// Queries all peers, each given with its user id, and returns their answers in the same order. The
+/// answer is `None` if it was incomplete after `limit`. Blocks for at most `limit`.
 ///
-/// `begin` sends the query and should not block; if it returns `Err`, that value is the answer.
-/// `next` is called whenever the peer is readable, and returns `Break` with the complete answer.
+/// `begin` sends the query and should not block; an `Err` contains the answer. `next` is called
+/// whenever the peer is readable, and returns the complete answer as `Break`.
 pub fn gather<A, P: AsFd, R>(
     peers: &[(u32, A)],
     limit: Duration,
@@ -72,8 +72,7 @@ pub fn gather<A, P: AsFd, R>(
     }
 }
 
-/// The peers that have not been queried yet, by user, and the number of further queries that may be
-/// in flight.
+/// The peers that have not been queried yet, by user, and the limits for queries in flight.
 struct QueryQueue {
     users: BTreeMap<u32, UserQueries>,
     share: usize,
@@ -119,7 +118,7 @@ impl QueryQueue {
         Some((at, uid))
     }
 
-    /// Permits this user one more query in flight, after another one was answered.
+    /// Frees the place of an answered query of this user.
     fn release(&mut self, uid: u32) {
         self.free += 1;
         if let Some(user) = self.users.get_mut(&uid) {
@@ -138,8 +137,7 @@ mod tests {
     /// User id of peers that reply.
     const REPLYING_USER: u32 = 41_002;
 
-    /// Queries peers, each given as its user id and a flag that is true if it replies. Returns the
-    /// answers.
+    /// Queries peers, each given as its user id and true if it replies. Returns the answers.
     fn query_peers(peers: &[(u32, bool)], limit: Duration) -> Vec<Option<()>> {
         let peers: Vec<(u32, bool)> = peers.to_vec();
         let mut kept: Vec<OwnedFd> = Vec::new();

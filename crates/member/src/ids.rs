@@ -1,16 +1,16 @@
-//! Ranges of dbuf ids, which are requested from the daemon so that ids are unique on this machine.
-//! [SL §5.3.1], FEATURES D3
+//! Ranges of dbuf ids. The daemon assigns them, so that ids are unique on this machine. [SL
+//! §5.3.1], FEATURES D3
 
 use crate::client::Client;
 use engine::ids::{IdRange, set_source};
 use std::time::Duration;
 
-/// Timeout of the call to the daemon. If there is no reply, ids are unique only among this process
-/// and its descendants.
+/// Timeout of the call to the daemon. Without a reply, ids are unique only within this process and
+/// its descendants.
 const IDS_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Makes this process obtain its dbuf ids from the daemon, if a daemon is running when ids are
-/// needed. Must be called before the first dbuf is created; repeated calls have no effect.
+/// Makes this process request its dbuf ids from the daemon, if a daemon is running when ids are
+/// needed. Must be called before the first dbuf is created. Repeated calls have no effect.
 pub fn use_daemon_ids() {
     set_source(request_range);
 }

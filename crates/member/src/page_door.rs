@@ -1,9 +1,8 @@
-//! The door of a live page that serves several users: a socket at which a user asks for the address
-//! of the page, with a token of this user.
+//! The socket at which a user requests the address of a live page that serves several users. The
+//! address contains a token for this user.
 //!
-//! The socket is in a directory of its own beside that of the daemon, because the process that
-//! serves the page may have another owner than the daemon: `/run/streamline-page` beside
-//! `/run/streamline`.
+//! The process that serves the page may run as another user than the daemon, so the socket has its
+//! own directory beside the daemon's: `/run/streamline-page` beside `/run/streamline`.
 
 use crate::client::{CALL_TIMEOUT, Caller, ClientError};
 use crate::faults::NOT_YOUR_PAGE;
@@ -21,7 +20,7 @@ pub const PAGE_SOCKET: &str = "io.streamline.page";
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OpenPage {
-    /// True if earlier tokens of the caller become invalid.
+    /// True to invalidate earlier tokens of the caller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub renew: Option<bool>,
 }
@@ -31,18 +30,18 @@ struct PageAddress {
     url: String,
 }
 
-/// Returns the directory of the door for the page beside the daemon in `directory`, or else beside
-/// the machine-wide daemon.
+/// Returns the directory of the page's socket beside the daemon's `directory` or, if that is
+/// `None`, beside the directory of the machine-wide daemon.
 #[must_use]
 pub fn page_directory(directory: Option<&Path>) -> PathBuf {
     let directory = directory.unwrap_or_else(|| Path::new(MACHINE_DIRECTORY));
-    // Without its components, a path that ends in a slash would name a file in the directory.
+    // Appending to the text of a path that ends in a slash would name a file in the directory.
     let mut name = directory.components().as_path().as_os_str().to_owned();
     name.push("-page");
     name.into()
 }
 
-/// Replies to a call at the door. `open` returns the URL for the caller.
+/// Replies to a call on the page's socket. `open` returns the URL for the caller.
 pub fn reply_to(call: &[u8], open: impl FnOnce(OpenPage) -> Result<String, Fault>) -> Vec<u8> {
     let reply = Call::read(call).map_err(|_| Fault::invalid_parameter("method")).and_then(|call| {
         let (named, method) = call.interface_and_method();
@@ -61,9 +60,9 @@ pub fn reply_to(call: &[u8], open: impl FnOnce(OpenPage) -> Result<String, Fault
     reply.unwrap_or_else(|fault| Reply::from(&fault)).to_bytes()
 }
 
-/// Asks for the URL of the page beside the daemon in `directory`, or else beside the first standard
-/// directory that has one. Returns `None` if there is no page for this user. Fails with
-/// [`ClientError::UntrustedDaemon`] unless root or this user serves the page.
+/// Requests the URL of the page beside the daemon's `directory` or, if that is `None`, beside the
+/// first standard directory that has a page. Returns `None` if there is no page for this user.
+/// Fails with [`ClientError::UntrustedDaemon`] unless root or this user serves the page.
 pub fn find_page(directory: Option<&Path>, given: OpenPage) -> Result<Option<String>, ClientError> {
     let places = match directory {
         Some(directory) => vec![directory.to_owned()],

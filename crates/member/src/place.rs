@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A client obtains the user id of the listening process from the kernel. It accepts only root, its
-//! own user and, in `/run/streamline`, the user who owns the directory, because only root can
-//! create that directory.
+//! own user and, in `/run/streamline`, the owner of the directory, because only root can create
+//! that directory.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -25,14 +25,14 @@ pub const STREAM_SOCKET: &str = "io.streamline";
 /// Name of the packet socket, which preserves message boundaries.
 pub const PACKET_SOCKET: &str = "io.streamline.packets";
 
-/// Returns the preferred directory for this user's own daemon, or `None` if the user has none.
+/// Returns the preferred directory for the daemon of this user, or `None` if there is none.
 #[must_use]
 pub fn user_directory() -> Option<PathBuf> {
     user_directories().into_iter().next()
 }
 
-/// Returns the directories for this user's own daemon, in order of preference. Omits runtime
-/// directories that belong to another user, or to which others may write.
+/// Returns the possible directories for the daemon of this user, in order of preference. Omits
+/// runtime directories that belong to another user, or that others may write to.
 fn user_directories() -> Vec<PathBuf> {
     let named = |variable: &str| {
         std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
@@ -52,8 +52,8 @@ fn user_directories() -> Vec<PathBuf> {
     all
 }
 
-/// Returns the directories to search, in order: the directory that the environment variable names
-/// or, if it is not set, the directories of this user's daemon and the machine-wide directory.
+/// Returns the directories to search, in order: only the directory in the environment variable or,
+/// if it is not set, the directories of this user's daemon and the machine-wide directory.
 #[must_use]
 pub fn search_directories() -> Vec<PathBuf> {
     match std::env::var_os(DIRECTORY_VARIABLE).filter(|value| !value.is_empty()) {
@@ -62,7 +62,7 @@ pub fn search_directories() -> Vec<PathBuf> {
     }
 }
 
-/// Returns true if this is the machine-wide directory, and root has made this user its owner.
+/// Returns true if `directory` is the machine-wide directory, and its owner is this user.
 pub(crate) fn is_machine_owner(directory: &Path, uid: u32) -> bool {
     directory == Path::new(MACHINE_DIRECTORY)
         && fs::symlink_metadata(directory)

@@ -1,14 +1,14 @@
-//! Messages about rights that the policy denies, and lookup of users and groups.
+//! Messages about privileges that the policy does not grant, and lookup of users and groups.
 
 use std::path::PathBuf;
 
 /// The default policy file of a machine.
 pub const POLICY_FILE: &str = "/etc/streamline/policy.toml";
 
-/// A user who lacks a right, and the policy file that could grant it.
+/// A user who lacks a privilege, and the policy file that could grant it.
 #[derive(Clone, Copy, Debug)]
 pub struct Denial<'w> {
-    /// Numeric ID of the user.
+    /// Numeric id of the user.
     pub uid: u32,
     /// Path of the policy file.
     pub file: &'w str,
@@ -76,7 +76,7 @@ impl Denial<'_> {
 /// Pattern that matches every interface in the daemon's network namespace.
 pub const ALL_INTERFACES: &str = "*";
 
-/// Returns true if one of these patterns matches the interface.
+/// Returns true if one of the patterns in `names` matches the interface.
 #[must_use]
 pub fn matches_interface(names: &[String], interface: &str, netns: Option<&str>) -> bool {
     names.iter().any(|known| match (known.split_once('/'), netns) {
@@ -114,8 +114,8 @@ pub fn home_directory(uid: u32) -> Option<PathBuf> {
     homes.find(|(number, _): &(u32, _)| *number == uid).map(|(_, home)| home.into())
 }
 
-/// Returns the names and ids in a file of the form `name:password:number:…`. Returns an empty list
-/// if the file cannot be read.
+/// Returns the names and ids in a file with lines of the form `name:password:number:…`, or an empty
+/// list if the file cannot be read.
 fn name_entries(file: &str) -> impl Iterator<Item = (String, u32)> {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     let entries: Vec<_> = text

@@ -1,5 +1,5 @@
-//! Programs and packet sockets that other applications use at the network interfaces, with their
-//! owners and their effect on a request. `doctor` and `explain` print them.
+//! Programs and packet sockets of other applications at the network interfaces, with their owners
+//! and their effect on a request. `doctor` and `explain` print them.
 //!
 //! The types define the `--json` format of both commands.
 
@@ -37,7 +37,7 @@ pub struct NeighborFinding {
     /// Id of the user who loaded the program or opened the socket; `null` if unknown.
     uid: Option<u32>,
     holders: Vec<HolderFinding>,
-    /// Consequence for requests at the interface, in the form of a clause.
+    /// The effect on requests at the interface, in the form of a clause.
     so: &'static str,
 }
 
@@ -50,7 +50,7 @@ struct HolderFinding {
 }
 
 impl NeighborFindings {
-    /// Converts the result of a search to the printed form.
+    /// Converts the result of a search to the form that commands print.
     #[must_use]
     pub fn new(found: &Neighbors) -> Self {
         let unlisted = found.unlisted.iter().map(|(what, refusal)| {
@@ -82,8 +82,8 @@ impl NeighborFindings {
         self.neighbors.is_empty() && self.unlisted.is_empty()
     }
 
-    /// Formats a table with a width of at most `columns`, followed by the consequence of each kind
-    /// and by the kinds that could not be listed.
+    /// Formats a table with a width of at most `columns`, followed by the effect of each kind and
+    /// by the kinds that could not be listed.
     pub fn format_table(&self, columns: usize) -> String {
         let mut table = Table::new(&["interface", "what", "program", "of"]);
         for one in &self.neighbors {

@@ -1,4 +1,4 @@
-//! Notices: messages for the user while a request is opened and runs. They are not errors.
+//! Notices: messages for the user, other than errors, while a request is opened and runs.
 
 use pipeline::Diagnostic;
 use std::fmt;

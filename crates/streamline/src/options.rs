@@ -10,7 +10,7 @@ use sys::steps::Steps;
 /// The options of a run that are not part of the request.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Number of blocks after which the run ends, counted at the sinks; `None` for no limit.
+    /// Number of blocks at the sinks after which the run ends; `None` for no limit.
     pub count: Option<u64>,
     /// Time after which the run ends, or `None` for no limit.
     pub time: Option<Duration>,
@@ -18,14 +18,14 @@ pub struct Options {
     pub timed: bool,
     /// True to let the kernel also measure the run time of its programs.
     pub programs_timed: bool,
-    /// True to run without the daemon: the path is not registered, and only this process's rights
-    /// apply in the kernel.
+    /// True to run without the daemon: the path is not registered, and kernel programs need this
+    /// process's own privileges.
     pub embedded: bool,
     /// True to keep every filter out of the kernel.
     pub outside_kernel: bool,
     /// Name of the path in the daemon's registry, which implies `registered`; `None` for no name.
     pub name: Option<String>,
-    /// True to fail, instead of running unregistered, if no daemon registers the path.
+    /// True to fail if no daemon registers the path, instead of running unregistered.
     pub registered: bool,
     /// Log file of the run, if any. The daemon reports its name to clients.
     pub log: Option<PathBuf>,
@@ -38,7 +38,7 @@ pub struct Options {
     pub record_bytes: Option<u64>,
     /// True to save the blocks on which filters panicked as captures in the user's state directory.
     pub captures_crashes: bool,
-    /// True if this process serves a shared prefix. The run ends when no readers are left.
+    /// True if this process serves a shared prefix. The run then ends when no readers are left.
     pub serves_prefix: bool,
     /// True if a request without `--prefix=` joins a shared prefix that is already running.
     pub joins_prefixes: bool,
@@ -52,7 +52,7 @@ pub struct Options {
     pub notices: Notices,
     /// Rollback log of acquired resources. Tests can make its steps fail.
     pub steps: Steps,
-    /// Kernel refusal to simulate in tests.
+    /// Kernel refusal that a test simulates.
     pub refuses: InjectedRefusal,
 }
 

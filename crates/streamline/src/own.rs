@@ -273,8 +273,8 @@ enum Callback {
     Each(Arc<Mutex<BlockConsumer>>),
 }
 
-/// All registered callbacks, by number. The number is passed as an argument, because a filter is
-/// constructed only from its arguments.
+/// All registered callbacks, by number. A filter is constructed only from its arguments, so the
+/// number is passed as an argument.
 static CALLBACKS: Mutex<BTreeMap<u64, Callback>> = Mutex::new(BTreeMap::new());
 
 /// Name of the parameter that contains the callback's number.

@@ -62,8 +62,8 @@ pub struct PathView {
 
 /// Returns all paths that are visible to this user, with the nodes of those to which the user may
 /// connect. Paths that end during the query are omitted. The request and nodes of a path in `known`
-/// are reused if the path has not changed since it was queried. Blocks for at most `limit` until
-/// the paths have replied.
+/// are reused if the path has not changed since that query. Blocks for at most `limit` until the
+/// paths have replied.
 pub fn query_paths(
     client: &Client,
     known: &[PathView],
@@ -180,7 +180,7 @@ pub fn manual(name: &str) -> Option<String> {
 
 /// Returns true if blocks that leave a node of this request can have the classes of a label, such
 /// as `80`, `get` or `22:23`. Fails with the reason if this process cannot read the request, for
-/// example because it contains filters that another program added.
+/// example because it contains filters of another program.
 pub fn is_class(line: &str, node: &NodeDetails, label: &str) -> Result<bool, String> {
     let (graph, at) = find_node(line, node)?;
     Ok(pipeline::classes_leaving(&graph, at, label, &MachineRegistry::Local).is_ok())
@@ -198,15 +198,15 @@ pub fn parse_time(text: &str) -> Result<u64, String> {
     explain::parse_time(text).map_err(|why| why.to_string())
 }
 
-/// Returns true if this filter in the catalog is a source.
+/// Returns true if the catalog has this name and the entry is a source.
 #[must_use]
 pub fn is_source(filter: &str) -> bool {
     MachineRegistry::Local.find(filter).is_some_and(|entry| entry.kind == FilterKind::Source)
 }
 
-/// Returns the hooks of the kernel at which the programs that run a node are attached, such as `tc
-/// ingress eth0`: one for each source from which blocks reach the node. Fails with the reason if
-/// the request does not contain the node.
+/// Returns the kernel hooks to which the programs that run a node are attached, such as `tc ingress
+/// eth0`: one for each source whose blocks reach the node. Fails with the reason if the request
+/// does not contain the node.
 pub fn kernel_hooks(line: &str, node: &NodeDetails) -> Result<Vec<String>, String> {
     let (graph, at) = find_node(line, node)?;
     let mut upstream = vec![at];
@@ -259,8 +259,8 @@ pub const PATH_ENDED: &str = "the path has ended";
 /// Reason for the end of a tap after its node was removed or has left the path.
 pub const NODE_CHANGED: &str = "its node was changed: begin it again";
 
-/// Returns a text about the programs and packet sockets of other applications at an interface, with
-/// their owners and their effect on a request, as `doctor` prints it. Reads the descriptors of all
+/// Describes the programs and packet sockets of other applications at an interface, with their
+/// owners and their effect on a request, as `doctor` prints them. Reads the descriptors of all
 /// processes.
 #[must_use]
 pub fn others_at(interface: &str) -> String {

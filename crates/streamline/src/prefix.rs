@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-/// The program that is started to run a prefix, as set by the latest request that shares one.
+/// The program that is started to run a prefix; set by the latest request that shares one.
 static PREFIX_PROGRAM: Mutex<Option<PathBuf>> = Mutex::new(None);
 
 /// Maximum length, in bytes, of the message from a process that failed to start.
@@ -23,8 +23,8 @@ const MESSAGE_MAX: u64 = 4 << 10;
 
 /// Replaces the prefix of a request with a source that reads it from a shared process, if the
 /// request asks for this. If that is impossible, returns the request unchanged and raises a notice
-/// with the reason. A request that does not ask for it may still [join](join_running) a prefix that
-/// is already running.
+/// with the reason. A request that does not ask may still [join](join_running) a prefix that is
+/// already running.
 pub(crate) fn share_prefix(
     (text, graph): (String, Graph),
     options: &Options,
@@ -57,9 +57,9 @@ pub(crate) fn share_prefix(
     }
 }
 
-/// Replaces the prefix of a request with a source, if the options permit it, the request has no
-/// option `--prefix=`, the prefix outputs messages, and a process of this user is already running
-/// it. Otherwise returns the request unchanged.
+/// Replaces the prefix of a request with a source if the options permit it, the request has no
+/// option `--prefix=`, the prefix outputs messages, and a process of this user already runs the
+/// prefix. Otherwise returns the request unchanged.
 fn join_running(
     (text, graph): (String, Graph),
     options: &Options,
@@ -86,9 +86,9 @@ fn join_running(
     Ok((cut.rest, graph))
 }
 
-/// Chooses the prefix of a request to read from a shared process. This is the longest prefix that
-/// is already running, if that is longer than the one at [`SharedPrefixes::start`], and otherwise
-/// the latter, for which a process may have to be started.
+/// Chooses the prefix of a request to read from a shared process: the longest prefix that is
+/// already running, if it is longer than the one at [`SharedPrefixes::start`], and otherwise the
+/// latter, for which a process may have to be started.
 fn choose_cut(mut found: SharedPrefixes) -> Cut {
     let longer = found.cuts.iter().take(found.start);
     let running = longer.into_iter().position(|cut| shared::is_offered(&cut.prefix));

@@ -52,7 +52,7 @@ impl Prepared {
 
     /// Plans the request of one worker.
     pub(crate) fn read_for_worker(request: &str, options: &Options) -> Result<Self, OpenError> {
-        // The warnings were already issued for the whole request.
+        // The warnings have already been raised for the whole request.
         let options = Options { notices: Default::default(), ..options.clone() };
         let graph = parse_graph(request, &options.own, &options)?;
         Self::plan_graph(request.to_owned(), graph, &options)
@@ -145,7 +145,7 @@ fn resolve_names(request: &str, options: &Options) -> Result<(String, Graph), Op
     }
     let text = first.text.as_ref().to_owned();
     let quiet = Options { notices: Default::default(), ..options.clone() };
-    // The text has grown, so its spans are new; its warnings were already issued.
+    // The text has grown, so its spans differ; its warnings have already been raised.
     let graph = parse_graph(&text, &options.own, &quiet)?;
     Ok((text, graph))
 }

@@ -138,7 +138,7 @@ impl Denial {
             Some(Capabilities::SYS_ADMIN) => Operation::Namespaces,
             Some(Capabilities::BPF) => Operation::Programs,
             // Some refusals have unspecific errors. `give` means that no packet socket could
-            // provide it.
+            // provide the requested property.
             _ if ["rx", "tx", "redirect"].contains(&name) && !["enter", "give"].contains(&call) => {
                 Operation::Packets
             }
@@ -371,8 +371,7 @@ mod tests {
         let unprivileged = user_with(Capabilities(0));
         let filter = Some(Seccomp::Filter);
         assert_eq!(cause(&unprivileged), DenialCause::Capability);
-        // As long as the capability is missing, it makes no difference if there is a seccomp filter
-        // too.
+        // If the capability is missing, a seccomp filter makes no difference.
         assert_eq!(cause(&Privilege { seccomp: filter, ..unprivileged }), DenialCause::Capability);
         assert_eq!(
             cause(&Privilege { bounding: Capabilities(0), ..unprivileged }),

@@ -141,7 +141,7 @@ fn recorded_graphs(record: &Record, plan: &Plan) -> Vec<Graph> {
     let mut text = record.head.request.clone();
     let mut graphs = vec![plan.graph.clone()];
     for change in &record.changes {
-        // A change that does not apply is reported during the replay.
+        // The replay reports a change that does not apply.
         let Ok(edited) = change.edit.apply(&text, &MachineRegistry::Recorded) else { break };
         graphs.push(pipeline::read_request(&edited.text, &MachineRegistry::Recorded).0);
         text = edited.text;

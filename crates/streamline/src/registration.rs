@@ -16,8 +16,8 @@ use sys::steps::Resource;
 #[derive(Debug, Default)]
 pub(crate) struct Registration {
     worker: Option<Worker>,
-    /// A poll set that contains the caller's and the daemon's stop descriptors, if both exist. It
-    /// becomes readable when either descriptor does.
+    /// A poll set of the caller's and the daemon's stop descriptors, if both exist. It becomes
+    /// readable when either descriptor does.
     stop: Option<PollSet>,
 }
 

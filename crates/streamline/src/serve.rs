@@ -5,7 +5,7 @@ use crate::notice::Notices;
 use crate::workers::child;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The task that this process was started for and has completed.
+/// A task for which this process was started, after its completion.
 #[derive(Debug)]
 #[must_use]
 pub enum Served {
@@ -15,8 +15,8 @@ pub enum Served {
     Worker(Result<(), OpenError>),
 }
 
-/// True if this program can serve as its own helper, because it has called [`serve_if_asked`]
-/// without a task.
+/// True if the library may start this program for a task. Set when [`serve_if_asked`] is called in
+/// a process without a task.
 static CAN_SERVE: AtomicBool = AtomicBool::new(false);
 
 /// Runs an untrusted filter or a worker if this process was started as one; the caller should then

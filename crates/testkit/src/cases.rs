@@ -1,8 +1,8 @@
 //! External captures and test vectors, in the directory named by `STREAMLINE_CORPUS`, by default
-//! `../shared/cases` beside the repository. They are never copied into the repository.
+//! `../shared/cases` next to the repository. They are never copied into the repository.
 //!
-//! The name of a test that uses them begins with `corpus_`. `cargo xtask test` runs these tests as
-//! a separate group, and only if the directory exists. Another test beside each of them covers the
+//! The names of tests that use them begin with `corpus_`. `cargo xtask test` runs these tests as a
+//! separate group, and only if the directory exists. Next to each of them, another test covers the
 //! same behavior with [generated captures](crate::generated_captures()).
 
 use std::fs;
@@ -21,7 +21,7 @@ pub fn case_directory() -> Option<PathBuf> {
     if cases.is_dir() { Some(cases) } else { need::report_skip("../shared/cases is not here") }
 }
 
-/// Returns the external captures as a set, so that one test can run on them and on the [generated
+/// Returns the external captures as a set. The same test can thus run on them and on the [generated
 /// captures](crate::generated_captures()). If the directory does not exist, reports a skip and
 /// returns `None`.
 pub fn corpus_captures() -> Option<Captures> {
@@ -47,7 +47,8 @@ fn collect_captures(folder: &Path, found: &mut Vec<PathBuf>) {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     for entry in entries {
         let path = entry.path();
-        // Symbolic links are not followed: a link upwards would cause endless recursion.
+        // Symbolic links are not followed, because a link to a parent directory would cause endless
+        // recursion.
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             collect_captures(&path, found);
         } else if is_capture(&path) {

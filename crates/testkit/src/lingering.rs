@@ -7,8 +7,8 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 
-/// Returns a descriptor that keeps close(2) from returning for `linger` if nothing else has it
-/// open, and the socket at its other end, which ends that when it is dropped.
+/// Returns a descriptor whose close(2) blocks for `linger`, unless it has duplicates, and the
+/// socket at its other end. Dropping that socket ends the wait.
 #[must_use]
 pub fn lingering(linger: Duration) -> (OwnedFd, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -24,7 +24,7 @@ pub fn lingering(linger: Duration) -> (OwnedFd, TcpStream) {
 /// Number of descriptors that the kernel passes in one message (SCM_MAX_FD).
 const PASSED_MAX: usize = 253;
 
-/// Sends a message with as many duplicates of a descriptor as the kernel passes.
+/// Sends a message with the maximum number of duplicates of a descriptor.
 pub fn send_copies(socket: &OwnedFd, message: &[u8], descriptor: &OwnedFd) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PASSED_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);

@@ -1,5 +1,5 @@
-//! Requirements of a test (privileges, programs, devices). A test is skipped if the machine does
-//! not meet them.
+//! Requirements of tests (privileges, programs, devices). A test is skipped if the machine does not
+//! meet its requirements.
 //!
 //! ```
 //! use streamline_testkit::need;
@@ -81,7 +81,7 @@ pub fn require_file(path: impl AsRef<Path>) -> Option<PathBuf> {
 pub fn report_skip<T>(reason: &str) -> Option<T> {
     let line = skip_line(&test_name(), reason);
     let written = append_line(&target_directory().join("skips.txt"), &line);
-    // Not by `print!`, whose output the harness hides if the test passes.
+    // The harness would hide the output of `print!` if the test passes.
     let mut stderr = std::io::stderr().lock();
     let _ = stderr.write_all(line.as_bytes());
     if let Err(error) = written {
@@ -104,8 +104,8 @@ fn skip_line(test: &str, reason: &str) -> String {
     format!("skipped: {test}: {reason}\n")
 }
 
-/// Appends a line to a file with a single write, so that lines of concurrent tests do not
-/// interleave.
+/// Appends a line to a file with a single write, so that lines of concurrent tests are not
+/// interleaved.
 fn append_line(path: &Path, line: &str) -> std::io::Result<()> {
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory)?;
@@ -113,8 +113,8 @@ fn append_line(path: &Path, line: &str) -> std::io::Result<()> {
     OpenOptions::new().create(true).append(true).open(path)?.write_all(line.as_bytes())
 }
 
-/// Returns the name of the running test, which is the name of its thread, or the name of the
-/// program if tests run in the main thread.
+/// Returns the name of the running test: the name of its thread or, if tests run in the main
+/// thread, of the program.
 fn test_name() -> String {
     match std::thread::current().name() {
         Some(name) if name != "main" => name.to_owned(),
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn skip_line_names_test_and_reason() {
-        // Tests that run sequentially run in the main thread, which has another name.
+        // Tests that run one after another use the main thread, which has another name.
         let named = std::thread::spawn(test_name);
         assert!(!named.join().unwrap().is_empty());
         let thread = std::thread::Builder::new().name("a::b".to_owned()).spawn(test_name).unwrap();

@@ -6,8 +6,8 @@
 //! assert_eq!(frame.len(), 14 + 4 + 20 + 8 + 6);
 //! ```
 //!
-//! A test that needs an invalid frame changes the finished bytes, a plain `Vec<u8>`. Checksums are
-//! computed here and not by the code under test.
+//! To get an invalid frame, a test changes the bytes of a complete one, which are a plain
+//! `Vec<u8>`. Checksums are computed here, and not by the code under test.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -45,7 +45,7 @@ struct Network {
     protocol: usize,
 }
 
-/// The fields of a TCP header. The checksum is computed.
+/// The fields of a TCP header, except for the checksum, which is computed.
 #[derive(Clone, Debug, Default)]
 pub struct Segment {
     /// The source port.
@@ -102,7 +102,7 @@ impl Frame {
         Self::new(bytes, NextField::Ethertype(0))
     }
 
-    /// Begins a BSD loopback frame; its address family is big-endian if `big` is true, else
+    /// Begins a BSD loopback frame. The address family is big-endian if `big` is true, otherwise
     /// little-endian.
     pub fn loopback(big: bool) -> Self {
         Self::new(vec![0; 4], NextField::Family { big })
@@ -114,7 +114,7 @@ impl Frame {
         self.tag_with_ethertype(0x8100, control)
     }
 
-    /// Appends a VLAN tag with another EtherType (0x88a8, 0x9100).
+    /// Appends a VLAN tag with a different EtherType, such as 0x88a8 or 0x9100.
     #[must_use]
     pub fn tag_with_ethertype(mut self, ethertype: u16, control: u16) -> Self {
         self.set_next_type(ethertype);
@@ -124,8 +124,8 @@ impl Frame {
         self
     }
 
-    /// Appends an 802.2 LLC header with SNAP to an Ethernet header or tag; the preceding EtherType
-    /// field becomes the 802.3 length.
+    /// Appends an 802.2 LLC header with SNAP to an Ethernet header or tag. The preceding EtherType
+    /// field then contains the 802.3 length.
     #[must_use]
     pub fn snap(mut self) -> Self {
         self.length_at = self.bytes.len().checked_sub(2);
@@ -134,8 +134,8 @@ impl Frame {
         self
     }
 
-    /// Sets the minimum length of the frame in bytes. A shorter frame is padded with zeros;
-    /// Ethernet requires 60.
+    /// Sets the minimum length of the frame in bytes (60 for Ethernet). A shorter frame is padded
+    /// with zeros.
     #[must_use]
     pub const fn padded_to(mut self, length: usize) -> Self {
         self.padded_to = length;
@@ -188,8 +188,8 @@ impl Frame {
         self
     }
 
-    /// Makes the packet a fragment at `offset` bytes, a multiple of 8; `more` is the more-fragments
-    /// flag. For IPv6, appends the fragment header.
+    /// Makes the packet a fragment at `offset`, in bytes, a multiple of 8. `more` is the
+    /// more-fragments flag. For IPv6, appends the fragment header.
     #[must_use]
     pub fn fragment(mut self, offset: u16, more: bool) -> Self {
         let (at, four) = (self.network_mut().at, self.network_mut().source.is_ipv4());
@@ -340,8 +340,8 @@ impl Frame {
     }
 
     /// Appends a transport header with its payload, and returns the frame. The checksum at offset
-    /// `at` covers the pseudo header and these bytes; in a fragment this is not the checksum of the
-    /// datagram.
+    /// `at` covers the pseudo header and these bytes; for a fragment, it differs from that of the
+    /// whole datagram.
     fn finish_with_checksum(mut self, protocol: u8, at: usize, mut transport: Vec<u8>) -> Vec<u8> {
         let Network { source, target, .. } = *self.network_mut();
         let length = (transport.len() as u32).to_be_bytes();
@@ -357,7 +357,7 @@ impl Frame {
         self.protocol(protocol, &transport)
     }
 
-    /// Sets the length of the IP header, and for IPv4 the header checksum.
+    /// Sets the length field of the IP header and, for IPv4, the header checksum.
     fn finish_network(&mut self) {
         let Network { at, source, .. } = *self.network_mut();
         let total = self.bytes.len() - at;

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Returns the program named by `STREAMLINE_PROGRAM`, or else the program of this test's build,
-/// which is rebuilt first if a source is newer.
+/// Returns the program named by `STREAMLINE_PROGRAM`, or else the program of the build that
+/// contains this test. Rebuilds the latter if a source file is newer.
 ///
 /// # Panics
 /// If the program does not build.
@@ -39,10 +39,10 @@ fn build_program(profile: &Path) {
     assert!(command.status().expect("cargo").success(), "the program does not build");
 }
 
-/// Returns true if a program is newer than all its sources: the crates' files without tests, the
-/// examples and `Cargo.lock`. `cargo test --workspace` builds the program first, and the program
-/// must not be rebuilt with other features while tests run. (Cargo's dependency list does not exist
-/// if only tests were built.)
+/// Returns true if a program is newer than all its sources: the files of the crates except for
+/// tests, the examples and `Cargo.lock`. `cargo test --workspace` builds the program first, and
+/// tests must not rebuild it with other features. Cargo's list of dependencies is not used, because
+/// it does not exist if only tests were built.
 fn is_up_to_date(program: &Path) -> bool {
     let age = |path: &Path| fs::metadata(path).and_then(|file| file.modified()).ok();
     let Some(built) = age(program) else { return false };

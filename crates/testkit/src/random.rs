@@ -1,7 +1,7 @@
 //! A random number generator for tests: xoshiro256++ (Blackman, Vigna), seeded through SplitMix64.
 //!
-//! Implemented here because updates of a dependency must not change the sequence: a reported seed
-//! must reproduce its run, and the bundled capture must stay the same.
+//! Implemented here because an update of a dependency could change the sequence: a reported seed
+//! must reproduce its run, and the bundled capture must not change.
 
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
@@ -19,8 +19,8 @@ impl Random {
         Self { state: std::array::from_fn(|_| split_mix(&mut state)) }
     }
 
-    /// Returns a generator with a random seed, and prints the seed. `SEED=<number>` in the
-    /// environment selects the seed of an earlier run.
+    /// Returns a generator with a random seed, and prints the seed. The environment variable `SEED`
+    /// selects the seed of an earlier run.
     #[expect(clippy::print_stdout, reason = "the harness shows it where a test fails")]
     pub fn replayable() -> Self {
         let seed = match std::env::var("SEED") {
@@ -82,7 +82,7 @@ impl Random {
         }
     }
 
-    /// Flips `flips` random bits; a bit may be flipped several times. Does nothing if the slice is
+    /// Flips `flips` random bits, possibly the same bit several times. Does nothing if the slice is
     /// empty.
     pub fn flip_bits(&mut self, bytes: &mut [u8], flips: usize) {
         if bytes.is_empty() {

@@ -1,8 +1,8 @@
-//! Resources that a test can leak: descriptors, memory, threads and children of processes; programs
-//! on interfaces; files; and BPF objects.
+//! Resources that a test can leak: descriptors, memory, threads and child processes; programs on
+//! interfaces; files; and BPF objects.
 //!
-//! [`Resources`] counts resources before and after an action that must leave nothing behind.
-//! [`KernelObjects`] records the ids of objects while a process runs, so that a leak is found after
+//! [`Resources`] counts resources before and after an action that must not leave any behind.
+//! [`KernelObjects`] records the ids of objects while a process runs, so that leaks are found after
 //! the process has exited, even if other tests run concurrently.
 
 use crate::net::{Pair, SERVER_DEVICE};
@@ -13,7 +13,7 @@ use std::path::Path;
 use sys::bpf::{ObjectKind, Side, object_ids, tcx_chain};
 use sys::net::RouteSocket;
 
-/// The amounts of resources, keyed by a description of the resource: counts, or bytes for memory.
+/// The amounts of resources by description: numbers, or bytes for memory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Resources(BTreeMap<String, u64>);
 
@@ -29,7 +29,7 @@ impl Resources {
     }
 
     /// Counts the descriptors, threads and children of a process, and the bytes of its mappings of
-    /// memfds, anonymous inodes, sockets and devices. Heap and stacks are excluded, because the
+    /// memfds, anonymous inodes, sockets and devices. Excludes heap and stacks, because the
     /// allocator retains them.
     ///
     /// # Panics
@@ -74,8 +74,8 @@ impl Resources {
         self
     }
 
-    /// Adds the entries that these users own in the machine's public directories (`/tmp`,
-    /// `/dev/shm`, …), without subdirectories.
+    /// Adds the entries of these users in the machine's public directories (`/tmp`, `/dev/shm`, …),
+    /// without subdirectories.
     #[must_use]
     pub fn with_files_of_users(mut self, users: &[u32]) -> Self {
         for folder in ["/dev/shm", "/dev/mqueue", "/run", "/run/user", "/tmp", "/var/tmp"] {
@@ -90,7 +90,7 @@ impl Resources {
         self
     }
 
-    /// Returns a line for each resource of which this value counts more than `other`.
+    /// Returns a line for each resource whose amount in this value is larger than in `other`.
     #[must_use]
     pub fn excess_over(&self, other: &Self) -> Vec<String> {
         let before = |what: &String| other.0.get(what).copied().unwrap_or(0);
@@ -115,7 +115,7 @@ impl Resources {
 
     fn add_descriptors(&mut self, process: u32) {
         for entry in fs::read_dir(format!("/proc/{process}/fd")).expect("descriptors").flatten() {
-            // The descriptor of the directory itself is closed by now.
+            // The descriptor used to read the directory is already closed.
             let Ok(target) = fs::read_link(entry.path()) else { continue };
             let target = target.to_string_lossy().into_owned();
             let kind = target.split_once(":[").map_or(target.as_str(), |(kind, _)| kind);
@@ -147,7 +147,7 @@ impl Resources {
         for task in fs::read_dir(format!("/proc/{process}/task")).expect("threads").flatten() {
             // The thread may exit concurrently.
             let Ok(name) = fs::read_to_string(task.path().join("comm")) else { continue };
-            // The signal thread starts once per process and is no leak.
+            // The signal thread starts once per process, so it is not a leak.
             if name.trim() != "signals" {
                 self.add(format!("thread {}", name.trim()), 1);
             }
@@ -230,7 +230,7 @@ impl KernelObjects {
             let all: BTreeSet<u32> = object_ids(kind).expect("root may ask").into_iter().collect();
             left.extend(all.intersection(ours).map(|id| format!("{kind:?} {id}")));
         }
-        // A zombie that init has not reaped yet counts as exited.
+        // A zombie counts as exited, even if init has not reaped it yet.
         let is_alive = |id: &&u32| {
             let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
             stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))

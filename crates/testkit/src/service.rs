@@ -22,12 +22,12 @@ pub struct Manager {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Minimum descriptor number of the intermediate duplicates, above all descriptors of a starting
-/// service.
+/// Minimum number of intermediate duplicates of descriptors, above all descriptors of a service
+/// that starts.
 const DUPLICATES_MIN: i32 = 500;
-/// Interval at which the receiving thread checks whether the manager was dropped.
+/// Interval at which the receiving thread checks if the manager was dropped.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Maximum number of stored descriptors, which is announced to the service (`FDSTORE`).
+/// Maximum number of stored descriptors, announced to the service in `FDSTORE`.
 const STORED_MAX: usize = 512;
 
 impl Manager {
@@ -97,7 +97,7 @@ impl Manager {
 
     /// Turns `shell`, which starts bash, possibly through a wrapper, into a command that runs
     /// `service` with all stored descriptors. Passes the command to `start`, which must not return
-    /// before the process runs; returns the result of `start`.
+    /// before the process runs, and returns the result of `start`.
     ///
     /// # Panics
     ///
@@ -109,15 +109,16 @@ impl Manager {
         start: impl FnOnce(&mut Command) -> A,
     ) -> A {
         let store = self.lock();
-        // Duplicates above all target numbers, so that no redirection overwrites a source.
+        // The duplicates have higher numbers than all targets, so no redirection overwrites a
+        // source.
         let away =
             store.iter().map(|(_, descriptor)| fcntl_dupfd_cloexec(descriptor, DUPLICATES_MIN));
         let away: Vec<OwnedFd> = away.collect::<Result<_, _>>().expect("copies");
         let mut places = String::new();
         for (place, descriptor) in (3..).zip(&away) {
             fcntl_setfd(descriptor, FdFlags::empty()).expect("a descriptor");
-            // The descriptors are redirected one by one, because within one redirection the shell
-            // keeps copies at numbers of its own choice.
+            // Each descriptor has its own redirection, because within a single one the shell keeps
+            // copies at numbers of its choice.
             places += &format!("exec {place}<&{0}; exec {0}<&-; ", descriptor.as_raw_fd());
         }
         let names: Vec<&str> = store.iter().map(|(name, _)| name.as_str()).collect();

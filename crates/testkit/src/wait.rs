@@ -1,9 +1,9 @@
 //! Waits for conditions instead of fixed times.
 //!
-//! Between fork and exec, a program that another test starts holds copies of all descriptors of
-//! this process. This delays the effects of closing the last copy, so tests must wait for these
-//! effects ([`wait_until_closed`], [`wait_until`]). Tests that count the resources of the whole
-//! process run in a process without other tests ([`runs_alone`]).
+//! If another test starts a program, the child holds copies of all descriptors of this process
+//! between fork and exec. This delays the effects of closing the last copy, so tests must wait for
+//! these effects ([`wait_until_closed`], [`wait_until`]). Tests that count the resources of the
+//! whole process run in a process without other tests ([`runs_alone`]).
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::AsFd;
@@ -37,7 +37,7 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
 /// After [`LIMIT`].
 #[track_caller]
 pub fn wait_until_closed(end: impl AsFd) {
-    // Without requested events, poll reports only errors and hang-ups.
+    // If no events are requested, poll reports only errors and hangups.
     let mut fds = [PollFd::from_borrowed_fd(end.as_fd(), PollFlags::empty())];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     wait_until("the other end is closed", || {
@@ -46,8 +46,8 @@ pub fn wait_until_closed(end: impl AsFd) {
 }
 
 /// Copies a program in a child process (`cp`), so that the copy can be started immediately. If this
-/// process wrote the copy, its start could fail with `ETXTBSY`, because a concurrently forked child
-/// may hold the file open for writing.
+/// process wrote the copy, starting it could fail with `ETXTBSY`, because a child that was forked
+/// concurrently may have the file open for writing.
 ///
 /// # Panics
 /// If `cp` fails.
@@ -58,8 +58,8 @@ pub fn copy_program(from: &Path, to: &Path) {
 }
 
 /// Runs the named test once in a separate process. Returns true in the separate process. In the
-/// calling process, returns false after the test has passed, so that the caller can return: `if
-/// !testkit::runs_alone("module::name") { return }`. For tests of process-wide resources:
+/// calling process, returns false after the test has passed; the caller must then return: `if
+/// !testkit::runs_alone("module::name") { return }`. Intended for tests of process-wide resources:
 /// descriptors, mappings, threads, signals, the environment.
 ///
 /// # Panics

@@ -1,8 +1,8 @@
 //! The findings of `doctor`: checks with results and remedies, network interfaces, and the
 //! availability of each facility: capturing, sending, programs in the kernel, replay.
 //!
-//! The types define the `--json` format. `version` changes when a field is removed or changes its
-//! meaning.
+//! The types define the `--json` format. `version` changes when a field is removed or its meaning
+//! changes.
 
 use engine::calibrate;
 use engine::doctor::{
@@ -15,7 +15,7 @@ use streamline::privilege::{self, Operation, Remedy};
 
 /// Version of the `--json` format.
 pub(super) const VERSION: u32 = 1;
-/// The request that appears in suggested commands.
+/// The request in suggested commands.
 const EXAMPLE_REQUEST: &str = "rx | count";
 
 /// All findings.
@@ -50,7 +50,7 @@ pub(super) enum CheckResult {
     Plain,
 }
 
-/// A check with its result and explanation.
+/// A check, its result and its explanation.
 #[derive(Serialize, Debug)]
 pub(super) struct CheckFinding {
     pub(super) name: String,
@@ -140,8 +140,8 @@ impl CheckFinding {
     }
 }
 
-/// The capability CAP_IPC_LOCK, which `doctor` reports for memory locking; Streamline itself does
-/// not use it.
+/// The capability CAP_IPC_LOCK. `doctor` reports it with the limit of locked memory; Streamline
+/// does not use it.
 const CAP_IPC_LOCK: u32 = 14;
 
 fn user_checks(facts: &Facts) -> Section {
@@ -266,7 +266,8 @@ fn kernel_checks(facts: &Facts) -> Section {
         outcome: facts.packet_ring.clone(),
     };
     let mut features: Vec<&Feature> = facts.features.iter().collect();
-    // The ring is the last step of opening a packet socket, so it is listed there.
+    // Mapping the ring is the last step of opening a packet socket, so its row follows that of the
+    // socket.
     let socket = features.iter().position(|feature| feature.facility == Facility::PacketSocket);
     features.insert(socket.map_or(0, |at| at + 1), &ring);
     let mut rows = Vec::new();
@@ -355,7 +356,7 @@ fn remedy(facts: &Facts, feature: &Feature, kind: RefusalKind) -> String {
 fn limit_checks(facts: &Facts) -> Section {
     let rows = facts.limits.iter().map(|limit| {
         let value = match limit.value {
-            // The limit is unreadable, typically because it is visible only in the initial network
+            // The limit cannot be read. Some limits are visible only in the initial network
             // namespace.
             None => "unknown here".to_owned(),
             Some(Bound::Unlimited) => "unlimited".to_owned(),
@@ -411,7 +412,7 @@ impl InterfaceFinding {
             772 => "loopback".to_owned(),
             512 => "PPP".to_owned(),
             801..=805 => "WLAN".to_owned(),
-            // These are link types without a link-layer header: tun and tunnels.
+            // Link types without a link-layer header: tun and tunnels.
             65534 | 519 | 768 | 769 | 776 | 778 | 823 => "raw IP".to_owned(),
             other => format!("type {other}"),
         };
@@ -435,7 +436,7 @@ impl InterfaceFinding {
     }
 }
 
-/// Reports the ability of `rx` to capture, with remedies if it cannot.
+/// Reports if `rx` can capture, and the remedies if it cannot.
 pub(super) fn capture_verdict(facts: &Facts) -> Verdict {
     let mut verdict = verdict("rx", "capturing", facts, Operation::Packets);
     if verdict.open {

@@ -1,8 +1,8 @@
-//! `streamline doctor`: reports which features work on this machine, and remedies for the others.
+//! `streamline doctor`: reports the features that work on this machine, and remedies for those that
+//! do not.
 //!
-//! The results of the engine's probes are formatted as a page for people or as one JSON object. For
-//! a single facility ([`DoctorSubject`]), the command prints a short reply and sets the exit status
-//! for scripts.
+//! Formats the results of the engine's probes as a page for people or as one JSON object. For a
+//! single facility ([`DoctorSubject`]), prints a short reply, and sets the exit status for scripts.
 //!
 //! - `calibrate`: measurement of costs;
 //! - `findings`: conclusions from the probes;
@@ -23,7 +23,7 @@ use serde::Serialize;
 use streamline::neighbors::NeighborFindings;
 use streamline::report::json_line;
 
-/// Everything that `doctor` reports if no facility is named.
+/// The complete report of `doctor`, printed if no facility is named.
 #[derive(Serialize, Debug)]
 struct Page {
     #[serde(flatten)]
@@ -61,7 +61,8 @@ pub(crate) fn doctor(given: &DoctorArguments) -> Status {
     }
 }
 
-/// Prints the state of one facility. The exit status is 0 if it is available.
+/// Prints the state of one facility. The exit status is 0 if the facility is available, and 1
+/// otherwise.
 fn print_facility(verdict: &Verdict, json: bool) -> Status {
     let printed = terminal::print_text(&match json {
         true => json_line(&Subject { version: findings::VERSION, verdict }),

@@ -30,7 +30,7 @@ pub(super) fn format_findings(Page { checkup, others }: &Page, colours: bool) ->
     let _ = writeln!(out, "\n{}", bold_text("what follows", colours));
     let mut before: Option<&Verdict> = None;
     for verdict in &checkup.doors {
-        // Remedies are not repeated, because a repetition would suggest two separate causes.
+        // A repeated remedy would suggest a second cause, so it is printed once.
         let again = before.is_some_and(|before| !verdict.open && before.because == verdict.because);
         match again {
             true => append_row(
@@ -80,7 +80,7 @@ fn format_interfaces(all: &[InterfaceFinding], colours: bool) -> String {
     let mut out = format!("\n{}\n", bold_text("interfaces", colours));
     let mut table =
         Table::new(&[">#", "name", "kind", "link", "state", ">mtu", ">received", ">lost"]);
-    // If not all interfaces fit, those that are up come first.
+    // If not all interfaces fit, the active ones have precedence.
     let mut listed: Vec<&InterfaceFinding> = all.iter().collect();
     if all.len() > INTERFACES_MAX {
         listed.sort_by_key(|seen| (seen.state != "up", seen.index));

@@ -3,8 +3,7 @@
 //!
 //! The request is checked before its unit file is printed. Relative file names refer to the
 //! service's state directory, `/var/lib/NAME`. NAME is derived from the filters of the request, so
-//! that the unit file's name differs from that of the daemon's unit file (`streamline.service`),
-//! which may be in the same directory.
+//! the unit file can be in the same directory as the daemon's unit file (`streamline.service`).
 
 use crate::arguments::RequestArguments;
 use crate::failure;
@@ -44,7 +43,7 @@ fn is_live(graph: &Graph) -> bool {
     names.into_iter().any(|service_name| ["rx", "tx", "redirect"].contains(&service_name))
 }
 
-/// Returns the network namespace that a request enters, if any.
+/// Returns the network namespace that a request enters, or `None` if it enters none.
 fn network_namespace(graph: &Graph) -> Option<&str> {
     graph.ids().find_map(|(_, node)| node.filter()?.arguments.text("netns"))
 }
@@ -114,8 +113,9 @@ WantedBy=multi-user.target
     )
 }
 
-/// Returns the program's path as seen by the service, and the command that installs it there. The
-/// command is empty if the service can run the program where it is, or if its path is unknown.
+/// Returns the program's path as the service sees it, and the command that installs the program
+/// there. The command is empty if the service can run the program in place, or if the program's
+/// path is unknown.
 fn service_program(path: Option<&Path>) -> (String, String) {
     let hidden = ["/home", "/root", "/run/user", "/tmp", "/var/tmp"];
     let Some(path) = path else { return (INSTALLED_PATH.to_owned(), String::new()) };

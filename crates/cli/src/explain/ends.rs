@@ -1,5 +1,5 @@
-//! The ends of a plan that `explain` describes besides the plan itself: rings shared with other
-//! programs, and sinks that keep frames of the past.
+//! The ends of a plan that `explain` describes in addition to the plan: rings shared with other
+//! programs, and sinks that retain past frames.
 
 use pipeline::explain;
 use pipeline::plan::Plan;
@@ -30,7 +30,7 @@ fn written_sources(plan: &Plan) -> Vec<String> {
     nodes.map(|(id, _)| names[id.0].clone()).collect()
 }
 
-/// Describes the sizes of the rings from which other programs read, and to which they write.
+/// Formats the sizes of the rings from which other programs read, and of those to which they write.
 pub(super) fn reader_rings_text(plan: &Plan) -> String {
     let line = |(name, (least, most), is_given)| {
         let (least, most) = (least >> 10, most >> 10);
@@ -50,8 +50,8 @@ pub(super) fn reader_rings_text(plan: &Plan) -> String {
     readers + &written_sources(plan).into_iter().map(written).collect::<String>()
 }
 
-/// Returns the sinks that keep frames of the past. Each entry has the name of the sink, the memory
-/// for frames in bytes, and true if a thread of its own compresses them.
+/// Returns the sinks that retain past frames. Each entry has the name of the sink, the memory for
+/// frames in bytes, and true if a separate thread compresses the frames.
 fn keeps(plan: &Plan) -> Vec<(String, u64, bool)> {
     let names = explain::unique_names(&plan.graph);
     let used = || plan.graph.ids().filter_map(|(id, node)| Some((id, node.filter()?)));
@@ -61,7 +61,7 @@ fn keeps(plan: &Plan) -> Vec<(String, u64, bool)> {
     freezes.map(|(id, used)| (names[id.0].clone(), bytes(used), is_live)).collect()
 }
 
-/// Describes what sinks keep of the past.
+/// Formats the memory of the sinks that retain past frames.
 pub(super) fn kept_text(plan: &Plan) -> String {
     let line = |(name, bytes, is_live): (String, u64, bool)| {
         let (size, by) = (

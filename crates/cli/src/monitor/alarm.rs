@@ -1,4 +1,5 @@
-//! The alarms of a run: which conditions hold, since when, and the commands that they start.
+//! The alarms of a run: their conditions, the times since which these hold, and the commands that
+//! the alarms start.
 
 use super::condition::Condition;
 use crate::arguments::monitor::MonitorArguments;
@@ -12,9 +13,9 @@ use std::time::{Duration, Instant};
 use streamline::figures::PathFigures;
 use sys::local_socket::open_process;
 
-/// Maximum number of commands of `--alarm-exec` that run at the same time.
+/// Maximum number of commands of `--alarm-exec` that run concurrently.
 const COMMANDS_MAX: usize = 8;
-/// Maximum wait at the end of the run for commands that are still running.
+/// Maximum time to wait at the end of the run for commands that are still running.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The alarms of a run.
@@ -31,11 +32,11 @@ pub(super) struct Alarms {
     reporter: Reporter,
 }
 
-/// A condition and its state.
+/// A condition, and the state of its alarm.
 #[derive(Debug)]
 struct Alarm {
     condition: Condition,
-    /// Running time of the path, in ns, at which the comparison began to hold, or `None` if it does
+    /// Running time of the path, in ns, since which the comparison has held, or `None` if it does
     /// not hold.
     since: Option<u64>,
     is_raised: bool,
@@ -60,7 +61,7 @@ impl Alarms {
         self.all.is_empty()
     }
 
-    /// Tests all conditions on a sample of the path's counters, and raises or ends alarms.
+    /// Tests all conditions on a sample of the path's counters, and raises or ends their alarms.
     pub(super) fn check(&mut self, now: &PathFigures) {
         if self.all.is_empty() {
             return;
@@ -101,8 +102,8 @@ impl Alarms {
         raised.iter().for_each(|(condition, value)| self.start_command(condition, *value));
     }
 
-    /// Compares the final counters with the conditions on totals, and waits for the commands.
-    /// Returns true if an alarm was raised.
+    /// Tests the conditions on totals with the final counters, and waits for the commands. Returns
+    /// true if an alarm was raised during the run.
     pub(super) fn finish(mut self, last: &PathFigures) -> bool {
         // The last interval is too short for a rate.
         self.all.retain(|alarm| !alarm.condition.is_rate());
@@ -120,7 +121,7 @@ impl Alarms {
         self.raised
     }
 
-    /// Starts the command of `--alarm-exec`.
+    /// Starts the command of `--alarm-exec`, if there is one.
     fn start_command(&mut self, condition: &str, value: f64) {
         let Some(text) = &self.command else { return };
         self.children.retain_mut(is_running);
@@ -134,7 +135,7 @@ impl Alarms {
         command.args(["-c", text]).stdin(Stdio::null());
         command.env("STREAMLINE_ALARM", condition).env("STREAMLINE_VALUE", format_value(value));
         command.env("STREAMLINE_PATH", &self.path);
-        // Standard output belongs to the sinks.
+        // Only the sinks may write to standard output.
         let errors = std::io::stderr().as_fd().try_clone_to_owned();
         let started = errors.and_then(|errors| command.stdout(errors).spawn());
         match started {
@@ -160,7 +161,7 @@ fn is_running(child: &mut Child) -> bool {
     }
 }
 
-/// Formats a value without needless digits, such as `12` or `0.93`.
+/// Formats a value with two decimal places if it is not an integer, such as `12` or `0.93`.
 fn format_value(value: f64) -> String {
     if value.fract() == 0.0 { format!("{value:.0}") } else { format!("{value:.2}") }
 }

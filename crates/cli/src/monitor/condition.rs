@@ -8,12 +8,12 @@ use streamline::figures::PathFigures;
 /// A condition on a counter or rate of a path, such as `lost>0 for 5s`.
 #[derive(Clone, Debug)]
 pub(crate) struct Condition {
-    /// Text of the condition, as written.
+    /// Text of the condition, as the user wrote it.
     text: String,
     number: Number,
     operator: Operator,
     limit: f64,
-    /// Time for which the comparison must hold before an alarm is raised, in ns.
+    /// Time for which the comparison must hold before the alarm is raised, in ns.
     pub(crate) duration_ns: u64,
 }
 
@@ -89,7 +89,7 @@ enum Operator {
     Unequal,
 }
 
-/// The comparison operators; `>=` and `<=` precede their prefixes `>` and `<`.
+/// The comparison operators. `>=` and `<=` precede `>` and `<`, with which they begin.
 const OPERATORS: [(&str, Operator); 6] = [
     (">=", Operator::AtLeast),
     ("<=", Operator::AtMost),
@@ -100,9 +100,9 @@ const OPERATORS: [(&str, Operator); 6] = [
 ];
 
 impl Condition {
-    /// Returns the current value of the counter or rate. `before` contains an earlier sample and
-    /// the time elapsed since that sample, in ns. Returns `None` for a rate without an earlier
-    /// sample, or if that time is 0.
+    /// Returns the current value of the counter or rate. `before` is an earlier sample and the time
+    /// since that sample, in ns. Returns `None` for a rate if there is no earlier sample, or if the
+    /// time is 0.
     pub(crate) fn value(
         &self,
         now: &PathFigures,

@@ -1,8 +1,8 @@
-//! Observation of a run while it lasts, for `--metrics` and `--alarm`.
+//! Observation of a run in progress, for `--metrics` and `--alarm`.
 //!
-//! One thread compares the counters of the path with the conditions every second, and replaces the
-//! metrics files every 5 s. Metrics servers run in separate threads. A run without these options
-//! starts none of these threads.
+//! One thread tests the conditions on the counters of the path every second, and replaces the
+//! metrics files every 5 s. Metrics servers run in separate threads. Without these options, none of
+//! these threads is started.
 
 mod alarm;
 mod condition;
@@ -57,7 +57,8 @@ impl Monitor {
         let mut files = Vec::new();
         for target in &given.monitor.metrics {
             if let Target::File(path) = target {
-                // Files of several runs are read together, so their paths need different names.
+                // The metrics of several runs are read together, so their paths must have different
+                // names.
                 let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
                 files.push((named.clone().or(stem).unwrap_or_else(|| name.clone()), path.clone()));
             }
@@ -95,7 +96,8 @@ impl Monitor {
         Ok(Some(Self { servers, files, name, stop, thread: Some(thread) }))
     }
 
-    /// Ends the observation with the final results of the run. Returns true if an alarm was raised.
+    /// Ends the observation, with the final results of the run. Returns true if an alarm was
+    /// raised.
     pub(crate) fn finish(mut self, results: &Results) -> bool {
         self.stop.notify();
         drop(std::mem::take(&mut self.servers));

@@ -35,7 +35,7 @@ pub(super) fn run(given: &AttachArguments) -> Result<Status, Status> {
             terminal::print_note(&format!("path {} continues to run", to.number()));
             return Ok(Status::Done);
         }
-        // The last update remains readable after the process has ended.
+        // The last update can still be read after the process has ended.
         let followed = to.next_update();
         let printed = log.as_mut().map_or(Status::Done, LogReader::print_new_lines);
         if printed != Status::Done {
@@ -54,7 +54,7 @@ pub(super) fn run(given: &AttachArguments) -> Result<Status, Status> {
                     terminal::show_status(&progress_line(&totals));
                 }
             }
-            // The path had already ended when the request arrived.
+            // The path had ended before it received the subscription.
             Err(ClientError::Disconnected) if !heard => {
                 return Err(report_client_error(&ClientError::PathEnded(given.path.clone())));
             }
@@ -81,17 +81,17 @@ fn progress_line(totals: &Totals) -> String {
     )
 }
 
-/// The log file of a path. Reading starts where the file ended when it was opened.
+/// The log file of a path. Reading starts at the end that the file had when it was opened.
 struct LogReader {
     file: File,
-    /// The bytes of an incomplete UTF-8 sequence at the end of the data read so far.
+    /// Beginning of an incomplete UTF-8 sequence at the end of the data read so far.
     rest: Vec<u8>,
 }
 
 impl LogReader {
-    /// Opens the log that a path of this user reports. The name is untrusted: only a regular file
-    /// owned by the path's user is opened, so that opening it has no side effect. Otherwise prints
-    /// a note and returns `None`.
+    /// Opens the log that a path reports. The name is untrusted: only a regular file that belongs
+    /// to the path's user is opened, so opening has no side effect. For any other file, prints a
+    /// note and returns `None`.
     fn open_for(path: &str, uid: u32) -> Option<Self> {
         let opened = open_foreign_file(Path::new(path), uid).and_then(|mut file| {
             let sought = file.seek(SeekFrom::End(0)).map_err(|error| terminal::reason(&error));
@@ -117,8 +117,8 @@ impl LogReader {
     }
 }
 
-/// Opens a file named by a process of another user, if it is a regular file of that user and its
-/// file system is not FUSE. Fails with the reason.
+/// Opens a file named by a process of another user. Fails with the reason unless it is a regular
+/// file of that user, on a file system other than FUSE.
 fn open_foreign_file(path: &Path, uid: u32) -> Result<File, String> {
     let failed = |error: sys::Error| error.to_string();
     let place = sys::file::open_path(path).map_err(failed)?;

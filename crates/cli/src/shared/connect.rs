@@ -1,4 +1,4 @@
-//! Connections to the daemon and to paths, with messages and waits that several commands use.
+//! Connections to the daemon and to paths, with messages and waits for several commands.
 
 use crate::failure::{report_client_error, report_system_error};
 use crate::status::Status;
@@ -14,7 +14,7 @@ pub(super) fn connect_daemon() -> Result<Client, Status> {
     Client::find(None).map_err(|error| report_client_error(&error))
 }
 
-/// Connects to a path and fetches its description, so that a stopped process is noticed before an
+/// Connects to a path and fetches its description, which detects a stopped process before an
 /// expensive call. On failure, prints an error and returns the exit status.
 pub(super) fn connect_path(name: &str) -> Result<(PathClient, PathDescription), Status> {
     connect_daemon()?.connect_described(name).map_err(|error| {
@@ -42,7 +42,8 @@ pub(super) fn print_silent_paths<'p>(paths: impl Iterator<Item = &'p Path>) {
     }
 }
 
-/// Formats path numbers, such as `paths 1, 2`. After eight numbers, the others are only counted.
+/// Formats path numbers, such as `paths 1, 2`. If there are more than eight, only counts the
+/// others.
 fn list_numbers(numbers: &[u32]) -> String {
     const NAMED_MAX: usize = 8;
     let named: Vec<String> = numbers.iter().take(NAMED_MAX).map(u32::to_string).collect();
@@ -59,9 +60,9 @@ pub(super) fn watch_signals() -> Result<BorrowedFd<'static>, Status> {
     engine::signal::watch().map_err(|error| report_system_error(&error))
 }
 
-/// Blocks until one of the descriptors is readable, and returns, for each, true if it is. Returns
-/// `None` on a terminating signal or when the time limit expires. A change of the terminal's size
-/// does not end the wait.
+/// Blocks until one of the descriptors is readable. Returns, for each descriptor, true if it is
+/// readable. Returns `None` on a terminating signal or when the time limit expires. A change of the
+/// terminal's size does not end the wait.
 pub(super) fn wait_readable(
     descriptors: &[BorrowedFd<'_>],
     signals: BorrowedFd<'_>,
@@ -74,7 +75,7 @@ pub(super) fn wait_readable(
     (!signalled && ready.contains(&true)).then_some(ready)
 }
 
-/// Returns the name of a user, or the user id if the user has no name.
+/// Returns the name of a user, or the user id as text if the user has no name.
 pub(super) fn user_name(uid: u32) -> String {
     member::rights::user_name(uid).unwrap_or_else(|| uid.to_string())
 }

@@ -1,4 +1,4 @@
-//! `streamline daemon`: runs the daemon of the machine or of one user, in the foreground or under a
+//! `streamline daemon`: runs the daemon of a machine or of one user, in the foreground or under a
 //! service manager.
 
 use super::mount_host::MountHost;
@@ -50,7 +50,7 @@ fn serve(given: &DaemonArguments, log: &Log) -> Result<Status, String> {
     let steps = Steps::with_fault(given.fault.clone().unwrap_or_default());
     let kept = service::take_descriptors();
     let server = match kept.is_empty() {
-        // With an explicit directory, the permissions of the directory determine who can connect.
+        // The permissions of an explicit directory determine who can connect.
         true => Server::open(&directory, !given.user, policy, &steps),
         false => Server::from_descriptors(&directory, kept, policy, &steps),
     };
@@ -94,10 +94,10 @@ fn warn(log: &Log, what: &str) {
     log.write(&Record::new(EventKind::DaemonWarning, Level::Warning, what));
 }
 
-/// Maximum wait for the replies of all paths to one scrape.
+/// Maximum time to wait for the replies of all paths to a scrape.
 const SCRAPE_TIMEOUT: Duration = Duration::from_millis(800);
 
-/// Starts the metrics servers of `--metrics`, which read the paths as clients of this daemon.
+/// Starts the metrics servers of `--metrics`, which query the paths as clients of this daemon.
 fn start_metrics(
     given: &DaemonArguments,
     (server, directory): (&mut Server, &Path),
@@ -113,7 +113,7 @@ fn start_metrics(
         let figures = move || {
             let client = Client::connect_inside(door.as_fd(), &directory);
             let figures = client.and_then(|client| query_figures(&client, SCRAPE_TIMEOUT));
-            // A daemon that is about to end has no paths to report.
+            // After an error, the daemon is about to end, and there are no paths to report.
             figures.unwrap_or_default()
         };
         let started = metrics::Server::start(target, figures);
@@ -145,8 +145,7 @@ fn daemon_directory(given: &DaemonArguments) -> Result<PathBuf, String> {
     }
 }
 
-/// Describes an error, with the remedy for a user who may not write to the directory of the
-/// machine.
+/// Describes an error, with a remedy if this user may not write to the machine-wide directory.
 fn describe(error: &DirectoryError) -> String {
     let needs_root =
         matches!(error, DirectoryError::System(why) if why.target.starts_with(MACHINE_DIRECTORY));

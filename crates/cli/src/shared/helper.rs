@@ -1,5 +1,5 @@
-//! A program that serves the paths of a daemon and ends with it. What it writes to standard error
-//! becomes events of the daemon's log.
+//! A program that serves the paths of a daemon and ends with the daemon. Its standard error becomes
+//! events of the daemon's log.
 
 use daemon::log::{EventKind, Level, Log, Record};
 use std::io::{self, Read as _};
@@ -8,19 +8,19 @@ use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::time::Duration;
 use sys::local_socket;
 
-/// Maximum length of a line that the program writes, in bytes. The rest becomes another line.
+/// Maximum length of a line of the program, in bytes. The rest becomes another line.
 const LINE_MAX: usize = 4096;
-/// Maximum number of reads after the program has ended: as much as a pipe holds.
+/// Maximum number of reads after the program has ended, enough for the contents of a full pipe.
 const LAST_READS_MAX: usize = 16;
 
-/// A program while it runs.
+/// A running program.
 #[derive(Debug)]
 pub(super) struct Helper {
     child: Child,
     process: OwnedFd,
-    /// Standard error of the program, and of its processes for this user, which may outlive it.
+    /// Standard error of the program and of its child processes, which may outlive it.
     messages: Option<ChildStderr>,
-    /// The beginning of a line that has not ended.
+    /// Beginning of an incomplete line.
     line: Vec<u8>,
     reports: Reports,
 }
@@ -36,15 +36,15 @@ impl Helper {
                 Ok(Self { child, process, messages, line: Vec::new(), reports })
             }
             Err(error) => {
-                // Without the descriptor nobody would notice its end.
+                // Without the descriptor, the end of the program could not be detected.
                 let _ = child.kill().and_then(|()| child.wait());
                 Err(io::Error::other(error.to_string()))
             }
         }
     }
 
-    /// Logs what the program writes until it has ended or `stop` is readable. Returns true if it
-    /// has not ended.
+    /// Logs the output of the program until it has ended or `stop` is readable. Returns true if the
+    /// program is still running.
     pub(super) fn wait(&mut self, stop: Option<BorrowedFd<'_>>, log: &Log) -> bool {
         loop {
             let messages = self.messages.as_ref().map(|pipe| pipe.as_fd());
@@ -66,14 +66,14 @@ impl Helper {
         }
     }
 
-    /// Ends the program, which may have ended already, and logs what it writes meanwhile.
+    /// Ends the program if it is still running, and logs its remaining output.
     pub(super) fn end(&mut self, log: &Log) -> io::Result<ExitStatus> {
         drop(self.child.stdin.take());
         self.wait(None, log);
         self.child.wait()
     }
 
-    /// Logs the lines that have been written.
+    /// Logs the complete lines of one read from the program.
     fn read(&mut self, log: &Log) {
         let mut bytes = [0; LINE_MAX];
         let read = self.messages.as_mut().map_or(Ok(0), |pipe| pipe.read(&mut bytes));
@@ -89,7 +89,7 @@ impl Helper {
         }
     }
 
-    /// Logs what the program had written when it ended.
+    /// Logs the output that the program had written before it ended.
     fn read_last(&mut self, log: &Log) {
         for _ in 0..LAST_READS_MAX {
             let Some(pipe) = &self.messages else { break };
@@ -110,7 +110,7 @@ impl Helper {
     }
 }
 
-/// The events for what a program writes.
+/// The kind of event for the output of a program.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reports {
     pub(super) event: EventKind,
@@ -119,8 +119,8 @@ pub(super) struct Reports {
 }
 
 impl Reports {
-    /// Returns the event for a line of the program. The first word of the line is its level, if it
-    /// has one.
+    /// Returns the event for a line of the program. The level is the first word of the line, or
+    /// else `Info`.
     fn record_of(self, line: &str) -> Record {
         let (level, message) = match line.split_once(": ") {
             Some(("error", rest)) => (Level::Error, format!("{}: {rest}", self.subject)),

@@ -6,7 +6,8 @@
 //!   same names; `path_rows`, `sharing`: paths and kernel programs as these commands print them;
 //! - `next`: completion of the commands' arguments.
 //!
-//! The crates `member` and `daemon` do the work; the modules here format the results.
+//! The crates `member` and `daemon` implement the calls; the modules of this directory format the
+//! results.
 
 mod attach;
 mod connect;

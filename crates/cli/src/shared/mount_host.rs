@@ -1,5 +1,5 @@
 //! The mount of `streamline daemon --mount`: a process that shows the paths of the daemon as files,
-//! and ends with it.
+//! and ends with the daemon.
 
 use super::helper::{Helper, Reports};
 use daemon::log::{EventKind, Log};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use sys::eventfd::EventFd;
 
-/// The process, and the thread that waits for it. Dropping this value ends both.
+/// The process, and the thread that waits for the process. Dropping this value ends both.
 #[derive(Debug)]
 pub(super) struct MountHost {
     stop: Arc<EventFd>,
@@ -27,7 +27,7 @@ impl MountHost {
         let (log, stopped) = (log.clone(), Arc::clone(&stop));
         let thread = std::thread::Builder::new().name("mount".to_owned()).spawn(move || {
             process.wait(Some(stopped.as_fd()), &log);
-            // If it has failed, it has said why.
+            // After a failure, the process has already reported the reason.
             let _ = process.end(&log);
         });
         Ok(Self { stop, thread: Some(thread?) })
@@ -37,7 +37,7 @@ impl MountHost {
 impl Drop for MountHost {
     fn drop(&mut self) {
         self.stop.notify();
-        // A panic of the thread was reported by it.
+        // The thread has already reported its panic.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }

@@ -1,10 +1,9 @@
 //! Completion of the arguments of commands on paths.
 //!
-//! Prints every candidate for the incomplete word, one per line, given the command and the words
-//! before it: the user's paths, the nodes and spaces of a given path, the words of a change, or the
-//! shells.
-//! Without a daemon, no paths, nodes or spaces are printed; if the path does not reply, no nodes or
-//! spaces.
+//! Prints each candidate for the incomplete word on one line, given the command and the words
+//! before the incomplete one. Candidates are the user's paths, the nodes and spaces of a given
+//! path, the words of a change, and the shells. Paths, nodes and spaces are printed only if there is a daemon,
+//! and nodes and spaces only if the path replies.
 
 use crate::status::Status;
 use crate::terminal;

@@ -1,7 +1,7 @@
-//! The page of `streamline daemon --page`: the program `streamline-page`, which serves all users of
-//! a daemon of root, and else this user. It is started again if it ends by itself, and ends with
-//! the daemon, which holds its standard input open. What it writes to standard error becomes events
-//! of the daemon's log.
+//! The page of `streamline daemon --page`: the program `streamline-page`. The page of a daemon of
+//! root serves all users; otherwise, it serves this user. The program is restarted if it ends by
+//! itself, and ends with the daemon, which holds its standard input open. Its standard error
+//! becomes events of the daemon's log.
 
 use super::helper::{Helper, Reports};
 use crate::separate::PAGE;
@@ -15,12 +15,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use sys::eventfd::EventFd;
 
-/// Pause before the program is started again, doubled with each start.
+/// Pause before the program is restarted. Each restart doubles the pause.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Maximum pause.
+/// Maximum pause before a restart.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// The program, and the thread that waits for it. Dropping this value ends both.
+/// The program, and the thread that waits for the program. Dropping this value ends both.
 #[derive(Debug)]
 pub(super) struct PageHost {
     stop: Arc<EventFd>,
@@ -28,7 +28,7 @@ pub(super) struct PageHost {
 }
 
 impl PageHost {
-    /// Starts the program. Fails with a sentence.
+    /// Starts the program. Fails with a sentence that describes the error.
     pub(super) fn start(listen: &str, directory: &Path, log: &Log) -> Result<Self, String> {
         let stop = Arc::new(EventFd::new().map_err(|error| error.to_string())?);
         let (listen, directory) = (listen.to_owned(), directory.to_owned());
@@ -36,9 +36,9 @@ impl PageHost {
             let mut command = PAGE.command();
             command.args(["--all-users", "--of-daemon", "--listen", &listen]);
             command.arg("--socket").arg(&directory);
-            // The daemon alone is the service.
+            // Only the daemon notifies the service manager.
             command.env_remove("NOTIFY_SOCKET");
-            // A signal from the terminal reaches the daemon alone, which ends the program.
+            // Only the daemon receives signals from the terminal, and then ends the program.
             command.process_group(0);
             command
         };
@@ -54,12 +54,12 @@ impl PageHost {
 impl Drop for PageHost {
     fn drop(&mut self) {
         self.stop.notify();
-        // A panic of the thread was reported by it.
+        // The thread has already reported its panic.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
-/// Waits for the program, and starts it again when it ends, until `stop` is set.
+/// Waits for the program, and restarts it when it ends, until `stop` is notified.
 fn keep_running(first: Helper, command: &dyn Fn() -> Command, stop: &EventFd, log: &Log) {
     let mut running = Some(first);
     let mut pause = PAUSE;

@@ -35,7 +35,7 @@ pub(super) struct PathRow {
     pub(super) path: Path,
     pub(super) state: PathState,
     pub(super) counters: Option<Counters>,
-    /// Output rate of the sources since the sample before the latest; `None` after one sample.
+    /// Output rate of the sources between the last two samples; `None` after one sample.
     pub(super) rate: Option<Rate>,
     pub(super) lost: Option<u64>,
 }
@@ -59,7 +59,7 @@ impl PathRow {
             let ns = after.elapsed_ns.saturating_sub(before.elapsed_ns);
             rates::compute_rate(rates::source_output(before), rates::source_output(after), ns)
         });
-        // The totals of a path that has just stopped replying are those of its last reply.
+        // For a path that no longer replies, the totals of its last reply are shown.
         let counters = new.or(old);
         let lost = counters.as_ref().map(rates::lost_blocks);
         Self { path, state, counters, rate, lost }
@@ -100,9 +100,9 @@ impl PathsSampler {
         self.before.values().any(Result::is_ok)
     }
 
-    /// Samples the counters of the user's paths in parallel. Blocks for at most about `limit`. Of
-    /// the paths that did not reply the last time, only those are queried again for which
-    /// `asks_silent` is true. Paths that have ended since `paths` was listed have no row.
+    /// Samples the counters of the user's paths in parallel. Blocks for at most about `limit`.
+    /// Paths that did not reply to the previous query are queried only if `asks_silent` is true.
+    /// Paths that have ended since `paths` was listed have no row.
     pub(super) fn sample(
         &mut self,
         client: &Client,
@@ -120,7 +120,7 @@ impl PathsSampler {
         let mut before = std::mem::take(&mut self.before);
         let rows = paths.into_iter().filter_map(|path| {
             let old = before.remove(&path.number);
-            // A path that was not asked again keeps its last reply.
+            // A path that is not queried again keeps the result of its last query.
             let new = replies.remove(&path.number).or_else(|| old.clone());
             if new.as_ref().is_some_and(|reply| reply.as_ref().is_err_and(is_path_gone)) {
                 return None;

@@ -19,7 +19,7 @@ use streamline::report::{json_line, to_object};
 const VERSION: u32 = 1;
 /// Interval between the two samples from which rates are computed.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
-/// Timeout for the first sample, for all paths together.
+/// Time limit of the first sample, for all paths together.
 const FIRST_SAMPLE_TIMEOUT: Duration = Duration::from_millis(1250);
 
 /// Lists the paths.
@@ -52,7 +52,7 @@ fn sample_rows(client: &Client, paths: Vec<Path>) -> Result<Vec<PathRow>, Status
     let mut sampler = PathsSampler::default();
     let rows = sampler.sample(client, paths, (FIRST_SAMPLE_TIMEOUT, false));
     if sampler.has_counters() {
-        // A signal ends the pause early, so the rates then cover a shorter time.
+        // A signal ends the pause early; the rates then cover a shorter time.
         let _ = wait_readable(&[], watch_signals()?, Some(SAMPLE_INTERVAL));
     }
     let left = QUERY_TIMEOUT.saturating_sub(began.elapsed());

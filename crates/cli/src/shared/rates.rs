@@ -1,4 +1,4 @@
-//! Rates, losses and latencies of paths, as texts.
+//! Rates, losses and latencies of paths, as text.
 
 use member::protocol::{Counters, PlaceLatency};
 use pipeline::explain::{format_nanoseconds, rounded_duration};

@@ -44,13 +44,11 @@ struct SpaceRow {
 #[derive(Serialize)]
 struct SpaceRing {
     kind: String,
-    /// Space and node of the writer; the space is empty if the ring connects a node with its
-    /// replicas.
+    /// Space and node of the writer; the space is empty for a ring between a node and its replicas.
     from: (String, String),
-    /// Space and node of the reader; the space is empty if the ring connects a node with its
-    /// replicas.
+    /// Space and node of the reader; the space is empty for a ring between a node and its replicas.
     to: (String, String),
-    /// Capacity in blocks, or `None` if the ring holds bytes or connects a node with its replicas.
+    /// Capacity in blocks. `None` if the ring holds bytes, or is between a node and its replicas.
     room: Option<u64>,
     /// Counts at both ends of the ring, or `None` if the path does not report them.
     counted: Option<RingCounts>,
@@ -93,8 +91,8 @@ pub(super) fn run(given: &SpacesArguments) -> Result<Status, Status> {
     }))
 }
 
-/// Returns the user's paths that reply, and prints the numbers of the others, except those that
-/// have ended.
+/// Returns the spaces of the user's paths that reply. Prints the numbers of the other paths, except
+/// those that have ended.
 fn query_user_paths(client: &Client, listed: Vec<Path>) -> Vec<PathSpaces> {
     let listed: Vec<Path> = listed.into_iter().filter(|path| path.yours).collect();
     let names: Vec<_> = listed.iter().map(|path| (path.uid, path.number.to_string())).collect();
@@ -114,7 +112,7 @@ fn query_user_paths(client: &Client, listed: Vec<Path>) -> Vec<PathSpaces> {
     paths
 }
 
-/// Queries these paths in parallel.
+/// Queries the spaces of these paths in parallel.
 fn query_paths(client: &Client, names: &[(u32, String)]) -> Vec<Result<PathSpaces, ClientError>> {
     // The description is requested after the counters, so it is at least as recent.
     client.count_all(names, &[DESCRIBE], QUERY_TIMEOUT, |to, counters, replies| {
@@ -154,9 +152,10 @@ fn list_rings(about: &PathDescription, counters: &Counters) -> Vec<SpaceRing> {
         None => (String::new(), String::new()),
     };
     let planned = links.map(|(number, link)| {
-        // Calls inside the spaces at either end have the same edge number but are not counted here.
+        // Calls within a space have the same edge number as a ring, but are not counted here.
         let of = || counters.edges.iter().filter(|e| e.edge == number && !is_call(&e.kind));
-        // The size is the largest among all worker processes, or the size that the plan permits.
+        // The largest size among all worker processes or, if unknown, the size that the plan
+        // permits.
         let now = of().filter_map(|edge| Some(edge.size.as_ref()?.entries)).max();
         SpaceRing {
             kind: link.transport.clone(),

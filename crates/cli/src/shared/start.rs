@@ -1,9 +1,9 @@
 //! `streamline start`: runs a request in a background process, detached from the terminal.
 //!
-//! The request is checked in the foreground, so that mistakes appear on the terminal. Another
-//! process of this program is then started with its output redirected to a log file. The command
-//! waits until the new process either reports that the path is running or exits. If the process
-//! exits, the command prints its output.
+//! The request is checked in the foreground, so that mistakes appear on the terminal. Then another
+//! process of this program is started, with its output redirected to a log file. The command waits
+//! until that process reports that the path is running, or exits. If the process exits, the command
+//! prints its output.
 
 use super::connect::{connect_daemon, wait_readable, watch_signals};
 use crate::arguments::paths::StartArguments;
@@ -66,7 +66,7 @@ pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
     let (log, file) = open_log(given, name)?;
     let about = file.metadata();
     let before = about.as_ref().map_or(0, fs::Metadata::len);
-    // What is written to a device cannot be read again.
+    // Output to a device cannot be read again, so errors are also stored in memory.
     let kept = match about.is_ok_and(|about| about.is_file()) {
         true => None,
         false => Some(File::from(sys::service::memfd_with(b"").map_err(untaken)?)),
@@ -107,8 +107,8 @@ pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
     Ok(terminal::print_text(&format!("{number}\n")))
 }
 
-/// Checks that no path of the user has this name; otherwise the new path would write to the log of
-/// the existing path. If a path has this name, prints an error and fails with the exit status.
+/// Checks that no path of the user has this name; otherwise, the new path would write to the log of
+/// the existing one. If the name is in use, prints an error and fails with the exit status.
 fn check_name(client: &Client, name: Option<&str>) -> Result<(), Status> {
     let Some(name) = name else { return Ok(()) };
     let own = sys::process::identity().0;
@@ -131,13 +131,13 @@ fn check_name(client: &Client, name: Option<&str>) -> Result<(), Status> {
     Err(Status::Failed)
 }
 
-/// Returns true if a word consists of the characters of a name and is no option.
+/// Returns true if a word is not an option and consists of the characters that a name may contain.
 fn has_name_form(word: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
     !word.starts_with('-') && word.chars().all(plain)
 }
 
-/// Returns true if a path can have this name. A log is named after it.
+/// Returns true if a path, and thus a log file, can have this name.
 fn is_path_name(word: &str) -> bool {
     has_name_form(word) && !word.chars().all(|c| c.is_ascii_digit())
 }
@@ -164,8 +164,7 @@ fn open_log(given: &StartArguments, name: Option<&str>) -> Result<(PathBuf, File
         ));
         Status::Failed
     };
-    // The file is opened in append mode, because its content must stay intact if a path of this
-    // name still runs.
+    // Append mode preserves the contents if a path of this name still runs.
     let (path, opened) = match &given.log {
         Some(path) => {
             let path = std::path::absolute(path).map_err(|error| failed(path, &error))?;
@@ -219,7 +218,7 @@ fn spawn_path(
     command.args(given.monitor.words());
     command.args(["--", text]);
     command.stdin(Stdio::from(socket)).stdout(file).stderr(errors);
-    // The descriptor is kept until the program has started.
+    // The descriptor must stay open until the program has started.
     let ids = streamline::ids::inherit(DESCRIPTOR_MIN).ok();
     if let Some((variable, _)) = &ids {
         command.env(streamline::ids::VARIABLE, variable);
@@ -232,15 +231,15 @@ fn spawn_failure(error: &std::io::Error) -> Status {
     Status::Failed
 }
 
-/// Prints the output of a path that failed to start, which is in `kept` or behind `before` bytes of
-/// the log. Returns `Usage` or `Nothing` if the path's process exited with that status, otherwise
-/// `Failed`.
+/// Prints the output of a path that failed to start. The output is in `kept`, or in the log after
+/// the first `before` bytes. Returns `Usage` or `Nothing` if the path's process exited with that
+/// status, and otherwise `Failed`.
 fn print_failure(child: &mut Child, log: &Path, before: u64, kept: Option<File>) -> Status {
     let status = child.wait().ok().and_then(|status| status.code());
     let mut said = String::new();
     let (is_kept, file) = (kept.is_some(), kept.or_else(|| OpenRegular::read().open(log).ok()));
     if let Some(mut file) = file {
-        // If the log cannot be read, the message still names it.
+        // If the log cannot be read, the following message still names it.
         let _ = file.seek(SeekFrom::Start(if is_kept { 0 } else { before }));
         let _ = file.take(OUTPUT_MAX).read_to_string(&mut said);
     }

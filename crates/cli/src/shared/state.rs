@@ -1,5 +1,5 @@
-//! `streamline state`: prints the published state of filters (`state=NAME`), read directly from
-//! shared memory. The command needs no daemon and does not delay the path.
+//! `streamline state`: prints the published state of filters (`state=NAME`). Reads the state
+//! directly from shared memory, so no daemon is needed and the path is not delayed.
 
 use super::connect::{user_name, wait_readable, watch_signals};
 use super::table::format_rows as table;
@@ -71,8 +71,8 @@ fn list_states(json: bool) -> Result<Status, Status> {
     )))
 }
 
-/// Opens the states of all names in parallel. Names that other users have occupied without
-/// authorization are only counted, because there may be many.
+/// Opens the states of all names in parallel. Names that another user occupies without being the
+/// owner are only counted, because there may be many.
 fn read_summaries(names: &TableNames) -> Vec<StateSummary> {
     let asked: Vec<(u32, Address)> = names.addresses().map(|a| (a.uid(), a.clone())).collect();
     let answers = gather(

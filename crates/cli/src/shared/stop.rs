@@ -1,5 +1,5 @@
-//! `streamline stop`: stops paths in the same way as ^C. Their sources end, and blocks already read
-//! are processed.
+//! `streamline stop`: stops paths in the same way as ^C. Their sources end, and the blocks that
+//! they have already read are processed.
 
 use super::connect::{connect_daemon, wait_readable, watch_signals};
 use crate::arguments::paths::StopArguments;
@@ -13,8 +13,8 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
 use streamline::report::{json_line, to_object};
 
-/// Interval between two reports of a draining path. The reports also show that the path's process
-/// still replies.
+/// Interval between two updates from a draining path. The updates also show that its process still
+/// replies.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Version of the `--json` format.
@@ -53,7 +53,7 @@ fn stop_paths(
         return Ok(stop_set.status);
     }
     for place in 0..stop_set.results.len() {
-        // The subscription comes first, because the path may end immediately.
+        // The path may end immediately, so the subscription must precede the call to stop.
         let path = stop_set.path(place);
         let follow = |to: PathClient| to.subscribe_to_totals(UPDATE_INTERVAL, None).map(|()| to);
         let follows = client.connect(&path).and_then(follow);
@@ -81,7 +81,7 @@ struct StopResult {
     error: Option<String>,
 }
 
-/// The paths being stopped, their results, and the exit status so far.
+/// The paths to stop, their results, and the exit status so far.
 struct StopSet {
     /// Results in the order of the arguments.
     results: Vec<StopResult>,
@@ -140,8 +140,8 @@ impl StopSet {
     }
 }
 
-/// Stops the paths of these results in parallel. Returns true for each path that will end or has
-/// just ended.
+/// Stops the paths of these results in parallel. Returns true for each path that has accepted the
+/// call or has just ended.
 fn stop_all(client: &Client, places: Vec<usize>, stop_set: &mut StopSet) -> Vec<bool> {
     let paths: Vec<(u32, String)> = places.iter().map(|place| (0, stop_set.path(*place))).collect();
     let answers = client.query_all(&paths, &[STOP], QUERY_TIMEOUT, |_, _| Ok(()));
@@ -170,7 +170,7 @@ fn wait_drain(stop_set: &mut StopSet) -> Result<Status, Status> {
         };
         let ready: Vec<bool> = ready.chunks(2).map(|pair| pair.contains(&true)).collect();
         for ((place, to), ready) in std::mem::take(&mut stop_set.waiting).into_iter().zip(ready) {
-            // The last update remains readable after the process has ended.
+            // The last update can still be read after the process has ended.
             match ready.then(|| to.next_update()) {
                 None => stop_set.waiting.push((place, to)),
                 Some(Ok(followed)) => match followed.ended {
@@ -180,7 +180,7 @@ fn wait_drain(stop_set: &mut StopSet) -> Result<Status, Status> {
                         reported.push((place, to));
                     }
                 },
-                // Only a killed process ends without a last update.
+                // Only a process that was killed ends without a last update.
                 Some(Err(ClientError::Disconnected)) => reported.push((place, to)),
                 Some(Err(error)) => stop_set.record_failure(place, &error),
             }

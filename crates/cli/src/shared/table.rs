@@ -19,7 +19,7 @@ pub(super) fn format_table<const N: usize>(
     )
 }
 
-/// Formats a table with any number of columns. An empty header is omitted.
+/// Formats a table with any number of columns. Omits an empty header.
 pub(super) fn format_rows(
     head: &[String],
     format_rows: &[impl AsRef<[String]>],

@@ -2,8 +2,8 @@
 //! past. ^C ends the request, but not the path.
 //!
 //! The frames arrive as a capture through a pipe, and the request runs in this process. The path
-//! never waits for the request: frames that the request does not read in time are skipped, counted,
-//! and reported at the end; with `--all`, the first such frame ends the tap.
+//! never waits for the request: frames that it does not read in time are skipped, counted, and
+//! reported at the end. With `--all`, the first such frame ends the tap.
 
 use super::connect::{connect_path, format_age};
 use crate::arguments::RunArguments;

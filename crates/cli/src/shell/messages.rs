@@ -4,9 +4,10 @@ use abi::edge::DESCRIPTOR_MIN;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::process::Command;
 
-/// Passes this process's standard error to the program and its children as a separate descriptor,
-/// to which the libraries write messages. Returns the descriptor, which must stay open until the
-/// program has started; `None` if there is no standard error or no descriptor number is free.
+/// Passes this process's standard error to the program and its children as an additional
+/// descriptor, to which the libraries write messages. Returns the descriptor, which must stay open
+/// until the program has started. Returns `None` if there is no standard error, or if no descriptor
+/// number is free.
 pub(super) fn pass_stderr(command: &mut Command) -> Option<OwnedFd> {
     let copy = sys::children::dup_inheritable(std::io::stderr().as_fd(), DESCRIPTOR_MIN).ok()?;
     let inode = sys::preload::inode(copy.as_raw_fd())?;

@@ -1,9 +1,9 @@
 //! `streamline sh` runs a pipeline of unmodified programs and replaces the pipes with streams.
 //! `streamline exec` runs one program with libraries preloaded. [SL §5.1, §9.2.4; FEATURES C9, D19]
 //!
-//! Each edge starts as a kernel pipe. If the library can be preloaded into both programs, each also
-//! inherits one end of a rendezvous socket (`abi`, `edge_variable`), over which the library
-//! replaces the pipe with a ring. A command that is not a plain pipeline is run by `/bin/sh`,
+//! Each edge starts as a kernel pipe. If the library can be preloaded into both programs, each
+//! program also inherits one end of a rendezvous socket (`abi`, `edge_variable`), over which the
+//! library replaces the pipe with a ring. `/bin/sh` runs any command that is not a plain pipeline,
 //! unchanged.
 
 mod counts;
@@ -46,7 +46,7 @@ pub(crate) fn run_shell(given: &ShellArguments) -> ExitCode {
         },
         (None, None) => return print_error("give a command (-c) or a script", 2),
     };
-    // The first line of a script names its interpreter.
+    // The first line of a script only names its interpreter.
     let body = if given.command.is_none() { strip_shebang(&text) } else { text.as_str() };
     let stages = match parse::parse_pipeline(body) {
         Ok(stages) => stages,
@@ -93,8 +93,8 @@ pub(crate) fn run_preloaded(given: &ExecArguments) -> ExitCode {
     print_error(&format!("{name}: {}", terminal::reason(&error)), NOT_EXECUTABLE)
 }
 
-/// Returns a note for each program in the command into which no library can be preloaded, such as
-/// `sudo` in `timeout 5 sudo tcpdump`. Returns no notes if no program of the command uses libpcap.
+/// Returns a note for each program in the command into which libraries cannot be preloaded, such as
+/// `sudo` in `timeout 5 sudo tcpdump`. Returns no notes if none of the programs uses libpcap.
 fn notes_on_captures(given: &ExecArguments) -> Vec<String> {
     let is_asked = given.with.is_empty() || given.with.contains(&PreloadPart::Pcap);
     let named = if is_asked { probe::named_programs(&given.words) } else { Vec::new() };
@@ -105,8 +105,8 @@ fn notes_on_captures(given: &ExecArguments) -> Vec<String> {
     refused.map(|why| format!("{why}: what it captures is read by libpcap")).collect()
 }
 
-/// Finds the libraries for a program: those of `--with`, or by default the libraries for pipes and
-/// pcap. Fails with the reason if one is missing; by default, the pcap library may be missing.
+/// Finds the libraries for a program: those in `--with`, or by default those for pipes and libpcap.
+/// Fails with the reason if a library is missing; the default library for libpcap may be missing.
 fn find_libraries(given: &ExecArguments) -> Result<Vec<PathBuf>, String> {
     let wants_pcap = given.with.contains(&PreloadPart::Pcap);
     let is_default = given.with.is_empty();
@@ -186,7 +186,7 @@ fn run_pipeline(given: &ShellArguments, stages: &[Stage]) -> Result<u8, String> 
     let mut children: Vec<Result<Child, u8>> = Vec::new();
     let mut before: Option<StageEdge> = None;
     let mut noted = false;
-    // Without counters, the edges work as usual.
+    // The edges also work without counters.
     let counts = library.as_ref().and_then(|_| EdgeCounts::create(stages.len() - 1).ok());
     for (at, stage) in stages.iter().enumerate() {
         let after = match stages.get(at + 1) {
@@ -256,7 +256,7 @@ fn program_name(stage: &Stage) -> &str {
 }
 
 /// Creates an edge. If the programs are `preloadable` but the rendezvous sockets cannot be created,
-/// returns a kernel pipe and the reason.
+/// the edge is only a kernel pipe, and the reason is returned.
 fn create_edge(preloadable: bool) -> sys::Result<(StageEdge, Option<String>)> {
     let (reads, writes) = sys::descriptor::pipe()?;
     let rendezvous = if preloadable { Some(create_rendezvous()) } else { None };
@@ -274,17 +274,16 @@ fn create_edge(preloadable: bool) -> sys::Result<(StageEdge, Option<String>)> {
     Ok((StageEdge { reads, writes, rendezvous }, why))
 }
 
-/// Creates the rendezvous sockets. Programs inherit them at descriptor numbers that the programs do
-/// not use themselves.
+/// Creates the rendezvous sockets. Programs inherit them at descriptor numbers that are not
+/// otherwise used.
 fn create_rendezvous() -> std::io::Result<(OwnedFd, OwnedFd)> {
     let (here, there) = sys::descriptor::pair().map_err(std::io::Error::from)?;
-    // Fails now if the descriptor number is not available: later, one of the two programs may
-    // already run.
+    // A missing descriptor number must be detected before one of the two programs runs.
     drop(sys::children::dup_inheritable(here.as_fd(), DESCRIPTOR_MIN)?);
     Ok((here, there))
 }
 
-/// A program to be started, with the descriptors and files that it shares with the others.
+/// A program to start, with the descriptors and files that it shares with the other programs.
 struct StageStart<'s> {
     stage: &'s Stage,
     /// Index of the program in the pipeline.
@@ -308,14 +307,14 @@ fn start_program(
         }
         Stage::Shell { text, program } => {
             let mut command = Command::new(SHELL);
-            // Without `exec`, the shell might fork, and the library would turn its edges into pipes
-            // before the fork.
+            // Without `exec`, the shell might fork; the library would then turn the edges into
+            // pipes before the fork.
             let text = if program.is_some() { format!("exec {text}") } else { text.clone() };
             command.arg("-c").arg(text).arg(shell_name(given)).args(&given.words);
             command
         }
     };
-    // The child inherits these duplicates. This process closes them after the start.
+    // The child inherits these duplicates; this process closes them after the start.
     let (mut edges, mut kept) = (Vec::new(), Vec::new());
     let unable = |error: &dyn std::fmt::Display| {
         terminal::print_error(&format!("{}: {error}", program_name(stage)));
@@ -388,7 +387,7 @@ fn set_preload(command: &mut Command, libraries: &[PathBuf], lazy: bool) -> Vec<
     if lazy {
         command.env(LAZY_VARIABLE, "1");
     }
-    // Without the shared counter, the program uses ids from its own range.
+    // Without the shared counter, the program assigns ids from its own range.
     let ids = streamline::ids::inherit(DESCRIPTOR_MIN).ok().map(|(variable, copy)| {
         command.env(streamline::ids::VARIABLE, variable);
         copy

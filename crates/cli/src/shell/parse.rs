@@ -1,11 +1,10 @@
 //! Parser for shell commands that are plain pipelines.
 //!
 //! Only simple commands separated by `|` are split. A command of literal words is executed
-//! directly; a builtin, or a command that needs an assignment, expansion or redirection, is
-//! executed by a separate shell. Everything else (lists, compound commands, comments, here-
-//! documents) is not a plain pipeline, and `/bin/sh` runs it unchanged. A command that might not be
-//! a plain pipeline counts as not plain, because an additional kernel pipe is better than a changed
-//! meaning.
+//! directly. A builtin, or a command that needs an assignment, expansion or redirection, is
+//! executed by a separate shell. Any other text (lists, compound commands, comments,
+//! here-documents) is not a plain pipeline, and `/bin/sh` runs it unchanged. In case of doubt, a
+//! text is not plain, because an additional kernel pipe is better than a different meaning.
 
 /// One command of a pipeline.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -16,13 +15,13 @@ pub(super) enum Stage {
     Shell {
         /// The text of the command.
         text: String,
-        /// The first word of the text, if it is a literal program name and not a builtin; otherwise
+        /// First word of the text if it is a literal program name and not a builtin, otherwise
         /// `None`.
         program: Option<String>,
     },
 }
 
-/// Shell builtins that differ from the program of the same name, or have no program of that name.
+/// Shell builtins that differ from the program of the same name, or that have no such program.
 const BUILTINS: &[&str] = &[
     ".", ":", "[", "alias", "bg", "break", "cd", "command", "continue", "echo", "eval", "exec",
     "exit", "export", "false", "fg", "getopts", "hash", "jobs", "kill", "local", "printf", "pwd",

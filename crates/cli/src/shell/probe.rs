@@ -19,8 +19,8 @@ pub(super) enum Library {
     Udp,
 }
 
-/// Environment variable that contains the directory of all libraries, or the path of the pipes
-/// library in that directory.
+/// Environment variable with the directory of all libraries, or with the path of the pipes library
+/// in that directory.
 const LIBRARY_VARIABLE: &str = "STREAMLINE_LIB";
 
 impl Library {
@@ -49,8 +49,8 @@ impl Library {
     }
 }
 
-/// Finds a library through the environment variable, in the directory of this program, or in the
-/// library directories. Fails with the reason.
+/// Finds a library by the environment variable, in the directory of this program, or in the library
+/// directories. Fails with the reason.
 pub(super) fn find_library(library: Library) -> Result<PathBuf, String> {
     let name = library.file_name();
     if let Some(named) = std::env::var_os(LIBRARY_VARIABLE) {
@@ -82,15 +82,15 @@ pub(super) fn find_library(library: Library) -> Result<PathBuf, String> {
     )
 }
 
-/// Returns the canonical form of a path if LD_PRELOAD can contain it: the path of a file,
-/// containing no blanks or colons; otherwise `None`.
+/// Returns the canonical form of a path if LD_PRELOAD can contain it, that is, if it names a file
+/// and contains no blanks or colons; otherwise, returns `None`.
 fn preloadable_path(path: &Path) -> Option<PathBuf> {
     let path = path.canonicalize().ok().filter(|path| path.is_file())?;
     let odd = path.as_os_str().as_bytes().iter().any(|byte| b": \t".contains(byte));
     (!odd).then_some(path)
 }
 
-/// Finds the executable of a program in the same way as a shell. Returns `None` if there is none.
+/// Finds the executable of a program as a shell does. Returns `None` if there is none.
 pub(super) fn find_executable(name: &str) -> Option<PathBuf> {
     let runs =
         |path: &Path| path.metadata().is_ok_and(|meta| meta.is_file() && meta.mode() & 0o111 != 0);
@@ -102,7 +102,7 @@ pub(super) fn find_executable(name: &str) -> Option<PathBuf> {
 }
 
 /// Returns the reason why the dynamic loader would not preload a library into this program, or
-/// `None` if it would.
+/// `None` if nothing prevents it.
 pub(super) fn preload_refusal(name: &str) -> Option<String> {
     let Some(mut path) = find_executable(name) else {
         return Some(format!("`{name}` was not found"));
@@ -115,8 +115,8 @@ pub(super) fn preload_refusal(name: &str) -> Option<String> {
         if file.metadata().map_or(true, |meta| meta.mode() & 0o6000 != 0) {
             return Some(format!("{} changes its user", path.display()));
         }
-        // Root already has all capabilities, so those of a file do not keep the loader from
-        // preloading libraries.
+        // The loader ignores LD_PRELOAD if a file adds capabilities; for root, who has all of them,
+        // it does not.
         if sys::process::identity().0 != 0 && sys::file::has_capabilities(&file) {
             return Some(format!("{} has capabilities of its own", path.display()));
         }
@@ -136,8 +136,8 @@ pub(super) fn preload_refusal(name: &str) -> Option<String> {
     Some(format!("{} leads nowhere", path.display()))
 }
 
-/// Returns true if a program's file contains the file name of libpcap, or libpcap's version text,
-/// which a statically linked program contains.
+/// Returns true if a program's file contains the file name of libpcap or, if linked statically, the
+/// version text of libpcap.
 pub(super) fn uses_libpcap(name: &str) -> bool {
     find_executable(name)
         .is_some_and(|path| contains_text(&path, &["libpcap.so", "libpcap version"]))
@@ -150,7 +150,7 @@ fn contains_text(path: &Path, texts: &[&str]) -> bool {
 }
 
 /// Returns the programs named in a command, including those in the text after `sh -c`. Adds
-/// `dumpcap` if a program runs it, as Wireshark and tshark do.
+/// `dumpcap` for programs that run it, such as Wireshark and tshark.
 pub(super) fn named_programs(words: &[OsString]) -> Vec<String> {
     let texts = words.iter().filter_map(|word| word.to_str());
     let parts = texts.flat_map(|text| text.split(|one: char| " \t\n;|&()`'\"<>$".contains(one)));

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use sys::local_socket;
 
-/// Timeout of a call.
+/// Timeout of a call; [`LONG_TIMEOUT`] applies to expensive calls.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of an expensive call. Spaces reply only between two batches, the kernel takes time to
 /// verify programs, and earlier calls may be queued.
@@ -17,8 +17,8 @@ pub const LONG_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A connection for calls, one at a time.
 ///
-/// After a timeout, the connection is unusable, because a late reply would be mistaken for the
-/// reply to the next call. All further calls fail with [`ClientError::Timeout`].
+/// After a timeout, the connection is unusable, because a late reply would be taken for the reply
+/// to the next call. All further calls fail with [`ClientError::Timeout`].
 #[derive(Debug)]
 pub(crate) struct Caller {
     socket: OwnedFd,
@@ -30,8 +30,8 @@ impl Caller {
         Self { socket, overdue: AtomicBool::new(false) }
     }
 
-    /// Limits the time for which each send and each receive may block. A limit of zero counts as 1
-    /// ms.
+    /// Limits the time for which each send and each receive may block. A limit below 1 ms counts as
+    /// 1 ms.
     pub(super) fn set_timeout(&self, limit: Duration) -> Result<(), ClientError> {
         Ok(local_socket::set_timeouts(&self.socket, limit.max(Duration::from_millis(1)))?)
     }
@@ -66,7 +66,8 @@ impl Caller {
             return Err(ClientError::Timeout);
         }
         match sys::descriptor::send(&self.socket, &call.to_bytes(), descriptors) {
-            // A peer that hung up may have sent the reason before, which is still readable.
+            // A peer that closed the connection may have sent the reason first, which can still be
+            // received.
             Err(error) if error.errno == EPIPE => Ok(()),
             sent => Ok(sent?),
         }
@@ -82,8 +83,8 @@ impl Caller {
         received
     }
 
-    /// Receives the next update of a subscription. Unlike after [`reply`](Self::reply), the
-    /// connection stays usable after a timeout, because an update may take a long time to arrive.
+    /// Receives the next update of a subscription. A timeout leaves the connection usable, unlike
+    /// in [`reply`](Self::reply), because an update may take a long time to arrive.
     pub(super) fn receive(&self) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
         let mut bytes = vec![0; REPLY_MAX];
         let received = match sys::descriptor::receive(&self.socket, &mut bytes) {

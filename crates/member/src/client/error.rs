@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// An error in a call to the daemon or to a path.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 pub enum ClientError {
-    /// No daemon listens in these directories.
+    /// No daemon listens in any of these directories.
     #[error(
         "no daemon is in {}: start one by `streamline daemon --user &`, or as root by `systemctl \
          start streamline` or `streamline daemon &`",

@@ -1,7 +1,7 @@
 //! The client of the daemon and of the processes that run paths.
 //!
-//! Calls block for at most [`CALL_TIMEOUT`], expensive calls for at most [`LONG_TIMEOUT`]; a query
-//! of many paths ([`Client::query_all`]) has one time limit for all of them, usually
+//! A call blocks for at most [`CALL_TIMEOUT`], and an expensive call for at most [`LONG_TIMEOUT`].
+//! A query of many paths ([`Client::query_all`]) has one time limit for all paths together, usually
 //! [`QUERY_TIMEOUT`]. A caller can poll the socket of a [`PathClient`] together with other
 //! descriptors, and call [`PathClient::next_update`] when it is readable. Peers are untrusted:
 //! replies are bounded and checked, and [`escape_hidden`] escapes received texts for display.
@@ -29,7 +29,7 @@ use std::path::{Path as FilePath, PathBuf};
 use std::time::{Duration, Instant};
 use sys::local_socket::{self, Framing};
 
-/// Time limit for a query of many paths, for all of them together.
+/// Time limit for a query of many paths, for all paths together.
 pub const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A connection to the daemon.
@@ -101,19 +101,19 @@ impl Client {
         self.caller.call("io.streamline.About", &NoParameters {})
     }
 
-    /// Returns the rights and quota of this user.
+    /// Returns the privileges and the quota of this user.
     pub fn permissions(&self) -> Result<Permissions, ClientError> {
         self.caller.call("io.streamline.Allowed", &NoParameters {})
     }
 
-    /// Returns the daemon's kernel programs that are visible to this user. Blocks for at most
-    /// [`LONG_TIMEOUT`].
+    /// Returns those kernel programs of the daemon that are visible to this user. Blocks for at
+    /// most [`LONG_TIMEOUT`].
     pub fn kernel_programs(&self) -> Result<KernelPrograms, ClientError> {
-        // The thread that replies also loads programs, one at a time.
+        // The thread that replies also loads programs, one after another.
         self.caller.call_long("io.streamline.Sharing", &NoParameters {})
     }
 
-    /// Converts this client to a plain connection with a different timeout.
+    /// Converts this client to a connection for calls with a different timeout.
     pub(crate) fn into_caller(self, limit: Duration) -> Result<Caller, ClientError> {
         self.caller.set_timeout(limit)?;
         Ok(self.caller)
@@ -169,18 +169,18 @@ impl Client {
     }
 
     /// Connects as [`connect`](Self::connect) does, but waits for the daemon for at most `limit`.
-    /// Later calls of this client keep this timeout.
+    /// The limit remains in force for later calls of this client.
     pub fn connect_within(&self, path: &str, limit: Duration) -> Result<PathClient, ClientError> {
         self.caller.set_timeout(limit)?;
         self.connect(path)
     }
 
-    /// Calls the same methods on many paths in parallel, and passes each connection with its
-    /// replies to `take`. The methods must have no parameters.
+    /// Calls the same methods, which must have no parameters, on many paths in parallel. Passes
+    /// each connection with its replies to `take`.
     ///
-    /// Blocks for at most `limit` in total, including the wait for the daemon. The result for a
-    /// path that has not replied by then is [`ClientError::Timeout`]. The results are in the order
-    /// of `paths`.
+    /// Blocks for at most `limit` in total, including the wait for the daemon. Returns the results
+    /// in the order of `paths`; the result for a path that has not replied in time is
+    /// [`ClientError::Timeout`].
     pub fn query_all<R>(
         &self,
         paths: &[(u32, String)],
@@ -223,16 +223,15 @@ impl Client {
             }
         };
         let answers = gather(paths, limit, begin, next);
-        // If a connection has failed by now, the next call reports the error.
+        // If the connection to the daemon has failed, the next call reports the error.
         _ = self.caller.set_timeout(CALL_TIMEOUT);
         answers.into_iter().map(|answer| answer.unwrap_or(Err(ClientError::Timeout))).collect()
     }
 
-    /// Queries the counters of many paths as [`query_all`](Self::query_all) does, and calls the
-    /// methods `also` on each of them. Passes the connection, the counters and the replies to
-    /// `take`. Blocks for at most `limit`, except for further pages of counters, each of which
-    /// takes at most [`CALL_TIMEOUT`], and for paths of an older version, each of which is queried
-    /// again.
+    /// Queries the counters of many paths as [`query_all`](Self::query_all) does, and also calls
+    /// the methods `also` on each path. Passes the connection, the counters and the replies to
+    /// `take`. Blocks for at most `limit`, plus [`CALL_TIMEOUT`] for each further page of counters,
+    /// and plus `limit` for each path of an older version, which is queried again.
     pub fn count_all<R>(
         &self,
         paths: &[(u32, String)],
@@ -264,8 +263,8 @@ impl Client {
         counted
     }
 
-    /// Connects to a path and fetches its description within [`QUERY_TIMEOUT`], so that a stopped
-    /// process is detected before an expensive call.
+    /// Connects to a path and fetches its description within [`QUERY_TIMEOUT`]. This detects a
+    /// stopped process before an expensive call.
     pub fn connect_described(
         &self,
         path: &str,
@@ -342,7 +341,8 @@ mod tests {
     fn silent_daemon_delays_a_query_only_by_its_time_limit() {
         let (near, _far) = sys::descriptor::pair().unwrap();
         let client = Client { caller: Caller::new(near), directory: PathBuf::new() };
-        // If the call to the daemon used its own timeout, this test would never end.
+        // With its own timeout, the call to the daemon would block for so long that the test never
+        // ends.
         client.caller.set_timeout(Duration::from_secs(1_000_000)).unwrap();
         let paths = [(0, "1".to_owned()), (0, "2".to_owned())];
         let limit = Duration::from_millis(50);

@@ -16,13 +16,13 @@ use std::time::Duration;
 use sys::local_socket;
 use sys::memory::{Memfd, Seals};
 
-/// The method that describes a path.
+/// Name of the method that describes a path.
 pub const DESCRIBE: &str = "io.streamline.path.Describe";
-/// The method that returns the counters of a path.
+/// Name of the method that returns the counters of a path.
 pub const COUNT: &str = "io.streamline.path.Count";
-/// The method that returns all details of a path's nodes.
+/// Name of the method that returns all details of a path's nodes.
 pub const NODES: &str = "io.streamline.path.Nodes";
-/// The method that ends the sources of a path.
+/// Name of the method that ends the sources of a path.
 pub const STOP: &str = "io.streamline.path.Stop";
 
 /// The method that returns the state of a tap.
@@ -30,11 +30,11 @@ const TAP_REPORT: &str = "io.streamline.path.Tapped";
 
 /// Name of the error for an unknown parameter.
 const INVALID_PARAMETER: &str = "org.varlink.service.InvalidParameter";
-/// Maximum time to wait until another path has prepared for a change. The other path may itself be
-/// waiting as the coordinator of a second move, which then fails too.
+/// Maximum time to wait until another path has prepared for a change. That path may itself
+/// coordinate a move and wait for a third path; its move then fails too.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum time to wait for the reply of a path that has prepared for a change. It is longer than
-/// any process stays stopped.
+/// Maximum time to wait for the reply of a path that has prepared for a change. It exceeds any time
+/// for which a process can be stopped.
 const DECIDED_TIMEOUT: Duration = Duration::from_secs(1_000_000);
 /// Error number that means that the process does not exist.
 const ESRCH: i32 = 3;
@@ -43,12 +43,12 @@ const ESRCH: i32 = 3;
 #[derive(Debug)]
 pub struct PathClient {
     pub(super) caller: Caller,
-    /// Name with which the path was requested.
+    /// Name, number or `UID/NAME` with which the client requested the path.
     pub(super) path: String,
     pub(super) process: OwnedFd,
     pub(super) number: u32,
     pub(super) uid: u32,
-    /// Interval of the subscription in ms, if there is one.
+    /// Interval of the subscription in ms; `None` without a subscription or if the default applies.
     pub(super) followed: Cell<Option<u64>>,
 }
 
@@ -85,7 +85,7 @@ impl PathClient {
         }
     }
 
-    /// Returns all counters; `first` contains the first page.
+    /// Returns all counters, beginning with those in the page `first`.
     pub fn all_counters(&self, first: CountReply) -> Result<Counters, ClientError> {
         let CountReply { mut counters, mut next } = first;
         while let Some(at) = next.filter(|at| *at == counters.filters.len() + counters.edges.len())
@@ -97,7 +97,7 @@ impl PathClient {
         Ok(counters)
     }
 
-    /// Ends the sources of the path. Blocks that were already read are still processed.
+    /// Ends the sources of the path. The path still processes the blocks that it has already read.
     pub fn stop(&self) -> Result<(), ClientError> {
         let _: serde_json::Value = self.call(STOP, &NoParameters {})?;
         Ok(())
@@ -112,8 +112,8 @@ impl PathClient {
     }
 
     /// Edits the running request as [`change`](Self::change) does, if the path still runs the
-    /// request that `change` names. Blocks for at most `limit`; a process that has not begun by
-    /// then does not make the change after this client is dropped.
+    /// request that `change` names. Blocks for at most `limit`. If this client is dropped before
+    /// the process begins with the change, the process discards it.
     pub fn change_within(
         &self,
         change: &Change,
@@ -133,9 +133,9 @@ impl PathClient {
         self.caller.reply().map(drop).map_err(|error| self.hangup_as_end(error))
     }
 
-    /// Makes the path carry out the prepared change, with the state in `commit`. Blocks until the
-    /// path has replied or ended, because its reply determines the outcome of the change. Fails if
-    /// the state exceeds the maximum length of a message.
+    /// Commits the prepared change with the state in `commit`. Blocks until the path has replied or
+    /// ended, because its reply determines whether the change took place. Fails if the state
+    /// exceeds the maximum length of a message.
     pub(crate) fn commit_take(&self, commit: &CommitSubtree) -> Result<ChangeReply, ClientError> {
         let call = Call::new("io.streamline.path.Commit", commit);
         if call.to_bytes().len() > MESSAGE_MAX {
@@ -151,7 +151,7 @@ impl PathClient {
     /// the requested form. Blocks for at most [`LONG_TIMEOUT`].
     pub fn tap(&self, wanted: &Tap) -> Result<(TapStart, OwnedFd), ClientError> {
         match self.try_tap(wanted) {
-            // A path of an older version does not lend.
+            // A path of an older version does not know the parameter `lend`.
             Err(ClientError::Refused(fault))
                 if wanted.lend.is_some() && fault.name == INVALID_PARAMETER =>
             {
@@ -173,8 +173,8 @@ impl PathClient {
         Ok((began, pipe.ok_or_else(none)?))
     }
 
-    /// Attaches a writer to a node's output. Returns the writer's socket, which stays open even
-    /// after this connection is closed. Blocks for at most [`LONG_TIMEOUT`].
+    /// Attaches a writer to a node's output. Returns the writer's socket, which stays open after
+    /// this connection is closed. Blocks for at most [`LONG_TIMEOUT`].
     pub fn attach_writer(&self, wanted: &WriteTo) -> Result<OwnedFd, ClientError> {
         self.caller.set_timeout(LONG_TIMEOUT)?;
         self.caller.send(&Call::new("io.streamline.path.Write", wanted), &[])?;
@@ -187,13 +187,13 @@ impl PathClient {
         socket.ok_or_else(none)
     }
 
-    /// Freezes the retained output of a source for some time, so that no stored frame is evicted.
-    /// Fails if the path retains no output of the source.
+    /// Freezes the retained output of a source for some time, during which no stored frame is
+    /// evicted. Fails if the path retains no output of the source.
     pub fn freeze_history(&self, wanted: &FreezeHistory) -> Result<(), ClientError> {
         self.call::<serde_json::Value>("io.streamline.path.Freeze", wanted).map(drop)
     }
 
-    /// Returns the state of this connection's tap. Fails if the connection has no tap.
+    /// Returns the state of this connection's tap. Fails if the connection has none.
     pub fn tap_report(&self) -> Result<TapReport, ClientError> {
         self.call(TAP_REPORT, &NoParameters {})
     }
@@ -236,9 +236,9 @@ impl PathClient {
         self.follow(&Follow { every_ms: to_ms(every), form, counters_every_ms: None })
     }
 
-    /// Subscribes as [`subscribe`](Self::subscribe) does, but to the totals, which take the path
-    /// less time. If `counters_every` is given, an update contains all counters instead, at these
-    /// intervals. A path of an older version always sends all counters.
+    /// Subscribes as [`subscribe`](Self::subscribe) does, but to the totals, which cost the path
+    /// less. If `counters_every` is given, updates at these intervals contain all counters instead.
+    /// A path of an older version always sends all counters.
     pub fn subscribe_to_totals(
         &self,
         every: Duration,
@@ -271,7 +271,7 @@ impl PathClient {
 
     fn receive_update(&self) -> Result<PathUpdate, ClientError> {
         match self.caller.receive() {
-            // A path of an older version knows no form, or not this one.
+            // A path of an older version knows no forms of updates, or not the requested form.
             Err(ClientError::Refused(fault)) if fault.name == INVALID_PARAMETER => {
                 self.follow(&Follow { every_ms: self.followed.get(), ..Follow::default() })?;
                 Ok(self.caller.receive()?.0.deserialize_result()?)

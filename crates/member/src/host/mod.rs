@@ -1,15 +1,15 @@
-//! The daemon as a host of kernel programs, for a process that may not load programs or that shares
-//! them with other processes. [SL §8; CONTRACT 21, 25; RELIABILITY T2, T10]
+//! The daemon as a host of kernel programs, for a process that may not load programs, or whose
+//! programs are shared with other processes. [SL §8; CONTRACT 21, 25; RELIABILITY T2, T10]
 //!
 //! The host attaches the kernel part of a request ([`engine::kernel::KernelRequest`]) and maps its
 //! rings read-only into this process. Each kernel part has its own connection; when the connection
 //! closes, the daemon removes the part from the program.
 //!
 //! If the daemon exits without passing its state to a successor, the program ends too: the path
-//! reads the frames that were already copied, and ends with a message
-//! (`Attachment::export_failure`). If a request changes, the new version is prepared over a second
-//! connection, and then replaces the old version. If a service manager preserves the connections,
-//! the next daemon completes the calls of the previous daemon (docs/book/decisions/0038).
+//! processes the frames that were already copied, and ends with a message
+//! (`Attachment::export_failure`). When a request changes, the new version is prepared over a
+//! second connection, and then replaces the old version. If a service manager preserves the
+//! connections, the next daemon completes the calls of the previous one (docs/book/decisions/0038).
 
 mod request;
 
@@ -34,7 +34,7 @@ use sys::steps::Resource;
 pub struct DaemonHost {
     directory: PathBuf,
     release: String,
-    /// This user's rights, or `None` if they are unlimited.
+    /// Grants of the policy to this user, or `None` if this user may do everything.
     bounds: Option<Arc<PolicyGrants>>,
 }
 
@@ -51,8 +51,8 @@ struct PolicyGrants {
 const ATTACH_DESCRIPTORS: usize = 3;
 
 impl DaemonHost {
-    /// Finds a daemon. Returns `None` if the daemon runs no programs in the kernel. The connection,
-    /// and each of two calls, blocks for at most the timeout of a call.
+    /// Finds a daemon. Returns `None` if the daemon runs no kernel programs. Connecting and each of
+    /// two calls block for at most the timeout of a call.
     pub fn find() -> Result<Option<Self>, ClientError> {
         let client = Client::find(None)?;
         let allowed = client.permissions()?;
@@ -66,7 +66,7 @@ impl DaemonHost {
         Ok(Some(Self { directory, release, bounds }))
     }
 
-    /// Returns the nodes of a plan that the policy does not allow in the kernel. Does not check
+    /// Returns the nodes of a plan that the policy does not permit in the kernel. Does not check
     /// quotas.
     #[must_use]
     pub fn policy_refusals(&self, plan: &Plan) -> Vec<KernelRefusal> {
@@ -92,15 +92,15 @@ impl DaemonHost {
         steps.filter_map(|node| Some(KernelRefusal { node: *node, why: why(*node)? })).collect()
     }
 
-    /// Returns the kernel capabilities for plans to assume: hardened, because the daemon loads
-    /// programs without CAP_PERFMON.
+    /// Returns the kernel that plans assume: hardened, because the daemon loads programs without
+    /// CAP_PERFMON.
     #[must_use]
     pub fn kernel(&self) -> Kernel {
         Kernel::Open { release: self.release.clone(), hardened: true }
     }
 
     /// Maps the rings in the daemon's reply. An error becomes [`BuildError::Refused`] for the node
-    /// that the reply names, or for the source if the reply names none.
+    /// in the reply, or for the source if the reply does not name a node.
     fn map_rings(
         &self,
         asked: &KernelRequest<'_>,
@@ -110,8 +110,8 @@ impl DaemonHost {
         let answer = answer.map_err(|error| match error {
             ClientError::Refused(fault) if fault.name == NOT_IN_KERNEL => {
                 let node = usize::try_from(fault.number("node")).map_or(asked.source, NodeId);
-                // A node outside this part cannot be trusted, so the refusal applies to the source
-                // instead.
+                // The daemon is not trusted to name a node of this part; for any other node, the
+                // refusal applies to the source.
                 let known = asked.nodes.contains(&node);
                 refused(if known { node } else { asked.source }, escape_hidden(fault.text("why")))
             }
@@ -135,8 +135,8 @@ impl DaemonHost {
     }
 
     /// Sends `Attach` on a new connection and receives the rings. If `instead` is given, the daemon
-    /// only prepares the kernel part, which starts to run when `Switch` is called. Blocks for at
-    /// most [`LONG_TIMEOUT`] per message.
+    /// only prepares the kernel part, which starts to run on a call of `Switch`. Blocks for at most
+    /// [`LONG_TIMEOUT`] per message.
     fn request_rings(
         &self,
         asked: &KernelRequest<'_>,

@@ -23,8 +23,8 @@ pub(super) struct RemoteRequest {
     /// Connection that keeps the request attached while it is open.
     caller: Caller,
     interface: String,
-    /// The latest counters that the daemon has reported. The lock is held while a message is
-    /// received, so that the thread that receives it also records its contents.
+    /// The counters that the daemon reported last. The lock is held while a message is received, so
+    /// that the thread that receives a message also records its contents.
     counted: Mutex<Option<FinalCounters>>,
     ended: OnceLock<FinalCounters>,
     lost: Mutex<Option<Failure>>,
@@ -59,8 +59,8 @@ impl RemoteRequest {
         }
     }
 
-    /// Returns the final counters. If necessary, receives them first, as
-    /// [`Self::receive_final_counts`] does.
+    /// Returns the final counters. Receives them first, as [`Self::receive_final_counts`] does, if
+    /// the request has not ended yet.
     fn finish(&self, why: EndCause) -> &FinalCounters {
         if let Some(ended) = self.ended.get() {
             return ended;
@@ -70,8 +70,8 @@ impl RemoteRequest {
         self.ended.get_or_init(|| self.receive_final_counts(why, &mut counted))
     }
 
-    /// Detaches the request if needed, and receives its final counters. Blocks for at most
-    /// [`LONG_TIMEOUT`](crate::client::LONG_TIMEOUT) per message.
+    /// Detaches the request if `why` requires it, and receives the final counters. Blocks for at
+    /// most [`LONG_TIMEOUT`](crate::client::LONG_TIMEOUT) per message.
     fn receive_final_counts(
         &self,
         why: EndCause,
@@ -93,8 +93,8 @@ impl RemoteRequest {
     }
 
     /// Receives the daemon's next message. Returns `None` if the message does not concern the end
-    /// of the request: either it contains counters, which are stored in `counted`, or it is a reply
-    /// to an earlier switch, which a restarted daemon repeats.
+    /// of the request: it contains counters, which are stored in `counted`, or it is a reply to an
+    /// earlier switch, which a restarted daemon sends again.
     fn receive_message(
         &self,
         counted: &mut Option<FinalCounters>,
@@ -112,8 +112,8 @@ impl RemoteRequest {
         }
     }
 
-    /// Receives a message if one has arrived and the request has not ended. If the message concerns
-    /// the end of the request, records the end. Returns true if a message was received.
+    /// Receives a message if one has arrived and the request has not ended. Records the end if the
+    /// message reports it. Returns true if a message was received.
     fn receive_pending(&self, counted: &mut Option<FinalCounters>) -> bool {
         let arrived = sys::poll::readable(&[self.caller.as_fd()], Some(Duration::ZERO)) == [true];
         if !arrived || self.ended.get().is_some() {
@@ -147,7 +147,7 @@ impl RemoteRequest {
             Err(ClientError::Disconnected) => return self.lost_counters("the daemon has ended"),
             Err(other) => return self.lost_counters(&other.to_string()),
         };
-        // This process did not detach the request, so a path without frames must report the reason.
+        // This process did not detach the request, so the path must report a reason for the end.
         let unasked = (why == EndCause::Ended).then(|| "the daemon has taken it away".to_owned());
         if let Some(why) = reason.or(unasked) {
             let failure = Failure::new("watch", &self.interface, escape_hidden(&why));
@@ -179,7 +179,7 @@ impl Attachment for RemoteRequest {
     }
 
     fn export_failure(&self) -> Option<Failure> {
-        // A thread that holds the lock receives the messages itself.
+        // A thread that holds the lock receives the pending messages itself.
         if let Ok(mut counted) = self.counted.try_lock() {
             while self.receive_pending(&mut counted) {}
         }
@@ -224,7 +224,7 @@ impl AttachmentHandle for RemoteRequest {
         if limit.is_zero() {
             return Ok(());
         }
-        // The daemon executes both in order, so the counters tell which taps are open.
+        // The daemon executes both calls in order, so the counters show which taps it has opened.
         let counters = self.query_counters(limit).ok_or("the daemon does not respond")?;
         match counters.open_taps() == open {
             true => Ok(()),
@@ -246,7 +246,7 @@ impl AttachmentHandle for RemoteRequest {
         let instead = Replacement { line: self.line, stays: stays.collect(), taps };
         let mut answer = self.through.request_rings(asked, Some(instead.clone()));
         let until = sys::clock::monotonic().saturating_add(LONG_TIMEOUT_NS);
-        // If the daemon dies before it replies, the next daemon takes over the running request.
+        // If the daemon exits before it replies, the next daemon takes over the running request.
         while let Err(ClientError::Disconnected | ClientError::NoDaemon(_)) = answer
             && sys::clock::monotonic() < until
             && self.is_attached()
@@ -289,8 +289,8 @@ impl ProgramSwitch for Switch {
             }
             Err(other) => {
                 let why = format!("the daemon does not change it: {other}");
-                // If the next daemon did not inherit the connection, the switch certainly did not
-                // take place.
+                // If the next daemon did not inherit the connection, the switch has certainly not
+                // taken place.
                 Err(match other {
                     ClientError::Disconnected => SwitchError::Again(why),
                     _ => SwitchError::Refused(why),

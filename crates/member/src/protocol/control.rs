@@ -104,9 +104,9 @@ pub struct Tap {
     pub node: Option<String>,
     /// Start of the tap: `-5s`, `block:100` or `oldest`; `None` for the current position.
     pub from: Option<String>,
-    /// True to end the tap, instead of skipping blocks, if its reader is too slow.
+    /// True to end the tap if its reader is too slow; otherwise, blocks are skipped.
     pub all: Option<bool>,
-    /// Time in ms after which the tap ends if its reader reads nothing.
+    /// Time in ms after which the tap ends if its reader does not read from the pipe.
     pub patience_ms: Option<u64>,
     /// Number of the node, which does not change when the request is changed. Takes precedence over
     /// `node`.
@@ -119,8 +119,8 @@ pub struct Tap {
     /// Form in which blocks are written: `capture`, which is the default, `bytes` or `json`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub form: Option<String>,
-    /// True if the reader takes bytes from the pipe only after it has copied them (tee(2)). The
-    /// pipe may then refer to memory of the path.
+    /// True if the reader copies bytes (tee(2)) before it removes them from the pipe. The pipe may
+    /// then refer to memory of the path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lend: Option<bool>,
 }
@@ -157,8 +157,8 @@ pub struct FreezeHistory {
     pub ms: u64,
 }
 
-/// Reply to `Tap`: the start of the tap. The blocks arrive, in the requested form, through the pipe
-/// whose descriptor the reply transfers.
+/// Reply to `Tap`: the start of the tap. The reply transfers a descriptor of the pipe through which
+/// the blocks arrive.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct TapStart {
     /// Sequence number of the tap's first block among all blocks that have left the node.

@@ -15,7 +15,7 @@ pub struct Counters {
     pub filters: Vec<Filter>,
     /// Counters of all edges.
     pub edges: Vec<Edge>,
-    /// Spaces in which the path is running.
+    /// Spaces in which the path runs.
     #[serde(default)]
     pub spaces: Vec<Space>,
     /// Changes that the path has made automatically, with the reasons. Empty in replies of older
@@ -28,8 +28,8 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Appends the next page of a path's counters to these pages. If these counters contain no
-    /// filters, replaces them with the page instead.
+    /// Appends the next page of a path's counters. If these counters contain no filters, the page
+    /// replaces them.
     pub fn append(&mut self, mut page: Self) {
         if self.filters.is_empty() {
             *self = page;
@@ -60,9 +60,9 @@ pub struct Filter {
     pub node: usize,
     /// Name of the node in the plan.
     pub name: String,
-    /// Blocks received.
+    /// Blocks that the filter received.
     pub taken: Amount,
-    /// Blocks created.
+    /// Blocks that the filter created.
     pub made: Amount,
     /// Blocks that left the node.
     pub passed: Amount,
@@ -70,9 +70,9 @@ pub struct Filter {
     pub unselected: Amount,
     /// Blocks consumed by the filter, for example by merging them into other blocks.
     pub consumed: Amount,
-    /// Blocks still held.
+    /// Blocks that the filter still holds.
     pub held: Amount,
-    /// Drops by reason, including those that the request asked for.
+    /// Drops by reason, including the drops that the request asks for.
     pub lost: Vec<Loss>,
     /// Number of calls of the filter: one per batch.
     pub calls: u64,
@@ -82,8 +82,8 @@ pub struct Filter {
     /// in replies of older versions.
     #[serde(default)]
     pub ring: Option<ReaderRing>,
-    /// Frames of the past that a sink or source keeps. Absent for other nodes and in replies of
-    /// older versions.
+    /// Past frames that a sink or source retains. Absent for other nodes and in replies of older
+    /// versions.
     #[serde(default)]
     pub kept: Option<RetainedFrames>,
 }
@@ -100,21 +100,21 @@ pub struct Edge {
     /// Kind of the edge: `call`, `ring`, `back edge` or `pipe`; `deal` for a ring to a replica, or
     /// `join` for a ring from a replica.
     pub kind: String,
-    /// Blocks put on the edge, as counted by the upstream node.
+    /// Blocks put onto the edge, as counted by the upstream node.
     pub put: Amount,
-    /// Blocks taken from the edge, as counted by the downstream node.
+    /// Blocks taken off the edge, as counted by the downstream node.
     pub taken: Amount,
     /// Blocks that are currently on the edge.
     pub resident: Amount,
-    /// Drops by reason, including those that the request asked for.
+    /// Drops by reason, including the drops that the request asks for.
     pub lost: Vec<Loss>,
     /// Current size of a ring. Absent for other edges and in replies of older versions.
     #[serde(default)]
     pub size: Option<RingSize>,
 }
 
-/// A number of blocks dropped at one location or for one reason. The reason shows whether the
-/// blocks are lost, or whether the request asked for the drop.
+/// A number of blocks dropped at one location or for one reason. The reason shows if the blocks are
+/// lost, or if the request asked for the drop.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Loss {
     /// The location or reason.
@@ -140,13 +140,14 @@ pub struct Space {
     pub processor: Option<usize>,
     /// State of the space just before the query: `runs`, `sleeps`, `waits`, `stopped` or `ended`.
     pub state: String,
-    /// Resource for which the space waits, if any.
+    /// Resource for which the space waits, or `None` if it does not wait.
     pub waits: Option<String>,
     /// Processor time used by the space's threads, in ns.
     pub processor_ns: u64,
     /// Memory in bytes: the pools of a thread, or the resident set of a process.
     pub memory: Option<u64>,
-    /// Reason why the space did not reply, so that its counters are older; `None` if it replied.
+    /// Reason why the space did not reply, in which case its counters are older; `None` if it
+    /// replied.
     pub late: Option<String>,
 }
 
@@ -155,7 +156,7 @@ pub struct Space {
 #[serde(deny_unknown_fields)]
 pub struct Count {
     /// Index of the first filter or edge to return. Index 0 reads the current counters; any other
-    /// index returns more of the counters that were read last. `None` returns all counters in one
+    /// index returns more of the counters that were last read. `None` returns all counters in one
     /// reply.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first: Option<usize>,
@@ -164,7 +165,7 @@ pub struct Count {
 /// Reply to `Count`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct CountReply {
-    /// Current counters; after the first reply, only those of filters and edges.
+    /// The counters; after the first page, only those of filters and edges.
     pub counters: Counters,
     /// Index for the next call, or `None` if there are no more filters and edges.
     #[serde(default)]
@@ -215,10 +216,10 @@ pub struct Totals {
 pub struct PathUpdate {
     /// Current counters; after the first page of an update, only those of filters and edges.
     pub counters: Option<Counters>,
-    /// Index of the first filter or edge in the next reply, if the update continues.
+    /// Index of the first filter or edge in the next reply, or `None` if the update is complete.
     #[serde(default)]
     pub next: Option<usize>,
-    /// Current totals, in place of counters.
+    /// Current totals, instead of counters.
     #[serde(default)]
     pub totals: Option<Totals>,
     /// The end of the path; present only in the last reply.

@@ -23,15 +23,15 @@ pub struct Attach {
     pub instead: Option<Replacement>,
 }
 
-/// A running request that is to be replaced, and the filters whose state the new request keeps.
+/// A running request that is replaced, and the filters whose state the new request adopts.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Replacement {
     /// Number of the running request, from [`AttachReply::line`].
     pub line: u64,
-    /// Filters that keep their state, given by their indices in both kernel programs.
+    /// Filters whose state the new request adopts.
     pub stays: Vec<CarriedStep>,
-    /// Taps that are open from the beginning.
+    /// Taps that are open from the start; `None` if no tap is open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taps: Option<Vec<u64>>,
 }
@@ -40,11 +40,12 @@ pub struct Replacement {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetTaps {
-    /// Indices of the taps that are to be open: first that of the source, then those of the steps.
+    /// Indices of the taps to open, first that of the source, then those of the steps. All other
+    /// taps are closed.
     pub open: Vec<u64>,
 }
 
-/// A filter that keeps its state across a replacement.
+/// A filter that keeps its state when its request is replaced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CarriedStep {
@@ -61,16 +62,16 @@ pub struct CarriedStep {
 pub struct AttachReply {
     /// The layout, in the form of [`engine::kernel::delegation::DelegatedLayout::to_text`].
     pub layout: Option<String>,
-    /// Number that the daemon assigned to the request.
+    /// Number that the daemon assigned to the request; only in the first reply.
     pub line: Option<u64>,
-    /// True if the request has replaced another request.
+    /// True in a reply to `Switch` if the request has replaced another request.
     pub switched: Option<bool>,
-    /// The current counters, in the form of `ended`.
+    /// The current counters, in the same form as `ended`.
     #[serde(default)]
     pub counted: Option<String>,
     /// The final counters, in the form of [`engine::kernel::delegation::FinalCounters::to_text`].
     pub ended: Option<String>,
-    /// Reason for a removal, if the caller did not request it.
+    /// Reason for the removal of the request, if the caller did not request it.
     pub why: Option<String>,
 }
 
@@ -96,15 +97,15 @@ pub struct KernelProgram {
     pub program: u32,
     /// Number of times the program was replaced.
     pub replaced: u64,
-    /// Number of frames that the program processed. A frame is counted once, regardless of the
-    /// number of requests that receive it.
+    /// Number of frames that the program processed. A frame counts once, even if several requests
+    /// receive it.
     pub frames: u64,
     /// Requests that are visible to the caller.
     pub lines: Vec<KernelRequest>,
     /// Filters used by the caller's requests, or all filters if the caller is root or the user who
     /// runs the daemon.
     pub steps: Vec<KernelStep>,
-    /// Rings for frames: one for each user or group that shares a ring, and for each size.
+    /// Rings for frames: one for each size and each user or group that shares a ring.
     pub rings: Vec<KernelRing>,
 }
 
@@ -112,7 +113,7 @@ pub struct KernelProgram {
 /// caller, or the caller is root or the user who runs the daemon.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct KernelRequest {
-    /// Number of the path to which the request belongs.
+    /// Number of the path that runs the request.
     pub path: Option<u32>,
     /// User id of the request's owner.
     pub uid: u32,
@@ -135,19 +136,19 @@ pub struct KernelRequest {
 pub struct KernelStep {
     /// Name of the filter.
     pub name: String,
-    /// Number of requests that use the filter, which runs once per frame for all of them.
+    /// Number of requests that use the filter, which runs only once per frame.
     pub lines: usize,
     /// Number of blocks that reached the filter.
     pub blocks: u64,
 }
 
-/// A ring into which a kernel program copies the frames of requests.
+/// A ring to which a kernel program copies the frames of requests.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct KernelRing {
     /// User id of the ring's owner, if it belongs to one user.
     pub uid: Option<u32>,
     /// Group whose requests share the ring (`--share=group:NAME`). If both `uid` and `group` are
-    /// `None`, the requests with `--share=world` share the ring.
+    /// `None`, the ring is shared by the requests with `--share=world`.
     pub group: Option<String>,
     /// Capacity of the ring in bytes.
     pub bytes: u64,
@@ -162,7 +163,7 @@ impl SetTaps {
         Self { open: open.iter().map(|tap| u64::try_from(tap).unwrap_or(u64::MAX)).collect() }
     }
 
-    /// Returns the open taps that parameters name.
+    /// Returns the taps with these indices.
     #[must_use]
     pub fn read(open: &[u64]) -> OpenTaps {
         let index = |tap: &u64| usize::try_from(*tap).unwrap_or(usize::MAX);

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 pub struct Nodes {
     /// Index of the first node to return; the default is 0.
     pub first: Option<usize>,
-    /// Version of the nodes that the caller already has. If it is current, the reply contains no
-    /// nodes.
+    /// Version of the nodes that the caller already has. If it is the current version, the reply
+    /// contains no nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub known: Option<u64>,
 }
@@ -17,8 +17,8 @@ pub struct Nodes {
 /// Reply to `Nodes`: consecutive nodes of the path's plan, as many as fit into a reply.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct NodesReply {
-    /// Version of the nodes and of the text, unique on this machine. It differs after each change.
-    /// `None` if the path has no plan that can be described.
+    /// Version of the nodes and of the text, unique on this machine. Each change assigns a new
+    /// version. `None` if the path has no plan that can be described.
     pub version: Option<u64>,
     /// Text of the request that the path runs; empty if the caller already has this version.
     pub line: String,
@@ -50,7 +50,7 @@ pub struct NodeDetails {
     pub space: String,
     /// Spaces of all replicas of the node, including its own; empty if there are no replicas.
     pub copies: Vec<String>,
-    /// Reason for running the node in its space.
+    /// Reason why the node runs in its space.
     pub because: String,
     /// Other spaces, each with the reason why the node does not run there.
     pub elsewhere: Vec<String>,
@@ -65,7 +65,7 @@ pub struct Argument {
     pub name: String,
     /// Value, in the syntax of a request but without quotes.
     pub value: String,
-    /// True if the value distinguishes this filter from others with the same name.
+    /// True if the parameter is required, or is positional and its value differs from the default.
     pub given: bool,
     /// True if the value can be changed while the filter runs.
     pub writable: bool,

@@ -1,8 +1,8 @@
-//! Paths in the daemon's registry, and the rights of users.
+//! Paths in the daemon's registry, and the privileges of users.
 
 use serde::{Deserialize, Serialize};
 
-/// A path in the registry. Fields that the caller must not see are `None`.
+/// A path in the registry. The fields that the caller must not see are `None`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Path {
     /// Number in the daemon's registry.
@@ -138,7 +138,7 @@ pub struct ConnectReply {
     pub uid: u32,
 }
 
-/// Parameters of `Admit`, with which the daemon passes a connection to a path.
+/// Parameters of `Admit`, with which the daemon passes a client's connection to a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Admit {
@@ -153,7 +153,7 @@ pub struct About {
     pub version: String,
     /// Id of the daemon's process.
     pub process: u32,
-    /// Id of the user as whom the daemon runs.
+    /// User id under which the daemon runs.
     pub uid: u32,
     /// Start time in seconds since 1970.
     pub started: u64,
@@ -179,10 +179,10 @@ pub struct Quota {
     pub kernel_ns: Option<u64>,
 }
 
-/// Reply to `Allowed`: the caller's rights and limits.
+/// Reply to `Allowed`: the caller's privileges and limits.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Permissions {
-    /// True if the caller is root, who has all rights.
+    /// True if the caller is root, who may do everything.
     pub everything: bool,
     /// Limits of the caller.
     pub quota: Quota,

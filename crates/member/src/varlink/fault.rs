@@ -65,7 +65,7 @@ impl Fault {
         Some(Self { name, parameters: reply.parameters.clone() })
     }
 
-    /// Returns the value of a text parameter; empty if it is absent.
+    /// Returns the value of a text parameter, or an empty text if it is absent.
     #[must_use]
     pub fn text(&self, parameter: &str) -> &str {
         self.parameters.get(parameter).and_then(Value::as_str).unwrap_or_default()

@@ -12,7 +12,7 @@ pub struct Interface {
     pub text: &'static str,
 }
 
-/// The daemon's interface.
+/// The interface of the daemon.
 pub const DAEMON_INTERFACE: Interface =
     Interface { name: "io.streamline", text: include_str!("../io.streamline.varlink") };
 /// The interface of a path's process.

@@ -1,6 +1,6 @@
 //! The Varlink protocol: calls and replies as JSON objects, interfaces as text. (varlink.org)
 //!
-//! Parses bytes from an untrusted peer into a well-formed [`Call`] or [`Reply`], or returns an
+//! Parses the bytes of an untrusted peer into a well-formed [`Call`] or [`Reply`], or returns an
 //! error. This module does no I/O and does not depend on any method.
 //!
 //! ```text
@@ -73,7 +73,7 @@ pub enum MessageError {
     /// The message is longer than [`MESSAGE_MAX`] or [`REPLY_MAX`].
     #[error("a call has at most {MESSAGE_MAX} bytes, and a reply {REPLY_MAX}")]
     TooLong,
-    /// The bytes are not JSON of the required form. The text gives the position of the error.
+    /// The bytes are not JSON of the required form. Contains the position of the error.
     #[error("this is no message of Varlink: {0}")]
     Invalid(String),
 }
@@ -129,7 +129,7 @@ impl Reply {
         serialize(self)
     }
 
-    /// Deserializes the result.
+    /// Converts the parameters of a successful reply to the result type.
     pub fn deserialize_result<T: DeserializeOwned>(self) -> Result<T, MessageError> {
         from_parameters(self.parameters).map_err(|error| MessageError::Invalid(error.to_string()))
     }
@@ -161,7 +161,7 @@ fn serialize(message: &impl Serialize) -> Vec<u8> {
 fn to_parameters(value: &impl Serialize) -> Parameters {
     match serde_json::to_value(value) {
         Ok(Value::Object(map)) => map,
-        // The value is a unit, because the method has no parameters.
+        // A method without parameters passes a unit value.
         _ => Map::new(),
     }
 }
@@ -170,7 +170,7 @@ fn from_parameters<T: DeserializeOwned>(map: Parameters) -> serde_json::Result<T
     serde_json::from_value(Value::Object(map))
 }
 
-/// Returns the parameter that serde names in backticks.
+/// Returns the parameter that an error message of serde names in backticks.
 fn parameter_name(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.split('`').nth(1).unwrap_or("parameters").to_owned()
@@ -181,7 +181,7 @@ const fn is_false(value: &bool) -> bool {
     !*value
 }
 
-/// Deserializes a value; `null` becomes the default value.
+/// Deserializes a value, with `null` for the default value.
 fn null_as_default<'d, T: Deserialize<'d> + Default, D: serde::Deserializer<'d>>(
     from: D,
 ) -> Result<T, D::Error> {

@@ -1,11 +1,11 @@
 //! Moves of subtrees from one path to another.
 //!
-//! The path that hands over the subtree is the coordinator. It asks the other path to prepare and
-//! to pause (`Take`), then pauses its own spaces, and hands over the state of the filters
-//! (`Commit`). The reply to `Commit` is the decision: if it is an error, or if the other process
-//! has exited, the coordinator's path stays unchanged. The other path discards its preparations if
-//! the coordinator hangs up before it commits. Therefore a path that does not reply never delays
-//! the coordinator's blocks.
+//! The path that gives up the subtree is the coordinator. It asks the other path to prepare and to
+//! pause (`Take`), then pauses its own spaces, and sends the state of the filters (`Commit`). The
+//! reply to `Commit` decides: if it is an error, or if the other process has exited, the
+//! coordinator's path is not changed. The other path discards its preparations if the coordinator
+//! hangs up before the commit. A path that does not reply thus never delays the coordinator's
+//! blocks.
 
 use super::calls::CHANGE_TIMEOUT;
 use super::service::{AdmittedClient, Service};
@@ -30,7 +30,7 @@ impl Service {
     /// Moves a subtree of this path to another path of the same user. Blocks until both paths have
     /// changed or the move has failed.
     ///
-    /// If `running` is given, the other path must run this request.
+    /// If `running` is given, the other path must run the request with this text.
     pub(super) fn move_to_other(
         &mut self,
         asked: &PathMove,
@@ -40,7 +40,8 @@ impl Service {
         let live = self.only_live()?.clone();
         let subtree = subtree(&self.path.line, &asked.node).map_err(|why| refused(&why))?;
         check_leaving(&live, &subtree).map_err(|why| refused(&why))?;
-        // The event loop reads the connection of the registration.
+        // A new connection is used, because the event loop reads the connection of the
+        // registration.
         let client = Client::connect_at(self.directory()).map_err(|why| refused(&why))?;
         let other = client.connect(&asked.path).map_err(|why| refused(&why))?;
         if other.number() == self.about.number {
@@ -117,7 +118,7 @@ impl Service {
     }
 }
 
-/// Returns the reason for a refusal, without the introduction of the error message.
+/// Returns the reason for a refusal, without the beginning of the error message.
 fn reason(error: &ClientError) -> String {
     match error {
         ClientError::Refused(fault) if !fault.text("why").is_empty() => {
@@ -127,8 +128,8 @@ fn reason(error: &ClientError) -> String {
     }
 }
 
-/// Reports that the path is prepared, and waits for the decision, which is the state of each
-/// filter. Fails if the other path withdraws, or does not decide within [`DECISION_TIMEOUT`].
+/// Reports that this path is prepared, and waits for the decision, which contains the state of each
+/// filter. Fails if the coordinator hangs up, or does not decide within [`DECISION_TIMEOUT`].
 fn await_decision(client: &mut AdmittedClient) -> Result<Vec<HandedState>, String> {
     let connection = &mut client.connection;
     let prepared = Reply { continues: true, ..Reply::new(&NoParameters {}) };
@@ -156,7 +157,7 @@ fn await_decision(client: &mut AdmittedClient) -> Result<Vec<HandedState>, Strin
     }
 }
 
-/// Returns the next call, or `None` if none has arrived yet. Fails if the peer hangs up or its
+/// Returns the next call, or `None` if no call has arrived. Fails if the peer has hung up or its
 /// message is malformed.
 fn next_call(connection: &mut Connection) -> Result<Option<Call>, ()> {
     match connection.next_message() {
@@ -166,8 +167,8 @@ fn next_call(connection: &mut Connection) -> Result<Option<Call>, ()> {
     }
 }
 
-/// Encodes a state as words: the time of its timer or `-`, followed by the key and the bytes of
-/// each session.
+/// Encodes a state as words: the time of its timer, or `-` without a timer, followed by the key and
+/// the bytes of each session.
 fn encode_state(state: &HandedState) -> String {
     let mut text = state.wake.map_or_else(|| "-".to_owned(), |wake| wake.to_string());
     for (key, bytes) in &state.sessions {

@@ -20,12 +20,13 @@ use std::cell::LazyCell;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum time to wait until spaces reach a batch boundary. A busy machine may not schedule them
-/// for a while. Clients wait longer than this ([`crate::client::LONG_TIMEOUT`]).
+/// Maximum time to wait until spaces reach a batch boundary, which can be long on a busy machine.
+/// Clients wait longer than this ([`crate::client::LONG_TIMEOUT`]).
 pub(super) const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Service {
-    /// Executes a call. Returns `None` if the reply is already queued, or if replies follow later.
+    /// Executes a call. Returns `None` if the reply is already queued, or if the replies follow
+    /// later.
     pub(super) fn execute(&mut self, id: u64, call: &Call) -> Result<Option<Reply>, Fault> {
         let (named, method) = call.interface_and_method();
         if named == interface::SERVICE_INTERFACE.name {
@@ -169,7 +170,7 @@ impl Service {
         Ok(self.record_change(said, switched.text))
     }
 
-    /// Fails unless the path still runs the request for which a change was made.
+    /// Fails unless the path still runs the request `running`; `None` means any request.
     pub(super) fn check_request(&self, running: Option<&str>) -> Result<(), Fault> {
         match running.is_none_or(|running| running == self.path.line) {
             true => Ok(()),
@@ -177,7 +178,7 @@ impl Service {
         }
     }
 
-    /// Fails if the caller has disconnected and is no longer waiting for the reply.
+    /// Fails if the caller has disconnected, and thus no longer waits for the reply.
     fn check_caller_waits(&self, id: u64) -> Result<(), Fault> {
         let caller = self.clients.get(&id);
         let gone = caller.is_none_or(|caller| sys::local_socket::is_gone(&caller.connection));
@@ -196,7 +197,7 @@ impl Service {
         machine
     }
 
-    /// Pins a space to a processor, or unpins it. Returns a sentence that confirms it.
+    /// Pins a space to a processor, or unpins it. Returns a sentence that confirms this.
     fn pin_space(&self, binding: &SpaceBinding) -> Result<String, String> {
         match &self.path.group {
             Some(group) => spaces::pin_worker(&group.processes(), binding),
@@ -219,7 +220,7 @@ impl Service {
         Reporter(Some(Arc::clone(&self.shared)))
     }
 
-    /// Records the placement of every node.
+    /// Records the nodes, edges and spaces of a new plan.
     fn set_plan(&mut self, plan: &Plan) {
         let now = PathInfo::new(&self.path.line, plan);
         (self.about.nodes, self.about.links) = (now.nodes.clone(), now.links.clone());
@@ -228,7 +229,7 @@ impl Service {
         self.described = None;
     }
 
-    /// Refreshes the recorded placement if the path has been changed since the last call.
+    /// Records the current plan if the path has changed since the last call.
     pub(super) fn refresh_plan(&mut self) {
         let Some(live) = self.lives.first() else { return };
         let changes = live.changes();
@@ -241,8 +242,8 @@ impl Service {
     }
 
     /// Returns the page of counters that starts at index `first`. For index 0, samples the path's
-    /// counters. The sample is kept until the client has received the last page, so that all pages
-    /// show the same moment.
+    /// counters. The sample is retained until the client has received the last page, so that all
+    /// pages describe the same moment.
     fn counters_page(&mut self, id: u64, first: usize) -> CountReply {
         let current = if first == 0 { Some(self.current_counters()) } else { None };
         let Some(client) = self.clients.get_mut(&id) else { return CountReply::default() };

@@ -72,7 +72,8 @@ pub(super) fn group_counters(group: &dyn WorkerGroup, nodes: &[Node], elapsed_ns
     counters
 }
 
-/// Converts the ledger of a plan with these nodes. Sets only the sources, filters and edges.
+/// Converts a ledger to the protocol types. Sets only the sources, filters and edges; `nodes`
+/// supplies their names.
 #[must_use]
 pub fn ledger_counters(ledger: &Ledger, nodes: &[Node]) -> Counters {
     let mut counters = Counters::default();
@@ -81,7 +82,7 @@ pub fn ledger_counters(ledger: &Ledger, nodes: &[Node]) -> Counters {
 }
 
 fn add_ledger(counters: &mut Counters, ledger: &Ledger, nodes: &[Node]) {
-    // The plan gives each of several equal filters a unique name.
+    // In the plan, equal filters have different names.
     let name = |planned: usize, own: &NodeName| {
         let planned = nodes.get(planned).filter(|_| !own.is_ring());
         planned.map_or_else(|| own.to_string(), |node| node.name.clone())
@@ -125,11 +126,11 @@ fn to_loss(why: DropReason, blocks: Option<u64>) -> Loss {
 }
 
 /// Maximum length, in bytes, of the filters and edges in one reply. The rest of the reply is
-/// available for sources, spaces and changes.
+/// reserved for sources, spaces and changes.
 const PAGE_MAX: usize = 96 << 10;
 
-/// Returns as many filters, followed by edges, as fit into a reply, starting at index `first`. The
-/// page that starts at index 0 also contains everything else.
+/// Returns the filters and then the edges, starting at index `first`, as many as fit into a reply.
+/// The page with index 0 also contains all other counters.
 pub(super) fn counters_page(all: &Counters, first: usize) -> CountReply {
     let mut page = Counters::default();
     if first == 0 {
@@ -151,8 +152,8 @@ pub(super) fn counters_page(all: &Counters, first: usize) -> CountReply {
 }
 
 /// Returns the first items that fit into `room` bytes when serialized, and subtracts their length
-/// from `room`. An item longer than [`PAGE_MAX`] counts as that length, so that it fits into an
-/// empty page.
+/// from `room`. The length of an item counts as at most [`PAGE_MAX`], so that every item fits into
+/// an empty page.
 fn take_while_fits<T: Clone + Serialize>(items: &[T], room: &mut usize) -> Vec<T> {
     let fits = |item: &&T| {
         let length = serde_json::to_string(item).map_or(0, |text| text.len()).min(PAGE_MAX);

@@ -9,23 +9,23 @@ const LOSS_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum number of locations in a report.
 const PLACES_MAX: usize = 3;
 
-/// The losses of a path at the last report.
+/// The losses of a path at the last sample, and the time of the next one.
 #[derive(Debug)]
 pub(super) struct LossWatch {
     /// Monotonic time of the next sample, in ns.
     pub(super) due: u64,
-    /// Number of lost blocks that have been reported.
+    /// Number of lost blocks at the last sample.
     known: u64,
 }
 
 impl LossWatch {
-    /// Creates the state of a path that starts at this monotonic time, in ns.
+    /// Creates the state for a path that starts at the monotonic time `now`, in ns.
     pub(super) const fn new(now: u64) -> Self {
         Self { due: now + LOSS_INTERVAL.as_nanos() as u64, known: 0 }
     }
 
-    /// Returns a sentence about the blocks lost since the previous sample, or `None` if no blocks
-    /// were lost, and schedules the next sample.
+    /// Samples the losses and schedules the next sample. Returns a sentence about the blocks lost
+    /// since the previous sample, or `None` if there are none.
     pub(super) fn look(&mut self, counters: &Counters, now: u64) -> Option<String> {
         self.due = now + LOSS_INTERVAL.as_nanos() as u64;
         let places = losses(counters);
@@ -41,7 +41,8 @@ impl LossWatch {
     }
 }
 
-/// Returns the losses by location, largest first. Omits drops that the request asks for.
+/// Returns the losses by location in order of decreasing number. Omits drops that the request asks
+/// for.
 fn losses(counters: &Counters) -> Vec<(u64, String)> {
     let mut all: Vec<(u64, String)> = Vec::new();
     let mut add = |lost: &[Loss], place: &str| {

@@ -1,9 +1,9 @@
 //! The service `io.streamline.path`, which a path's process provides.
 //!
 //! One thread, which is not a space, registers the path with the daemon, accepts connections that
-//! the daemon passes on, and answers calls by sending commands to the spaces ([`engine::live`]). If
-//! the daemon exits, the thread registers the path with the next daemon. The path itself does not
-//! depend on the service.
+//! the daemon passes on, and replies to calls by sending commands to the spaces ([`engine::live`]).
+//! If the daemon exits, the thread registers the path with the next daemon. The path itself does
+//! not depend on the service.
 //!
 //! The daemon admits only clients that belong to the path's user or to root. Nevertheless, the
 //! thread never blocks on a client, and disconnects a client that reads its replies too slowly.
@@ -49,7 +49,7 @@ impl Worker {
     /// replies.
     ///
     /// If the daemon exits during the call or does not reply in time, the thread registers the path
-    /// with the next daemon. If the path has a name, the call fails instead, because names must be
+    /// with the next daemon. For a path with a name, the call fails instead, because names must be
     /// unique.
     pub fn start(
         client: Client,
@@ -100,8 +100,8 @@ impl Worker {
         Ok(Self { shared, thread: Some(thread), number })
     }
 
-    /// Returns the number that was first assigned to the path, or `None` if the daemon exited
-    /// during the registration or did not reply in time.
+    /// Returns the number that the first daemon assigned to the path, or `None` if that daemon
+    /// exited during the registration or did not reply in time.
     #[must_use]
     pub const fn number(&self) -> Option<u32> {
         self.number
@@ -121,7 +121,7 @@ impl Worker {
 
     /// Sends the path's exit status to all followers, and ends the registration. Blocks for at most
     /// 2 s until the readers of taps have read everything, and then for at most 500 ms until the
-    /// followers have.
+    /// followers have read the status.
     pub fn send_exit_status(mut self, ended: Ended) {
         *self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(ended);
         self.join();
@@ -135,7 +135,7 @@ impl Worker {
             .get_or_insert_with(Ended::default);
         self.shared.wake.notify();
         if let Some(thread) = self.thread.take() {
-            // The thread ends by itself. A panic in it cannot be reported here.
+            // A panic in the thread cannot be reported here.
             let _ended = thread.join();
         }
     }

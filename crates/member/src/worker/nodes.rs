@@ -5,13 +5,13 @@ use engine::live::Live;
 use pipeline::explain::{self, ArgumentFacts};
 use pipeline::plan::{Candidate, Plan};
 
-/// Maximum length, in bytes, of the nodes in one reply. A reply can also hold one more node of
-/// maximum length and the request, each of which is not much longer than
+/// Maximum length, in bytes, of the nodes in one reply. A reply has room for another node of
+/// maximum length and for the request, neither of which is much longer than
 /// [`LINE_MAX`](crate::protocol::LINE_MAX).
 const PAGE_MAX: usize = 128 << 10;
 
-/// The nodes of a path in the form in which clients receive them. They are kept until they change,
-/// because clients that display a path query them repeatedly.
+/// The nodes of a path in the form in which clients receive them. They are stored until they
+/// change, because clients that display a path query them repeatedly.
 #[derive(Debug)]
 pub(super) struct DescribedNodes {
     version: u64,
@@ -37,8 +37,8 @@ impl DescribedNodes {
         *known = Some(Self { version: next_version(), line, numbers, nodes });
     }
 
-    /// Returns as many nodes as fit into a reply, starting at index `first`. Returns none if the
-    /// caller already has this version.
+    /// Returns the nodes that start at index `wanted.first`, as many as fit into a reply; none if
+    /// the caller already has this version.
     pub(super) fn page(&self, wanted: Nodes) -> NodesReply {
         let version = Some(self.version);
         if wanted.known == version {
@@ -59,8 +59,8 @@ impl DescribedNodes {
     }
 }
 
-/// Returns a version that no process on this machine has used, composed of the process id and the
-/// monotonic clock. It fits into an `i64`.
+/// Returns a version that no process on this machine has used yet. It combines the process id with
+/// the monotonic clock, and fits into an `i64`.
 fn next_version() -> u64 {
     let process = u64::from(std::process::id()) << 40;
     (process ^ sys::clock::monotonic()) & (i64::MAX as u64)
@@ -101,8 +101,8 @@ fn argument(facts: ArgumentFacts) -> Argument {
     Argument { name: name.to_owned(), value, given, writable }
 }
 
-/// Formats the name of a space and the reason why a node does not run there. Returns `None` if
-/// there is no reason.
+/// Formats the name of a space and the reason why a node does not run there. Returns `None` without
+/// a reason.
 fn describe_candidate(candidate: &Candidate) -> Option<String> {
     let why = candidate.verdict.as_ref().err().or(candidate.lost.as_ref())?;
     Some(format!("{}: {why}", candidate.space))

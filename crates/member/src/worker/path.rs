@@ -1,4 +1,5 @@
-//! The description of a path for its registration, and the control of its processes.
+//! The description of a path for its registration, and the interface to a path that runs in several
+//! processes.
 
 use crate::protocol::{Link, Node, Register};
 use pipeline::edit::Edit;
@@ -9,19 +10,19 @@ use runtime::ledger::Ledger;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Controls a path that consists of several processes.
+/// A path that runs in several processes.
 pub trait WorkerGroup: Send + Sync + std::fmt::Debug {
     /// Returns the aggregated ledger, based on the latest counters of each process.
     fn ledger(&self) -> Ledger;
 
-    /// Returns the aggregated latency of blocks, if the request bounds it.
+    /// Returns the aggregated latency of blocks, or `None` if the request does not bound it.
     fn latency(&self) -> Option<Latency>;
 
     /// Returns the name and the process id of each worker.
     fn processes(&self) -> Vec<(String, u32)>;
 
     /// Applies an edit in all processes or in none. Returns a sentence with the ledger, and the new
-    /// plan; on failure, returns the reason why nothing changed.
+    /// plan. Fails with the reason why nothing was changed.
     fn change(&self, edit: &Edit) -> Result<(String, Plan), String>;
 }
 
@@ -40,10 +41,11 @@ pub struct PathInfo {
     pub links: Vec<Link>,
     /// The plan, or `None` for a path without a detailed description.
     pub plan: Option<Plan>,
-    /// True if the time spent in filters is measured even if no client is connected.
+    /// True if the path always measures the time spent in filters; otherwise, only while a client
+    /// is connected.
     pub timed: bool,
-    /// Kernel that plans assume if a daemon loads programs for this process; `None` if plans assume
-    /// the kernel that this process can use itself.
+    /// Kernel that plans assume if a daemon loads programs for this process. `None` for the kernel
+    /// features that this process itself may use.
     pub kernel: Option<Kernel>,
     /// Control of the path's worker processes, or `None` if the path runs in this process.
     pub group: Option<Arc<dyn WorkerGroup>>,

@@ -1,5 +1,5 @@
-//! The registration of a path with a daemon, and the state shared with the thread that runs the
-//! path.
+//! The registration of a path with a daemon, and the state shared by the serving thread and the
+//! thread that runs the path.
 
 use crate::client::{Client, ClientError};
 use crate::connection::Connection;
@@ -14,7 +14,7 @@ use sys::local_socket::Framing;
 /// Name of the error with which a daemon rejects an unknown parameter.
 const INVALID_PARAMETER: &str = "org.varlink.service.InvalidParameter";
 
-/// Interval between searches for a daemon while the path has none.
+/// Interval between searches for a daemon while the path is not registered.
 pub(super) const SEARCH_INTERVAL: Duration = Duration::from_millis(250);
 
 /// State shared by the serving thread and the thread that runs the path.
@@ -29,7 +29,7 @@ pub(super) struct Shared {
     pub(super) reports: Mutex<VecDeque<PathReport>>,
 }
 
-/// Maximum number of reports that wait for a daemon.
+/// Maximum number of queued reports while there is no daemon.
 const REPORTS_MAX: usize = 64;
 /// Maximum length of a report, in characters.
 const REPORT_CHARS_MAX: usize = 1000;
@@ -40,8 +40,8 @@ const REPORT_CHARS_MAX: usize = 1000;
 pub struct Reporter(pub(super) Option<Arc<Shared>>);
 
 impl Reporter {
-    /// Queues a report, and truncates its text if it is too long. Never blocks. While there is no
-    /// daemon, the latest 64 reports wait for the next one.
+    /// Queues a report, and truncates its text if it is too long. Never blocks. Without a daemon,
+    /// the latest 64 reports stay queued for the next one.
     pub fn report(&self, event: PathEvent, text: &str) {
         let Some(shared) = &self.0 else { return };
         let text = text.chars().take(REPORT_CHARS_MAX).collect();
@@ -55,7 +55,7 @@ impl Reporter {
     }
 }
 
-/// A registration with a daemon. If either socket is closed by the peer, the daemon has exited.
+/// A registration with a daemon. A hangup on either socket means that the daemon has exited.
 #[derive(Debug)]
 pub(super) struct Registration {
     pub(super) client: Client,
@@ -84,11 +84,11 @@ impl Registration {
     /// reply.
     pub(super) fn report_change(&self, line: &str, plan: Option<String>) {
         let plan = plan.filter(|_| self.takes_reports);
-        // If the daemon has just ended, it learns about the change when the path registers again.
+        // If the daemon has just exited, the next registration contains the change.
         let _ = self.client.report_change(line, plan);
     }
 
-    /// Sends a report. Does not wait for a reply. Returns false if the daemon has ended.
+    /// Sends a report. Does not wait for a reply. Returns false if the daemon has exited.
     pub(super) fn send_report(&self, report: &PathReport) -> bool {
         !self.takes_reports || self.client.send_report(report).is_ok()
     }

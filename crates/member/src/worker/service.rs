@@ -26,9 +26,9 @@ pub(super) struct Service {
     pub(super) shared: Arc<Shared>,
     pub(super) path: PathInfo,
     pub(super) about: PathDescription,
-    /// Value of the path's change counter when `about` was last updated.
+    /// Value of the path's change counter at the last update of `about`.
     pub(super) changes: u64,
-    /// The nodes of the plan, as last described to a client.
+    /// Nodes of the plan, as last described to a client.
     pub(super) described: Option<DescribedNodes>,
     pub(super) lives: Vec<Live>,
     watcher: Watcher,
@@ -51,9 +51,9 @@ pub(super) struct Service {
 pub(super) struct AdmittedClient {
     pub(super) connection: Connection,
     pub(super) schedule: Option<UpdateSchedule>,
-    /// Update of which the client has received only some pages.
+    /// Update of which some pages have not been sent yet.
     pub(super) unsent_pages: Option<UnsentPages>,
-    /// Counters of which the client has read only some pages.
+    /// Counters of which the client has not read all pages yet.
     pub(super) counted: Option<Counters>,
     /// The client's tap; it ends with the connection.
     pub(super) tap: Option<runtime::space::tap::Tap>,
@@ -71,7 +71,7 @@ const WAKE_TOKEN: u64 = 0;
 const DAEMON_TOKEN: u64 = 1;
 /// Token of the socket over which the daemon passes client connections.
 const ADMISSIONS_TOKEN: u64 = 2;
-/// Token of the first client; every other client gets the next free number.
+/// Token of the first client; each further client gets the next number.
 const FIRST_CLIENT: u64 = 16;
 /// Maximum number of connected clients.
 const CLIENTS_MAX: usize = 64;
@@ -165,7 +165,7 @@ impl Service {
         self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Queues a report of the blocks that were lost since the previous report, if a sample of the
+    /// Queues a report of the blocks lost since the previous report, if the next sample of the
     /// counters is due.
     fn report_losses(&mut self) {
         let now = sys::clock::monotonic();
@@ -179,8 +179,8 @@ impl Service {
         }
     }
 
-    /// Sends the queued reports to the daemon. If there is no daemon, they stay queued; so does a
-    /// report that cannot be sent.
+    /// Sends the queued reports to the daemon. Reports stay queued if there is no daemon, or if
+    /// sending fails.
     fn send_reports(&mut self) {
         let take = |shared: &Shared| {
             let mut reports = shared.reports.lock().unwrap_or_else(PoisonError::into_inner);
@@ -201,7 +201,7 @@ impl Service {
         }
     }
 
-    /// Reports the current plan if the path has changed it on its own.
+    /// Reports the current plan if the path has changed its plan by itself.
     fn report_plan(&mut self) {
         let before = self.path.plan_id();
         self.refresh_plan();
@@ -211,8 +211,8 @@ impl Service {
         }
     }
 
-    /// Returns the time until the next update, loss sample or search for a daemon; `None` if none
-    /// of these is scheduled.
+    /// Returns the time until the next update, loss sample or search for a daemon, or `None` if
+    /// none of them is scheduled.
     fn wait_limit(&self) -> Option<Duration> {
         let next = self.clients.values().filter_map(AdmittedClient::next_update);
         let look = match &self.registration {
@@ -239,7 +239,7 @@ impl Service {
                 && call.deserialize_parameters::<Admit>().is_ok()
                 && self.clients.len() < CLIENTS_MAX
             {
-                // Dropping the socket tells the client that it was rejected.
+                // Closing the socket rejects the client.
                 let _ = descriptors.into_iter().next().map(|socket| self.admit_client(socket));
             }
         }
@@ -311,13 +311,13 @@ impl Service {
 
     fn drop_client(&mut self, id: u64) {
         if let Some(client) = self.clients.remove(&id) {
-            // The daemon created this socket and may hold a duplicate for a moment.
+            // The daemon created this socket and may briefly hold a duplicate, so closing does not
+            // suffice.
             let _ = self.watcher.forget(&client.connection);
         }
     }
 
-    /// Enables the measurement of time in filters while a client is connected that has asked for
-    /// counters.
+    /// Measures the time spent in filters while any connected client has asked for counters.
     fn update_time_measurement(&mut self) {
         let wanted = self.clients.values().any(AdmittedClient::wants_time);
         if wanted != self.measures && !self.path.timed {
@@ -338,7 +338,7 @@ impl Service {
     fn lose_daemon(&mut self) {
         let Some(registration) = self.registration.take() else { return };
         for descriptor in [registration.client.as_fd(), registration.admissions.as_fd()] {
-            // Closing alone unregisters a descriptor only if there is no duplicate of it.
+            // Closing a descriptor ends the watch only if there is no duplicate.
             let _ = self.watcher.forget(descriptor);
         }
         self.next_search = sys::clock::monotonic();
@@ -352,20 +352,20 @@ impl Service {
         }
         let wait = u64::try_from(SEARCH_INTERVAL.as_nanos()).unwrap_or(u64::MAX);
         self.next_search = now.saturating_add(wait);
-        // Numbers start at 1; 0 means that the path was never registered.
+        // Numbers start at 1; 0 means that the path has never been registered.
         let number = Some(self.about.number).filter(|number| *number > 0);
         let register = self.path.registration_parameters(number, self.about.started);
         let client = Client::connect_at(&self.directory).or_else(|_| Client::find(None));
         let registration = client.and_then(|client| Registration::new(client, &register));
         match registration.map(|registration| self.watch_registration(registration)) {
-            // After any error, the next search tries again.
+            // After an error, the next search tries again.
             Ok(_) | Err(_) => {}
         }
     }
 
     /// Sends the exit status to all followers, and ends all taps ([`Service::finish_taps`]). Then
-    /// blocks for at most [`FINAL_UPDATE_TIMEOUT`] until the followers have read everything, and
-    /// the other clients with taps have asked for its last report.
+    /// blocks for at most [`FINAL_UPDATE_TIMEOUT`] until the followers have read the status, and
+    /// the other clients with taps have queried the last report of their tap.
     fn finish(mut self, ended: &Ended) {
         // Connections and calls that are already queued are served first.
         self.accept_clients();

@@ -1,5 +1,5 @@
-//! Conversion of a path's spaces to the types of the protocol, and commands that pin a space to a
-//! processor. [SL §7; §6.2: affinity of spaces]
+//! Conversion of a path's spaces to protocol types, and commands that pin a space to a processor.
+//! [SL §7; §6.2: affinity of spaces]
 
 use crate::protocol::{Node, Space};
 use engine::live::{Freshness, Live};
@@ -75,19 +75,19 @@ fn task_state(task: Option<&Task>, ended: bool) -> &'static str {
         Some(RunState::Sleeps) => "sleeps",
         Some(RunState::Stopped) => "stopped",
         Some(RunState::Ended) => "ended",
-        // The space runs in a thread of a process of another crate, whose state is unknown.
+        // A thread of the caller runs the space.
         None => "runs",
     }
 }
 
-/// Pins a space of a path to a processor, or unpins it. Returns a sentence that confirms it, or
-/// fails with the reason. Blocks for at most `limit` for each component.
+/// Pins a space of a path to a processor, or unpins it. Returns a sentence that confirms this.
+/// Fails with the reason. Blocks for at most `limit` for each component.
 pub(super) fn pin_space(
     lives: &[Live],
     binding: &SpaceBinding,
     (nodes, limit): (&[Node], Duration),
 ) -> Result<String, String> {
-    // A space may be named by one of its nodes if only one node has that name.
+    // A node's name denotes its space if only one node has this name.
     let mut of_node = nodes.iter().filter(|node| node.name == binding.space);
     let named = match (of_node.next(), of_node.next()) {
         (Some(node), None) => &node.space,
@@ -114,7 +114,7 @@ pub(super) fn pin_space(
     Err(unknown_space(binding, &names))
 }
 
-/// Pins one of several worker processes, as [`pin_space`] does for spaces, without blocking.
+/// Pins a worker process, as [`pin_space`] does for a space, but without blocking.
 pub(super) fn pin_worker(
     engines: &[(String, u32)],
     binding: &SpaceBinding,
@@ -132,8 +132,8 @@ fn unknown_space(binding: &SpaceBinding, names: &[String]) -> String {
     format!("no space of it is called `{}`: it has {}", binding.space, names.join(", "))
 }
 
-/// Returns the processors to which a space is pinned: the requested processor, or all processors
-/// that this thread may use.
+/// Returns the processors to which a space is pinned: only the requested one or, if none is
+/// requested, all that this thread may use.
 fn pin_processors(binding: &SpaceBinding) -> Result<Vec<usize>, String> {
     let allowed = sys::process::allowed_processors().map_err(|error| error.to_string())?;
     match binding.processor {

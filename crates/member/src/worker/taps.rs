@@ -40,7 +40,7 @@ pub(super) fn start_tap(
         Some(other) => return Err(refused(&format!("it has no form `{other}`"))),
     };
     let (near, pipe) = sys::descriptor::pipe().map_err(|error| refused(&error))?;
-    // Without a larger pipe the reader is woken more often.
+    // A small pipe would wake the reader more often.
     let _ = sys::pipe::set_capacity(&pipe, PIPE_SIZE);
     let wanted = TapRequest {
         node: asked_node(asked.id, asked.node.as_ref()),
@@ -81,7 +81,7 @@ pub(super) fn attach_writer(
     Ok(attached.map_err(|why| refused(&why))?.into_socket())
 }
 
-/// Freezes the retained output of a source for some time, so that no stored frame is evicted.
+/// Freezes the retained output of a source for some time, during which no stored frame is evicted.
 /// Blocks for at most `limit` until the spaces reply.
 pub(super) fn freeze_history(
     lives: &[Live],
@@ -103,14 +103,14 @@ fn only_component(lives: &[Live]) -> Result<&Live, Fault> {
     }
 }
 
-/// Returns the node that a client identifies by number or, if there is no number, by name; `None`
-/// if there is neither.
+/// Returns the node that a client identifies by number or, without a number, by name. Returns
+/// `None` if the client specifies neither.
 fn asked_node(id: Option<u64>, name: Option<&String>) -> Option<TapNode> {
     let number = id.map(|id| TapNode::Number(usize::try_from(id).unwrap_or(usize::MAX)));
     number.or_else(|| name.cloned().map(TapNode::Name))
 }
 
-/// Returns the state of a tap. Fails if there is none.
+/// Returns the state of a tap. Fails if `tap` is `None`.
 pub(super) fn tap_report(tap: Option<&tap::Tap>) -> Result<TapReport, Fault> {
     let none = || faults::untapped("this connection has no tap");
     Ok(stats_report(&tap.ok_or_else(none)?.stats()))

@@ -1,8 +1,8 @@
 //! Updates for the clients that follow a path: counters at intervals, and finally the exit status.
 //!
 //! An update for many filters consists of several replies, called pages. The next page is sent only
-//! after the socket has accepted the previous one, so that each client occupies memory for at most
-//! one page.
+//! after the socket has accepted the previous one, so each client occupies memory for at most one
+//! page.
 
 use super::counters::counters_page;
 use super::service::{AdmittedClient, Service};
@@ -17,20 +17,20 @@ const UPDATE_MS_MIN: u64 = 50;
 /// Maximum interval between updates, in ms.
 const UPDATE_MS_MAX: u64 = 3_600_000;
 
-/// The schedule of a client's updates, in ns of the monotonic clock.
+/// The schedule of a client's updates. All times are in ns of the monotonic clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UpdateSchedule {
     every: u64,
     next: u64,
     form: UpdateForm,
-    /// Interval between updates that contain all counters instead of totals, or `None` if there are
-    /// no such updates.
+    /// Interval between updates that contain all counters instead of totals, or `None` without such
+    /// updates.
     counters_every: Option<u64>,
     /// Time of the next update with all counters.
     counters_next: u64,
 }
 
-/// An update whose last pages have not been sent yet.
+/// An update whose remaining pages have not been sent yet.
 #[derive(Debug)]
 pub(super) struct UnsentPages {
     counters: Arc<Counters>,
@@ -52,8 +52,8 @@ impl UpdateSchedule {
         }
     }
 
-    /// Returns the form of the update that is due at `now`, and computes the times of the next
-    /// update. Missed updates are skipped instead of sent in a burst.
+    /// Returns the form of the update that is due at `now`, and computes the time of the next
+    /// update. Missed updates are skipped.
     fn advance(&mut self, now: u64) -> UpdateForm {
         self.next = (self.next + self.every).max(now);
         match self.counters_every {
@@ -67,8 +67,8 @@ impl UpdateSchedule {
 }
 
 impl AdmittedClient {
-    /// Returns the monotonic time of the next update, in ns, or `None` if there is no subscription
-    /// or if pages of the previous update are still unsent.
+    /// Returns the monotonic time of the next update, in ns, or `None` without a subscription or
+    /// while pages of the previous update are unsent.
     pub(super) fn next_update(&self) -> Option<u64> {
         let schedule = self.schedule.filter(|_| self.unsent_pages.is_none())?;
         Some(schedule.next)
@@ -92,8 +92,8 @@ impl Service {
         self.send_update(&due.collect::<Vec<_>>(), None);
     }
 
-    /// Sends the last update to those clients in `waiting` that have been sent all of the previous
-    /// update, and removes them from `waiting`.
+    /// Sends the last update to the clients in `waiting` whose previous update was sent completely,
+    /// and removes them from `waiting`.
     pub(super) fn send_last_updates(&mut self, waiting: &mut Vec<u64>, ended: &Ended) {
         let has_read =
             |id: &u64| self.clients.get(id).is_none_or(|client| client.unsent_pages.is_none());
@@ -101,8 +101,8 @@ impl Service {
         self.send_update(&ready, Some(ended));
     }
 
-    /// Sends an update to each client in `ids` that has a schedule. If `ended` is given, the update
-    /// is the client's last one.
+    /// Sends an update to each client in `ids` that has a schedule. If `ended` is given, this is
+    /// the client's last update.
     fn send_update(&mut self, ids: &[u64], ended: Option<&Ended>) {
         let now = sys::clock::monotonic();
         let (mut counters, mut totals) = (None, None);
@@ -135,7 +135,7 @@ impl Service {
         self.send(id, &Reply { continues, ..Reply::new(&update) });
     }
 
-    /// Sends pages of a client's update until the socket accepts no more.
+    /// Sends pages of a client's update until the socket accepts no more data.
     pub(super) fn send_pages(&mut self, id: u64) {
         while let Some(client) = self.clients.get_mut(&id)
             && !client.connection.has_unsent()

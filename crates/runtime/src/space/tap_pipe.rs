@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Minimum length in bytes at which records are lent. Below it, copying costs less.
 const LENT_MIN: usize = 16 << 10;
 
-/// The writing end of the pipe, with the records that it refers to.
+/// The writing end of the pipe, and the records to which the pipe refers.
 #[derive(Debug)]
 pub(super) struct TapPipe {
     pipe: File,

@@ -15,7 +15,7 @@ use filter::Time;
 pub(super) struct NextSource {
     /// Index among the inputs of the space.
     input: usize,
-    /// Time of the last block before the next block of another source.
+    /// Latest time of a block that precedes the next block of every other source.
     until: Time,
 }
 

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-/// Maximum number of series of a family, not counting the series that combine all others. There is
-/// one such series for each reason, up to [`SERIES_MAX`] of them.
+/// Maximum number of series of a family. Not included are the series that combine all further ones:
+/// one for each reason, and at most [`SERIES_MAX`] of them.
 pub const SERIES_MAX: usize = 1000;
 /// Maximum length of a label value, in characters.
 const LABEL_MAX: usize = 100;
@@ -26,7 +26,7 @@ pub enum SeriesKind {
 /// The unit of a family. The name of a family ends with its unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
-    /// No unit: the family's name says what is counted.
+    /// No unit: the family's name states what is counted.
     None,
     /// A number of blocks.
     Blocks,
@@ -84,7 +84,7 @@ impl Family {
         let bounded = |text: &str| text.chars().take(LABEL_MAX).collect::<String>();
         let mut labels: Labels = labels.iter().map(|(name, text)| (*name, bounded(text))).collect();
         if !self.known.contains_key(&labels) && self.series.len() >= SERIES_MAX {
-            // The reasons are few, and the sums by reason stay right.
+            // There are few reasons, and the sums by reason stay correct.
             labels.iter_mut().filter(|(name, _)| *name != "reason").for_each(|(_, text)| {
                 *text = OTHER.to_owned();
             });
@@ -94,7 +94,7 @@ impl Family {
                 let known = &mut self.series[*at].1;
                 *known = known.joined(value, self.kind);
             }
-            // Reasons that another process invents are bounded, too.
+            // The number of reasons is bounded too, because another process may invent reasons.
             None if self.series.len() >= 2 * SERIES_MAX => {}
             None => {
                 self.known.insert(labels.clone(), self.series.len());

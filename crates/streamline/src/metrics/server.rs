@@ -131,7 +131,7 @@ fn listen(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
     Ok((listener, address))
 }
 
-/// Listens on a Unix socket. Replaces an existing socket on which no process listens any more.
+/// Listens on a Unix socket. Replaces an existing socket that no process listens on any more.
 fn listen_locally(path: &Path) -> io::Result<UnixListener> {
     let listener = UnixListener::bind(path).or_else(|error| {
         let is_socket = path.metadata().is_ok_and(|about| about.file_type().is_socket());

@@ -29,8 +29,8 @@ impl fmt::Display for Target {
 impl FromStr for Target {
     type Err = String;
 
-    /// Parses `[ADDRESS]:PORT`, `unix:PATH`, or a file name. If there is no address, the port is on
-    /// the loopback interface. Fails with the reason.
+    /// Parses `[ADDRESS]:PORT`, `unix:PATH`, or a file name. A port without an address is on the
+    /// loopback interface. Fails with the reason.
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(path) = text.strip_prefix("unix:") {
             let named = (!path.is_empty()).then(|| Self::Socket(PathBuf::from(path)));

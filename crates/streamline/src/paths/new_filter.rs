@@ -53,7 +53,7 @@ pub fn new_filter(name: &str, arguments: Option<&str>) -> Result<Option<NewFilte
     Ok(Some(NewFilter { name, text, is_source, has_input, opens_files, files }))
 }
 
-/// Returns the arguments of a filter that are file names, as far as `text` can be parsed.
+/// Returns the arguments of a filter that are file names; incomplete if `text` has errors.
 fn files_of(name: &str, text: &str) -> Vec<String> {
     let below = format!("stream form=bytes | {text}");
     let mut files = Vec::new();
@@ -70,7 +70,7 @@ fn files_of(name: &str, text: &str) -> Vec<String> {
 }
 
 /// Returns a running filter with new arguments, in the syntax of a request. The text of `filter`
-/// contains the new arguments. Arguments that a directory name does not include stay unchanged.
+/// contains the new arguments; all other arguments stay unchanged.
 #[must_use]
 pub fn with_arguments(node: &NodeDetails, filter: &NewFilter) -> String {
     let known = MachineRegistry::descriptions().find(|entry| entry.name == node.filter);

@@ -55,11 +55,11 @@ pub fn update_totals(update: &PathUpdate) -> Option<Totals> {
     update.totals.or_else(|| update.counters.as_ref().map(path_totals))
 }
 
-/// Returns what has entered each edge of the plan, and the number of blocks lost on it, by the
-/// index of the edge in the plan.
+/// Returns, for each edge of the plan, the amount that has entered the edge and the number of
+/// blocks lost on it, by edge index.
 ///
-/// An edge through a ring has a record for each of its segments. What enters the edge enters its
-/// first segment only, and blocks are lost on any of them.
+/// An edge through a ring has a record for each of its segments. Blocks enter the edge on its first
+/// segment, and may be lost on any segment.
 #[must_use]
 pub fn edge_totals(counters: &Counters) -> BTreeMap<usize, (Amount, u64)> {
     let mut totals: BTreeMap<usize, (Amount, u64)> = BTreeMap::new();
@@ -74,9 +74,10 @@ pub fn edge_totals(counters: &Counters) -> BTreeMap<usize, (Amount, u64)> {
     totals
 }
 
-/// Returns true unless an earlier segment of the same edge leads to this one.
+/// Returns true if no earlier segment of the same edge leads to this one.
 fn is_first_segment(edge: &Edge) -> bool {
-    // What leaves the join of replicas comes from their last filter, and enters the edge there.
+    // Blocks that leave the join of replicas come from the last filter of the chain, and enter the
+    // edge at the join.
     let end = NodeName::from(edge.from.as_str()).ring_end();
     matches!(end, None | Some(RingEnd::Join))
 }
@@ -115,8 +116,8 @@ pub fn lost_in(drops: &[Loss]) -> u64 {
     drops.iter().filter(|lost| is_lost(lost)).filter_map(|lost| lost.blocks).sum()
 }
 
-/// Returns true if a drop is a loss, as opposed to a drop that the request asks for. This depends
-/// on the text of the reason.
+/// Returns true if a drop is a loss, as opposed to a drop that the request demands. The text of the
+/// reason decides.
 #[must_use]
 pub fn is_lost(lost: &Loss) -> bool {
     DropReason::from_text(&lost.why).is_none_or(DropReason::is_lost)

@@ -29,7 +29,7 @@ pub trait Field {
 
 impl<T: Serialize + ?Sized> Field for T {
     fn json(&self) -> String {
-        // Numbers, texts, lists and maps with texts as keys: nothing here can fail.
+        // Only numbers, texts, lists, and maps with text keys are serialized, so this cannot fail.
         serde_json::to_string(self).unwrap_or_else(|error| format!("\"{error}\""))
     }
 }
@@ -64,7 +64,7 @@ pub(super) fn run_json(report: &Report<'_>) -> Object {
             ("replay", &crash.as_ref().map(|crash| &crash.command)),
         ])
     });
-    // A rule of the ledger whose two sides differ.
+    // Rules of the ledger whose two sides differ.
     let imbalances = report.imbalances.iter().map(|found| {
         to_object(&[
             ("place", &found.place),
@@ -125,9 +125,9 @@ fn source_json((name, seen): &(String, SourceCounters)) -> Object {
         ("name", name),
         ("seen", &seen.observed),
         ("given", &seen.given),
-        // Lost blocks by place; `null` if the place has no counter.
+        // Lost blocks by location; `null` if the location has no counter.
         ("dropped", &dropped.collect::<BTreeMap<_, _>>()),
-        // Positions of the lost blocks by place, where known.
+        // Positions of the lost blocks by location, if they are known.
         ("missing?", &missing_ranges(&seen.missing)),
         ("remark?", &seen.remark),
     ])
@@ -157,7 +157,7 @@ fn filter_json(report: &Report<'_>, entry: &NodeEntry) -> Object {
         ("held", &entry.held),
         // Drops by reason.
         ("dropped", &entry.dropped.iter().map(|(why, n)| (why.text(), n)).collect::<Map<'_, _>>()),
-        // Blocks without a class, by reason; they are also among the counts above.
+        // Blocks without a class, by reason; the counts above include them.
         (
             "unanswered",
             &entry.unanswered.iter().map(|(why, n)| (&**why, n)).collect::<Map<'_, _>>(),
@@ -165,11 +165,12 @@ fn filter_json(report: &Report<'_>, entry: &NodeEntry) -> Object {
         ("counters", &entry.printed_counters().collect::<Map<'_, _>>()),
         ("calls", &entry.calls),
         ("busy_ns", &entry.busy_ns),
-        // Size in bytes of the ring from which other programs read, and why it changed last.
+        // Size in bytes of the ring from which other programs read, and the reason for its last
+        // change.
         ("ring?", &entry.ring),
-        // Frames of the past that the node keeps, and the memory that they take up.
+        // Past frames that the node retains, and the memory that they occupy.
         ("kept?", &entry.kept),
-        // Rows of its final report, in their order.
+        // Rows of the filter's final report, in order.
         ("report", &own_report.map(rows_json).filter(|rows| !rows.is_empty())),
         ("outputs?", &outputs.collect::<Vec<_>>()),
         // Further observations as sentences, none of which is a failure.
@@ -182,11 +183,12 @@ type Map<'r, V> = BTreeMap<&'r str, V>;
 /// Returns the counts of an edge. They satisfy put = taken + dropped + resident.
 fn edge_json(report: &Report<'_>, counted: &Edge) -> Object {
     let (from, to) = report.end_names(counted);
-    // Wakeups of the reader: a full batch, the interval T_t, or a writer about to sleep.
+    // Wakeups of the reader by cause: a full batch, the expired interval T_t, or a writer about to
+    // sleep.
     let events = counted.events.map(|events| {
         to_object(&[("batch", &events.batch), ("timer", &events.timer), ("idle", &events.idle)])
     });
-    // The size that a ring has found, and why it changed last.
+    // The current size of a ring, and the reason for its last change.
     let size = counted.size.as_ref().map(|size| {
         to_object(&[
             ("entries", &size.entries),
@@ -208,20 +210,20 @@ fn edge_json(report: &Report<'_>, counted: &Edge) -> Object {
             "dropped",
             &counted.dropped.iter().map(|(why, n)| (why.text(), n)).collect::<Map<'_, _>>(),
         ),
-        // Positions of the dropped blocks by reason, where known.
+        // Positions of the dropped blocks by reason, if they are known.
         ("missing?", &missing_ranges(&counted.missing)),
         ("events?", &events),
         ("size?", &size),
     ])
 }
 
-/// Returns the positions of missing blocks, by location: the first ranges, the last ranges, and the
-/// number of omitted ranges between them.
+/// Returns the positions of missing blocks by location: the first ranges, the last ranges, and the
+/// number of ranges omitted between them.
 fn missing_ranges<'r>(all: &[(&'r str, LossRanges)]) -> Map<'r, Object> {
     let ranges = |missing: &LossRanges| {
         to_object(&[
             ("ranges", &missing.gaps().collect::<Vec<_>>()),
-            // Number of unlisted ranges, which follow the first `listed_first`.
+            // Number of omitted ranges, which follow the first `listed_first` ranges.
             ("more", &missing.discarded()),
             ("listed_first", &missing.stored_first()),
         ])
@@ -229,11 +231,11 @@ fn missing_ranges<'r>(all: &[(&'r str, LossRanges)]) -> Map<'r, Object> {
     all.iter().map(|(place, missing)| (*place, ranges(missing))).collect()
 }
 
-/// Returns one object for each kernel program: its source, its counts and its run time.
+/// Returns one object for each kernel program, with its source, counts and run time.
 fn programs_json(report: &Report<'_>) -> Vec<Object> {
     let programs = report.outcome.programs.iter().map(|ran| {
         to_object(&[
-            // Name of the source that it replaces.
+            // Name of the source that the program replaces.
             ("source", &report.names.get(ran.source).map_or("", String::as_str)),
             ("frames", &ran.frames),
             // Number of notifications sent to the thread that reads its rings.
@@ -246,7 +248,8 @@ fn programs_json(report: &Report<'_>) -> Vec<Object> {
     programs.collect()
 }
 
-/// Returns the kernel's refusals for a plan, with the spaces in which the filters run instead.
+/// Returns the filters that the kernel refused, each with the reason and the space in which it runs
+/// instead.
 pub fn refusals_json(plan: &Plan, names: &[String]) -> Vec<Object> {
     let refused = plan.refusals.iter().map(|refused| {
         to_object(&[
@@ -263,7 +266,7 @@ fn rows_json(reported: &NodeReport) -> Vec<Object> {
     rows.map(|(what, value)| to_object(&[("what", what), ("value", value)])).collect()
 }
 
-/// Serializes an object as a line of JSON.
+/// Serializes an object as one line of JSON.
 pub fn to_json_line(object: &impl Serialize) -> String {
     format!("{}\n", Escaped(&object.json()))
 }

@@ -113,7 +113,7 @@ impl<'o> Report<'o> {
         Some(if each.is_empty() { last } else { format!("{} and {last}", each.join(", ")) })
     }
 
-    /// Returns remarks of filters and sinks for users. None of them reports a failure.
+    /// Returns the remarks of filters and sinks, for users. None of them reports a failure.
     pub fn remarks(&self) -> impl Iterator<Item = &str> {
         let reports = self.outcome.reports.iter();
         reports.flat_map(|reported| &reported.report.remarks).map(String::as_str)
@@ -125,7 +125,8 @@ impl<'o> Report<'o> {
         places.any(|(place, blocks)| blocks.is_none() && place.is_lost())
     }
 
-    /// Describes the lost blocks by location and reason in one sentence, largest number first.
+    /// Describes the lost blocks by location and reason in one sentence, in order of decreasing
+    /// number.
     #[must_use]
     pub fn describe_losses(&self) -> String {
         let mut places: Vec<(u64, String)> = Vec::new();
@@ -203,7 +204,8 @@ impl<'o> Report<'o> {
         }
     }
 
-    /// Returns true if this report is output of the request, and not just a remark.
+    /// Returns true if the report belongs to a filter at the end of a line, and is thus on standard
+    /// output.
     fn is_line_end(&self, reported: &NodeReport) -> bool {
         self.plan.reports.iter().any(|end| end.0 == reported.planned)
     }

@@ -79,8 +79,8 @@ fn format_filters(report: &Report<'_>) -> String {
             figures: figures.iter().map(|(_, of)| of(filter)).collect(),
             busy_ns: filter.busy_ns,
         };
-        // Replicas start and stop during a run and leave many ends of rings; one row for all
-        // suffices.
+        // Replicas that start and stop during a run leave many ring ends with the same name; they
+        // share one row.
         let ring = filter.name.is_ring();
         match rows.iter_mut().find(|known| ring && known.is_same_row(&row)) {
             Some(known) => known.add(&row),
@@ -92,7 +92,7 @@ fn format_filters(report: &Report<'_>) -> String {
     table.format_within(explain::COLUMNS)
 }
 
-/// A row of the filter table. It represents either one filter, or all ring ends with the same name.
+/// A row of the filter table, for one filter or for all ring ends with the same name.
 struct Row<'r> {
     name: &'r str,
     space: &'r str,
@@ -210,8 +210,8 @@ fn format_notes(report: &Report<'_>) -> String {
         }
     }
     for reported in &report.outcome.reports {
-        // The report of a filter at the end of the request is on standard output, and filters
-        // inserted by the planner have an empty span and nothing to add.
+        // Omits reports that are on standard output, and those of filters that the planner
+        // inserted, whose spans are empty.
         let node = report.plan.graph.nodes.get(reported.planned);
         let beside = node.is_some_and(|node| node.span.start == node.span.end);
         if beside || report.is_line_end(reported) || reported.report.rows.is_empty() {

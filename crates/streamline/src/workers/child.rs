@@ -1,9 +1,9 @@
 //! A worker: a process that runs a request for its share of the sessions.
 //!
-//! The process pins itself to its processor before it allocates memory, so that the memory is on
+//! The process pins itself to its processor before it allocates memory, so that its memory is on
 //! that processor's NUMA node. It builds the request, reports that it is ready, and runs the
-//! request on command. It sends printed blocks ([`super::output`]) and its counters to the parent
-//! as messages, and is killed when the parent exits.
+//! request on command. It sends its output ([`super::output`]) and its counters to the parent as
+//! messages. The kernel kills it when the parent exits.
 
 use super::message::{self, Assignment, Command, Message};
 use crate::crash;
@@ -79,7 +79,8 @@ fn build_and_run(
     let options =
         Options { embedded: assignment.embedded, notices: notices.clone(), ..Options::default() };
     let mut prepared = Prepared::read_for_worker(&assignment.text, &options)?;
-    // One worker's share of the first blocks is no reason to move filters in that worker alone.
+    // Each worker receives different first blocks, so the workers must not move filters based on
+    // these.
     let adapt = Adapt::permitted_by(&prepared.plan, &prepared.machine)
         .filter(|adapt| adapt.copies || adapt.moves == MovePeriod::Always);
     let extras = PathOptions { history: assignment.history, adapt, ..PathOptions::default() };
@@ -95,7 +96,7 @@ fn build_and_run(
         // Another worker failed; returning releases everything that was built.
         return Ok(());
     }
-    // All workers are built, so each sees its share of whatever arrives from now on.
+    // All workers are built, so each receives its complete share of the input from now on.
     parent.send(&Message::Began { quiet: paths.iter().all(BuiltPath::is_quiet) });
     let command_loop = CommandLoop { parent: Arc::clone(parent), lives: lives.clone(), stop };
     let thread = std::thread::Builder::new().name("orders".to_owned());
@@ -113,7 +114,8 @@ fn build_and_run(
     )?;
     let last = lives.first().and_then(Live::request_text);
     let last = last.unwrap_or_else(|| assignment.text.clone());
-    // This worker's own request reproduces the failure, since the failing blocks are its share.
+    // The failing block is in this worker's share, so only the worker's own request reproduces the
+    // failure.
     let quiet = Options::default();
     let graph = prepared::parse_graph(&last, &quiet.own, &quiet)?;
     for capture in crash::save_captures(&last, &graph, &outcome.failures, notices).iter().flatten()

@@ -21,16 +21,17 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The number of a change, and the worker's reply to it: either a sentence with the ledger and the
-/// new request, or the reason for the refusal.
+/// The number of a change and the worker's reply: a sentence with the ledger and the new request,
+/// or the reason for the refusal.
 pub(super) type Answer = (u64, Result<(String, String), String>);
 
-/// Maximum time to wait for a worker's reply. It is longer than the worker's own limit for a
+/// Maximum time to wait for a worker's reply; longer than the limit that the worker applies to a
 /// change.
 const CHANGE_REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A worker's latest counts. They may be incomplete: `killed` is true if the worker died without
-/// sending its final counts, and `quiet` as in [`Message::Began`](super::message::Message::Began).
+/// The latest counts of a worker; `None` before the first. `killed` is true if the worker died
+/// without sending its final counts; `quiet` is defined in
+/// [`Message::Began`](super::message::Message::Began).
 #[derive(Clone, Debug, Default)]
 pub(super) struct LatestCounts {
     pub(super) counts: Option<Outcome>,
@@ -97,7 +98,7 @@ impl GroupControl {
 }
 
 impl RunningRequests {
-    /// Makes one worker switch to a request. Returns a sentence with the ledger of the change.
+    /// Switches one worker to a request, and returns a sentence with the ledger of the change.
     /// Blocks for at most [`CHANGE_REPLY_TIMEOUT`] per reply.
     fn change_worker(&mut self, at: usize, line: &str) -> Result<String, ChangeError> {
         self.changes += 1;
@@ -108,7 +109,7 @@ impl RunningRequests {
             let answer = self.answers.recv_timeout(CHANGE_REPLY_TIMEOUT);
             let (number, answer) = answer
                 .map_err(|_| ChangeError::Silent(format!("engine {} does not answer", at + 1)))?;
-            // A reply to an earlier change is a late one, whose caller has timed out.
+            // A different number marks the late reply to an earlier change that has timed out.
             if number == self.changes {
                 return answer.map(|(said, _)| said).map_err(ChangeError::Refused);
             }

@@ -44,7 +44,7 @@ pub(super) enum Message {
     Ready,
     /// The worker has started to run the request.
     Began {
-        /// True if the worker's sources had not received anything when the run started.
+        /// True if the worker's sources had received nothing when the run started.
         quiet: bool,
     },
     /// The current counters of the worker.
@@ -52,7 +52,7 @@ pub(super) enum Message {
     /// The reply to the change with this number: either a sentence with the ledger and the new
     /// request, or the reason for the refusal.
     Changed(u64, Result<(String, String), String>),
-    /// The run has ended; contains the final counters and the last request.
+    /// The run has ended. Contains the final counters and the last request.
     Ended(Box<Outcome>, String),
 }
 

@@ -51,7 +51,7 @@ pub(crate) fn build(prepared: Prepared, options: &Options) -> Result<Ready, Open
 fn worker_program(options: &Options) -> Result<PathBuf, OpenError> {
     match &options.helper {
         Some(helper) => Ok(helper.clone()),
-        // This program, even if its file has been replaced since it started.
+        // This link denotes the running program, even if its file has been replaced.
         None if crate::serve::can_serve() => Ok(PathBuf::from("/proc/self/exe")),
         None => Err(OpenError::Unfit(
             "`--engines` starts other processes, and this program does not serve as one: name a \

@@ -26,13 +26,13 @@ use std::time::Duration;
 use sys::eventfd::EventFd;
 use sys::helper::HelperProcess;
 
-/// Interval between requests for counters, in ns. If a worker has not answered the last request, no
-/// new one is sent, so the counters of a stalled worker may be older.
+/// Interval between requests for counters, in ns. A worker that has not replied to the last request
+/// gets no new one, so a stalled worker's counters may be older.
 const COUNT_INTERVAL_NS: u64 = 200_000_000;
 /// Maximum time to wait for a process to exit after it has closed its sockets.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A worker process, from the parent's point of view.
+/// A worker process, as the parent sees it.
 #[derive(Debug)]
 struct Worker {
     number: u32,
@@ -44,7 +44,7 @@ struct Worker {
     counts: Option<Outcome>,
     /// The worker's last request, or `None` until it has sent its final counts.
     line: Option<String>,
-    /// True if the worker's sources had not received anything when all workers were built.
+    /// True if the worker's sources had received nothing when all workers were ready.
     quiet: bool,
     /// True while a request for counts is unanswered.
     count_pending: bool,
@@ -76,8 +76,8 @@ pub(crate) struct RunResult {
 }
 
 impl Supervisor {
-    /// Starts all workers, and blocks until they are ready. The other workers start only once the
-    /// first is ready, so that an error in the request is reported only once.
+    /// Starts all workers, and blocks until they are ready. Starts the other workers only after the
+    /// first one is ready, so that an error in the request is reported only once.
     pub(super) fn start(
         requests: &[String],
         options: &Options,
@@ -124,14 +124,14 @@ impl Supervisor {
         let (own_end, worker_end) =
             pair.map_err(|error| OpenError::worker_io_error("socketpair", &error))?;
         let (printed, prints) = sys::descriptor::pair()?;
-        // A process group of its own keeps terminal signals such as ^C with the parent.
+        // In its own process group, the worker does not receive terminal signals such as ^C.
         let mut command = Process::new(program);
         command.arg(SUBCOMMAND).process_group(0);
         command.stdin(Stdio::from(OwnedFd::from(worker_end))).stdout(Stdio::from(prints));
         let process = HelperProcess::spawn_command(command)?;
         let reader =
             own_end.try_clone().map_err(|error| OpenError::worker_io_error("dup", &error))?;
-        // If the worker has already ended, `wait_ready` notices.
+        // A failure means that the worker has ended, which `wait_ready` detects.
         let _ = message::send(&own_end, assignment);
         let (at, to) = (self.workers.len(), self.sender.clone());
         let arrived = Arc::clone(&self.arrived);
@@ -162,8 +162,8 @@ impl Supervisor {
         Ok(printed)
     }
 
-    /// Blocks until `more` additional workers are ready. Fails if a worker ends before that. Unless
-    /// it was killed, that worker has already reported the reason.
+    /// Blocks until `more` additional workers are ready. Fails if a worker ends first; unless it
+    /// was killed, that worker has reported the reason.
     fn wait_ready(&self, more: usize) -> Result<(), OpenError> {
         for _ in 0..more {
             let Ok((at, message)) = self.inbox.recv() else {
@@ -208,9 +208,8 @@ impl Supervisor {
         self.workers.iter().for_each(|worker| worker.send(command));
     }
 
-    /// Blocks until all workers have exited; stops them when `stop` becomes readable or `time` ns
-    /// have elapsed since `begin`. While waiting, requests their counters, and reports the progress
-    /// to `watch`.
+    /// Blocks until all workers have exited. Stops them when `stop` becomes readable, or `time` ns
+    /// after `begin`. Meanwhile, requests their counters, and reports progress to `watch`.
     fn wait_for_workers(
         &mut self,
         (begin, time): (u64, Option<u64>),

@@ -9,7 +9,7 @@ pub(super) struct FileFormat {
     /// True for pcapng, false for the classic pcap format.
     is_pcapng: bool,
     is_big_endian: bool,
-    /// True for timestamps in ns, false for µs.
+    /// True if timestamps are in ns, false if they are in µs.
     has_nanoseconds: bool,
     /// The snapshot length: the maximum number of captured bytes per frame.
     snapshot_length: usize,
@@ -46,8 +46,8 @@ impl FileFormat {
         }
     }
 
-    /// Returns a capture file with these frames. A pcapng file has one interface per link type; a
-    /// classic file contains only the first link type and its frames.
+    /// Returns a capture file with these frames. A pcapng file has one interface for each link
+    /// type; a classic file contains only the first link type and its frames.
     pub(super) fn write_file(self, interfaces: &[(LinkType, TimedFrames<'_>)]) -> Vec<u8> {
         match self.is_pcapng {
             true => self.write_pcapng(interfaces),
@@ -150,7 +150,7 @@ pub(super) fn faulty_files() -> Vec<(String, Vec<u8>)> {
         file[at..at + bytes.len()].copy_from_slice(bytes);
         file
     };
-    // Behind the file's header and the first record.
+    // Offset of the second record: after the file header and the first record.
     let second = 24 + 16 + frames[0].1.len();
     let faults = [
         ("cut-in-record.pcap", classic[..classic.len() - 7].to_vec()),

@@ -80,7 +80,7 @@ pub(super) fn http_captures() -> Vec<(&'static str, Capture)> {
     ]
 }
 
-/// Returns a connection with every byte of the request and of the response in its own segment.
+/// Returns a connection in which each byte of the request and of the response has its own segment.
 fn byte_by_byte_connection() -> Capture {
     let mut talk = ConnectionCapture::new(42, 80);
     for byte in content::get_request(HOST, "/slow") {

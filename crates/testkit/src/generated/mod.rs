@@ -1,9 +1,10 @@
 //! Generated captures, which cover every kind of traffic, file format and fault of the external
 //! captures, so that tests do not depend on files from outside the repository.
 //!
-//! The first test program that needs the files writes them below the target directory, which all
-//! programs share. Their contents depend only on fixed seeds. [`generated_captures`] returns all
-//! generated captures, [`capture_path`] returns one by its name.
+//! The first test program that needs the files writes them to a subdirectory of the target
+//! directory, which all test programs share. Their contents depend only on fixed seeds.
+//! [`generated_captures`] returns all generated captures; [`capture_path`] returns one of them by
+//! name.
 
 mod files;
 mod messages;
@@ -71,8 +72,8 @@ pub fn capture_path(name: &str) -> PathBuf {
     path
 }
 
-/// The number of captures with mixed traffic, and the number of scenes in each of them, where a
-/// scene is about twenty frames ([`traffic::mixed_traffic`]).
+/// Number of captures with mixed traffic, and number of scenes in each. A scene has about twenty
+/// frames ([`traffic::mixed_traffic`]).
 const MIXED_CAPTURES: (u64, usize) = (48, 6);
 
 /// Returns the names and contents of all generated captures.
@@ -101,8 +102,8 @@ fn generate_all() -> Vec<(String, Vec<u8>)> {
     all
 }
 
-/// Returns the directory of the generated captures; creates it with all files if it does not exist.
-/// Its name is a hash of the contents, so that test programs of different revisions do not
+/// Returns the directory of the generated captures, and creates it with all files if it does not
+/// exist. Its name is a hash of the contents, so test programs of different revisions do not
 /// overwrite each other's files.
 fn generated_folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
@@ -125,7 +126,7 @@ fn generated_folder() -> &'static Path {
             fs::create_dir_all(parent).expect("a folder in the target directory");
             fs::write(path, bytes).expect("a capture");
         }
-        // Another program may have written the same folder first.
+        // Another test program may have created the directory first.
         if fs::rename(&draft, &folder).is_err() {
             assert!(folder.is_dir(), "{} cannot be made", folder.display());
             fs::remove_dir_all(draft).expect("a draft of our own");

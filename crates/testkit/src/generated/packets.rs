@@ -6,8 +6,8 @@ use crate::random::Random;
 use crate::traffic::{CLIENT, CLIENT6, Capture, SERVER, SERVER6, content, mixed_traffic};
 use wire::LinkType;
 
-/// Splits a transport payload into fragments of at most `most` bytes, which must be a multiple of
-/// 8. Returns the frames in order.
+/// Splits the payload of an IP packet into fragments of at most `most` bytes, a multiple of 8.
+/// Returns the frames in order.
 fn split_into_fragments(base: &Frame, protocol: u8, transport: &[u8], most: usize) -> Vec<Vec<u8>> {
     let last = transport.len().div_ceil(most).saturating_sub(1);
     let piece = |(at, bytes): (usize, &[u8])| {
@@ -141,7 +141,7 @@ pub(super) fn frame_captures() -> Vec<(&'static str, Capture)> {
     let mut small = base().tcp(&segment, b"");
     small[14 + 20 + 12] = 0x40;
     wrong.push(small);
-    // The frames are captured completely for filters that report counts, and truncated at every
+    // This frame is captured completely for filters that report counts, and truncated to each
     // length for filters that read headers.
     let whole = base().udp(4000, 53, &ask);
     let short = (14..whole.len()).map(|length| whole[..length].to_vec());
@@ -157,7 +157,7 @@ pub(super) fn frame_captures() -> Vec<(&'static str, Capture)> {
     ]
 }
 
-/// Returns captures of link types other than Ethernet, among them an unknown type, and one capture
+/// Returns captures of link types other than Ethernet, including an unknown type, and one capture
 /// with two link types.
 pub(super) fn link_type_captures() -> Vec<(String, Vec<u8>)> {
     let segment = Segment { source: 4000, target: 80, flags: 2, window: 512, ..Segment::default() };

@@ -1,7 +1,7 @@
-//! TCP connections with loss, reordering, overlap or unusual ends. Each capture is named after its
+//! TCP connections with loss, reordering, overlap or unusual ends. The name of each capture is its
 //! unusual property.
 //!
-//! Payloads reveal incorrect reassembly: the peer received and accepted `GOOD`, but not `EVIL`.
+//! The payloads reveal incorrect reassembly: the peer accepted `GOOD`, but did not accept `EVIL`.
 
 use super::talk::{ACK, ConnectionCapture, RST, SYN};
 use crate::packet::Frame;
@@ -49,8 +49,8 @@ pub(super) fn stream_captures() -> Vec<(&'static str, Capture)> {
     ]
 }
 
-/// Returns a connection with a segment that is missing from the capture and never reached the peer:
-/// the client acknowledges none of the server's data.
+/// Returns a connection with a segment that was lost before the tap and the peer, so the client
+/// does not acknowledge the server's data.
 fn unacknowledged_connection() -> Capture {
     let mut talk = ConnectionCapture::new(12, 80).client("GET /lost HTTP/1.1\r\n\r\n");
     let segments = talk.connection.segments(Side::Server, &content::html_page(4_000));
@@ -59,8 +59,8 @@ fn unacknowledged_connection() -> Capture {
     talk.finish_open()
 }
 
-/// Returns a connection with two different segments for the same range, both captured before the
-/// bytes that precede them in the stream.
+/// Returns a connection with two different segments for the same range. Both are captured before
+/// the bytes that precede them in the stream.
 fn overlapping_segments() -> Capture {
     ConnectionCapture::new(13, 4000)
         .send_client_pieces(&[(4, b"GOOD"), (4, b"EVIL"), (0, b"THE "), (8, b" END")])

@@ -19,7 +19,7 @@ pub(super) struct ConnectionCapture {
 
 impl ConnectionCapture {
     /// Captures the handshake of a connection to `port`. The seed determines the client's port and
-    /// the sequence numbers.
+    /// the initial sequence numbers.
     pub(super) fn new(seed: u64, port: u16) -> Self {
         Self::new_between(seed, (CLIENT, SERVER), port)
     }
@@ -42,21 +42,21 @@ impl ConnectionCapture {
         talk
     }
 
-    /// Sends data from the client, which the server acknowledges.
+    /// Sends data from the client. The server acknowledges it.
     pub(super) fn client(mut self, data: impl AsRef<[u8]>) -> Self {
         self.connection.send(&mut self.capture, Side::Client, data.as_ref());
         self
     }
 
-    /// Sends data from the server, which the client acknowledges.
+    /// Sends data from the server. The client acknowledges it.
     pub(super) fn server(mut self, data: impl AsRef<[u8]>) -> Self {
         self.connection.send(&mut self.capture, Side::Server, data.as_ref());
         self
     }
 
-    /// Sends data from the server, and captures its segments in the order of the given indices. A
-    /// segment that is missing in `order` was sent but not captured; a segment that is repeated in
-    /// `order` was captured twice.
+    /// Sends data from the server, and captures its segments in the order of the indices in
+    /// `order`. A segment whose index is missing was sent but not captured; a segment whose index
+    /// is repeated was captured twice.
     pub(super) fn send_from_server_in_order(mut self, data: &[u8], order: &[usize]) -> Self {
         let segments = self.connection.segments(Side::Server, data);
         for at in order {
@@ -67,7 +67,7 @@ impl ConnectionCapture {
     }
 
     /// Sends segments of the client, each at its offset from the current sequence number. The
-    /// server acknowledges all of them. The next data follows the highest byte sent.
+    /// server acknowledges all of them. Data sent later follows the highest byte.
     pub(super) fn send_client_pieces(mut self, pieces: &[(u32, &[u8])]) -> Self {
         for (at, data) in pieces {
             let frame = self.connection.segment_ahead(Side::Client, ACK, *at, data);
@@ -91,7 +91,7 @@ impl ConnectionCapture {
         self.capture
     }
 
-    /// Returns the capture while the connection is still open.
+    /// Returns the capture, and leaves the connection open.
     pub(super) fn finish_open(self) -> Capture {
         self.capture
     }

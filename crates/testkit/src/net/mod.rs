@@ -1,12 +1,12 @@
 //! Private networks for tests: network namespaces, pairs of virtual Ethernet devices between them,
 //! and waits for their state.
 //!
-//! Every namespace name contains the process ID (`sl-<process>-<number>`), so concurrent tests
-//! never share one. Dropping a value removes its namespace and kills every process in it.
-//! Namespaces left by a killed test are removed by the next test that creates one.
+//! Each namespace name contains the process id (`sl-<process>-<number>`), so concurrent tests never
+//! share a namespace. Dropping a value removes its namespace and kills all processes in it. If a
+//! test is killed, the next test that creates a namespace removes those of the killed test.
 //!
-//! Networks are made with `ip` of iproute2, as root. [`Pair::new`] skips the test if root
-//! privileges, `ip` or kernel support are missing; any other failure panics.
+//! Networks are created with `ip` of iproute2, as root. [`Pair::new`] skips the test if root
+//! privileges, `ip` or kernel support are missing. Any other failure panics.
 //!
 //! ```no_run
 //! use streamline_testkit::net::{Cable, Pair, SERVER};
@@ -60,7 +60,8 @@ impl Namespace {
         need::require_net_admin()?;
         need::require_command("ip")?;
         static STALE: Once = Once::new();
-        // Before the first creation, a namespace with our process ID is from an earlier process.
+        // Before this process creates any, a namespace with its process id is from an earlier
+        // process.
         let own = std::process::id();
         STALE.call_once(|| remove_stale_namespaces(|process| process == own || !is_alive(process)));
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -70,7 +71,7 @@ impl Namespace {
             return need::report_skip(&format!("needs network namespaces: {why}"));
         }
         let made = Self { name };
-        // Entering needs more privileges than creating, because `ip` mounts `/sys` again.
+        // Entering needs more privileges than creating, because `ip` then mounts `/sys` again.
         if let Err(why) = try_ip(&["netns", "exec", &made.name, "true"]) {
             return need::report_skip(&format!("needs to enter network namespaces: {why}"));
         }
@@ -88,8 +89,8 @@ impl Namespace {
         PathBuf::from(NAMES_DIRECTORY).join(&self.name)
     }
 
-    /// Returns a command that runs a program in the namespace, with empty standard input. The child
-    /// process becomes the program (`ip netns exec`), so signals reach it.
+    /// Returns a command that runs a program in the namespace, with empty standard input. `ip netns
+    /// exec` replaces itself with the program, so signals reach the program.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name]).arg(program).stdin(Stdio::null());
@@ -114,8 +115,8 @@ impl Namespace {
         run_ip_command(&words)
     }
 
-    /// Runs `work` inside the namespace, in a new thread, and returns its result. Sockets created
-    /// by `work` stay in the namespace.
+    /// Runs `work` in a new thread inside the namespace, and returns its result. Sockets that
+    /// `work` creates remain in the namespace.
     ///
     /// # Panics
     /// If `work` panics.
@@ -142,8 +143,7 @@ impl Namespace {
         Some(())
     }
 
-    /// Waits until a device is up and has a carrier, which requires that both ends of its pair are
-    /// up.
+    /// Waits until a device is up and has a carrier, which requires both ends of its pair to be up.
     ///
     /// # Panics
     /// After [`LIMIT`].
@@ -153,7 +153,7 @@ impl Namespace {
         });
     }
 
-    /// Waits until a socket in the namespace accepts TCP connections at this address.
+    /// Waits until a socket in the namespace accepts TCP connections to this address.
     ///
     /// # Panics
     /// After [`LIMIT`].
@@ -175,10 +175,11 @@ impl Drop for Namespace {
 pub struct Cable {
     /// The MTU in bytes.
     pub mtu: u32,
-    /// The number of receive queues, and of transmit queues, of each device.
+    /// The number of receive queues of each device, and its number of transmit queues.
     pub queues: u32,
-    /// True if the devices have addresses. Without addresses the host sends no frames by itself (no
-    /// ARP, router solicitations or multicast listener reports), so all frames are the test's.
+    /// True if the devices have addresses. Without addresses, the host does not send frames of its
+    /// own (ARP, router solicitations, multicast listener reports), so all frames are those of the
+    /// test.
     pub addresses: bool,
 }
 
@@ -235,7 +236,7 @@ impl Pair {
     }
 }
 
-/// Removes the namespaces of all processes for which `has_gone` returns true.
+/// Removes the namespaces created by processes for which `has_gone` returns true.
 fn remove_stale_namespaces(has_gone: impl Fn(u32) -> bool) {
     let names = fs::read_dir(NAMES_DIRECTORY).into_iter().flatten().flatten();
     for name in names.filter_map(|entry| entry.file_name().into_string().ok()) {
@@ -340,7 +341,7 @@ mod tests {
     #[test]
     fn only_namespaces_of_dead_processes_are_removed() {
         let Some(kept) = Namespace::new() else { return };
-        // This process has exited and was reaped, so its process id is free.
+        // The process has exited and was reaped, so its process id is free.
         let mut gone = Command::new("true").spawn().unwrap();
         gone.wait().unwrap();
         let left = format!("sl-{}-0", gone.id());

@@ -23,9 +23,9 @@ pub fn counters(space: &Namespace, device: &str) -> Option<Counters> {
     parse_counters(&space.run_inside(|| read_net_file("dev")), device)
 }
 
-/// Waits until a device has counted at least `frames` received frames, including dropped frames,
-/// and the receive backlogs of all processors are empty, because a frame is counted before it
-/// passes the backlog.
+/// Waits until a device has counted at least `frames` received frames, including dropped ones, and
+/// the receive backlogs of all processors are empty. A frame is counted before it passes the
+/// backlog.
 ///
 /// # Panics
 /// After `LIMIT`, or if there is no such device.
@@ -38,8 +38,8 @@ pub fn wait_until_received(space: &Namespace, device: &str, frames: u64) {
     });
 }
 
-/// Returns the inode numbers of the packet sockets that receive frames in the namespace: sockets
-/// that are bound to a protocol and active.
+/// Returns the inode numbers of the packet sockets that receive frames in the namespace, that is,
+/// of those that are active and bound to a protocol.
 pub fn packet_sockets(space: &Namespace) -> Vec<u64> {
     parse_sockets(&space.run_inside(|| read_net_file("packet")))
 }
@@ -68,7 +68,8 @@ fn parse_counters(text: &str, device: &str) -> Option<Counters> {
         let (name, rest) = line.split_once(':')?;
         (name.trim() == device).then_some(rest)
     })?;
-    // Received bytes, packets, errors, drops and four more; then the same of sent ones.
+    // Received bytes, packets, errors, drops and four other counts, followed by the same counts for
+    // transmission.
     let mut numbers = line.split_whitespace().map(|word| word.parse().ok());
     let mut number = |skip: usize| numbers.nth(skip).flatten();
     Some(Counters {

@@ -84,7 +84,7 @@ impl Connection {
     }
 
     /// Returns the segments of this data without capturing them, so that the caller can reorder or
-    /// drop some.
+    /// drop some of them.
     pub(crate) fn segments(&mut self, side: Side, data: &[u8]) -> Vec<Vec<u8>> {
         let last = data.len().div_ceil(SEGMENT_MAX).saturating_sub(1);
         let chunks = data.chunks(SEGMENT_MAX).enumerate();
@@ -98,7 +98,7 @@ impl Connection {
             .collect()
     }
 
-    /// Captures an acknowledgement by `side` of all data received so far.
+    /// Captures an acknowledgement by `side` of all data that it has received so far.
     pub(crate) fn acknowledge(&self, capture: &mut Capture, side: Side) {
         capture.add(90, self.segment_frame(side, ACK, &[], &[]));
     }

@@ -1,7 +1,7 @@
 //! Generated captures: a small mixed web capture that never changes, and any amount of similar
 //! traffic for tests and benchmarks.
 //!
-//! Frames are in the order, and have the times, that an Ethernet tap beside a client would record.
+//! The order and the times of frames are those that an Ethernet tap next to a client would record.
 //! All contents depend only on a seed. Checksums, lengths and sequence numbers are correct, and
 //! HTTP, DNS and the first flight of TLS are valid.
 
@@ -88,8 +88,8 @@ pub fn web_capture() -> Capture {
     capture
 }
 
-/// Returns a capture with similar traffic. `connections` is the number of scenes, each of about
-/// twenty frames.
+/// Returns a capture with traffic of the same kinds. `connections` is the number of scenes, each of
+/// about twenty frames.
 pub fn mixed_traffic(seed: u64, connections: usize) -> Capture {
     let (mut capture, mut random) = (Capture::new(), Random::new(seed));
     for _ in 0..connections {
@@ -124,7 +124,7 @@ fn add_neighbour_traffic(capture: &mut Capture) {
     }
 }
 
-/// Adds a DNS query with its response, and then a query that is answered with NXDOMAIN.
+/// Adds a DNS query with its response, and then a query with the response NXDOMAIN.
 fn add_dns_lookups(capture: &mut Capture, id: u16, name: &str, address: &str) {
     let ask =
         |question: &[u8], port| Frame::ethernet().ipv4(CLIENT, RESOLVER).udp(port, 53, question);
@@ -140,7 +140,7 @@ fn add_dns_lookups(capture: &mut Capture, id: u16, name: &str, address: &str) {
     );
 }
 
-/// Adds a connection with two HTTP requests, and an overlapping connection that downloads random
+/// Adds a connection with two HTTP requests, and a concurrent connection that downloads random
 /// bytes.
 fn add_page_with_style(capture: &mut Capture, random: &mut Random) {
     let mut page = Connection::open(capture, random, (CLIENT, SERVER), 80);
@@ -181,7 +181,7 @@ fn add_disordered_download(capture: &mut Capture, random: &mut Random) {
 }
 
 /// Adds a connection with a form, a chunked response and a HEAD request, and another connection
-/// with a 404 response that the client resets.
+/// with a 404 response, which the client resets.
 fn add_posts_and_errors(capture: &mut Capture, random: &mut Random) {
     let mut form = Connection::open(capture, random, (CLIENT, SERVER), 80);
     form.send(

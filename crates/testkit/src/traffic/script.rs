@@ -15,7 +15,7 @@ const ACK: u8 = 0x10;
 /// The ports of the client and of the server.
 const PORTS: (u16, u16) = (40_000, 80);
 
-/// A connection to port 80, captured from its handshake on. Frames are 1 ms apart.
+/// A connection to port 80 whose capture begins with the handshake. Frames are 1 ms apart.
 #[derive(Clone, Debug)]
 pub struct Script {
     capture: Capture,
@@ -35,7 +35,7 @@ impl Script {
         this
     }
 
-    /// Sends data from a side in one segment, which the peer acknowledges.
+    /// Sends data from a side in one segment. The peer acknowledges it.
     pub fn send_data(mut self, side: Side, data: &[u8]) -> Self {
         self.send_segment(side, ACK, &[], data);
         self.next[side as usize] += data.len() as u32;
@@ -43,7 +43,7 @@ impl Script {
         self
     }
 
-    /// Closes one direction (FIN), which the peer acknowledges.
+    /// Closes one direction (FIN). The peer acknowledges this.
     pub fn close_direction(mut self, side: Side) -> Self {
         self.send_segment(side, FIN | ACK, &[], &[]);
         self.next[side as usize] += 1;

@@ -1,8 +1,8 @@
-//! The choices that every list on the screen offers: selected row, filter and help.
+//! The user's choices in a list on the screen: the selected row, the filter and the help.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-/// The action that a key causes in addition to changing the view.
+/// The effect of a key besides a change of the view.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Effect {
     /// Redraw the screen.
@@ -16,7 +16,7 @@ pub(super) enum Effect {
 /// The user's choices in a list.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct ListChoice {
-    /// Only rows with a text that contains this filter are shown.
+    /// Filter: only rows that contain this text are shown.
     pub(super) filter: String,
     /// True while the user types the filter.
     pub(super) is_typing: bool,
@@ -38,12 +38,14 @@ impl ListChoice {
         self.selected.min(count.saturating_sub(1))
     }
 
-    /// Returns the index of the first visible row if `count` rows are shown and `height` fit.
+    /// Returns the index of the first visible row if `count` rows are shown, of which `height` fit
+    /// on the screen.
     pub(super) fn first_visible(&self, count: usize, height: usize) -> usize {
         (self.selected_of(count) + 1).saturating_sub(height.max(1))
     }
 
-    /// Applies a key, given the number of shown rows. Returns `None` if no list uses this key.
+    /// Applies a key, given the number of shown rows. Returns `None` if the key has no meaning in a
+    /// list.
     pub(super) fn apply_key(&mut self, key: KeyEvent, count: usize) -> Option<Effect> {
         if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
             return Some(Effect::Quit);
@@ -89,7 +91,7 @@ impl ListChoice {
     }
 }
 
-/// Returns the value after `current` in `all`, or the first value after the last.
+/// Returns the value that follows `current` in `all`; the first value follows the last.
 pub(super) fn next_in<T: Copy + PartialEq, const N: usize>(all: [T; N], current: T) -> T {
     let at = all.iter().position(|value| *value == current).unwrap_or(0);
     all[(at + 1) % N]

@@ -1,4 +1,4 @@
-//! The graph of a path with its rates, drawn as `explain` draws a plan.
+//! The graph of a path with its rates, in the form in which `explain` draws a plan.
 
 use super::super::rates::short_rate;
 use super::snapshot::{NodeRates, Snapshot};
@@ -6,7 +6,7 @@ use member::client::escape_hidden;
 use pipeline::explain::{DrawnEdge, DrawnGraph, DrawnNode, Symbol};
 use std::fmt::Write as _;
 
-/// Maximum number of nodes that are drawn. The process of a path may describe any number.
+/// Maximum number of nodes drawn. The process of a path may describe any number.
 const NODES_MAX: usize = 500;
 
 /// Returns the rows of the graph, or a single row with a message if the graph has too many nodes.

@@ -84,7 +84,8 @@ fn monitor_all(given: &TopArguments) -> Result<Status, Status> {
     let client = connect_daemon()?;
     let mut screen = PathsScreen::new(&client, every);
     while let Some(number) = screen.choose_path()? {
-        // A path that has ended meanwhile is reported on the terminal, and the list goes on.
+        // If the path has just ended, an error is printed on the terminal, and the list is shown
+        // again.
         let _ = connect_path(&number.to_string()).and_then(|(to, about)| {
             let mut sampler = PathSampler::new(about, to.uid());
             run_screen(&to, &mut sampler, given)
@@ -93,7 +94,8 @@ fn monitor_all(given: &TopArguments) -> Result<Status, Status> {
     Ok(Status::Done)
 }
 
-/// Takes two samples of the counters and returns the snapshot. Blocks for [`SAMPLE_INTERVAL`].
+/// Takes two samples of the counters, with [`SAMPLE_INTERVAL`] between them, and returns the
+/// snapshot.
 fn sample_twice(to: &PathClient, sampler: &mut PathSampler) -> Result<Snapshot, Status> {
     let count = |to: &PathClient| to.counters().map_err(|error| report_client_error(&error));
     sampler.snapshot(count(to)?);
@@ -112,7 +114,7 @@ fn snapshot_with_kernel(
     snapshot
 }
 
-/// Blocks for the duration `limit`. Returns true if a signal arrives before the end.
+/// Blocks for the time `limit`. Returns true if a signal arrives before.
 fn sleep_or_signal(signals: BorrowedFd<'_>, limit: Duration) -> bool {
     sys::poll::readable(&[signals], Some(limit)).contains(&true)
 }
@@ -168,7 +170,7 @@ fn render_text(snapshot: &Snapshot) -> String {
     for row in 0..rows {
         let line: String = (0..columns).map(|column| buffer[(column, row)].symbol()).collect();
         let line = line.trim_end();
-        // Text output needs neither the key help nor repeated blank lines.
+        // The text omits the key help and repeated blank lines.
         if line != screen::KEY_HELP && !(line.is_empty() && text.ends_with("\n\n")) {
             text.push_str(line);
             text.push('\n');
@@ -197,7 +199,7 @@ fn run_screen(
     loop {
         let ready = wait_readable(&[to.as_fd(), stdin.as_fd()], signals, None);
         let Some(ready) = ready else { return Ok(Status::Done) };
-        // Several keys may arrive at once, and only the first makes the terminal readable.
+        // Several keys may arrive at once, but only the first makes the terminal readable.
         while event::poll(Duration::ZERO).map_err(failed)? {
             match event::read().map_err(failed)? {
                 Event::Key(key) if view.apply_key(key, snapshot.as_ref()) == Effect::Quit => {

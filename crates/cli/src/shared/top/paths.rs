@@ -1,4 +1,4 @@
-//! The screen of all visible paths: their rates and losses, of which one can be opened.
+//! The screen of all visible paths with their rates and losses. The user can open a path.
 
 use super::super::connect::watch_signals;
 use super::super::path_rows::{PathRow, PathState, PathsSampler, RIGHT_ALIGNED, TITLES};
@@ -25,7 +25,7 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
-/// Timeout for a sample of all paths, during which the screen does not react to keys.
+/// Time limit for a sample of all paths, during which the screen does not react to keys.
 const SAMPLE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Number of samples after which silent paths are queried again.
 const SILENT_SAMPLES: usize = 5;
@@ -90,7 +90,7 @@ impl PathsView {
         shown
     }
 
-    /// Applies a key. Opening a path that belongs to another user is refused.
+    /// Applies a key. Refuses to open a path that belongs to another user.
     fn apply_key(&mut self, key: KeyEvent, rows: &[PathRow]) -> Effect {
         let shown = self.rows(rows);
         self.refusal = None;
@@ -125,7 +125,7 @@ struct PathsSnapshot {
     kernel: Vec<KernelProgram>,
 }
 
-/// The screen of all paths, with its samples.
+/// The screen of all paths, and the samples that it shows.
 pub(super) struct PathsScreen<'c> {
     client: &'c Client,
     every: Duration,
@@ -147,7 +147,8 @@ impl<'c> PathsScreen<'c> {
         }
     }
 
-    /// Redraws the screen until the user opens a path, whose number is returned, or quits.
+    /// Redraws the screen until the user opens a path or quits. Returns the number of the opened
+    /// path.
     pub(super) fn choose_path(&mut self) -> Result<Option<u32>, Status> {
         let failed = |error: io::Error| {
             terminal::print_error(&format!("cannot draw: {}", terminal::reason(&error)));
@@ -155,7 +156,7 @@ impl<'c> PathsScreen<'c> {
         };
         let signals = watch_signals()?;
         let stdin = io::stdin();
-        // The error is printed after the screen is closed.
+        // An error must be printed while the screen is closed.
         let sampled = self.sample();
         sampled.map_err(|error| report_client_error(&error))?;
         let mut screen = Screen::open(io::stdout).map_err(failed)?;
@@ -168,7 +169,7 @@ impl<'c> PathsScreen<'c> {
             if ready.last() == Some(&true) {
                 return Ok(None);
             }
-            // Several keys may arrive at once, and only the first makes the terminal readable.
+            // Several keys may arrive at once, but only the first makes the terminal readable.
             while event::poll(Duration::ZERO).map_err(failed)? {
                 let Event::Key(key) = event::read().map_err(failed)? else { continue };
                 match self.view.apply_key(key, &self.latest.rows) {
@@ -229,7 +230,7 @@ fn draw_paths(frame: &mut Frame<'_>, latest: &PathsSnapshot, view: &PathsView) {
     frame.render_widget(Paragraph::new(foot_line(view)), foot);
 }
 
-/// Formats the totals over all paths whose counters are known.
+/// Formats the totals of all paths whose counters are known.
 fn heading(rows: &[PathRow]) -> Line<'static> {
     let rates = || rows.iter().filter_map(|row| row.rate);
     let (blocks, bytes): (f64, f64) =
@@ -245,14 +246,14 @@ fn heading(rows: &[PathRow]) -> Line<'static> {
     Line::styled(text, Style::new().add_modifier(Modifier::BOLD))
 }
 
-/// Formats the paths. The selected path is among the visible ones; `height` is the number of rows.
+/// Formats the paths as a table of `height` rows that contains the selected path.
 fn path_table(shown: &[&PathRow], view: &PathsView, height: usize) -> Table<'static> {
     let selected = view.list.selected_of(shown.len());
     let first = view.list.first_visible(shown.len(), height);
     let all: Vec<_> = shown.iter().skip(first).take(height).map(|row| (row, row.cells())).collect();
     let width = |column: usize| {
         let cells = all.iter().map(|(_, cells)| cells[column].chars().count());
-        // One column more than the title, for the mark of the order.
+        // One column is added to the title for the mark of the order.
         let title = TITLES[column].len() + usize::from(RIGHT_ALIGNED.contains(&column));
         u16::try_from(cells.max().unwrap_or(0).max(title)).unwrap_or(u16::MAX)
     };

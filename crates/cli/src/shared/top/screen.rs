@@ -1,5 +1,5 @@
 //! Layout of the screen of `top`: the graph with its rates, the rings, and the losses by location.
-//! The layout fits 80×24 characters.
+//! It fits on a screen of 80×24 characters.
 
 use super::super::connect::{format_age, user_name};
 use super::super::rates::short_rate;
@@ -54,7 +54,7 @@ pub(super) fn draw_screen(frame: &mut Frame<'_>, snapshot: &Snapshot, view: Opti
         true => frame.render_widget(section_paragraph("keys", help_lines()), nodes),
         false if view.shows_graph => {
             let rows = graph_rows(snapshot);
-            // The arrows scroll in steps of a node, which has one row or more.
+            // The arrow keys scroll by one node, which has at least one row.
             let wanted = selected * rows.len() / shown.len().max(1);
             let first = wanted.min(rows.len().saturating_sub(usize::from(nodes.height)));
             let lines: Vec<Line<'_>> = {
@@ -112,7 +112,7 @@ fn heading_lines(snapshot: &Snapshot, area: Rect) -> Vec<Line<'static>> {
     lines
 }
 
-/// Formats the nodes from the index `first` on, with the selected one highlighted.
+/// Formats the nodes with the index `first` and above. Highlights the selected node.
 fn node_table(
     shown: &[&NodeRates],
     order: Order,
@@ -190,7 +190,7 @@ fn source_ring_line(source: &SinkRing) -> Line<'static> {
     Line::from(format!("  its writers → {to}  {size}{}", reason(&source.ring.because)))
 }
 
-/// Formats the past that a node keeps, such as `  freeze keeps 312 MB in 64 MB, 240000 frames`.
+/// Formats the past frames of a node, such as `  freeze keeps 312 MB in 64 MB, 240000 frames`.
 fn past_line(past: &Past) -> Line<'static> {
     let Past { node, kept } = past;
     let (bytes, stored) = (progress::short_bytes(kept.bytes), progress::short_bytes(kept.stored));
@@ -198,13 +198,13 @@ fn past_line(past: &Past) -> Line<'static> {
     Line::from(format!("  {node} keeps {bytes} in {stored}, {} frames", kept.blocks))
 }
 
-/// Returns the number of lines about rings and kept frames.
+/// Returns the number of lines for rings and past frames.
 fn ring_count(snapshot: &Snapshot) -> usize {
     let named = snapshot.reader_rings.len() + snapshot.writer_rings.len();
     snapshot.rings.len() + named + snapshot.kept.len()
 }
 
-/// Formats the reason for the last change of a ring's size; empty if the size never changed.
+/// Formats the reason for the last change of a ring's size; empty if the size has never changed.
 fn reason(because: &str) -> String {
     match because {
         "" => String::new(),
@@ -236,7 +236,7 @@ fn help_lines() -> Vec<Line<'static>> {
     ])
 }
 
-/// Formats all counters of a node, and the arcs that lead to it and away from it.
+/// Formats all counters of a node, and its incoming and outgoing arcs.
 fn detail_lines(snapshot: &Snapshot, node: &NodeRates) -> Vec<Line<'static>> {
     let at = snapshot.path.nodes.iter().position(|known| known.name == node.name);
     let name = |node: usize| {

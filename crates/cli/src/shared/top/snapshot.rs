@@ -8,7 +8,7 @@ use serde::Serialize;
 /// Version of the `--json` format.
 const VERSION: u32 = 1;
 
-/// A path with the previous sample of its counters.
+/// A path, and the last sample of its counters.
 #[derive(Debug)]
 pub(super) struct PathSampler {
     about: PathDescription,
@@ -31,7 +31,7 @@ pub(super) struct Snapshot {
     pub(super) reader_rings: Vec<SinkRing>,
     /// Sources to which other programs write, with the largest of their rings.
     pub(super) writer_rings: Vec<SinkRing>,
-    /// Nodes that keep frames of the past.
+    /// Nodes that retain past frames.
     pub(super) kept: Vec<Past>,
     /// Losses by location and reason, in descending order.
     pub(super) lost: Vec<Loss>,
@@ -55,15 +55,15 @@ pub(super) struct NodeRates {
     pub(super) space: String,
     /// Indentation level: the number of forks between the source and this node.
     pub(super) depth: usize,
-    /// Classes selected by the arcs that lead to the node; empty if the arcs select all classes.
+    /// Classes that the arcs to the node select; empty if they select all classes.
     pub(super) classes: String,
     /// Input rate of the node, or output rate of a source.
     pub(super) rate: Rate,
     pub(super) taken: Amount,
     pub(super) held: u64,
     pub(super) lost: u64,
-    /// Time per block since the previous sample, in ns; `None` if not measured or if there were no
-    /// blocks.
+    /// Time per block since the previous sample, in ns. `None` if time was not measured, or if
+    /// there were no blocks.
     pub(super) block_ns: Option<f64>,
 }
 
@@ -76,20 +76,21 @@ pub(super) struct RingFill {
     pub(super) fill: u64,
     /// Current capacity in blocks.
     pub(super) room: u64,
-    /// Reason for the last change of the capacity; empty if it never changed.
+    /// Reason for the last change of the capacity; empty if it has never changed.
     pub(super) because: String,
 }
 
-/// The ring from which other programs read a sink's output.
+/// The ring from which other programs read a sink's output, or the largest ring by which they write
+/// to a source.
 #[derive(Serialize, Debug)]
 pub(super) struct SinkRing {
-    /// Name of the sink.
+    /// Name of the sink or source.
     pub(super) from: String,
     #[serde(flatten)]
     pub(super) ring: ReaderRing,
 }
 
-/// The frames of the past that a node keeps.
+/// The past frames that a node retains.
 #[derive(Serialize, Debug)]
 pub(super) struct Past {
     /// Name of the node.
@@ -111,7 +112,7 @@ impl PathSampler {
         Self { about, uid, before: Counters::default() }
     }
 
-    /// Computes a snapshot, and keeps the sample for the next snapshot.
+    /// Computes a snapshot, and stores the sample for the next one.
     pub(super) fn snapshot(&mut self, now: Counters) -> Snapshot {
         let before = std::mem::replace(&mut self.before, now);
         let now = &self.before;
@@ -144,7 +145,7 @@ impl PathSampler {
         }
     }
 
-    /// Returns all nodes in depth-first order, starting from the sources.
+    /// Returns all nodes in depth-first order, beginning with the sources.
     fn all_node_rates(&self, before: &Counters, ns: u64) -> Vec<NodeRates> {
         let about = &self.about;
         let mut depth: Vec<Option<usize>> = vec![None; about.nodes.len()];
@@ -170,7 +171,8 @@ impl PathSampler {
         depth: &mut [Option<usize>],
         order: &mut Vec<usize>,
     ) {
-        // The stack is explicit, because the description is untrusted and may be arbitrarily deep.
+        // A recursive search could overflow the stack, because the untrusted description may be
+        // arbitrarily deep.
         let mut waiting = vec![(node, level)];
         while let Some((node, level)) = waiting.pop() {
             match depth.get_mut(node) {
@@ -219,7 +221,7 @@ impl PathSampler {
         }
     }
 
-    /// Returns the rings of sinks, or of sources if `sources` is true.
+    /// Returns the rings of sources if `sources` is true, and otherwise those of sinks.
     fn named_rings(&self, sources: bool) -> Vec<SinkRing> {
         let is_source = |name: &str| self.before.sources.iter().any(|source| source.name == name);
         let of_node = |filter: &Filter| {

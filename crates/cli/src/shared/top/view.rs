@@ -1,5 +1,5 @@
-//! The user's choices on the interactive screen of `top`: order, filter, selected node, and the
-//! details that are shown.
+//! The user's choices on the interactive screen of `top`: order, filter, selected node, and visible
+//! details.
 
 use super::choice::{Effect, ListChoice, next_in};
 use super::snapshot::{NodeRates, Snapshot};
@@ -58,9 +58,9 @@ pub(super) struct View {
     pub(super) order: Order,
     /// Selected node, filter (of names and spaces) and help.
     pub(super) list: ListChoice,
-    /// True while the graph with its rates is shown in place of the table.
+    /// True while the graph with its rates is shown instead of the table.
     pub(super) shows_graph: bool,
-    /// True while the details of the selected node are shown in place of the rings.
+    /// True while the details of the selected node are shown instead of the rings.
     pub(super) is_open: bool,
 }
 
@@ -91,8 +91,8 @@ impl View {
         Effect::Redraw
     }
 
-    /// Takes one step back: closes the help, else the details of the node, else removes the filter.
-    /// Quits if there are none of these.
+    /// Closes the help, the details of the node or the graph, or else removes the filter; only the
+    /// first that applies. Quits if none applies.
     fn close(&mut self) -> Effect {
         match () {
             () if self.list.close_help() => {}
@@ -179,7 +179,7 @@ mod tests {
         let snapshot = snapshot(&[("rx", 10), ("tcp", 30), ("http", 20)]);
         let mut view = View::default();
         press(&mut view, "jj/TP\n", &snapshot);
-        // `q` was typed into no filter, so it still quits.
+        // No filter was being typed at the key `q`, so it would have quit the screen.
         assert_eq!(names(&view, &snapshot), ["http"]);
         assert_eq!(view.list.selected_of(1), 0, "the selection stays within the shown nodes");
         assert_eq!(press(&mut view, "\x1b", &snapshot), Effect::Redraw);

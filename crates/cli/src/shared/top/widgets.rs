@@ -1,4 +1,4 @@
-//! Elements that the lists on the screen share: titles, rows, keys and colors.
+//! Elements shared by the lists on the screen: titles, rows, keys and colors.
 
 use super::choice::ListChoice;
 use crate::terminal;
@@ -7,12 +7,12 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Cell, Paragraph, Row};
 
-/// Returns a style with this color, or without one if standard output must not be colored.
+/// Returns a style with this color, or without a color if standard output must not be colored.
 pub(super) fn colour(wanted: Color) -> Style {
     if terminal::has_colour_output() { Style::new().fg(wanted) } else { Style::new() }
 }
 
-/// Formats the titles of a table. The title `ordered_by` is marked.
+/// Formats the titles of a table, with a mark at the title `ordered_by`.
 pub(super) fn head_row(
     titles: &[&str],
     is_right: impl Fn(usize) -> bool,
@@ -48,8 +48,8 @@ pub(super) fn key_lines(keys: &[(&str, &str)]) -> Vec<Line<'static>> {
     keys.iter().map(|(key, effect)| Line::from(format!("  {key:12} {effect}"))).collect()
 }
 
-/// Returns the line in which the user types a filter, or the filter that is in use; `None` if there
-/// is no filter.
+/// Returns the line that shows the filter, with a cursor while the user types; `None` if there is
+/// no filter.
 pub(super) fn input_line(list: &ListChoice) -> Option<Line<'static>> {
     let cursor = if list.is_typing { "_" } else { "  (Esc clears)" };
     let is_used = list.is_typing || !list.filter.is_empty();
