@@ -10,10 +10,11 @@ const DEFAULT_COLUMNS: usize = 100;
 const BAR_MAX: usize = 60;
 /// Minimum width of a bar in columns. A narrower terminal wraps the lines.
 const BAR_MIN: usize = 10;
-/// Ratio of the largest to the smallest median beyond which bars are logarithmic.
+/// Ratio of the largest to the smallest median above which bars are logarithmic.
 const LOGARITHMIC_RATIO_MIN: f64 = 100.0;
 
-/// Returns the charts of a bench for a terminal of this width, or of the default width if `None`.
+/// Returns the charts of a bench for a terminal of this width, or of the default width if `columns`
+/// is `None`.
 pub(crate) fn draw_bars(bench: &str, rows: &[Row], columns: Option<usize>) -> String {
     let columns = columns.unwrap_or(DEFAULT_COLUMNS);
     let drawn = |row: &&Row| row.goal.is_none() && row.value.is_finite();
@@ -65,7 +66,7 @@ impl Scale {
         let high = rows.iter().flat_map(|row| [row.value, row.spread[1]]).fold(0.0, f64::max);
         let (low, top) = (values().fold(f64::MAX, f64::min), values().fold(0.0, f64::max));
         let is_logarithmic = low > 0.0 && top / low >= LOGARITHMIC_RATIO_MIN;
-        // The smallest value of a logarithmic scale gets a bar, too.
+        // Without the division, the smallest value of a logarithmic scale would have no bar.
         Self { width, low: if is_logarithmic { low / 2.0 } else { 0.0 }, high, is_logarithmic }
     }
 

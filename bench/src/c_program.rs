@@ -1,5 +1,5 @@
-//! BPF programs in C, compiled by clang at run time. From the object file, only the code of section
-//! `program` is used, with its references to variables in `.bss`.
+//! BPF programs in C, compiled by clang at run time. Of the object file, only the code of the
+//! section `program` is used, with its references to variables in `.bss`.
 
 use ebpf::insn::PSEUDO_MAP_VALUE;
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -50,7 +50,7 @@ impl CProgram {
         Ok(Self { program, bss })
     }
 
-    /// Returns the first `N` `u64` words of `.bss`; words beyond its end are returned as 0.
+    /// Returns the first `N` `u64` words of `.bss`. Words beyond its end are 0.
     pub(crate) fn bss_words<const N: usize>(&self) -> [u64; N] {
         let word = |at: usize| self.bss.word(8 * at).unwrap_or(0);
         std::array::from_fn(word)
@@ -89,7 +89,7 @@ fn program_code(object: &[u8], map: i32) -> Option<Vec<u8>> {
     for entry in relocations.chunks_exact(RELOCATION_SIZE) {
         let (at, what) =
             (usize::try_from(read_number::<8>(entry, 0)?).ok()?, read_number::<8>(entry, 8)?);
-        // `.bss` has one symbol, at offset 0, to which the code adds.
+        // `.bss` has a single symbol, at offset 0; the code contains the offset of a variable.
         let load = code.get_mut(at..at + 16).filter(|_| what & 0xffff_ffff == R_BPF_64_64)?;
         let offset: [u8; 4] = load.get(4..8)?.try_into().ok()?;
         load[1] = load[1] & 0x0f | PSEUDO_MAP_VALUE << 4;

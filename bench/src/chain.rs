@@ -28,7 +28,7 @@ const LOOP_RING_BLOCKS: usize = 1024;
 
 /// Measures chains of all lengths.
 pub(crate) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
-    // Everything on one processor, as in the paper.
+    // As in the paper, everything runs on one processor.
     sys::process::pin_to(0).map_err(|why| why.to_string())?;
     let pipes = PipedMatcher::compile();
     if let Err(why) = &pipes {
@@ -108,11 +108,11 @@ fn measure_whole_block(
             .into();
     }
     let row = format!("{filters} filters, every byte");
-    // The row has no x value, because its job differs from that of the rows in the chart.
+    // Without an x value the row is not in the chart, because it measures a different job.
     interleave(("chain", &row, f64::NAN), "Mblocks/s", rounds, candidates, &goals)
 }
 
-/// Measures a request over `blocks` blocks; returns the rate in millions of blocks per second.
+/// Measures a request over `blocks` blocks. Returns the rate in millions of blocks per second.
 fn measure_rate(text: &str, blocks: u64) -> Result<f64, String> {
     let outcome = run_request(text)?;
     let sunk = outcome.ledger.filters.iter().map(|node| node.passed.blocks).min().unwrap_or(0);

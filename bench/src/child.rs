@@ -1,5 +1,5 @@
 //! Child processes of a bench. A child is another instance of this program (`--reader KIND
-//! PROCESSOR BYTES`); it receives fds and requests over a socket on its standard input.
+//! PROCESSOR BYTES`). It receives descriptors and requests over a socket on its standard input.
 
 use std::io::Stdin;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -12,7 +12,8 @@ pub(crate) struct BenchChild {
 }
 
 impl BenchChild {
-    /// Starts this program with the arguments `--reader` and `words`, and sends it the descriptors.
+    /// Starts this program with the arguments `--reader` and `words`, and sends the descriptors to
+    /// it.
     pub(crate) fn start(words: [&str; 3], descriptors: &[BorrowedFd<'_>]) -> Result<Self, String> {
         let (socket, theirs) = sys::descriptor::pair().map_err(|why| why.to_string())?;
         let itself = std::env::current_exe().map_err(|why| why.to_string())?;
@@ -33,7 +34,7 @@ impl BenchChild {
         sys::descriptor::send(&self.socket, message, descriptors).map_err(|why| why.to_string())
     }
 
-    /// Tells the child how many bytes to receive next.
+    /// Sends the number of bytes that the child must receive next.
     pub(crate) fn announce_bytes(&self, bytes: u64) -> Result<(), String> {
         self.send(&bytes.to_le_bytes(), &[])
     }
@@ -59,7 +60,7 @@ impl BenchChild {
 
 impl Drop for BenchChild {
     fn drop(&mut self) {
-        // The child may be waiting; its state is not needed any more.
+        // The child may be waiting for a request, so it is killed.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -78,8 +79,8 @@ impl ParentConnection {
     }
 
     /// Serves the parent's requests to receive a number of bytes, until the parent exits. For each
-    /// request, calls `read` repeatedly with the number of bytes that remain; `read` returns the
-    /// number that then remain, and the request is complete at 0.
+    /// request, calls `read` repeatedly with the number of remaining bytes, until `read` returns 0
+    /// as the number that then remains.
     pub(crate) fn serve_requests(
         &self,
         mut read: impl FnMut(u64) -> Result<u64, String>,

@@ -1,5 +1,5 @@
 //! `bench edits`: a filter that changes eight bytes of every block, in place or in copies of the
-//! frames. The difference is what an edit in place saves when a block has no other reader. [Th
+//! frames. The difference is the gain of editing in place if a block has no other reader. [Th
 //! §5.3], FEATURES L1, L2
 //!
 //! The request runs unchanged, and with every edit forced into a copy. The same request without the
@@ -36,8 +36,8 @@ pub(crate) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// Runs a request that generates `count` blocks; returns the rate in blocks per microsecond. If
-/// `copies` is true, every edit is made in a copy.
+/// Runs a request that generates `count` blocks. Returns the rate in blocks per microsecond. If
+/// `copies` is true, all edits are made in copies.
 fn measure_rate(text: &str, count: u64, copies: bool) -> Result<f64, String> {
     let settings = Settings { copies, ..Settings::default() };
     let outcome = run_request_with(text, settings)?;

@@ -2,12 +2,12 @@
 //! pair between two network namespaces.
 //!
 //! A veth pair delivers frames in the sender's context, so the kernel's cost of observation is part
-//! of the sender's processor time. That time is reported, because other processes inflate the
-//! elapsed time. [SL fig. 15]
+//! of the sender's processor time. This time is reported instead of the elapsed time, which other
+//! processes would inflate. [SL fig. 15]
 //!
-//! Processor time varies too, with the clock frequency and with cache contents. So there are two
-//! identical veth pairs ([`Floods`]), of which one is observed, and frames are sent to them
-//! alternately. The difference is the cost of observation.
+//! Processor time also varies, with the clock frequency and the contents of caches. Therefore,
+//! frames are sent alternately to two identical veth pairs ([`Floods`]), of which only one is
+//! observed. The difference is the cost of observation.
 
 use crate::harness::median;
 use std::net::UdpSocket;
@@ -42,9 +42,9 @@ pub(crate) struct Flood {
     _full: Option<UdpSocket>,
 }
 
-/// Maximum number of frames that are sent over one veth pair before the other is used. This is at
-/// most a tenth of a second of traffic, and more frames than any ring in the benches holds, so that
-/// a slow reader loses frames.
+/// Maximum number of frames sent over one veth pair before the other is used. This is at most a
+/// tenth of a second of traffic, but more frames than any ring in the benches holds, so that a slow
+/// reader loses frames.
 const SEND_BATCH: usize = 25_000;
 
 /// Two identical veth pairs.
@@ -139,7 +139,7 @@ impl Flood {
             let index = device_index(CLIENT_DEVICE)?;
             PacketSender::open(index, Qdisc::Bypass).map_err(|why| why.to_string())
         })?;
-        // A multiple of both the batch and the number of ports.
+        // The number of frames is a multiple of the batch size and of the number of ports.
         let ports = ports.iter().cycle().take(BATCH_FRAMES * ports.len());
         let frames = ports.map(|port| udp_frame_to(address, *port, length)).collect();
         Ok(Self { pair: Arc::new(pair), sender, frames, rate: None, _full: full })
@@ -168,8 +168,8 @@ impl Flood {
         Ok(clock::thread() - begin)
     }
 
-    /// Sends `count` frames at `rate` per second, in batches of [`PACED_BATCH_FRAMES`]; returns the
-    /// processor time spent on sending in ns, excluding the waits.
+    /// Sends `count` frames at `rate` per second, in batches of [`PACED_BATCH_FRAMES`]. Returns the
+    /// processor time of sending in ns, without the waits.
     fn send_at_rate(&mut self, rate: f64, count: usize) -> Result<u64, String> {
         let (start, mut busy, mut sent) = (clock::monotonic(), 0, 0);
         while sent < count {
@@ -186,8 +186,8 @@ impl Flood {
         Ok(busy)
     }
 
-    /// Sends at least `count` frames in groups; returns the processor time per frame of the median
-    /// group in ns, because interrupts affect only a few groups.
+    /// Sends at least `count` frames in groups. Returns the processor time per frame of the median
+    /// group, in ns, because interrupts affect only a few groups.
     pub(crate) fn median_group_ns(&mut self, count: usize) -> Result<f64, String> {
         let mut groups = Vec::new();
         for _ in 0..count.div_ceil(GROUP_FRAMES) {

@@ -1,4 +1,4 @@
-//! Interleaved measurement: every round runs every candidate once, so that disturbances of the
+//! Interleaved measurement: each round runs each candidate once, so that disturbances of the
 //! machine affect all candidates equally. Ratios are computed per round.
 
 use crate::row::Row;
@@ -26,8 +26,8 @@ pub(crate) struct Candidate<'c> {
     pub(crate) measure: Box<dyn FnMut() -> Result<f64, String> + 'c>,
 }
 
-/// A goal, with its name, the candidate, the reference, and the ratio that the candidate must
-/// reach.
+/// A goal: its name, the candidate, the reference, and the ratio to the reference that the
+/// candidate must reach.
 pub(crate) struct Goal {
     pub(crate) candidate: &'static str,
     pub(crate) reference: &'static str,
@@ -49,8 +49,8 @@ pub(crate) enum Better {
 }
 
 /// Measures all candidates `rounds` times, interleaved. Returns a row for each candidate, compared
-/// with the first, and a row for each goal, compared with the goal's reference. Measures nothing
-/// and returns no rows if rows of this name are not selected ([`select_rows`]).
+/// with the first, and a row for each goal, compared with the goal's reference. If the row is not
+/// selected ([`select_rows`]), measures nothing and returns no rows.
 pub(crate) fn interleave(
     subject: (&'static str, &str, f64),
     unit: &'static str,
@@ -65,7 +65,7 @@ pub(crate) fn interleave(
     Ok(rows_of_samples(subject, (unit, Better::More), sentinel_ns, &samples, goals))
 }
 
-/// Measures all candidates `rounds` times, interleaved; returns the round-trip time of a cache line
+/// Measures all candidates `rounds` times, interleaved. Returns the round-trip time of a cache line
 /// in ns, and the samples.
 pub(crate) fn measure_interleaved(
     rounds: usize,
@@ -129,7 +129,7 @@ pub(crate) fn rows_of_samples(
     rows
 }
 
-/// Returns the median; NaN if there are no values.
+/// Returns the median, or NaN if there are no values.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

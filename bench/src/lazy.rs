@@ -1,8 +1,9 @@
 //! `bench lazy`: the cost of a read that copies only on first access. [SL §5.3.3], FEATURES E3, E4
 //!
-//! The experiment behind a decision in docs/book/decisions: `read` revokes access to the pages of
-//! the caller's buffer instead of copying, and remembers the last eight buffers with their source;
-//! `write` of an untouched buffer passes a pointer. The reference is a read and a write that copy.
+//! The experiment behind a decision in docs/book/decisions. Instead of copying, `read` revokes
+//! access to the pages of the caller's buffer, and remembers the last eight buffers with their
+//! sources; `write` of an untouched buffer passes a pointer. The reference is a read and a write
+//! that copy.
 
 use crate::harness::{Candidate, interleave};
 use crate::options::Options;
@@ -94,7 +95,7 @@ fn write_lazily(lazy: &LazyCopy<'_>, last: &RecentReads<'_>, to: &mut [u8]) {
     }
 }
 
-/// Calls `one` repeatedly; returns the rate in thousands of calls per second.
+/// Calls `one` repeatedly. Returns the rate in thousands of calls per second.
 fn measure_call_rate(mut one: impl FnMut() -> Result<(), String>) -> Result<f64, String> {
     let (mut blocks, begin) = (0_u64, sys::clock::monotonic());
     loop {

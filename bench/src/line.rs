@@ -1,5 +1,5 @@
-//! Complete runs of requests: the text passes through parser, checks and planner, as for a user,
-//! and the ledger must balance after the run.
+//! Complete runs of requests. The text passes through the parser, the checks and the planner, as
+//! for a user, and the ledger must balance after the run.
 
 use crate::copying_endpoints;
 use crate::parallel::WORK_FILTER;
@@ -66,8 +66,8 @@ pub(crate) fn run_request(text: &str) -> Result<Outcome, String> {
     run_request_with(text, Settings::default())
 }
 
-/// Runs a request with the given settings, whose sources and sinks are replaced by those of the
-/// benches; otherwise like [`run_request`].
+/// Runs a request as [`run_request`] does, with the given settings. The sources and sinks in the
+/// settings are replaced by those of the benches.
 pub(crate) fn run_request_with(text: &str, settings: Settings) -> Result<Outcome, String> {
     let plan = plan_request(text)?;
     let settings = Settings {
@@ -86,7 +86,7 @@ pub(crate) fn run_request_with(text: &str, settings: Settings) -> Result<Outcome
     }
 }
 
-/// Runs a request; returns the number of blocks from its sources and the time per block, as text.
+/// Runs a request. Returns the number of blocks from its sources and the time per block, as text.
 pub(crate) fn describe_cost_per_block(text: &str) -> Result<String, String> {
     let outcome = run_request(text)?;
     let blocks: u64 =

@@ -1,9 +1,9 @@
 //! The benchmarks of the project: `streamline bench NAME…` runs this program.
 //!
 //! Candidates and references are interleaved in one run. A row is a median over rounds with its
-//! spread, the ratio to its reference, and the state of the machine: the round trip of a cache line
-//! between two cores. `--json` prints one JSON object per row, `--plot` draws bars in the terminal
-//! or, given a directory, writes one SVG chart per bench.
+//! spread, the ratio to its reference, and the state of the machine: the round-trip time of a cache
+//! line between two cores. `--json` prints one JSON object per row. `--plot` draws bars in the
+//! terminal or, given a directory, writes one SVG chart per bench.
 #![forbid(unsafe_code)]
 
 mod bars;
@@ -283,7 +283,7 @@ fn main() -> ExitCode {
         }
         return ExitCode::from(2);
     }
-    // Inspects the machine before a bench pins the process to one processor.
+    // The machine must be inspected before a bench pins the process to one processor.
     sentinel::Sentinel::measure();
     let wanted =
         |b: &&Bench| arguments.names.is_empty() || arguments.names.iter().any(|n| n == b.name);
@@ -313,8 +313,8 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Runs a bench in its own thread, because CPU affinity, scheduling class, timers and namespaces
-/// belong to a thread, and every bench must start with the same ones.
+/// Runs a bench in its own thread. CPU affinity, scheduling class, timers and namespaces belong to
+/// a thread, and each bench must start with the same ones.
 fn run_in_thread<T: Send>(
     name: &str,
     run: impl FnOnce() -> Result<T, String> + Send,
@@ -328,7 +328,7 @@ fn run_in_thread<T: Send>(
     })
 }
 
-/// Runs the reading process of a bench; returns its exit status.
+/// Runs the reading process of a bench. Returns its exit status.
 fn run_reader(words: &[String]) -> ExitCode {
     let done = match words.first().map(String::as_str) {
         Some("events") => moderation::serve(words),

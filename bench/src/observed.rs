@@ -20,7 +20,7 @@ pub(crate) struct ObserverSample {
     pub(crate) processes: f64,
     /// Share of the frames that were lost, from 0 to 1.
     pub(crate) lost: f64,
-    /// Number of wake-ups by our doorbell.
+    /// Number of wakeups by our doorbell.
     pub(crate) doorbells: u64,
 }
 
@@ -89,7 +89,7 @@ impl<W: Copy + PartialEq> ObserverSamples<W> {
         Ok(Self { all, sentinel_ns: median(&sentinels) })
     }
 
-    /// Returns the results of `value` for each sample of an observer; empty if the observer has no
+    /// Returns the values of `value` for the samples of an observer; empty if the observer has no
     /// samples.
     pub(crate) fn values(&self, who: W, value: impl Fn(&ObserverSample) -> f64) -> Vec<f64> {
         let found = self.all.iter().find(|(observes, _)| *observes == who);

@@ -1,5 +1,5 @@
 //! `bench page`: processor time of the live page, of the daemon and of the paths that the page
-//! shows, while a viewer has selected one of the paths, and without a viewer.
+//! shows, without a viewer and with a viewer who has selected a path.
 
 use crate::harness::{Better, Samples, is_selected, median, rows_of_samples};
 use crate::pipesfs::programs::Programs;
@@ -54,7 +54,7 @@ pub(crate) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
             alone = median(&all);
         }
         let value = |at: usize, share: &[f64; 3]| match at {
-            // The time of the daemon and the paths without a viewer is not caused by the page.
+            // The page does not cause the time that the daemon and the paths use without a viewer.
             3 => share[0] + share[1] - alone,
             _ => share[at],
         };
@@ -83,7 +83,7 @@ fn measure(programs: &Programs, page: &Page) -> Result<[f64; 3], String> {
         [processor_ns(*daemon), paths, processor_ns(page.process.id())]
     };
     let (start, before) = (Instant::now(), used());
-    // Without descriptors this only waits.
+    // Without descriptors, this call only waits.
     sys::poll::readable(&[], Some(SAMPLE));
     let (now, took) = (used(), start.elapsed().as_nanos() as f64);
     let share = |at: usize| now[at].saturating_sub(before[at]) as f64 * 100.0 / took;
@@ -123,7 +123,7 @@ impl Drop for Page {
     }
 }
 
-/// A viewer who has selected a path. The received figures are read and discarded.
+/// A viewer who has selected a path. Reads the figures and discards them.
 struct Viewer(TcpStream);
 
 impl Viewer {

@@ -1,11 +1,12 @@
-//! `bench past`: how much of the past fits into 64 MB, and what keeping it costs. FEATURES D16, V9
+//! `bench past`: the amount of past frames that fits into 64 MB, and the cost of retaining them.
+//! FEATURES D16, V9
 //!
-//! The requests run as a user runs them: `freeze`, which keeps frames for a trigger that never
-//! comes, and `--history`, with which a source keeps frames for later readers. The reference is the
-//! same request without. The frames have 1400 bytes: lines of text with running numbers, which
-//! compress, or random bytes, which do not. Values: the bytes kept at the end per byte of memory;
-//! the processor time of the whole process per frame; and the rate of the path, which the
-//! compressing thread of a history must not reduce.
+//! The requests run as a user runs them: `freeze`, which retains frames for a trigger that never
+//! occurs, and `--history`, with which a source retains frames for later readers. The reference is
+//! the same request without either. The frames have 1400 bytes: lines of text with running numbers,
+//! which compress, or random bytes, which do not. The values are the bytes retained at the end per
+//! byte of memory; the processor time of the whole process per frame; and the rate of the path,
+//! which the compressing thread of a history must not reduce.
 
 use crate::harness::{Better, Samples, median, rows_of_samples};
 use crate::options::Options;
@@ -22,7 +23,7 @@ use testkit::{Frame, Random};
 const FRAMES: usize = 140_000;
 /// Length of the payload in bytes.
 const LENGTH: usize = 1358;
-/// Memory for the past.
+/// Memory for past frames.
 const MEMORY: &str = "64M";
 const NONE: &str = "nothing kept";
 const FREEZE: &str = "freeze";
@@ -35,7 +36,7 @@ struct PastSample {
     processor: f64,
     /// Frames per microsecond.
     rate: f64,
-    /// Bytes kept per byte of memory.
+    /// Bytes retained per byte of memory.
     kept: f64,
 }
 
@@ -58,7 +59,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// Lines of a log: words and running numbers.
+/// Returns lines of a log: words and running numbers.
 fn text(number: usize, _: &mut Random) -> Vec<u8> {
     let mut lines = String::new();
     for line in number * 20.. {

@@ -1,5 +1,5 @@
-//! Peers written as small programs in C or C++, compiled when a bench starts. Benches omit a peer
-//! that cannot be compiled.
+//! Peers that are small programs in C or C++, compiled when a bench starts. If a peer cannot be
+//! compiled, benches omit it.
 
 use crate::temp_directory::TempDirectory;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub(crate) struct CompiledPeer {
 }
 
 impl CompiledPeer {
-    /// Compiles a C program. The compiler prints its messages; the error names its exit status.
+    /// Compiles a C program. The compiler prints its messages; the error contains its exit status.
     pub(crate) fn new(name: &str, source: &str) -> Result<Self, String> {
         Self::compile("cc", (name, "c"), source, &[])
     }
@@ -46,7 +46,7 @@ impl CompiledPeer {
                  streamline-capi` builds it"
             ));
         }
-        // The library under its installed name, by which the program loads it.
+        // The program loads the library by its installed name.
         let folder = TempDirectory::new("library").map_err(|why| why.to_string())?;
         let link = std::os::unix::fs::symlink(built, folder.0.join("libstreamline.so"));
         link.map_err(|why| why.to_string())?;
@@ -79,7 +79,8 @@ impl CompiledPeer {
         let header = compiled.folder.0.join("streamline.h");
         std::fs::write(header, LIBRARY_HEADER).map_err(|why| why.to_string())?;
         let mut command = Command::new(compiler);
-        // The arguments come last: the linker searches a library for symbols missing before it.
+        // The linker searches a library only for symbols that were missing before, so the arguments
+        // come last.
         command.arg("-O3").arg("-o").arg(compiled.program()).arg(&text).args(arguments);
         match command.status() {
             Ok(status) if status.success() => Ok(compiled),

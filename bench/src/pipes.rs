@@ -1,4 +1,4 @@
-//! The peer of a chain: the same filters as Unix processes connected by pipes.
+//! The peer of a chain: the same filters as Unix processes that are connected by pipes.
 
 use crate::peers::CompiledPeer;
 use std::io::Read;
@@ -17,13 +17,13 @@ pub(crate) enum FilterExtent {
 const MATCHER_SOURCE: &str = include_str!("../peers/matcher.c");
 
 impl PipedMatcher {
-    /// Compiles the matcher; the error states why compilation failed.
+    /// Compiles the matcher. Fails with the reason.
     pub(crate) fn compile() -> Result<Self, String> {
         CompiledPeer::new("matcher", MATCHER_SOURCE).map(Self)
     }
 
-    /// Sends `blocks` blocks of 1 KB through `filters` processes between a source and a sink; each
-    /// filter reads the part `look` of every block. Returns blocks per second.
+    /// Sends `blocks` blocks of 1 KB through `filters` processes between a source and a sink. Each
+    /// filter reads the part `look` of each block. Returns blocks per second.
     pub(crate) fn measure(
         &self,
         filters: usize,

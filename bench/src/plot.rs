@@ -1,5 +1,5 @@
 //! Charts of the results: one per bench, with a panel for each unit. If a bench has a variable,
-//! every candidate is a curve over that variable, with the spread of its samples; otherwise every
+//! each candidate is a curve over that variable, with the spread of its samples; otherwise, each
 //! row is a bar.
 
 use crate::row::Row;
@@ -35,7 +35,7 @@ const BARS_MARGIN: u32 = 56;
 const CURVE_LABEL_WIDTH: u32 = 230;
 /// Width of bar labels in pixels.
 const BAR_LABEL_WIDTH: u32 = 400;
-/// Ratio of the largest to the smallest value beyond which an axis is logarithmic.
+/// Ratio of the largest to the smallest value above which an axis is logarithmic.
 const LOGARITHMIC_RATIO_MIN: f64 = 12.0;
 
 type DrawResult = Result<(), Box<dyn std::error::Error>>;
@@ -122,7 +122,7 @@ impl Panel<'_> {
 }
 
 /// Returns a panel of curves for each unit, in the order of the rows, or panels of bars if there
-/// are no curves. Goal rows are omitted, because they repeat other rows.
+/// are no curves. Omits goal rows, which repeat other rows.
 fn panels(rows: &[Row]) -> Vec<Panel<'_>> {
     let of = |row: &&Row| row.goal.is_none() && row.value.is_finite();
     let rows: Vec<&Row> = rows.iter().filter(of).collect();
@@ -155,9 +155,9 @@ fn panels(rows: &[Row]) -> Vec<Panel<'_>> {
     panels
 }
 
-/// Returns the curves, ordered by their last value, highest first; empty if the bench has no
-/// variable. If a candidate has several values at one x, the rest of the row's name becomes part of
-/// the curve's name.
+/// Returns the curves in order of decreasing last value; empty if the bench has no variable. If a
+/// candidate has several values at one x, the rest of the row's name becomes part of the curve's
+/// name.
 fn curves<'r>(rows: impl Iterator<Item = &'r Row>) -> Vec<Curve> {
     let rows: Vec<&Row> = rows.filter(|row| row.value > 0.0).collect();
     let same = |one: &Row, other: &Row| one.candidate == other.candidate && one.x == other.x;
@@ -165,7 +165,7 @@ fn curves<'r>(rows: impl Iterator<Item = &'r Row>) -> Vec<Curve> {
         let mut of = rows.iter().filter(|row| row.candidate == who.candidate);
         of.any(|one| rows.iter().filter(|other| same(one, other)).count() > 1)
     };
-    // Parts common to all do not distinguish curves.
+    // Parts that all names have in common do not distinguish curves.
     let apart: Vec<&Row> = rows.iter().copied().filter(|row| several(row)).collect();
     let common = |part: &str| apart.iter().all(|row| name_without_variable(row).contains(&part));
     let mut lines: Vec<Curve> = Vec::new();
@@ -202,7 +202,7 @@ fn name_without_variable(row: &Row) -> Vec<&str> {
     row.row.split(", ").filter(|part| !is_varied(part)).collect()
 }
 
-/// An axis: maps values to positions, and has labels.
+/// An axis, which maps values to positions and has labels.
 struct Axis {
     logarithmic: bool,
     low: f64,
@@ -228,13 +228,14 @@ impl Axis {
         low - margin..high + margin
     }
 
-    /// Returns a linear axis extended to 0; a logarithmic one unchanged.
+    /// Returns the axis, extended to 0 if it is linear.
     fn extended_to_zero(self) -> Self {
         if self.logarithmic { self } else { Self { low: 0.0, ..self } }
     }
 
-    /// Returns the values of the labels: on a logarithmic axis 1, 2 and 5 times every power of ten,
-    /// or only the powers if the axis is long, else multiples of a step that yields a few labels.
+    /// Returns the values of the labels. On a logarithmic axis, these are 1, 2 and 5 times each
+    /// power of ten, or only the powers if the axis is long; otherwise, they are multiples of a
+    /// step that yields a few labels.
     fn round_values(&self) -> Vec<f64> {
         let mut values = Vec::new();
         if self.logarithmic {

@@ -9,12 +9,12 @@ use sys::bpf::{Side, tcx_chain};
 use sys::net::RouteSocket;
 use testkit::net::{Namespace, SERVER_DEVICE, wait_until};
 
-/// Processor time per [`IDLE_CHECK_INTERVAL`] below which programs are idle, in ns.
+/// Processor time per [`IDLE_CHECK_INTERVAL`], in ns, below which programs are idle.
 const IDLE_NS: u64 = 3_000_000;
 /// Interval at which programs are checked for idleness.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Counts a task's voluntary and involuntary context switches. The task is `thread-self`, or a
+/// Returns the numbers of voluntary and involuntary context switches of a task: `thread-self`, or a
 /// process id for the first thread of that process.
 pub(crate) fn context_switches(task: &str) -> [u64; 2] {
     let text = fs::read_to_string(format!("/proc/{task}/status")).unwrap_or_default();
@@ -24,7 +24,7 @@ pub(crate) fn context_switches(task: &str) -> [u64; 2] {
     })
 }
 
-/// Programs that run concurrently, killed on drop unless they were stopped.
+/// Programs that run concurrently. Dropping this value kills those that were not stopped.
 #[derive(Debug, Default)]
 pub(crate) struct Children(Vec<Child>);
 
@@ -38,7 +38,7 @@ impl Children {
         self.0.iter().map(Child::id).collect()
     }
 
-    /// Returns the index of a program that has exited, if any; does not wait.
+    /// Returns the index of a program that has exited, or `None`. Does not wait.
     pub(crate) fn first_exited(&mut self) -> Option<usize> {
         self.0.iter_mut().position(|child| !matches!(child.try_wait(), Ok(None)))
     }
@@ -55,7 +55,7 @@ impl Children {
 impl Drop for Children {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // The process is still running only if something else has failed.
+            // After an error, the process may still be running.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -68,14 +68,14 @@ pub(crate) fn start_on_second_processor(
     command: &mut Command,
 ) -> Result<Child, String> {
     space.run_inside(|| {
-        // On a machine with one processor it is shared.
+        // On a machine with one processor, the program shares it with the sender.
         let _ = sys::process::pin_to(1);
         let started = command.spawn();
         started.map_err(|why| format!("{}: {why}", command.get_program().to_string_lossy()))
     })
 }
 
-/// Returns the path of our program; prints a message if it is missing.
+/// Returns the path of our program. Prints a message if the program is missing.
 pub(crate) fn streamline_path() -> Option<PathBuf> {
     let path = std::env::current_exe().ok()?.with_file_name("streamline");
     if path.is_file() {
@@ -96,12 +96,12 @@ pub(crate) fn processor_ns(process: u32) -> u64 {
     threads.filter_map(time).sum()
 }
 
-/// Waits until the processes are idle; returns their processor time in ns.
+/// Waits until the processes are idle. Returns their processor time in ns.
 pub(crate) fn wait_until_idle(processes: &[u32]) -> u64 {
     let all = || processes.iter().map(|process| processor_ns(*process)).sum::<u64>();
     let mut now = all();
     wait_until("all frames are looked at", || {
-        // Without descriptors this only waits.
+        // Without descriptors, this call only waits.
         sys::poll::readable(&[], Some(IDLE_CHECK_INTERVAL));
         let before = std::mem::replace(&mut now, all());
         now.saturating_sub(before) < IDLE_NS
@@ -126,28 +126,28 @@ pub(crate) fn interrupt_and_wait(child: Child, name: &str) -> Result<(), String>
     if status.success() { Ok(()) } else { Err(format!("{name} ended with {status}")) }
 }
 
-/// Returns the number before `words` in a text, or `u64::MAX` if there is none, so that all frames
-/// count as lost.
+/// Returns the number before `words` in a text, or `u64::MAX` without such a number, so that all
+/// frames count as lost.
 pub(crate) fn number_before(text: &str, words: &str) -> u64 {
     let before = text.split_once(words).map_or("", |(before, _)| before);
     before.rsplit(['\n', ' ']).next().and_then(|word| word.parse().ok()).unwrap_or(u64::MAX)
 }
 
-/// Returns the number after the last `words` in a text, or `u64::MAX` if there is none, so that all
-/// frames count as lost.
+/// Returns the number after the last `words` in a text, or `u64::MAX` without such a number, so
+/// that all frames count as lost.
 pub(crate) fn number_after(text: &str, words: &str) -> u64 {
     let behind = text.rsplit_once(words).map_or("", |(_, behind)| behind);
     let number = behind.split(|c: char| !c.is_ascii_digit()).next();
     number.and_then(|word| word.parse().ok()).unwrap_or(u64::MAX)
 }
 
-/// Returns the contents of a file; empty if it does not exist.
+/// Returns the contents of a file, or an empty text if it does not exist.
 pub(crate) fn read_text(path: &Path) -> String {
     String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
 }
 
-/// Returns true if a program is installed. Otherwise prints that it is omitted, and names the
-/// Debian package that contains it.
+/// Returns true if a program is installed. Otherwise, prints that it is omitted, and the name of
+/// its Debian package.
 pub(crate) fn is_installed(program: &str, package: &str) -> bool {
     let there = crate::replay::find_program(program).is_some();
     if !there {

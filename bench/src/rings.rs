@@ -1,11 +1,11 @@
 //! `bench rings`: the ring between two threads of a request as `streamline run` plans it, compared
 //! with fixed rings. [SL §5.4; Th §5.2.2], FEATURES F6, K5
 //!
-//! The request runs on threads, as for a user. Candidates change the plan: the number of entries
-//! (which by default depends on the pressure) and T_b, the number of blocks after which a sleeping
-//! reader is woken (which by default depends on the rate). Processor time is measured in addition
-//! to the rate: a request that seldom wakes its reader leaves time for others. The mechanism alone
-//! is a bare crossing, in which batches of 64 pointers pass from one thread to another.
+//! The request runs on threads, as for a user. Candidates change the plan: the number of entries,
+//! which by default depends on the pressure, and T_b, the number of blocks after which a sleeping
+//! reader is woken, which by default depends on the rate. Processor time is measured in addition to
+//! the rate, because a request that seldom wakes its reader leaves time for others. The mechanism
+//! alone is a bare crossing, in which batches of 64 pointers pass from one thread to another.
 
 use crate::harness::{Better, Samples, median, rows_of_samples};
 use crate::line::plan_for_machine;
@@ -49,7 +49,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let one = allowed.get(..1).unwrap_or_default();
     let mut all = Vec::new();
     for (place, processors) in [("two processors", allowed.as_slice()), ("one processor", one)] {
-        // The threads of the run inherit the processors.
+        // The threads of the run inherit this affinity.
         sys::process::pin_among(processors).map_err(|why| why.to_string())?;
         for size in [64, 1400] {
             let blocks = BLOCKS_PER_RUN * 64 / (64 + size / 4);
@@ -106,7 +106,7 @@ fn empty_samples() -> Vec<Samples> {
     CANDIDATES.iter().map(|(name, _)| Samples { name, values: Vec::new() }).collect()
 }
 
-/// Runs a request; returns its rate in millions of blocks per second, and its processor time in ns
+/// Runs a request. Returns its rate in millions of blocks per second, and its processor time in ns
 /// per block.
 pub(crate) fn run_line(text: &str, change: fn(&mut RingPlan)) -> Result<(f64, f64), String> {
     let mut plan = plan_for_machine(text, &Machine::example())?;
@@ -131,7 +131,8 @@ pub(crate) fn run_line(text: &str, change: fn(&mut RingPlan)) -> Result<(f64, f6
     Ok((given * 1e3 / outcome.elapsed_ns.max(1) as f64, spent as f64 / given))
 }
 
-/// Measures a bare crossing of pointers without bytes, with a fixed and with a self-sizing ring.
+/// Measures a bare crossing of pointers without bytes, with a fixed ring and with a self-sizing
+/// ring.
 fn measure_mechanism(name: &str, rounds: usize) -> Vec<Row> {
     let mut samples: Vec<Samples> =
         ["fixed 4096", "self-sizing"].map(|name| Samples { name, values: Vec::new() }).into();
@@ -149,7 +150,7 @@ fn measure_mechanism(name: &str, rounds: usize) -> Vec<Row> {
     rows_of_samples(subject, ("Mblocks/s", Better::More), median(&sentinels), &samples, &[])
 }
 
-/// Passes batches over a crossing; returns the rate in millions of blocks per second. If `scales`
+/// Passes batches over a crossing. Returns the rate in millions of blocks per second. If `scales`
 /// is true, the crossing has a self-sizing ring.
 fn run_mechanism(scales: bool) -> f64 {
     let (near, far) = (Arc::new(Doorbell::new()), Arc::new(Doorbell::new()));

@@ -12,7 +12,7 @@ pub(crate) struct Row {
     pub(crate) row: String,
     /// The name of the measured candidate.
     pub(crate) candidate: &'static str,
-    /// The name of the candidate with which it is compared.
+    /// The name of the candidate with which `candidate` is compared.
     pub(crate) reference: &'static str,
     /// The median of the samples.
     pub(crate) value: f64,
@@ -26,10 +26,10 @@ pub(crate) struct Row {
     pub(crate) spread: [f64; 2],
     /// Round-trip time of a cache line between two cores during the measurement, in ns.
     pub(crate) sentinel_ns: f64,
-    /// The project goal that this row measures, if any.
+    /// The project goal that this row measures, or `None`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) goal: Option<&'static str>,
-    /// The ratio that the goal requires.
+    /// The ratio that the goal requires, or `None` without a goal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) target: Option<f64>,
     /// Position on the x axis of a chart; NaN if the bench has no variable.

@@ -1,6 +1,6 @@
 //! A sentinel for the state of the machine: the round-trip time of a cache line between two cores.
-//! On shared machines this time changes within minutes, and with it the results of two-core
-//! measurements.
+//! On shared machines, this time changes within minutes, and the results of two-core measurements
+//! change with it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -11,10 +11,10 @@ pub(crate) struct Sentinel;
 const ROUND_TRIPS: u64 = 20_000;
 
 impl Sentinel {
-    /// Measures the round-trip time between the first two processors in ns; returns 0 on a machine
+    /// Measures the round-trip time between the first two processors in ns. Returns 0 on a machine
     /// with one processor.
     pub(crate) fn measure() -> f64 {
-        // The processors before this thread was pinned to one of them.
+        // Number of processors before this thread was pinned to one of them.
         static PROCESSORS: OnceLock<usize> = OnceLock::new();
         if *PROCESSORS.get_or_init(|| sys::machine::Machine::detect().processors) < 2 {
             return 0.0;
@@ -30,7 +30,7 @@ impl Sentinel {
 }
 
 fn answer_round_trips(line: &AtomicU64) {
-    // If this is refused the scheduler decides, and the result is less accurate.
+    // If pinning is refused, the scheduler chooses a processor, and the result is less accurate.
     let _ = sys::process::pin_to(1);
     let mut expected = 1;
     while expected < ROUND_TRIPS * 2 {
@@ -45,7 +45,7 @@ fn answer_round_trips(line: &AtomicU64) {
     }
 }
 
-/// Sends the cache line back and forth; returns the smallest of several means over a thousand round
+/// Sends the cache line back and forth. Returns the smallest of several means over a thousand round
 /// trips, in ns.
 fn measure_round_trips(line: &AtomicU64) -> f64 {
     let _ = sys::process::pin_to(0);

@@ -5,13 +5,13 @@
 //! thread: from a packet socket, from a kernel ring (written by a tc program), from a kernel ring
 //! whose program takes the flow from the host, or by AF_XDP, which redirects all of them. The
 //! request counts the frames, or forwards them to a second veth pair: through a packet socket, or
-//! in place by AF_XDP. All frames of a sample fit into every ring, so a slow reader loses none;
+//! in place by AF_XDP. All frames of a sample fit into each ring, so a slow reader loses none;
 //! another row shows the losses.
 //!
-//! The cost is measured as in `capture`: in the kernel, the additional time of sending compared
-//! with an unobserved veth pair, and in the process. On a veth pair AF_XDP copies, and the program
+//! The cost is measured as in `capture`: in the kernel, by the additional time of sending compared
+//! with an unobserved veth pair, and in the process. On a veth pair, AF_XDP copies, and the program
 //! runs in the sender's context, so these rows do not predict the cost on a network card with
-//! zero-copy. The module `rest` measures what taking costs all other traffic.
+//! zero-copy. The module `rest` measures the effect of taking on other traffic.
 
 mod rest;
 
@@ -66,7 +66,7 @@ struct TakeSample {
 
 pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let folder = TempDirectory::new("take").map_err(|why| why.to_string())?;
-    // First, because a flood binds this thread to one processor.
+    // This comes first, because a flood pins this thread to one processor.
     let mut all = rest::run_bench(options)?;
     for (length, name) in FRAME_LENGTHS {
         let mut floods = Floods::new(length, 1, ReceivingHost::Ignores)?;
@@ -164,7 +164,7 @@ fn result_rows(length: &str, taken: &[Vec<TakeSample>], sentinel_ns: f64) -> Vec
         add("ns CPU/frame", &of(&cost), &GOALS);
         add("ns in the process/frame", &of(&|sample| sample.process), &[]);
         for one in of(&|sample| sample.lost * 100.0) {
-            // Each observer has its own group of rows, because 0 divided by 0 is not a ratio.
+            // 0 divided by 0 is not a ratio, so each observer has its own group of rows.
             add("% lost", &[one], &[]);
         }
     }

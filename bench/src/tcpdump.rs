@@ -28,7 +28,7 @@ pub(crate) struct FinalReport {
 impl RunningTcpdumps {
     /// Starts a tcpdump for each filter, which may be empty, on the second processor, and waits
     /// until each observes frames. `rings` contains the ring size of each tcpdump in bytes, and the
-    /// number of bytes that it captures of each frame. All write to /dev/null.
+    /// number of bytes that it captures of each frame. All tcpdumps write to /dev/null.
     pub(crate) fn start(
         pair: &Pair,
         folder: &Path,
@@ -40,7 +40,7 @@ impl RunningTcpdumps {
     }
 
     /// Starts a tcpdump for each file, to which it writes the captured frames. The tcpdumps have no
-    /// filter and are otherwise started as by [`Self::start`].
+    /// filter; otherwise, they are started as by [`Self::start`].
     pub(crate) fn start_writing(
         pair: &Pair,
         folder: &Path,
@@ -80,7 +80,7 @@ impl RunningTcpdumps {
         self.children.process_ids()
     }
 
-    /// Stops all tcpdumps; returns their final reports. Frames in a partly filled block do not
+    /// Stops all tcpdumps. Returns their final reports. Frames in a partly filled block do not
     /// count as lost, because they would have been delivered within a second.
     pub(crate) fn stop(self, folder: &Path) -> Result<Vec<FinalReport>, String> {
         self.children.interrupt_and_wait(TCPDUMP)?;

@@ -1,9 +1,9 @@
 //! Temporary directories of benches, which are removed even if a bench is killed.
 //!
-//! A directory is locked by the process that created it; the kernel releases the lock when that
-//! process exits, even if killed. Creating a directory removes all unlocked directories of other
-//! benches. A directory gets its final name only after it has been locked, so an unlocked directory
-//! with a final name was left behind by a process that has exited.
+//! The process that creates a directory locks it; the kernel releases the lock when that process
+//! exits or is killed. Creating a directory removes all unlocked directories of other benches. A
+//! directory gets its final name only after it has been locked, so an unlocked directory with a
+//! final name was left behind by a process that has exited.
 
 use std::fs::File;
 use std::io;
@@ -43,7 +43,7 @@ impl TempDirectory {
 
 impl Drop for TempDirectory {
     fn drop(&mut self) {
-        // What cannot be removed stays until the next directory is created.
+        // If removing fails, the creation of the next directory removes it.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -55,8 +55,8 @@ fn remove_stale(base: &Path) -> io::Result<()> {
         if !entry.file_name().as_encoded_bytes().starts_with(LOCKED_PREFIX.as_bytes()) {
             continue;
         }
-        // Another user's directory cannot be opened or removed, and another process may have
-        // removed the directory first.
+        // Directories of other users cannot be opened or removed, and another process may have
+        // removed this directory first.
         if let Ok(lock) = File::open(entry.path())
             && lock.try_lock().is_ok()
         {
@@ -73,7 +73,7 @@ mod tests {
 
     const PARENT_VARIABLE: &str = "STREAMLINE_BENCH_FOLDER";
 
-    /// Child process of the next test: creates a directory in the directory that an environment
+    /// Child process of the next test. Creates a directory in the directory that an environment
     /// variable names, and waits to be killed. Does nothing if the variable is not set.
     #[test]
     fn child_creates_a_directory_and_waits() {

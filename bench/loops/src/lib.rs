@@ -1,10 +1,10 @@
 //! Hand-written reference loops, one for each job that a bench compares.
 //!
 //! They are in a separate crate and never inlined, so that the compiler cannot optimize a loop
-//! together with the benchmark that calls it (the workspace has no LTO).
+//! together with the benchmark that calls it. (The workspace does not use LTO.)
 #![forbid(unsafe_code)]
 
-/// A filter of the reference loop; returns true if the block continues.
+/// A filter of the reference loops. Returns true if the block continues.
 pub type Matcher = fn(&[u8]) -> bool;
 
 /// Returns true if the first byte of a block is 2. [Th §5.2.1, fig. 5.1]
@@ -22,15 +22,15 @@ pub fn no_byte_is_ff(block: &[u8]) -> bool {
     !block.contains(&0xff)
 }
 
-/// Processes all blocks `rounds` times: calls the filters for each block until one rejects it.
-/// Returns the number of blocks that passed all filters.
+/// Processes all blocks `rounds` times: calls the filters for each block until one of them rejects
+/// it. Returns the number of blocks that passed all filters.
 #[inline(never)]
 #[must_use]
 pub fn count_by_indirect_calls(blocks: &[&[u8]], filters: &[Matcher], rounds: u64) -> u64 {
     let mut passed = 0;
     for _ in 0..rounds {
         for block in blocks {
-            // A loop of no filters must still go over the blocks.
+            // Without filters, the loop must still visit the blocks.
             let block: &[u8] = std::hint::black_box(block);
             let mut goes_on = true;
             for filter in filters {

@@ -3,17 +3,17 @@
 //!
 //! A flood is sent at full rate over a veth pair: first without observers, then to 1, 2, 5 and 10
 //! tcpdumps, each with its own packet socket, and to the same numbers of processes that read one
-//! kernel ring. A tc program writes each frame to the ring once, and a doorbell with the wake
-//! policy of a request wakes all readers. Readers run on the second processor and copy the captured
-//! bytes of each frame, as tcpdump does before it writes to /dev/null. The rate is not the paper's
-//! 200 Mbit/s, because ten tcpdumps are no longer a load at that rate.
+//! kernel ring. A tc program writes each frame to the ring once. A doorbell with the wake policy of
+//! a request wakes all readers. Readers run on the second processor and copy the captured bytes of
+//! each frame, as tcpdump does before it writes to /dev/null. The rate is not the paper's 200
+//! Mbit/s, because ten tcpdumps are no longer a load at that rate.
 //!
-//! A tap without readers stops copying after a while. One row shows its cost in this state, another
-//! its cost of copying while doorbells are drained and no frame is read.
+//! A tap without readers stops copying after a while. One row shows its cost in this state; another
+//! shows its cost while it copies, with doorbells being drained and no frame being read.
 //!
-//! The cost of a copy depends on the amount of memory that the copies cycle through. So a minimal
-//! tap in C (`bench/c/bare_tap.c`, compiled by clang at run time) is measured too, with rings of
-//! several sizes.
+//! The cost of a copy depends on the amount of memory through which the copies cycle. Therefore, a
+//! minimal tap in C (`bench/c/bare_tap.c`, compiled by clang at run time) is also measured, with
+//! rings of several sizes.
 //!
 //! The cost has two parts: in the kernel, the additional time of sending compared with an
 //! unobserved veth pair ([`crate::observed`]); and the processor time of the processes. Lost frames
@@ -56,8 +56,7 @@ const DRAINED_RINGS: [(u32, &str); 3] = [
     (512 << 10, "no reader, 512 KB"),
 ];
 /// Amount of data sent between two drains of the doorbell, as a multiple of the ring size. It is
-/// less than 1 << [`UNREAD_LAPS`], the number of laps after which a tap without readers stops
-/// copying.
+/// below 1 << [`UNREAD_LAPS`], the number of laps after which a tap without readers stops copying.
 const RINGS_PER_DRAIN: u32 = 8;
 /// Taps in C: the ring size in bytes, a flag that is true if the tap reads the clock, and the name
 /// in the result rows.
@@ -184,7 +183,7 @@ impl CaptureBench<'_> {
 
     fn measure_unread(&mut self) -> Result<ObserverSample, String> {
         let tap = self.attach_tap(RING_SIZE)?;
-        // Floods the tap until it stops copying, and then with one more ring of frames.
+        // Floods the tap until it stops copying, and then with another ring of frames.
         self.floods
             .observed
             .send(self.frames_filling(RING_SIZE << UNREAD_LAPS) + self.frames_filling(RING_SIZE))?;
@@ -285,7 +284,7 @@ impl CaptureSamples {
             let rate =
                 |taken: &ObserverSamples<_>, who| taken.values(who, |sample| 1e6 / sample.sending);
             all.extend(self.comparison_rows(name, f64::NAN, "kframes/s", &three, rate));
-            // Each observer has its own group of rows, because 0 divided by 0 is not a ratio.
+            // 0 divided by 0 is not a ratio, so each observer has its own group of rows.
             for one in both {
                 let lost = |taken: &ObserverSamples<_>, who| {
                     taken.values(who, |sample| sample.lost * 100.0)
@@ -338,7 +337,7 @@ impl CaptureSamples {
             self.taken.values(CaptureObservers::Readers(readers), |sample| sample.unobserved)
         };
         let alone = median(&[sent(1), sent(10)].concat());
-        // Variation of sending itself does not concern the observers.
+        // Variations in sending itself do not concern the observers.
         let rate = |name, kernel: &[f64]| Samples {
             name,
             values: kernel.iter().map(|ns| 1e6 / (alone + ns)).collect(),

@@ -1,12 +1,13 @@
 //! `bench kernel`: the cost of selecting and counting frames in the kernel.
 //!
 //! Compares the program generated for `rx | ip | udp | dport |53 count` with a hand-written program
-//! in C (`bench/c/count_dns.c`, compiled by clang at run time): with BPF_PROG_TEST_RUN, which is
-//! exact but runs with hot caches, and at a device under a flood, where nftables and tc are
-//! compared too. Before the measurements, both programs run on complete frames, frames truncated at
-//! every length and malformed frames; their results and counts must be equal.
+//! in C (`bench/c/count_dns.c`, compiled by clang at run time). The comparison uses
+//! BPF_PROG_TEST_RUN, which is exact but runs with hot caches, and a device under a flood, at which
+//! nftables and tc are measured too. Before the measurements, both programs run on complete frames,
+//! on frames truncated to each length, and on malformed frames; their results and counts must be
+//! equal.
 //!
-//! Test runs report integral nanoseconds. At XDP a call takes 27 ms, so there are few calls.
+//! Test runs report whole nanoseconds. At XDP a call takes 27 ms, so there are few calls.
 
 mod ours;
 mod peers;
@@ -77,7 +78,7 @@ fn load_by_hand(folder: &Path, kind: ProgramKind) -> Result<CProgram, String> {
 }
 
 fn load_empty(kind: ProgramKind) -> Result<Program, String> {
-    // At traffic control the chain continues, as with the other candidates.
+    // At traffic control, the frame continues in the chain, as with the other candidates.
     let pass = if kind == ProgramKind::Xdp { 2 } else { -1 };
     let code = insn::encode(&[Insn::mov(R0, pass), Insn::exit()]);
     Program::load(kind, "empty", &code).map_err(|why| why.to_string())
@@ -151,7 +152,7 @@ impl ProgramPair {
     }
 }
 
-/// Returns complete frames, malformed frames, and frames truncated at every length.
+/// Returns complete frames, malformed frames, and frames truncated to each length.
 fn comparison_frames() -> Vec<Vec<u8>> {
     let four = || Frame::ethernet().ipv4("10.77.0.1", "10.77.0.2");
     let six = || Frame::ethernet().ipv6("fd77::1", "fd77::2");
@@ -193,7 +194,7 @@ fn comparison_frames() -> Vec<Vec<u8>> {
     whole.iter().flat_map::<Vec<Vec<u8>>, _>(cut).collect()
 }
 
-/// The program or tool at the device that decides which frames are counted, or none.
+/// The program or tool at the device that decides which frames are counted.
 #[derive(Clone, Copy)]
 enum Decider<'b> {
     Unfiltered,

@@ -14,8 +14,8 @@ pub(super) struct FilterTool {
     package: &'static str,
     add: &'static [&'static str],
     remove: &'static str,
-    /// The command that prints the frame count, with the text before the count, or `None` for a
-    /// tool without one.
+    /// The command that prints the frame count, and the text before the count. `None` if the tool
+    /// does not count.
     count: Option<(&'static str, &'static str)>,
 }
 
@@ -61,8 +61,8 @@ pub(super) const FILTER_TOOLS: [FilterTool; 3] = [
 ];
 
 impl FilterTool {
-    /// Returns true if the tool is installed and the kernel accepts its rules; prints the reason
-    /// otherwise.
+    /// Returns true if the tool is installed and the kernel accepts its rules; otherwise, prints
+    /// the reason.
     pub(super) fn is_usable(&self, space: &Namespace) -> bool {
         if !is_installed(self.program, self.package) {
             return false;

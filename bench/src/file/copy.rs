@@ -1,15 +1,15 @@
 //! `dd` from a cached file to another file, and to /dev/null. [SL fig. 16], goal G12
 //!
 //! The pages of a new file are allocated while it is written, which costs more than the copy and is
-//! the same for all candidates. Therefore another row overwrites an existing file, which shows the
-//! cost of the copy alone; the goal refers to that row. "Sealed" means that the file is memory that
-//! cannot be truncated, so that truncation need not be checked after each block; "by hand" checks
-//! nothing and would not notice a truncation.
+//! the same for all candidates. Another row therefore overwrites an existing file, which shows only
+//! the cost of the copy; the goal refers to that row. "Sealed" means that the file is memory that
+//! cannot be truncated, so truncation need not be checked after each block. "By hand" checks
+//! nothing and would not detect a truncation.
 //!
-//! Unmodified `dd` also runs in `streamline exec`, as a user would run it, by default and with
-//! `--lazy`. Its throughput must reach 0.98 of that of `dd` alone at every size; a single copy
-//! cannot gain from keeping the mapping (decision 0014), as the comparison at 4 KB with a process
-//! that keeps the file dbuf mapped shows.
+//! Unmodified `dd` also runs under `streamline exec`, as a user would run it, by default and with
+//! `--lazy`. Its throughput must reach 0.98 of that of `dd` alone at every size. A single copy
+//! cannot gain from keeping the mapping (decision 0014), as shown by the comparison at 4 KB with a
+//! process that keeps the file dbuf mapped.
 
 use super::gigabytes;
 use crate::harness::{Candidate, Goal, interleave};
@@ -146,7 +146,7 @@ fn copy_goals(target: f64, block: usize) -> Vec<Goal> {
 /// The block size in bytes at which unmodified `dd` is compared with a copy by this process.
 const COMPARED_BLOCK: usize = 4096;
 
-/// Runs dd; returns the throughput that it reports, which excludes its startup time.
+/// Runs dd. Returns the throughput that it reports, which excludes its startup time.
 fn run_dd(
     command: &mut Command,
     from: &Path,
@@ -168,9 +168,9 @@ fn run_dd(
     Ok(gigabytes(bytes) / seconds)
 }
 
-/// Measures the copy that [`run_dd`] measures, but made by this process, which has already mapped
-/// the file; returns the throughput in GB/s. `send` writes a slice that begins at an offset, and
-/// returns its length, or 0 at the end.
+/// Measures the same copy as [`run_dd`], made by this process, which has already mapped the file.
+/// Returns the throughput in GB/s. `send` writes a slice that begins at an offset, and returns its
+/// length, or 0 at the end.
 fn measure_copy(
     to: CopyTarget<'_>,
     mut send: impl FnMut(u64, &File) -> Result<usize, String>,

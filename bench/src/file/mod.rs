@@ -1,9 +1,9 @@
 //! `bench file`: unmodified system programs on cached files, with and without the preloaded
 //! library. [SL fig. 16; IOL fig. 8], goals G12, G13; FEATURES E5, G4
 //!
-//! - `cat f | grep x | wc -l` over streams, over pipes, and as `grep x f | wc -l`, where the file
-//!   itself does not pass through a pipe; on one processor and on two. The mechanism alone is the
-//!   same work in three threads over two streams; the programs must reach 0.8 of its rate.
+//! `cat f | grep x | wc -l` over streams, over pipes, and as `grep x f | wc -l`, in which the file
+//! does not pass through a pipe; on one processor and on two. The mechanism alone is the same work
+//! in three threads over two streams. The programs must reach 0.8 of its rate.
 //!
 //! - `dd` from file to file at growing block sizes, with and without copies into its buffer, by the
 //!   throughput that dd reports; and the same file dbuf in a process that keeps the mapping for
@@ -68,7 +68,7 @@ pub(crate) fn streamline_path() -> Result<PathBuf, String> {
     Ok(own.with_file_name("streamline"))
 }
 
-/// Writes a text of about `size` bytes, so that it is in the page cache.
+/// Writes a text of about `size` bytes, which is then in the page cache.
 fn write_text(path: &Path, size: u64) -> Result<(), String> {
     let mut piece = Vec::new();
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
@@ -92,7 +92,7 @@ fn write_text(path: &Path, size: u64) -> Result<(), String> {
     for _ in 0..size.div_ceil(piece.len() as u64) {
         file.write_all(&piece).map_err(wrong)?;
     }
-    // So that no write-back happens during a measurement.
+    // Prevents write-back during a measurement.
     file.sync_all().map_err(wrong)
 }
 

@@ -1,5 +1,5 @@
-//! `cat f | grep x | wc -l` without programs: three threads of this process over two streams, the
-//! mechanism under the pipeline of unmodified programs. [goal G13]
+//! `cat f | grep x | wc -l` without programs: three threads of this process over two streams. This
+//! is the mechanism that the pipeline of unmodified programs uses. [goal G13]
 
 use abi::DbufId;
 use buffer::stream::{Config, Input, Offer, Output, stream};
@@ -38,7 +38,7 @@ fn error_text(why: impl std::fmt::Display) -> String {
     why.to_string()
 }
 
-/// Reads the file into the ring, without a copy in between.
+/// Reads the file into the ring without an intermediate copy.
 fn copy_file(path: &Path, mut output: Output) -> Result<(), String> {
     let mut file = File::open(path).map_err(error_text)?;
     loop {

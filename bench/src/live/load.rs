@@ -19,7 +19,7 @@ pub(crate) enum Rate {
 
 impl Rate {
     /// Returns a rate that is lower by a tenth. `reached` is the number of frames per second that
-    /// this rate achieved.
+    /// was achieved with this rate.
     pub(crate) fn lowered(self, reached: f64) -> Self {
         match self {
             Self::FlatOut => Self::PerSecond(reached * 0.9),
@@ -93,7 +93,7 @@ impl FrameLoad {
         let told = pair.client.run_ip(&format!("-o link show dev {CLIENT_DEVICE}"));
         let index = told.split(':').next().and_then(|number| number.parse().ok()).unwrap_or(0);
         pair.client.run_inside(|| {
-            // On a machine with one processor it is shared.
+            // On a machine with one processor, the sender shares it with the observer.
             let _ = sys::process::pin_to(0);
             let sender =
                 PacketSender::open(index, Qdisc::Through).map_err(|why| why.to_string())?;

@@ -1,14 +1,14 @@
 //! Live traffic: `rx | bpf | tcp | http | count` compared with widely used programs, on the same
 //! veth pair between two network namespaces.
 //!
-//! A generated HTTP capture is sent at a chosen rate; sender and observer have one processor each.
-//! For each program the bench determines the highest rate without loss and then measures, in
+//! A generated HTTP capture is sent at a chosen rate. Sender and observer have one processor each.
+//! For each program, the bench determines the highest rate without loss. Then it measures, in
 //! rounds, the cost per frame at that rate and at the lowest rate of all programs: the processor
 //! time of the program, and the additional time of sending, because the kernel does its part of the
-//! work in the sender's context. The requests that the programs find are counted too. All rings
+//! work in the sender's context. The requests that the programs find are also counted. All rings
 //! have the same size, a small fraction of the capture.
 //!
-//! Needs root to create the network namespaces, in which all traffic stays.
+//! Needs root to create the network namespaces. All traffic stays in them.
 
 pub(crate) mod load;
 mod programs;
@@ -69,7 +69,7 @@ struct LiveBench<'b> {
 }
 
 impl LiveBench<'_> {
-    /// Sends the capture while a program observes; returns the program's results.
+    /// Sends the capture while a program observes. Returns the program's results.
     fn measure_program(
         &self,
         program: &LiveProgram,
@@ -159,8 +159,8 @@ impl LiveBench<'_> {
         Ok(rows)
     }
 
-    /// Sends the capture while a program observes; reduces the rate by a tenth and retries if
-    /// frames are lost.
+    /// Sends the capture while a program observes. If frames are lost, reduces the rate by a tenth
+    /// and retries.
     fn observe_without_loss(
         &self,
         number: usize,
@@ -190,7 +190,7 @@ impl LiveBench<'_> {
         Ok(median(&took?) * self.load.frame_count() as f64)
     }
 
-    /// Counts the requests that each program finds at its rate; the first row is the number of
+    /// Counts the requests that each program finds at its rate. The first row is the number of
     /// requests in the capture.
     fn count_requests(&self, row: &str, rates: &[Cell<Rate>]) -> Result<Vec<Row>, String> {
         let mut found = vec![("capture", self.load.requests as f64)];

@@ -22,21 +22,20 @@ const RING_MB: usize = 8;
 pub(super) struct LiveProgram {
     pub(super) name: &'static str,
     path: PathBuf,
-    /// Function that returns the arguments, given a directory for the program's files and the
-    /// purpose of the run.
+    /// Returns the arguments, given a directory for the program's files and the purpose of the run.
     arguments: fn(&Path, RunPurpose) -> Vec<String>,
     /// True if the program reports on standard output instead of standard error.
     reports_on_stdout: bool,
-    /// The message that the program prints once it observes frames; empty if it prints none.
+    /// Message that the program prints when it observes frames; empty if it prints none.
     start_message: &'static str,
-    /// Function that reads the number of lost frames from the program's report, or `None` if the
-    /// program does not report losses.
+    /// Reads the number of lost frames from the program's report. `None` if the program does not
+    /// report losses.
     lost: Option<fn(&str) -> u64>,
-    /// Function that counts the requests in the program's standard output and directory, or `None`
-    /// if the program does not look for requests.
+    /// Counts the requests in the program's standard output and directory. `None` if the program
+    /// does not look for requests.
     requests: Option<fn(&[u8], &Path) -> u64>,
-    /// Number of requests in the complete capture as the program finds them, or `None` if the
-    /// program reports losses.
+    /// Number of requests that the program finds in the complete capture. `None` if the program
+    /// reports losses.
     expected_requests: Option<u64>,
 }
 
@@ -124,7 +123,7 @@ fn suricata_program() -> LiveProgram {
         requests: Some(|_, folder| {
             let told = fs::read(folder.join(SURICATA_LOG)).unwrap_or_default();
             let lines = told.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-            // Responses without a request are reported as exchanges.
+            // Suricata reports a response without a request as an exchange.
             let alone = |line: &&[u8]| count_occurrences(line, b"request_uri_not_seen") > 0;
             lines.filter(|line| !alone(line)).count() as u64
         }),

@@ -1,9 +1,9 @@
 //! Measurements with the kernel as the producer: a tc program writes the frames of a flood into a
 //! kernel ring and sends a doorbell every T_b frames, even if the reader is awake. [SL fig. 9]
 //!
-//! Each doorbell costs an interrupt that the kernel sends to itself and the wake-up of a process;
-//! with few frames per doorbell, this is far more than the frames cost. The wake policy that
-//! requests use is measured too: a doorbell after 32 frames, but at most one in 5 ms.
+//! Each doorbell costs an interrupt that the kernel sends to itself and the wakeup of a process.
+//! With few frames per doorbell, this is far more than the cost of the frames. The wake policy of
+//! requests is measured too: a doorbell after 32 frames, but at most one in 5 ms.
 
 use super::BLOCKS_PER_NOTIFICATION;
 use crate::flood::{Flood, ReceivingHost};
@@ -78,7 +78,7 @@ fn curve_point(row: Row, line: &'static str) -> Row {
 }
 
 /// Returns the rate in thousands of frames per second of the sender's processor time. Fails if a
-/// frame is not received.
+/// frame is lost.
 fn measure_frame_rate(
     flood: &mut Flood,
     processor: usize,
@@ -92,7 +92,7 @@ fn measure_frame_rate(
     reader.wait_for_records(WARM_UP_FRAMES as u64)?;
     let mut ns = 0;
     for _ in 0..FRAMES_PER_SAMPLE / FRAMES_PER_DRAIN {
-        // The tap sends no further notification until the doorbell is drained.
+        // The tap sends no notification until the doorbell is drained.
         tap.drain_doorbell();
         ns += flood.send(FRAMES_PER_DRAIN)?;
     }

@@ -1,24 +1,25 @@
 //! `bench moderation`: the cost of a notification, and the number of notifications. [Th fig. 5.2],
 //! goals G8, G9; FEATURES K4
 //!
-//! 2 KB blocks over a 16 MB stream between two processes, copied in and out, with a notification
-//! every T_b blocks, in three modes:
+//! Blocks of 2 KB are sent over a 16 MB stream between two processes, copied in and out, with a
+//! notification every T_b blocks, in three modes:
 //!
 //! - *strict*: the reader preempts the writer whenever it is woken (`SCHED_FIFO`, one core), so
 //!   each notification is a context switch, as in the paper;
 //!
-//! - *unconditional*: the writer notifies whether or not the reader sleeps, and the reader does not
-//!   preempt it;
+//! *unconditional*: the writer notifies even if the reader does not sleep, and the reader does not
+//! preempt the writer;
 //!
-//! - *waiter flag*: the behavior of streams; T_b only sets how often written blocks are published.
+//! *waiter flag*: the behavior of streams; T_b only determines how often written blocks are
+//! published.
 //!
 //! In a fourth curve, the kernel is the writer ([`kernel`]).
 //!
 //! The paper reaches 92 % of the possible gain at T_b = 32. This is not reproducible: a context
 //! switch costs so much more than the copy of a block that T_b = 32 reaches a quarter of the gain,
 //! and 90 % requires about 700. Goal G9 compares waits that arm a timer of 1 ms, on one core with
-//! small rings, with the stream's waits, which arm no timer; it counts waits per MB, and measures
-//! the processor time of a waiting reader.
+//! small rings, with the stream's waits, which arm no timer. The bench counts waits per MB, and
+//! measures the processor time of a waiting reader.
 
 mod kernel;
 mod reader;
@@ -116,7 +117,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// Measures a curve of the figure: a mode with every T_b.
+/// Measures a curve of the figure: one mode with each T_b.
 fn measure_figure(
     mode: NotificationMode,
     processor: usize,
@@ -190,7 +191,7 @@ fn measure_waits(rounds: usize) -> Result<Vec<Row>, String> {
             sentinels.push(Sentinel::measure());
         }
         let (candidate, reference) = ("stream", "timed waits");
-        // A longer ring has too few waits for a goal.
+        // A longer ring has too few waits for the goal.
         let is_short = ring <= GOAL_RING_SIZE_MAX;
         let goal = is_short.then_some(Goal { candidate, reference, goal: "G9", target: 1.8 });
         let (subject, sentinel) = (("moderation", name.as_str(), f64::NAN), median(&sentinels));
@@ -251,7 +252,7 @@ impl ModeratedStream {
         let mut config = Config::new(id).capacity(ring);
         config.every = match mode {
             NotificationMode::Flag | NotificationMode::Timed => every,
-            // Flushes publish the blocks.
+            // Blocks are published only by flushes.
             NotificationMode::Strict | NotificationMode::Unconditional => usize::MAX,
         };
         let (mut output, offers) = stream(&config).map_err(|why| why.to_string())?;

@@ -1,5 +1,5 @@
-//! The reading process of `bench moderation`: another instance of this program, which receives fds
-//! and requests over a socket on its standard input.
+//! The reading process of `bench moderation`: another instance of this program, which receives
+//! descriptors and requests over a socket on its standard input.
 
 use super::NotificationMode;
 use crate::child::BenchChild;
@@ -29,7 +29,7 @@ impl ModerationReader {
         Ok(Self(child))
     }
 
-    /// Tells the reader how many bytes to receive next.
+    /// Sends the number of bytes that the reader must receive next.
     pub(super) fn announce_bytes(&self, bytes: u64) -> Result<(), String> {
         self.0.announce_bytes(bytes)
     }

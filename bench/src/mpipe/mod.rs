@@ -1,12 +1,12 @@
-//! `bench mpipe`: one producer and several consumers, each of which receives everything: our
-//! multiway pipe compared with one Linux pipe per consumer, written n times or filled by tee(2).
+//! `bench mpipe`: one producer and several consumers, each of which receives all blocks. Our
+//! multiway pipe is compared with one Linux pipe per consumer, written n times or filled by tee(2).
 //! [SL §5.1], FEATURES D9
 //!
-//! Consumers are processes that share only the descriptor they were sent. The producer runs on
-//! processor 0, the consumers on processor 1. Rows are the throughput of each consumer (all
-//! together receive n times that), and blocks per second of the producer's processor time, system
-//! calls included. In another row one consumer does not read; with an overwriting ring, this costs
-//! the others nothing.
+//! Consumers are processes that share only the descriptor that was sent to them. The producer runs
+//! on processor 0, the consumers on processor 1. Rows are the throughput of each consumer (all
+//! together receive n times as much), and blocks per second of the producer's processor time,
+//! including system calls. In another row, one consumer does not read; with an overwriting ring,
+//! this does not affect the others.
 
 mod pipes;
 mod reader;
@@ -67,7 +67,7 @@ fn measure_block_size(
     let name = format!("{block} B, {consumers} consumers, each");
     let x = to_f64(block as u64);
     let mut rows = interleave(("mpipe", &name, x), "GB/s", rounds, per_second, &[])?;
-    // The unit is blocks per second of processor time, so that larger is better, as in all rows.
+    // Blocks per second of processor time, so that a larger value is better, as in all rows.
     let cost = vec![
         Candidate { name: "n pipes", measure: Box::new(|| written.blocks_per_cpu_second()) },
         Candidate { name: "tee(2)", measure: Box::new(|| teed.blocks_per_cpu_second()) },
@@ -99,7 +99,7 @@ fn measure_stalled_consumer(
 /// A transport of the same blocks to several consumers.
 trait FanOut {
     fn block_size(&self) -> usize;
-    /// Moves `blocks` blocks to every consumer, and returns once all consumers have received them.
+    /// Moves `blocks` blocks to each consumer, and returns when all consumers have received them.
     /// Returns the producer's processor time in ns.
     fn transfer(&mut self, blocks: u64) -> Result<u64, String>;
 }
@@ -152,8 +152,8 @@ struct OurFanOut {
 }
 
 impl OurFanOut {
-    /// Creates the pipe and starts its consumers, one for each element of `reads`, which is true if
-    /// the consumer reads.
+    /// Creates the pipe and starts its consumers. `reads` has an element for each consumer, which
+    /// is true if the consumer reads.
     fn new(
         config: &Config,
         block: usize,
@@ -186,7 +186,7 @@ impl FanOut for OurFanOut {
         let Self { output, readers, block, lossy } = self;
         move_to(readers, blocks * block.len() as u64, || {
             for number in 0..blocks {
-                // An overwriting ring has no byte count: its last block is marked.
+                // With an overwriting ring, bytes cannot be counted, so the last block is marked.
                 if let (true, Some(first)) = (*lossy, block.first_mut()) {
                     *first = u8::from(number + 1 == blocks);
                 }

@@ -14,7 +14,7 @@ fn start_consumer(block: usize, processor: usize) -> Result<(OwnedFd, PipeReader
     Ok((writing, reader))
 }
 
-/// Linux pipes, one per consumer; every block is written into each of them.
+/// Linux pipes, one per consumer. The producer writes each block into all of them.
 pub(super) struct WrittenPipes {
     pipes: Vec<File>,
     readers: Vec<PipeReader>,
@@ -50,7 +50,7 @@ impl FanOut for WrittenPipes {
     }
 }
 
-/// Linux pipes filled by tee(2): the producer writes blocks once, into its own pipe; tee(2)
+/// Linux pipes filled by tee(2). The producer writes each block once, into its own pipe. tee(2)
 /// duplicates the pages for each consumer except the last, which receives the pages themselves by
 /// splice(2).
 pub(super) struct TeePipes {
@@ -81,7 +81,7 @@ impl TeePipes {
             let (pipe, reader) = start_consumer(block, processor)?;
             readers.push(reader);
             if left == 1 {
-                // The last consumer gets the pages themselves.
+                // The last consumer receives the pages themselves.
                 let copy = None;
                 stages.push(TeeStage { from, copy, on: pipe });
                 break;
@@ -124,7 +124,8 @@ impl FanOut for TeePipes {
         move_to(&self.readers, blocks * self.block.len() as u64, || {
             let mut held = 0;
             for _ in 0..blocks {
-                // A page that was passed on accepts no more bytes: half a pipe is safe.
+                // A page that was passed on accepts no more bytes, so only half of the pipe's size
+                // is used.
                 if held > 0 && held + self.block.len() > PIPE_SIZE / 2 {
                     self.forward(held)?;
                     held = 0;

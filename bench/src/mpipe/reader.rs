@@ -1,5 +1,5 @@
-//! A consumer process: another instance of this program, which receives its fd and requests over a
-//! socket on its standard input.
+//! A consumer process: another instance of this program, which receives a descriptor and requests
+//! over a socket on its standard input.
 
 use crate::child::{BenchChild, ParentConnection};
 use buffer::stream::Input;
@@ -13,8 +13,8 @@ use std::os::fd::{AsFd, OwnedFd};
 pub(super) enum PipeKind {
     /// A reading end of our pipe.
     End,
-    /// A reading end of an overwriting ring. The last block is marked by its first byte, because
-    /// the number of received bytes does not reveal the end.
+    /// A reading end of an overwriting ring. The first byte of the last block marks it, because the
+    /// number of received bytes does not indicate the end.
     OurLossyEnd,
     /// A Linux pipe.
     Pipe,
@@ -37,7 +37,7 @@ pub(super) struct PipeReader {
 }
 
 impl PipeReader {
-    /// Starts a consumer on a processor, and sends it its end of the pipe. If `reads` is false, the
+    /// Starts a consumer on a processor, and sends it an end of the pipe. If `reads` is false, the
     /// consumer opens the end but never reads.
     pub(super) fn start(
         kind: PipeKind,
@@ -50,8 +50,8 @@ impl PipeReader {
         Ok(Self { child: BenchChild::start(words, &[end.as_fd()])?, reads })
     }
 
-    /// Tells the consumer how many bytes to receive next. Does nothing for a consumer that does not
-    /// read.
+    /// Sends the number of bytes that the consumer must receive next. Does nothing for a consumer
+    /// that does not read.
     fn announce_bytes(&self, bytes: u64) -> Result<(), String> {
         if self.reads { self.child.announce_bytes(bytes) } else { Ok(()) }
     }
@@ -86,7 +86,7 @@ pub(crate) fn serve(words: &[String]) -> Result<(), String> {
     let open = |end| -> Result<Box<Input>, String> {
         let input = mpipe::open_read(end).map_err(|why| why.to_string())?;
         let mut input = input.ok_or("the writing end was closed unopened")?;
-        // Consumers share this processor: an idle one must yield.
+        // Consumers share this processor, so an idle one must yield.
         input.spin(0);
         Ok(Box::new(input))
     };
@@ -110,8 +110,8 @@ enum PipeInput {
 }
 
 impl PipeInput {
-    /// Reads once, and returns how many of the `left` bytes remain. On a lossy end this is `left`
-    /// until the marked block arrives, and then 0.
+    /// Reads once. Returns the number of the `left` bytes that then remain. For a lossy end, this
+    /// is `left` until the marked block arrives, and then 0.
     #[inline]
     fn read(&mut self, out: &mut [u8], left: u64) -> Result<u64, String> {
         let count = match self {

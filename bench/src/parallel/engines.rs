@@ -1,9 +1,9 @@
 //! A request in several worker processes (`--engines`) compared with replicas of its filters and
 //! with one process. FEATURES N7
 //!
-//! The command runs over a capture. A row is the number of blocks per second, measured from the
-//! moment when all processes are running. The bench fails unless every candidate delivers the same
-//! blocks to the sink.
+//! The command runs over a capture. A row is the number of blocks per second from the time when all
+//! processes are running. The bench fails unless all candidates deliver the same number of blocks
+//! to the sink.
 
 use crate::harness::{Better, Samples, median, rows_of_samples};
 use crate::processes::streamline_path;
@@ -62,7 +62,8 @@ pub(super) fn measure_request(
     Ok(all)
 }
 
-/// Runs a request; returns the source's blocks per second, and the number that reached the sink.
+/// Runs a request. Returns the source's blocks per second, and the number of blocks that reached
+/// the sink.
 pub(super) fn run_once(program: &Path, line: &str, report: &Path) -> Result<(f64, u64), String> {
     let mut command = Command::new(program);
     command.args(["run", "--json", "--quiet", "--embedded", "--report"]).arg(report).arg(line);

@@ -2,12 +2,12 @@
 //! FEATURES N1, N2, N4, N5, N7, V13
 //!
 //! Blocks are dispatched to replicas of stateless filters by load, and to replicas of filters with
-//! sessions by a hash; the outputs are joined in the order of the inputs. A sink counts blocks and
+//! sessions by a hash. The outputs are joined in the order of the inputs. A sink counts blocks and
 //! computes a sum that depends on their order; the bench fails unless the sum equals that of a
-//! single instance. The last rows have a filter of configurable cost, and show the cost per block
-//! from which two replicas are faster. `auto` starts without knowledge of the filter and measures
-//! while it runs; `auto, analyzed` knows the costs of an earlier run, as `explain --analyze` stores
-//! them. The number of replicas at the end is reported too.
+//! single instance. The last rows use a filter of configurable cost, and show the cost per block
+//! above which two replicas are faster. `auto` starts without knowledge of the filter and measures
+//! while it runs. `auto, analyzed` knows the costs of an earlier run, as `explain --analyze` stores
+//! them. The number of replicas at the end is also reported.
 
 mod engines;
 mod stages;
@@ -37,8 +37,8 @@ const CANDIDATES: [(&str, &str, bool); 4] = [
     ("--parallel=auto", "auto", false),
     ("--parallel=auto", "auto, analyzed", true),
 ];
-/// Approximate duration, in ns, of a run over generated blocks without replicas: ten times as long
-/// as the path takes to measure its costs.
+/// Approximate duration, in ns, of a run over generated blocks without replicas. It is ten times
+/// the time that the path takes to measure its costs.
 const RUN_DURATION_NS: u64 = 1_500_000_000;
 /// Settings of the filter with configurable cost: loop iterations per block.
 const ITERATIONS: [u64; 6] = [0, 30, 100, 300, 1_000, 3_000];
@@ -164,7 +164,7 @@ fn analyze_costs(text: &str, machine: &Machine) -> Result<Costs, String> {
     Ok(costs)
 }
 
-/// Runs a plan to its end; returns the outcome and the final plan.
+/// Runs a plan to its end. Returns the outcome and the final plan.
 fn run_plan(plan: Plan, machine: &Machine, timed: bool) -> Result<(Outcome, Plan), String> {
     let settings =
         Settings { sinks: crate::copying_endpoints::SINKS, timed, ..Settings::default() };

@@ -2,8 +2,8 @@
 //!
 //! Two filters of about 1 µs per block run in sequence: in one thread, in two threads by hand
 //! (`@thread1`), and in a path that divides itself. `auto` starts without known costs and measures
-//! them in its first seconds; `auto, analyzed` knows them from an earlier run and starts divided.
-//! The bench fails unless every candidate delivers the same blocks in the same order. The last rows
+//! them in its first seconds. `auto, analyzed` knows them from an earlier run and starts divided.
+//! The bench fails unless all candidates deliver the same blocks in the same order. The last rows
 //! measure a user's request, run by the command.
 
 use super::engines::run_once as run_command;

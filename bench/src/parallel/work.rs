@@ -37,7 +37,7 @@ impl Classify for Work {
     fn classify(&mut self, block: &mut Block<'_>, _: &mut ClassifyContext<'_>) -> Class {
         let mut word = u64::from(block.length());
         for _ in 0..self.0 {
-            // Each iteration depends on the previous one, so that none runs in parallel.
+            // Each iteration depends on the previous one, so iterations cannot overlap.
             word = std::hint::black_box(word.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(7));
         }
         std::hint::black_box(word);
@@ -72,7 +72,7 @@ impl Sink for Digest {
             for word in bytes.chunks(8).take(SUMMED_BYTES / 8) {
                 let mut whole = [0; 8];
                 whole[..word.len()].copy_from_slice(word);
-                // The sum depends on the order, because earlier blocks are multiplied more often.
+                // Earlier blocks are multiplied more often, so the sum depends on the order.
                 let word = u64::from_le_bytes(whole);
                 self.sum = self.sum.wrapping_mul(0x0100_0000_01b3).wrapping_add(word);
             }

@@ -1,11 +1,11 @@
-//! `bench pcap`: stock tcpdumps at one interface that capture by libpcap, against the same command
-//! lines under `streamline exec`, which read one ring. [SL §4.3, fig. 15] Goal G20
+//! `bench pcap`: stock tcpdumps at one interface that capture through libpcap, compared with the
+//! same command lines under `streamline exec`, which read one ring. [SL §4.3, fig. 15] Goal G20
 //!
 //! Frames of 1400 bytes are sent over a veth pair to a host that receives them: at full rate to ten
-//! tcpdumps that capture whole frames or 96 bytes of each, and at 100,000 per second to one. All
-//! write to /dev/null and have the default buffer sizes. Under `exec` the programs run alone, or
-//! beside a daemon, which gives all of them one kernel program and one ring. They run on the second
-//! processor.
+//! tcpdumps that capture whole frames or 96 bytes of each, and at 100,000 per second to one
+//! tcpdump. All tcpdumps write to /dev/null and have the default buffer sizes. Under `exec`, the
+//! programs run alone, or with a daemon, which gives all of them one kernel program and one ring.
+//! They run on the second processor.
 //!
 //! The cost has two parts: in the kernel, the additional time of sending compared with an
 //! unobserved veth pair ([`crate::observed`]); and the processor time of the processes, the daemon
@@ -132,7 +132,7 @@ fn result_rows(setting: PcapSetting, taken: &ObserverSamples<PcapObservers>) -> 
     let mut all = Vec::new();
     if setting.rate.is_none() {
         let mut rates = values(&|sample| 1e6 / sample.sending);
-        // Sending itself varies from one sample to the next, so its own reference counts.
+        // Sending itself varies between samples, so the reference is from the same samples.
         let with_daemon = PcapObservers::Tcpdumps(Launch::ExecWithDaemon);
         let alone = taken.values(with_daemon, |one| 1e6 / one.unobserved);
         rates.insert(0, Samples { name: NO_OBSERVER_NAME, values: alone });
@@ -146,7 +146,7 @@ fn result_rows(setting: PcapSetting, taken: &ObserverSamples<PcapObservers>) -> 
     all.extend(made("ns CPU/frame", Better::Less, &values(&ObserverSample::total_cost), &cost));
     let processes = values(&|sample| sample.processes);
     all.extend(made("ns in programs/frame", Better::Less, &processes, &[]));
-    // Each observer has its own group of rows, because 0 divided by 0 is not a ratio.
+    // 0 divided by 0 is not a ratio, so each observer has its own group of rows.
     for one in values(&ObserverSample::kernel_cost) {
         all.extend(made("ns kernel/frame", Better::Less, &[one], &[]));
     }

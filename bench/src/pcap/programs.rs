@@ -14,9 +14,9 @@ use testkit::net::{Namespace, SERVER_DEVICE, wait_until};
 pub(super) enum Launch {
     /// Without `streamline exec`, so libpcap captures.
     Stock,
-    /// Under `streamline exec`: each loads kernel programs of its own.
+    /// Under `streamline exec`. Each loads its own kernel programs.
     Exec,
-    /// Under `streamline exec` beside a daemon, which loads one program for all.
+    /// Under `streamline exec` with a daemon, which loads one program for all.
     ExecWithDaemon,
 }
 
@@ -62,13 +62,14 @@ impl RunningCaptures {
         Ok(all)
     }
 
-    /// Returns the process ids, the daemon's included.
+    /// Returns the process ids, including the daemon's.
     pub(super) fn process_ids(&self) -> Vec<u32> {
         [self.daemon.process_ids(), self.tcpdumps.process_ids()].concat()
     }
 
-    /// Stops all programs; returns the number of frames that they lost. Fails unless each has
-    /// captured or dropped `sent` frames. Those under `exec` must have read all frames from a ring.
+    /// Stops all programs. Returns the number of frames that they lost. Fails unless each has
+    /// captured or dropped `sent` frames, and each program under `exec` has read all its frames
+    /// from a ring.
     pub(super) fn stop(mut self, sent: u64) -> Result<u64, String> {
         std::mem::take(&mut self.tcpdumps).interrupt_and_wait(TCPDUMP)?;
         std::mem::take(&mut self.daemon).interrupt_and_wait("the daemon")?;
@@ -132,7 +133,7 @@ impl RunningCaptures {
 
 impl Drop for RunningCaptures {
     fn drop(&mut self) {
-        // A report of this run must not be taken for one of the next.
+        // A report of this run must not be read in the next run.
         for number in 0..self.count {
             let _ = fs::remove_file(self.error_file(&number.to_string()));
         }
@@ -145,14 +146,14 @@ struct CaptureReport {
     captured: u64,
     received: u64,
     dropped: u64,
-    /// Frames that came from a ring; `None` if libpcap captured the frames.
+    /// Frames that came from a ring, or `None` if libpcap captured the frames.
     from_ring: Option<u64>,
 }
 
 fn parse_report(text: &str) -> CaptureReport {
     let ring = " packets came from the ring";
     let of_ring = text.contains(ring).then(|| {
-        // "3 of 4 packets came from the ring": the first number.
+        // In "3 of 4 packets came from the ring", the first number is returned.
         let words = format!(" of {}{ring}", number_before(text, ring));
         number_before(text, &words)
     });

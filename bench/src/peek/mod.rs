@@ -1,16 +1,16 @@
 //! `bench peek`: reading a block in place instead of copying it. [SL fig. 3], goal G5; FEATURES D10
 //!
-//! The bench measures the cost of a call of `peek`, checks included; reading and peeking through a
-//! full ring in one thread; and two processes that trust each other: blocks copied in and out (a
-//! stream), compared with blocks copied in and read in place (a trusting stream, and an indirect
+//! The bench measures the cost of a call of `peek`, including checks; reading and peeking through a
+//! full ring in one thread; and two processes that trust each other. Between these, blocks are
+//! copied in and out (a stream), or copied in and read in place (a trusting stream, and an indirect
 //! stream). The reader reads the first word of each block, or every word. The references are the
-//! plain ring in C, with a copy and in place, and with a reader that reads nothing, an upper bound
-//! ("most"): if copying is nearly as fast as this bound, reading in place cannot gain what the goal
-//! requires.
+//! plain ring in C, with a copy and in place, and with a reader that reads nothing, which is an
+//! upper bound ("most"): if copying is nearly as fast as this bound, reading in place cannot reach
+//! the gain that the goal requires.
 //!
-//! "From C" is the same transfer in a C program, through `streamline_write` and `streamline_read`
-//! or `streamline_peek`. It must reach the goals of the mechanism, and 0.8 of the mechanism's rate
-//! at 4 KB.
+//! "From C" is the same transfer in a C program, by `streamline_write` and `streamline_read` or
+//! `streamline_peek`. It must reach the goals of the mechanism, and 0.8 of the mechanism's rate at
+//! 4 KB.
 
 mod other;
 
@@ -45,9 +45,9 @@ const RING_SIZES: [usize; 3] = [256 << 10, 16 << 20, 64 << 20];
 const REFERENCE_RATE: f64 = 1e3 / 1.5;
 /// Minimum duration of a measurement in ns.
 const MEASUREMENT_NS_MIN: u64 = 12_000_000;
-/// Name of the candidate that reads through the C library, as a user's program does.
+/// Name of the candidate that reads through the C library, as the program of a user does.
 const C_READ: &str = "from C: read";
-/// Name of the candidate that peeks through the C library, as a user's program does.
+/// Name of the candidate that peeks through the C library, as the program of a user does.
 const C_PEEK: &str = "from C: peek";
 
 fn dbuf_id(number: u32) -> DbufId {
@@ -156,7 +156,7 @@ fn measure_calls(rounds: usize) -> Result<Vec<Row>, String> {
     interleave(("peek", "a call", f64::NAN), "M/s", rounds, candidates, &goals)
 }
 
-/// Calls `call` repeatedly; returns the rate in millions of calls per second.
+/// Calls `call` repeatedly. Returns the rate in millions of calls per second.
 fn measure_call_rate<T, E: std::fmt::Display>(
     mut call: impl FnMut() -> Result<T, E>,
 ) -> Result<f64, String> {
@@ -174,8 +174,8 @@ fn measure_call_rate<T, E: std::fmt::Display>(
     }
 }
 
-/// Measures how fast one thread empties a full ring by reading and by peeking. The time to fill the
-/// ring is not counted.
+/// Measures the rate at which one thread empties a full ring by reading or by peeking. The time to
+/// fill the ring is not counted.
 fn measure_rings(dbuf: usize, block: usize, rounds: usize) -> Result<Vec<Row>, String> {
     let config = dbuf::BlockConfig { capacity: dbuf, ..dbuf::BlockConfig::new(dbuf_id(1)) };
     let (writer, mut readers) = dbuf::ring(&config);

@@ -1,4 +1,4 @@
-//! The writer and the reader, two processes that trust each other; both run this program.
+//! The writer and the reader: two processes of this program that trust each other.
 
 use super::{dbuf_id, error_text, share_dbuf};
 use crate::child::BenchChild;
@@ -37,8 +37,8 @@ impl ReadExtent {
         }
     }
 
-    /// Returns two arguments for the plain ring's program: the one for reading by copy, then the
-    /// one for reading in place.
+    /// Returns two arguments for the plain ring's program: first for reading by copy, then for
+    /// reading in place.
     pub(super) const fn ring_arguments(self) -> [&'static str; 2] {
         match self {
             Self::First => ["copy", "first"],
@@ -46,8 +46,8 @@ impl ReadExtent {
         }
     }
 
-    /// Returns two arguments for the program that uses the C library: the one for reading by copy,
-    /// then the one for reading in place.
+    /// Returns two arguments for the program that uses the C library: first for reading by copy,
+    /// then for reading in place.
     pub(super) const fn stream_arguments(self) -> [&'static str; 2] {
         match self {
             Self::First => ["read", "peek"],

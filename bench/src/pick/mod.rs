@@ -1,15 +1,15 @@
 //! `bench filter`: the selection of one frame in a hundred from a flood of short frames, in frames
 //! per second of processor time.
 //!
-//! All candidates count UDP to port 53 among 64-byte frames that arrive at full rate over a veth
-//! pair. Two candidates are ours: the program generated for `rx | ip | udp | dport |53 count`,
-//! alone at the device, and `streamline run` of that request, placed by the planner. The others are
-//! tcpdump with an equivalent expression, which the kernel evaluates; plain AF_XDP, which passes
-//! every frame to a process; and the Click modular router, which receives every frame through a
-//! packet socket.
+//! All candidates count UDP frames to port 53 among frames of 64 bytes that arrive at full rate
+//! over a veth pair. Two candidates are ours: the program generated for `rx | ip | udp | dport |53
+//! count`, alone at the device, and `streamline run` of that request, placed by the planner. The
+//! others are tcpdump with an equivalent expression, which the kernel evaluates; plain AF_XDP,
+//! which passes each frame to a process; and the Click modular router, which receives each frame
+//! through a packet socket.
 //!
-//! Processor time is that of the sender, which includes the kernel's work, plus that of the
-//! processes. Lost frames reduce the rate, which includes only counted frames.
+//! Processor time is that of the sender, which includes the kernel's work, and that of the
+//! processes. The rate includes only counted frames, so lost frames reduce it.
 
 mod tools;
 mod xdp;
@@ -169,7 +169,7 @@ fn result_rows(names: &[&'static str], taken: &[Vec<PickSample>], sentinel_ns: f
     let added = each(&added, 1);
     all.extend(rows_of_samples(subject, ("ns CPU/frame", Better::Less), sentinel_ns, &added, &[]));
     for samples in each(&lost, 1) {
-        // Each filter has its own group of rows, because 0 divided by 0 is not a ratio.
+        // 0 divided by 0 is not a ratio, so each filter has its own group of rows.
         let subject = ("filter", ROW_NAME, f64::NAN);
         all.extend(rows_of_samples(
             subject,

@@ -1,5 +1,5 @@
-//! The selecting programs: their arguments, start messages, and the number of frames that each
-//! counted.
+//! The selecting programs: their arguments, their start messages, and the numbers of frames that
+//! they counted.
 
 use crate::processes::{
     has_ingress_program, interrupt_and_wait, is_installed, number_before, read_text,
@@ -20,7 +20,7 @@ pub(super) struct PickTool {
     pub(super) name: &'static str,
     path: PathBuf,
     arguments: Vec<String>,
-    /// The message that the program prints on standard error once it observes frames; empty if it
+    /// Message that the program prints on standard error when it observes frames; empty if it
     /// prints none.
     start_message: &'static str,
     /// Reads the number of counted frames from the program's output.
@@ -85,8 +85,8 @@ fn parse_our_count(report: &str) -> u64 {
     report.split_whitespace().find_map(|word| word.parse().ok()).unwrap_or(0)
 }
 
-/// Returns the number of frames that passed tcpdump's filter and were not dropped. This includes
-/// the frames in a partly filled block, which tcpdump had not read yet.
+/// Returns the number of frames that passed tcpdump's filter and were not dropped. It includes the
+/// frames of a partly filled block, which tcpdump had not read yet.
 fn parse_tcpdump_count(report: &str) -> u64 {
     let received = number_before(report, " packets received by filter");
     let dropped = number_before(report, " packets dropped by kernel");
@@ -94,7 +94,7 @@ fn parse_tcpdump_count(report: &str) -> u64 {
     known(received).saturating_sub(known(dropped))
 }
 
-/// Returns the number in Click's output, which is on a line of its own.
+/// Returns the number in Click's output, which has its own line.
 fn parse_click_count(report: &str) -> u64 {
     report.lines().find_map(|line| line.trim().parse().ok()).unwrap_or(0)
 }

@@ -1,5 +1,5 @@
-//! Plain AF_XDP: a program redirects every frame of a queue into the memory of a process, which
-//! selects UDP to port 53 itself. All frames bypass the host's stack, including frames for other
+//! Plain AF_XDP: a program redirects each frame of a queue into the memory of a process, which
+//! selects UDP frames to port 53. All frames bypass the host's stack, including those for other
 //! ports.
 
 use crate::flood::WANTED_PORT;
@@ -17,8 +17,8 @@ use testkit::net::{Namespace, SERVER_DEVICE};
 const FRAME_COUNT: u32 = 4096;
 /// Number of frames received per call.
 const BATCH_FRAMES: usize = 64;
-/// Number of empty polls before the reader sleeps: a wake-up costs the sender more than these
-/// polls.
+/// Number of empty polls before the reader sleeps. A wakeup costs the sender more than these polls
+/// cost the reader.
 const POLLS_BEFORE_SLEEP: u32 = 1000;
 /// Maximum time for which the reader sleeps before it polls again.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -63,7 +63,7 @@ impl SelectingProcess {
 
 impl Drop for SelectingProcess {
     fn drop(&mut self) {
-        // It may be waiting; its state is not needed any more.
+        // The process may be waiting, so it is killed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -72,7 +72,7 @@ impl Drop for SelectingProcess {
 /// Runs the selecting process: `--reader xdp PROCESSOR 0`.
 pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
     let processor = arguments.get(1).and_then(|word| word.parse().ok()).ok_or("a processor")?;
-    // On a machine with one processor it is shared.
+    // On a machine with one processor, the process shares it with the sender.
     let _ = sys::process::pin_to(processor);
     let orders = std::io::stdin();
     let told = match XdpReceiver::new() {
@@ -136,8 +136,8 @@ impl XdpReceiver {
         }
     }
 
-    /// Receives the available frames, inspects them, and puts them back into the fill ring; returns
-    /// the number of frames.
+    /// Receives the available frames, inspects them, and returns them to the fill ring. Returns the
+    /// number of frames.
     fn receive_frames(
         &mut self,
         taken: &mut Vec<Descriptor>,

@@ -1,9 +1,9 @@
-//! `bench pipe`: bytes from one process to another, copied in and out: our stream compared with the
-//! Linux pipe, third-party rings and the machine's memory copy. [SL fig. 11], goals G1 to G4
+//! `bench pipe`: bytes from one process to another, copied in and out. Our stream is compared with
+//! the Linux pipe, third-party rings and the machine's memory copy. [SL fig. 11], goals G1 to G4
 //!
-//! The reader is a process that shares only the descriptors it was sent, and checks every index in
-//! the ring. On one core both run on processor 0, as in the paper; on two cores the writer runs on
-//! processor 0 and the reader on processor 1.
+//! The reader is a process that shares only the descriptors that were sent to it, and checks each
+//! index in the ring. On one core, both run on processor 0, as in the paper. On two cores, the
+//! writer runs on processor 0 and the reader on processor 1.
 
 mod other;
 mod rings;
@@ -35,8 +35,8 @@ const RING_SIZE: usize = 4 << 20;
 const LARGE_RING_SIZE: usize = 64 << 20;
 /// Round-trip time of a cache line in ns below which both processors share a cache (BASELINES).
 const SAME_CACHE_NS: f64 = 250.0;
-/// Maximum size in bytes of the slots that are published at once. As in a stream, at most 32 blocks
-/// are published at once.
+/// Maximum size in bytes of the slots that are published together. As in a stream, at most 32
+/// blocks are published together.
 const NOTIFY_BYTES: usize = 64 << 10;
 /// Name of our stream of fixed-size slots ([`StreamTransport::start_slots`]) in the result
 /// rows.
@@ -160,7 +160,7 @@ fn goals(cores: Cores, block: usize, peers: &[PeerRing]) -> Vec<Goal> {
 /// A transport of bytes between two processes.
 trait Transport {
     fn block_size(&self) -> usize;
-    /// Sends `blocks` blocks, and returns when all have arrived.
+    /// Sends `blocks` blocks, and returns when all of them have arrived.
     fn transfer(&mut self, blocks: u64) -> Result<(), String>;
     /// Returns the number of blocks per measurement, which is 0 before the first measurement.
     fn blocks_per_measurement(&mut self) -> &mut u64;

@@ -1,5 +1,5 @@
-//! The reading process: another instance of this program, which receives fds and requests over a
-//! socket on its standard input.
+//! The reading process: another instance of this program, which receives descriptors and requests
+//! over a socket on its standard input.
 
 use crate::child::{BenchChild, ParentConnection};
 use buffer::dbuf::fixed;
@@ -26,7 +26,7 @@ impl InputKind {
     }
 }
 
-/// Starts the reader on a processor, and sends it its end of the pipe or stream.
+/// Starts the reader on a processor, and sends it an end of the pipe or stream.
 pub(super) fn start(
     kind: InputKind,
     processor: usize,

@@ -1,6 +1,6 @@
 //! Third-party rings: the rings of the program `bench/peers/rings`, if it was built, and rings in C
-//! and C++ with programs in `bench/peers`, compiled here if their sources are installed. Each
-//! program reads the number of blocks, transfers that many blocks, and prints the duration in ns.
+//! and C++ with programs in `bench/peers`, which are compiled here if their sources are installed.
+//! Each program reads a number of blocks, transfers these blocks, and prints the duration in ns.
 
 use crate::peers::CompiledPeer;
 use std::io::{BufRead, BufReader, Write};
@@ -37,7 +37,7 @@ impl PeerRing {
     }
 }
 
-/// Returns the available rings; prints the names of missing rings, with the reasons.
+/// Returns the available rings. Prints the names of the missing rings with the reasons.
 pub(super) fn available_rings() -> Vec<PeerRing> {
     let mut peers = Vec::new();
     match find_program() {
@@ -91,7 +91,7 @@ fn find_program() -> Result<PathBuf, String> {
 struct CompiledRing {
     name: &'static str,
     endpoints: Endpoints,
-    /// Environment variable with the directory of the ring's sources, or `None` for the system's
+    /// Environment variable with the directory of the ring's sources. `None` for the system's
     /// include directory.
     folder_variable: Option<&'static str>,
     /// Compiler arguments; `@` stands for the directory of the sources.
@@ -145,8 +145,8 @@ const COMPILED_RINGS: [CompiledRing; 4] = [
 ];
 
 impl CompiledRing {
-    /// Compiles the ring; the error states why compilation failed. If there is no directory of
-    /// sources, arguments that contain `@` are omitted, so the system's headers are used.
+    /// Compiles the ring. Fails with the reason. Without a directory of sources, omits the
+    /// arguments that contain `@`, so that the system's headers are used.
     fn compile(&self) -> Result<CompiledPeer, String> {
         let folder = self.folder_variable.and_then(std::env::var_os);
         let folder = folder.map(|folder| folder.to_string_lossy().into_owned());
@@ -224,7 +224,7 @@ impl RunningRing {
 
 impl Drop for RunningRing {
     fn drop(&mut self) {
-        // Its state is not needed any more.
+        // The state of the process is no longer needed.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -1,8 +1,9 @@
-//! The cost of handing the blocks of a written stream to filters in the kernel, compared with the
-//! same filters in the thread that receives them. FEATURES B8
+//! The cost of passing the blocks of a written stream to filters in the kernel, compared with the
+//! same filters in the thread that receives the blocks. FEATURES B8
 //!
-//! A frame reaches a program in the kernel from outside in two ways: it is sent over a device, on
-//! whose other side the program runs, or the program is run on it (`BPF_PROG_TEST_RUN`).
+//! There are two ways to pass a frame from outside to a program in the kernel: it is sent over a
+//! device, and the program runs at the other end; or the program is run on it
+//! (`BPF_PROG_TEST_RUN`).
 
 use super::kernel::Counting;
 use crate::flood::{Flood, ReceivingHost};
@@ -57,12 +58,12 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     Ok(rows_of_samples(subject, ("ns CPU/frame", Better::Less), sentinel_ns, &samples, &[]))
 }
 
-/// Returns the filters, all of them in the kernel.
+/// Returns the filters, all pinned to the kernel.
 fn pinned_filters() -> String {
     FILTERS.split(" |").map(|filter| format!("{filter} @kernel")).collect::<Vec<_>>().join(" |")
 }
 
-/// Returns the cost of the filters in a thread, without that of the source.
+/// Returns the cost of the filters in a thread, without the cost of the source.
 fn measure_thread() -> Result<f64, String> {
     let cost = |behind: &str| {
         let began = sys::clock::thread();
@@ -72,7 +73,7 @@ fn measure_thread() -> Result<f64, String> {
     Ok((cost(FILTERS)? - cost("discard")?).max(0.001))
 }
 
-/// Returns the cost of running a program on one frame, given to it in a call of its own.
+/// Returns the cost of running a program on one frame, with one call per frame.
 fn measure_test_runs(program: &Counting) -> Result<f64, String> {
     let frame = crate::flood::udp_frame(crate::flood::WANTED_PORT, LENGTH);
     let began = sys::clock::thread();

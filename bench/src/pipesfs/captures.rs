@@ -1,5 +1,5 @@
-//! A live line whose frames capture programs read from a file of the mount: each frame that the
-//! path has seen is read by the program, or counted as lost in `.error`.
+//! Live traffic whose frames capture programs read from a file of the mount. Each frame that the
+//! path has received is read by the program, or counted as lost in `.error`.
 
 use super::programs::Programs;
 use crate::flood::{Flood, ReceivingHost};
@@ -25,7 +25,7 @@ const NAME: &str = "line";
 struct Reader {
     name: &'static str,
     words: &'static [&'static str],
-    /// Returns the number of frames from what the program has printed.
+    /// Reads the number of frames from the program's output.
     count: fn(&str) -> u64,
 }
 
@@ -47,7 +47,7 @@ const READERS: [Reader; 2] = [
     },
 ];
 
-/// Measures the frames that each program reads, and those that are counted as lost.
+/// Measures the frames that each program reads, and the frames that are counted as lost.
 pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     let mut rows = Vec::new();
     for reader in &READERS {
@@ -85,8 +85,9 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// Sends frames to a device while a program reads the capture of a path there. Returns the shares,
-/// of the frames that the path has seen, that the program has read and that were counted as lost.
+/// Sends frames to a device while a program reads the capture of a path at this device. Returns two
+/// shares of the frames that the path has received: those that the program has read, and those that
+/// were counted as lost.
 fn measure(reader: &Reader) -> Result<(f64, f64), String> {
     let text = |why: std::io::Error| why.to_string();
     let mut flood = Flood::new(LENGTH, 1, ReceivingHost::Ignores)?;
@@ -103,7 +104,7 @@ fn measure(reader: &Reader) -> Result<(f64, f64), String> {
     command.args(&reader.words[1..]).stdin(capture);
     command.stdout(File::create(&printed).map_err(text)?).stderr(std::process::Stdio::null());
     let mut child = command.spawn().map_err(text)?;
-    // The command holds the capture open.
+    // The command still holds the capture open.
     drop(command);
     flood.send(FRAMES as usize)?;
     let seen = || number(&source.join("stats/blocks"));
@@ -122,7 +123,7 @@ fn measure(reader: &Reader) -> Result<(f64, f64), String> {
         error if error.contains(" blocks were skipped, ") => {
             number_before(&error, " blocks were skipped, ")
         }
-        // The path has ended without the number.
+        // The path has ended without reporting the number.
         error if error.contains("may be incomplete") => seen.saturating_sub(read),
         _ => 0,
     };
@@ -130,12 +131,12 @@ fn measure(reader: &Reader) -> Result<(f64, f64), String> {
     Ok((share(read), share(told)))
 }
 
-/// Returns the number in a file; 0 if there is none.
+/// Returns the number in a file, or 0 if there is none.
 fn number(file: &Path) -> u64 {
     read_text(file).trim().parse().unwrap_or(0)
 }
 
-/// Returns the number of frames that the path lost before it saw them.
+/// Returns the number of frames that were lost before they reached the path.
 fn lost_before(source: &Path) -> u64 {
     let reasons = fs::read_dir(source.join("stats/dropped")).into_iter().flatten().flatten();
     reasons.map(|reason| number(&reason.path())).sum()

@@ -1,5 +1,5 @@
-//! The cost of changes through a mount beyond the edits themselves, which the reference makes over
-//! an open connection to the path. Everything runs on one core. Goal G21
+//! The additional cost of changes through a mount, compared with the same edits over an open
+//! connection to the path. Everything runs on one core. Goal G21
 
 use super::extra_cost::ExtraCost;
 use super::programs::Programs;
@@ -12,11 +12,11 @@ use streamline::paths::{self, PathClient};
 use testkit::net::wait_until;
 
 /// Number of changes in a measurement. It is even, so that the argument has its first value at the
-/// end: the name of the directory contains it.
+/// end, because the name of the directory contains this value.
 const CHANGES: u32 = 200;
-/// Maximum cost of `mkdir` beyond its edit, in µs.
+/// Maximum additional cost of `mkdir`, compared with its edit, in µs.
 const MKDIR_MAX_US: f64 = 25.0;
-/// Maximum cost of a write to an argument beyond its edit, in µs.
+/// Maximum additional cost of a write to an argument, compared with its edit, in µs.
 const WRITE_MAX_US: f64 = 9.0;
 /// The path that is changed.
 const REQUEST: &str = "generate rate=1 | udp | sample 2 | count";
@@ -60,8 +60,8 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// Returns the mean time of `change` in µs. `undo` restores the path after each change, and is not
-/// measured.
+/// Returns the mean time of `change` in µs. `undo` restores the path after each change; its time is
+/// not measured.
 fn time_changes(
     mut change: impl FnMut(u32) -> Result<(), String>,
     mut undo: impl FnMut() -> Result<(), String>,

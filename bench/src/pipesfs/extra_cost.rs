@@ -1,9 +1,10 @@
-//! Rows for two candidates, of which the second does more, and for the cost of that.
+//! Rows for two candidates, of which the second does additional work, and for the cost of this
+//! work.
 
 use crate::harness::{Better, Samples, rows_of_samples};
 use crate::row::Row;
 
-/// The cost of the second of two candidates beyond the first.
+/// The additional cost of the second of two candidates.
 pub(super) struct ExtraCost {
     /// Name of the row.
     pub(super) name: &'static str,
@@ -11,12 +12,12 @@ pub(super) struct ExtraCost {
     pub(super) parts: u32,
     /// Maximum cost of a part.
     pub(super) limit: f64,
-    /// The goal with this limit.
+    /// Name of the goal with this limit.
     pub(super) goal: &'static str,
 }
 
 impl ExtraCost {
-    /// Returns the rows of two candidates, and of the difference of their samples in each round.
+    /// Returns the rows of two candidates, and a row for the difference of their samples per round.
     pub(super) fn rows(
         &self,
         (row, unit): (&str, &'static str),

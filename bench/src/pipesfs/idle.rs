@@ -1,4 +1,4 @@
-//! The cost of a mount that shows a path while no program reads its streams, compared with the path
+//! The cost of a mount that shows a path while no program reads its streams, compared with a path
 //! without a mount. FEATURES B9
 
 use super::extra_cost::ExtraCost;
@@ -30,8 +30,8 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     Ok(cost.rows((ROW, "ns CPU/block"), sentinel_ns, &samples))
 }
 
-/// Runs a path; returns its processor time per block in ns. If there is a mount, waits until the
-/// mount shows the path.
+/// Runs a path. Returns its processor time per block in ns. If there is a mount, waits until it
+/// shows the path.
 fn measure(programs: &mut Programs, mount: Option<&std::path::PathBuf>) -> Result<f64, String> {
     let mut command = programs.command("idle");
     let request = format!("generate count={BLOCKS} | udp | dport |9 count");

@@ -1,5 +1,6 @@
-//! The cost of the exits for readers that each filter in the kernel has, while nobody reads: a
-//! program with such exits, all closed, compared with the same program without exits. FEATURES B9
+//! The cost of the exits for readers that each filter in the kernel has, while there are no
+//! readers: a program with closed exits is compared with the same program without exits. FEATURES
+//! B9
 
 use super::extra_cost::ExtraCost;
 use crate::harness::{Samples, is_selected};
@@ -13,14 +14,14 @@ use ebpf::insn;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{Map, Program, ProgramKind, RingBuffer, Rings, RingsLayout};
 
-/// Number of filters of the program, each of which counts the frame.
+/// Number of filters in the program, each of which counts the frame.
 const FILTERS: u16 = 32;
-/// Runs per measurement.
+/// Number of runs per measurement.
 const RUNS: u32 = 2_000_000;
 /// Maximum cost of a closed exit in ns.
 const LIMIT_NS: f64 = 1.0;
 
-/// A program with its memory.
+/// A loaded program and its memory.
 pub(super) struct Counting {
     pub(super) program: Program,
     _maps: (Map, RingBuffer, Rings, Rings),
@@ -51,8 +52,8 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
 }
 
 impl Counting {
-    /// Loads a program that counts a frame once for each filter. With `exits`, each filter has an
-    /// exit for readers, which is closed.
+    /// Loads a program that counts a frame once for each filter. If `exits` is true, each filter
+    /// has a closed exit for readers.
     pub(super) fn load(exits: bool) -> Result<Self, String> {
         let text = |why: sys::Error| why.to_string();
         let cpus = sys::machine::possible_processors().map_err(text)?;
@@ -99,7 +100,7 @@ impl Counting {
             &layout,
             |s, on, _| {
                 for filter in 0..FILTERS {
-                    // The values of each filter leave the stack behind it.
+                    // The values of each filter leave the stack after it.
                     s.arm(|s, closed| {
                         let length = s.view_length(on);
                         s.tally(filter, length);

@@ -1,10 +1,10 @@
 //! `bench pipesfs`: reading the output of a path from a file of a mount, compared with reading it
-//! from a kernel pipe; the cost of requests to a mount, of edits through it, and of a mount that
-//! nobody reads; and a live line that capture programs read. [SL §4.1], goal G21
+//! from a kernel pipe; the costs of requests to a mount, of edits through it, and of a mount
+//! without readers; and live traffic that capture programs read. [SL §4.1], goal G21
 //!
-//! All programs are the ones that users run: a daemon, a path that copies its standard input, and
-//! servers of mounts. On one core all run on processor 0; on two cores the path runs on processor 1
-//! and the reader on processor 0.
+//! All programs are those that users run: a daemon, a path that copies its standard input, and
+//! servers of mounts. On one core, all of them run on processor 0. On two cores, the path runs on
+//! processor 1 and the reader on processor 0.
 
 mod back;
 mod captures;

@@ -8,7 +8,8 @@ use std::process::{Child, Command, Stdio};
 use streamline::paths::Client;
 use testkit::net::{Namespace, wait_until};
 
-/// A directory with a daemon and the programs that were started with it. Dropping it stops them.
+/// A directory with a daemon and the programs that were started with it. Dropping it stops all of
+/// them.
 pub(crate) struct Programs {
     folder: TempDirectory,
     program: PathBuf,
@@ -30,7 +31,7 @@ impl Programs {
         Ok(all)
     }
 
-    /// Starts a path under a name. Returns the number of its program, for [`Self::child`].
+    /// Starts a path under a name. Returns the number of its process, for [`Self::child`].
     pub(crate) fn add_path(&mut self, name: &str, request: &str) -> Result<usize, String> {
         self.add_path_in(None, name, request)
     }
@@ -54,8 +55,8 @@ impl Programs {
         Ok(self.children.len() - 1)
     }
 
-    /// Mounts the file system, with its server on this processor or on any processor; returns the
-    /// directory.
+    /// Mounts the file system, with its server on this processor, or on any if `processor` is
+    /// `None`. Returns the directory.
     pub(crate) fn mount(
         &mut self,
         name: &str,
@@ -101,7 +102,7 @@ impl Programs {
         read_text(&self.folder.0.join(format!("{name}.err")))
     }
 
-    /// Returns the program with the number that [`Self::add_path`] returned.
+    /// Returns the process with the number that [`Self::add_path`] returned.
     pub(crate) fn child(&mut self, number: usize) -> &mut Child {
         &mut self.children[number]
     }
@@ -111,7 +112,8 @@ impl Programs {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     }
 
-    /// Returns the process ids of the daemon and of everything that was started, in this order.
+    /// Returns the process ids of the daemon and of all programs, in the order in which they were
+    /// started.
     pub(crate) fn process_ids(&self) -> Vec<u32> {
         self.children.iter().map(Child::id).collect()
     }

@@ -1,5 +1,5 @@
 //! The cost of a file system request to a server on the reader's core, on the other core, and on
-//! any core; and the cost of listing a thousand filters, either of one path or of a hundred paths.
+//! any core; and the cost of listing a thousand filters of one path or of a hundred paths.
 
 use super::programs::Programs;
 use crate::harness::{
@@ -16,8 +16,7 @@ use testkit::net::wait_until;
 const REQUESTS: u32 = 2_000;
 /// Flag of open(2): reads do not block.
 const O_NONBLOCK: i32 = 0o4000;
-/// Number of arcs of the path that is listed, each with four filters. A request has at most 1,000
-/// filters.
+/// Number of arcs of the listed path, each with four filters. A request has at most 1,000 filters.
 const ARCS: usize = 249;
 
 /// Number of paths that are listed together.
@@ -128,8 +127,8 @@ fn time_each(mut call: impl FnMut() -> Result<(), String>) -> Result<f64, String
     Ok((sys::clock::monotonic() - began) as f64 / f64::from(REQUESTS) / 1e3)
 }
 
-/// Lists a directory with all its files and directories, and optionally reads the attributes of
-/// each; returns the time in µs.
+/// Lists a directory with all its files and directories, and reads their attributes if `attributes`
+/// is true. Returns the time in µs.
 fn list(directory: &Path, attributes: bool) -> Result<f64, String> {
     let began = sys::clock::monotonic();
     let directories = list_directory(directory, attributes)?;

@@ -2,8 +2,8 @@
 //! from the pipe of a tap.
 //!
 //! A burst passes through the path while there is no reader, so that the path accumulates a
-//! backlog. Only the time in which the reader reads the backlog is measured; all its reads have one
-//! size.
+//! backlog. Only the time in which the reader reads the backlog is measured. All its reads have the
+//! same size.
 
 use super::programs::Programs;
 use crate::harness::{Candidate, Goal, interleave, is_selected};
@@ -96,13 +96,13 @@ fn measure_bursts(
     size: usize,
 ) -> Result<f64, String> {
     let text = |why: std::io::Error| why.to_string();
-    // The connection ends the tap when it is closed.
+    // Closing the connection ends the tap.
     let mut tap: Option<PathClient> = None;
     let mut from = match source {
         Source::Pipe(capacity) => {
             let (connection, pipe) = open_tap(programs)?;
             tap = Some(connection);
-            // Nothing has been written yet.
+            // The size must be set before anything is written.
             rustix::pipe::fcntl_setpipe_size(&pipe, capacity).map_err(|why| why.to_string())?;
             File::from(pipe)
         }
@@ -114,7 +114,7 @@ fn measure_bursts(
     for number in 0..=BURSTS {
         let input = programs.child(path).stdin.as_mut().ok_or("the path has no input")?;
         input.write_all(&burst).map_err(text)?;
-        // On two cores the path is then idle, too.
+        // On two cores, the path is idle after this time, too.
         sys::poll::readable(&[], Some(std::time::Duration::from_millis(2)));
         let began = sys::clock::monotonic();
         let mut left = BURST;

@@ -1,5 +1,5 @@
-//! Functions that run a placed request in threads of this program, on the second processor, in the
-//! namespace that receives the flood.
+//! Runs of a placed request in threads of this program, on the second processor, in the namespace
+//! that receives the flood.
 
 use crate::flood::{Flood, GROUP_FRAMES};
 use engine::adapt::measurements;
@@ -16,7 +16,7 @@ use sys::clock;
 use sys::eventfd::EventFd;
 use testkit::net::wait_until;
 
-/// Number of frames per sample; they fit into every ring of the requests.
+/// Number of frames per sample. They fit into each ring of the requests.
 const FRAMES_PER_SAMPLE: usize = 6 * GROUP_FRAMES;
 /// Number of frames for warm-up.
 const WARM_UP_FRAMES: usize = 1_000;
@@ -25,8 +25,8 @@ const UNOBSERVED_FRAMES: usize = 2 * GROUP_FRAMES;
 /// Processor time in ns per [`IDLE_CHECK_INTERVAL`] below which threads are idle. A kernel ring
 /// with a few blocks sends its doorbell within a millisecond.
 const IDLE_NS: u64 = 50_000;
-/// Duration of the flood in ns after which a request keeps its placement: two seconds of
-/// observation and one move.
+/// Duration of the flood in ns after which a request no longer changes its placement: two seconds
+/// of observation and one move.
 const OBSERVED_NS: u64 = 2_500_000_000;
 /// Interval at which the threads are checked for idleness.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(6);
@@ -42,7 +42,7 @@ pub(super) struct PlacementSample {
     pub(super) threads: f64,
 }
 
-/// Runs a plan under the flood; returns `None` if it lost frames.
+/// Runs a plan under the flood. Returns `None` if the plan lost frames.
 pub(super) fn measure_sample(
     flood: &mut Flood,
     plan: &Plan,
@@ -52,7 +52,7 @@ pub(super) fn measure_sample(
     Ok(whole.then_some(sample))
 }
 
-/// Runs the plan under the flood; returns the `known` costs updated with the measured ones, like
+/// Runs the plan under the flood. Returns the costs `known`, updated with the measured ones as by
 /// `explain --analyze`.
 pub(super) fn analyze_costs(
     flood: &mut Flood,
@@ -69,8 +69,8 @@ pub(super) fn analyze_costs(
     Ok(costs)
 }
 
-/// Runs a plan under the flood through its first seconds, as `streamline run` does. Returns the
-/// plan that the path has afterwards.
+/// Runs a plan under the flood for its first seconds, as `streamline run` does. Returns the plan of
+/// the path after this time.
 pub(super) fn plan_after_first_seconds(
     flood: &mut Flood,
     plan: &Plan,
@@ -118,7 +118,7 @@ fn run_under_flood(
             flood.send(WARM_UP_FRAMES)?;
             let before = wait_until_idle();
             let sending = flood.median_group_ns(FRAMES_PER_SAMPLE)?;
-            // Both readings include this thread's time, which may have grown in between.
+            // Both readings include the time of this thread, which may have grown in between.
             let threads =
                 wait_until_idle().saturating_sub(before) as f64 / FRAMES_PER_SAMPLE as f64;
             Ok(PlacementSample { unobserved, sending, threads })
@@ -136,10 +136,10 @@ fn run_until_stopped(
     stop: &EventFd,
     ready: mpsc::Sender<()>,
 ) -> Result<Outcome, String> {
-    // On a machine with one processor it is shared.
+    // On a machine with one processor, the threads share it with the sender.
     let _ = sys::process::pin_to(1);
     let paths = build(plan, settings).map_err(|why| why.to_string())?;
-    // Sources see frames from here on.
+    // From now on, the sources receive frames.
     let _ = ready.send(());
     let until = StopConditions { readable: Some(stop.as_fd()), ..StopConditions::default() };
     run(paths, until).map_err(|why| why.to_string())
@@ -147,14 +147,14 @@ fn run_until_stopped(
 
 /// Waits until all other threads are idle; returns their processor time in ns.
 fn wait_until_idle() -> u64 {
-    // This thread's own time advances between the two readings.
+    // The time of this thread advances between the two readings.
     let others = || {
         let own = clock::thread();
         clock::process().saturating_sub(own)
     };
     let mut now = others();
     wait_until("all frames are looked at", || {
-        // Without descriptors this only waits.
+        // Without descriptors, this call only waits.
         sys::poll::readable(&[], Some(IDLE_CHECK_INTERVAL));
         let before = std::mem::replace(&mut now, others());
         now.saturating_sub(before) < IDLE_NS

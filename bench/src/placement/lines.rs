@@ -3,8 +3,8 @@
 use engine::registry::MachineRegistry;
 use pipeline::plan::{Machine, Plan, plan};
 
-/// Requests of at least three filters. Each begins with `rx`, to which the bench adds the device.
-/// The flood is UDP, alternately to port 53 and to another port, with `Z` in all payload bytes.
+/// Requests with at least three filters. Each begins with `rx`, to which the bench adds the device.
+/// The flood is UDP to port 53 and to another port, alternately, with `Z` in all payload bytes.
 pub(super) const REQUESTS: [&str; 29] = [
     // All filters have twins.
     "rx | eth | ip | udp | count",
@@ -28,7 +28,8 @@ pub(super) const REQUESTS: [&str; 29] = [
     "rx | eth | ip | regex \"Z+Y\" | count",
     "rx | ip | udp | dport |4053 match \"Y\" | count",
     // The twins of these filters cost more than the filters. With `burst`, `ratelimit` passes all
-    // frames in any space, even in a thread, where the frames of a batch arrive at the same time.
+    // frames in any space, even in a thread, in which all frames of a batch arrive at the same
+    // time.
     "rx | ratelimit 1000 | ip | udp | count",
     "rx | ip | ratelimit 2000000 burst=100000 | regex \"Z+Y\" | count",
     "rx | udp | ratelimit 2000000 burst=100000 | match \"Y\" | count",
@@ -85,7 +86,7 @@ pub(super) fn plan_placements(line: &str, machine: &Machine) -> Vec<Placement> {
     let mut found: Vec<Placement> = Vec::new();
     for kernel in 0..=count {
         for first in kernel..=count {
-            // A placement in one thread uses the first.
+            // A placement in one thread uses `thread0`.
             if first == kernel && first < count {
                 continue;
             }

@@ -1,24 +1,24 @@
 //! `bench placement`: the choices of the placement policies compared with every other placement.
 //! FEATURES O3, V6
 //!
-//! Each request runs in every placement that can be planned on this machine: its first filters in
+//! Each request runs in each placement that can be planned on this machine: its first filters in
 //! the kernel, the others in one or two threads. The input is a flood over a veth pair. The result
-//! is the processor time per frame of threads and kernel, beyond that of unobserved sending. A
+//! is the processor time per frame of threads and kernel, without that of unobserved sending. A
 //! placement that loses frames in each of three attempts is excluded.
 //!
-//! All placements run in a few rounds. The best of them then run in additional rounds with the
-//! choices of the policies `cost` and `deepest` and with all nodes in one thread, so that a
-//! placement that won by luck does not win again. Plans use the cost table measured on this
-//! machine, which is measured first if it does not exist.
+//! All placements run in a few rounds. The best of them then run in additional rounds, together
+//! with the choices of the policies `cost` and `deepest` and with all nodes in one thread, so that
+//! a placement that won by chance does not win again. Plans use the cost table of this machine,
+//! which is measured first if it does not exist.
 //!
-//! Before a request has run, the share of input on each arc is unknown. So `cost` is evaluated
-//! three times: with the table alone; after the request's first two seconds, in which it moves
-//! filters by itself; and after it was analyzed once, using only the knowledge from that run
-//! (`explain --analyze`). Goal: after two seconds, no request costs more than 1.1 times what it
-//! costs in any other placement. Pairs of placements are judged ([`verdict`]): rounds are added
-//! until the confidence interval of their ratio decides, is narrow, or the maximum is reached. Rows
-//! report that interval, and the number of requests that are certainly within the limit, certainly
-//! beyond, and undecided.
+//! Before a request has run, the share of input on each arc is unknown. Therefore `cost` is
+//! evaluated three times: with the table alone; after the request's first two seconds, in which it
+//! moves filters by itself; and after one analyzed run, using only the knowledge from that run
+//! (`explain --analyze`). Goal: after two seconds, no request costs more than 1.1 times its cost in
+//! any other placement. Pairs of placements are judged ([`verdict`]): rounds are added until the
+//! confidence interval of their ratio decides, is narrow, or the maximum is reached. Rows report
+//! that interval, and the numbers of requests that are certainly within the limit, certainly beyond
+//! it, and undecided.
 
 mod line;
 mod lines;
@@ -146,7 +146,7 @@ impl PlacementBench {
             if open.is_empty() {
                 break;
             }
-            // A decided placement runs no more. Its samples remain those of the first rounds.
+            // A decided placement does not run again; it keeps the samples of its first rounds.
             let again: Vec<Placement> = open.iter().map(|at| last[*at].clone()).collect();
             let mut taken: Vec<_> = open.iter().map(|at| final_[*at].take()).collect();
             self.run_rounds(&again, &mut taken, ROUNDS_ADDED);
@@ -167,8 +167,8 @@ impl PlacementBench {
         Ok(rows)
     }
 
-    /// Runs the placements interleaved for `rounds` rounds, and appends their samples; sets the
-    /// samples of a placement that loses frames or fails to `None`.
+    /// Runs the placements interleaved for `rounds` rounds, and appends their samples. If a
+    /// placement loses frames or fails, its samples are set to `None`.
     fn run_rounds(&mut self, all: &[Placement], taken: &mut [Option<FrameCosts>], rounds: usize) {
         for _ in 0..rounds {
             let mut samples: Vec<Option<PlacementSample>> = Vec::new();
@@ -212,8 +212,8 @@ impl FrameCosts {
     }
 }
 
-/// Returns the indices of the choice and of the placements whose comparison with it needs more
-/// rounds; empty if there are no such placements.
+/// Returns the indices of the choice and of the placements whose comparison with the choice needs
+/// more rounds; empty if there are no such placements.
 fn undecided_placements(taken: &[Option<FrameCosts>], choice: Option<usize>) -> Vec<usize> {
     let taken_by = |at: usize| taken.get(at)?.as_ref();
     let Some((at, chosen)) = choice.and_then(|at| Some((at, taken_by(at)?))) else {
@@ -240,7 +240,7 @@ fn goal_row<'t>(
     sentinel_ns: f64,
 ) -> Row {
     let all = others.filter_map(|other| CostRatio::compare(&choice.added_ns, &other.added_ns));
-    // A single placement is the best.
+    // If there is only one placement, it is the best.
     let unobserved = CostRatio { median: 1.0, interval: [1.0; 2], rounds: choice.added_ns.len() };
     let times = worst_comparison(all, COST_RATIO_MAX).unwrap_or(unobserved);
     Row {

@@ -1,18 +1,18 @@
-//! The verdict on a placement: whether its cost is within a multiple of the cost of every other
+//! The verdict on a placement: its cost is, or is not, within a multiple of the cost of every other
 //! placement, measured in the same rounds.
 //!
-//! Input: the processor times per frame of both placements in each round. Output: the median of
-//! their ratios, with a 99 % confidence interval from order statistics, which assumes nothing about
-//! the distribution. A lasting disturbance affects both placements in a round, so disturbed rounds
-//! count as much as quiet rounds.
+//! The input is the processor time per frame of both placements in each round. The output is the
+//! median of their ratios, with a 99 % confidence interval from order statistics, which assumes
+//! nothing about the distribution. A lasting disturbance affects both placements of a round, so
+//! disturbed rounds count as much as quiet ones.
 
 use crate::harness::median;
 
-/// Half the width of the 99 % confidence interval, measured in ranks of the sorted samples, as a
-/// multiple of the standard deviation of the number of samples below the median.
+/// Half the width of the 99 % confidence interval in ranks of the sorted samples, as a multiple of
+/// the standard deviation of the number of samples below the median.
 const CONFIDENCE_SIGMAS: f64 = 2.576;
-/// Maximum distance from the median to either end of a sufficiently narrow interval, as a fraction
-/// of the median.
+/// Maximum distance between the median and either end of an interval that is narrow enough, as a
+/// fraction of the median.
 const HALF_WIDTH_MAX: f64 = 0.03;
 
 /// The cost of a choice divided by that of another placement.
@@ -37,14 +37,13 @@ pub(super) enum Verdict {
 }
 
 impl CostRatio {
-    /// Compares the choice with another placement, per round; returns `None` if there are no
-    /// rounds.
+    /// Compares the choice with another placement per round. Returns `None` if there are no rounds.
     pub(super) fn compare(choice: &[f64], other: &[f64]) -> Option<Self> {
         let mut all: Vec<f64> = choice.iter().zip(other).map(|(one, other)| one / other).collect();
         all.sort_by(f64::total_cmp);
         let rounds = all.len();
         let below = (rounds as f64 - CONFIDENCE_SIGMAS * (rounds as f64).sqrt()) / 2.0;
-        // Number of samples outside at each end; 0 for few rounds.
+        // Number of samples outside the interval at each end; 0 for few rounds.
         let outside = (below.max(0.0) as usize).min(rounds.saturating_sub(1) / 2);
         let interval = [*all.get(outside)?, *all.get(rounds - 1 - outside)?];
         Some(Self { median: median(&all), interval, rounds })
@@ -58,7 +57,7 @@ impl CostRatio {
         }
     }
 
-    /// Returns true if no more rounds are needed: the verdict is certain, or the interval is
+    /// Returns true if no more rounds are needed, because the verdict is certain or the interval is
     /// narrow.
     pub(super) fn is_decided(&self, limit: f64) -> bool {
         let [low, high] = self.interval.map(|end| end / self.median - 1.0);

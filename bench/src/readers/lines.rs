@@ -13,9 +13,9 @@ use testkit::net::{Namespace, SERVER_DEVICE, wait_until};
 /// The setup in which requests run: with or without a daemon.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RequestStart {
-    /// Each reader loads a separate program.
+    /// Without a daemon. Each reader loads its own program.
     Alone,
-    /// A daemon runs, and loads one program for all.
+    /// With a daemon, which loads one program for all.
     WithDaemon,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct RunningRequests {
 }
 
 impl RunningRequests {
-    /// Starts a request for each file, and waits until each observes frames.
+    /// Starts a request for each file, and waits until all of them observe frames.
     pub(super) fn start(
         space: &Namespace,
         folder: &Path,
@@ -49,7 +49,7 @@ impl RunningRequests {
         for (number, file) in files.iter().enumerate() {
             let mut command = all.command(&number.to_string());
             let report = all.folder.join(format!("report{number}"));
-            // A report of an earlier run must not be taken for this one.
+            // A report of an earlier run must not be read as that of this run.
             let _ = fs::remove_file(&report);
             command.args(["run", "--json", "--report"]).arg(report);
             command.arg(format!("rx {SERVER_DEVICE} | pcap '{file}'"));
@@ -66,12 +66,12 @@ impl RunningRequests {
         Ok(all)
     }
 
-    /// Returns the process ids, the daemon's included.
+    /// Returns the process ids, including the daemon's.
     pub(super) fn process_ids(&self) -> Vec<u32> {
         [self.daemon.process_ids(), self.requests.process_ids()].concat()
     }
 
-    /// Stops all requests; returns the number of frames that they lost. Fails if a ledger does not
+    /// Stops all requests. Returns the number of frames that they lost. Fails if a ledger does not
     /// balance, or if the numbers of frames that a request wrote and lost do not add up to `sent`.
     pub(super) fn stop(self, sent: u64) -> Result<u64, String> {
         self.requests.interrupt_and_wait("a request")?;

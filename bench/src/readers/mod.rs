@@ -3,9 +3,9 @@
 //!
 //! Frames of 1400 bytes are sent over a veth pair to a host that receives them: at 100,000 per
 //! second and at full rate to ten programs that write to /dev/null, and at 100,000 per second to
-//! one that writes to a file in memory. Candidates are stock tcpdumps, requests `rx IF | pcap FILE`
-//! that run alone, and the same requests under a daemon, which combines their kernel filters into
-//! one program. Programs run on the second processor.
+//! one program that writes to a file in memory. Candidates are stock tcpdumps, requests `rx IF |
+//! pcap FILE` that run alone, and the same requests with a daemon, which combines their kernel
+//! filters into one program. Programs run on the second processor.
 //!
 //! The cost has two parts: in the kernel, the additional time of sending compared with an
 //! unobserved veth pair ([`crate::observed`]); and the processor time of the processes, the daemon
@@ -134,7 +134,7 @@ impl ReadersBench<'_> {
                 (sample, lines.stop((WARM_UP_FRAMES + FRAMES_PER_SAMPLE) as u64)?)
             }
         };
-        // The next sample begins without them.
+        // The next sample must start without these files.
         for file in files.iter().filter(|_| to_files) {
             let _ = std::fs::remove_file(file);
         }
@@ -164,7 +164,7 @@ fn result_rows(setting: Setting, taken: &ObserverSamples<Observers>) -> Vec<Row>
     let mut all = Vec::new();
     if setting.rate.is_none() {
         let mut rates = values(&|sample| 1e6 / sample.sending);
-        // Sending itself varies from one sample to the next, so its own reference counts.
+        // Sending itself varies between samples, so the reference is from the same samples.
         let alone =
             taken.values(Observers::Requests(RequestStart::WithDaemon), |one| 1e6 / one.unobserved);
         rates.insert(0, Samples { name: NO_OBSERVER_NAME, values: alone });
@@ -189,7 +189,7 @@ fn result_rows(setting: Setting, taken: &ObserverSamples<Observers>) -> Vec<Row>
             Some(row)
         }));
     }
-    // Each observer has its own group of rows, because 0 divided by 0 is not a ratio.
+    // 0 divided by 0 is not a ratio, so each observer has its own group of rows.
     for one in values(&ObserverSample::kernel_cost) {
         all.extend(made("ns kernel/frame", Better::Less, &[one], &[]));
     }

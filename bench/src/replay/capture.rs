@@ -1,11 +1,11 @@
 //! Generated captures of HTTP/1.1 between many clients and a server, as recorded by a tap that
-//! loses a few packets. The size of a capture determines its contents, because random numbers have
-//! fixed seeds.
+//! loses a few packets. Random numbers have fixed seeds, so the size of a capture determines its
+//! contents.
 //!
-//! Bodies have 200 bytes to 100 KB (as many around 1 KB as around 10 KB), and every fifth is
-//! chunked. Half of the connections carry one request, the others up to ten; one connection in
-//! eight uses IPv6. One segment in a hundred is swapped with its successor, one frame in a thousand
-//! is missing. Lengths, checksums, sequence and acknowledgement numbers are correct.
+//! Bodies have 200 bytes to 100 KB, with as many around 1 KB as around 10 KB; one in five is
+//! chunked. Half of the connections carry one request, the others up to ten. One connection in
+//! eight uses IPv6. One segment in a hundred is swapped with its successor, and one frame in a
+//! thousand is missing. Lengths, checksums, sequence and acknowledgement numbers are correct.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -29,7 +29,7 @@ const SYN: u8 = 0x02;
 const PSH: u8 = 0x08;
 const ACK: u8 = 0x10;
 
-/// Writes a capture of at least `size` bytes; returns its size in bytes.
+/// Writes a capture of at least `size` bytes. Returns its size in bytes.
 pub(super) fn write_mixed(path: &Path, size: u64) -> Result<u64> {
     let mut tap = CaptureWriter::new(path, 17)?;
     let content: Vec<u8> = tap.random.bytes(1 << 20);
@@ -57,8 +57,8 @@ pub(super) fn write_mixed(path: &Path, size: u64) -> Result<u64> {
     tap.finish()
 }
 
-/// Writes a capture of connections that are all open at its end, each within a response; returns
-/// its size in bytes.
+/// Writes a capture whose connections are all open at its end, each within a response. Returns its
+/// size in bytes.
 pub(super) fn write_open(path: &Path, connections: u32) -> Result<u64> {
     let mut tap = CaptureWriter::new(path, 18)?;
     let mut open: Vec<Connection> = Vec::new();
@@ -87,8 +87,8 @@ pub(super) fn write_open(path: &Path, connections: u32) -> Result<u64> {
     tap.finish()
 }
 
-/// Counts the frames that begin a request in a generated capture, where every head fits into one
-/// segment.
+/// Counts the frames that begin a request in a generated capture. In these captures, each head fits
+/// into one segment.
 pub(crate) fn count_requests(path: &Path) -> Result<u64> {
     let capture = std::fs::read(path)?;
     let packets = wire::capture::packets(&capture).map_while(|packet| Some(packet.ok()?.1));
@@ -144,7 +144,7 @@ struct Connection {
     sequence: [u32; 2],
     begun: bool,
     requests: u64,
-    /// Frames to write later.
+    /// Frames that have not been written yet.
     waiting: VecDeque<Vec<u8>>,
 }
 
@@ -166,7 +166,7 @@ impl Connection {
         Self { ends, ports: [port, 80], sequence, begun: false, requests, waiting }
     }
 
-    /// Generates the next frames; returns false at the end of the connection.
+    /// Generates the next frames. Returns false at the end of the connection.
     fn generate(&mut self, random: &mut Random, content: &[u8]) -> bool {
         if !self.begun {
             self.shake_hands();
@@ -191,7 +191,8 @@ impl Connection {
 
     fn exchange_message(&mut self, random: &mut Random, content: &[u8]) {
         let body = |random: &mut Random, most: u64| {
-            // 200 bytes, doubled a random number of times, plus a random share.
+            // The length is 200 bytes, doubled a random number of times, plus a random share of the
+            // result.
             let doubled = 200 << random.below(most);
             let length = doubled + random.within(0..doubled);
             let from = random.within(0..content.len() - length);
@@ -217,7 +218,7 @@ impl Connection {
         }
     }
 
-    /// Sends data in segments; the peer acknowledges every second segment, and the last.
+    /// Sends data in segments. The peer acknowledges each second segment, and the last one.
     fn send_data(&mut self, backward: bool, data: &[u8]) {
         let segments = data.chunks(SEGMENT_MAX).count();
         for (index, segment) in data.chunks(SEGMENT_MAX).enumerate() {

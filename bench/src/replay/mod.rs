@@ -4,8 +4,8 @@
 //!
 //! The capture is generated in a temporary directory ([`capture`]) and stays in the page cache.
 //! While a program is measured, its output goes to /dev/null; the requests that it finds are
-//! counted in a separate run. A row for peak memory uses another capture, at whose end all
-//! connections are open.
+//! counted in a separate run. A row for peak memory uses another capture, in which all connections
+//! are open at the end.
 
 mod capture;
 mod programs;
@@ -25,7 +25,8 @@ use std::process::Command;
 const OPEN_CONNECTIONS: u64 = 100_000;
 /// Maximum peak memory for [`OPEN_CONNECTIONS`] connections, in bytes.
 const PEAK_MEMORY_MAX: f64 = 256e6;
-/// Capture size in bytes that the goals assume; smaller runs have no goals for throughput.
+/// Capture size in bytes for which the goals are defined. Smaller runs have no goals for
+/// throughput.
 const GOAL_CAPTURE_SIZE: u64 = 1_000_000_000;
 
 /// Measures memory, throughput and requests. Memory is measured first, and a child process
@@ -52,7 +53,8 @@ pub(crate) fn write_capture(kind: &str, file: &Path, size: &str) -> Result<(), S
     made.map(|_| ()).map_err(|why| format!("{}: {why}", file.display()))
 }
 
-/// Writes a capture in a child process and waits for it; returns the capture's size in bytes.
+/// Writes a capture in a child process, and waits for the process. Returns the capture's size in
+/// bytes.
 pub(crate) fn generate_capture(kind: &str, file: &Path, size: u64) -> Result<u64, String> {
     let own = std::env::current_exe().map_err(|why| why.to_string())?;
     let mut command = Command::new(own);
@@ -87,8 +89,8 @@ fn measure_throughput<'p>(
     interleave(("replay", &row, f64::NAN), "MB/CPU s", options.rounds, candidates, goals)
 }
 
-/// Compares the numbers of requests that the programs find. Ours must find at least as many as any
-/// other program; the first row is the number of frames that begin a request.
+/// Compares the numbers of requests that the programs find. Our program must find at least as many
+/// as any other. The first row is the number of frames that begin a request.
 fn compare_requests(
     programs: &[ReplayProgram],
     file: &Path,

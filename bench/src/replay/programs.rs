@@ -9,12 +9,11 @@ use sys::usage::{self, Usage};
 pub(super) struct ReplayProgram {
     pub(super) name: &'static str,
     path: PathBuf,
-    /// Function that returns the arguments, given a capture and a directory for the program's
-    /// files.
+    /// Returns the arguments, given a capture and a directory for the program's files.
     arguments: fn(&Path, &Path) -> Vec<String>,
-    /// Function that counts the requests in the program's standard output and directory, or `None`
-    /// if the program does not look for requests. `None` also for our program, whose requests are
-    /// counted by `count_with_streamline`.
+    /// Counts the requests in the program's standard output and directory. `None` if the program
+    /// does not look for requests, and for our program, whose requests are counted by
+    /// `count_with_streamline`.
     requests: Option<fn(&[u8], &Path) -> u64>,
 }
 
@@ -75,7 +74,7 @@ fn peers() -> [ReplayProgram; 4] {
             requests: Some(|_, folder| {
                 let told = std::fs::read(folder.join(SURICATA_LOG)).unwrap_or_default();
                 let lines = told.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-                // Responses without a request are reported as exchanges.
+                // Suricata reports a response without a request as an exchange.
                 let alone = |line: &&[u8]| count_occurrences(line, b"request_uri_not_seen") > 0;
                 lines.filter(|line| !alone(line)).count() as u64
             }),
@@ -102,7 +101,7 @@ app-layer: {protocols: {http: {enabled: yes}}}
 ";
 
 impl ReplayProgram {
-    /// Runs the program over a capture without output; returns its resource usage.
+    /// Runs the program over a capture without output. Returns its resource usage.
     pub(super) fn measure_usage(&self, capture: &Path, folder: &Path) -> Result<Usage, String> {
         self.run_command(self.command(capture, folder).stdout(Stdio::null()))
     }

@@ -2,11 +2,11 @@
 //! F1, F3, F5
 //!
 //! There are three settings: one thread that writes and reads each block; two processes on one
-//! processor; two processes on two processors. Each has rings of fixed sizes from 16 KB to 64 MB,
-//! and a ring that starts with 64 MB and scales itself. Besides the rate, the writer's context
-//! switches per MB are counted (fig. 12). The x axis of the chart is the size.
+//! processor; and two processes on two processors. Each setting has rings of fixed sizes from 16 KB
+//! to 64 MB, and a ring that starts with 64 MB and scales itself. In addition to the rate, the
+//! writer's context switches per MB are counted (fig. 12). The x axis of the chart is the size.
 //!
-//! The module `user` measures the same goal as users meet it: with streams from C, and with
+//! The module `user` measures the same goal for the interfaces of users: streams from C, and
 //! requests.
 
 mod other;
@@ -234,7 +234,7 @@ impl StreamPair {
         Ok(Self { output, reader, block: vec![7; block], blocks: 1024 })
     }
 
-    /// Writes until the ring's size has settled, or [`SETTLING_RINGS_MAX`] is reached.
+    /// Writes until the ring's size has settled or [`SETTLING_RINGS_MAX`] is reached.
     fn write_until_size_settles(&mut self) -> Result<(), String> {
         let (mut before, mut same) = (0, 0);
         for _ in 0..SETTLING_RINGS_MAX {
@@ -268,7 +268,7 @@ impl StreamPair {
         }
     }
 
-    /// Moves `blocks` blocks, and returns once they have arrived.
+    /// Moves `blocks` blocks, and returns when they have arrived.
     fn transfer(&mut self, blocks: u64) -> Result<(), String> {
         let words = |why: buffer::Fault| why.to_string();
         match &mut self.reader {

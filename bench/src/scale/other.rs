@@ -1,10 +1,10 @@
-//! The reading process: another instance of this program, which receives its stream and requests
-//! over a socket on its standard input.
+//! The reading process: another instance of this program, which receives its stream and its
+//! requests over a socket on its standard input.
 
 use crate::child::{BenchChild, ParentConnection};
 use buffer::stream::Offer;
 
-/// Starts the reader on a processor, and sends it the stream of blocks of `block` bytes.
+/// Starts the reader on a processor, and sends it a stream of blocks of `block` bytes.
 pub(super) fn start(processor: usize, offer: &Offer, block: usize) -> Result<BenchChild, String> {
     let words = ["scale", &processor.to_string(), &block.to_string()];
     BenchChild::start(words, &offer.descriptors())

@@ -1,8 +1,8 @@
 //! `bench rounds`: the behavior of a ring that starts too large. [SL fig. 7]
 //!
 //! One thread writes and reads each block. A round ends when the writer wraps around. One ring has
-//! a fixed size; two rings halve while they are nearly empty, one by reallocation, the other in
-//! place. Rows are the rate in each round; the ring sizes are printed on standard error.
+//! a fixed size. Two rings halve their size while they are nearly empty, one by reallocation, the
+//! other in place. Rows are the rate in each round; the ring sizes are printed on standard error.
 
 use crate::harness::{Candidate, interleave};
 use crate::options::Options;
@@ -82,7 +82,7 @@ fn measure_round(kind: RingKind, caches: &[usize], round: usize) -> Result<(f64,
     let (mut begin, mut blocks) = (0, 0u64);
     loop {
         let ended = output.scale().map_or(0, |scale| scale.rounds);
-        // The first wrap ends round 0, in which memory is touched for the first time.
+        // The first wrap ends round 0, in which memory is first touched.
         if ended > round as u64 + 1 {
             let ns = sys::clock::monotonic() - begin;
             #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
@@ -100,7 +100,7 @@ fn measure_round(kind: RingKind, caches: &[usize], round: usize) -> Result<(f64,
     }
 }
 
-/// Returns the bounds for scaling as in the paper, where rings shrink to as little as 16 KB.
+/// Returns the bounds for scaling in the paper, where rings shrink to as little as 16 KB.
 fn shrinking_bounds(scaling: Scaling) -> Scaling {
     Scaling { together: (16 << 10, INITIAL_SIZE), ..scaling }
 }

@@ -1,6 +1,6 @@
-//! Goal G10 as users meet it. A C program with a self-sizing stream (capacity 0) is compared with
-//! fixed capacities, and with the same stream in Rust. A request of `streamline run` with a
-//! self-sizing ring between its threads is compared with `--ring=ENTRIES`.
+//! Goal G10 for the interfaces of users. A C program with a self-sizing stream (capacity 0) is
+//! compared with fixed capacities, and with the same stream in Rust. A request of `streamline run`
+//! with a self-sizing ring between its threads is compared with `--ring=ENTRIES`.
 
 use super::{Processors, StreamPair};
 use crate::file::streamline_path;
@@ -133,8 +133,8 @@ pub(super) fn measure_requests(place: &str, options: &Options) -> Result<Vec<Row
     ))
 }
 
-/// Runs a request; returns the rate in millions of blocks per second, where the time includes the
-/// start and the end of the process.
+/// Runs a request. Returns the rate in millions of blocks per second. The time includes the start
+/// and the end of the process.
 fn measure_request_rate(command: &mut Command) -> Result<f64, String> {
     let begin = Instant::now();
     let status = command.status().map_err(|why| why.to_string())?;
@@ -145,7 +145,8 @@ fn measure_request_rate(command: &mut Command) -> Result<f64, String> {
     Ok(REQUEST_BLOCKS as f64 / 1e6 / begin.elapsed().as_secs_f64())
 }
 
-/// Returns the name of the fastest of these candidates, by their medians.
+/// Returns the name of the candidate with the largest median among those for which `is_fixed` is
+/// true.
 fn fastest_candidate(samples: &[Samples], is_fixed: impl Fn(&str) -> bool) -> &'static str {
     let fixed = samples.iter().filter(|of| is_fixed(of.name));
     let fastest = fixed.max_by(|a, b| median(&a.values).total_cmp(&median(&b.values)));

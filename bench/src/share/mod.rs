@@ -2,17 +2,17 @@
 //! per user; and of several requests of one user ([`prefix`]). FEATURES O6, O7
 //!
 //! UDP to many ports is sent at full rate over a veth pair. 1, 2, 5 and 10 unprivileged users each
-//! run a request that selects one port and writes its frames to /dev/null; a daemon runs the
-//! filters that begin all requests as one program. The peers are the same numbers of tcpdumps with
-//! equivalent filters, each with its own packet socket and kernel filter. Readers run on the second
-//! processor. In rows `one thread`, the sinks of the requests are pinned to the reading thread,
-//! which shows the cost of the crossing.
+//! run a request that selects one port and writes its frames to /dev/null. A daemon runs the
+//! filters with which all requests begin as one program. The peers are the same numbers of tcpdumps
+//! with equivalent filters, each with its own packet socket and kernel filter. Readers run on the
+//! second processor. In the rows `one thread`, the sinks of the requests are pinned to the reading
+//! thread, which shows the cost of the crossing.
 //!
-//! The cost is the processor time of the machine beyond sending alone: the additional time of
-//! sending compared with an unobserved veth pair, and the processor time of the processes, the
-//! daemon included. Rows are received frames per second of that time. The bench fails if a user's
-//! ledger does not balance, if frames are neither observed nor lost, or if there is more than one
-//! program.
+//! The cost is the processor time of the machine without that of sending alone: the additional time
+//! of sending compared with an unobserved veth pair, and the processor time of the processes,
+//! including the daemon. Rows are received frames per second of that time. The bench fails if a
+//! user's ledger does not balance, if frames are neither observed nor lost, or if there is more
+//! than one program.
 
 mod prefix;
 mod users;
@@ -113,13 +113,13 @@ impl ShareBench<'_> {
         }
     }
 
-    /// Measures `count` users; the text `pin` pins their sinks.
+    /// Measures `count` users, whose sinks are pinned by the text `pin`.
     fn measure_users(&mut self, count: u16, pin: &str) -> Result<ObserverSample, String> {
         let users = self.daemon.start_users(&self.floods.observed.pair.server, count, pin)?;
         let processes = [self.daemon.process_ids(), users.process_ids()].concat();
         let sample =
             ObserverSample::measure(&mut self.floods, &processes, (WARM_UP_FRAMES, FRAMES))?;
-        // There is still one program, with all requests in it.
+        // The program must still be the only one, and run all requests.
         self.daemon.check_shared_program(count)?;
         let observed = users.stop(&self.daemon)?;
         add_losses("a user", &observed, sample)
@@ -146,7 +146,7 @@ impl ShareBench<'_> {
 }
 
 /// Adds the lost share to the sample. Fails unless each observer has received or lost every frame
-/// sent for it.
+/// that was sent for it.
 fn add_losses(
     who: &str,
     all: &[FrameCounts],
@@ -191,7 +191,7 @@ fn result_rows(taken: &ObserverSamples<ShareObservers>) -> Vec<Row> {
         all.extend(made(name, x, ("ns CPU/frame", Better::Less), costs));
         let kernel: Vec<Samples> = each(&|who| taken.values(who, ObserverSample::kernel_cost));
         let lost: Vec<Samples> = each(&|who| taken.values(who, |sample| sample.lost * 100.0));
-        // Each observer has its own group of rows, because 0 divided by 0 is not a ratio.
+        // 0 divided by 0 is not a ratio, so each observer has its own group of rows.
         for (unit, samples) in [("ns kernel/frame", kernel), ("% lost", lost)] {
             for one in samples {
                 all.extend(made(name, f64::NAN, (unit, Better::Less), vec![one]));
@@ -201,7 +201,7 @@ fn result_rows(taken: &ObserverSamples<ShareObservers>) -> Vec<Row> {
     all
 }
 
-/// Returns the rate of each sample of an observer: received frames, in thousands, per second of
+/// Returns the rate for each sample of an observer: received frames, in thousands, per second of
 /// processor time spent on observing.
 fn frame_rates(taken: &ObserverSamples<ShareObservers>, who: ShareObservers) -> Vec<f64> {
     taken.values(who, |sample| (1.0 - sample.lost) * 1e6 / sample.total_cost())

@@ -1,6 +1,6 @@
-//! The cost of ten requests of one user that begin the same way, `rx IF | tcp | http | …`, and have
-//! different tails: each running that beginning (the prefix) itself, or all sharing one process for
-//! it. FEATURES O6, O7, [SL §7.1]
+//! The cost of ten requests of one user that have the same beginning, `rx IF | tcp | http | …`, and
+//! different tails. Each request runs the beginning (the prefix) itself, or all share one process
+//! for it. FEATURES O6, O7, [SL §7.1]
 //!
 //! A generated HTTP capture is sent over a veth pair at a rate at which no candidate loses frames.
 //! The cost is the processor time of all processes: the requests, the process of the prefix, and
@@ -8,7 +8,7 @@
 //! `PREFIX | discard` plus, for each tail, the additional cost of a request with only that tail.
 //! Both are measured again for each tail, so that the error of a single measurement of the prefix
 //! is not added ten times. The bench fails if a request loses a block, or if its tail does not
-//! receive the same blocks as when it runs alone.
+//! receive the same blocks as when the request runs alone.
 
 use crate::harness::{Better, Goal, Samples, is_selected, rows_of_samples};
 use crate::live::load::{FrameLoad, Rate};
@@ -41,7 +41,7 @@ const TAILS: [&str; 10] = [
     "| count",
     "|request match \"GET /thing\" | count",
 ];
-/// The tail that discards all blocks; it measures the cost of the prefix alone.
+/// The tail that discards all blocks, with which the cost of the prefix is measured.
 const NO_TAIL: &str = "| discard";
 /// Frames per second.
 const RATE: f64 = 50_000.0;
@@ -51,9 +51,9 @@ const SIZE_DIVISOR: u64 = 5;
 /// Ring size of the source in MB.
 const RING_MB: u32 = 16;
 
-/// Time to wait after the last frame before the requests are ended. In this time `tcp` gives up on
-/// segments that are missing from the capture, so that the prefix no longer holds any block when
-/// the requests end.
+/// Time to wait after the last frame before the requests are stopped. In this time, `tcp` gives up
+/// on segments that are missing from the capture, so that the prefix holds no blocks when the
+/// requests end.
 const GAP: Duration = Duration::from_millis(1_300);
 
 const ONCE: &str = "prefix and tails once";
@@ -120,7 +120,8 @@ struct PrefixRun {
 
 impl PrefixBench {
     /// Returns four costs in ns per frame: the reference (the prefix once and each tail once), the
-    /// requests with a shared prefix, the requests with a prefix each, and the first request alone.
+    /// requests with a shared prefix, the requests with a separate prefix each, and the first
+    /// request alone.
     fn measure_round(&self) -> Result<[f64; 4], String> {
         let (mut prefixes, mut tails, mut alone) = (Vec::new(), 0.0, Vec::new());
         let mut first = f64::NAN;
@@ -202,7 +203,7 @@ impl PrefixBench {
         read_text(&self.folder.0.join("run").join(file))
     }
 
-    /// Returns the running paths, as printed by `ps --json`, or `None` if no daemon answers.
+    /// Returns the running paths, as printed by `ps --json`, or `None` if no daemon replies.
     fn list(&self) -> Option<Value> {
         let output = self.command().args(["ps", "--json"]).stdin(Stdio::null()).output().ok()?;
         output.status.success().then(|| serde_json::from_slice(&output.stdout).ok())?
@@ -229,7 +230,7 @@ fn readers(listed: &Value) -> usize {
     paths(listed).filter(|(line, _)| !line.contains("share \"")).count()
 }
 
-/// Reads from a report the number of blocks received by the last filter or sink. Fails if blocks
+/// Reads the number of blocks that the last filter or sink received from a report. Fails if blocks
 /// were lost.
 fn parse_taken(report: &str) -> Result<u64, String> {
     let report: Value = serde_json::from_str(report).map_err(|why| format!("a report: {why}"))?;

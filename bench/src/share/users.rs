@@ -30,13 +30,13 @@ pub(crate) struct FrameCounts {
 }
 
 impl SharedDaemon {
-    /// Starts a daemon in a namespace for `users` users, and waits until it answers.
+    /// Starts a daemon in a namespace for `users` users, and waits until it replies.
     pub(super) fn start(space: &Namespace, folder: &Path, users: u16) -> Result<Self, String> {
         let program = streamline_path().ok_or("there is nothing to measure")?;
         let failed = |why: std::io::Error| format!("{}: {why}", folder.display());
         fs::set_permissions(folder, Permissions::from_mode(0o755)).map_err(failed)?;
         let mut daemon = Self { folder: folder.to_owned(), daemon: Children::default() };
-        // Other users may not enter the build directory.
+        // Other users cannot enter the build directory.
         testkit::copy_program(&program, &daemon.program());
         fs::write(folder.join("policy.toml"), policy_for_users(users)).map_err(failed)?;
         let mut command = Command::new(daemon.program());
@@ -100,7 +100,8 @@ impl SharedDaemon {
         chown(&folder, Some(number), Some(number)).map_err(failed)?;
         let mut command = Command::new(self.program());
         command.args(["run", "--json", "--report=report", &request_of_user(user, pin)]);
-        // From root, the standard library also drops groups, and with the user all capabilities.
+        // If the parent is root, the standard library also drops groups, and all capabilities with
+        // the user.
         command.uid(number).gid(number).current_dir(&folder);
         command.env("STREAMLINE_DAEMON", self.state_directory()).env("HOME", &folder);
         command.stdin(Stdio::null()).stdout(Stdio::null());
@@ -110,8 +111,8 @@ impl SharedDaemon {
         Ok(())
     }
 
-    /// Checks that one program runs the requests of exactly `count` users, with a ring for each
-    /// user and one instance of each common filter.
+    /// Checks that one program runs the requests of exactly `count` users, with one ring per user
+    /// and one instance of each common filter.
     pub(super) fn check_shared_program(&self, count: u16) -> Result<(), String> {
         check_one_program(&self.list_paths()?, count)
     }
@@ -153,7 +154,8 @@ impl RunningUsers {
         self.children.process_ids()
     }
 
-    /// Stops all requests, and waits until their program is gone; returns the counts of each user.
+    /// Stops all requests, and waits until their program is removed. Returns the counts of each
+    /// user.
     pub(super) fn stop(self, daemon: &SharedDaemon) -> Result<Vec<FrameCounts>, String> {
         self.children.interrupt_and_wait("a user")?;
         wait_until("no program is left", || {
@@ -174,7 +176,7 @@ fn request_of_user(user: u16, pin: &str) -> String {
     format!("rx {SERVER_DEVICE} ring={RING_MB}MB | ip | udp | dport |{port} pcap{pin} /dev/null")
 }
 
-/// Returns a policy that permits the users to observe the interface, and to use a processor fully
+/// Returns a policy that permits the users to observe the interface, and to use a whole processor
 /// in the kernel.
 fn policy_for_users(users: u16) -> String {
     let numbers: Vec<_> = (0..users).map(|user| uid_of_user(user).to_string()).collect();

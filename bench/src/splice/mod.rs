@@ -2,14 +2,15 @@
 //! their bytes. [SL fig. 4], goals G6, G7; FEATURES E1, E2
 //!
 //! A file in memory (frozen, 256 KB to 64 MB) is read block by block and written to an indirect
-//! stream, in one thread, as a file server does; the stream is drained between measured sections.
-//! The references are the Linux pipe, and splice(2) from file to pipe to /dev/null. The bench also
-//! measures rich pointers from one process to another, in batches of 32, with every index and
+//! stream, in one thread, as by a file server. The stream is drained between measured sections. The
+//! references are the Linux pipe, and splice(2) from file to pipe to /dev/null. The bench also
+//! measures rich pointers from one process to another, in batches of 32, with each index and
 //! pointer checked.
 //!
 //! "From C" is the same transfer of the smallest file by a program in C: `streamline_splice` from
-//! `streamline_open_file` to a pipe of pointers, a call for each block and a call for 64. It must
-//! reach 0.8 of the mechanism at 4 KB, and the goals of the mechanism against reading and writing.
+//! `streamline_open_file` to a pipe of pointers, with one call for each block, or for 64 blocks. It
+//! must reach 0.8 of the mechanism at 4 KB, and the goals of the mechanism compared with reading
+//! and writing.
 
 mod pointers;
 mod setup;
@@ -30,7 +31,7 @@ const BLOCK_SIZES: [usize; 6] = [64, 512, 2048, 4096, 16_384, 65_536];
 /// Dbuf sizes in bytes.
 const DBUF_SIZES: [usize; 3] = [256 << 10, 16 << 20, 64 << 20];
 
-/// Minimum rate in millions of blocks per second, equal to the goal "at most 4 ns per block".
+/// Minimum rate in millions of blocks per second, which is the goal of at most 4 ns per block.
 const RATE_MIN: f64 = 250.0;
 
 pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {

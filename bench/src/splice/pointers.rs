@@ -1,10 +1,10 @@
 //! Rich pointers from one process to another, in batches of 32: goal G7.
 //!
-//! The reader is a process that was sent descriptors and a socket to the owner of the dbuf. It does
-//! not trust the writer: it copies each pointer out of the ring once, and checks that the pointer
-//! is within mapped memory. For each pointer, the writer ensures that the segment with the bytes is
-//! not reused while the pointer is in flight. The reference is a ring in C that works like DPDK's,
-//! compared by the number of bytes transferred.
+//! The reader is a process to which descriptors and a socket to the owner of the dbuf were sent. It
+//! does not trust the writer: it copies each pointer out of the ring once, and checks that the
+//! pointer is within mapped memory. For each pointer, the writer ensures that the segment with the
+//! bytes is not reused while the pointer is in flight. The reference is a ring in C that works like
+//! DPDK's, compared by the number of bytes transferred.
 
 use super::setup::{dbuf_id, error_text};
 use crate::harness::{Candidate, Goal, interleave};
@@ -28,9 +28,9 @@ use sys::process::identity;
 
 /// Number of pointers in a batch.
 const POINTERS_PER_BATCH: usize = 32;
-/// Ring sizes in bytes: a size that fits the second-level cache of each processor, and the size
-/// that a self-scaling stream reaches on two processors (an eighth of a third-level cache of 32
-/// MB).
+/// Ring sizes in bytes: a size that fits into the second-level cache of each processor, and the
+/// size that a self-scaling stream reaches on two processors (an eighth of a third-level cache of
+/// 32 MB).
 const RING_SIZES: [usize; 2] = [256 << 10, 4 << 20];
 /// Number of pointers in one measurement.
 const POINTER_COUNT: usize = 20_000_000;
@@ -95,7 +95,7 @@ impl PointerSender {
         let backing = AllocationPool::new(dbuf_id(1), shape, AccessList::private(identity()))
             .map_err(error_text)?;
         grants.owner(|owner| owner.share(&backing)).map_err(error_text)?;
-        // The pool of the blocks, which the reader requests at the first pointer.
+        // Pool of the blocks. The reader requests it at the first pointer.
         let blocks = AllocationPool::new(dbuf_id(3), shape, AccessList::private(identity()))
             .map_err(error_text)?;
         grants.owner(|owner| owner.share(&blocks)).map_err(error_text)?;
@@ -149,7 +149,7 @@ impl PointerSender {
 
 impl Drop for PointerSender {
     fn drop(&mut self) {
-        // It may be waiting; its state is not needed any more.
+        // The process may be waiting, so it is killed.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -1,5 +1,5 @@
-//! The candidates: a stream of pointers with which the file's dbuf is registered, a stream without
-//! this registration, and the Linux pipe.
+//! The candidates: a stream of pointers for which the file's dbuf is registered, a stream for which
+//! it is not, and the Linux pipe.
 
 use abi::access::{AccessList, Credentials};
 use abi::{DbufId, RichPointer};
@@ -48,9 +48,9 @@ struct StreamEnds {
 /// A file in memory, and the streams to which it is written.
 pub(super) struct SpliceSetup {
     file: Aggregate,
-    /// A stream with which the file's dbuf is registered, so it passes pointers.
+    /// A stream for which the file's dbuf is registered, so that it passes pointers.
     by_pointer: StreamEnds,
-    /// A stream with which the file's dbuf is not registered, so it copies.
+    /// A stream for which the file's dbuf is not registered, so that it copies.
     by_copy: StreamEnds,
     _grants: GrantServer,
 }
@@ -88,7 +88,7 @@ impl SpliceSetup {
         let file: &Aggregate = file;
         let mut held = AggregateBlocks::new(file, block);
         let mut out = vec![0; block];
-        // Number of blocks that fit into the ring and its backing memory until it is drained.
+        // Number of blocks that fit into the ring and its backing memory before they are drained.
         let piece = if copies { (BACKING_SIZE / 2 / block).clamp(4, 1024) } else { 1024 };
         let (mut blocks, mut ns) = (0_u64, 0);
         while ns < MEASUREMENT_NS_MIN {
@@ -163,7 +163,7 @@ impl StreamEnds {
         let pool = AllocationPool::new(dbuf_id(number), shape, AccessList::private(identity()))
             .map_err(error_text)?;
         grants.owner(|owner| owner.share(&pool)).map_err(error_text)?;
-        // The ring is small enough for the first-level cache.
+        // The ring fits into the first-level cache.
         let config = Config { entries: 1024, ..Config::new(dbuf_id(number + 1)) };
         let (output, mut offers) = indirect(&config, Backing::new(pool)).map_err(error_text)?;
         let space = Space::new();

@@ -2,7 +2,7 @@
 //! TCP stream over the same veth pair, with and without taking. FEATURES G7
 //!
 //! The reference is the pair without a program. An empty XDP program shows the cost of taking
-//! frames at XDP: a veth device then segments packets that it otherwise passes on whole.
+//! frames at XDP: with it, a veth device segments packets that it otherwise passes on whole.
 
 use crate::harness::{Candidate, interleave};
 use crate::options::Options;
@@ -71,7 +71,7 @@ fn attach_empty_program(pair: &Pair) -> Result<Link, String> {
     })
 }
 
-/// Transfers [`BYTES`] over TCP; returns the throughput in Gbit/s.
+/// Transfers [`BYTES`] over TCP. Returns the throughput in Gbit/s.
 #[expect(clippy::cast_precision_loss, reason = "a figure")]
 fn transfer(pair: &Pair) -> Result<f64, String> {
     let wrong = |why: std::io::Error| why.to_string();

@@ -64,7 +64,7 @@ impl Tap {
         Ok(())
     }
 
-    /// Drains the doorbell in place of its readers, so that it is sent again.
+    /// Drains the doorbell instead of its readers, so that it is sent again.
     pub(crate) fn drain_doorbell(&mut self) {
         self.bell.drain(|_| ());
     }
@@ -76,7 +76,7 @@ impl Tap {
         })
     }
 
-    /// Returns the sum, over all processors, of the ring position up to which records are complete.
+    /// Returns the sum, over all processors, of the ring position below which records are complete.
     pub(crate) fn committed_sum(&self) -> u64 {
         self.sum_over_processors(|cpu| {
             self.rings.region(cpu).map_or(0, |region| region.committed())

@@ -1,5 +1,5 @@
-//! A reader of a kernel ring, which copies every record: another instance of this program, which
-//! receives fds and requests over a socket on its standard input.
+//! A reader of a kernel ring, which copies each record: another instance of this program, which
+//! receives descriptors and requests over a socket on its standard input.
 
 use super::Tap;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -11,14 +11,13 @@ use sys::descriptor;
 
 /// Polling interval of a reader that is not notified.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// After a loss, the reader skips not only the overwritten pointers, but also as many more as the
-/// capacity of the ring divided by this number, so that the writer does not lap it again
-/// immediately.
+/// After a loss, the reader skips the overwritten pointers and as many more as the capacity of the
+/// ring divided by this number, so that the writer does not immediately lap it again.
 const SKIPPED_ONE_IN: u64 = 8;
-/// Number of records copied between two checks for a lap. The writer stores its position with every
+/// Number of records copied between two checks for a lap. The writer stores its position with each
 /// frame, so each check fetches that cache line from the writer's processor.
 const RECORDS_PER_CHECK: usize = 16;
-/// Number of 64-bit words in the first message to a reader, which states the layout of the rings.
+/// Number of 64-bit words in the first message to a reader, which contains the layout of the rings.
 const START_MESSAGE_WORDS: usize = 5;
 
 /// Number of records that a reader received and lost, and number of doorbells that woke it.
@@ -61,7 +60,7 @@ impl TapReader {
         self.child.id()
     }
 
-    /// Waits until the reader has received or lost `records` records in total; returns its counts.
+    /// Waits until the reader has received or lost `records` records in total. Returns its counts.
     pub(crate) fn wait_for_records(&self, records: u64) -> Result<ReaderCounts, String> {
         let sent = descriptor::send(&self.socket, &encode_numbers(&[records]), &[]);
         sent.map_err(|why| why.to_string())?;
@@ -83,7 +82,7 @@ impl TapReader {
 
 impl Drop for TapReader {
     fn drop(&mut self) {
-        // It may be waiting; its state is not needed any more.
+        // The process may be waiting, so it is killed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -92,7 +91,7 @@ impl Drop for TapReader {
 /// Runs the reader process: `--reader tap PROCESSOR 0`.
 pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
     let processor = arguments.get(1).and_then(|word| word.parse().ok()).ok_or("a processor")?;
-    // On a machine with one processor it is shared.
+    // On a machine with one processor, the reader shares it with the sender.
     let _ = sys::process::pin_to(processor);
     let socket = std::io::stdin();
     let mut message = [0; START_MESSAGE_WORDS * 8];
@@ -116,8 +115,9 @@ pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
     let mut wanted = None;
     loop {
         let woken = listener.wait(POLL_INTERVAL);
-        // Reads only once per wakeup. Later records cause another notification, and a reader that
-        // follows the writer closely would fetch the cache lines that each frame modifies.
+        // Records are read only once per wakeup. Later records cause another notification, and a
+        // reader that follows the writer closely would fetch the cache lines that each frame
+        // modifies.
         let found = walk.read_all(&rings);
         walk.observed.doorbells += u64::from(woken && found);
         if !found && wanted.is_none() && has_request(&socket, Duration::ZERO) {
@@ -159,7 +159,7 @@ impl ReaderState {
         }
     }
 
-    /// Reads all available records; returns true if there were any.
+    /// Reads all available records. Returns true if there were any.
     fn read_all(&mut self, rings: &Rings) -> bool {
         let mut found = false;
         for cpu in 0..self.shape.cpus {
@@ -187,7 +187,7 @@ impl ReaderState {
             for (number, place) in (next..end).zip(&mut copied) {
                 *place = self.copy_record(region, number, reserved);
             }
-            // The checked positions are read after the copies: `reserved` begins with a fence.
+            // The positions must be read after the copies; `reserved` begins with a fence.
             (reserved, newest) = (region.reserved(), region.head(0));
             for (number, position) in (next..end).zip(copied) {
                 let here = newest - number < pointers;
@@ -202,10 +202,10 @@ impl ReaderState {
         next > begin
     }
 
-    /// Copies a record; returns its position. Returns `None` if the writer has lapped it.
+    /// Copies a record. Returns its position, or `None` if the writer has lapped it.
     fn copy_record(&mut self, region: &Region<'_>, number: u64, reserved: u64) -> Option<u64> {
         let FramePointer { position, length, .. } = region.pointer(0, number)?;
-        // A lapped record is not copied, or the reader would never catch up.
+        // If lapped records were copied, the reader would never catch up.
         if self.may_be_lapped(position, reserved) {
             return None;
         }

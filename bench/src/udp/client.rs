@@ -12,7 +12,7 @@ use testkit::net::{Pair, SERVER};
 const OUTSTANDING_MAX: usize = 64;
 /// Time without an answer after which outstanding requests count as lost.
 const LOSS_TIMEOUT: Duration = Duration::from_millis(500);
-/// Share of requests that may be lost in a sample, from 0 to 1.
+/// Maximum share of requests that may be lost in a sample, from 0 to 1.
 const LOSS_MAX: f64 = 0.01;
 
 /// The result of an exchange.
@@ -28,15 +28,15 @@ pub(super) struct Exchange {
     pub(super) latency_ns: f64,
 }
 
-/// Sends requests, at most `rate` per second, and waits for the answers. Fails if more than
-/// [`LOSS_MAX`] of them are lost.
+/// Sends requests, at most `rate` per second, and waits for the answers. Fails if more than the
+/// share [`LOSS_MAX`] of them are lost.
 pub(super) fn exchange(
     pair: &Pair,
     (request, count): (fn(u16) -> Vec<u8>, usize),
     rate: Option<f64>,
 ) -> Result<Exchange, String> {
     pair.client.run_inside(|| {
-        // On a machine with one processor it is shared.
+        // On a machine with one processor, the client shares it with the server.
         let _ = sys::process::pin_to(0);
         let socket = UdpSocket::bind("0.0.0.0:0").map_err(|why| why.to_string())?;
         let host = SERVER.parse().map_err(|why| format!("{why}"))?;

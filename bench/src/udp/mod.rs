@@ -1,10 +1,10 @@
-//! `bench udp`: stock UDP servers that receive from their socket, against the same servers under
-//! `streamline exec --with=udp`, which receive from a ring. [SL §9.2, figs. 13, 14] Goal G18
+//! `bench udp`: stock UDP servers that receive from their socket, compared with the same servers
+//! under `streamline exec --with=udp`, which receive from a ring. [SL §9.2, figs. 13, 14] Goal G18
 //!
 //! A client in another network namespace sends requests over a veth pair and spins until they are
 //! answered, with up to 64 outstanding requests at full rate, or at 5,000 per second, where each
-//! request wakes the server. The servers have one thread and run on the second processor. They send
-//! through their socket, with and without a ring.
+//! request wakes the server. The servers have one thread and run on the second processor. They
+//! always send through their socket.
 //!
 //! Results are the answers per second, or at the low rate the median time to the answer; the
 //! processor time of the server (and of the daemon, if there is one) for each answer; and that time
@@ -122,7 +122,7 @@ fn result_rows(
             .collect();
         rows_of_samples(("udp", row, f64::NAN), (unit, better), sentinel_ns, &samples, goals)
     };
-    // End to end: transmission stays with the kernel.
+    // The goal covers the whole exchange, in which the kernel still transmits the answers.
     let goal = Goal { candidate: RING_NAME, reference: SOCKET_NAME, goal: "G18", target: 1.1 };
     let goals = if row.starts_with("named") { &[goal][..] } else { &[] };
     let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! The measured servers, started as usual or under `streamline exec --with=udp` beside a daemon.
+//! The measured servers, started as usual, or under `streamline exec --with=udp` with a daemon.
 
 use crate::processes::{
     Children, interrupt_and_wait, is_installed, number_before, processor_ns, read_text,
@@ -16,9 +16,9 @@ pub(super) const PORT: u16 = 5400;
 /// The setup in which a server runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum UdpLaunch {
-    /// Without `streamline exec`: it receives from its socket.
+    /// Without `streamline exec`. The server receives from its socket.
     Stock,
-    /// Under `streamline exec --with=udp`, beside a daemon: it receives from a ring.
+    /// Under `streamline exec --with=udp`, with a daemon. The server receives from a ring.
     Exec,
 }
 
@@ -28,11 +28,11 @@ pub(super) struct UdpServer {
     /// Name of the program; empty for the echo server, which is compiled.
     program: &'static str,
     package: &'static str,
-    /// Text that the server prints once it is ready to answer.
+    /// Text that the server prints when it is ready to answer.
     ready: &'static str,
-    /// Function that writes the configuration into a directory and returns the arguments.
+    /// Writes the configuration into a directory, and returns the arguments.
     configure: fn(&Path) -> std::io::Result<Vec<String>>,
-    /// Function that returns a request with this number.
+    /// Returns the request with this number.
     pub(super) request: fn(u16) -> Vec<u8>,
     /// Number of requests per sample at full rate.
     pub(super) requests: usize,
@@ -181,7 +181,7 @@ impl RunningServer {
         }
     }
 
-    /// Returns the processor time of server and daemon so far, in ns.
+    /// Returns the processor time of the server and the daemon so far, in ns.
     pub(super) fn processor_ns(&self) -> u64 {
         let daemon = self.daemon.process_ids();
         daemon.into_iter().chain([self.server.id()]).map(processor_ns).sum()
@@ -196,8 +196,8 @@ impl RunningServer {
     }
 }
 
-/// Returns the share of the ring in the datagrams that a server has received since its promotion,
-/// from 0 to 1, as it reports at its end.
+/// Returns the share of datagrams from the ring among those that a server has received since its
+/// promotion, from 0 to 1, as in its final report.
 fn ring_share(text: &str) -> f64 {
     let ring = " datagrams came from the ring";
     if !text.contains(ring) {

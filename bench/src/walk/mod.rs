@@ -70,7 +70,7 @@ const CHAINS: [(&[&str], &str, &[usize]); 3] = [
 ];
 
 pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
-    // Everything on one processor, whose caches are measured.
+    // Everything runs on the processor whose caches are measured.
     sys::process::pin_to(0).map_err(|why| why.to_string())?;
     let folder = TempDirectory::new("walk").map_err(|why| why.to_string())?;
     let mut all = Vec::new();
@@ -135,7 +135,7 @@ fn measure_request(
     compare_with_best(row, DEFAULT_BATCH_NAME, candidates.into(), options)
 }
 
-/// Runs a request; returns the rate in millions of blocks per second. Fails unless one of its
+/// Runs a request. Returns the rate in millions of blocks per second. Fails unless one of its
 /// filters receives all blocks.
 fn measure_rate(text: &str) -> Result<f64, String> {
     let outcome = run_request(text)?;
@@ -149,7 +149,8 @@ fn measure_rate(text: &str) -> Result<f64, String> {
     Ok(given as f64 * 1e3 / outcome.elapsed_ns as f64)
 }
 
-/// Measures the candidates, interleaved, and compares `one` with the best of the others.
+/// Measures the candidates, interleaved, and compares the candidate `one` with the best of the
+/// others.
 fn compare_with_best(
     row: &str,
     one: &str,
@@ -167,7 +168,7 @@ fn compare_with_best(
     ))
 }
 
-/// Returns the goal that candidate `one` comes within a tenth of the best rate of the others, or
+/// Returns the goal that the candidate `one` is within a tenth of the best rate of the others, or
 /// `None` if there are no others.
 fn goal_within_a_tenth(samples: &[Samples], one: &str) -> Option<Goal> {
     let judged = samples.iter().find(|samples| samples.name == one)?;

@@ -1,7 +1,7 @@
 //! Measurement of filters that are called directly. Each filter is called for a number of blocks
-//! before the next filter is called: for part of a batch, a full batch of 64, or several batches of
-//! 256 or 1024 blocks in total. Without walk, ledger and source, only the calls and their memory
-//! accesses remain.
+//! before the next filter is called: for part of a batch, a full batch of 64, or several batches
+//! with 256 or 1024 blocks in total. Without walk, ledger and source, only the calls and their
+//! memory accesses remain.
 
 use crate::harness::Candidate;
 use crate::line::plan_request;
@@ -15,15 +15,15 @@ use std::rc::Rc;
 use testkit::Frame;
 use wire::link::LinkType;
 
-/// Numbers of blocks that pass a filter before the next filter is called, each with its name in
-/// rows.
+/// Numbers of blocks for which a filter is called before the next filter is called, each with its
+/// name in the result rows.
 const BATCH_SIZES: [(usize, &str); 7] =
     [(64, "64"), (32, "32"), (16, "16"), (8, "8"), (1, "1"), (256, "256"), (1024, "1024")];
 /// Number of blocks in a pass, each at a different address.
 const BLOCKS_PER_PASS: usize = 1_024;
 /// Maximum number of blocks in a measurement.
 const MEASURED_BLOCKS_MAX: usize = 65_536;
-/// Approximate number of bytes that a measurement of long blocks reads; a measurement has at least
+/// Approximate number of bytes that a measurement of long blocks reads. A measurement has at least
 /// one pass.
 const MEASURED_BYTES: usize = 256 << 20;
 
@@ -45,7 +45,7 @@ struct HandWalk {
     filters: Vec<(Filter, Counts)>,
     memory: Vec<u8>,
     entries: Vec<Entry>,
-    /// Memory for batches, reused from batch to batch as in a space.
+    /// Memory for batches, which is reused as in a space.
     batch_memory: Vec<BatchMemory>,
 }
 
@@ -135,8 +135,7 @@ fn call_filter<'a>(
     Ok(())
 }
 
-/// A space that provides no services. All bytes are present, and no block is held or
-/// edited.
+/// A space that provides no services. All bytes are present, and no block is held or edited.
 struct NullSpace;
 
 impl<'a> Gateway<'a> for NullSpace {

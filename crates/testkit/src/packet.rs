@@ -35,7 +35,7 @@ enum NextField {
     Family { big: bool },
 }
 
-/// An IP header whose length is set when the payload is known.
+/// An IP header. Its length is set when the payload is known.
 #[derive(Clone, Debug)]
 struct Network {
     at: usize,

@@ -9,8 +9,8 @@ pub(crate) fn error_text(why: impl std::fmt::Debug) -> String {
     format!("{why:?}")
 }
 
-/// Serves the requests of the writing process: for each number read from standard input, calls
-/// `take` with the number of blocks to receive, and then replies. Returns at the end of the input.
+/// Serves the requests of the writing process: reads numbers of blocks from standard input, calls
+/// `take` with each number, and then replies. Returns at the end of the input.
 pub(crate) fn serve_requests(
     cores: usize,
     mut take: impl FnMut(u64) -> Result<(), String>,
@@ -30,8 +30,7 @@ fn reply(word: &str) -> Result<(), String> {
     writeln!(out, "{word}").and_then(|()| out.flush()).map_err(error_text)
 }
 
-/// The reading process, from the writer's point of view. The process exits when its standard input
-/// is closed.
+/// The reading process, as the writer sees it. The process exits when its standard input is closed.
 pub(crate) struct ReaderProcess {
     process: Child,
     orders: Option<ChildStdin>,
@@ -39,7 +38,7 @@ pub(crate) struct ReaderProcess {
 }
 
 impl ReaderProcess {
-    /// Starts the process, and waits until it is ready; `place` is the path or the name of the
+    /// Starts the process, and waits until it is ready. `place` is the path or the name of the
     /// ring.
     pub(crate) fn start(
         ring: &str,

@@ -1,5 +1,5 @@
-//! The ring of iceoryx2: the writer borrows slices from the ring, fills and sends them; the reader
-//! receives them and copies them out.
+//! The ring of iceoryx2. The writer borrows slices from the ring, fills them and sends them; the
+//! reader receives slices and copies their contents.
 
 use crate::between::{ReaderProcess, error_text, serve_requests};
 use crate::{CAPACITY, Transfer, wait};

@@ -1,5 +1,5 @@
-//! The ring of ipmpsc: byte messages, serialized by bincode, borrowed in place and then copied out.
-//! A writer that finds no space sleeps until the reader wakes it.
+//! The ring of ipmpsc, with byte messages that bincode serializes. The reader borrows a message in
+//! place and then copies it. If there is no space, the writer sleeps until the reader wakes it.
 
 use crate::between::{ReaderProcess, error_text, serve_requests};
 use crate::{CAPACITY, Transfer, wait};
@@ -33,7 +33,8 @@ pub(crate) fn start(cores: usize, block: usize) -> Result<Transfer, String> {
     let (path, ring) = SharedRingBuffer::create_temp(size).map_err(error_text)?;
     let sender = Sender::new(ring);
     let other = ReaderProcess::start("ipmpsc", cores, block, &path)?;
-    // Both processes have the file open. A killed process could not remove it later.
+    // Both processes have the file open. If this process were killed, it could not remove the file
+    // later.
     std::fs::remove_file(path).map_err(error_text)?;
     let data = vec![7; block];
     Ok(other.into_transfer(move |blocks| {

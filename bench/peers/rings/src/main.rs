@@ -1,11 +1,11 @@
 //! Third-party rings as references: `streamline-bench-rings RING CORES BLOCK`.
 //!
-//! Reads numbers from standard input, one per line; for each, transfers that many blocks of BLOCK
-//! bytes, copied in and copied out, and prints the duration in nanoseconds. The writer runs on
-//! processor 0, the reader on processor 0 (CORES 1) or 1 (CORES 2). With a fourth argument, the
+//! Reads numbers from standard input, one per line. For each number, transfers that many blocks of
+//! BLOCK bytes, copied in and copied out, and prints the duration in nanoseconds. The writer runs
+//! on processor 0, the reader on processor 0 (CORES 1) or 1 (CORES 2). With a fourth argument, the
 //! program is the reader of the ring with that path or name. Each ring is used as its documentation
-//! recommends for blocks of a known size. There are no notifications unless a ring requires them:
-//! an idle side spins, or yields if both sides share a processor.
+//! recommends for blocks of a known size. No notifications are sent unless a ring requires them: an
+//! idle side spins, or yields if both sides share a processor.
 
 mod between;
 mod iceoryx;
@@ -17,10 +17,10 @@ use std::io::{BufRead, Write};
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// Capacity in bytes of the rings that are configured in bytes.
+/// Capacity in bytes of the rings whose capacity is set in bytes.
 const CAPACITY: usize = 4 << 20;
 
-/// Transfers the given number of blocks, and returns when all have arrived.
+/// Transfers the given number of blocks, and returns when all of them have arrived.
 type Transfer = Box<dyn FnMut(u64) -> Result<(), String>>;
 
 fn main() -> ExitCode {

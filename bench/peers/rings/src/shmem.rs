@@ -1,5 +1,5 @@
-//! The ring of shmem-ipc, which has 64-byte elements, filled and emptied by its safe calls, one
-//! block at a time, without its signals.
+//! The ring of shmem-ipc, with elements of 64 bytes. It is filled and emptied by its safe calls,
+//! one block at a time, without its signals.
 
 use crate::between::{ReaderProcess, error_text, serve_requests};
 use crate::{CAPACITY, Transfer, wait};
@@ -21,7 +21,7 @@ fn lines_per_block(block: usize) -> usize {
 /// Runs the reading process.
 pub(crate) fn run_reader(cores: usize, block: usize, path: &str) -> Result<(), String> {
     let open = || File::options().read(true).write(true).open(path);
-    // Stands in for the two signal descriptors, which are never read.
+    // Replaces the two signal descriptors, which are never read.
     let nothing = || File::open("/dev/null");
     let (ring, empty, full) = (
         open().map_err(error_text)?,
@@ -40,7 +40,7 @@ pub(crate) fn run_reader(cores: usize, block: usize, path: &str) -> Result<(), S
                     wait(cores);
                     continue;
                 }
-                // The closure is called for available elements only.
+                // The closure is called only for available elements.
                 receiver.recv_foreach(to.len(), |line| {
                     if let Some(to) = to.next() {
                         *to = line;

@@ -6,7 +6,7 @@ use ringbuf::traits::{Consumer, Observer, Producer, Split};
 use std::hint::black_box;
 use std::sync::mpsc;
 
-/// Creates the named ring, with its reader in another thread; returns a transfer to the reader.
+/// Creates the named ring, with its reader in another thread. Returns a transfer to the reader.
 pub(crate) fn start(ring: &str, cores: usize, block: usize) -> Result<Transfer, String> {
     let slots = (CAPACITY / block).min(1 << 16);
     match (ring, block) {
@@ -19,7 +19,7 @@ pub(crate) fn start(ring: &str, cores: usize, block: usize) -> Result<Transfer, 
 }
 
 /// Starts a thread that calls `read` with each number received over the returned channel, and then
-/// sends a reply.
+/// replies over the other returned channel.
 fn start_reader(
     cores: usize,
     mut read: impl FnMut(u64) + Send + 'static,
